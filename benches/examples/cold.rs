@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use annals::Store;
-use annals_benches::conversation::Random;
+use annals_benches::conversation::BenchRng;
 use annals_benches::measure::quantile;
 use rustix::fs::{Advice, fadvise};
 
 /// What counts as a small body, in bytes.
-const SMALL: std::ops::RangeInclusive<u64> = 2 << 10..=8 << 10;
+const SMALL_BODY_BYTES: std::ops::RangeInclusive<u64> = 2 << 10..=8 << 10;
 
-fn files(store: &Path) -> Vec<PathBuf> {
+fn store_files(store: &Path) -> Vec<PathBuf> {
     let dirs = [store.to_path_buf(), store.join("segments"), store.join("tables")];
     let listed = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     listed.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
 }
 
-fn drop_pages(files: &[PathBuf]) {
+fn evict_pages(files: &[PathBuf]) {
     for path in files {
         let file = File::open(path).unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -44,7 +44,7 @@ fn small_frames(store: &Store) -> Vec<(String, u32)> {
         let reader = space.run(&run.name).unwrap();
         for seq in 1..=run.frames {
             let info = reader.frame_info(seq).unwrap();
-            if SMALL.contains(&(info.input_bytes + info.output_bytes)) {
+            if SMALL_BODY_BYTES.contains(&(info.input_bytes + info.output_bytes)) {
                 all.push((run.name.clone(), seq));
             }
         }
@@ -54,20 +54,20 @@ fn small_frames(store: &Store) -> Vec<(String, u32)> {
 
 fn measure(path: &Path, count: usize) {
     let there = small_frames(&Store::open_read_only(path).unwrap());
-    let files = files(path);
+    let files = store_files(path);
     for file in &files {
         // Pages that wait to be written are not dropped.
         File::open(file).unwrap().sync_all().unwrap();
     }
-    let mut random = Random(1);
+    let mut random = BenchRng(1);
     let (mut opening, mut cold, mut warm, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..count {
         let (name, seq) = &there[(random.next() % there.len() as u64) as usize];
-        drop_pages(&files);
+        evict_pages(&files);
         let began = Instant::now();
         let store = Store::open_read_only(path).unwrap();
         opening.push(began.elapsed());
-        drop_pages(&files);
+        evict_pages(&files);
         let read = || {
             let began = Instant::now();
             let frame = store.namespace("default").unwrap().run(name).unwrap().frame(*seq).unwrap();

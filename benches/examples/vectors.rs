@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use annals::{Among, Durability, Found, History, Namespace, Options, Owner, Search, Store};
+use annals::{Durability, History, Namespace, Options, Owner, OwnerFilter, Search, SearchHit, Store};
 
 const EMBEDDER: &str = "bench";
 const QUERIES: usize = 1000;
@@ -62,14 +62,14 @@ fn open(path: &Path) -> Store {
 }
 
 /// A line of /proc/self/status, in kilobytes.
-fn status(name: &str) -> f64 {
+fn proc_status_kb(name: &str) -> f64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0.0)
 }
 
 /// Processor time of this process so far.
-fn processor() -> Duration {
+fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = text.rsplit(") ").next().unwrap_or_default();
     let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|number| number.parse::<u64>().ok()).sum();
@@ -92,7 +92,7 @@ fn put(space: &Namespace, from: usize, vectors: &[Vec<f32>]) {
     batch.commit().unwrap();
 }
 
-fn number(found: &Found) -> u64 {
+fn number(found: &SearchHit) -> u64 {
     match &found.owner {
         Owner::Key { key, .. } => u64::from_be_bytes(key[1..].try_into().unwrap()),
         Owner::Snapshot { .. } => u64::MAX,
@@ -127,7 +127,7 @@ fn recall(found: &[Vec<u64>], truth: &[Vec<u64>]) -> f64 {
 
 /// Writes little-endian numbers for other programs: vectors and queries as f32, and the ten nearest of each
 /// query as u64.
-fn leave(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u64>]) {
+fn write_inputs(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u64>]) {
     for (name, rows) in [("vectors.f32", vectors), ("queries.f32", queries)] {
         let mut file = BufWriter::new(File::create(dir.join(name)).unwrap());
         rows.iter().flatten().for_each(|number| file.write_all(&number.to_le_bytes()).unwrap());
@@ -137,7 +137,7 @@ fn leave(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u6
     std::fs::write(dir.join("truth.u64"), truth).unwrap();
 }
 
-fn line(what: &str, took: &[Duration], recall: f64) {
+fn print_latencies(what: &str, took: &[Duration], recall: f64) {
     let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
     let rate = took.len() as f64 / took.iter().sum::<Duration>().as_secs_f64();
     println!(
@@ -150,24 +150,24 @@ fn line(what: &str, took: &[Duration], recall: f64) {
 /// The widths with which graphs are walked.
 const WIDTHS: [usize; 7] = [16, 24, 32, 48, 64, 128, 256];
 /// Queries that each searcher answers before the next one's turn.
-const TURN: usize = 50;
+const TURN_QUERIES: usize = 50;
 /// The interval at which ten vectors are inserted beside searches: a thousand a second.
 const INSERT_EVERY: Duration = Duration::from_millis(10);
 /// Nearly as many vectors as a flush needs.
-const IN_MEMORY: usize = 4000;
+const IN_MEMORY_VECTORS: usize = 4000;
 /// Rounds, of which the median is printed.
 const ROUNDS: usize = 5;
 
 /// A search function, with its name.
-type Answers<'a> = (String, Box<dyn FnMut(&[f32]) -> Vec<u64> + 'a>);
+type NamedSearcher<'a> = (String, Box<dyn FnMut(&[f32]) -> Vec<u64> + 'a>);
 
 /// Lets all searchers answer all queries by turns, round after round.
-fn by_turns(queries: &[Vec<f32>], all: &mut [Answers<'_>], truth: &[Vec<u64>]) {
+fn compare_searchers(queries: &[Vec<f32>], all: &mut [NamedSearcher<'_>], truth: &[Vec<u64>]) {
     let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
     let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); all.len()];
     for round in 0..ROUNDS {
         let mut took = vec![Duration::ZERO; all.len()];
-        for turn in queries.chunks(TURN) {
+        for turn in queries.chunks(TURN_QUERIES) {
             for (at, (_, one)) in all.iter_mut().enumerate() {
                 for query in turn {
                     let began = Instant::now();
@@ -227,7 +227,7 @@ mod peer {
         let path = dir.join(format!("usearch-{name}"));
         let dimensions = vectors[0].len();
         if !path.exists() {
-            let (began, before) = (Instant::now(), processor());
+            let (began, before) = (Instant::now(), cpu_time());
             let index = new_index(&options(dimensions, kind)).unwrap();
             index.reserve(vectors.len()).unwrap();
             for (at, vector) in vectors.iter().enumerate() {
@@ -268,24 +268,24 @@ fn main() {
     std::fs::create_dir_all(dir).unwrap();
     let path = dir.join("store");
     if !path.exists() {
-        let (began, before) = (Instant::now(), processor());
+        let (began, before) = (Instant::now(), cpu_time());
         let store = open(&path);
         let space = store.namespace("n").unwrap();
         for (batch, some) in vectors.chunks(BATCH).enumerate() {
             put(&space, batch * BATCH, some);
         }
-        println!("inserted                     {:?}, processor {:?}", began.elapsed(), processor() - before);
-        let resident = status("RssAnon");
+        println!("inserted                     {:?}, processor {:?}", began.elapsed(), cpu_time() - before);
+        let resident = proc_status_kb("RssAnon");
         store.settle_vectors().unwrap();
-        println!("inserted, files and graph    {:?}, processor {:?}", began.elapsed(), processor() - before);
+        println!("inserted, files and graph    {:?}, processor {:?}", began.elapsed(), cpu_time() - before);
         println!(
             "at most resident             {:.0} MB, {resident:.0} KB before that",
-            status("VmHWM") / 1e3
+            proc_status_kb("VmHWM") / 1e3
         );
         store.close().unwrap();
     }
 
-    let resident = || status("RssAnon") + status("RssFile");
+    let resident = || proc_status_kb("RssAnon") + proc_status_kb("RssFile");
     let before = resident();
     let began = Instant::now();
     let store = open(&path);
@@ -301,9 +301,9 @@ fn main() {
     let wanted = Search::default();
     let exact = Search { exact: true, ..wanted };
     let (took, truth) = searches(&space, &queries, &exact);
-    line("exact", &took, 1.0);
+    print_latencies("exact", &took, 1.0);
     if folder.is_some() {
-        leave(dir, &vectors, &queries, &truth);
+        write_inputs(dir, &vectors, &queries, &truth);
     }
     let ask = |wanted: Search<'static>| {
         let space = &space;
@@ -317,29 +317,29 @@ fn main() {
         .filter(|(name, _)| kinds.split(',').any(|kind| kind == *name))
         .map(|kind| (kind.0, peer::built(dir, kind, &vectors)))
         .collect();
-    let ours = WIDTHS.map(|width| -> Answers<'_> {
+    let ours = WIDTHS.map(|width| -> NamedSearcher<'_> {
         (format!("annals, width {width}"), Box::new(ask(Search { width: Some(width), ..wanted })))
     });
-    let mut all: Vec<Answers<'_>> = ours.into();
+    let mut all: Vec<NamedSearcher<'_>> = ours.into();
     #[cfg(feature = "usearch")]
     for (name, index) in &indexes {
-        all.extend(WIDTHS.map(|width| -> Answers<'_> {
+        all.extend(WIDTHS.map(|width| -> NamedSearcher<'_> {
             let asked = move |query: &[f32]| peer::ask(index, width, query);
             (format!("usearch {name}, width {width}"), Box::new(asked))
         }));
     }
-    by_turns(&queries, &mut all, &truth);
+    compare_searchers(&queries, &mut all, &truth);
     drop(all);
 
     // One tenant, by a closure and by its keys' prefix; and a tenth of all, by a filter that is evaluated
     // once.
     let own = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[0] == 7);
-    let tenant = Among::keys("k", &[7]);
-    let tenth = Among::new(|owner| matches!(owner, Owner::Key { key, .. } if key[0] % 10 == 3));
+    let tenant = OwnerFilter::keys("k", &[7]);
+    let tenth = OwnerFilter::new(|owner| matches!(owner, Owner::Key { key, .. } if key[0] % 10 == 3));
     for (name, filtered) in [
         ("closure, 1% pass", Search { filter: Some(&own), ..wanted }),
-        ("keys of one tenant, 1%", Search { among: Some(&tenant), ..wanted }),
-        ("among 10%", Search { among: Some(&tenth), ..wanted }),
+        ("keys of one tenant, 1%", Search { owners: Some(&tenant), ..wanted }),
+        ("among 10%", Search { owners: Some(&tenth), ..wanted }),
     ] {
         let began = Instant::now();
         let _ = space.nearest(EMBEDDER, &queries[0], &filtered).unwrap();
@@ -347,12 +347,12 @@ fn main() {
         let queries = &queries[..QUERIES / if filtered.filter.is_some() { 10 } else { 1 }];
         let (_, truth) = searches(&space, queries, &Search { exact: true, ..filtered });
         let (took, found) = searches(&space, queries, &filtered);
-        line(name, &took, recall(&found, &truth));
+        print_latencies(name, &took, recall(&found, &truth));
         println!("{name}, for the first time {first:?}");
     }
     let mut idle: Vec<Duration> = (0..ROUNDS).flat_map(|_| searches(&space, &queries, &wanted).0).collect();
     idle.sort_unstable();
-    line("nearest, idle", &idle, 1.0);
+    print_latencies("nearest, idle", &idle, 1.0);
     let stop = AtomicBool::new(false);
     let mut inserted = 0;
     let mut took = std::thread::scope(|scope| {
@@ -373,15 +373,15 @@ fn main() {
         took
     });
     took.sort_unstable();
-    line("nearest, beside inserts", &took, 1.0);
+    print_latencies("nearest, beside inserts", &took, 1.0);
     println!("inserted meanwhile           {inserted}");
     let before = inserted;
-    inserted = inserted.max(IN_MEMORY);
+    inserted = inserted.max(IN_MEMORY_VECTORS);
     for from in (before..inserted).step_by(BATCH) {
         put(&space, count + from, &vectors[from..inserted.min(from + BATCH)]);
     }
     let (took, _) = searches(&space, &queries, &wanted);
-    line("nearest, 4,000 in memory", &took, 1.0);
+    print_latencies("nearest, 4,000 in memory", &took, 1.0);
     // Restores the folder for another run.
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();

@@ -8,12 +8,12 @@ pub struct Contender<'a> {
     /// Its name in tables.
     pub name: String,
     /// Does the work once.
-    pub run: Box<dyn FnMut() -> Work + 'a>,
+    pub run: Box<dyn FnMut() -> TimedWork + 'a>,
 }
 
 /// What was done and how long it took.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct TimedWork {
     /// Number of things done: steps, bytes, records.
     pub done: f64,
     /// The time taken, without preparation.
@@ -22,16 +22,16 @@ pub struct Work {
 
 impl<'a> Contender<'a> {
     /// A contender of this name. `run` returns what it did and how long that took.
-    pub fn new(name: impl Into<String>, run: impl FnMut() -> Work + 'a) -> Self {
+    pub fn new(name: impl Into<String>, run: impl FnMut() -> TimedWork + 'a) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
 }
 
 /// Times a piece of work.
-pub fn timed<T>(done: f64, work: impl FnOnce() -> T) -> (T, Work) {
+pub fn timed<T>(done: f64, work: impl FnOnce() -> T) -> (T, TimedWork) {
     let began = Instant::now();
     let out = work();
-    (out, Work { done, took: began.elapsed() })
+    (out, TimedWork { done, took: began.elapsed() })
 }
 
 /// The rates of one contender: things a second, one for each round.
@@ -53,7 +53,7 @@ impl Rates {
 
 /// Lets all entrants take turns, `rounds` times, in alternating order. Returns what each gave, round by
 /// round.
-pub fn in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> T) -> Vec<Vec<T>> {
+pub fn run_in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> T) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = (0..entrants).map(|_| Vec::with_capacity(rounds)).collect();
     for round in 0..rounds {
         for turn in 0..entrants {
@@ -68,7 +68,7 @@ pub fn in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> 
 #[must_use]
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Rates> {
     let count = contenders.len();
-    let all = in_turn(rounds, count, |index| {
+    let all = run_in_turn(rounds, count, |index| {
         let work = (contenders[index].run)();
         work.done / work.took.as_secs_f64().max(1e-9)
     });
@@ -87,7 +87,7 @@ pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
 }
 
 /// Calls `work` `count` times. Returns each call's time, sorted.
-pub fn samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
+pub fn sorted_samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
     let mut all: Vec<Duration> = (0..count)
         .map(|index| {
             let began = Instant::now();
@@ -101,7 +101,7 @@ pub fn samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
 
 /// Anonymous resident memory of this process in bytes, and the most that was ever resident (files included).
 #[must_use]
-pub fn memory() -> (u64, u64) {
+pub fn resident_bytes() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

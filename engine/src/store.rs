@@ -5,64 +5,64 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
+use crate::kv::content::StoredBlob;
 use crate::kv::core::{Core, Options};
-use crate::kv::index::Hit;
+use crate::kv::index::IndexHit;
 use crate::kv::keyspace::{History, Keyspace, KvBatch};
-use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
 use crate::kv::write::store_stream;
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
 use crate::log::record::SpaceHead;
-use crate::log::ticket::Failure;
+use crate::log::ticket::WriteFailure;
 use crate::trace::model::{RunInfo, RunSpec};
 use crate::trace::reader::RunReader;
-use crate::trace::recorder::{Recording, Run, abandon};
+use crate::trace::recorder::{RecorderRegistry, Run, abandon};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
 use crate::upkeep::SAMPLING;
-use crate::vector::floor::Floor;
+use crate::vector::index::VectorIndex;
 use crate::vector::nearest::nearest;
-use crate::vector::{Found, Search};
+use crate::vector::{Search, SearchHit};
 
 /// An open store. Cheap to clone; dropping the last clone closes it.
 ///
 /// One process writes a store at a time. Any number of processes read it, also beside the writer.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct StoreInner {
     core: Arc<Core>,
-    recording: Arc<Recording>,
-    vectors: Arc<Floor>,
+    recording: Arc<RecorderRegistry>,
+    vectors: Arc<VectorIndex>,
 }
 
-impl Drop for Inner {
+impl Drop for StoreInner {
     fn drop(&mut self) {
         // Best effort: a caller that needs the result calls `Store::close`.
         let _ = self.close();
     }
 }
 
-impl Inner {
+impl StoreInner {
     /// Runs that are still open become abandoned: nothing can continue them.
     fn close(&self) -> Result<()> {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
         }
-        if let Some(finder) = self.core.finder.get() {
+        if let Some(finder) = self.core.embedding_index.get() {
             finder.stop(&self.core);
         }
         let abandoned = self.core.log().and_then(|log| {
             // What a run holds is final only once nothing adds to it and everything that was queued can be
             // read.
-            log.queue.stop();
-            log.queue.check()?;
+            log.queue.stop_accepting();
+            log.queue.check_poisoned()?;
             log.queue.barrier(self.core.index.visible())?;
             // After a clean close, the next opening would not look for runs to abandon.
-            abandon_open(&self.core).inspect_err(|error| {
-                log.queue.poison(Failure::of(error));
+            abandon_open_runs(&self.core).inspect_err(|error| {
+                log.queue.poison(WriteFailure::from_error(error));
             })
         });
         let closed = self.core.close();
@@ -142,17 +142,17 @@ impl Store {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let core = Core::open(path.as_ref(), options, true, RunSchema::new())?;
         if core.recovered {
-            abandon_open(&core)?;
+            abandon_open_runs(&core)?;
         }
-        Ok(Self::over(core))
+        Ok(Self::from_core(core))
     }
 
-    pub(crate) fn over(core: Arc<Core>) -> Self {
-        let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
-        let vectors = Floor::open(&core);
+    pub(crate) fn from_core(core: Arc<Core>) -> Self {
+        let recording = Arc::new(RecorderRegistry::new(core.options.previous_bytes_max));
+        let vectors = VectorIndex::open(&core);
         // No other index was set: a core belongs to one store.
-        let _ = core.finder.set(vectors.clone());
-        Self(Arc::new(Inner { core, recording, vectors }))
+        let _ = core.embedding_index.set(vectors.clone());
+        Self(Arc::new(StoreInner { core, recording, vectors }))
     }
 
     /// Opens a store for reading, with or without a writer beside it. Sees what was in the log when it was
@@ -170,7 +170,7 @@ impl Store {
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let core = Core::open(path.as_ref(), options, false, RunSchema::new())?;
-        Ok(Self::over(core))
+        Ok(Self::from_core(core))
     }
 
     /// Reads what was added to the log since it was last read. Does nothing in the writing process.
@@ -205,7 +205,7 @@ impl Store {
     /// # Errors
     /// `Poisoned` with the first cause after a failure of the writer; `Invalid` in a store open for reading.
     pub fn check_writer(&self) -> Result<()> {
-        self.0.core.log()?.queue.check()
+        self.0.core.log()?.queue.check_poisoned()
     }
 
     /// What the writer has done since opening, and what waits for it. All zero in a store open for reading.
@@ -219,7 +219,7 @@ impl Store {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn namespaces(&self) -> Result<Vec<String>> {
-        let spaces = self.0.core.spaces_known()?;
+        let spaces = self.0.core.list_spaces()?;
         Ok(spaces
             .into_iter()
             .filter_map(|space| match space {
@@ -250,7 +250,7 @@ impl Store {
         let (state, held) = core.log_state()?;
         let mut stats = Stats {
             disk_bytes: disk_bytes(core)?,
-            segments: crate::log::segments::read(&core.segments).all().len() as u64,
+            segments: crate::log::segments::read_lock(&core.segments).all().len() as u64,
             batches: state.totals.batches,
             seqno: state.last_seqno(),
             ledger_leaves: state.ledger.leaves,
@@ -323,14 +323,14 @@ impl Store {
     /// # Errors
     /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`.
     pub fn settle_vectors(&self) -> Result<()> {
-        self.0.vectors.settle(&self.0.core)
+        self.0.vectors.write_all_with_graphs(&self.0.core)
     }
 
-    pub(crate) fn vectors(&self) -> &Arc<Floor> {
+    pub(crate) fn vectors(&self) -> &Arc<VectorIndex> {
         &self.0.vectors
     }
 
-    pub(crate) fn recording(&self) -> &Arc<Recording> {
+    pub(crate) fn recording(&self) -> &Arc<RecorderRegistry> {
         &self.0.recording
     }
 }
@@ -355,10 +355,10 @@ fn disk_bytes(core: &Core) -> Result<u64> {
 }
 
 /// Marks every open run as abandoned.
-fn abandon_open(core: &Arc<Core>) -> Result<()> {
-    for space in core.spaces_known()? {
+fn abandon_open_runs(core: &Arc<Core>) -> Result<()> {
+    for space in core.list_spaces()? {
         let SpaceHead::Namespace { id, .. } = space else { continue };
-        for hit in core.index.prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
+        for hit in core.index.scan_prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
             if let Some(uid) = run_keys::run_uid(&hit.key) {
                 abandon(core, id, uid)?;
             }
@@ -421,7 +421,7 @@ impl Namespace {
     /// # Errors
     /// `NotFound`, naming the embedders there are, if this one has no vectors; `Invalid` for a vector of
     /// other dimensions, with NaN or infinity, or without a direction; `Damaged`, `Unavailable`.
-    pub fn nearest(&self, embedder: &str, query: &[f32], wanted: &Search<'_>) -> Result<Vec<Found>> {
+    pub fn nearest(&self, embedder: &str, query: &[f32], wanted: &Search<'_>) -> Result<Vec<SearchHit>> {
         nearest(&self.store.0.vectors, self.core(), self.id, embedder, query, wanted)
     }
 
@@ -430,7 +430,7 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn embedders(&self) -> Result<Vec<String>> {
-        self.store.0.vectors.embedders_of(self.core(), self.id)
+        self.store.0.vectors.committed_embedders(self.core(), self.id)
     }
 
     /// A consistent read of the keyspaces as they are now.
@@ -518,7 +518,7 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::runs`].
     pub fn runs_after(&self, after: Option<RunUid>) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
+        let hits: Vec<IndexHit> = self.core().index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(hits.into_iter().filter_map(move |hit| {
             let uid: RunUid =
@@ -533,7 +533,7 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`; each item may fail, too.
     pub fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<RunReader>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
+        let hits: Vec<IndexHit> = self.core().index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
         let uids: Vec<RunUid> = hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).collect();
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(uids.into_iter().rev().map(move |uid| RunReader::open(&core, namespace, uid)))
@@ -545,7 +545,7 @@ impl Namespace {
     /// `NotFound` if there is none.
     pub fn last_run(&self) -> Result<RunReader> {
         let (from, to) = (run_keys::runs(self.id), run_keys::run(self.id, RunUid(u64::MAX)));
-        let hit = self.core().index.last(&from, &to)?;
+        let hit = self.core().index.last_key(&from, &to)?;
         match hit.and_then(|hit| run_keys::run_uid(&hit.key)) {
             Some(uid) => RunReader::open(self.core(), self.id, uid),
             None => Err(Error::new(ErrorKind::NotFound, "there is no run yet")),

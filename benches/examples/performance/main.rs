@@ -17,24 +17,24 @@ mod recording;
 mod scale;
 
 /// The command line's arguments.
-pub(crate) struct Plan {
+pub(crate) struct PerformanceArgs {
     dir: PathBuf,
     rounds: usize,
     chat: Option<PathBuf>,
 }
 
-impl Plan {
+impl PerformanceArgs {
     /// A new directory that is removed when the result is dropped.
-    pub(crate) fn fresh(&self) -> tempfile::TempDir {
+    pub(crate) fn temporary_dir(&self) -> tempfile::TempDir {
         tempfile::tempdir_in(&self.dir).unwrap()
     }
 }
 
 /// A section's name, and what measures it.
-type Section = (&'static str, fn(&Plan));
+type BenchSection = (&'static str, fn(&PerformanceArgs));
 
 /// Prints rates. The others are compared with the first.
-pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
+pub(crate) fn print_rates(title: &str, unit: &str, rates: &[Rates]) {
     println!("\n{title} ({unit} a second; median, least, most)");
     let base = rates.first().map_or(1.0, Rates::median);
     for row in rates {
@@ -50,7 +50,7 @@ pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut plan = Plan { dir: std::env::temp_dir(), rounds: 5, chat: None };
+    let mut plan = PerformanceArgs { dir: std::env::temp_dir(), rounds: 5, chat: None };
     let mut sections = Vec::new();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
@@ -64,9 +64,9 @@ fn main() {
         }
     }
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
-    let all: [Section; 10] = [
+    let all: [BenchSection; 10] = [
         ("conversation", recording::conversation),
-        ("real", recording::real),
+        ("real", recording::real_runs),
         ("kv", recording::kv),
         ("frames", recording::frames),
         ("scan", reading::scan),
@@ -74,7 +74,7 @@ fn main() {
         ("open", scale::open_and_recover),
         ("forks", scale::forks),
         ("memory", scale::memory),
-        ("curve", scale::curve),
+        ("curve", scale::step_cost_curve),
     ];
     for section in &sections {
         assert!(all.iter().any(|(name, _)| name == section), "there is no section {section:?}");

@@ -267,7 +267,8 @@ fn a_writer_that_does_not_share_is_waited_for() {
     // Asked for the store a few times, and waiting in between.
     let status = format!("/proc/{}/status", recorder.child.id());
     while std::fs::read_to_string(&status).unwrap().lines().any(|line| {
-        line.strip_prefix("voluntary_ctxt_switches:").is_some_and(|times| times.trim().parse::<u32>().unwrap() < 5)
+        line.strip_prefix("voluntary_ctxt_switches:")
+            .is_some_and(|times| times.trim().parse::<u32>().unwrap() < 5)
     }) {
         std::thread::yield_now();
     }

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_goes_in_each_half_life_and_looks_count_up_to_ten_times() {
+    fn decay_halves_per_half_life_and_boost_is_capped() {
         let decay = Decay { half_life_ms: 1000.0, access_boost: 1.5 };
         assert_eq!(decay.factor(0.0, 0), 1.0);
         assert_eq!(decay.factor(1000.0, 0), 0.5);

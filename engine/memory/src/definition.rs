@@ -8,7 +8,7 @@
 
 use serde::Deserialize;
 
-use super::{Memory, Projection, Wanted};
+use super::{Memory, MemoryQuery, Projection};
 use annals::{Error, ErrorKind, Result};
 use annals::{History, Keyspace, ScanRange};
 
@@ -38,19 +38,19 @@ pub struct Definition {
     /// The projection in which hits are given to a model.
     pub projection: Projection,
     /// Search all principals and conversations of the tenant.
-    pub across: bool,
+    pub across_conversations: bool,
     text: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Read {
+struct DefinitionJson {
     id: String,
     description: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(default)]
-    strategy: Strategy,
+    strategy: StrategyJson,
     projection: Option<String>,
     #[serde(default)]
     across_conversations: bool,
@@ -58,7 +58,7 @@ struct Read {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Strategy {
+struct StrategyJson {
     kind: Option<String>,
     top_k: Option<usize>,
     threshold: Option<f32>,
@@ -79,11 +79,11 @@ impl Definition {
         if !text.trim_start().starts_with('{') {
             return Err(Error::invalid("a memory's definition must be a JSON object"));
         }
-        let read: Read = serde_json::from_str(text)
+        let read: DefinitionJson = serde_json::from_str(text)
             .map_err(|e| Error::invalid(format!("a memory's definition must be a JSON object: {e}")))?;
-        let Strategy { kind, top_k, threshold, embedder } = read.strategy;
-        is(read.kind.as_deref(), "type", "causal")?;
-        is(kind.as_deref(), "strategy.kind", "top-k")?;
+        let StrategyJson { kind, top_k, threshold, embedder } = read.strategy;
+        check_name(read.kind.as_deref(), "type", "causal")?;
+        check_name(kind.as_deref(), "strategy.kind", "top-k")?;
         if read.id.is_empty() || read.id.len() > ID_BYTES_MAX || read.id.contains(char::is_control) {
             return Err(Error::invalid(format!(
                 "a definition's id must have 1 to {ID_BYTES_MAX} bytes and no control characters"
@@ -98,7 +98,7 @@ impl Definition {
         }
         let projection = match &read.projection {
             None => Projection::default(),
-            Some(name) => Projection::of_name(&name.to_ascii_lowercase()).ok_or_else(|| {
+            Some(name) => Projection::from_name(&name.to_ascii_lowercase()).ok_or_else(|| {
                 Error::invalid(format!(
                     "a definition's projection must be decisions, commits, narrative or full, not {name:?}"
                 ))
@@ -111,7 +111,7 @@ impl Definition {
             threshold,
             embedder,
             projection,
-            across: read.across_conversations,
+            across_conversations: read.across_conversations,
             text: text.to_owned(),
         })
     }
@@ -124,19 +124,19 @@ impl Definition {
 
     /// The query that this definition describes.
     #[must_use]
-    pub fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub fn query(&self) -> MemoryQuery<'_> {
+        MemoryQuery {
             k: self.k,
             min_score: self.threshold,
             embedder: self.embedder.as_deref(),
-            across: self.across,
-            ..Wanted::default()
+            across_conversations: self.across_conversations,
+            ..MemoryQuery::default()
         }
     }
 }
 
 /// Refuses any other name. Case and `_` for `-` do not matter: `TOP_K` is `top-k`.
-fn is(given: Option<&str>, member: &str, name: &str) -> Result<()> {
+fn check_name(given: Option<&str>, member: &str, name: &str) -> Result<()> {
     match given.filter(|given| given.to_ascii_lowercase().replace('_', "-") != name) {
         None => Ok(()),
         Some(other) => {
@@ -153,7 +153,7 @@ impl Memory {
     pub fn define(&self, definition: &str) -> Result<Definition> {
         let definition = Definition::parse(definition)?;
         let keyspace = self.space.keyspace(DEFINITIONS, History::Latest)?;
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         let key = definition.id.as_bytes();
         if keyspace.get(key)?.is_none() && keyspace.scan(ScanRange::all()).keys().count() >= DEFINITIONS_MAX {
             return Err(Error::invalid(format!(
@@ -170,13 +170,13 @@ impl Memory {
     ///
     /// # Errors
     /// `NotFound` if it does not exist, with the existing ids; `Damaged`, `Unavailable`.
-    pub fn defined(&self, id: &str) -> Result<Definition> {
-        let kept = match self.defining()? {
+    pub fn definition(&self, id: &str) -> Result<Definition> {
+        let kept = match self.definitions_keyspace()? {
             Some(keyspace) => keyspace.get(id.as_bytes())?,
             None => None,
         };
         if let Some(kept) = kept {
-            return read(&kept);
+            return parse_stored(&kept);
         }
         let ids: Vec<String> = self.definitions()?.into_iter().map(|one| format!("{:?}", one.id)).collect();
         let there = match ids.as_slice() {
@@ -191,10 +191,10 @@ impl Memory {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn definitions(&self) -> Result<Vec<Definition>> {
-        let Some(keyspace) = self.defining()? else { return Ok(Vec::new()) };
+        let Some(keyspace) = self.definitions_keyspace()? else { return Ok(Vec::new()) };
         let mut definitions = Vec::new();
         for found in keyspace.scan(ScanRange::all()).take(DEFINITIONS_MAX) {
-            definitions.extend(read(&found?.1).ok());
+            definitions.extend(parse_stored(&found?.1).ok());
         }
         Ok(definitions)
     }
@@ -204,8 +204,8 @@ impl Memory {
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn undefine(&self, id: &str) -> Result<bool> {
-        let Some(keyspace) = self.defining()? else { return Ok(false) };
-        let _changing = self.changing();
+        let Some(keyspace) = self.definitions_keyspace()? else { return Ok(false) };
+        let _changing = self.lock_changes();
         let there = keyspace.get(id.as_bytes())?.is_some();
         if there {
             let mut batch = self.space.batch();
@@ -216,7 +216,7 @@ impl Memory {
     }
 
     /// The keyspace of definitions, if it exists. A store that is open for reading may have none.
-    fn defining(&self) -> Result<Option<Keyspace>> {
+    fn definitions_keyspace(&self) -> Result<Option<Keyspace>> {
         match self.space.keyspace(DEFINITIONS, History::Latest) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             found => found.map(Some),
@@ -225,6 +225,6 @@ impl Memory {
 }
 
 /// Parses a stored definition.
-fn read(kept: &[u8]) -> Result<Definition> {
+fn parse_stored(kept: &[u8]) -> Result<Definition> {
     Definition::parse(&String::from_utf8_lossy(kept))
 }

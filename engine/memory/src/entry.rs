@@ -13,20 +13,20 @@ pub(super) const ENTRY_BYTES_MAX: usize = 64 << 20;
 pub(super) const ID_BYTES_MAX: usize = 4 << 10;
 
 /// Names the expected value in errors about times.
-const MS: &str = "a number of milliseconds since 1970";
+const TIMESTAMP_KIND: &str = "a number of milliseconds since 1970";
 
 /// The members of an object in their order, each with its raw JSON.
-struct Members(Vec<(String, Box<RawValue>)>);
+struct RawMembers(Vec<(String, Box<RawValue>)>);
 
-impl<'de> Deserialize<'de> for Members {
+impl<'de> Deserialize<'de> for RawMembers {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
-        struct Each;
-        impl<'de> Visitor<'de> for Each {
-            type Value = Members;
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = RawMembers;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a JSON object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Members, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<RawMembers, A::Error> {
                 let mut members: Vec<(String, Box<RawValue>)> = Vec::new();
                 while let Some(member) = map.next_entry::<String, Box<RawValue>>()? {
                     if members.iter().any(|(name, _)| *name == member.0) {
@@ -34,16 +34,16 @@ impl<'de> Deserialize<'de> for Members {
                     }
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(RawMembers(members))
             }
         }
-        from.deserialize_map(Each)
+        from.deserialize_map(MembersVisitor)
     }
 }
 
 /// A memory entry (agentfootprint 9.62.0's `MemoryEntry`). Times are in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct MemoryEntry {
     /// The id, unique within the identity.
     pub id: String,
     /// Counts changes made with compare-and-set; 1 at first.
@@ -65,7 +65,7 @@ pub struct Entry {
     members: Vec<(String, String)>,
 }
 
-impl Entry {
+impl MemoryEntry {
     /// Parses an entry.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Entry {
         if text.len() > ENTRY_BYTES_MAX {
             return Err(Error::invalid(format!("a memory has at most {ENTRY_BYTES_MAX} bytes")));
         }
-        let members: Members = serde_json::from_str(text)
+        let members: RawMembers = serde_json::from_str(text)
             .map_err(|e| Error::invalid(format!("a memory is a JSON object: {e}")))?;
         let members: Vec<(String, String)> =
             members.0.into_iter().map(|(name, value)| (name, value.get().to_owned())).collect();
@@ -86,7 +86,7 @@ impl Entry {
                 "a memory's id must have 1 to {ID_BYTES_MAX} bytes, none of them zero"
             )));
         }
-        if find(&members, "value").is_none() {
+        if find_member(&members, "value").is_none() {
             return Err(Error::invalid("a memory must have a value"));
         }
         let embedding: Option<Vec<f32>> =
@@ -95,44 +95,44 @@ impl Entry {
                 .map(|vector| vector.into_iter().map(|number| number as f32).collect());
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Policy {
+        struct DecayPolicyJson {
             half_life_ms: f64,
             access_boost: f64,
         }
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
-        struct Metadata {
-            derived_from: Option<Derived>,
+        struct EntryMetadata {
+            derived_from: Option<DerivedFromJson>,
         }
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Derived {
-            One(String),
+        enum DerivedFromJson {
+            Single(String),
             Many(Vec<String>),
         }
         let tier: Option<String> = member(&members, "tier", "a text")?;
         if tier.as_deref().is_some_and(|tier| !["hot", "warm", "cold"].contains(&tier)) {
             return Err(Error::invalid("a memory's tier must be hot, warm or cold"));
         }
-        let decay = member::<Policy>(
+        let decay = member::<DecayPolicyJson>(
             &members,
             "decayPolicy",
             "an object with the numbers halfLifeMs and accessBoost",
         )?
         .map(|policy| Decay { half_life_ms: policy.half_life_ms, access_boost: policy.access_boost });
         // Metadata belongs to the caller: members that the engine does not know are ignored.
-        let metadata = find(&members, "metadata")
-            .and_then(|text| serde_json::from_str::<Metadata>(text).ok())
+        let metadata = find_member(&members, "metadata")
+            .and_then(|text| serde_json::from_str::<EntryMetadata>(text).ok())
             .unwrap_or_default();
         let derived_from = match metadata.derived_from {
             None => Vec::new(),
-            Some(Derived::One(id)) => vec![id],
-            Some(Derived::Many(ids)) => ids,
+            Some(DerivedFromJson::Single(id)) => vec![id],
+            Some(DerivedFromJson::Many(ids)) => ids,
         };
         Ok(Self {
             version: member::<u64>(&members, "version", "a whole number of at least 0")?.unwrap_or(1),
-            updated_ms: member::<f64>(&members, "updatedAt", MS)?.unwrap_or(0.0) as i64,
-            ttl_ms: member::<f64>(&members, "ttl", MS)?.map(|ttl| ttl as i64),
+            updated_ms: member::<f64>(&members, "updatedAt", TIMESTAMP_KIND)?.unwrap_or(0.0) as i64,
+            ttl_ms: member::<f64>(&members, "ttl", TIMESTAMP_KIND)?.map(|ttl| ttl as i64),
             embedder: member(&members, "embeddingModel", "a text")?,
             id,
             tier,
@@ -152,11 +152,11 @@ impl Entry {
     /// The JSON text of a member, as it was given.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<&str> {
-        find(&self.members, name)
+        find_member(&self.members, name)
     }
 
     /// Sets a member to a JSON text.
-    pub(super) fn set(&mut self, name: &str, value: String) {
+    pub(super) fn set_member(&mut self, name: &str, value: String) {
         match self.members.iter_mut().find(|(of, _)| of == name) {
             Some((_, old)) => *old = value,
             None => self.members.push((name.to_owned(), value)),
@@ -165,7 +165,7 @@ impl Entry {
 
     /// The entry as JSON text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_json(&self) -> String {
         let mut out = String::from("{");
         for (number, (name, value)) in self.members.iter().enumerate() {
             if number > 0 {
@@ -180,7 +180,7 @@ impl Entry {
     }
 
     /// The approximate length of the JSON text in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn approximate_bytes(&self) -> usize {
         self.members.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
@@ -191,7 +191,7 @@ impl Entry {
     }
 }
 
-fn find<'a>(members: &'a [(String, String)], name: &str) -> Option<&'a str> {
+fn find_member<'a>(members: &'a [(String, String)], name: &str) -> Option<&'a str> {
     members.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
 }
 
@@ -201,7 +201,7 @@ fn member<T: serde::de::DeserializeOwned>(
     name: &str,
     kind: &str,
 ) -> Result<Option<T>> {
-    match find(members, name) {
+    match find_member(members, name) {
         None => Ok(None),
         Some(text) => serde_json::from_str::<Option<T>>(text)
             .map_err(|_| Error::invalid(format!("a memory's {name} is not {kind}"))),
@@ -213,19 +213,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_keeps_its_members_byte_for_byte() {
+    fn entry_members_kept_byte_for_byte() {
         let text = r#"{"id":"snap-1","value": { "b":1.0e0 ,"a":"\ud800" , "10":[]},"version":3,"updatedAt":1795304082049,"ttl":null,"embedding":[0.1,-1],"x\"y":[ 1 ]}"#;
-        let entry = Entry::parse(text).unwrap();
+        let entry = MemoryEntry::parse(text).unwrap();
         assert_eq!(entry.value(), r#"{ "b":1.0e0 ,"a":"\ud800" , "10":[]}"#);
         assert_eq!((entry.version, entry.updated_ms, entry.ttl_ms), (3, 1_795_304_082_049, None));
         assert_eq!(entry.embedding, Some(vec![0.1, -1.0]));
-        assert_eq!(Entry::parse(&entry.text()).unwrap(), entry);
+        assert_eq!(MemoryEntry::parse(&entry.to_json()).unwrap(), entry);
         let deep = format!("{{\"id\":\"d\",\"value\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(Entry::parse(&deep).unwrap().text(), deep);
+        assert_eq!(MemoryEntry::parse(&deep).unwrap().to_json(), deep);
     }
 
     #[test]
-    fn what_is_no_entry_is_refused_with_the_reason() {
+    fn parse_invalid_entry_gives_reason() {
         for (text, why) in [
             ("[]", "object"),
             (r#"{"value":1}"#, "must have an id"),
@@ -238,7 +238,7 @@ mod tests {
             (r#"{"id":"a","value":1,"version":-1}"#, "version is not a whole number of at least 0"),
             (r#"{"id":"a","value":1,"ttl":"soon"}"#, "ttl is not a number of milliseconds since 1970"),
         ] {
-            let refused = Entry::parse(text).unwrap_err();
+            let refused = MemoryEntry::parse(text).unwrap_err();
             assert!(refused.to_string().contains(why), "{text}: {refused}");
         }
     }

@@ -23,12 +23,12 @@ impl Identity {
     /// (agentfootprint 9.62.0's form).
     #[must_use]
     pub fn name(&self) -> String {
-        [&self.tenant, &self.principal, &self.conversation].map(|part| encoded(part.as_deref())).join("/")
+        [&self.tenant, &self.principal, &self.conversation].map(|part| encode_part(part.as_deref())).join("/")
     }
 
     /// The prefix of the names of all identities of the tenant.
     pub(super) fn tenant_prefix(&self) -> String {
-        format!("{}/", encoded(self.tenant.as_deref()))
+        format!("{}/", encode_part(self.tenant.as_deref()))
     }
 
     /// The parts, by the names that entries use for them.
@@ -44,7 +44,7 @@ impl Identity {
     ///
     /// # Errors
     /// `Invalid` if the name is longer than 8 KiB or holds a zero byte.
-    pub fn check(&self) -> Result<String> {
+    pub fn checked_name(&self) -> Result<String> {
         let name = self.name();
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             let what = format!(
@@ -56,7 +56,7 @@ impl Identity {
     }
 }
 
-fn encoded(part: Option<&str>) -> String {
+fn encode_part(part: Option<&str>) -> String {
     match part {
         None | Some("") => "_".to_owned(),
         Some("_") => "%5F".to_owned(),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_identities_share_a_name() {
+    fn identity_names_are_unique() {
         assert_eq!(Identity::default().name(), "_/_/_");
         assert_eq!(name("lending", "", "app-42"), "lending/_/app-42");
         assert_eq!(name("_", "a/b", "100%"), "%5F/a%2Fb/100%25");

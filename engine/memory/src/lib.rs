@@ -12,18 +12,18 @@
 
 mod decay;
 mod definition;
-mod embed;
+mod embedder;
 mod entry;
 mod identity;
-mod js;
-mod near;
-mod ops;
+mod js_value;
+mod operations;
 mod projection;
+mod prompt_text;
 mod rank;
 mod recall;
-mod run;
-mod told;
+mod run_entry;
 mod training;
+mod vector_search;
 mod words;
 
 use std::collections::BTreeSet;
@@ -32,14 +32,14 @@ use serde::{Deserialize, Serialize};
 
 pub use decay::Decay;
 pub use definition::Definition;
-pub use embed::Embedder;
-pub use entry::Entry;
+pub use embedder::Embedder;
+pub use entry::MemoryEntry;
 pub use identity::Identity;
 pub use projection::{Projection, render};
-pub use recall::Keep;
-pub use told::told;
-pub use training::Training;
-pub use words::Words;
+pub use prompt_text::prompt_text;
+pub use recall::SnapshotOptions;
+pub use training::TrainingFormat;
+pub use words::WordEmbedder;
 
 use annals::Durability;
 use annals::Namespace;
@@ -57,8 +57,8 @@ pub const THRESHOLD: f32 = 0.7;
 
 /// The keyspaces of entries, word cards, access statistics and feedback.
 const ENTRIES: &str = "annals.memory";
-const WORDS: &str = "annals.memory.words";
-const LOOKS: &str = "annals.memory.looks";
+const WORD_CARDS: &str = "annals.memory.words";
+const ACCESS_STATS: &str = "annals.memory.looks";
 const FEEDBACK: &str = "annals.memory.feedback";
 
 /// The memory of a namespace.
@@ -79,7 +79,7 @@ pub struct Memory {
 
 /// How often an entry was read since it was put, and when last.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Looks {
+struct AccessStats {
     count: u64,
     last_ms: i64,
 }
@@ -103,7 +103,7 @@ impl Feedback {
 
 /// The result of a compare-and-set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Applied {
+pub struct PutOutcome {
     /// Whether the entry was written.
     pub applied: bool,
     /// The current version, if the entry exists and was not written.
@@ -112,7 +112,7 @@ pub struct Applied {
 
 /// What a search or a recall looks for.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted<'a> {
+pub struct MemoryQuery<'a> {
     /// Maximum number of hits; 0 means ten.
     pub k: usize,
     /// Minimum score; equal scores are included. Default: [`THRESHOLD`] for a search, the embedder's
@@ -123,20 +123,20 @@ pub struct Wanted<'a> {
     /// The id of the embedder that made the vector.
     pub embedder: Option<&'a str>,
     /// Search all principals and conversations of the tenant.
-    pub across: bool,
+    pub across_conversations: bool,
 }
 
-impl Wanted<'_> {
-    fn count(&self) -> usize {
+impl MemoryQuery<'_> {
+    fn hit_limit(&self) -> usize {
         if self.k == 0 { 10 } else { self.k }
     }
 }
 
 /// An entry that a search found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hit {
+pub struct MemoryHit {
     /// The entry as it was put.
-    pub entry: Entry,
+    pub entry: MemoryEntry,
     /// The name of the identity that owns the entry.
     pub identity: String,
     /// Cosine similarity of the entry's vector and the question's. With the built-in embedder: the share of
@@ -147,7 +147,7 @@ pub struct Hit {
 impl Memory {
     /// This memory, with writes that are on disk when they return, even if the store's options ask for less.
     #[must_use]
-    pub fn on_disk(self) -> Self {
+    pub fn with_disk_durability(self) -> Self {
         Self { on_disk: true, ..self }
     }
 }
@@ -162,8 +162,8 @@ impl Memory {
         Ok(Self {
             space: space.clone(),
             entries: keyspace(ENTRIES)?,
-            words: keyspace(WORDS)?,
-            looks: keyspace(LOOKS)?,
+            words: keyspace(WORD_CARDS)?,
+            looks: keyspace(ACCESS_STATS)?,
             feedback: keyspace(FEEDBACK)?,
             signatures: keyspace("annals.memory.signatures")?,
             recalled: keyspace("annals.memory.recalled")?,

@@ -1,7 +1,7 @@
 //! The four projections of a recalled snapshot for a model. They equal agentfootprint 9.62.0's output byte
 //! for byte, by its sources and by the sample in `engine/memory/tests/data/`.
 
-use super::js::{Js, push};
+use super::js_value::{JsValue, push_text};
 
 /// Maximum UTF-16 units of a query in a header; a longer query is cut to 79 units and an ellipsis.
 const QUERY_UNITS_MAX: usize = 80;
@@ -45,25 +45,25 @@ impl Projection {
 
     /// The projection with this name.
     #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 }
 
 /// The query as the header shows it.
-fn query_of(snapshot: &Js) -> Vec<u16> {
+fn header_query(snapshot: &JsValue) -> Vec<u16> {
     let mut query = Vec::new();
-    put(snapshot.get("query"), &mut query);
+    push_member(snapshot.get("query"), &mut query);
     if query.len() > QUERY_UNITS_MAX {
         query.truncate(QUERY_UNITS_MAX - 1);
-        push(&mut query, "\u{2026}");
+        push_text(&mut query, "\u{2026}");
     }
     query
 }
 
 /// [`header_query`] of a snapshot's JSON, as UTF-8.
-pub(super) fn query_told(snapshot: &str) -> Option<String> {
-    Js::parse(snapshot).ok().map(|snapshot| String::from_utf16_lossy(&query_of(&snapshot)))
+pub(super) fn rendered_query(snapshot: &str) -> Option<String> {
+    JsValue::parse(snapshot).ok().map(|snapshot| String::from_utf16_lossy(&header_query(&snapshot)))
 }
 
 /// Renders a snapshot that was found with this score, header first. `None` if the snapshot is not JSON.
@@ -71,43 +71,43 @@ pub(super) fn query_told(snapshot: &str) -> Option<String> {
 /// A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
 #[must_use]
 pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<String> {
-    let snapshot = Js::parse(snapshot).ok()?;
+    let snapshot = JsValue::parse(snapshot).ok()?;
     let mut out = Vec::new();
-    push(&mut out, HEADER);
-    out.extend(query_of(&snapshot));
-    push(&mut out, HEADER_SCORE);
-    push(&mut out, &two_digits(f64::from(score)));
-    push(&mut out, "]\n");
-    let decisions = snapshot.get("decisions").map_or(&[][..], Js::items);
-    let tools = snapshot.get("toolCalls").map_or(&[][..], Js::items);
+    push_text(&mut out, HEADER);
+    out.extend(header_query(&snapshot));
+    push_text(&mut out, HEADER_SCORE);
+    push_text(&mut out, &to_fixed_2(f64::from(score)));
+    push_text(&mut out, "]\n");
+    let decisions = snapshot.get("decisions").map_or(&[][..], JsValue::items);
+    let tools = snapshot.get("toolCalls").map_or(&[][..], JsValue::items);
     match projection {
         Projection::Decisions if decisions.is_empty() && tools.is_empty() => {
-            push(&mut out, "(no decision evidence captured)\n");
-            answer(&snapshot, &mut out);
+            push_text(&mut out, "(no decision evidence captured)\n");
+            push_answer(&snapshot, &mut out);
         }
         Projection::Decisions => {
-            lines(decisions, &mut out, decision);
+            push_lines(decisions, &mut out, push_decision);
             if !tools.is_empty() {
-                push(&mut out, "\nTool evidence:\n");
-                lines(tools, &mut out, tool);
+                push_text(&mut out, "\nTool evidence:\n");
+                push_lines(tools, &mut out, push_tool_call);
             }
-            push(&mut out, "\n");
-            answer(&snapshot, &mut out);
+            push_text(&mut out, "\n");
+            push_answer(&snapshot, &mut out);
         }
         Projection::Commits if decisions.is_empty() => {
-            push(&mut out, "(no commit log captured)\n");
-            answer(&snapshot, &mut out);
+            push_text(&mut out, "(no commit log captured)\n");
+            push_answer(&snapshot, &mut out);
         }
-        Projection::Commits => lines(decisions, &mut out, |decision, out| {
-            put(decision.get("stageId"), out);
-            push(out, ": chose \"");
-            put(decision.get("chosen"), out);
-            push(out, "\"");
+        Projection::Commits => push_lines(decisions, &mut out, |decision, out| {
+            push_member(decision.get("stageId"), out);
+            push_text(out, ": chose \"");
+            push_member(decision.get("chosen"), out);
+            push_text(out, "\"");
         }),
         Projection::Narrative => match snapshot.get("narrative") {
-            None | Some(Js::Null) => {
-                push(&mut out, "(no narrative captured)\n");
-                answer(&snapshot, &mut out);
+            None | Some(JsValue::Null) => {
+                push_text(&mut out, "(no narrative captured)\n");
+                push_answer(&snapshot, &mut out);
             }
             Some(narrative) => narrative.put_text(&mut out),
         },
@@ -120,62 +120,62 @@ pub fn render(snapshot: &str, projection: Projection, score: f32) -> Option<Stri
     Some(String::from_utf16_lossy(&out))
 }
 
-fn answer(snapshot: &Js, out: &mut Vec<u16>) {
-    push(out, "Final answer: ");
-    put(snapshot.get("finalContent"), out);
+fn push_answer(snapshot: &JsValue, out: &mut Vec<u16>) {
+    push_text(out, "Final answer: ");
+    push_member(snapshot.get("finalContent"), out);
 }
 
-fn lines(items: &[Js], out: &mut Vec<u16>, each: impl Fn(&Js, &mut Vec<u16>)) {
+fn push_lines(items: &[JsValue], out: &mut Vec<u16>, each: impl Fn(&JsValue, &mut Vec<u16>)) {
     for (number, item) in items.iter().enumerate() {
         if number > 0 {
-            push(out, "\n");
+            push_text(out, "\n");
         }
         each(item, out);
     }
 }
 
-fn decision(decision: &Js, out: &mut Vec<u16>) {
-    push(out, "- ");
-    put(decision.get("stageId"), out);
-    push(out, " \u{2192} \"");
-    put(decision.get("chosen"), out);
-    push(out, "\"");
+fn push_decision(decision: &JsValue, out: &mut Vec<u16>) {
+    push_text(out, "- ");
+    push_member(decision.get("stageId"), out);
+    push_text(out, " \u{2192} \"");
+    push_member(decision.get("chosen"), out);
+    push_text(out, "\"");
     if let Some(rule) = decision.get("rule").filter(|rule| rule.is_truthy()) {
-        push(out, " (rule: ");
+        push_text(out, " (rule: ");
         rule.put_text(out);
-        push(out, ")");
+        push_text(out, ")");
     }
     if let Some(evidence) = decision.get("evidence").filter(|evidence| evidence.is_truthy()) {
-        push(out, "; evidence: ");
+        push_text(out, "; evidence: ");
         evidence.put_json(out);
     }
 }
 
-fn tool(call: &Js, out: &mut Vec<u16>) {
-    push(out, "- ");
-    put(call.get("name"), out);
-    push(out, "(");
+fn push_tool_call(call: &JsValue, out: &mut Vec<u16>) {
+    push_text(out, "- ");
+    push_member(call.get("name"), out);
+    push_text(out, "(");
     match call.get("args") {
         Some(args) => args.put_json(out),
-        None => push(out, "undefined"),
+        None => push_text(out, "undefined"),
     }
-    push(out, ") \u{2192} ");
-    put(call.get("resultPreview"), out);
-    if call.get("errored").is_some_and(Js::is_truthy) {
-        push(out, " [ERROR]");
+    push_text(out, ") \u{2192} ");
+    push_member(call.get("resultPreview"), out);
+    if call.get("errored").is_some_and(JsValue::is_truthy) {
+        push_text(out, " [ERROR]");
     }
 }
 
 /// Appends a member as a JavaScript template string would.
-fn put(member: Option<&Js>, out: &mut Vec<u16>) {
+fn push_member(member: Option<&JsValue>, out: &mut Vec<u16>) {
     match member {
         Some(member) => member.put_text(out),
-        None => push(out, "undefined"),
+        None => push_text(out, "undefined"),
     }
 }
 
 /// JavaScript's `Number.prototype.toFixed(2)`: ties round away from zero, while Rust rounds them to even.
-fn two_digits(number: f64) -> String {
+fn to_fixed_2(number: f64) -> String {
     let eighths = number.abs() * 8.0;
     // Only an odd number of eighths lies exactly between two hundredths.
     let text = match eighths.fract() == 0.0 && eighths % 2.0 == 1.0 {
@@ -190,16 +190,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_are_rounded_as_javascript_rounds_them() {
+    fn score_rounds_as_javascript_to_fixed() {
         let numbers = [0.125, 0.375, 1.005, -0.125, 0.995, 0.625, -0.0, 1.0, 0.999_999];
         let texts = ["0.13", "0.38", "1.00", "-0.13", "0.99", "0.63", "0.00", "1.00", "1.00"];
         for (number, text) in numbers.into_iter().zip(texts) {
-            assert_eq!(two_digits(number), text, "{number}");
+            assert_eq!(to_fixed_2(number), text, "{number}");
         }
     }
 
     #[test]
-    fn a_query_is_cut_by_code_units_and_what_is_missing_is_said_as_javascript_says_it() {
+    fn render_cuts_query_by_utf16_and_names_missing_members() {
         let long = |query: &str| {
             format!("{{\"query\":{query:?},\"finalContent\":\"f\",\"decisions\":[],\"toolCalls\":[]}}")
         };

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::Hit;
+use super::MemoryHit;
 
 /// Resolves an entry of `derivedFrom` to an identity's name and an id. It is an id of the entry's own
 /// identity, or an identity's name, a slash and an id.
-pub(super) fn source_of<'a>(identity: &'a str, said: &'a str) -> (&'a str, &'a str) {
+pub(super) fn resolve_source<'a>(identity: &'a str, said: &'a str) -> (&'a str, &'a str) {
     let third = said.match_indices('/').nth(2).map(|(at, _)| at);
     match third.and_then(|at| Some((said.get(..at)?, said.get(at + 1..)?))) {
         Some(named) => named,
@@ -16,16 +16,16 @@ pub(super) fn source_of<'a>(identity: &'a str, said: &'a str) -> (&'a str, &'a s
 
 /// Sort key of a hit: the best score among the entries that it answers from, and the length of that chain.
 #[derive(Clone, Copy)]
-struct Place {
+struct RankPosition {
     score: f32,
     steps: usize,
 }
 
 /// Sorts hits by score, then by id as JavaScript compares texts, then by identity. A derived hit stands
 /// behind the hit that it answers from, at any depth.
-pub(super) fn rank(hits: Vec<Hit>) -> Vec<Hit> {
-    let places = places(&hits);
-    let mut placed: Vec<(Place, Hit)> = places.into_iter().zip(hits).collect();
+pub(super) fn rank(hits: Vec<MemoryHit>) -> Vec<MemoryHit> {
+    let places = rank_positions(&hits);
+    let mut placed: Vec<(RankPosition, MemoryHit)> = places.into_iter().zip(hits).collect();
     placed.sort_by(|(a, one), (b, other)| {
         let ids = || one.entry.id.encode_utf16().cmp(other.entry.id.encode_utf16());
         b.score
@@ -40,7 +40,7 @@ pub(super) fn rank(hits: Vec<Hit>) -> Vec<Hit> {
 
 /// The position of each hit; sources are computed before the hits derived from them. Hits that derive from
 /// each other in a circle keep their own scores.
-fn places(hits: &[Hit]) -> Vec<Place> {
+fn rank_positions(hits: &[MemoryHit]) -> Vec<RankPosition> {
     let own: HashMap<(&str, &str), usize> = hits
         .iter()
         .enumerate()
@@ -50,7 +50,8 @@ fn places(hits: &[Hit]) -> Vec<Place> {
     let mut waits_for: Vec<usize> = vec![0; hits.len()];
     for (at, hit) in hits.iter().enumerate() {
         for said in &hit.entry.derived_from {
-            if let Some(source) = own.get(&source_of(&hit.identity, said)).filter(|source| **source != at)
+            if let Some(source) =
+                own.get(&resolve_source(&hit.identity, said)).filter(|source| **source != at)
                 && let Some(answers) = answers.get_mut(*source)
             {
                 answers.push(at);
@@ -58,7 +59,8 @@ fn places(hits: &[Hit]) -> Vec<Place> {
             }
         }
     }
-    let mut places: Vec<Place> = hits.iter().map(|hit| Place { score: hit.score, steps: 0 }).collect();
+    let mut places: Vec<RankPosition> =
+        hits.iter().map(|hit| RankPosition { score: hit.score, steps: 0 }).collect();
     let mut ready: Vec<usize> = (0..hits.len()).filter(|at| waits_for[*at] == 0).collect();
     while let Some(source) = ready.pop() {
         let of = places[source];

@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::embed::Embedder;
-use super::js::Js;
-use super::ops::{checked, identity_of, json, key, mismatch, scope};
-use super::rank::{rank, source_of};
-use super::words::{Asked, CardRead, Rarity, tier_number};
+use super::embedder::Embedder;
+use super::js_value::JsValue;
+use super::operations::{
+    embedder_mismatch, entry_key, identity_of_key, key_prefix, to_json_bytes, validate_entry,
+};
+use super::rank::{rank, resolve_source};
+use super::words::{CardRead, QuestionTerms, TermRarity, tier_number};
 use super::*;
 use annals::Durability;
 
@@ -21,14 +23,14 @@ pub(super) const RANKED_MIN: usize = 64;
 
 /// The entries that an identity recalled last.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Recalled {
+struct RecentRecall {
     at_ms: i64,
     ids: Vec<String>,
 }
 
 /// Settings of [`Memory::write_snapshot`].
 #[derive(Debug, Clone, Default)]
-pub struct Keep {
+pub struct SnapshotOptions {
     /// The turn counted by the agent's host. A higher free turn is used if this one is not ahead of the
     /// stored turns.
     pub turn: Option<u64>,
@@ -48,9 +50,9 @@ impl Memory {
     ///
     /// # Errors
     /// As [`Memory::put`], and the embedder's errors.
-    pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<Entry> {
-        let entry = embedded(entry, with)?;
-        self.put(identity, &entry.text())?;
+    pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<MemoryEntry> {
+        let entry = with_embedding(entry, with)?;
+        self.put(identity, &entry.to_json())?;
         Ok(entry)
     }
 
@@ -72,47 +74,52 @@ impl Memory {
         identity: &Identity,
         question: &str,
         with: &dyn Embedder,
-        wanted: &Wanted<'_>,
-    ) -> Result<Vec<Hit>> {
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
         if let Some(other) = wanted.embedder.filter(|other| *other != with.id()) {
             return Err(Error::invalid(format!(
                 "questions are embedded by {:?} here, not by {other:?}: pass the question's vector instead",
                 with.id()
             )));
         }
-        let hits = if with.id() == Words::ID {
+        let hits = if with.id() == WordEmbedder::ID {
             self.recall_words(identity, question, wanted)?
         } else {
-            let Some(vector) = one_vector(question.trim(), with)? else { return Ok(Vec::new()) };
-            let wanted = Wanted {
+            let Some(vector) = embed_one(question.trim(), with)? else { return Ok(Vec::new()) };
+            let wanted = MemoryQuery {
                 min_score: Some(wanted.min_score.unwrap_or_else(|| with.threshold())),
                 embedder: Some(with.id()),
                 ..wanted.clone()
             };
             self.search(identity, &vector, &wanted)?
         };
-        self.keep_in_mind(identity, &hits);
+        self.note_recall(identity, &hits);
         Ok(hits)
     }
 
     /// Scores a question against the cards of all entries. One pass counts how rare its words are in the
     /// tenant, a second pass scores.
-    fn recall_words(&self, identity: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
-        let asked = Asked::of(question);
+    fn recall_words(
+        &self,
+        identity: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
+        let asked = QuestionTerms::parse(question);
         if asked.is_empty() {
             return Ok(Vec::new());
         }
-        let prefix = scope(identity, wanted)?;
-        let mut rarity = Rarity::new(&asked);
-        self.each_card(&identity.tenant_prefix(), &mut |_, card| rarity.count(&asked, card))?;
+        let prefix = key_prefix(identity, wanted)?;
+        let mut rarity = TermRarity::new(&asked);
+        self.for_each_card(&identity.tenant_prefix(), &mut |_, card| rarity.count_entry(&asked, card))?;
         let least = match wanted.min_score {
             Some(least) => least,
             None if asked.has_identifiers() => 0.0,
-            None => Words::THRESHOLD,
+            None => WordEmbedder::THRESHOLD,
         };
         let tiers: Vec<u8> = wanted.tiers.iter().map(|tier| tier_number(Some(tier))).collect();
         let (mut passed, mut any) = (Vec::new(), false);
-        self.each_card(&prefix, &mut |key, card| {
+        self.for_each_card(&prefix, &mut |key, card| {
             any = true;
             if (tiers.is_empty() || tiers.contains(&card.tier))
                 && let Some(score) = rarity.score(&asked, card).filter(|score| *score >= least)
@@ -121,41 +128,42 @@ impl Memory {
             }
         })?;
         if !any {
-            self.refuse_others(&prefix)?;
+            self.check_built_in_embedder(&prefix)?;
         }
-        let mut hits = rank(self.best(passed, wanted)?);
-        hits.truncate(wanted.count());
+        let mut hits = rank(self.top_hits(passed, wanted)?);
+        hits.truncate(wanted.hit_limit());
         Ok(hits)
     }
 
     /// The entries with the best scores, and their sources that also reached the minimum score.
-    fn best(&self, mut passed: Vec<(f32, Vec<u8>)>, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
+    fn top_hits(&self, mut passed: Vec<(f32, Vec<u8>)>, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
         passed.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
         let mut rest: HashMap<Vec<u8>, f32> = HashMap::new();
-        let ranked = wanted.count().saturating_mul(RANKED_EACH).max(RANKED_MIN).min(passed.len());
+        let ranked = wanted.hit_limit().saturating_mul(RANKED_EACH).max(RANKED_MIN).min(passed.len());
         rest.extend(passed.drain(ranked..).map(|(score, key)| (key, score)));
         let mut hits = Vec::new();
         while let Some((score, key)) = passed.pop() {
-            let Some(entry) = self.living(&key)?.filter(|entry| entry.embedder.as_deref() == Some(Words::ID))
+            let Some(entry) =
+                self.live_entry(&key)?.filter(|entry| entry.embedder.as_deref() == Some(WordEmbedder::ID))
             else {
                 continue;
             };
-            let identity = identity_of(&key);
+            let identity = identity_of_key(&key);
             for said in &entry.derived_from {
-                let (of, id) = source_of(&identity, said);
-                passed.extend(rest.remove_entry(&self::key(of, id)).map(|(key, score)| (score, key)));
+                let (of, id) = resolve_source(&identity, said);
+                passed.extend(rest.remove_entry(&self::entry_key(of, id)).map(|(key, score)| (score, key)));
             }
-            hits.push(Hit { entry, identity, score });
+            hits.push(MemoryHit { entry, identity, score });
         }
         Ok(hits)
     }
 
     /// Calls `each` with every card under a prefix whose entry has not expired.
-    fn each_card(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, &CardRead<'_>)) -> Result<()> {
+    fn for_each_card(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, &CardRead<'_>)) -> Result<()> {
         let now = self.now_ms();
         for found in self.words.scan(ScanRange::prefix(prefix.as_bytes())) {
             let (key, bytes) = found?;
-            let card = CardRead::of(&bytes).map_err(|e| Error::bug(e.to_string()))?;
+            let card = CardRead::parse(&bytes).map_err(|e| Error::bug(e.to_string()))?;
             if !card.is_expired(now) {
                 each(key, &card);
             }
@@ -165,21 +173,21 @@ impl Memory {
 
     /// # Errors
     /// `Invalid` if the entries under a prefix use another embedder than the built-in one.
-    fn refuse_others(&self, prefix: &str) -> Result<()> {
-        self.each(prefix, &mut |_, entry| match &entry.embedder {
-            Some(other) if entry.embedding.is_some() => Err(mismatch(Words::ID, other)),
+    fn check_built_in_embedder(&self, prefix: &str) -> Result<()> {
+        self.for_each_entry(prefix, &mut |_, entry| match &entry.embedder {
+            Some(other) if entry.embedding.is_some() => Err(embedder_mismatch(WordEmbedder::ID, other)),
             _ => Ok(()),
         })
     }
 
     /// Notes hits that the identity may answer from later. A failure to write the note is ignored, since the
     /// hits matter more.
-    fn keep_in_mind(&self, identity: &Identity, hits: &[Hit]) {
+    fn note_recall(&self, identity: &Identity, hits: &[MemoryHit]) {
         if hits.is_empty() || !self.recalled.core().is_writer() {
             return;
         }
-        let _changing = self.changing();
-        let mut recalled = self.recalled(identity).unwrap_or_default();
+        let _changing = self.lock_changes();
+        let mut recalled = self.recent_recall(identity).unwrap_or_default();
         for hit in hits {
             let id = format!("{}/{}", hit.identity, hit.entry.id);
             if !recalled.ids.contains(&id) {
@@ -190,20 +198,20 @@ impl Memory {
         recalled.ids.drain(..over);
         recalled.at_ms = self.now_ms();
         let mut batch = self.space.batch();
-        if let Ok(value) = json(&recalled) {
-            batch.put(&self.recalled, &key(&identity.name(), ""), value);
+        if let Ok(value) = to_json_bytes(&recalled) {
+            batch.put(&self.recalled, &entry_key(&identity.name(), ""), value);
             let _not_kept = batch.submit_with(Durability::Process).and_then(annals::Ticket::wait);
         }
     }
 
     /// What the identity recalled within the last hour.
-    fn recalled(&self, identity: &Identity) -> Result<Recalled> {
-        let Some(kept) = self.recalled.get(&key(&identity.check()?, ""))? else {
-            return Ok(Recalled::default());
+    fn recent_recall(&self, identity: &Identity) -> Result<RecentRecall> {
+        let Some(kept) = self.recalled.get(&entry_key(&identity.checked_name()?, ""))? else {
+            return Ok(RecentRecall::default());
         };
-        let recalled: Recalled = serde_json::from_slice(&kept).map_err(|e| Error::bug(e.to_string()))?;
+        let recalled: RecentRecall = serde_json::from_slice(&kept).map_err(|e| Error::bug(e.to_string()))?;
         let is_late = self.now_ms().saturating_sub(recalled.at_ms) <= RECALLED_MS;
-        Ok(if is_late { recalled } else { Recalled::default() })
+        Ok(if is_late { recalled } else { RecentRecall::default() })
     }
 
     /// The entries that an identity recalled within the last hour and has not answered from yet. Each is the
@@ -211,8 +219,8 @@ impl Memory {
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`.
-    pub fn told_of_late(&self, identity: &Identity) -> Result<Vec<String>> {
-        Ok(self.recalled(identity)?.ids)
+    pub fn recently_recalled(&self, identity: &Identity) -> Result<Vec<String>> {
+        Ok(self.recent_recall(identity)?.ids)
     }
 
     /// Stores a run's bare snapshot as the entry `snap-N`, where N is the conversation's next turn, in the
@@ -229,41 +237,44 @@ impl Memory {
         identity: &Identity,
         snapshot: &str,
         with: &dyn Embedder,
-        options: &Keep,
-    ) -> Result<Entry> {
-        let name = identity.check()?;
-        let parsed = Js::parse(snapshot).map_err(|e| {
+        options: &SnapshotOptions,
+    ) -> Result<MemoryEntry> {
+        let name = identity.checked_name()?;
+        let parsed = JsValue::parse(snapshot).map_err(|e| {
             Error::invalid(format!("a snapshot must be a JSON object: {} at byte {}", e.what, e.at))
         })?;
-        if !parsed.get("query").is_some_and(|query| matches!(query, Js::Text(units) if !units.is_empty())) {
+        if !parsed
+            .get("query")
+            .is_some_and(|query| matches!(query, JsValue::Text(units) if !units.is_empty()))
+        {
             return Err(Error::invalid("a snapshot must have a query"));
         }
         let calls_tools = parsed.get("toolCalls").is_some_and(|calls| !calls.items().is_empty());
         // The embedder may be slow: its vector is made before the lock is taken.
-        let vector = one_vector(&about(snapshot)?, with)?;
-        let _changing = self.changing();
+        let vector = embed_one(&embedding_text(snapshot)?, with)?;
+        let _changing = self.lock_changes();
         let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
         let mut derived_from = options.derived_from.clone();
         if !calls_tools {
-            derived_from.extend(self.told_of_late(identity)?);
+            derived_from.extend(self.recently_recalled(identity)?);
         }
-        let mut entry = Entry::parse(&format!("{{\"id\":\"snap-{turn}\",\"value\":{snapshot}}}"))?;
-        begin(&mut entry, self.now_ms(), options);
-        tag(&mut entry, vector.as_deref(), with)?;
-        end(&mut entry, identity, turn, &derived_from);
-        let text = entry.text();
-        let entry = Entry::parse(&text)?;
-        let card = checked(&entry)?;
+        let mut entry = MemoryEntry::parse(&format!("{{\"id\":\"snap-{turn}\",\"value\":{snapshot}}}"))?;
+        set_leading_members(&mut entry, self.now_ms(), options);
+        set_embedding(&mut entry, vector.as_deref(), with)?;
+        set_trailing_members(&mut entry, identity, turn, &derived_from);
+        let text = entry.to_json();
+        let entry = MemoryEntry::parse(&text)?;
+        let card = validate_entry(&entry)?;
         let mut batch = self.space.batch();
-        self.add(&mut batch, &key(&name, &entry.id), (&entry, &text), card)?;
-        batch.delete(&self.recalled, &key(&name, ""));
+        self.add_to_batch(&mut batch, &entry_key(&name, &entry.id), (&entry, &text), card)?;
+        batch.delete(&self.recalled, &entry_key(&name, ""));
         self.commit(batch)?;
         Ok(entry)
     }
 
     /// One more than the highest turn among a conversation's live snapshots.
     fn next_turn(&self, name: &str) -> Result<u64> {
-        let prefix = key(name, "snap-");
+        let prefix = entry_key(name, "snap-");
         let mut turns = Vec::new();
         for found in self.entries.scan(ScanRange::prefix(&prefix)).keys() {
             let found = found?;
@@ -272,7 +283,7 @@ impl Memory {
         }
         turns.sort_unstable();
         while let Some(turn) = turns.pop() {
-            if self.living(&key(name, &format!("snap-{turn}")))?.is_some() {
+            if self.live_entry(&entry_key(name, &format!("snap-{turn}")))?.is_some() {
                 return Ok(turn.saturating_add(1));
             }
         }
@@ -281,18 +292,18 @@ impl Memory {
 }
 
 /// Parses an entry and adds the vector of its texts if it has none.
-pub(super) fn embedded(entry: &str, with: &dyn Embedder) -> Result<Entry> {
-    let mut entry = Entry::parse(entry)?;
+pub(super) fn with_embedding(entry: &str, with: &dyn Embedder) -> Result<MemoryEntry> {
+    let mut entry = MemoryEntry::parse(entry)?;
     if entry.embedding.is_none() {
-        let vector = one_vector(&about(entry.value())?, with)?;
-        tag(&mut entry, vector.as_deref(), with)?;
+        let vector = embed_one(&embedding_text(entry.value())?, with)?;
+        set_embedding(&mut entry, vector.as_deref(), with)?;
     }
-    Entry::parse(&entry.text())
+    MemoryEntry::parse(&entry.to_json())
 }
 
 /// Sets the members that agentfootprint writes before the vector.
-fn begin(entry: &mut Entry, now: i64, options: &Keep) {
-    let mut set = |name: &str, value: serde_json::Value| entry.set(name, value.to_string());
+fn set_leading_members(entry: &mut MemoryEntry, now: i64, options: &SnapshotOptions) {
+    let mut set = |name: &str, value: serde_json::Value| entry.set_member(name, value.to_string());
     set("version", 1.into());
     for time in ["createdAt", "updatedAt", "lastAccessedAt"] {
         set(time, now.into());
@@ -307,33 +318,33 @@ fn begin(entry: &mut Entry, now: i64, options: &Keep) {
 }
 
 /// Sets the members that agentfootprint writes after the vector, and the snapshot's sources.
-fn end(entry: &mut Entry, identity: &Identity, turn: u64, derived_from: &[String]) {
+fn set_trailing_members(entry: &mut MemoryEntry, identity: &Identity, turn: u64, derived_from: &[String]) {
     let parts: Vec<String> = identity
         .parts()
         .into_iter()
         .filter_map(|(name, part)| Some(format!("\"{name}\":{}", serde_json::Value::from(part?))))
         .collect();
-    entry.set("source", format!("{{\"turn\":{turn},\"identity\":{{{}}}}}", parts.join(",")));
+    entry.set_member("source", format!("{{\"turn\":{turn},\"identity\":{{{}}}}}", parts.join(",")));
     if !derived_from.is_empty() {
         let ids = serde_json::Value::from(derived_from.to_vec());
-        entry.set("metadata", format!("{{\"derivedFrom\":{ids}}}"));
+        entry.set_member("metadata", format!("{{\"derivedFrom\":{ids}}}"));
     }
 }
 
 /// Sets an entry's vector and the embedder's id.
-fn tag(entry: &mut Entry, vector: Option<&[f32]>, with: &dyn Embedder) -> Result<()> {
+fn set_embedding(entry: &mut MemoryEntry, vector: Option<&[f32]>, with: &dyn Embedder) -> Result<()> {
     if let Some(vector) = vector {
-        entry.set("embedding", numbers(vector)?);
+        entry.set_member("embedding", vector_json(vector)?);
     }
     // The built-in embedder finds an entry by all its texts, even if its query holds no words.
-    if vector.is_some() || with.id() == Words::ID {
-        entry.set("embeddingModel", serde_json::Value::from(with.id()).to_string());
+    if vector.is_some() || with.id() == WordEmbedder::ID {
+        entry.set_member("embeddingModel", serde_json::Value::from(with.id()).to_string());
     }
     Ok(())
 }
 
 /// A vector as JSON; integers without a decimal point.
-fn numbers(vector: &[f32]) -> Result<String> {
+fn vector_json(vector: &[f32]) -> Result<String> {
     let whole = |number: &f32| number.fract() == 0.0 && number.abs() < 1e6;
     let texts: Vec<String> = vector
         .iter()
@@ -346,19 +357,19 @@ fn numbers(vector: &[f32]) -> Result<String> {
 }
 
 /// The text to embed: a snapshot's query, or all texts of any other value in order.
-fn about(value: &str) -> Result<String> {
-    let value = Js::parse(value)
+fn embedding_text(value: &str) -> Result<String> {
+    let value = JsValue::parse(value)
         .map_err(|e| Error::invalid(format!("a memory's value is not JSON: {} at byte {}", e.what, e.at)))?;
-    if let Some(Js::Text(query)) = value.get("query") {
+    if let Some(JsValue::Text(query)) = value.get("query") {
         return Ok(String::from_utf16_lossy(query));
     }
     let mut texts = Vec::new();
-    value.each_text(&mut |text| texts.push(text.to_owned()));
+    value.for_each_text(&mut |text| texts.push(text.to_owned()));
     Ok(texts.join("\n"))
 }
 
 /// The vector of a text, if the text holds anything to search by.
-fn one_vector(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
+fn embed_one(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
     if text.is_empty() {
         return Ok(None);
     }

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::ops::{json, scope};
+use super::operations::{key_prefix, to_json_bytes};
 use super::*;
 
 /// A format of training lines.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Training {
+pub enum TrainingFormat {
     /// Question and answer of each entry without a negative reward: `{"prompt","completion"}`.
     Sft,
     /// For each question, the best answer with each worse answer, and the decisions behind both:
@@ -25,7 +25,7 @@ pub enum Training {
     ProcessRl,
 }
 
-impl Training {
+impl TrainingFormat {
     /// All formats.
     pub const ALL: [Self; 3] = [Self::Sft, Self::Dpo, Self::ProcessRl];
 
@@ -43,7 +43,7 @@ impl Training {
 /// The members of a snapshot that go into training lines, as raw JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Example {
+struct TrainingExample {
     query: Box<RawValue>,
     final_content: Box<RawValue>,
     #[serde(default)]
@@ -53,19 +53,19 @@ struct Example {
 }
 
 #[derive(Deserialize, Default)]
-struct Metadata {
+struct RunStatusMetadata {
     #[serde(default)]
     status: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Sft<'a> {
+struct SftLine<'a> {
     prompt: &'a RawValue,
     completion: &'a RawValue,
 }
 
 #[derive(Serialize)]
-struct Dpo<'a> {
+struct DpoLine<'a> {
     prompt: &'a RawValue,
     chosen: &'a RawValue,
     rejected: &'a RawValue,
@@ -74,7 +74,7 @@ struct Dpo<'a> {
 }
 
 #[derive(Serialize)]
-struct Step<'a> {
+struct ProcessStepLine<'a> {
     prompt: &'a RawValue,
     step: usize,
     steps: usize,
@@ -89,7 +89,7 @@ struct Step<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Decision {
+struct DecisionJson {
     stage_id: Option<Box<RawValue>>,
     chosen: Option<Box<RawValue>>,
     rule: Option<Box<RawValue>>,
@@ -97,7 +97,7 @@ struct Decision {
 }
 
 /// Receives an entry's key, its example and its reward from -1 to 1, if known.
-type EachExample<'a> = dyn FnMut(&[u8], Example, Option<f64>) -> Result<()> + 'a;
+type ExampleCallback<'a> = dyn FnMut(&[u8], TrainingExample, Option<f64>) -> Result<()> + 'a;
 
 impl Memory {
     /// Gives a line of JSON for each example in an identity's snapshots, in key order. With `across`, the
@@ -106,33 +106,39 @@ impl Memory {
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`; errors of `each`.
-    pub fn training(
+    pub fn training_lines(
         &self,
         identity: &Identity,
         across: bool,
-        form: Training,
+        form: TrainingFormat,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<u64> {
-        let prefix = scope(identity, &Wanted { across, ..Wanted::default() })?;
+        let prefix =
+            key_prefix(identity, &MemoryQuery { across_conversations: across, ..MemoryQuery::default() })?;
         let mut count = 0;
         let mut give = |line: Vec<u8>| {
             count += 1;
             each(&line)
         };
         match form {
-            Training::Sft => self.each_example(&prefix, &mut |_, example, reward| match reward {
-                Some(reward) if reward < 0.0 => Ok(()),
-                _ => give(line(&Sft { prompt: &example.query, completion: &example.final_content })?),
-            })?,
-            Training::ProcessRl => self.each_example(&prefix, &mut |_, example, reward| {
+            TrainingFormat::Sft => {
+                self.for_each_example(&prefix, &mut |_, example, reward| match reward {
+                    Some(reward) if reward < 0.0 => Ok(()),
+                    _ => give(json_line(&SftLine {
+                        prompt: &example.query,
+                        completion: &example.final_content,
+                    })?),
+                })?
+            }
+            TrainingFormat::ProcessRl => self.for_each_example(&prefix, &mut |_, example, reward| {
                 let decisions =
-                    example.decisions.iter().map(|text| serde_json::from_str::<Decision>(text.get()));
-                let decisions: Vec<Decision> = decisions.flatten().collect();
+                    example.decisions.iter().map(|text| serde_json::from_str::<DecisionJson>(text.get()));
+                let decisions: Vec<DecisionJson> = decisions.flatten().collect();
                 let steps = decisions.len();
                 for (step, of) in (1..).zip(decisions) {
-                    let Decision { stage_id: stage, chosen, rule, evidence } = of;
+                    let DecisionJson { stage_id: stage, chosen, rule, evidence } = of;
                     let (prompt, completion) = (&*example.query, &*example.final_content);
-                    give(line(&Step {
+                    give(json_line(&ProcessStepLine {
                         prompt,
                         step,
                         steps,
@@ -146,32 +152,32 @@ impl Memory {
                 }
                 Ok(())
             })?,
-            Training::Dpo => self.each_pair(&prefix, &mut |pair| give(line(pair)?))?,
+            TrainingFormat::Dpo => self.for_each_pair(&prefix, &mut |pair| give(json_line(pair)?))?,
         }
         Ok(count)
     }
 
     /// Calls `each` with every snapshot under a prefix and its reward.
-    fn each_example(&self, prefix: &str, each: &mut EachExample<'_>) -> Result<()> {
-        self.each(prefix, &mut |key, entry| match self.example(&key, &entry)? {
+    fn for_each_example(&self, prefix: &str, each: &mut ExampleCallback<'_>) -> Result<()> {
+        self.for_each_entry(prefix, &mut |key, entry| match self.example(&key, &entry)? {
             Some((example, reward)) => each(&key, example, reward),
             None => Ok(()),
         })
     }
 
-    fn example(&self, key: &[u8], entry: &Entry) -> Result<Option<(Example, Option<f64>)>> {
-        let Ok(example) = serde_json::from_str::<Example>(entry.value()) else { return Ok(None) };
+    fn example(&self, key: &[u8], entry: &MemoryEntry) -> Result<Option<(TrainingExample, Option<f64>)>> {
+        let Ok(example) = serde_json::from_str::<TrainingExample>(entry.value()) else { return Ok(None) };
         let is_text = |text: &RawValue| text.get().starts_with('"');
         if !is_text(&example.query) || !is_text(&example.final_content) {
             return Ok(None);
         }
-        let said = self.said(key)?.map(|said| said.average());
+        let said = self.read_feedback(key)?.map(|said| said.average());
         let score = || {
             let score: f64 = serde_json::from_str(example.eval_score.as_ref()?.get()).ok()?;
             Some((2.0 * score - 1.0).clamp(-1.0, 1.0))
         };
         let status = || {
-            let metadata: Metadata = serde_json::from_str(entry.member("metadata")?).ok()?;
+            let metadata: RunStatusMetadata = serde_json::from_str(entry.member("metadata")?).ok()?;
             match metadata.status.as_deref() {
                 Some("ok") => Some(1.0),
                 Some("failed") => Some(-1.0),
@@ -184,18 +190,18 @@ impl Memory {
 
     /// Calls `each` with the best answer to a question and each worse one. Questions are equal if their JSON
     /// texts are.
-    fn each_pair(&self, prefix: &str, each: &mut dyn FnMut(&Dpo<'_>) -> Result<()>) -> Result<()> {
+    fn for_each_pair(&self, prefix: &str, each: &mut dyn FnMut(&DpoLine<'_>) -> Result<()>) -> Result<()> {
         // Only keys and rewards are held in memory: the number of entries has no bound.
         let mut asked: BTreeMap<[u8; 32], Vec<(f64, Vec<u8>)>> = BTreeMap::new();
-        self.each_example(prefix, &mut |key, example, reward| {
+        self.for_each_example(prefix, &mut |key, example, reward| {
             if let Some(reward) = reward {
                 let question = blake3::hash(example.query.get().as_bytes());
                 asked.entry(*question.as_bytes()).or_default().push((reward, key.to_vec()));
             }
             Ok(())
         })?;
-        let read = |key: &[u8]| -> Result<Option<Example>> {
-            let Some(entry) = self.living(key)? else { return Ok(None) };
+        let read = |key: &[u8]| -> Result<Option<TrainingExample>> {
+            let Some(entry) = self.live_entry(key)? else { return Ok(None) };
             Ok(self.example(key, &entry)?.map(|(example, _)| example))
         };
         for answers in asked.values() {
@@ -207,7 +213,7 @@ impl Memory {
                 if let Some(rejected) = read(key)?
                     && rejected.final_content.get() != chosen.final_content.get()
                 {
-                    each(&Dpo {
+                    each(&DpoLine {
                         prompt: &chosen.query,
                         chosen: &chosen.final_content,
                         rejected: &rejected.final_content,
@@ -222,8 +228,8 @@ impl Memory {
 }
 
 /// A value as one line. Line breaks in the raw JSON become spaces: outside of strings, JSON allows either.
-fn line(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut line = json(value)?;
+fn json_line(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut line = to_json_bytes(value)?;
     line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     Ok(line)
 }

@@ -9,11 +9,11 @@ use crate::blob::decode_recipe;
 use crate::codec;
 use crate::format_tests::schema;
 use crate::ids::SegmentId;
-use crate::log::cursor::{account, for_each_record};
-use crate::log::layout::{BatchHeader, Footer, LogState, RawRecord, SegmentHeader};
-use crate::log::manifest::{State, VectorList};
-use crate::log::record::{EmbeddingHead, GroupPart, Kind, KvHead, Logical, SpaceHead};
-use crate::log::totals::Totals;
+use crate::log::cursor::{advance_state, for_each_checked_record};
+use crate::log::layout::{BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader};
+use crate::log::manifest::{ManifestState, VectorList};
+use crate::log::record::{EmbeddingHead, GroupPart, KvHead, LogicalBody, RecordKind, SpaceHead};
+use crate::log::totals::LogTotals;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 
 const GOLDEN: &str = include_str!("../../tests/data/format/golden.hex");
@@ -38,7 +38,7 @@ fn golden() -> Vec<(String, String)> {
 }
 
 #[test]
-fn everything_has_the_bytes_that_are_written_down() {
+fn encoded_bytes_match_golden_file() {
     let golden = golden();
     let all = samples::all();
     let wrong: Vec<String> = all
@@ -59,22 +59,22 @@ pub(super) fn bytes(name: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-fn raw(bytes: &[u8]) -> (RawRecord<'_>, Logical<'_>) {
+fn checked_record(bytes: &[u8]) -> (RawRecord<'_>, LogicalBody<'_>) {
     let record = RawRecord::check(bytes, salt(), OFFSET + 48).unwrap();
-    (record, Logical::parse(record.body).unwrap())
+    (record, LogicalBody::parse(record.body).unwrap())
 }
 
 #[test]
-fn what_is_written_down_reads_as_what_it_says() {
+fn golden_bytes_decode_to_the_samples() {
     assert_eq!(
         SegmentHeader::decode(&bytes("segment_header"), STORE, SEGMENT).unwrap(),
         samples::segment_header()
     );
-    assert_eq!(Footer::decode_end(&bytes("footer"), 4096, salt()).unwrap(), samples::footer());
-    let head = |name| raw(&bytes(name)).1.head.to_vec();
-    assert_eq!(KvHead::parse(Kind::Put, &head("put_inline")).unwrap(), samples::put_inline());
+    assert_eq!(SegmentFooter::decode_end(&bytes("footer"), 4096, salt()).unwrap(), samples::footer());
+    let head = |name| checked_record(&bytes(name)).1.head.to_vec();
+    assert_eq!(KvHead::parse(RecordKind::Put, &head("put_inline")).unwrap(), samples::put_inline());
     let deleted = KvHead { value: None, ..samples::put_inline() };
-    assert_eq!(KvHead::parse(Kind::Delete, &head("delete")).unwrap(), deleted);
+    assert_eq!(KvHead::parse(RecordKind::Delete, &head("delete")).unwrap(), deleted);
     for (name, space) in ["namespace", "keyspace_newest", "keyspace_all"].into_iter().zip(samples::spaces()) {
         assert_eq!(codec::decode::<SpaceHead>(&head(name)).unwrap(), space);
     }
@@ -94,17 +94,17 @@ fn what_is_written_down_reads_as_what_it_says() {
         assert_eq!(GroupPart::parse(record.body).unwrap(), samples::group_part(first));
     }
     let state = samples::manifest_state();
-    let second = State { format: 2, vectors: VectorList::default(), ..state };
-    assert_eq!(State::decode(&bytes("manifest_2")).unwrap(), second);
-    let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, Totals::default());
-    let first = State { format: 1, next_rewritten, erased, ..second };
-    assert_eq!(State::decode(&bytes("manifest_1")).unwrap(), first);
+    let second = ManifestState { format: 2, vectors: VectorList::default(), ..state };
+    assert_eq!(ManifestState::decode(&bytes("manifest_2")).unwrap(), second);
+    let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, LogTotals::default());
+    let first = ManifestState { format: 1, next_rewritten, erased, ..second };
+    assert_eq!(ManifestState::decode(&bytes("manifest_1")).unwrap(), first);
     let alone = decode_recipe(&bytes("recipe_alone"), None).unwrap();
     assert_eq!(decode_recipe(&bytes("recipe_against_base"), Some(&alone[..2])).unwrap(), alone);
 }
 
 #[test]
-fn a_batch_counts_only_in_its_own_place() {
+fn batch_checks_only_at_its_own_offset() {
     let batch = bytes("batch");
     let (header, whole) = BatchHeader::check(&batch, salt(), OFFSET).unwrap();
     assert_eq!((header.records, whole.len()), (1, batch.len()));
@@ -112,7 +112,7 @@ fn a_batch_counts_only_in_its_own_place() {
     let other = crate::log::layout::Salt::new(STORE, SegmentId(4));
     assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
     let mut records = 0;
-    for_each_record(&batch, OFFSET, salt(), |at, seqno, record| {
+    for_each_checked_record(&batch, OFFSET, salt(), |at, seqno, record| {
         assert_eq!((at, seqno.0, record.kind, record.layout), (OFFSET + 48, 7, 1, 1));
         records += 1;
         Ok(())
@@ -120,7 +120,7 @@ fn a_batch_counts_only_in_its_own_place() {
     .unwrap();
     assert_eq!(records, 1);
     let mut state = LogState::empty();
-    account(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
+    advance_state(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
     assert_eq!(state.ledger.root().to_vec(), bytes("leaf"));
     assert_eq!(state.chain.to_vec(), bytes("chain_digest"));
     assert_eq!((state.next_seqno.0, state.totals.batches, state.totals.chain_bytes), (8, 1, 48 + 16));

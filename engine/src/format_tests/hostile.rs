@@ -9,21 +9,21 @@ use super::golden::bytes;
 use super::samples::{self, OFFSET, SEGMENT, STORE, salt};
 use crate::ErrorKind;
 use crate::blob::decode_recipe;
-use crate::codec::{self, CodecError, Reader};
+use crate::codec::{self, ByteReader, CodecError};
 use crate::format_tests::schema;
 use crate::io::sim::SimIo;
-use crate::io::{Io, Open};
+use crate::io::{Io, OpenMode};
 use crate::log::batch::BatchBuf;
-use crate::log::cursor::{account, for_each_record};
+use crate::log::cursor::{advance_state, for_each_checked_record};
 use crate::log::layout::{
-    BatchHeader, COUNT_MAX, Footer, LogState, RawRecord, SegmentHeader, seal_record, stamp_record,
+    BatchHeader, COUNT_MAX, LogState, RawRecord, SegmentFooter, SegmentHeader, seal_record, stamp_record,
     start_record,
 };
-use crate::log::manifest::{self, Manifest, State};
-use crate::log::paths::Paths;
+use crate::log::manifest::{self, Manifest, ManifestState};
+use crate::log::paths::StorePaths;
 use crate::log::record::{
-    BodyRef, EMBEDDINGS_MAX, EmbeddingHead, GroupPart, KV_INLINE_BYTES_MAX, Kind, KvHead, LAYOUT, Logical,
-    RecipeRef, SKIPPABLE, SpaceHead,
+    BodyRef, EMBEDDINGS_MAX, EmbeddingHead, GroupPart, KV_INLINE_BYTES_MAX, KvHead, LAYOUT, LogicalBody,
+    RecipeRef, RecordKind, SKIPPABLE, SpaceHead,
 };
 use crate::trace::heads::{
     COMPONENT_BYTES_MAX, FrameHead, PartHead, RULE_BYTES_MAX, RunHead, SnapshotHead, TombstoneHead,
@@ -32,19 +32,19 @@ use crate::trace::heads::{
 
 /// Runs every parser of the log on the same bytes; returns which accepted them.
 fn parse_all(bytes: &[u8]) -> Vec<bool> {
-    let mut reader = Reader::new(bytes, "recipe");
+    let mut reader = ByteReader::new(bytes, "recipe");
     let mut state = LogState::empty();
     vec![
         SegmentHeader::decode(bytes, STORE, SEGMENT).is_ok(),
         BatchHeader::peek(bytes).is_ok(),
         BatchHeader::check(bytes, salt(), OFFSET).is_ok(),
         RawRecord::check(bytes, salt(), OFFSET).is_ok(),
-        for_each_record(bytes, OFFSET, salt(), |_, _, _| Ok(())).is_ok(),
-        account(&*schema(), &mut state, bytes, OFFSET, salt()).is_ok(),
-        Footer::decode_end(bytes, OFFSET, salt()).is_ok(),
-        Logical::parse(bytes).is_ok(),
-        KvHead::parse(Kind::Put, bytes).is_ok(),
-        KvHead::parse(Kind::Delete, bytes).is_ok(),
+        for_each_checked_record(bytes, OFFSET, salt(), |_, _, _| Ok(())).is_ok(),
+        advance_state(&*schema(), &mut state, bytes, OFFSET, salt()).is_ok(),
+        SegmentFooter::decode_end(bytes, OFFSET, salt()).is_ok(),
+        LogicalBody::parse(bytes).is_ok(),
+        KvHead::parse(RecordKind::Put, bytes).is_ok(),
+        KvHead::parse(RecordKind::Delete, bytes).is_ok(),
         codec::decode::<SpaceHead>(bytes).is_ok(),
         RunHead::parse(bytes).is_ok(),
         FrameHead::parse(bytes).is_ok(),
@@ -53,7 +53,7 @@ fn parse_all(bytes: &[u8]) -> Vec<bool> {
         TombstoneHead::parse(bytes).is_ok(),
         GroupPart::parse(bytes).is_ok(),
         RecipeRef::take(&mut reader).is_ok(),
-        codec::decode::<State>(bytes).is_ok(),
+        codec::decode::<ManifestState>(bytes).is_ok(),
         decode_recipe(bytes, None).is_ok(),
     ]
 }
@@ -78,7 +78,7 @@ proptest! {
         // Also parses the bytes below the checksum.
         if let Some(body) = bytes.get(10..) {
             parse_all(body);
-            if let Ok(logical) = Logical::parse(body) {
+            if let Ok(logical) = LogicalBody::parse(body) {
                 parse_all(logical.head);
                 parse_all(logical.tail);
             }
@@ -87,7 +87,11 @@ proptest! {
 }
 
 /// Runs `parse` on each proper prefix of `whole`, and on `whole` plus one byte: all must fail.
-fn exact<T: std::fmt::Debug>(name: &str, whole: &[u8], parse: impl Fn(&[u8]) -> Result<T, CodecError>) {
+fn assert_exact_length<T: std::fmt::Debug>(
+    name: &str,
+    whole: &[u8],
+    parse: impl Fn(&[u8]) -> Result<T, CodecError>,
+) {
     parse(whole).unwrap();
     for cut in 0..whole.len() {
         assert!(parse(&whole[..cut]).is_err(), "{name} cut to {cut} bytes was taken");
@@ -103,25 +107,25 @@ fn exact<T: std::fmt::Debug>(name: &str, whole: &[u8], parse: impl Fn(&[u8]) -> 
 fn head(name: &str) -> Vec<u8> {
     let bytes = bytes(name);
     let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();
-    Logical::parse(record.body).unwrap().head.to_vec()
+    LogicalBody::parse(record.body).unwrap().head.to_vec()
 }
 
 #[test]
 fn heads_that_are_cut_or_too_long_are_refused() {
-    exact("put_inline", &head("put_inline"), |b| KvHead::parse(Kind::Put, b));
-    exact("put_blob", &head("put_blob"), |b| KvHead::parse(Kind::Put, b));
-    exact("delete", &head("delete"), |b| KvHead::parse(Kind::Delete, b));
+    assert_exact_length("put_inline", &head("put_inline"), |b| KvHead::parse(RecordKind::Put, b));
+    assert_exact_length("put_blob", &head("put_blob"), |b| KvHead::parse(RecordKind::Put, b));
+    assert_exact_length("delete", &head("delete"), |b| KvHead::parse(RecordKind::Delete, b));
     for name in ["namespace", "keyspace_newest", "keyspace_all"] {
-        exact(name, &head(name), codec::decode::<SpaceHead>);
+        assert_exact_length(name, &head(name), codec::decode::<SpaceHead>);
     }
-    exact("run", &head("run"), RunHead::parse);
+    assert_exact_length("run", &head("run"), RunHead::parse);
     for name in ["frame", "frame_open", "frame_other", "frame_ahead"] {
-        exact(name, &head(name), FrameHead::parse);
+        assert_exact_length(name, &head(name), FrameHead::parse);
     }
-    exact("frame_part", &head("frame_part"), PartHead::parse);
-    exact("snapshot", &head("snapshot"), SnapshotHead::parse);
-    exact("tombstone", &head("tombstone"), TombstoneHead::parse);
-    exact("tombstone_of_fork", &head("tombstone_of_fork"), TombstoneHead::parse);
+    assert_exact_length("frame_part", &head("frame_part"), PartHead::parse);
+    assert_exact_length("snapshot", &head("snapshot"), SnapshotHead::parse);
+    assert_exact_length("tombstone", &head("tombstone"), TombstoneHead::parse);
+    assert_exact_length("tombstone_of_fork", &head("tombstone_of_fork"), TombstoneHead::parse);
 }
 
 #[test]
@@ -149,11 +153,11 @@ fn tombstones_that_no_writer_makes_are_refused() {
     let end = bytes.len() - 2;
     bytes[end] = 0xff;
     assert!(TombstoneHead::parse(&bytes).is_err(), "a rule that is no UTF-8");
-    exact("embedding", &head("embedding"), EmbeddingHead::parse);
+    assert_exact_length("embedding", &head("embedding"), EmbeddingHead::parse);
 }
 
 #[test]
-fn files_parts_that_are_cut_are_refused() {
+fn cut_file_parts_are_refused() {
     let header = bytes("segment_header");
     let footer = bytes("footer");
     let batch = bytes("batch");
@@ -161,8 +165,8 @@ fn files_parts_that_are_cut_are_refused() {
         assert!(SegmentHeader::decode(&header[..cut], STORE, SEGMENT).is_err(), "{cut}");
     }
     for cut in 0..footer.len() {
-        assert!(Footer::decode_end(&footer[..cut], 4096, salt()).is_err(), "{cut}");
-        assert!(Footer::decode_end(&footer[cut + 1..], 4096, salt()).is_err(), "{cut}");
+        assert!(SegmentFooter::decode_end(&footer[..cut], 4096, salt()).is_err(), "{cut}");
+        assert!(SegmentFooter::decode_end(&footer[cut + 1..], 4096, salt()).is_err(), "{cut}");
     }
     for cut in 0..batch.len() {
         assert!(BatchHeader::check(&batch[..cut], salt(), OFFSET).is_err(), "{cut}");
@@ -170,7 +174,7 @@ fn files_parts_that_are_cut_are_refused() {
 }
 
 #[test]
-fn every_flipped_bit_is_noticed() {
+fn every_flipped_bit_is_detected() {
     let flips = |whole: &[u8], refused: &dyn Fn(&[u8]) -> bool| {
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.to_vec();
@@ -179,7 +183,7 @@ fn every_flipped_bit_is_noticed() {
         }
     };
     flips(&bytes("segment_header"), &|b| SegmentHeader::decode(b, STORE, SEGMENT).is_err());
-    flips(&bytes("footer"), &|b| Footer::decode_end(b, 4096, salt()).is_err());
+    flips(&bytes("footer"), &|b| SegmentFooter::decode_end(b, 4096, salt()).is_err());
     flips(&bytes("batch"), &|b| BatchHeader::check(b, salt(), OFFSET).is_err());
     flips(&bytes("frame"), &|b| RawRecord::check(b, salt(), OFFSET + 48).is_err());
 }
@@ -192,7 +196,7 @@ fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader,
 }
 
 #[test]
-fn what_a_newer_program_wrote_is_refused_by_name() {
+fn unknown_formats_and_kinds_are_refused_by_name() {
     assert_eq!(header_with(|h| h.format = 3), Err(CodecError::Unknown { what: "segment format", found: 3 }));
     // Known formats, but with segment numbers of the other one.
     assert!(matches!(header_with(|h| h.format = 2), Err(CodecError::Header(_))));
@@ -200,17 +204,17 @@ fn what_a_newer_program_wrote_is_refused_by_name() {
     assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
     assert!(matches!(header_with(|h| h.store.0[0] ^= 1), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 += 1), Err(CodecError::Header(_))));
-    assert_eq!(Kind::parse(10, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 10 }));
-    assert_eq!(Kind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
+    assert_eq!(RecordKind::parse(10, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 10 }));
+    assert_eq!(RecordKind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
     for kind in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19] {
-        assert!(matches!(Kind::parse(kind, LAYOUT), Ok(Some(known)) if known.code() == kind));
+        assert!(matches!(RecordKind::parse(kind, LAYOUT), Ok(Some(known)) if known.code() == kind));
         for layout in [0, LAYOUT + 1, 255] {
             let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
-            assert_eq!(Kind::parse(kind, layout), Err(expected));
+            assert_eq!(RecordKind::parse(kind, layout), Err(expected));
         }
     }
     for kind in SKIPPABLE..=255 {
-        assert_eq!(Kind::parse(kind, 77), Ok(None));
+        assert_eq!(RecordKind::parse(kind, 77), Ok(None));
     }
 }
 
@@ -222,10 +226,10 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
         batch.bytes.extend_from_slice(b"anything");
         seal_record(&mut batch.bytes, start);
         batch.starts.push(start as u32);
-        batch.logical(Kind::Put, [1; 16], &samples::put_inline().encode(), &[]).unwrap();
+        batch.push_logical(RecordKind::Put, [1; 16], &samples::put_inline().encode(), &[]).unwrap();
         let bytes = samples::stamped(batch);
         let mut state = LogState::empty();
-        account(&*schema(), &mut state, &bytes, OFFSET, salt()).map(|_| state)
+        advance_state(&*schema(), &mut state, &bytes, OFFSET, salt()).map(|_| state)
     };
     let state = with(SKIPPABLE | 8).unwrap();
     assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));
@@ -233,12 +237,12 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
 }
 
 #[test]
-fn a_batch_whose_count_of_records_lies_is_refused() {
+fn batch_with_wrong_record_count_is_refused() {
     let batch = bytes("batch");
     for records in [0u32, 2, u32::MAX] {
         let mut lying = batch.clone();
         lying[8..12].copy_from_slice(&records.to_le_bytes());
-        assert!(for_each_record(&lying, OFFSET, salt(), |_, _, _| Ok(())).is_err(), "{records}");
+        assert!(for_each_checked_record(&lying, OFFSET, salt(), |_, _, _| Ok(())).is_err(), "{records}");
     }
     let mut short = batch.clone();
     short[4..8].copy_from_slice(&47u32.to_le_bytes());
@@ -255,7 +259,7 @@ fn lengths_over_their_limits_are_refused() {
         let mut out = Vec::new();
         codec::put_varint(&mut out, number << 2 | tag);
         out.resize(out.len() + 5000, 0);
-        BodyRef::take(&mut Reader::new(&out, "test")).is_ok()
+        BodyRef::take(&mut ByteReader::new(&out, "test")).is_ok()
     };
     assert!(reference(KV_INLINE_BYTES_MAX as u64, 0));
     assert!(!reference(KV_INLINE_BYTES_MAX as u64 + 1, 0));
@@ -290,7 +294,7 @@ fn lengths_over_their_limits_are_refused() {
 
 /// Sums of these counts use plain additions, so an unreachable count is refused on reading.
 #[test]
-fn counts_beyond_reach_are_not_sound() {
+fn unreachable_counts_are_not_sound() {
     assert!(samples::log_state().is_sound() && LogState::empty().is_sound());
     let changes: [fn(&mut LogState); 8] = [
         |state| state.next_seqno.0 = 0,
@@ -310,11 +314,11 @@ fn counts_beyond_reach_are_not_sound() {
 }
 
 /// Loads a store that has only a manifest, after `change` modified its files.
-fn load_changed(change: impl FnOnce(&SimIo, &Paths)) -> crate::Result<Option<manifest::Loaded>> {
+fn load_changed(change: impl FnOnce(&SimIo, &StorePaths)) -> crate::Result<Option<manifest::LoadedManifest>> {
     let sim = SimIo::new(1);
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
-    let paths = Paths::new(root);
+    let paths = StorePaths::new(root);
     let mut manifest = Manifest::create(&sim, &paths, 7, samples::manifest_state()).unwrap();
     manifest.state.synced = 97;
     manifest.append().unwrap();
@@ -323,7 +327,7 @@ fn load_changed(change: impl FnOnce(&SimIo, &Paths)) -> crate::Result<Option<man
 }
 
 #[test]
-fn a_manifest_may_only_be_torn_in_its_last_edit() {
+fn manifest_may_be_torn_only_in_its_last_edit() {
     let whole = load_changed(|_, _| {}).unwrap().unwrap();
     assert_eq!((whole.generation, whole.state.synced), (7, 97));
     let edit = bytes("manifest").len();
@@ -342,7 +346,7 @@ fn a_manifest_may_only_be_torn_in_its_last_edit() {
 }
 
 #[test]
-fn current_must_be_just_its_line() {
+fn current_file_must_be_exactly_its_line() {
     for line in ["", "MANIFEST-0007", "MANIFEST-0007 00000000\n", "MANIFEST-7 00000000\n", "\u{7f}\n"] {
         let loaded = load_changed(|sim, paths| sim.edit(&paths.current(), |b| *b = line.into()).unwrap());
         assert_eq!(loaded.unwrap_err().kind(), ErrorKind::Damaged, "{line:?}");
@@ -352,23 +356,23 @@ fn current_must_be_just_its_line() {
 }
 
 #[test]
-fn a_manifest_of_a_newer_format_is_refused_as_such() {
+fn manifest_of_a_newer_format_is_invalid() {
     let sim = SimIo::new(1);
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
-    let paths = Paths::new(root);
-    Manifest::create(&sim, &paths, 1, State { format: 4, ..samples::manifest_state() }).unwrap();
+    let paths = StorePaths::new(root);
+    Manifest::create(&sim, &paths, 1, ManifestState { format: 4, ..samples::manifest_state() }).unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Invalid);
-    let file = sim.open(&paths.current(), Open::Write).unwrap();
+    let file = sim.open(&paths.current(), OpenMode::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Damaged);
 }
 
 /// A footer with a valid checksum and wrong content.
 #[test]
-fn a_footer_that_lies_under_a_right_checksum_is_refused() {
+fn wrong_footer_with_valid_checksum_is_refused() {
     let start = 4000;
-    let with = |change: &dyn Fn(&mut Footer), len_off: i64, before: usize| {
+    let with = |change: &dyn Fn(&mut SegmentFooter), len_off: i64, before: usize| {
         let mut footer = samples::footer();
         change(&mut footer);
         let mut end = codec::encode(&(footer.tail, &footer.state, footer.root)).unwrap();
@@ -380,10 +384,11 @@ fn a_footer_that_lies_under_a_right_checksum_is_refused() {
         let crc = salt().crc(u64::try_from(start + from).unwrap(), covered);
         bytes.extend_from_slice(&crc.to_le_bytes());
         bytes.extend_from_slice(b"annalend");
-        Footer::decode_end(&bytes, u64::try_from(start).unwrap(), salt())
+        SegmentFooter::decode_end(&bytes, u64::try_from(start).unwrap(), salt())
     };
-    let said =
-        |result: Result<Footer, CodecError>| result.map(|footer| footer.tail).map_err(|e| e.to_string());
+    let said = |result: Result<SegmentFooter, CodecError>| {
+        result.map(|footer| footer.tail).map_err(|e| e.to_string())
+    };
     assert_eq!(said(with(&|_| {}, 0, 96)), Ok(4096));
     // A tail that differs from the footer's position, then an impossible state at the right position.
     let contradicts = Err("its footer contradicts the segment".to_owned());
@@ -398,7 +403,7 @@ fn a_footer_that_lies_under_a_right_checksum_is_refused() {
 }
 
 #[test]
-fn another_frames_link_is_a_link() {
+fn frame_flags_reject_unknown_link_bits() {
     let whole = FrameHead { seq: 5, link: None, parent: 0, ..samples::frame() }.encode();
     assert!(FrameHead::parse(&whole).is_ok());
     // The flags' second byte: a link, and another frame's link; all other bits are unknown.

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use super::samples;
 use crate::io::Io;
 use crate::io::sim::SimIo;
-use crate::log::manifest::{self, Manifest, SharedManifest, State, TableEntry};
-use crate::log::paths::Paths;
+use crate::log::manifest::{self, Manifest, ManifestState, SharedManifest, TableEntry};
+use crate::log::paths::StorePaths;
 
 /// A state with many tables, so that an edit has more than 16 KB.
-fn grown() -> State {
+fn state_with_many_tables() -> ManifestState {
     let tables = (0..1000).map(|id| TableEntry { id, bytes: 1 << 20 }).collect();
-    State { tables, next_table: 1000, ..samples::manifest_state() }
+    ManifestState { tables, next_table: 1000, ..samples::manifest_state() }
 }
 
 #[test]
-fn a_manifest_that_has_grown_long_goes_on_in_a_new_file_and_a_crash_leaves_the_old_or_the_new() {
+fn long_manifest_renews_and_a_crash_leaves_old_or_new() {
     let sim = SimIo::new(1);
-    let paths = Paths::new(Path::new("store"));
+    let paths = StorePaths::new(Path::new("store"));
     sim.create_dir_all(Path::new("store")).unwrap();
-    let first = Manifest::create(&sim, &paths, 7, grown()).unwrap();
+    let first = Manifest::create(&sim, &paths, 7, state_with_many_tables()).unwrap();
     let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first, None);
 
     let (mut synced, mut begun, mut longest) = (96, 0, 0);
@@ -52,10 +52,10 @@ fn a_manifest_that_has_grown_long_goes_on_in_a_new_file_and_a_crash_leaves_the_o
 }
 
 #[test]
-fn a_manifest_goes_on_in_a_new_file_just_where_it_has_a_mebibyte() {
+fn manifest_renews_at_one_mebibyte() {
     for (len, generation) in [((1 << 20) - 1, 7), (1 << 20, 8)] {
         let sim = SimIo::new(1);
-        let paths = Paths::new(Path::new("store"));
+        let paths = StorePaths::new(Path::new("store"));
         sim.create_dir_all(Path::new("store")).unwrap();
         let first = Manifest::create(&sim, &paths, 7, samples::manifest_state()).unwrap();
         let shared = SharedManifest::new(Arc::new(sim.clone()), paths.clone(), first.with_end(len), None);

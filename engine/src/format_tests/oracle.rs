@@ -6,10 +6,10 @@ use wincode::{SchemaRead, SchemaWrite};
 use super::samples;
 use crate::codec;
 
-type Hash = [u8; 32];
+type OracleHash = [u8; 32];
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-struct SegmentHeader {
+struct OracleSegmentHeader {
     magic: [u8; 8],
     format: u16,
     cipher: u8,
@@ -22,16 +22,16 @@ struct SegmentHeader {
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-struct Frontier {
+struct OracleFrontier {
     leaves: u64,
-    peaks: Vec<Hash>,
+    peaks: Vec<OracleHash>,
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-struct LogState {
+struct OracleLogState {
     next_seqno: u64,
     chain: [u8; 16],
-    ledger: Frontier,
+    ledger: OracleFrontier,
     /// batches, records, frames; bytes of pieces, recipes, frames, runs, key-values, chains.
     totals: [u64; 9],
     newest_ns: u64,
@@ -41,33 +41,33 @@ struct LogState {
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-struct Footer {
+struct OracleFooter {
     tail: u64,
-    state: LogState,
-    root: Hash,
+    state: OracleLogState,
+    root: OracleHash,
 }
 
-type VectorFile = (u64, u64, u32, String, u32, u64, u64);
+type OracleVectorFile = (u64, u64, u32, String, u32, u64, u64);
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-struct State {
+struct OracleManifestState {
     format: u16,
     store: [u8; 16],
     created_ns: u64,
     segments: Vec<(u32, u64, Option<u64>)>,
     tables: Vec<(u64, u64)>,
     covers: (u32, u64),
-    covers_state: LogState,
+    covers_state: OracleLogState,
     synced: u64,
-    clean: Option<(u64, LogState)>,
+    clean: Option<(u64, OracleLogState)>,
     next_table: u64,
     next_rewritten: u32,
     erased: [u64; 9],
-    vectors: (Vec<VectorFile>, u64, u64),
+    vectors: (Vec<OracleVectorFile>, u64, u64),
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-struct RunFields {
+struct OracleRunFields {
     uid: u64,
     namespace: u32,
     name: String,
@@ -81,12 +81,12 @@ struct RunFields {
     ended_ns: u64,
     frames: u32,
     raw_bytes: u64,
-    fingerprint: Hash,
+    fingerprint: OracleHash,
     gone: bool,
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-enum History {
+enum OracleHistory {
     Latest,
     Newest(u32),
     AgeNs(u64),
@@ -94,9 +94,9 @@ enum History {
 }
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
-enum Space {
+enum OracleSpace {
     Namespace { id: u32, name: String },
-    Keyspace { id: u32, namespace: u32, name: String, history: History },
+    Keyspace { id: u32, namespace: u32, name: String, history: OracleHistory },
 }
 
 /// Decodes our bytes as the mirror type and encodes them again.
@@ -110,23 +110,26 @@ macro_rules! same {
 }
 
 #[test]
-fn another_implementation_reads_and_writes_the_same_bytes() {
-    let header = same!(SegmentHeader, samples::segment_header());
+fn wincode_reads_and_writes_the_same_bytes() {
+    let header = same!(OracleSegmentHeader, samples::segment_header());
     assert_eq!((header.segment, header.first_seqno), (3, 7));
     let ours = samples::footer();
-    let footer = same!(Footer, (ours.tail, ours.state, ours.root));
+    let footer = same!(OracleFooter, (ours.tail, ours.state, ours.root));
     assert_eq!((footer.tail, footer.state.ledger.leaves, footer.state.ledger.peaks.len()), (4096, 3, 2));
     assert_eq!(footer.state.totals, [3, 39, 5, 1, 2, 3, 4, 6, 7]);
-    let state = same!(State, samples::manifest_state());
+    let state = same!(OracleManifestState, samples::manifest_state());
     assert_eq!(state.segments, [(2, 1, Some(5000)), (3, 7, None)]);
     assert_eq!(state.clean.map(|clean| clean.0), Some(96));
-    let run = same!(RunFields, samples::run_fields());
+    let run = same!(OracleRunFields, samples::run_fields());
     assert_eq!((run.name.as_str(), run.parent, run.gone), ("loan-42", Some((1, 3, 4)), false));
-    let [_, newest, all] = samples::spaces().map(|space| same!(Space, space));
-    assert!(matches!(newest, Space::Keyspace { id: 17, namespace: 16, history: History::Newest(3), .. }));
-    assert!(matches!(all, Space::Keyspace { history: History::All, .. }));
+    let [_, newest, all] = samples::spaces().map(|space| same!(OracleSpace, space));
+    assert!(matches!(
+        newest,
+        OracleSpace::Keyspace { id: 17, namespace: 16, history: OracleHistory::Newest(3), .. }
+    ));
+    assert!(matches!(all, OracleSpace::Keyspace { history: OracleHistory::All, .. }));
     same!(
-        Space,
+        OracleSpace,
         crate::log::record::SpaceHead::Keyspace {
             id: 18,
             namespace: crate::ids::NamespaceId(16),

@@ -6,22 +6,22 @@ use crate::blob::{Extent, GroupId, encode_recipe};
 use crate::codec;
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, SegmentId, Seqno, StoreId};
 use crate::io::sim::SimIo;
-use crate::io::{Io, Open};
+use crate::io::{Io, OpenMode};
 use crate::log::batch::BatchBuf;
-use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::layout::{
-    BatchHeader, Footer, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
-    Salt, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
+    BatchHeader, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt,
+    SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
 };
-use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
+use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
 use crate::log::manifest::{
-    Clean, FORMAT, Manifest, SegmentEntry, State, TableEntry, VectorEntry, VectorList,
+    CleanClose, FORMAT, Manifest, ManifestState, SegmentEntry, TableEntry, VectorEntry, VectorList,
 };
-use crate::log::paths::Paths;
+use crate::log::paths::StorePaths;
 use crate::log::record::{
-    BodyRef, EmbeddingHead, GroupPart, GroupRest, HistoryCode, Kind, KvHead, RecipeRef, SpaceHead,
+    BodyRef, EmbeddingHead, GroupPart, GroupRest, HistoryCode, KvHead, RecipeRef, RecordKind, SpaceHead,
 };
-use crate::log::totals::Totals;
+use crate::log::totals::LogTotals;
 use crate::trace::Component;
 use crate::trace::chain;
 use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead, TombstoneHead};
@@ -200,8 +200,8 @@ pub(crate) fn group_part(first: bool) -> GroupPart<'static> {
     }
 }
 
-fn totals() -> Totals {
-    Totals {
+fn totals() -> LogTotals {
+    LogTotals {
         batches: 3,
         records: 39,
         frames: 5,
@@ -231,9 +231,9 @@ pub(crate) fn log_state() -> LogState {
     }
 }
 
-pub(crate) fn footer() -> Footer {
+pub(crate) fn footer() -> SegmentFooter {
     let state = log_state();
-    Footer { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
+    SegmentFooter { tail: 4096, root: state.ledger.root(), state, rewritten_chain: None }
 }
 
 fn vector_entry() -> VectorEntry {
@@ -241,8 +241,8 @@ fn vector_entry() -> VectorEntry {
     VectorEntry { id: 3, bytes: 70_000, namespace, embedder, dimensions: 384, count: 40, upto: Seqno(900) }
 }
 
-pub(crate) fn manifest_state() -> State {
-    State {
+pub(crate) fn manifest_state() -> ManifestState {
+    ManifestState {
         format: FORMAT,
         store: STORE,
         created_ns: TIME_NS,
@@ -254,7 +254,7 @@ pub(crate) fn manifest_state() -> State {
         covers: (SEGMENT, 96),
         covers_state: LogState::empty(),
         synced: 96,
-        clean: Some(Clean { tail: 96, state: LogState::empty() }),
+        clean: Some(CleanClose { tail: 96, state: LogState::empty() }),
         next_table: 5,
         next_rewritten: SegmentId::REWRITTEN_MIN + 6,
         erased: totals(),
@@ -282,14 +282,14 @@ pub(crate) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     batch.bytes
 }
 
-pub(crate) fn one_record(kind: Kind, head: &[u8], tail: &[u8]) -> Vec<u8> {
+pub(crate) fn one_record(kind: RecordKind, head: &[u8], tail: &[u8]) -> Vec<u8> {
     let mut batch = BatchBuf::new(NamespaceId(16));
-    batch.logical(kind, RECORD_SALT, head, tail).unwrap();
+    batch.push_logical(kind, RECORD_SALT, head, tail).unwrap();
     stamped(batch)
 }
 
 /// The single record of a batch, from its crc on.
-fn record(kind: Kind, head: &[u8], recipes: usize) -> Vec<u8> {
+fn record(kind: RecordKind, head: &[u8], recipes: usize) -> Vec<u8> {
     let mut tail = Vec::new();
     for back in 0..recipes as u32 {
         RecipeRef { base_back: back * 4, recipe: &[0x91, 3] }.put(&mut tail);
@@ -299,7 +299,7 @@ fn record(kind: Kind, head: &[u8], recipes: usize) -> Vec<u8> {
 
 fn part_record(first: bool) -> Vec<u8> {
     let mut batch = BatchBuf::new(NamespaceId(16));
-    batch.group_part(&group_part(first)).unwrap();
+    batch.push_group_part(&group_part(first)).unwrap();
     stamped(batch).split_off(48)
 }
 
@@ -308,10 +308,10 @@ fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     let sim = SimIo::new(1);
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
-    let paths = Paths::new(root);
+    let paths = StorePaths::new(root);
     Manifest::create(&sim, &paths, 7, manifest_state()).unwrap();
     let read = |path: &Path| {
-        let file = sim.open(path, Open::Read).unwrap();
+        let file = sim.open(path, OpenMode::Read).unwrap();
         let mut bytes = vec![0; file.len().unwrap() as usize];
         file.read_at(&mut bytes, 0).unwrap();
         bytes
@@ -341,17 +341,17 @@ pub(crate) fn rewritten_header() -> SegmentHeader {
     SegmentHeader { format: REWRITTEN_FORMAT, segment: REWRITTEN, ..segment_header() }
 }
 
-pub(crate) fn rewritten_footer() -> Footer {
-    Footer { rewritten_chain: Some([0xee; 16]), ..footer() }
+pub(crate) fn rewritten_footer() -> SegmentFooter {
+    SegmentFooter { rewritten_chain: Some([0xee; 16]), ..footer() }
 }
 
-pub(crate) fn erased() -> Erased {
-    let node = |height, byte| Node { height, hash: [byte; 32] };
-    Erased { count: 300, nodes: vec![node(0, 0xa1), node(1, 0xa2)] }
+pub(crate) fn erased() -> ErasedRecords {
+    let node = |height, byte| LedgerNode { height, hash: [byte; 32] };
+    ErasedRecords { count: 300, nodes: vec![node(0, 0xa1), node(1, 0xa2)] }
 }
 
 pub(crate) fn erased_of(leaf: bool) -> ErasedBatches {
-    let node = leaf.then_some(Node { height: 6, hash: [0xa3; 32] });
+    let node = leaf.then_some(LedgerNode { height: 6, hash: [0xa3; 32] });
     ErasedBatches { seqnos: 500, batches: 70, node }
 }
 
@@ -361,7 +361,7 @@ pub(crate) fn group_rest() -> GroupRest<'static> {
 }
 
 /// Records of a rewritten segment as a batch at [`OFFSET`].
-pub(crate) fn rewritten(records: &[(Kind, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn rewritten(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     for (kind, body) in records {
         let start = start_record(&mut bytes, kind.code(), 1);
@@ -389,16 +389,16 @@ pub(crate) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 fn erased_batches(leaf: bool) -> Vec<u8> {
-    rewritten(&[(Kind::ErasedBatches, put(|out| erased_of(leaf).put(out)))])
+    rewritten(&[(RecordKind::ErasedBatches, put(|out| erased_of(leaf).put(out)))])
 }
 
 /// A key's value, 300 erased records, three of them logical, and a group remainder.
 pub(crate) fn rewritten_batch() -> Vec<u8> {
-    let logical = one_record(Kind::Put, &put_inline().encode(), &[]).split_off(58);
+    let logical = one_record(RecordKind::Put, &put_inline().encode(), &[]).split_off(58);
     rewritten(&[
-        (Kind::Put, logical),
-        (Kind::Erased, put(|out| erased().put(out))),
-        (Kind::GroupRest, put(|out| group_rest().put(out))),
+        (RecordKind::Put, logical),
+        (RecordKind::Erased, put(|out| erased().put(out))),
+        (RecordKind::GroupRest, put(|out| group_rest().put(out))),
     ])
 }
 
@@ -410,8 +410,8 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let [namespace, newest, every] = spaces().map(|space| codec::encode(&space).unwrap());
     let run = RunHead { fields: run_fields(), metadata: inline(b"{}") };
     let (manifest, current) = manifest_files();
-    let batch = one_record(Kind::Put, &put.encode(), &[]);
-    let hash = record_hash(&RECORD_SALT, Kind::Put.code(), 1, 7, &put.encode());
+    let batch = one_record(RecordKind::Put, &put.encode(), &[]);
+    let hash = record_hash(&RECORD_SALT, RecordKind::Put.code(), 1, 7, &put.encode());
     let digest = |component: &Component, metadata: &[u8]| {
         chain::digest(component, 3, false, true, BlobId([1; 32]), BlobId([2; 32]), metadata)
     };
@@ -427,12 +427,12 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("segment_header", segment_header().encode().unwrap()),
         ("chain_digest", chain_digest(&batch).to_vec()),
         ("batch", batch),
-        ("put_inline", record(Kind::Put, &put.encode(), 0)),
-        ("put_blob", record(Kind::Put, &put_blob.encode(), 1)),
-        ("delete", record(Kind::Delete, &delete.encode(), 0)),
-        ("namespace", record(Kind::Space, &namespace, 0)),
-        ("keyspace_newest", record(Kind::Space, &newest, 0)),
-        ("keyspace_all", record(Kind::Space, &every, 0)),
+        ("put_inline", record(RecordKind::Put, &put.encode(), 0)),
+        ("put_blob", record(RecordKind::Put, &put_blob.encode(), 1)),
+        ("delete", record(RecordKind::Delete, &delete.encode(), 0)),
+        ("namespace", record(RecordKind::Space, &namespace, 0)),
+        ("keyspace_newest", record(RecordKind::Space, &newest, 0)),
+        ("keyspace_all", record(RecordKind::Space, &every, 0)),
         ("run", record(kinds::RUN, &run.encode().unwrap(), 0)),
         ("frame", record(kinds::FRAME, &frame().encode(), 1)),
         ("frame_open", record(kinds::FRAME, &frame_open().encode(), 1)),
@@ -442,7 +442,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("snapshot", record(kinds::SNAPSHOT, &snapshot().encode(), 1)),
         ("tombstone", record(kinds::TOMBSTONE, &tombstone().encode(), 0)),
         ("tombstone_of_fork", record(kinds::TOMBSTONE, &tombstone_of_fork().encode(), 0)),
-        ("embedding", record(Kind::Embedding, &embedding().encode(), 1)),
+        ("embedding", record(RecordKind::Embedding, &embedding().encode(), 1)),
         ("group_part_first", part_record(true)),
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),

@@ -2,20 +2,22 @@
 
 use std::path::PathBuf;
 
-use crate::codec::{self, Reader};
-use crate::fuzzing::{compacted, disk, disk_of, open_and_read, sample};
+use crate::codec::{self, ByteReader};
+use crate::fuzzing::{compacted_store_files, disk_with, open_and_read, sample_disk, sample_store_files};
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::log::cursor::{account, next_seqno};
-use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::cursor::{advance_state, next_seqno};
+use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::layout::{
-    BATCH_HEADER_BYTES, BatchHeader, ChainDigest, Footer, LogState, RECORD_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
+    BATCH_HEADER_BYTES, BatchHeader, ChainDigest, LogState, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Salt,
+    SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
 };
-use crate::log::manifest::{self, State};
-use crate::log::record::{BodyRef, GroupPart, GroupRest, Kind, KvHead, Logical, RecipeRef, SpaceHead};
+use crate::log::manifest::{self, ManifestState};
+use crate::log::record::{
+    BodyRef, GroupPart, GroupRest, KvHead, LogicalBody, RecipeRef, RecordKind, SpaceHead,
+};
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::schema::RunSchema;
-use annals_store::testing::{byte, short, take};
+use annals_store::testing::{byte, take_bytes, take_u16};
 
 const SEGMENT: SegmentId = SegmentId(1);
 
@@ -26,8 +28,8 @@ pub fn record(data: &[u8]) {
     let which = byte(&mut rest);
     let same = |written: &[u8]| assert!(written == rest, "read and written again it has other bytes");
     match which {
-        0 => drop(KvHead::parse(Kind::Put, rest).map(|head| same(&head.encode()))),
-        1 => drop(KvHead::parse(Kind::Delete, rest).map(|head| same(&head.encode()))),
+        0 => drop(KvHead::parse(RecordKind::Put, rest).map(|head| same(&head.encode()))),
+        1 => drop(KvHead::parse(RecordKind::Delete, rest).map(|head| same(&head.encode()))),
         2 => drop(FrameHead::parse(rest).map(|head| same(&head.encode()))),
         3 => drop(PartHead::parse(rest).map(|head| same(&head.encode()))),
         4 => drop(SnapshotHead::parse(rest).map(|head| same(&head.encode()))),
@@ -41,20 +43,21 @@ pub fn record(data: &[u8]) {
             same(&written);
         })),
         8 => {
-            let mut reader = Reader::new(rest, "reference");
+            let mut reader = ByteReader::new(rest, "reference");
             let _ = BodyRef::take(&mut reader);
             let _ = RecipeRef::take(&mut reader);
         }
         9 => drop(
-            Logical::parse(rest)
-                .map(|logical| (FrameHead::parse(logical.head), KvHead::peek(Kind::Put, logical.head))),
+            LogicalBody::parse(rest)
+                .map(|logical| (FrameHead::parse(logical.head), KvHead::peek(RecordKind::Put, logical.head))),
         ),
-        10 => {
-            drop(codec::decode::<State>(rest).map(|state| same(&codec::encode(&state).unwrap_or_default())))
-        }
+        10 => drop(
+            codec::decode::<ManifestState>(rest)
+                .map(|state| same(&codec::encode(&state).unwrap_or_default())),
+        ),
         11 => drop(codec::decode::<LogState>(rest).map(|state| state.is_sound())),
         12 => drop(TombstoneHead::parse(rest).map(|head| same(&head.encode()))),
-        13 => drop(Erased::parse(rest).map(|erased| {
+        13 => drop(ErasedRecords::parse(rest).map(|erased| {
             let mut written = Vec::new();
             erased.put(&mut written);
             same(&written);
@@ -73,9 +76,9 @@ pub fn record(data: &[u8]) {
             same(&written);
         })),
         // An edit of any format. An edit of an older format is encoded in the current one.
-        16 => drop(State::decode(rest).map(|state| {
+        16 => drop(ManifestState::decode(rest).map(|state| {
             let written = codec::encode(&state).unwrap_or_default();
-            let again = State::decode(&written);
+            let again = ManifestState::decode(&written);
             assert!(state.format != manifest::FORMAT || written == rest, "it has other bytes");
             assert!(state.format != manifest::FORMAT || again.is_ok_and(|again| again == state));
         })),
@@ -83,19 +86,19 @@ pub fn record(data: &[u8]) {
             let salt = Salt::new(StoreId::default(), SEGMENT);
             let _ = SegmentHeader::decode(rest, StoreId::default(), SEGMENT);
             let _ = BatchHeader::check(rest, salt, SEGMENT_HEADER_BYTES);
-            let _ = Footer::decode_end(rest, SEGMENT_HEADER_BYTES, salt);
+            let _ = SegmentFooter::decode_end(rest, SEGMENT_HEADER_BYTES, salt);
             let _ = manifest::parse_current(rest);
         }
     }
 }
 
-fn sample_file(end: &str) -> (PathBuf, &'static [u8]) {
-    let found = sample().iter().find(|(path, _)| path.to_string_lossy().contains(end));
+fn sample_file_named(end: &str) -> (PathBuf, &'static [u8]) {
+    let found = sample_store_files().iter().find(|(path, _)| path.to_string_lossy().contains(end));
     found.map_or_else(Default::default, |(path, bytes)| (path.clone(), bytes.as_slice()))
 }
 
 fn store_id() -> StoreId {
-    let (_, manifest) = sample_file("MANIFEST-");
+    let (_, manifest) = sample_file_named("MANIFEST-");
     let mut store = StoreId::default();
     if let Some(uuid) = manifest.get(8..24) {
         store.0.copy_from_slice(uuid);
@@ -108,19 +111,19 @@ fn store_id() -> StoreId {
 /// ends a batch).
 pub fn segment(data: &[u8]) {
     let mut rest = data;
-    let (path, old) = sample_file(".seg");
+    let (path, old) = sample_file_named(".seg");
     let mut bytes = old.to_vec();
     if byte(&mut rest) & 1 == 0 {
-        bytes.truncate(short(&mut rest).min(old.len()));
+        bytes.truncate(take_u16(&mut rest).min(old.len()));
         bytes.extend_from_slice(rest);
     } else {
-        append(&mut bytes, rest);
+        append_batches(&mut bytes, rest);
     }
-    open_and_read(&disk(&[(&path, &bytes)]));
+    open_and_read(&sample_disk(&[(&path, &bytes)]));
 }
 
 /// Appends batches to a segment, each chained to the one before.
-fn append(segment: &mut Vec<u8>, rest: &[u8]) {
+fn append_batches(segment: &mut Vec<u8>, rest: &[u8]) {
     let salt = Salt::new(store_id(), SEGMENT);
     let (mut at, mut seqno, mut prev) = (SEGMENT_HEADER_BYTES as usize, 1, [0; 16]);
     while let Some(Ok((header, whole))) =
@@ -150,10 +153,10 @@ fn put_batches(
                 break;
             }
             let layout = byte(&mut rest);
-            let len = short(&mut rest);
+            let len = take_u16(&mut rest);
             starts.push(batch.len());
             let start = start_record(&mut batch, kind, layout);
-            batch.extend_from_slice(take(&mut rest, len));
+            batch.extend_from_slice(take_bytes(&mut rest, len));
             seal_record(&mut batch, start);
         }
         let (offset, end) = (segment.len() as u64, batch.len());
@@ -192,7 +195,7 @@ fn put_batches(
 /// The manifest lists the segment with its length, and no tables.
 pub fn rewritten(data: &[u8]) {
     let mut rest = data;
-    let files = compacted();
+    let files = compacted_store_files();
     let file = |part: &str| files.iter().find(|(path, _)| path.to_string_lossy().contains(part));
     let Some((manifest_path, manifest)) = file("MANIFEST-") else { return };
     let mut store = StoreId::default();
@@ -205,12 +208,12 @@ pub fn rewritten(data: &[u8]) {
     let Some((path, old)) = file(&format!("{:08}.seg", id.0)) else { return };
     let salt = Salt::new(store, id);
     let Ok(header) = SegmentHeader::decode(old, store, id) else { return };
-    let Ok(mut footer) = Footer::decode_end(old, 0, salt) else { return };
+    let Ok(mut footer) = SegmentFooter::decode_end(old, 0, salt) else { return };
     let how = byte(&mut rest) % 3;
     let mut bytes = old.clone();
     if how == 0 {
         bytes.truncate(footer.tail as usize);
-        let from = (SEGMENT_HEADER_BYTES as usize + short(&mut rest)).min(bytes.len());
+        let from = (SEGMENT_HEADER_BYTES as usize + take_u16(&mut rest)).min(bytes.len());
         let end = (from + rest.len()).min(bytes.len());
         if let Some(room) = bytes.get_mut(from..end) {
             room.copy_from_slice(rest.get(..room.len()).unwrap_or_default());
@@ -224,7 +227,7 @@ pub fn rewritten(data: &[u8]) {
             let end = begins.get(number + 1).copied().unwrap_or(bytes.len());
             let Some(whole) = bytes.get(*begin..end) else { return };
             footer.rewritten_chain = Some(chain_digest(whole));
-            let _ = account(&*schema, &mut sum, whole, *begin as u64, salt);
+            let _ = advance_state(&*schema, &mut sum, whole, *begin as u64, salt);
         }
         if how == 2 && at == 0 {
             let said = &mut footer.state;
@@ -243,16 +246,16 @@ pub fn rewritten(data: &[u8]) {
         ((first, SEGMENT_HEADER_BYTES), LogState::empty(), None);
     let mut listed = manifest.get(..manifest::HEADER_BYTES as usize).unwrap_or_default().to_vec();
     put_edit(&mut listed, &store, &codec::encode(&state).unwrap_or_default());
-    open_and_read(&disk_of(files, &[(path, &bytes), (manifest_path, &listed)]));
+    open_and_read(&disk_with(files, &[(path, &bytes), (manifest_path, &listed)]));
 }
 
 /// The last whole edit of a manifest.
-fn last_edit(manifest: &[u8]) -> Option<State> {
+fn last_edit(manifest: &[u8]) -> Option<ManifestState> {
     let (mut at, mut last) = (manifest::HEADER_BYTES as usize, None);
     while let Some(len) = manifest.get(at + 4..at + 8).and_then(|len| len.first_chunk::<4>()) {
         let end = at + 8 + u32::from_le_bytes(*len) as usize;
         let Some(body) = manifest.get(at + 8..end) else { break };
-        (at, last) = (end, State::decode(body).ok());
+        (at, last) = (end, ManifestState::decode(body).ok());
     }
     last
 }
@@ -269,16 +272,16 @@ fn put_edit(manifest: &mut Vec<u8>, store: &StoreId, body: &[u8]) {
 /// checksums are built around the input's bodies (length, body).
 pub fn manifest(data: &[u8]) {
     let mut rest = data;
-    let (path, old) = sample_file("MANIFEST-");
+    let (path, old) = sample_file_named("MANIFEST-");
     let mut bytes = old.get(..manifest::HEADER_BYTES as usize).unwrap_or_default().to_vec();
     if byte(&mut rest) & 1 == 0 {
         bytes.extend_from_slice(rest);
     } else {
         let store = store_id();
         while !rest.is_empty() {
-            let len = short(&mut rest);
-            put_edit(&mut bytes, &store, take(&mut rest, len));
+            let len = take_u16(&mut rest);
+            put_edit(&mut bytes, &store, take_bytes(&mut rest, len));
         }
     }
-    open_and_read(&disk(&[(&path, &bytes)]));
+    open_and_read(&sample_disk(&[(&path, &bytes)]));
 }

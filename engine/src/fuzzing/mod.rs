@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::io::sim::{Crash, SimIo};
-use crate::io::{Io, Open};
+use crate::io::{Io, OpenMode};
 use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
 
 mod log;
@@ -23,10 +23,10 @@ pub use annals_store::kv::table::fuzz::table;
 pub use log::{manifest, record, rewritten, segment};
 
 /// A fuzz target: its name, and the function that takes any bytes.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All fuzz targets of the engine.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [FuzzTarget; 10] = [
     ("group", group),
     ("manifest", manifest),
     ("recipe", recipe),
@@ -45,7 +45,7 @@ pub(crate) const STORE: &str = "s";
 /// Maximum keys or frames that are read.
 const READ_MAX: usize = 1000;
 
-fn options(io: &SimIo) -> Options {
+fn sim_options(io: &SimIo) -> Options {
     Options {
         io: Arc::new(io.clone()),
         group_cache_bytes: 1 << 20,
@@ -55,18 +55,18 @@ fn options(io: &SimIo) -> Options {
 }
 
 /// Paths of files with their bytes.
-pub(crate) type Files = Vec<(std::path::PathBuf, Vec<u8>)>;
+pub(crate) type DiskFiles = Vec<(std::path::PathBuf, Vec<u8>)>;
 
 /// The files of a small store that was not closed, made once per thread.
-pub(crate) fn sample() -> &'static Files {
-    thread_local!(static FILES: &'static Files = Box::leak(Box::new(sample_files())));
+pub(crate) fn sample_store_files() -> &'static DiskFiles {
+    thread_local!(static FILES: &'static DiskFiles = Box::leak(Box::new(make_sample_files())));
     FILES.with(|files| *files)
 }
 
-fn sample_files() -> Files {
+fn make_sample_files() -> DiskFiles {
     let io = SimIo::new(7);
     let made: crate::Result<SimIo> = (|| {
-        let store = Store::open_with(STORE, options(&io))?;
+        let store = Store::open_with(STORE, sim_options(&io))?;
         let space = store.namespace("default")?;
         space.keyspace("all", History::All)?.put(b"key", "value")?;
         let run = space.begin_run(RunSpec::new("run"))?;
@@ -77,15 +77,15 @@ fn sample_files() -> Files {
 }
 
 /// The files of a small store that was compacted and closed, made once per thread.
-pub(crate) fn compacted() -> &'static Files {
-    thread_local!(static FILES: &'static Files = Box::leak(Box::new(compacted_files())));
+pub(crate) fn compacted_store_files() -> &'static DiskFiles {
+    thread_local!(static FILES: &'static DiskFiles = Box::leak(Box::new(make_compacted_files())));
     FILES.with(|files| *files)
 }
 
-fn compacted_files() -> Files {
+fn make_compacted_files() -> DiskFiles {
     let io = SimIo::new(9);
     let made: crate::Result<SimIo> = (|| {
-        let store = Store::open_with(STORE, Options { segment_bytes_max: 4 << 10, ..options(&io) })?;
+        let store = Store::open_with(STORE, Options { segment_bytes_max: 4 << 10, ..sim_options(&io) })?;
         let space = store.namespace("default")?;
         let keyspace = space.keyspace("all", History::All)?;
         for name in ["kept", "gone", "kept, too"] {
@@ -107,24 +107,24 @@ fn compacted_files() -> Files {
     made.map(files_of).unwrap_or_default()
 }
 
-fn files_of(io: SimIo) -> Files {
+fn files_of(io: SimIo) -> DiskFiles {
     io.files().into_iter().map(|path| (path.clone(), io.read(&path).unwrap_or_default())).collect()
 }
 
 /// A disk with the sample store's files, some of them replaced.
-pub(crate) fn disk(replaced: &[(&Path, &[u8])]) -> SimIo {
-    disk_of(sample(), replaced)
+pub(crate) fn sample_disk(replaced: &[(&Path, &[u8])]) -> SimIo {
+    disk_with(sample_store_files(), replaced)
 }
 
 /// A disk with these files, some of them replaced.
-pub(crate) fn disk_of(files: &Files, replaced: &[(&Path, &[u8])]) -> SimIo {
+pub(crate) fn disk_with(files: &DiskFiles, replaced: &[(&Path, &[u8])]) -> SimIo {
     let io = SimIo::new(8);
     for (path, bytes) in files {
         let bytes = replaced.iter().find(|(of, _)| of == path).map_or(bytes.as_slice(), |(_, bytes)| bytes);
         if let Some(dir) = path.parent() {
             let _ = io.create_dir_all(dir);
         }
-        let _ = io.open(path, Open::CreateNew).map(|file| file.write_at(&[IoSlice::new(bytes)], 0));
+        let _ = io.open(path, OpenMode::CreateNew).map(|file| file.write_at(&[IoSlice::new(bytes)], 0));
     }
     io
 }
@@ -134,18 +134,18 @@ pub(crate) fn disk_of(files: &Files, replaced: &[(&Path, &[u8])]) -> SimIo {
 pub(crate) fn open_and_read(io: &SimIo) {
     for write in [false, true] {
         let opened = match write {
-            false => Store::open_read_only_with(STORE, options(io)),
-            true => Store::open_with(STORE, options(io)),
+            false => Store::open_read_only_with(STORE, sim_options(io)),
+            true => Store::open_with(STORE, sim_options(io)),
         };
         let Ok(store) = opened else { continue };
-        let _ = read(&store);
+        let _ = read_everything(&store);
         let _ = store.verify();
         let _ = store.stats();
         let _ = store.close();
     }
 }
 
-fn read(store: &Store) -> crate::Result<()> {
+fn read_everything(store: &Store) -> crate::Result<()> {
     for name in store.namespaces()? {
         let space = store.namespace(&name)?;
         if let Some(keyspace) = space.find_keyspace("all")? {
@@ -173,7 +173,7 @@ mod tests {
 
     /// Inputs that a fuzzer found, including those of fixed bugs, are permanent regression tests.
     #[test]
-    fn the_kept_corpora_are_read_without_a_panic() {
+    fn kept_corpora_run_without_panic() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
         for (name, target) in TARGETS {
             let dir = root.join(name);
@@ -191,20 +191,21 @@ mod tests {
 
     /// Otherwise the target would test nothing.
     #[test]
-    fn the_compacted_store_is_whole_and_has_all_that_compaction_writes() {
-        let io = disk_of(compacted(), &[]);
-        let store = Store::open_read_only_with(STORE, options(&io)).unwrap();
+    fn compacted_sample_store_is_whole_and_rewritten() {
+        let io = disk_with(compacted_store_files(), &[]);
+        let store = Store::open_read_only_with(STORE, sim_options(&io)).unwrap();
         assert_eq!(store.verify().unwrap().damaged, []);
         assert_eq!(store.namespace("default").unwrap().runs().unwrap().count(), 2);
-        let rewritten = compacted().iter().any(|(path, _)| path.to_string_lossy().contains("2147483648.seg"));
-        assert!(rewritten, "{:?}", compacted().iter().map(|(path, _)| path).collect::<Vec<_>>());
+        let rewritten =
+            compacted_store_files().iter().any(|(path, _)| path.to_string_lossy().contains("2147483648.seg"));
+        assert!(rewritten, "{:?}", compacted_store_files().iter().map(|(path, _)| path).collect::<Vec<_>>());
     }
 
     #[test]
-    fn the_sample_store_is_whole() {
-        let io = disk(&[]);
-        let store = Store::open_read_only_with(STORE, options(&io)).unwrap();
+    fn sample_store_is_whole() {
+        let io = sample_disk(&[]);
+        let store = Store::open_read_only_with(STORE, sim_options(&io)).unwrap();
         assert_eq!(store.verify().unwrap().frames, 1);
-        read(&store).unwrap();
+        read_everything(&store).unwrap();
     }
 }

@@ -22,11 +22,11 @@ fn key(n: usize) -> Vec<u8> {
     format!("{:08x}", n.wrapping_mul(0x9e37_79b1) & 0xffff_ffff).into_bytes()
 }
 
-fn memory(store: &Store) -> usize {
+fn memory_bytes_of(store: &Store) -> usize {
     store.core().index.memory_bytes()
 }
 
-fn tables(sim: &SimIo) -> usize {
+fn table_file_count(sim: &SimIo) -> usize {
     sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")).count()
 }
 
@@ -42,7 +42,7 @@ fn fill(store: &Store, keys: std::ops::Range<usize>) -> usize {
             batch.put(&keyspace, &key(*n), n.to_string());
         }
         batch.commit().unwrap();
-        most = most.max(memory(store));
+        most = most.max(memory_bytes_of(store));
     }
     most
 }
@@ -57,7 +57,7 @@ fn check(store: &Store, count: usize) {
 }
 
 #[test]
-fn memory_stays_under_twice_its_bound_however_much_is_written() {
+fn memory_stays_under_twice_its_bound() {
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let most = fill(&store, 0..12_000);
@@ -65,12 +65,12 @@ fn memory_stays_under_twice_its_bound_however_much_is_written() {
     assert!((BOUND..=2 * BOUND + 2 * 25 * 128).contains(&most), "{most}");
     check(&store, 12_000);
     store.close().unwrap();
-    assert!(tables(&sim) >= 1);
+    assert!(table_file_count(&sim) >= 1);
     check(&Store::open_with("s", options(&sim)).unwrap(), 12_000);
 }
 
 #[test]
-fn an_opening_without_tables_flushes_while_it_reads() {
+fn opening_without_tables_flushes_while_reading() {
     let sim = SimIo::new(2);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..8000);
@@ -79,17 +79,22 @@ fn an_opening_without_tables_flushes_while_it_reads() {
         crate::io::Io::remove(&sim, &path).unwrap();
     }
     let store = Store::open_with("s", options(&sim)).unwrap();
-    assert!(tables(&sim) >= 1 && memory(&store) <= BOUND + 3000, "{} {}", tables(&sim), memory(&store));
+    assert!(
+        table_file_count(&sim) >= 1 && memory_bytes_of(&store) <= BOUND + 3000,
+        "{} {}",
+        table_file_count(&sim),
+        memory_bytes_of(&store)
+    );
     check(&store, 8000);
     // Killed at once: the manifest already lists what the opening wrote.
     let crashed = sim.crash(Crash::Nothing);
     let again = Store::open_with("s", options(&crashed)).unwrap();
-    assert!(memory(&again) <= BOUND + 3000);
+    assert!(memory_bytes_of(&again) <= BOUND + 3000);
     check(&again, 8000);
 }
 
 #[test]
-fn a_disk_that_takes_no_table_stops_writing_only_once_memory_has_grown() {
+fn full_disk_fails_writes_once_memory_has_grown() {
     let sim = SimIo::new(3);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..400);
@@ -97,9 +102,9 @@ fn a_disk_that_takes_no_table_stops_writing_only_once_memory_has_grown() {
     // Twice the bound is allowed. Then there is room again, and memory shrinks.
     let most = fill(&store, 400..1600);
     assert!(most > 2 * BOUND, "{most}");
-    sim.heal();
+    sim.clear_faults();
     fill(&store, 1600..4000);
-    assert!(memory(&store) <= 2 * BOUND + 6400);
+    assert!(memory_bytes_of(&store) <= 2 * BOUND + 6400);
     check(&store, 4000);
     sim.fail(FailRule::enospc(OpKind::Write).on("tbl").forever());
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
@@ -109,19 +114,19 @@ fn a_disk_that_takes_no_table_stops_writing_only_once_memory_has_grown() {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
-        assert!(memory(&store) <= 6 * BOUND, "memory grows without a bound");
+        assert!(memory_bytes_of(&store) <= 6 * BOUND, "memory grows without a bound");
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("table"), "{error}");
     assert_eq!(keyspace.put(b"x", "y").unwrap_err().kind(), ErrorKind::Poisoned);
     check(&store, written);
     drop(store);
-    sim.heal();
+    sim.clear_faults();
     check(&Store::open_with("s", options(&sim)).unwrap(), written);
 }
 
 #[test]
-fn a_log_that_does_not_sync_under_a_flush_poisons_the_store() {
+fn failed_log_sync_in_a_flush_poisons_the_store() {
     let sim = SimIo::new(4);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..100);

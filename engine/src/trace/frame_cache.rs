@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use crate::blob::Extent;
-use crate::codec::{CodecError, Reader};
+use crate::codec::{ByteReader, CodecError};
 use crate::ids::RunUid;
-use crate::kv::cache::Cache;
-use crate::log::record::{BodyRef, Logical, RecipeRef};
+use crate::kv::cache::ClockCache;
+use crate::log::record::{BodyRef, LogicalBody, RecipeRef};
 use crate::trace::heads::FrameHead;
 
 /// Maximum bytes of cached records.
@@ -33,14 +33,14 @@ type BodyKey = (RunUid, u32, usize);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct FrameCache {
-    records: Cache<(RunUid, u32), Arc<FrameRecord>>,
-    recipes: Cache<BodyKey, Arc<Vec<Extent>>>,
+    records: ClockCache<(RunUid, u32), Arc<FrameRecord>>,
+    recipes: ClockCache<BodyKey, Arc<Vec<Extent>>>,
 }
 
 impl FrameRecord {
-    pub(crate) fn parse(logical: Logical<'_>) -> Result<Self, CodecError> {
+    pub(crate) fn parse(logical: LogicalBody<'_>) -> Result<Self, CodecError> {
         let head = FrameHead::parse(logical.head)?;
-        let mut tail = Reader::new(logical.tail, "frame tail");
+        let mut tail = ByteReader::new(logical.tail, "frame tail");
         let mut recipes = [None, None, None];
         for (reference, recipe) in [&head.input, &head.output, &head.metadata].into_iter().zip(&mut recipes) {
             if matches!(reference, BodyRef::Blob { .. }) {
@@ -76,7 +76,7 @@ impl FrameRecord {
 
 impl FrameCache {
     pub(crate) fn new() -> Self {
-        Self { records: Cache::new(RECORDS_BYTES), recipes: Cache::new(RECIPES_BYTES) }
+        Self { records: ClockCache::new(RECORDS_BYTES), recipes: ClockCache::new(RECIPES_BYTES) }
     }
 
     pub(crate) fn record(&self, run: RunUid, seq: u32) -> Option<Arc<FrameRecord>> {
@@ -132,7 +132,9 @@ mod tests {
         };
         let mut tail = Vec::new();
         RecipeRef { base_back: 2, recipe: &[4; 9] }.put(&mut tail);
-        Arc::new(FrameRecord::parse(Logical { salt: [0; 16], head: &head.encode(), tail: &tail }).unwrap())
+        Arc::new(
+            FrameRecord::parse(LogicalBody { salt: [0; 16], head: &head.encode(), tail: &tail }).unwrap(),
+        )
     }
 
     fn extents(count: usize) -> Arc<Vec<Extent>> {
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_frame_is_kept_with_its_bytes_counted_and_an_open_one_is_not() {
+    fn finished_frames_are_cached_and_open_ones_are_not() {
         let cache = FrameCache::new();
         cache.put_record(&record(1, true));
         assert!(cache.record(RunUid(3), 1).is_none());
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_is_kept_unless_it_is_large_or_its_frame_open() {
+    fn large_or_open_recipes_are_not_cached() {
         let (cache, one, open) = (FrameCache::new(), record(1, false), record(2, true));
         cache.put_recipe(&open, 1, &extents(1));
         cache.put_recipe(&open, 1, &extents(131_071));
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_body_has_the_recipe_of_its_place() {
+    fn each_body_has_its_own_recipe() {
         let record = record(1, false);
         let bases =
             [0, 1, 2].map(|place| record.body(place).1.map(|recipe| (recipe.base_back, recipe.recipe.len())));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{CodecError, Reader, put_bytes, put_signed, put_varint};
+use crate::codec::{ByteReader, CodecError, put_bytes, put_signed, put_varint};
 use crate::ids::{Link, NamespaceId, RunUid};
 use crate::log::record::{BodyRef, put_embeddings, take_embeddings};
 
@@ -73,12 +73,12 @@ impl FrameHead {
 
     /// Run and sequence number of a frame, from the front of its head.
     pub(crate) fn peek(head: &[u8]) -> Result<(RunUid, u32), CodecError> {
-        let mut r = Reader::new(head, "frame head");
+        let mut r = ByteReader::new(head, "frame head");
         Ok((RunUid(r.varint()?), r.varint32()?))
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "frame head");
+        let mut r = ByteReader::new(head, "frame head");
         let run = RunUid(r.varint()?);
         let seq = r.varint32()?;
         let flags = r.u16()?;
@@ -150,7 +150,7 @@ impl PartHead {
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "frame part head");
+        let mut r = ByteReader::new(head, "frame part head");
         let head = Self {
             run: RunUid(r.varint()?),
             seq: r.varint32()?,
@@ -184,7 +184,7 @@ impl SnapshotHead {
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "snapshot head");
+        let mut r = ByteReader::new(head, "snapshot head");
         let run = RunUid(r.varint()?);
         let seq = r.varint32()?;
         let state = BodyRef::take(&mut r)?;
@@ -237,7 +237,7 @@ impl RunHead {
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "run head");
+        let mut r = ByteReader::new(head, "run head");
         let fields = crate::codec::decode(r.bytes(head.len())?)?;
         let metadata = BodyRef::take(&mut r)?;
         r.finish()?;
@@ -290,7 +290,7 @@ impl TombstoneHead {
     }
 
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "tombstone head");
+        let mut r = ByteReader::new(head, "tombstone head");
         let namespace = NamespaceId(r.varint32()?);
         let run = RunUid(r.varint()?);
         let frames = r.varint32()?;

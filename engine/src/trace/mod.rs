@@ -22,10 +22,10 @@ pub(crate) mod verify;
 
 pub use batch::RunBatch;
 pub use builders::{LlmFrame, ToolFrame};
-pub use dropping::{Dropped, Pin};
+pub use dropping::{DroppedRun, Pin};
 pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::{ENDED_RUNS_MAX, Run};
 pub use snapshots::Snapshot;
 pub use stream::{Ending, OpenFrame};
-pub use verify::Verified;
+pub use verify::VerifyCounts;

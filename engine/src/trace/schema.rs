@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::codec::{CodecError, Reader};
+use crate::codec::{ByteReader, CodecError};
 use crate::ids::{NamespaceId, RunUid};
 use crate::kv::core::Core;
-use crate::kv::keys::{AT, ENDED, unnumbered_vectors};
-use crate::log::record::{BodyRef, Kind, Logical, RecipeRef};
+use crate::kv::keys::{AT_PLACE, ENDED, unnumbered_vectors};
+use crate::log::record::{BodyRef, LogicalBody, RecipeRef, RecordKind};
 use crate::trace::frame_cache::FrameCache;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::{kinds, run_keys};
@@ -36,7 +36,7 @@ impl RunSchema {
 
 impl RecordSchema for RunSchema {
     fn kind_name(&self, kind: u8) -> &'static str {
-        match Kind::Schema(kind) {
+        match RecordKind::Schema(kind) {
             kinds::RUN => "Run",
             kinds::FRAME => "Frame",
             kinds::FRAME_PART => "FramePart",
@@ -47,26 +47,26 @@ impl RecordSchema for RunSchema {
     }
 
     fn post(&self, kind: u8, head: &[u8], add: &mut dyn FnMut(&[u8], u8)) -> Result<(), CodecError> {
-        match Kind::Schema(kind) {
+        match RecordKind::Schema(kind) {
             kinds::RUN => {
                 let fields = RunHead::parse(head)?.fields;
-                let kind = if fields.gone { ENDED } else { AT };
+                let kind = if fields.gone { ENDED } else { AT_PLACE };
                 add(&run_keys::run(fields.namespace, fields.uid), kind);
                 add(&run_keys::run_name(fields.namespace, &fields.name), kind);
             }
             kinds::FRAME => {
                 let (run, seq) = FrameHead::peek(head)?;
-                add(&run_keys::frame(run, seq), AT);
+                add(&run_keys::frame(run, seq), AT_PLACE);
             }
             kinds::FRAME_PART => {
                 let head = PartHead::parse(head)?;
-                add(&run_keys::part(head.run, head.seq, head.part), AT);
+                add(&run_keys::part(head.run, head.seq, head.part), AT_PLACE);
             }
             kinds::SNAPSHOT => {
                 let head = SnapshotHead::parse(head)?;
-                add(&run_keys::snapshot(head.run, head.seq), AT);
+                add(&run_keys::snapshot(head.run, head.seq), AT_PLACE);
                 if !head.embeddings.is_empty() {
-                    add(&unnumbered_vectors(), AT);
+                    add(&unnumbered_vectors(), AT_PLACE);
                 }
             }
             kinds::TOMBSTONE => {
@@ -80,7 +80,7 @@ impl RecordSchema for RunSchema {
 
     fn count(&self, kind: u8, head: &[u8]) -> Result<SchemaCounts, CodecError> {
         let none = |bytes| SchemaCounts { bytes, recipe_bytes: 0, chain_bytes: 0, frames: 0, uid: None };
-        Ok(match Kind::Schema(kind) {
+        Ok(match RecordKind::Schema(kind) {
             kinds::RUN => {
                 let head = RunHead::parse(head)?;
                 let (recipe_bytes, uid) = (head.metadata.recipe_bytes(), Some(head.fields.uid.0));
@@ -114,17 +114,17 @@ impl RecordSchema for RunSchema {
         })
     }
 
-    fn vectors(&self, kind: u8, logical: Logical<'_>) -> Result<Option<SchemaVectors>, CodecError> {
-        if Kind::Schema(kind) != kinds::SNAPSHOT {
+    fn vectors(&self, kind: u8, logical: LogicalBody<'_>) -> Result<Option<SchemaVectors>, CodecError> {
+        if RecordKind::Schema(kind) != kinds::SNAPSHOT {
             return Ok(None);
         }
         let head = SnapshotHead::parse(logical.head)?;
-        let mut tail = Reader::new(logical.tail, "snapshot tail");
+        let mut tail = ByteReader::new(logical.tail, "snapshot tail");
         if let BodyRef::Blob { .. } = head.state {
             RecipeRef::take(&mut tail)?;
         }
         let owner = (head.run.0, head.seq);
-        Ok(Some(SchemaVectors { owner, embeddings: head.embeddings, tail: tail.rest().to_vec() }))
+        Ok(Some(SchemaVectors { owner, embeddings: head.embeddings, tail: tail.take_rest().to_vec() }))
     }
 
     fn owner_key(&self, uid: u64, seq: u32) -> Vec<u8> {

@@ -7,41 +7,41 @@ use std::path::{Path, PathBuf};
 
 use roaring::RoaringBitmap;
 
-use super::{Numbers, cosine, expected, options, put};
+use super::{VectorTestRng, cosine, expected_hits, options, put};
 use crate::io::Io;
 use crate::io::sim::SimIo;
 use crate::log::manifest::VectorEntry;
 use crate::sync::atomic::Ordering;
-use crate::vector::files::{CLOSE_ROWS, What};
-use crate::vector::floor::WAKE_BATCHES;
-use crate::vector::item::{Item, OwnerId};
-use crate::vector::merged::Merged;
+use crate::vector::files::{CLOSE_ROWS, FlushScope};
+use crate::vector::index::WAKE_BATCHES;
+use crate::vector::merged::MergedVectors;
 use crate::vector::partition::Partition;
-use crate::vector::quantise::code;
-use crate::vector::segment::Segment;
-use crate::vector::writer::{self, GraphBytes, Meta};
+use crate::vector::quantise::encode;
+use crate::vector::types::{OwnerId, VectorOrigin};
+use crate::vector::vector_file::OpenVectorFile;
+use crate::vector::writer::{self, GraphBytes, VectorFileMeta};
 use crate::vector::{graph, kernel};
-use crate::{Found, History, Options, Owner, ReadMode, RunUid, ScanRange, Search, Seqno, Store};
+use crate::{History, Options, Owner, ReadMode, RunUid, ScanRange, Search, SearchHit, Seqno, Store};
 
-type Model = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
+type VectorFileModel = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 
 const DIMENSIONS: usize = 40;
 
 /// A store with vectors in two files, of which a few are dead, and a few vectors in memory; with its model
 /// and a query.
-fn filled(io: &SimIo) -> (Store, Model, Vec<f32>) {
-    let mut numbers = Numbers(77);
+fn filled_store(io: &SimIo) -> (Store, VectorFileModel, Vec<f32>) {
+    let mut numbers = VectorTestRng(77);
     let store = Store::open_with("s", options(io)).unwrap();
     let space = store.namespace("a").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
-    let mut model = Model::new();
+    let mut model = VectorFileModel::new();
     for step in 0..700 {
         let key = numbers.below(600).to_string().into_bytes();
         let vector = numbers.vector(DIMENSIONS);
         let seqno = put(&space, &keys, &key, "e", &vector);
         model.insert(key, (seqno.0, vector));
         if step == 500 || step == 660 {
-            store.vectors().flush(store.core(), What::Due).unwrap();
+            store.vectors().flush(store.core(), FlushScope::Due).unwrap();
         }
     }
     (store, model, numbers.vector(DIMENSIONS))
@@ -51,41 +51,41 @@ fn files(io: &SimIo) -> Vec<PathBuf> {
     io.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "vec")).collect()
 }
 
-fn all() -> Search<'static> {
+fn all_vectors() -> Search<'static> {
     Search { k: 10_000, ..Search::default() }
 }
 
-fn found(store: &Store, query: &[f32]) -> Vec<Found> {
-    store.namespace("a").unwrap().nearest("e", query, &all()).unwrap()
+fn found_vectors(store: &Store, query: &[f32]) -> Vec<SearchHit> {
+    store.namespace("a").unwrap().nearest("e", query, &all_vectors()).unwrap()
 }
 
 #[test]
-fn files_hold_what_was_in_memory_and_merge_without_what_is_dead() {
+fn merged_files_hold_only_living_vectors() {
     let io = SimIo::new(1);
-    let (store, model, query) = filled(&io);
+    let (store, model, query) = filled_store(&io);
     assert_eq!(files(&io).len(), 2);
-    assert_eq!(found(&store, &query), expected(&model, &query, &all()));
+    assert_eq!(found_vectors(&store, &query), expected_hits(&model, &query, &all_vectors()));
     store.close().unwrap();
     let store = Store::open_with("s", options(&io)).unwrap();
-    assert_eq!(found(&store, &query), expected(&model, &query, &all()));
+    assert_eq!(found_vectors(&store, &query), expected_hits(&model, &query, &all_vectors()));
     let nearest = Search { k: 3, min_score: 0.2, ..Search::default() };
     let space = store.namespace("a").unwrap();
-    assert_eq!(space.nearest("e", &query, &nearest).unwrap(), expected(&model, &query, &nearest));
-    store.vectors().flush(store.core(), What::All).unwrap();
+    assert_eq!(space.nearest("e", &query, &nearest).unwrap(), expected_hits(&model, &query, &nearest));
+    store.vectors().flush(store.core(), FlushScope::All).unwrap();
     assert_eq!(files(&io).len(), 1);
     let partition = store.vectors().partition(space.id, "e").unwrap();
     assert_eq!(partition.levels().segments[0].len(), model.len());
-    assert_eq!(found(&store, &query), expected(&model, &query, &all()));
+    assert_eq!(found_vectors(&store, &query), expected_hits(&model, &query, &all_vectors()));
     assert_eq!(store.rebuilt(), []);
     // A reader beside it that uses no maps reads the same file.
     let by_position = Options { read_mode: ReadMode::Positional, ..options(&io) };
     let reader = Store::open_read_only_with("s", by_position).unwrap();
-    assert_eq!(found(&reader, &query), expected(&model, &query, &all()));
+    assert_eq!(found_vectors(&reader, &query), expected_hits(&model, &query, &all_vectors()));
 }
 
 /// There are more vectors than the index gives in one page, so that catching up must continue.
 #[test]
-fn all_that_came_while_nobody_looked_is_found() {
+fn catch_up_reads_all_pages_of_new_vectors() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("a").unwrap();
@@ -99,12 +99,12 @@ fn all_that_came_while_nobody_looked_is_found() {
     }
     store.close().unwrap();
     let reader = Store::open_read_only_with("s", options(&io)).unwrap();
-    assert_eq!(found(&reader, &[1.0, 1.0]).len(), 6000);
+    assert_eq!(found_vectors(&reader, &[1.0, 1.0]).len(), 6000);
     // The files that the close wrote are removed: only the log has the vectors.
     files(&io).iter().for_each(|path| io.remove(path).unwrap());
     let store = Store::open_with("s", options(&io)).unwrap();
     store.vectors().memory_bytes.store(256 << 10, Ordering::Relaxed);
-    assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
+    assert_eq!(found_vectors(&store, &[1.0, 1.0]).len(), 6000);
     // What exceeds the memory limit was flushed meanwhile.
     let space = store.namespace("a").unwrap();
     let levels = store.vectors().partition(space.id, "e").unwrap().levels();
@@ -115,24 +115,24 @@ fn all_that_came_while_nobody_looked_is_found() {
     let store = Store::open_with("s", options(&io)).unwrap();
     store.vectors().memory_bytes.store(256 << 10, Ordering::Relaxed);
     io.set_capacity(Some(0));
-    assert_eq!(found(&store, &[1.0, 1.0]).len(), 6000);
+    assert_eq!(found_vectors(&store, &[1.0, 1.0]).len(), 6000);
 }
 
 #[test]
-fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
+fn damaged_files_are_rebuilt_from_the_log() {
     let io = SimIo::new(1);
-    let (store, model, query) = filled(&io);
+    let (store, model, query) = filled_store(&io);
     store.close().unwrap();
-    let wanted = expected(&model, &query, &all());
+    let wanted = expected_hits(&model, &query, &all_vectors());
     let check = |io: &SimIo, what: &str| {
         let store = Store::open_with("s", options(io)).unwrap();
-        assert_eq!(found(&store, &query), wanted, "{what}");
+        assert_eq!(found_vectors(&store, &query), wanted, "{what}");
         assert!(!store.rebuilt().is_empty(), "{what} was not noticed");
         // What was rebuilt is written anew. After that nothing is damaged.
-        store.vectors().flush(store.core(), What::Due).unwrap();
+        store.vectors().flush(store.core(), FlushScope::Due).unwrap();
         store.close().unwrap();
         let store = Store::open_with("s", options(io)).unwrap();
-        assert_eq!((found(&store, &query), store.rebuilt()), (wanted.clone(), vec![]), "{what}");
+        assert_eq!((found_vectors(&store, &query), store.rebuilt()), (wanted.clone(), vec![]), "{what}");
     };
     let snapshot = || -> SimIo {
         let (_, disk) = io.history().crashes(0).last().unwrap();
@@ -165,13 +165,13 @@ fn whatever_becomes_of_a_file_its_vectors_are_read_again_from_the_log() {
 
 /// Each key's value names its vector, so that the store itself says what must be found.
 #[test]
-fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
+fn after_any_crash_only_living_vectors_are_found() {
     let io = SimIo::new(3);
-    let mut numbers = Numbers(5);
+    let mut numbers = VectorTestRng(5);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("a").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
-    let vector = |seed: u64| Numbers(seed + 1).vector(3);
+    let vector = |seed: u64| VectorTestRng(seed + 1).vector(3);
     for step in 0..40u64 {
         let mut batch = space.batch();
         let key = numbers.below(12).to_string();
@@ -184,7 +184,10 @@ fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
         let durability = if step % 3 == 0 { crate::Durability::Disk } else { crate::Durability::Process };
         batch.submit_with(durability).unwrap().wait().unwrap();
         if step % 9 == 8 {
-            store.vectors().flush(store.core(), if step % 2 == 0 { What::All } else { What::Due }).unwrap();
+            store
+                .vectors()
+                .flush(store.core(), if step % 2 == 0 { FlushScope::All } else { FlushScope::Due })
+                .unwrap();
         }
     }
     store.close().unwrap();
@@ -203,7 +206,7 @@ fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
             })
             .collect();
         wanted.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let found = match space.nearest("e", &query, &all()) {
+        let found = match space.nearest("e", &query, &all_vectors()) {
             Ok(found) => found,
             Err(error) => {
                 assert!(wanted.is_empty() && error.kind() == crate::ErrorKind::NotFound, "{point}: {error}");
@@ -227,22 +230,22 @@ fn after_any_crash_just_those_vectors_are_found_whose_keys_are_there() {
 
 /// A graph by hand: a ring with chords, and one level above it.
 #[test]
-fn a_walk_goes_by_the_bytes_of_the_file() {
+fn walk_reads_the_graph_of_the_file() {
     let io = SimIo::new(1);
-    let mut numbers = Numbers(9);
+    let mut numbers = VectorTestRng(9);
     let count = 200u32;
     let partition = Partition::new(2);
-    let vectors: Vec<(Item, Vec<f32>)> = (0..count)
+    let vectors: Vec<(VectorOrigin, Vec<f32>)> = (0..count)
         .map(|at| {
             let angle = at as f32 / count as f32 * std::f32::consts::TAU;
             let owner = OwnerId::Key { space: 20, key: at.to_be_bytes().into() };
-            (Item { seqno: Seqno(u64::from(at) + 1), owner }, vec![angle.cos(), angle.sin()])
+            (VectorOrigin { seqno: Seqno(u64::from(at) + 1), owner }, vec![angle.cos(), angle.sin()])
         })
         .collect();
     partition.push(vectors.clone());
     let mut graph = GraphBytes { slots: (3, 2), levels: 1, entry: 0, ..GraphBytes::default() };
     for at in 0..count {
-        for to in [(at + 1) % count, (at + count - 1) % count, graph::NONE] {
+        for to in [(at + 1) % count, (at + count - 1) % count, graph::NO_NEIGHBOUR] {
             graph.lowest.extend_from_slice(&to.to_le_bytes());
         }
     }
@@ -256,9 +259,9 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     }
     let store = crate::StoreId([7; 16]);
     let namespace = crate::ids::NamespaceId(16);
-    let meta = Meta { store, id: 3, namespace, upto: Seqno(500) };
+    let meta = VectorFileMeta { store, id: 3, namespace, upto: Seqno(500) };
     let path = Path::new("3.vec");
-    let bytes = writer::write(&io, path, meta, &Merged::all(&partition.levels(), 2), &graph).unwrap();
+    let bytes = writer::write(&io, path, meta, &MergedVectors::all(&partition.levels(), 2), &graph).unwrap();
     let entry = VectorEntry {
         id: 3,
         bytes,
@@ -268,7 +271,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
         count: u64::from(count),
         upto: Seqno(500),
     };
-    let segment = Segment::open(&io, path, store, &entry, ReadMode::Mapped).unwrap();
+    let segment = OpenVectorFile::open(&io, path, store, &entry, ReadMode::Mapped).unwrap();
     for (at, (item, vector)) in vectors.iter().enumerate() {
         assert_eq!(
             (segment.item(at).unwrap(), &*segment.row(at).unwrap()),
@@ -278,7 +281,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     }
     for _ in 0..50 {
         let query = numbers.vector(2);
-        let coded = code(&query);
+        let coded = encode(&query);
         let walked = graph::walk(&segment, &coded, 8, None).unwrap();
         assert_eq!(walked.len(), 8);
         let best = walked.iter().max().unwrap().at as usize;
@@ -294,7 +297,7 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
         assert!(scores[best] > most - 0.01, "{best}: {} of {most}", scores[best]);
         // The narrowest walk goes from one vector to the next as long as that is nearer.
         let walked = graph::walk(&segment, &coded, 1, None).unwrap();
-        assert!(walked.len() == 1 && scores[walked[0].at as usize] > most_of(&scores) - 0.01);
+        assert!(walked.len() == 1 && scores[walked[0].at as usize] > greatest_score(&scores) - 0.01);
         // What the upper level found is kept on the way down, even if nothing else is wanted.
         let tops: RoaringBitmap = (0..count).step_by(20).collect();
         let mut walked: Vec<f32> = graph::walk(&segment, &coded, 2, Some(&tops))
@@ -310,36 +313,40 @@ fn a_walk_goes_by_the_bytes_of_the_file() {
     }
 }
 
-fn most_of(scores: &[f32]) -> f32 {
+fn greatest_score(scores: &[f32]) -> f32 {
     scores.iter().copied().fold(f32::MIN, f32::max)
 }
 
 /// There are too few vectors for a graph, and more than a walk visits. For one result, a walk would end where
 /// it begins.
 #[test]
-fn a_large_file_without_a_graph_is_looked_through() {
+fn large_file_without_a_graph_is_scanned() {
     let io = SimIo::new(1);
-    let mut numbers = Numbers(5);
+    let mut numbers = VectorTestRng(5);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("a").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
-    let mut model = Model::new();
+    let mut model = VectorFileModel::new();
     for at in 0..2000u32 {
         let (key, vector) = (at.to_be_bytes().to_vec(), numbers.vector(8));
         let seqno = put(&space, &keys, &key, "e", &vector);
         model.insert(key, (seqno.0, vector));
     }
-    store.vectors().flush(store.core(), What::All).unwrap();
+    store.vectors().flush(store.core(), FlushScope::All).unwrap();
     for k in [1, 2, 10, 1] {
         let query = numbers.vector(8);
         let wanted = Search { k, ..Search::default() };
-        assert_eq!(space.nearest("e", &query, &wanted).unwrap(), expected(&model, &query, &wanted), "{k}");
+        assert_eq!(
+            space.nearest("e", &query, &wanted).unwrap(),
+            expected_hits(&model, &query, &wanted),
+            "{k}"
+        );
     }
 }
 
 /// A process that writes for long must not hold all vectors in memory.
 #[test]
-fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
+fn new_vectors_are_flushed_meanwhile_and_at_close() {
     let io = SimIo::new(1);
     let batch_of = |store: &Store, from: u32, count: u32| {
         let space = store.namespace("a").unwrap();
@@ -352,12 +359,12 @@ fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     };
     let store = Store::open_with("s", options(&io)).unwrap();
     batch_of(&store, 0, CLOSE_ROWS as u32 - 1);
-    assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS - 1);
+    assert_eq!(found_vectors(&store, &[1.0, 1.0]).len(), CLOSE_ROWS - 1);
     store.close().unwrap();
     assert!(files(&io).is_empty(), "these are soon read again");
     let store = Store::open_with("s", options(&io)).unwrap();
     batch_of(&store, 5000, 1);
-    assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS);
+    assert_eq!(found_vectors(&store, &[1.0, 1.0]).len(), CLOSE_ROWS);
     store.close().unwrap();
     assert_eq!(files(&io).len(), 1);
     let store = Store::open_with("s", options(&io)).unwrap();
@@ -370,12 +377,12 @@ fn what_comes_is_written_down_meanwhile_and_at_the_close_where_it_is_much() {
     while partition.levels().segments[0].len() == CLOSE_ROWS {
         crate::sync::spin_loop();
     }
-    assert_eq!(found(&store, &[1.0, 1.0]).len(), CLOSE_ROWS + 100 * WAKE_BATCHES as usize);
+    assert_eq!(found_vectors(&store, &[1.0, 1.0]).len(), CLOSE_ROWS + 100 * WAKE_BATCHES as usize);
 }
 
 /// Forgetting one run must not wait for all files of a large store.
 #[test]
-fn a_sweep_writes_files_anew_that_have_a_run_s_vectors_or_are_a_quarter_dead() {
+fn sweep_rewrites_files_of_dropped_runs_or_a_quarter_dead() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("a").unwrap();
@@ -384,10 +391,10 @@ fn a_sweep_writes_files_anew_that_have_a_run_s_vectors_or_are_a_quarter_dead() {
         put(&space, &keys, &[at], "e", &[1.0, f32::from(at)]);
     }
     let sweep = |store: &Store, must_go: &[RunUid]| {
-        store.vectors().flush(store.core(), What::Without(must_go)).unwrap();
+        store.vectors().flush(store.core(), FlushScope::Sweep(must_go)).unwrap();
         files(&io)
     };
-    store.vectors().flush(store.core(), What::All).unwrap();
+    store.vectors().flush(store.core(), FlushScope::All).unwrap();
     let first = files(&io);
     assert_eq!(sweep(&store, &[RunUid(1)]), first, "no vector of it is there");
     for at in 0..24u8 {
@@ -400,15 +407,15 @@ fn a_sweep_writes_files_anew_that_have_a_run_s_vectors_or_are_a_quarter_dead() {
     assert_eq!(sweep(&store, &[]), second, "nothing is dead any more");
     let partition = store.vectors().partition(space.id, "e").unwrap();
     assert_eq!(partition.levels().segments[0].len(), 75);
-    assert_eq!(found(&store, &[1.0, 0.0]).len(), 75);
+    assert_eq!(found_vectors(&store, &[1.0, 0.0]).len(), 75);
 }
 
 /// Clustered vectors, as embeddings are: a walk of the built graph against an exact scan.
 #[cfg(feature = "graphs")]
 #[test]
-fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
+fn built_graph_finds_nearly_all_that_a_scan_finds() {
     let io = SimIo::new(1);
-    let mut numbers = Numbers(21);
+    let mut numbers = VectorTestRng(21);
     let centres: Vec<Vec<f32>> = (0..50).map(|_| (0..24).map(|_| numbers.unit()).collect()).collect();
     let mut near_one = |spread: f32| -> Vec<f32> {
         let centre = &centres[numbers.below(50) as usize];
@@ -463,7 +470,7 @@ fn a_built_graph_finds_nearly_all_that_a_scan_finds() {
     // A wider walk finds more. The narrowest still finds the requested number, and correct scores.
     let found = [1, 16, 400].map(|width| {
         let mut hits = 0;
-        let mut numbers = Numbers(77);
+        let mut numbers = VectorTestRng(77);
         for _ in 0..60 {
             let query: Vec<f32> = (0..24).map(|_| numbers.unit()).collect();
             let wanted = Search { k: 10, width: Some(width), ..Search::default() };

@@ -2,22 +2,22 @@
 
 #![cfg(not(annals_shuttle))]
 
-mod among;
 mod files;
-mod graphs;
+mod graph_upkeep;
 mod nearest;
+mod owner_filter;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::io::sim::SimIo;
-use crate::vector::files::What;
-use crate::{ErrorKind, Found, History, Keyspace, Namespace, Options, Owner, Search, Seqno, Store};
+use crate::vector::files::FlushScope;
+use crate::{ErrorKind, History, Keyspace, Namespace, Options, Owner, Search, SearchHit, Seqno, Store};
 
 /// Repeatable random numbers: xorshift64*.
-struct Numbers(u64);
+struct VectorTestRng(u64);
 
-impl Numbers {
+impl VectorTestRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -65,10 +65,14 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// What a search must return for these living vectors.
-fn expected(living: &BTreeMap<Vec<u8>, (u64, Vec<f32>)>, query: &[f32], wanted: &Search<'_>) -> Vec<Found> {
-    let mut all: Vec<Found> = living
+fn expected_hits(
+    living: &BTreeMap<Vec<u8>, (u64, Vec<f32>)>,
+    query: &[f32],
+    wanted: &Search<'_>,
+) -> Vec<SearchHit> {
+    let mut all: Vec<SearchHit> = living
         .iter()
-        .map(|(key, (seqno, vector))| Found {
+        .map(|(key, (seqno, vector))| SearchHit {
             owner: Owner::Key { keyspace: "k".into(), key: key.clone() },
             seqno: Seqno(*seqno),
             score: cosine(query, vector),
@@ -89,10 +93,10 @@ fn put(space: &Namespace, keys: &Keyspace, key: &[u8], embedder: &str, vector: &
 }
 
 #[test]
-fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopened() {
+fn search_equals_the_model() {
     let seed = 0x5eed_0001;
     let io = SimIo::new(1);
-    let mut numbers = Numbers(seed);
+    let mut numbers = VectorTestRng(seed);
     let mut store = Store::open_with("s", options(&io)).unwrap();
     let dimensions = 19;
     // In each of two namespaces, by key: the record and its vector.
@@ -104,7 +108,7 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
         }
         if numbers.below(150) == 0 {
             let all = numbers.below(3) == 0;
-            store.vectors().flush(store.core(), if all { What::All } else { What::Due }).unwrap();
+            store.vectors().flush(store.core(), if all { FlushScope::All } else { FlushScope::Due }).unwrap();
         }
         let which = numbers.below(2) as usize;
         let space = store.namespace(["a", "b"][which]).unwrap();
@@ -141,7 +145,7 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
                 let found = space.nearest("e", &query, &wanted).unwrap();
                 assert_eq!(
                     found,
-                    expected(model, &query, &wanted),
+                    expected_hits(model, &query, &wanted),
                     "seed {seed:#x}, step {step}: cargo test -p annals --lib vector"
                 );
             }
@@ -154,12 +158,12 @@ fn a_search_gives_what_a_model_gives_whatever_was_put_replaced_deleted_or_reopen
     let wanted = Search { k: 1000, ..Search::default() };
     let query = numbers.vector(dimensions);
     let found = reader.namespace("a").unwrap().nearest("e", &query, &wanted).unwrap();
-    assert_eq!(found, expected(&models[0], &query, &wanted));
+    assert_eq!(found, expected_hits(&models[0], &query, &wanted));
 }
 
 /// More vectors tie than are wanted: the order of visits must not decide which are returned.
 #[test]
-fn of_many_that_are_equally_near_those_of_the_least_owners_are_given() {
+fn equal_scores_are_given_by_least_owner() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("n").unwrap();
@@ -175,12 +179,12 @@ fn of_many_that_are_equally_near_those_of_the_least_owners_are_given() {
             let key = |at: u32| Owner::Key { keyspace: "k".into(), key: at.to_be_bytes().to_vec() };
             assert_eq!(owners, (0..k as u32).map(key).collect::<Vec<_>>(), "{k} {what}");
         }
-        store.vectors().flush(store.core(), What::All).unwrap();
+        store.vectors().flush(store.core(), FlushScope::All).unwrap();
     }
 }
 
 #[test]
-fn a_vector_is_found_once_its_commit_is_acknowledged_and_not_before() {
+fn vector_is_found_once_its_commit_is_acknowledged() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("n").unwrap();
@@ -192,7 +196,7 @@ fn a_vector_is_found_once_its_commit_is_acknowledged_and_not_before() {
     assert_eq!(near(), []);
     let seqno = batch.commit().unwrap();
     let owner = Owner::Key { keyspace: "k".into(), key: b"second".to_vec() };
-    assert_eq!(near(), [Found { owner, seqno, score: 1.0 }]);
+    assert_eq!(near(), [SearchHit { owner, seqno, score: 1.0 }]);
     // Of two puts in one batch the last counts. A key that the batch deletes does not count.
     let mut batch = space.batch();
     batch.put_embedded(&keys, b"second", "value", &[("e", &[0.0, 2.0])]);
@@ -237,7 +241,7 @@ fn snapshots_are_found_until_their_run_is_replaced() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_when_it_is_written_and_when_it_is_looked_for() {
+fn incomparable_vectors_are_refused() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", options(&io)).unwrap();
     let space = store.namespace("n").unwrap();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::io::sim::SimIo;
 use crate::kv::view::View;
-use crate::vector::files::What;
-use crate::vector::nearest::{Looking, Query};
-use crate::{Found, History, Options, Owner, Search, Store};
+use crate::vector::files::FlushScope;
+use crate::vector::nearest::{PartitionSearch, Query};
+use crate::{History, Options, Owner, Search, SearchHit, Store};
 
 #[test]
-fn an_older_search_and_a_newer_one_believe_nothing_of_each_other() {
+fn searches_of_different_moments_do_not_share_deaths() {
     let io = SimIo::new(1);
     let store = Store::open_with("s", Options { io: Arc::new(io), ..Options::default() }).unwrap();
     let space = store.namespace("a").unwrap();
@@ -23,7 +23,7 @@ fn an_older_search_and_a_newer_one_believe_nothing_of_each_other() {
     for key in [b"a", b"b", b"d"] {
         put(key, &[1.0, 0.0]);
     }
-    floor.flush(core, What::All).unwrap();
+    floor.flush(core, FlushScope::All).unwrap();
     keys.delete(b"d").unwrap();
     floor.catch_up(core).unwrap();
     let older = floor.upto();
@@ -31,16 +31,16 @@ fn an_older_search_and_a_newer_one_believe_nothing_of_each_other() {
     let view = View::new(core);
     keys.delete(b"b").unwrap();
     put(b"c", &[1.0, 0.5]);
-    floor.flush(core, What::Tail).unwrap();
+    floor.flush(core, FlushScope::Tail).unwrap();
     let newer = floor.upto();
     let partition = floor.partition(space.id, "e").unwrap();
     assert_eq!((partition.levels().segments.len(), partition.levels().tail_rows()), (2, 0));
     let query = Query::new(&[1.0, 0.5]);
     let of = |upto| -> Vec<u8> {
         let wanted = &Search::default();
-        let looking = Looking { floor, core, namespace: space.id, upto, wanted, among: None };
-        let found = looking.look(&partition, &query).unwrap();
-        let key = |found: &Found| match &found.owner {
+        let looking = PartitionSearch { floor, core, namespace: space.id, upto, wanted, among: None };
+        let found = looking.search(&partition, &query).unwrap();
+        let key = |found: &SearchHit| match &found.owner {
             Owner::Key { key, .. } => key[0],
             Owner::Snapshot { .. } => unreachable!("no snapshot was taken"),
         };

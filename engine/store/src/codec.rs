@@ -74,13 +74,13 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Takes values from the front of a slice, checking every length.
 #[derive(Debug, Clone)]
-pub struct Reader<'a> {
+pub struct ByteReader<'a> {
     bytes: &'a [u8],
     what: &'static str,
     taken: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { bytes, what, taken: 0 }
     }
@@ -171,16 +171,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes taken so far.
-    pub fn taken(&self) -> usize {
+    pub fn position(&self) -> usize {
         self.taken
     }
 
     /// Whether nothing is left.
-    pub fn is_done(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    pub fn rest(&mut self) -> &'a [u8] {
+    pub fn take_rest(&mut self) -> &'a [u8] {
         let rest = self.bytes;
         self.taken += rest.len();
         self.bytes = &[];

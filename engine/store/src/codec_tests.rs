@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 
 fn varint_of(bytes: &[u8]) -> Result<u64, CodecError> {
-    let mut r = Reader::new(bytes, "test");
+    let mut r = ByteReader::new(bytes, "test");
     let value = r.varint()?;
     r.finish()?;
     Ok(value)
@@ -14,7 +14,7 @@ fn varint_of(bytes: &[u8]) -> Result<u64, CodecError> {
 
 proptest! {
     #[test]
-    fn varints_come_back_and_are_shortest(value: u64, signed: i64, follow: u8) {
+    fn varints_round_trip_in_shortest_form(value: u64, signed: i64, follow: u8) {
         let mut out = Vec::new();
         put_varint(&mut out, value);
         let bits = 64 - value.leading_zeros() as usize;
@@ -35,24 +35,24 @@ proptest! {
         prop_assert_eq!(varint_of(&out), Err(CodecError::Trailing { what: "test", count: 1 }));
         let mut out = Vec::new();
         put_signed(&mut out, signed);
-        let mut r = Reader::new(&out, "test");
+        let mut r = ByteReader::new(&out, "test");
         prop_assert_eq!(r.signed(), Ok(signed));
         prop_assert_eq!(r.finish(), Ok(()));
     }
 
     #[test]
-    fn any_bytes_read_as_a_varint_write_back_as_they_were(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
-        let mut r = Reader::new(&bytes, "test");
+    fn decoded_varint_encodes_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+        let mut r = ByteReader::new(&bytes, "test");
         if let Ok(value) = r.varint() {
             let mut out = Vec::new();
             put_varint(&mut out, value);
-            prop_assert_eq!(out.as_slice(), &bytes[..bytes.len() - r.rest().len()]);
+            prop_assert_eq!(out.as_slice(), &bytes[..bytes.len() - r.take_rest().len()]);
         }
     }
 }
 
 #[test]
-fn varints_as_the_specification_shows_them() {
+fn varints_match_the_specification_examples() {
     let of = |value| {
         let mut out = Vec::new();
         put_varint(&mut out, value);
@@ -85,7 +85,7 @@ fn overlong_numbers_are_refused() {
     ] {
         assert_eq!(varint_of(bytes), Err(CodecError::Varint), "{bytes:02x?}");
     }
-    let mut r = Reader::new(&[0x80, 0x80, 0x80, 0x80, 0x10], "test");
+    let mut r = ByteReader::new(&[0x80, 0x80, 0x80, 0x80, 0x10], "test");
     assert_eq!(
         r.varint32(),
         Err(CodecError::Limit { what: "test", found: 1 << 32, limit: u64::from(u32::MAX) })
@@ -95,24 +95,24 @@ fn overlong_numbers_are_refused() {
 #[test]
 fn lengths_are_checked_before_anything_is_taken() {
     let over = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 7];
-    let mut r = Reader::new(&over, "test");
+    let mut r = ByteReader::new(&over, "test");
     assert_eq!(r.bytes(16), Err(CodecError::Limit { what: "test", found: u64::MAX, limit: 16 }));
-    let mut r = Reader::new(&over, "test");
+    let mut r = ByteReader::new(&over, "test");
     assert!(matches!(r.bytes(usize::MAX), Err(CodecError::Short { .. })));
-    let mut r = Reader::new(&[2, 0xff, 0xfe], "test");
+    let mut r = ByteReader::new(&[2, 0xff, 0xfe], "test");
     assert_eq!(r.text(16), Err(CodecError::Utf8));
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-enum Shape {
+enum BincodeSample {
     Empty,
     Full { number: u16, text: String, list: Vec<u32>, maybe: Option<u8>, array: [u8; 3], flag: bool },
 }
 
 #[test]
-fn the_bincode_form_is_the_contract() {
-    assert_eq!(encode(&Shape::Empty).unwrap(), [0, 0, 0, 0]);
-    let full = Shape::Full {
+fn bincode_form_matches_the_format_contract() {
+    assert_eq!(encode(&BincodeSample::Empty).unwrap(), [0, 0, 0, 0]);
+    let full = BincodeSample::Full {
         number: 0x102,
         text: "ab".into(),
         list: vec![5],
@@ -133,16 +133,16 @@ fn the_bincode_form_is_the_contract() {
             1, // true
         ]
     );
-    assert_eq!(decode::<Shape>(&bytes).unwrap(), full);
+    assert_eq!(decode::<BincodeSample>(&bytes).unwrap(), full);
     for cut in 0..bytes.len() {
-        assert!(matches!(decode::<Shape>(&bytes[..cut]), Err(CodecError::Header(_))), "{cut} bytes");
+        assert!(matches!(decode::<BincodeSample>(&bytes[..cut]), Err(CodecError::Header(_))), "{cut} bytes");
     }
     let trailing = [&bytes[..], &[0]].concat();
-    assert!(matches!(decode::<Shape>(&trailing), Err(CodecError::Header(_))));
+    assert!(matches!(decode::<BincodeSample>(&trailing), Err(CodecError::Header(_))));
     let with = |at: usize, byte: u8| {
         let mut bytes = bytes.clone();
         bytes[at] = byte;
-        decode::<Shape>(&bytes)
+        decode::<BincodeSample>(&bytes)
     };
     assert!(with(0, 2).is_err(), "an unknown variant");
     assert!(with(13, 0xff).is_err(), "a text of 2^56 bytes and more");
@@ -152,13 +152,13 @@ fn the_bincode_form_is_the_contract() {
 }
 
 #[test]
-fn a_header_over_the_limit_is_not_written() {
+fn header_over_the_limit_is_not_encoded() {
     let bytes = vec![0u8; HEADER_BYTES_MAX as usize];
     assert!(matches!(encode(&bytes), Err(CodecError::Header(_))));
 }
 
 #[test]
-fn a_length_that_the_bytes_do_not_hold_allocates_nothing_of_the_sort() {
+fn length_beyond_the_bytes_is_refused_without_allocation() {
     for len in [1u64, 1 << 40, u64::MAX] {
         assert!(matches!(decode::<Vec<u8>>(&len.to_le_bytes()), Err(CodecError::Header(_))), "{len}");
         assert!(matches!(decode::<Vec<String>>(&len.to_le_bytes()), Err(CodecError::Header(_))), "{len}");

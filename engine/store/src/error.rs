@@ -36,9 +36,9 @@ pub enum ErrorKind {
 }
 
 /// An engine error: a kind to act on, and a message to read.
-pub struct Error(Box<Repr>);
+pub struct Error(Box<ErrorRepr>);
 
-struct Repr {
+struct ErrorRepr {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -47,7 +47,7 @@ struct Repr {
 impl Error {
     /// An error of `kind` with a message for people.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Repr { kind, message: message.into(), source: None }))
+        Self(Box::new(ErrorRepr { kind, message: message.into(), source: None }))
     }
 
     /// An error with its cause.
@@ -56,7 +56,7 @@ impl Error {
         message: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self(Box::new(Repr { kind, message: message.into(), source: Some(source.into()) }))
+        Self(Box::new(ErrorRepr { kind, message: message.into(), source: Some(source.into()) }))
     }
 
     /// What the caller can do about it.

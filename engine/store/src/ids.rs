@@ -58,7 +58,7 @@ pub struct NodeHash(pub [u8; 32]);
 
 /// Position of a record: segment, byte offset, length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPlace {
     pub segment: SegmentId,
     pub offset: u32,
     pub len: u32,

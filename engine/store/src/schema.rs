@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 use crate::codec::CodecError;
 use crate::ids::NamespaceId;
-use crate::log::record::{BodyRef, Logical};
+use crate::log::record::{BodyRef, LogicalBody};
 
 /// Record kinds of the layer above.
 pub const SCHEMA_KINDS: RangeInclusive<u8> = 4..=8;
@@ -39,7 +39,7 @@ pub trait RecordSchema: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// Where the record is not one of this kind.
-    fn vectors(&self, kind: u8, logical: Logical<'_>) -> Result<Option<SchemaVectors>, CodecError>;
+    fn vectors(&self, kind: u8, logical: LogicalBody<'_>) -> Result<Option<SchemaVectors>, CodecError>;
 
     /// The key whose newest record has the vectors of an owner.
     fn owner_key(&self, uid: u64, seq: u32) -> Vec<u8>;

@@ -11,7 +11,7 @@
 //! scheduler treats every atomic as sequentially consistent; `.ci/sanitize` tests weaker orders.
 
 #[cfg(not(annals_shuttle))]
-mod door {
+mod backend {
     pub use crossbeam_channel as channel;
     pub use std::hint::spin_loop;
     pub use std::sync::{
@@ -47,7 +47,7 @@ mod door {
 #[cfg(annals_shuttle)]
 mod scheduled;
 
-pub use door::{
+pub use backend::{
     Condvar, JoinHandle, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, SCHEDULED,
     atomic, channel, cores, spin_loop, thread,
 };

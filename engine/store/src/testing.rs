@@ -7,12 +7,12 @@ use crate::codec::CodecError;
 use crate::ids::NamespaceId;
 use crate::kv::core::Core;
 use crate::kv::write::store_stream;
-use crate::log::record::Logical;
+use crate::log::record::LogicalBody;
 use crate::schema::{RecordSchema, SchemaCounts, SchemaVectors};
 use crate::{History, Keyspace, KvBatch, Options, StoredBlob};
 
 /// Takes `len` bytes from the front, or all that are left.
-pub fn take<'a>(data: &mut &'a [u8], len: usize) -> &'a [u8] {
+pub fn take_bytes<'a>(data: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (front, rest) = data.split_at(len.min(data.len()));
     *data = rest;
     front
@@ -20,11 +20,11 @@ pub fn take<'a>(data: &mut &'a [u8], len: usize) -> &'a [u8] {
 
 /// Takes a byte, 0 at the end.
 pub fn byte(data: &mut &[u8]) -> u8 {
-    take(data, 1).first().copied().unwrap_or(0)
+    take_bytes(data, 1).first().copied().unwrap_or(0)
 }
 
 /// Takes two bytes as a little-endian number.
-pub fn short(data: &mut &[u8]) -> usize {
+pub fn take_u16(data: &mut &[u8]) -> usize {
     usize::from(byte(data)) | usize::from(byte(data)) << 8
 }
 
@@ -45,7 +45,7 @@ impl RecordSchema for NoSchema {
         Err(CodecError::Unknown { what: "record kind", found: u64::from(kind) })
     }
 
-    fn vectors(&self, _: u8, _: Logical<'_>) -> Result<Option<SchemaVectors>, CodecError> {
+    fn vectors(&self, _: u8, _: LogicalBody<'_>) -> Result<Option<SchemaVectors>, CodecError> {
         Ok(None)
     }
 

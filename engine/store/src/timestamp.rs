@@ -6,14 +6,14 @@ const DAY_S: u64 = 86_400;
 pub fn rfc3339(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, of_day) = (seconds / DAY_S, seconds % DAY_S);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_from_days(days);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Year, month and day of a day since 1970-01-01 in the Gregorian calendar (H. Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms", 2021, `civil_from_days`): years begin in March, so that the leap day is the last one.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let from_march_0 = days + 719_468;
     let (era, of_era) = (from_march_0 / 146_097, from_march_0 % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn rfc3339_follows_the_gregorian_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

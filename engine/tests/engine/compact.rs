@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{
-    CompactOptions, CompactPhase, Compacted, Component, ErrorKind, Frame, History, Keyspace, Namespace,
+    CompactOptions, CompactPhase, CompactReport, Component, ErrorKind, Frame, History, Keyspace, Namespace,
     Options, RunSpec, ScanRange, Status, Store,
 };
 
-use crate::support::{Rng, Talk, assert_whole, bodies, delete_tables, on, quick, record, recorded, seed};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, process_durability_options, record,
+    recorded, seed, sim_options,
+};
 
 const SPACES: [(&str, History); 4] = [
     ("all", History::All),
@@ -23,13 +26,13 @@ const SPACES: [(&str, History); 4] = [
     ("age", History::Age(Duration::from_secs(3600))),
 ];
 
-fn compact(store: &Store) -> Compacted {
+fn compact(store: &Store) -> CompactReport {
     store.compact(&CompactOptions::default()).unwrap()
 }
 
 /// Small segments, so that a test has several.
 fn small() -> Options {
-    Options { segment_bytes_max: 32 << 10, ..quick() }
+    Options { segment_bytes_max: 32 << 10, ..process_durability_options() }
 }
 
 fn keyspaces(space: &Namespace) -> Vec<Keyspace> {
@@ -68,7 +71,7 @@ fn answers(store: &Store) -> String {
 }
 
 /// A store with much dead data: replaced runs, overwritten keys.
-fn used(path: &Path, options: Options) -> (Store, Namespace) {
+fn store_after_use(path: &Path, options: Options) -> (Store, Namespace) {
     let store = Store::open_with(path, options).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = keyspaces(&space);
@@ -78,15 +81,15 @@ fn used(path: &Path, options: Options) -> (Store, Namespace) {
                 continue;
             }
             let run = space.begin_run(RunSpec::new(name).replace(true)).unwrap();
-            record(&run, &mut Talk::new(&format!("{name}{round}")), 20);
-            run.snapshot(Rng(round).bytes(3000), &[("e", &[1.0, 2.0])]).unwrap();
+            record(&run, &mut GrowingConversation::new(&format!("{name}{round}")), 20);
+            run.snapshot(SeededRng(round).bytes(3000), &[("e", &[1.0, 2.0])]).unwrap();
             run.end(Status::Ok).unwrap();
         }
         for (index, keys) in keys.iter().enumerate() {
             for key in 0..20u8 {
-                keys.put(&[key], Rng(round * 100 + index as u64).bytes(100)).unwrap();
+                keys.put(&[key], SeededRng(round * 100 + index as u64).bytes(100)).unwrap();
                 if key == 7 {
-                    keys.put(&[key], Rng(round).bytes(9000)).unwrap();
+                    keys.put(&[key], SeededRng(round).bytes(9000)).unwrap();
                 }
                 if key > 15 {
                     keys.delete(&[key]).unwrap();
@@ -101,7 +104,7 @@ fn used(path: &Path, options: Options) -> (Store, Namespace) {
 fn a_compacted_store_gives_the_same_answers_in_less_room() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, _) = used(&path, small());
+    let (store, _) = store_after_use(&path, small());
     let before = (answers(&store), store.stats().unwrap());
     let done = compact(&store);
     println!("{done:?}");
@@ -138,7 +141,7 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
 #[test]
 fn a_store_that_lives_whole_is_recompressed_once() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     for number in 0..4 {
         recorded(&space, &format!("r{number}"), 40).0.end(Status::Ok).unwrap();
@@ -166,7 +169,7 @@ fn segment_files(path: &Path) -> Vec<String> {
 }
 
 /// An action to run once, when a phase begins.
-fn once(
+fn on_first_phase(
     phase: CompactPhase,
     act: impl Fn() + Send + Sync + 'static,
 ) -> Option<Arc<dyn Fn(annals::CompactProgress) + Send + Sync>> {
@@ -179,10 +182,10 @@ fn once(
 }
 
 #[test]
-fn what_was_begun_before_a_compaction_reads_on_after_it() {
+fn readers_begun_before_compaction_continue_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let keys = keyspaces(&space);
     let view = space.view();
     let mut scan = view.scan(&keys[0], ScanRange::all());
@@ -234,10 +237,10 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
 /// Reports once counted only readers of the last generation, and none from before the store was opened for
 /// writing.
 #[test]
-fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
+fn pinned_old_files_are_reported_while_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     drop(space);
     store.close().unwrap();
     let reader = crate::support::reader(&path).unwrap();
@@ -248,7 +251,7 @@ fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
     // A reader that opens between the compactions reads only files that the second one removes.
     let between = crate::support::reader(&path).unwrap();
     let run = space.begin_run(RunSpec::new("more")).unwrap();
-    record(&run, &mut Talk::new("more"), 20);
+    record(&run, &mut GrowingConversation::new("more"), 20);
     run.end(Status::Ok).unwrap();
     space.drop_run("more", "rule", "").unwrap();
     let second = compact(&store);
@@ -263,16 +266,16 @@ fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
 /// The reader's end of the log is in a segment that compaction removes, and a view keeps the reader from
 /// taking new tables.
 #[test]
-fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
+fn reader_refreshes_past_rewritten_segments() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let keys = keyspaces(&space);
     let theirs = crate::support::reader(&path).unwrap();
     let view = theirs.namespace("default").unwrap().view();
     for round in 0..20u64 {
-        keys[1].put(b"new", Rng(round).bytes(3000)).unwrap();
-        keys[0].put(&[1], Rng(round).bytes(1000)).unwrap();
+        keys[1].put(b"new", SeededRng(round).bytes(3000)).unwrap();
+        keys[0].put(&[1], SeededRng(round).bytes(1000)).unwrap();
     }
     assert!(compact(&store).rewritten > 0);
     theirs.refresh().unwrap();
@@ -285,11 +288,12 @@ fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
 /// Dead content is recorded again while a compaction scans and while it writes. The fence keeps such batches
 /// from naming the old bytes.
 #[test]
-fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
+fn recording_beside_compaction_never_names_removed_bytes() {
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let dir = tempfile::tempdir().unwrap();
-        let (store, space) = used(&dir.path().join("s"), small());
-        let dead: Vec<_> = (0..6).map(|n| (Rng(900 + n).bytes(9000), Rng(950 + n).text(3000))).collect();
+        let (store, space) = store_after_use(&dir.path().join("s"), small());
+        let dead: Vec<_> =
+            (0..6).map(|n| (SeededRng(900 + n).bytes(9000), SeededRng(950 + n).text(3000))).collect();
         let run = space.begin_run(RunSpec::new("dead")).unwrap();
         for (input, output) in dead.clone() {
             run.record(Frame::new(Component::Tool, input, output)).unwrap();
@@ -297,7 +301,7 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
         run.end(Status::Ok).unwrap();
         space.begin_run(RunSpec::new("dead").replace(true)).unwrap().end(Status::Ok).unwrap();
         let (theirs, again) = (space.clone(), dead.clone());
-        let progress = once(phase, move || {
+        let progress = on_first_phase(phase, move || {
             let run = theirs.begin_run(RunSpec::new("again")).unwrap();
             for (input, output) in again.clone() {
                 run.record(Frame::new(Component::Tool, input, output)).unwrap();
@@ -314,7 +318,7 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
             run.record(Frame::new(Component::Tool, input, output)).unwrap();
         }
         for topic in ["a0", "b3", "kept0"] {
-            for (input, output) in Talk::new(topic).take(20) {
+            for (input, output) in GrowingConversation::new(topic).take(20) {
                 run.record(Frame::new(Component::Llm, input, output)).unwrap();
             }
         }
@@ -329,12 +333,12 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
 fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let (run, mut talk) = recorded(&space, "open", 10);
-    let open = run.begin_frame(&Frame::new(Component::Llm, Rng(5).bytes(5000), "")).unwrap();
-    open.append(&Rng(6).bytes(4000)).unwrap();
+    let open = run.begin_frame(&Frame::new(Component::Llm, SeededRng(5).bytes(5000), "")).unwrap();
+    open.append(&SeededRng(6).bytes(4000)).unwrap();
     open.flush().unwrap();
-    let blob = space.store_blob(&Rng(7).bytes(50_000)[..]).unwrap();
+    let blob = space.store_blob(&SeededRng(7).bytes(50_000)[..]).unwrap();
     let fork = space.fork("b", 10, false, RunSpec::new("fork")).unwrap();
     let prepared = space.prepare_fork("a", 5, false, RunSpec::new("prepared")).unwrap();
     // The parents are replaced: their first frames live on in the forks.
@@ -344,29 +348,32 @@ fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
     let stale = space.run("kept").unwrap();
     for round in 0..3 {
         for key in 0..200u32 {
-            keyspaces(&space)[1].put(&key.to_be_bytes(), Rng(round).bytes(300)).unwrap();
+            keyspaces(&space)[1].put(&key.to_be_bytes(), SeededRng(round).bytes(300)).unwrap();
         }
         assert!(compact(&store).rewritten > 0, "{round}");
         record(&run, &mut talk, 3);
-        record(&fork, &mut Talk::new(&format!("fork{round}")), 3);
+        record(&fork, &mut GrowingConversation::new(&format!("fork{round}")), 3);
     }
-    record(&prepared, &mut Talk::new("prepared"), 2);
+    record(&prepared, &mut GrowingConversation::new("prepared"), 2);
     prepared.end(Status::Ok).unwrap();
     fork.end(Status::Ok).unwrap();
-    open.append(&Rng(8).bytes(100)).unwrap();
+    open.append(&SeededRng(8).bytes(100)).unwrap();
     let seq = open.finish(false).unwrap();
     run.record(Frame::new(Component::Tool, blob.clone(), "")).unwrap();
     drop(blob);
     run.end(Status::Ok).unwrap();
     let check = |space: &Namespace| {
         let open = space.run("open").unwrap();
-        assert_eq!(open.frame(seq).unwrap().output, [Rng(6).bytes(4000), Rng(8).bytes(100)].concat());
-        assert_eq!(open.frame(open.info().frames).unwrap().input, Rng(7).bytes(50_000));
-        let shared: Vec<_> = Talk::new("b5").take(10).collect();
+        assert_eq!(
+            open.frame(seq).unwrap().output,
+            [SeededRng(6).bytes(4000), SeededRng(8).bytes(100)].concat()
+        );
+        assert_eq!(open.frame(open.info().frames).unwrap().input, SeededRng(7).bytes(50_000));
+        let shared: Vec<_> = GrowingConversation::new("b5").take(10).collect();
         assert_eq!(bodies(&space.run("fork").unwrap())[..10], shared);
-        let shared: Vec<_> = Talk::new("a5").take(5).collect();
+        let shared: Vec<_> = GrowingConversation::new("a5").take(5).collect();
         assert_eq!(bodies(&space.run("prepared").unwrap())[..5], shared);
-        assert_eq!(bodies(&stale)[..], Talk::new("kept0").take(20).collect::<Vec<_>>());
+        assert_eq!(bodies(&stale)[..], GrowingConversation::new("kept0").take(20).collect::<Vec<_>>());
     };
     check(&space);
     assert_whole(&store);
@@ -383,9 +390,9 @@ fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
 }
 
 #[test]
-fn a_run_that_is_gone_says_so_to_who_still_reads_it() {
+fn reader_of_dropped_run_gets_gone_error() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, space) = used(&dir.path().join("s"), small());
+    let (store, space) = store_after_use(&dir.path().join("s"), small());
     let reader = space.run("a").unwrap();
     let frames = reader.info().frames;
     space.begin_run(RunSpec::new("a").replace(true)).unwrap().end(Status::Ok).unwrap();
@@ -400,7 +407,7 @@ fn a_run_that_is_gone_says_so_to_who_still_reads_it() {
 /// The first segment is alive but for one value, and is not rewritten. The value's tombstone stands in a
 /// segment that is mostly dead. Without the tombstone the log alone would show the value again.
 #[test]
-fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
+fn tombstone_stays_while_its_target_may_reappear() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = Store::open_with(&path, small()).unwrap();
@@ -414,7 +421,7 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
     run.end(Status::Ok).unwrap();
     let fill = |from: u32, keyspace: &Keyspace| {
         for key in from..from + 40 {
-            keyspace.put(&(key % 1000).to_be_bytes(), Rng(u64::from(key)).bytes(1000)).unwrap();
+            keyspace.put(&(key % 1000).to_be_bytes(), SeededRng(u64::from(key)).bytes(1000)).unwrap();
         }
     };
     fill(0, &keys[0]);
@@ -472,15 +479,15 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
 }
 
 #[test]
-fn what_is_behind_an_age_is_gone_before_and_after() {
+fn versions_past_history_age_are_gone() {
     let sim = SimIo::new(3);
-    let store = Store::open_with("s", Options { segment_bytes_max: 16 << 10, ..on(&sim) }).unwrap();
+    let store = Store::open_with("s", Options { segment_bytes_max: 16 << 10, ..sim_options(&sim) }).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = &keyspaces(&space)[3];
     let mut seqnos = vec![store.seqno()];
     for version in 0..6u64 {
         for key in 0..10u8 {
-            keys.put(&[key], Rng(version).bytes(500)).unwrap();
+            keys.put(&[key], SeededRng(version).bytes(500)).unwrap();
         }
         seqnos.push(store.seqno());
         sim.advance_ns(1_000_000_000_000);
@@ -499,10 +506,12 @@ fn what_is_behind_an_age_is_gone_before_and_after() {
 }
 
 #[test]
-fn a_run_that_must_go_goes_wherever_it_stands() {
+fn dropped_run_is_removed_from_any_segment() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let store = Store::open_with(&path, Options { segment_bytes_max: 256 << 10, ..quick() }).unwrap();
+    let store =
+        Store::open_with(&path, Options { segment_bytes_max: 256 << 10, ..process_durability_options() })
+            .unwrap();
     let space = store.namespace("default").unwrap();
     let secret = b"the secret of this run, as it was said in it";
     let run = space.begin_run(RunSpec::new("small").agent("the secret agent")).unwrap();
@@ -529,10 +538,10 @@ fn a_run_that_must_go_goes_wherever_it_stands() {
 }
 
 #[test]
-fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
+fn dry_cancelled_and_concurrent_compaction_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, _) = used(&path, small());
+    let (store, _) = store_after_use(&path, small());
     let before = answers(&store);
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     assert!(told.dry_run && told.rewritten > 0 && told.freed_bytes() > 0);
@@ -541,17 +550,17 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
     let seen = Store::open_read_only_with(&path, small()).unwrap();
     let again = seen.compact(&dry).unwrap();
     // Tables may have been written meanwhile.
-    assert_eq!(Compacted { needed_bytes: told.needed_bytes, ..again }, told);
+    assert_eq!(CompactReport { needed_bytes: told.needed_bytes, ..again }, told);
     assert_eq!(seen.compact(&CompactOptions::default()).unwrap_err().kind(), ErrorKind::Invalid);
     drop(seen);
     let files = segment_files(&path);
     let again = store.compact(&dry).unwrap();
-    assert_eq!(Compacted { needed_bytes: told.needed_bytes, ..again }, told);
+    assert_eq!(CompactReport { needed_bytes: told.needed_bytes, ..again }, told);
     assert_eq!(segment_files(&path), files, "a dry run sealed a segment");
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let cancel = Arc::new(AtomicBool::new(false));
         let (set, again) = (cancel.clone(), store.clone());
-        let progress = once(phase, move || {
+        let progress = on_first_phase(phase, move || {
             let refused = again.compact(&CompactOptions::default()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Conflict);
             set.store(true, Ordering::SeqCst);
@@ -579,9 +588,10 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
 }
 
 #[test]
-fn a_disk_that_is_too_full_is_refused_and_one_that_fills_loses_nothing() {
+fn compaction_on_full_disk_is_refused_or_loses_nothing() {
     let sim = SimIo::new(4);
-    let (store, _) = used(Path::new("s"), Options { segment_bytes_max: 32 << 10, ..on(&sim) });
+    let (store, _) =
+        store_after_use(Path::new("s"), Options { segment_bytes_max: 32 << 10, ..sim_options(&sim) });
     let before = answers(&store);
     let names = || sim.files().into_iter().filter(|file| file.to_string_lossy().contains("seg")).count();
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
@@ -598,7 +608,7 @@ fn a_disk_that_is_too_full_is_refused_and_one_that_fills_loses_nothing() {
     for (part, after) in [("seg", 0), ("seg", 1), ("seg", 3), ("tbl", 0), ("MANIFEST", 0), ("CURRENT", 0)] {
         sim.fail(FailRule::enospc(OpKind::Write).on(part).after(after));
         let refused = store.compact(&CompactOptions::default());
-        sim.heal();
+        sim.clear_faults();
         match refused {
             Err(refused) => assert_eq!(refused.kind(), ErrorKind::Unavailable, "{part} {after}: {refused}"),
             Ok(done) => panic!("{part} {after}: {done:?}"),
@@ -621,7 +631,7 @@ fn a_damaged_segment_is_named_and_nothing_is_dropped() {
     for flip in 0..12usize {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let (store, _) = used(&path, small());
+        let (store, _) = store_after_use(&path, small());
         store.close().unwrap();
         let files = segment_files(&path);
         let file = path.join("segments").join(&files[flip % (files.len() - 1)]);
@@ -647,20 +657,19 @@ fn a_damaged_segment_is_named_and_nothing_is_dropped() {
 
 /// Crashes at every disk operation from the start of a compaction to its end, writes beside it included.
 #[test]
-fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
-    let sim =
-        SimIo::new(seed(5, "compact::crash_in_compaction_leaves_store_before_or_after_it"));
-    let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..on(sim) };
+fn crash_in_compaction_leaves_store_before_or_after_it() {
+    let sim = SimIo::new(seed(5, "compact::crash_in_compaction_leaves_store_before_or_after_it"));
+    let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..sim_options(sim) };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = keyspaces(&space);
     for round in 0..3u64 {
         let run = space.begin_run(RunSpec::new("r").replace(true)).unwrap();
-        record(&run, &mut Talk::new(&format!("r{round}")), 4);
+        record(&run, &mut GrowingConversation::new(&format!("r{round}")), 4);
         run.end(Status::Ok).unwrap();
         for (index, keys) in keys.iter().enumerate() {
             for key in 0..6u8 {
-                keys.put(&[key], Rng(round * 10 + index as u64).bytes(300)).unwrap();
+                keys.put(&[key], SeededRng(round * 10 + index as u64).bytes(300)).unwrap();
             }
             keys.delete(&[5]).unwrap();
         }
@@ -712,10 +721,14 @@ fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
 /// Random operations, compactions, reopenings and lost tables give the answers of a map.
 #[test]
 fn random_use_with_compactions_agrees_with_a_model() {
-    let mut rng = Rng(seed(11, "compact::random_use_with_compactions_agrees_with_a_model"));
+    let mut rng = SeededRng(seed(11, "compact::random_use_with_compactions_agrees_with_a_model"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 24 << 10, index_memory_bytes: 32 << 10, ..quick() };
+    let options = || Options {
+        segment_bytes_max: 24 << 10,
+        index_memory_bytes: 32 << 10,
+        ..process_durability_options()
+    };
     let mut store = Store::open_with(&path, options()).unwrap();
     let mut model: BTreeMap<(usize, u8), Vec<Option<Vec<u8>>>> = BTreeMap::new();
     let mut runs: BTreeMap<String, (String, usize)> = BTreeMap::new();
@@ -738,7 +751,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
         let (name, topic, frames) =
             (format!("r{}", rng.below(3)), format!("t{}", rng.below(5)), 1 + rng.below(12));
         let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
-        record(&run, &mut Talk::new(&topic), frames);
+        record(&run, &mut GrowingConversation::new(&topic), frames);
         run.end(Status::Ok).unwrap();
         runs.insert(name.clone(), (topic.clone(), frames));
         if rng.below(3) == 0 {
@@ -779,7 +792,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
             );
         }
         for (name, (topic, frames)) in &runs {
-            let wanted: Vec<_> = Talk::new(topic).take(*frames).collect();
+            let wanted: Vec<_> = GrowingConversation::new(topic).take(*frames).collect();
             assert!(bodies(&space.run(name).unwrap()) == wanted, "step {step}: {name}");
         }
     }
@@ -792,7 +805,11 @@ fn random_use_with_compactions_agrees_with_a_model() {
 fn a_store_is_used_while_it_is_compacted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 64 << 10, index_memory_bytes: 64 << 10, ..quick() };
+    let options = || Options {
+        segment_bytes_max: 64 << 10,
+        index_memory_bytes: 64 << 10,
+        ..process_durability_options()
+    };
     let store = Store::open_with(&path, options()).unwrap();
     let space = store.namespace("default").unwrap();
     let done = AtomicBool::new(false);
@@ -804,12 +821,13 @@ fn a_store_is_used_while_it_is_compacted() {
                 for round in 0..25u64 {
                     let name = format!("w{writer}-{}", round % 3);
                     let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
-                    record(&run, &mut Talk::new(&format!("{writer}-{}", round % 4)), 15);
+                    record(&run, &mut GrowingConversation::new(&format!("{writer}-{}", round % 4)), 15);
                     run.end(Status::Ok).unwrap();
-                    let wanted: Vec<_> = Talk::new(&format!("{writer}-{}", round % 4)).take(15).collect();
+                    let wanted: Vec<_> =
+                        GrowingConversation::new(&format!("{writer}-{}", round % 4)).take(15).collect();
                     assert!(bodies(&space.run(&name).unwrap()) == wanted);
                     for key in 0..50u8 {
-                        keys.put(&[writer, key], Rng(round).bytes(200)).unwrap();
+                        keys.put(&[writer, key], SeededRng(round).bytes(200)).unwrap();
                     }
                 }
                 done.store(true, Ordering::SeqCst);
@@ -849,12 +867,12 @@ fn a_store_is_used_while_it_is_compacted() {
 fn a_store_that_is_closed_meanwhile_is_whole() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let before = answers(&store);
     drop(space);
     let (tell, told) = std::sync::mpsc::channel();
     let tell = std::sync::Mutex::new(tell);
-    let progress = once(CompactPhase::Writing, move || tell.lock().unwrap().send(()).unwrap());
+    let progress = on_first_phase(CompactPhase::Writing, move || tell.lock().unwrap().send(()).unwrap());
     let other = store.clone();
     let closing = std::thread::spawn(move || {
         told.recv().unwrap();

@@ -7,21 +7,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, Open};
+use annals::io::{Io, OpenMode};
 use annals::{Error, ErrorKind, History, Options, RunSpec, ScanRange, Status, Store};
 
-use crate::support::{Rng, Talk, on, record, recorded, seed};
+use crate::support::{GrowingConversation, SeededRng, record, recorded, seed, sim_options};
 
 pub(crate) fn options(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 3 << 10, ..on(sim) }
+    Options { segment_bytes_max: 3 << 10, ..sim_options(sim) }
 }
 
 /// Everything that a reader can return, by name.
-pub(crate) type Content = BTreeMap<String, Vec<u8>>;
+pub(crate) type ReadableContent = BTreeMap<String, Vec<u8>>;
 
 /// Reads everything. Unreadable things are left out, and their errors are returned.
-pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
-    let (mut content, mut errors) = (Content::new(), Vec::new());
+pub(crate) fn read_all(store: &Store) -> (ReadableContent, Vec<Error>) {
+    let (mut content, mut errors) = (ReadableContent::new(), Vec::new());
     let mut note = |name: String, found: annals::Result<Vec<u8>>| match found {
         Ok(bytes) => drop(content.insert(name, bytes)),
         Err(error) => errors.push(error),
@@ -82,22 +82,23 @@ pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
 }
 
 /// A small store in several segments, closed cleanly.
-pub(crate) fn small_store() -> (SimIo, Content) {
+pub(crate) fn small_store() -> (SimIo, ReadableContent) {
     let sim = SimIo::new(5);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
-    let run = space.begin_run(RunSpec::new("one").metadata(Rng(1).text(300)).tag("a", "b")).unwrap();
-    record(&run, &mut Talk::new("one"), 4);
-    run.snapshot(Rng(2).text(500), &[("e", &[1.0, 2.0])]).unwrap();
+    let run = space.begin_run(RunSpec::new("one").metadata(SeededRng(1).text(300)).tag("a", "b")).unwrap();
+    record(&run, &mut GrowingConversation::new("one"), 4);
+    run.snapshot(SeededRng(2).text(500), &[("e", &[1.0, 2.0])]).unwrap();
     run.end(Status::Ok).unwrap();
     let keys = space.keyspace("k", History::All).unwrap();
     for i in 0..6u64 {
-        keys.put(format!("key{}", i % 4).as_bytes(), Rng(i).bytes(30 + 900 * (i as usize % 2))).unwrap();
+        keys.put(format!("key{}", i % 4).as_bytes(), SeededRng(i).bytes(30 + 900 * (i as usize % 2)))
+            .unwrap();
     }
-    keys.put(b"long", Rng(3).text(5000)).unwrap();
+    keys.put(b"long", SeededRng(3).text(5000)).unwrap();
     keys.delete(b"key1").unwrap();
     let fork = space.fork("one", 3, true, RunSpec::new("two")).unwrap();
-    record(&fork, &mut Talk::new("two"), 2);
+    record(&fork, &mut GrowingConversation::new("two"), 2);
     fork.end(Status::Failed).unwrap();
     store.close().unwrap();
     let (content, errors) = read_all(&Store::open_read_only_with("s", options(&sim)).unwrap());
@@ -115,13 +116,13 @@ pub(crate) fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
     let sim = SimIo::new(6);
     for (path, bytes) in files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
     sim
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum DamageOutcome {
     /// The store does not open and gives a reason.
     Refused,
     /// The store opens, damage is reported, and no wrong bytes are returned.
@@ -130,34 +131,34 @@ enum Outcome {
     Right,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for DamageOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
-pub(crate) fn typed(error: &Error) {
+pub(crate) fn assert_typed_error(error: &Error) {
     assert!(!matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked), "{error:?}");
     assert!(!error.to_string().is_empty());
 }
 
-fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
+fn outcome(opened: annals::Result<Store>, wanted: &ReadableContent) -> DamageOutcome {
     let store = match opened {
         Ok(store) => store,
         Err(error) => {
-            typed(&error);
-            return Outcome::Refused;
+            assert_typed_error(&error);
+            return DamageOutcome::Refused;
         }
     };
     let (content, errors) = read_all(&store);
-    errors.iter().for_each(typed);
+    errors.iter().for_each(assert_typed_error);
     for (name, bytes) in &content {
         assert!(wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let reported = match store.verify() {
         Ok(report) => !report.damaged.is_empty(),
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             true
         }
     };
@@ -169,7 +170,7 @@ fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
         wanted.len()
     );
     assert!(reported || errors.is_empty(), "reading fails and verify finds nothing: {errors:?}");
-    if reported { Outcome::Reported } else { Outcome::Right }
+    if reported { DamageOutcome::Reported } else { DamageOutcome::Right }
 }
 
 /// The kind of a file, for the counts.
@@ -182,12 +183,12 @@ fn kind(path: &Path) -> String {
 }
 
 /// Applies each change of `ways` to each file, opens the store, and counts the outcomes.
-fn hurt(
+fn count_outcomes(
     what: &str,
     ways: impl Fn(&[u8]) -> Vec<(String, Vec<u8>)>,
     write: bool,
     skip_same: bool,
-) -> BTreeMap<(String, Outcome), usize> {
+) -> BTreeMap<(String, DamageOutcome), usize> {
     let (sim, wanted) = small_store();
     let files = files(&sim);
     let mut counts = BTreeMap::new();
@@ -220,7 +221,7 @@ fn hurt(
 
 fn flips(seed: u64, step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
     move |bytes| {
-        let mut rng = Rng(seed ^ bytes.len() as u64);
+        let mut rng = SeededRng(seed ^ bytes.len() as u64);
         let first = rng.below(step);
         (first..bytes.len())
             .step_by(step)
@@ -243,48 +244,51 @@ fn cuts(step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// After a clean close, a flip in the log is damage and must be reported.
-fn no_segment_passes_as_right(counts: &BTreeMap<(String, Outcome), usize>) {
-    assert_eq!(counts.get(&("seg".to_owned(), Outcome::Right)), None);
+fn no_segment_passes_as_right(counts: &BTreeMap<(String, DamageOutcome), usize>) {
+    assert_eq!(counts.get(&("seg".to_owned(), DamageOutcome::Right)), None);
     assert!(counts.keys().any(|(kind, _)| kind == "seg") && counts.keys().any(|(kind, _)| kind == "tbl"));
 }
 
 #[test]
 fn a_flipped_bit_is_refused_or_reported_when_reading() {
     let seed = seed(21, "damage::a_flipped_bit_is_refused_or_reported_when_reading");
-    no_segment_passes_as_right(&hurt("one bit flipped", flips(seed, 3), false, true));
+    no_segment_passes_as_right(&count_outcomes("one bit flipped", flips(seed, 3), false, true));
 }
 
 #[test]
 fn a_flipped_bit_is_refused_or_reported_when_writing() {
     let seed = seed(22, "damage::a_flipped_bit_is_refused_or_reported_when_writing");
-    hurt("one bit flipped", flips(seed, 11), true, true);
+    count_outcomes("one bit flipped", flips(seed, 11), true, true);
 }
 
 #[test]
 fn a_truncated_file_is_refused_or_reported() {
-    no_segment_passes_as_right(&hurt("cut short", cuts(29), false, true));
+    no_segment_passes_as_right(&count_outcomes("cut short", cuts(29), false, true));
     // A writer must neither cut acknowledged batches nor fill them with zeros.
-    let counts = hurt("cut short", cuts(83), true, true);
-    assert!(counts.keys().all(|(kind, outcome)| kind != "seg" || *outcome == Outcome::Refused), "{counts:?}");
+    let counts = count_outcomes("cut short", cuts(83), true, true);
+    assert!(
+        counts.keys().all(|(kind, outcome)| kind != "seg" || *outcome == DamageOutcome::Refused),
+        "{counts:?}"
+    );
 }
 
 #[test]
 fn garbage_in_place_of_a_file_is_refused_or_reported() {
     let garbage = |bytes: &[u8]| {
         let mut longer = bytes.to_vec();
-        longer.extend_from_slice(&Rng(4).bytes(700));
+        longer.extend_from_slice(&SeededRng(4).bytes(700));
         let mut swapped = bytes.to_vec();
         swapped.reverse();
         vec![
-            ("noise".to_owned(), Rng(5).bytes(bytes.len())),
+            ("noise".to_owned(), SeededRng(5).bytes(bytes.len())),
             ("zeros".to_owned(), vec![0; bytes.len()]),
             ("ones".to_owned(), vec![0xff; bytes.len().max(4096)]),
             ("noise at its end".to_owned(), longer),
             ("its bytes reversed".to_owned(), swapped),
         ]
     };
-    hurt("garbage", garbage, false, true);
-    hurt("garbage", garbage, true, true);
+    count_outcomes("garbage", garbage, false, true);
+    count_outcomes("garbage", garbage, true, true);
 }
 
 #[test]
@@ -318,7 +322,7 @@ fn missing_and_foreign_files_are_named() {
         files.clone().into_iter().filter(|(path, _)| kind(path) != "tbl").collect();
     let sim = disk_of(&no_tables);
     sim.create_dir_all(Path::new("s/tables")).unwrap();
-    assert_eq!(outcome(Store::open_read_only_with("s", options(&sim)), &wanted), Outcome::Right);
+    assert_eq!(outcome(Store::open_read_only_with("s", options(&sim)), &wanted), DamageOutcome::Right);
     // Replaces files by those of another store.
     let other = SimIo::new(99);
     let store = Store::open_with("s", options(&other)).unwrap();
@@ -331,7 +335,7 @@ fn missing_and_foreign_files_are_named() {
         let mut files = files.clone();
         files.insert(ours.clone(), theirs);
         let done = outcome(Store::open_read_only_with("s", options(&disk_of(&files))), &wanted);
-        let expected = if kind(ours) == "tbl" { Outcome::Right } else { Outcome::Refused };
+        let expected = if kind(ours) == "tbl" { DamageOutcome::Right } else { DamageOutcome::Refused };
         assert_eq!(done, expected, "{}", ours.display());
     }
 }
@@ -363,7 +367,7 @@ fn a_newer_format_is_refused_as_such() {
 }
 
 #[test]
-fn what_is_no_store_is_refused_and_left_alone() {
+fn foreign_directory_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let kind = |opened: annals::Result<Store>| opened.map(drop).unwrap_err().kind();
@@ -423,7 +427,7 @@ fn a_directory_without_permission_is_unavailable() {
 
 /// A new store over segments without `CURRENT` would hide their data.
 #[test]
-fn no_store_is_made_where_segments_are_left() {
+fn store_is_not_created_over_leftover_segments() {
     let (sim, _) = small_store();
     let files = files(&sim);
     let first = files.keys().find(|path| path.to_string_lossy().contains("00000001.seg")).unwrap();

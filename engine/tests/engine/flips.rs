@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use annals::io::sim::{Crash, SimIo};
 use annals::{Error, ErrorKind, History, RunSpec, Status, Store};
 
-use crate::damage::{Content, disk_of, files, options, read_all, small_store, typed};
-use crate::support::{Rng, Talk, batches, recompute, record, seed};
+use crate::damage::{ReadableContent, assert_typed_error, disk_of, files, options, read_all, small_store};
+use crate::support::{GrowingConversation, SeededRng, batches, record, reseal_batch, seed};
 
 /// The change in words, and the changed file.
-type Hurt = (String, Vec<u8>);
+type DamagedFile = (String, Vec<u8>);
 
-fn full() -> bool {
+fn is_exhaustive() -> bool {
     std::env::var("ANNALS_FLIPS").is_ok_and(|value| value == "all")
 }
 
@@ -29,16 +29,17 @@ fn full() -> bool {
 const LAST: &str = "last";
 
 /// A store whose process stopped after its last commit; the active segment is zeroed ahead.
-fn stopped_store() -> (SimIo, Content) {
+fn stopped_store() -> (SimIo, ReadableContent) {
     let sim = SimIo::new(7);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
-    let run = space.begin_run(RunSpec::new("one").metadata(Rng(1).text(100))).unwrap();
-    record(&run, &mut Talk::new("one"), 4);
+    let run = space.begin_run(RunSpec::new("one").metadata(SeededRng(1).text(100))).unwrap();
+    record(&run, &mut GrowingConversation::new("one"), 4);
     run.end(Status::Ok).unwrap();
     let keys = space.keyspace("k", History::All).unwrap();
     for i in 0..5u64 {
-        keys.put(format!("key{}", i % 4).as_bytes(), Rng(i).bytes(30 + 300 * (i as usize % 2))).unwrap();
+        keys.put(format!("key{}", i % 4).as_bytes(), SeededRng(i).bytes(30 + 300 * (i as usize % 2)))
+            .unwrap();
     }
     keys.put(LAST.as_bytes(), "of all").unwrap();
     let sim = sim.crash(Crash::Everything);
@@ -63,7 +64,7 @@ fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
 }
 
 /// The check that reported an error.
-fn check(error: &str) -> &'static str {
+fn failed_check(error: &str) -> &'static str {
     const CHECKS: [(&str, &str); 23] = [
         ("it does not name a manifest", "crc of CURRENT"),
         ("which cannot be opened", "crc of CURRENT"),
@@ -101,7 +102,7 @@ fn check(error: &str) -> &'static str {
 
 /// The outcome of opening one damaged store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum FlipOutcome {
     Caught(&'static str),
     /// A damaged table was rebuilt from the log.
     Healed,
@@ -111,25 +112,25 @@ enum Outcome {
 }
 
 /// The undamaged content of a store, and what a change may remove.
-struct Case<'a> {
-    wanted: &'a Content,
+struct FlipCase<'a> {
+    wanted: &'a ReadableContent,
     kind: &'static str,
     /// Set if the change hits the last batch of an unclosed log or bytes after it, or cuts that log.
     apart: Option<&'static str>,
     /// The least content that must remain: the log up to its last whole batch.
-    left: Option<&'a Content>,
+    left: Option<&'a ReadableContent>,
 }
 
-fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
+fn outcome(opened: annals::Result<Store>, case: &FlipCase<'_>) -> FlipOutcome {
     let store = match opened {
         Ok(store) => store,
         Err(error) => {
-            typed(&error);
-            return Outcome::Caught(check(&error.to_string()));
+            assert_typed_error(&error);
+            return FlipOutcome::Caught(failed_check(&error.to_string()));
         }
     };
     let (content, errors) = read_all(&store);
-    errors.iter().for_each(typed);
+    errors.iter().for_each(assert_typed_error);
     let is_left = case.left.is_some_and(|left| *left == content);
     // Content written after the cut is legitimately missing.
     let errors: Vec<Error> =
@@ -141,20 +142,20 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
         Ok(report) => {
             if report.damaged.is_empty() && errors.is_empty() && !report.rebuilt.is_empty() {
                 assert_eq!(content.len(), case.wanted.len());
-                return Outcome::Healed;
+                return FlipOutcome::Healed;
             }
             report.damaged.first().map(|problem| problem.what.clone())
         }
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             Some(error.to_string())
         }
     };
     if let Some(what) = said.or_else(|| errors.first().map(Error::to_string)) {
-        return Outcome::Caught(check(&what));
+        return FlipOutcome::Caught(failed_check(&what));
     }
     if content == *case.wanted {
-        return Outcome::Harmless(match case.kind {
+        return FlipOutcome::Harmless(match case.kind {
             "LOCK" => "holds a pid for people; the lock is not in the bytes",
             "MANIFEST" => "the last edit: the one before leads to the same log",
             "active segment, stopped" => "room written ahead: cut like a tear",
@@ -162,7 +163,7 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
         });
     }
     match case.apart {
-        Some(why) if is_left => Outcome::Apart(why),
+        Some(why) if is_left => FlipOutcome::Apart(why),
         _ => panic!(
             "{} of {} things are gone without a report",
             case.wanted.len() - content.len(),
@@ -172,7 +173,7 @@ fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
 }
 
 /// Flips one bit of each `step`th byte, and all eight bits of some bytes.
-fn flips(bytes: &[u8], rng: &mut Rng, step: usize) -> Vec<(usize, u8)> {
+fn flips(bytes: &[u8], rng: &mut SeededRng, step: usize) -> Vec<(usize, u8)> {
     let mut flips = Vec::new();
     let step = step.min(bytes.len());
     for at in (rng.below(step)..bytes.len()).step_by(step) {
@@ -183,7 +184,11 @@ fn flips(bytes: &[u8], rng: &mut Rng, step: usize) -> Vec<(usize, u8)> {
     flips
 }
 
-fn hurts(bytes: &[u8], rng: &mut Rng, steps: (usize, usize)) -> Vec<(bool, usize, Hurt)> {
+fn damaged_files(
+    bytes: &[u8],
+    rng: &mut SeededRng,
+    steps: (usize, usize),
+) -> Vec<(bool, usize, DamagedFile)> {
     let mut all = Vec::new();
     for (at, bit) in flips(bytes, rng, steps.0) {
         let mut hurt = bytes.to_vec();
@@ -197,21 +202,25 @@ fn hurts(bytes: &[u8], rng: &mut Rng, steps: (usize, usize)) -> Vec<(bool, usize
 }
 
 /// Number of outcomes by file kind and kind of change.
-type Counts = BTreeMap<(&'static str, &'static str, Outcome), usize>;
+type FlipCounts = BTreeMap<(&'static str, &'static str, FlipOutcome), usize>;
 
-fn run(stopped: bool, seed: u64, counts: &mut Counts) {
+fn run(stopped: bool, seed: u64, counts: &mut FlipCounts) {
     let (sim, wanted) = if stopped { stopped_store() } else { small_store() };
     let whole = files(&sim);
-    let steps = if full() { (1, 1) } else { (23, 53) };
-    let mut rng = Rng(seed);
+    let steps = if is_exhaustive() { (1, 1) } else { (23, 53) };
+    let mut rng = SeededRng(seed);
     for (path, bytes) in &whole {
         let kind = kind(path, &sim, stopped);
         if stopped && kind != "active segment, stopped" && kind != "MANIFEST" {
             continue;
         }
-        let lefts = if kind == "active segment, stopped" { lefts(&whole, path) } else { BTreeMap::new() };
+        let lefts = if kind == "active segment, stopped" {
+            content_by_log_end(&whole, path)
+        } else {
+            BTreeMap::new()
+        };
         let last = batches(bytes).last().map_or(bytes.len(), |(at, _)| *at);
-        for (is_cut, at, (how, hurt)) in hurts(bytes, &mut rng, steps) {
+        for (is_cut, at, (how, hurt)) in damaged_files(bytes, &mut rng, steps) {
             let apart = match kind {
                 "active segment, stopped" if is_cut => Some("a log cut after an unclean stop ends there"),
                 "active segment, stopped" if at >= last => Some("the last batch after an unclean stop"),
@@ -219,7 +228,7 @@ fn run(stopped: bool, seed: u64, counts: &mut Counts) {
             };
             for write in [false, true] {
                 let left = lefts.range((write, 0)..=(write, at)).next_back().map(|(_, left)| left);
-                let case = Case { wanted: &wanted, kind, apart, left };
+                let case = FlipCase { wanted: &wanted, kind, apart, left };
                 let done = attempt(&sim, &whole, (path, bytes, &hurt), write, &case, &how);
                 let what = if is_cut { "cuts" } else { "flips" };
                 *counts.entry((kind, what, done)).or_default() += 1;
@@ -229,7 +238,10 @@ fn run(stopped: bool, seed: u64, counts: &mut Counts) {
 }
 
 /// The content of a log that ends with each whole batch, for reading and writing, by end position.
-fn lefts(whole: &BTreeMap<PathBuf, Vec<u8>>, path: &Path) -> BTreeMap<(bool, usize), Content> {
+fn content_by_log_end(
+    whole: &BTreeMap<PathBuf, Vec<u8>>,
+    path: &Path,
+) -> BTreeMap<(bool, usize), ReadableContent> {
     let bytes = &whole[path];
     let mut lefts = BTreeMap::new();
     for end in batches(bytes).into_iter().flat_map(|(at, len)| [at, at + len]) {
@@ -254,9 +266,9 @@ fn attempt(
     whole: &BTreeMap<PathBuf, Vec<u8>>,
     file: (&PathBuf, &Vec<u8>, &Vec<u8>),
     write: bool,
-    case: &Case<'_>,
+    case: &FlipCase<'_>,
     how: &str,
-) -> Outcome {
+) -> FlipOutcome {
     let (path, bytes, hurt) = file;
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if write {
@@ -275,15 +287,15 @@ fn attempt(
     }
 }
 
-fn print(counts: &Counts) {
+fn print(counts: &FlipCounts) {
     println!("| file | change | caught by, or why it is harmless | times |\n|---|---|---|---|");
     let mut tried = 0;
     for ((kind, what, outcome), count) in counts {
         let outcome = match outcome {
-            Outcome::Caught(check) => format!("caught: {check}"),
-            Outcome::Healed => "made again from the log".to_owned(),
-            Outcome::Harmless(why) => format!("harmless: {why}"),
-            Outcome::Apart(why) => format!("counted apart: {why}"),
+            FlipOutcome::Caught(check) => format!("caught: {check}"),
+            FlipOutcome::Healed => "made again from the log".to_owned(),
+            FlipOutcome::Harmless(why) => format!("harmless: {why}"),
+            FlipOutcome::Apart(why) => format!("counted apart: {why}"),
         };
         println!("| {kind} | {what} | {outcome} | {count} |");
         tried += count;
@@ -292,9 +304,9 @@ fn print(counts: &Counts) {
 }
 
 #[test]
-fn every_byte_and_every_length_of_a_store_matters() {
+fn every_flip_and_cut_is_detected_or_harmless() {
     let seed = seed(71, "flips::every_flip_and_cut_is_detected_or_harmless");
-    let mut counts = Counts::new();
+    let mut counts = FlipCounts::new();
     run(false, seed, &mut counts);
     run(true, seed, &mut counts);
     print(&counts);
@@ -309,18 +321,19 @@ fn every_byte_and_every_length_of_a_store_matters() {
     ] {
         assert!(counts.keys().any(|(of, ..)| *of == kind), "nothing of a {kind} was tried");
     }
-    let unclear = counts.keys().find(|(.., outcome)| *outcome == Outcome::Caught("another check"));
+    let unclear = counts.keys().find(|(.., outcome)| *outcome == FlipOutcome::Caught("another check"));
     assert!(unclear.is_none(), "{unclear:?}: name the check");
-    let healed = |(kind, _, outcome): &(&str, &str, Outcome)| *kind != "table" || *outcome == Outcome::Healed;
+    let healed =
+        |(kind, _, outcome): &(&str, &str, FlipOutcome)| *kind != "table" || *outcome == FlipOutcome::Healed;
     assert!(counts.keys().all(healed), "a table was not rebuilt");
 }
 
 #[test]
-fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
+fn a_change_with_valid_checksums_is_caught_by_digests() {
     let seed = seed(72, "flips::a_change_with_valid_checksums_is_caught_by_digests");
     let (sim, wanted) = small_store();
-    let mut rng = Rng(seed);
-    let step = if full() { 1 } else { 19 };
+    let mut rng = SeededRng(seed);
+    let step = if is_exhaustive() { 1 } else { 19 };
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let whole = files(&sim);
     for (path, bytes) in whole.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "seg")) {
@@ -329,8 +342,8 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
                 let mut hurt = bytes.clone();
                 hurt[byte] ^= 1 << rng.below(8);
                 // Checksums cannot be recomputed if a record length no longer fits.
-                if word(&hurt, at + 4) != word(bytes, at + 4)
-                    || !recompute(&mut hurt, at, len)
+                if u32_at(&hurt, at + 4) != u32_at(bytes, at + 4)
+                    || !reseal_batch(&mut hurt, at, len)
                     || hurt == *bytes
                 {
                     continue;
@@ -354,18 +367,18 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
 }
 
 /// The check that reading meets, and the check that `verify` meets.
-fn caught(sim: &SimIo, wanted: &Content) -> (&'static str, Option<&'static str>) {
+fn caught(sim: &SimIo, wanted: &ReadableContent) -> (&'static str, Option<&'static str>) {
     let store = match Store::open_read_only_with("s", options(sim)) {
         Ok(store) => store,
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             return ("does not open", Some("parsing"));
         }
     };
     let (content, errors) = read_all(&store);
-    errors.iter().for_each(typed);
+    errors.iter().for_each(assert_typed_error);
     let altered = content.iter().any(|(name, bytes)| wanted.get(name) != Some(bytes));
-    let reading = match errors.first().map(|error| check(&error.to_string())) {
+    let reading = match errors.first().map(|error| failed_check(&error.to_string())) {
         Some("another check") => "parsing, or the run's chain",
         Some(check) => check,
         // Inline bytes have no blob id: only the chain of batches covers them.
@@ -375,20 +388,20 @@ fn caught(sim: &SimIo, wanted: &Content) -> (&'static str, Option<&'static str>)
     let report = match store.verify() {
         Ok(report) => report,
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             return (reading, Some("parsing"));
         }
     };
     (
         reading,
-        report.damaged.first().map(|problem| match check(&problem.what) {
+        report.damaged.first().map(|problem| match failed_check(&problem.what) {
             "another check" => "parsing",
             check => check,
         }),
     )
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
@@ -429,7 +442,7 @@ fn child_opens_hostile_stores() {
     open(true);
     let before = peak_kb();
     let mut tried = 0;
-    let mut rng = Rng(9);
+    let mut rng = SeededRng(9);
     for folder in ["segments", "tables", "."] {
         for entry in std::fs::read_dir(path.join(folder)).unwrap() {
             let file = entry.unwrap().path();
@@ -439,7 +452,7 @@ fn child_opens_hostile_stores() {
             let bytes = std::fs::read(&file).unwrap();
             let is_segment = folder == "segments";
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
-            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 1 } else { 11 }) {
+            for at in (0..bytes.len().saturating_sub(8)).step_by(if is_exhaustive() { 1 } else { 11 }) {
                 let mut hurt = bytes.clone();
                 // Writes a huge value over each possible length, as a fixed integer and as a varint.
                 match rng.below(3) {
@@ -451,7 +464,7 @@ fn child_opens_hostile_stores() {
                 if let Some((start, len)) =
                     starts.iter().find(|(start, len)| (*start..start + len).contains(&at))
                 {
-                    recompute(&mut hurt, *start, *len);
+                    reseal_batch(&mut hurt, *start, *len);
                 }
                 std::fs::write(&file, &hurt).unwrap();
                 // A repair waits for the disk.

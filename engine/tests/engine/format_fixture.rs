@@ -21,7 +21,7 @@ use annals::{
 use sha2::{Digest, Sha256};
 
 /// A fixture and what it holds.
-struct Kept {
+struct FormatFixture {
     folder: &'static str,
     sums: &'static str,
     /// At least this many batches and frames are verified.
@@ -30,9 +30,19 @@ struct Kept {
     run: &'static str,
 }
 
-const KEPT: [Kept; 2] = [
-    Kept { folder: "v1", sums: include_str!("../data/format/v1.sums"), over: (30, 20), run: "loan-42" },
-    Kept { folder: "v2", sums: include_str!("../data/format/v2.sums"), over: (20, 4), run: "loan-42 again" },
+const KEPT: [FormatFixture; 2] = [
+    FormatFixture {
+        folder: "v1",
+        sums: include_str!("../data/format/v1.sums"),
+        over: (30, 20),
+        run: "loan-42",
+    },
+    FormatFixture {
+        folder: "v2",
+        sums: include_str!("../data/format/v2.sums"),
+        over: (20, 4),
+        run: "loan-42 again",
+    },
 ];
 
 fn fixture(version: &str) -> PathBuf {
@@ -197,7 +207,7 @@ fn copy(version: &str) -> tempfile::TempDir {
     dir
 }
 
-fn check(store: &Store, kept: &Kept) {
+fn check(store: &Store, kept: &FormatFixture) {
     let report = store.verify().unwrap();
     assert_eq!(report.damaged, []);
     assert!(report.batches > kept.over.0 && report.frames > kept.over.1, "{report:?}");

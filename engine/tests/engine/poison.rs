@@ -9,11 +9,11 @@
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{Error, ErrorKind, History, Options, Store};
 
-use crate::support::{Rng, assert_whole, on, seed};
+use crate::support::{SeededRng, assert_whole, seed, sim_options};
 
 /// Small segments and little memory, so that segments, tables and manifests are synced during the workload.
 fn options(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 6 << 10, index_memory_bytes: 2 << 10, ..on(sim) }
+    Options { segment_bytes_max: 6 << 10, index_memory_bytes: 2 << 10, ..sim_options(sim) }
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -21,14 +21,14 @@ fn key(number: usize) -> Vec<u8> {
 }
 
 fn value(number: usize) -> Vec<u8> {
-    Rng(number as u64).bytes(40 + number % 7 * 60)
+    SeededRng(number as u64).bytes(40 + number % 7 * 60)
 }
 
 const COMMITS: usize = 90;
 
 /// The outcome of a workload.
 #[derive(Debug, Default)]
-struct Done {
+struct SyncFailureOutcome {
     issued: usize,
     acknowledged: usize,
     /// The first failure.
@@ -39,11 +39,11 @@ struct Done {
 }
 
 /// Commits keys one after the other, some in one batch, and continues after failures like a stubborn caller.
-fn work(sim: &SimIo) -> Done {
-    let mut done = Done::default();
+fn run_workload(sim: &SimIo) -> SyncFailureOutcome {
+    let mut done = SyncFailureOutcome::default();
     let store = match Store::open_with("s", options(sim)) {
         Ok(store) => store,
-        Err(error) => return Done { failed: Some(error), never_open: true, ..done },
+        Err(error) => return SyncFailureOutcome { failed: Some(error), never_open: true, ..done },
     };
     let opened = store.namespace("default").and_then(|space| Ok((space.keyspace("k", History::All)?, space)));
     let (keys, space) = match opened {
@@ -128,7 +128,7 @@ fn kind_of(error: &Error) -> &'static str {
 fn no_commit_succeeds_after_a_sync_failed() {
     let seed = seed(61, "poison::no_commit_succeeds_after_a_sync_failed");
     let whole = SimIo::new(seed);
-    let done = work(&whole);
+    let done = run_workload(&whole);
     assert!(done.failed.is_none() && done.acknowledged == done.issued && !done.close_failed, "{done:?}");
     assert!(done.issued >= COMMITS);
     let syncs = |kind| whole.history().ops().iter().filter(|op| op.kind() == kind).count();
@@ -140,8 +140,8 @@ fn no_commit_succeeds_after_a_sync_failed() {
                 let sim = SimIo::new(seed);
                 let rule = FailRule::eio(kind).after(nth);
                 sim.fail(if forever { rule.forever() } else { rule });
-                let done = work(&sim);
-                sim.heal();
+                let done = run_workload(&sim);
+                sim.clear_faults();
                 failures += 1;
                 let what = done.failed.as_ref().map_or("none: a table, written again", kind_of);
                 *counts.entry((format!("{kind:?}"), what)).or_insert(0) += 1;
@@ -177,7 +177,7 @@ fn no_commit_succeeds_after_a_sync_failed() {
 }
 
 #[test]
-fn a_table_that_does_not_sync_is_written_again_under_another_name() {
+fn table_with_failed_sync_is_rewritten_under_new_name() {
     let sim = SimIo::new(5);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();

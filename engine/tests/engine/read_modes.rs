@@ -10,7 +10,7 @@ use annals::{
     Component, ErrorKind, Frame, History, Namespace, Options, ReadMode, RunSpec, ScanRange, Status, Store,
 };
 
-use crate::support::{Rng, assert_whole, frames};
+use crate::support::{SeededRng, assert_whole, frames};
 
 const CHILD: &str = "read_modes::child_whose_files_are_cut";
 const CHILD_STORE: &str = "ANNALS_READ_MODES_STORE";
@@ -29,11 +29,11 @@ fn options(read_mode: ReadMode) -> Options {
 }
 
 fn input(seq: u32) -> Vec<u8> {
-    Rng(u64::from(seq)).bytes(20_000)
+    SeededRng(u64::from(seq)).bytes(20_000)
 }
 
 fn key(n: u64) -> Vec<u8> {
-    Rng(n).bytes(30)
+    SeededRng(n).bytes(30)
 }
 
 /// Several sealed segments, and tables with many blocks.
@@ -71,7 +71,7 @@ fn observe(store: &Store, space: &Namespace) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn both_modes_give_the_same_and_a_writer_in_either_goes_on_where_the_other_stopped() {
+fn both_read_modes_agree_and_writers_continue_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     fill(&path);
@@ -160,7 +160,7 @@ fn cut_under_a_reader(mode: &str, folder: &str) -> Result<(u32, u32), i32> {
 /// docs/guarantees.md documents this case: with maps the process ends, with positional reads there is an
 /// error.
 #[test]
-fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() {
+fn truncated_file_is_sigbus_when_mapped_and_error_by_read() {
     let all = FRAMES + 4000;
     assert_eq!(cut_under_a_reader("mapped", "segments"), Err(SIGBUS));
     assert_eq!(cut_under_a_reader("mapped", "tables"), Err(SIGBUS));
@@ -171,7 +171,7 @@ fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() 
 }
 
 #[test]
-fn by_position_a_disk_that_fails_is_an_error_and_no_more() {
+fn failing_disk_is_an_error_in_positional_mode() {
     let sim = SimIo::new(1);
     let options = || Options { io: Arc::new(sim.clone()), ..options(ReadMode::Positional) };
     let store = Store::open_with("s", options()).unwrap();
@@ -189,7 +189,7 @@ fn by_position_a_disk_that_fails_is_an_error_and_no_more() {
         sim.fail(FailRule::eio(OpKind::Read).on("segments").forever());
         let error = reader.frame(seq).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        sim.heal();
+        sim.clear_faults();
         assert!(reader.frame(seq).unwrap().input == input(seq));
     }
 }

@@ -4,10 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::{Component, ErrorKind, Frame, History, Keyspace, Options, RunSpec, ScanRange, Status, Store};
 
-use crate::support::{Rng, Talk, assert_whole, bodies, fresh, quick, record, recorded, seed};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, fresh, process_durability_options, record,
+    recorded, seed,
+};
 
 #[test]
-fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
+fn reader_sees_opened_state_until_refresh() {
     let (dir, store, space) = fresh();
     let path = dir.path().join("s");
     let keys = space.keyspace("k", History::All).unwrap();
@@ -59,7 +62,7 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
 /// The writer's tables keep only the newest value and have passed the reader's position; the reader's view
 /// must not change.
 #[test]
-fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
+fn reader_view_survives_refresh_past_new_tables() {
     let (dir, store, space) = fresh();
     let path = dir.path().join("s");
     space.keyspace("k", History::Latest).unwrap().put(b"a", "1").unwrap();
@@ -69,7 +72,7 @@ fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
     let keys = theirs.find_keyspace("k").unwrap().unwrap();
     let view = theirs.view();
     let put = |value: &str| {
-        let options = Options { index_memory_bytes: 64 << 10, ..quick() };
+        let options = Options { index_memory_bytes: 64 << 10, ..process_durability_options() };
         let store = Store::open_with(&path, options).unwrap();
         let space = store.namespace("default").unwrap();
         let keys = space.keyspace("k", History::Latest).unwrap();
@@ -92,10 +95,10 @@ fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
 }
 
 #[test]
-fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go() {
+fn readers_open_refresh_and_verify_beside_changing_writers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 32 << 10, ..quick() };
+    let options = || Options { segment_bytes_max: 32 << 10, ..process_durability_options() };
     Store::open_with(&path, options()).unwrap().namespace("default").unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -118,7 +121,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
                         if let Ok(reader) = space.last_run() {
                             let name = reader.info().name.clone();
                             let wanted: Vec<_> =
-                                Talk::new(&name).take(reader.info().frames as usize).collect();
+                                GrowingConversation::new(&name).take(reader.info().frames as usize).collect();
                             assert!(bodies(&reader) == wanted, "{name}");
                         }
                     }
@@ -131,7 +134,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
             let space = store.namespace("default").unwrap();
             for run in 0..6 {
                 let (run, _) = recorded(&space, &format!("{round}-{run}"), 30);
-                run.snapshot(Rng(round).bytes(8000), &[]).unwrap();
+                run.snapshot(SeededRng(round).bytes(8000), &[]).unwrap();
                 run.end(Status::Ok).unwrap();
             }
             if round % 2 == 0 {
@@ -205,7 +208,11 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
     let seed = seed(5, "readers::readers_see_every_key_while_tables_are_written_and_merged");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let little = || Options { index_memory_bytes: 16 << 10, segment_bytes_max: 64 << 10, ..quick() };
+    let little = || Options {
+        index_memory_bytes: 16 << 10,
+        segment_bytes_max: 64 << 10,
+        ..process_durability_options()
+    };
     let store = Store::open_with(&path, little()).unwrap();
     let space = store.namespace("default").unwrap();
     let latest = space.keyspace("latest", History::Latest).unwrap();
@@ -218,7 +225,7 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
             .map(|reader| {
                 let (done, path, store) = (&done, &path, &store);
                 scope.spawn(move || {
-                    let mut rng = Rng(seed ^ reader);
+                    let mut rng = SeededRng(seed ^ reader);
                     // This thread reads beside the writer, through files only.
                     let other = (reader == 2).then(|| Store::open_read_only_with(path, little()).unwrap());
                     let store = other.as_ref().unwrap_or(store);

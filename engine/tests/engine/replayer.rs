@@ -71,7 +71,7 @@ fn line(receipt: &Receipt) -> String {
 }
 
 #[test]
-fn an_agent_that_draws_is_replayed_exactly_twenty_times_without_a_call() {
+fn agent_with_draws_replays_exactly_twenty_times() {
     let (_dir, _store, space) = fresh();
     let said = recorded(&space, "r");
     let made = AtomicUsize::new(0);
@@ -90,7 +90,7 @@ fn an_agent_that_draws_is_replayed_exactly_twenty_times_without_a_call() {
 }
 
 #[test]
-fn the_negative_control_diverges_at_the_first_step_and_names_the_fields() {
+fn changed_agent_diverges_at_first_step_naming_fields() {
     let (_dir, _store, space) = fresh();
     recorded(&space, "r");
     let replayer = replayer(&space, "r").drifting();
@@ -104,7 +104,7 @@ fn the_negative_control_diverges_at_the_first_step_and_names_the_fields() {
 }
 
 #[test]
-fn a_mask_makes_a_fresh_time_no_divergence_and_a_changed_word_still_one() {
+fn mask_accepts_fresh_time_and_rejects_changed_word() {
     let (_dir, _store, space) = fresh();
     let ask = |calls: &dyn Calls, text: &str| {
         let request = format!(r#"{{"messages":[{{"role":"system","content":"{text}"}}]}}"#);
@@ -125,7 +125,7 @@ fn a_mask_makes_a_fresh_time_no_divergence_and_a_changed_word_still_one() {
 }
 
 #[test]
-fn one_byte_changed_anywhere_in_a_request_is_caught_and_its_field_named() {
+fn one_changed_request_byte_diverges_naming_its_field() {
     let (_dir, _store, space) = fresh();
     let request = r#"{"messages":[{"content":"what is 2+2?","role":"user"}],"metadata":{"user id":"u1"},"model":"m1","temperature":0.5}"#;
     let recorder = recorder(&space, "r");
@@ -200,7 +200,7 @@ fn two_calls_swapped_diverge_and_do_not_hang() {
     let first = ask(&recorder, "one").unwrap();
     ask(&recorder, "two").unwrap();
     recorder.finish(Status::Ok).unwrap();
-    let replayer = replayer(&space, "r").patience(Duration::from_millis(50));
+    let replayer = replayer(&space, "r").turn_timeout(Duration::from_millis(50));
     let error = ask(&replayer, "two").unwrap_err();
     assert!(error.is_divergence());
     assert!(error.to_string().contains("after those of another call (step 1)"), "{error}");
@@ -258,7 +258,7 @@ fn eight_threads_get_their_own_answers_twenty_times() {
 }
 
 #[test]
-fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
+fn answers_are_released_in_recorded_order() {
     let (_dir, _store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     for n in 1..=6u32 {
@@ -357,7 +357,7 @@ fn draws_are_served_by_kind_and_no_further() {
 }
 
 #[test]
-fn what_cannot_be_recorded_never_takes_the_programs_answer() {
+fn recording_failure_never_loses_the_answer() {
     let (_dir, _store, space) = fresh();
     let recorder = recorder(&space, "r");
     recorder.run().end(Status::Ok).unwrap();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use annals::{History, Options, Store};
 
-use crate::support::{Rng, quick};
+use crate::support::{SeededRng, process_durability_options};
 
 const BATCH: u64 = 100;
 const VALUE_BYTES: usize = 490;
@@ -17,7 +17,7 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 fn options() -> Options {
-    Options { zero_ahead_bytes: 1 << 20, ..quick() }
+    Options { zero_ahead_bytes: 1 << 20, ..process_durability_options() }
 }
 
 /// Anonymous memory of this process in KiB.
@@ -50,7 +50,7 @@ fn open(path: &Path, what: &str) -> Store {
 
 fn gets(store: &Store, count: u64, keys: u64, what: &str) {
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
-    let mut rng = Rng(7);
+    let mut rng = SeededRng(7);
     let start = Instant::now();
     for _ in 0..count {
         let n = rng.below(keys as usize) as u64;
@@ -72,7 +72,7 @@ fn many_keys_in_little_memory() {
     let store = Store::open_with(&path, options()).unwrap();
     let space = store.namespace("n").unwrap();
     let keyspace = space.keyspace("k", History::Latest).unwrap();
-    let value = Rng(1).bytes(VALUE_BYTES);
+    let value = SeededRng(1).bytes(VALUE_BYTES);
     let (mut most, mut longest) = (0, 0.0f64);
     let mut waiting = std::collections::VecDeque::new();
     let start = Instant::now();

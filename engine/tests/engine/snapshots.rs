@@ -3,14 +3,14 @@
 use annals::{Component, ErrorKind, Frame, LlmFrame, RunSpec, Severity, Status, Store, ToolFrame};
 use serde_json::json;
 
-use crate::support::{Rng, assert_whole, fresh, recorded};
+use crate::support::{SeededRng, assert_whole, fresh, recorded};
 
 #[test]
 fn snapshots_come_back_exactly_with_their_embeddings() {
     let (dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     assert_eq!(run.snapshot("too early", &[]).unwrap_err().kind(), ErrorKind::Invalid);
-    let mut state = Rng(1).text(30_000);
+    let mut state = SeededRng(1).text(30_000);
     let mut states = Vec::new();
     let vector: Vec<f32> = (0..1536).map(|i| (i as f32).sin()).collect();
     for step in 0..20u32 {
@@ -117,7 +117,7 @@ fn run_names_are_checked() {
 }
 
 #[test]
-fn a_name_belongs_to_one_living_run_and_is_replaced_on_demand_only() {
+fn run_name_is_unique_unless_replaced_on_demand() {
     let (_dir, store, space) = fresh();
     let (run, _) = recorded(&space, "r", 3);
     let second = |replace| space.begin_run(RunSpec::new("r").replace(replace)).map(|run| run.uid());
@@ -193,7 +193,7 @@ fn frames_name_their_parents_components_and_metadata() {
 }
 
 #[test]
-fn builders_name_what_is_missing() {
+fn builder_error_names_missing_field() {
     let all = ["prompt", "model", "sampling", "completion", "parsed", "usage", "finish_reason"];
     assert_eq!(LlmFrame::new("").missing(), all);
     let error = LlmFrame::new("p").build_complete().unwrap_err();

@@ -29,19 +29,19 @@ pub(crate) fn reader(path: impl AsRef<Path>) -> annals::Result<Store> {
 }
 
 /// A real disk, without waiting for syncs.
-pub(crate) fn quick() -> Options {
+pub(crate) fn process_durability_options() -> Options {
     Options { durability: Durability::Process, zero_ahead_bytes: 64 << 10, ..defaults() }
 }
 
 /// A simulated disk, every commit synced.
-pub(crate) fn on(sim: &SimIo) -> Options {
+pub(crate) fn sim_options(sim: &SimIo) -> Options {
     Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 4 << 10, ..defaults() }
 }
 
 /// A new store on a real disk and its namespace; dropping the directory deletes it.
 pub(crate) fn fresh() -> (tempfile::TempDir, Store, Namespace) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     (dir, store, space)
 }
@@ -55,9 +55,9 @@ pub(crate) fn seed(fixed: u64, test: &str) -> u64 {
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(pub(crate) u64);
+pub(crate) struct SeededRng(pub(crate) u64);
 
-impl Rng {
+impl SeededRng {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -99,27 +99,27 @@ impl Rng {
 /// Frame `seq` of a growing conversation: each request holds everything before it. Equal topics give equal
 /// conversations.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct GrowingConversation {
     messages: String,
     topic: String,
     step: usize,
 }
 
-impl Talk {
+impl GrowingConversation {
     pub(crate) fn new(topic: &str) -> Self {
         let messages = format!(r#"{{"role":"system","content":"You are an airline agent. Topic: {topic}"}}"#);
         Self { messages, topic: topic.to_owned(), step: 0 }
     }
 }
 
-impl Iterator for Talk {
+impl Iterator for GrowingConversation {
     type Item = (Vec<u8>, Vec<u8>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.step += 1;
         let request = format!(r#"{{"model":"m","messages":[{}]}}"#, self.messages);
         let mut rng =
-            Rng(self.topic.bytes().fold(self.step as u64, |h, b| h.wrapping_mul(31) ^ u64::from(b)));
+            SeededRng(self.topic.bytes().fold(self.step as u64, |h, b| h.wrapping_mul(31) ^ u64::from(b)));
         let len = 20 + rng.below(400);
         let words = String::from_utf8(rng.text(len)).unwrap();
         let answer = format!(r#"{{"role":"assistant","content":"{} {words}"}}"#, self.step);
@@ -130,16 +130,16 @@ impl Iterator for Talk {
 }
 
 /// Records the next `steps` steps of a conversation.
-pub(crate) fn record(run: &Run, talk: &mut Talk, steps: usize) {
+pub(crate) fn record(run: &Run, talk: &mut GrowingConversation, steps: usize) {
     for (request, answer) in talk.take(steps) {
         run.record(Frame::new(Component::Llm, request, answer)).unwrap();
     }
 }
 
 /// Begins a run and records `steps` steps of the conversation about its own name.
-pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, Talk) {
+pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, GrowingConversation) {
     let run = space.begin_run(RunSpec::new(name)).unwrap();
-    let mut talk = Talk::new(name);
+    let mut talk = GrowingConversation::new(name);
     record(&run, &mut talk, steps);
     (run, talk)
 }
@@ -171,7 +171,7 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     let mut at = 96;
     while let Some(bytes) = segment.get(at + 4..at + 8) {
         let len = u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
-        if len < 48 || at + len > segment.len() || crc(segment, at, at + len) != word(segment, at) {
+        if len < 48 || at + len > segment.len() || crc(segment, at, at + len) != u32_at(segment, at) {
             break;
         }
         found.push((at, len));
@@ -182,10 +182,10 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
 
 /// Recomputes the checksums of a changed batch as docs/format.md says; false if its record lengths no longer
 /// add up.
-pub(crate) fn recompute(segment: &mut [u8], at: usize, len: usize) -> bool {
+pub(crate) fn reseal_batch(segment: &mut [u8], at: usize, len: usize) -> bool {
     let mut record = at + 48;
     while record < at + len {
-        let bytes = if record + 10 > at + len { 0 } else { word(segment, record + 4) as usize };
+        let bytes = if record + 10 > at + len { 0 } else { u32_at(segment, record + 4) as usize };
         if bytes < 10 || record + bytes > at + len {
             return false;
         }
@@ -198,7 +198,7 @@ pub(crate) fn recompute(segment: &mut [u8], at: usize, len: usize) -> bool {
     true
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 

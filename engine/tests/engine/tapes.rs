@@ -16,7 +16,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 #[test]
-fn tapes_of_format_1_read_for_ever_and_are_made_again_as_the_same_bytes() {
+fn format_1_tape_reads_and_rewrites_to_same_bytes() {
     let store = Store::open_read_only(data("format/v1")).unwrap();
     let space = store.namespace("default").unwrap();
     let options = Options { io: Arc::new(SimIo::new(1)), ..Options::default() };

@@ -5,7 +5,7 @@ use annals::io::sim::{Crash, SimIo};
 use annals::{CompactOptions, ErrorKind, Frame, History, Keyspace, Namespace, RunSpec, Status, Store};
 
 use crate::driver::explore;
-use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny, value};
+use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};
 use crate::thread;
 
 const KEYS: u8 = 4;
@@ -38,11 +38,11 @@ fn compact(store: &Store) {
     }
 }
 
-fn beside(seed: u64, small: bool) {
+fn compact_beside_writer(seed: u64, small: bool) {
     let io = SimIo::new(seed);
     // A compaction shares its work among threads.
     io.set_threads(2);
-    let options = |io: &SimIo| if small { tiny(io) } else { options(io) };
+    let options = |io: &SimIo| if small { tiny_memory_options(io) } else { options(io) };
     let (store, space, _) = fresh(options(&io));
     let latest = space.keyspace("latest", History::Latest).unwrap();
     run(&space, "kept");
@@ -70,7 +70,7 @@ fn beside(seed: u64, small: bool) {
         });
         scope.spawn(move || {
             compact(store);
-            assert_eq!(space.run_numbered(gone).unwrap_err().kind(), ErrorKind::Gone);
+            assert_eq!(space.run_by_uid(gone).unwrap_err().kind(), ErrorKind::Gone);
         });
         // A second compaction runs beside the first, or after it.
         if seed.is_multiple_of(3) {
@@ -89,7 +89,7 @@ fn beside(seed: u64, small: bool) {
     let left = io.crash(Crash::Seed(seed));
     store.close().unwrap();
     for io in [left, io] {
-        let (store, space, _) = again(options(&io));
+        let (store, space, _) = reopened(options(&io));
         let latest = space.find_keyspace("latest").unwrap().unwrap();
         assert_eq!(rounds(&space.view(), &latest), wanted);
         assert_eq!(space.run("kept").unwrap().frames().count(), 1);
@@ -101,13 +101,15 @@ fn beside(seed: u64, small: bool) {
 }
 
 #[test]
-fn a_view_and_a_writer_go_on_beside_a_compaction() {
-    explore("compacting::view_and_writer_continue_beside_compaction", |seed| beside(seed, false));
+fn view_and_writer_continue_beside_compaction() {
+    explore("compacting::view_and_writer_continue_beside_compaction", |seed| {
+        compact_beside_writer(seed, false)
+    });
 }
 
 #[test]
-fn a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written() {
+fn view_and_writer_continue_beside_compaction_and_flush() {
     explore("compacting::view_and_writer_continue_beside_compaction_and_flush", |seed| {
-        beside(seed, true)
+        compact_beside_writer(seed, true)
     });
 }

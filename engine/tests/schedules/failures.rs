@@ -6,7 +6,7 @@ use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{ErrorKind, Options};
 
 use crate::driver::explore;
-use crate::support::{again, fresh, options, tiny};
+use crate::support::{fresh, options, reopened, tiny_memory_options};
 use crate::thread;
 
 /// Threads put keys until the disk fails. The number of acknowledged puts of each thread must be there after
@@ -51,8 +51,8 @@ fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
     // The machine keeps running, or its power fails: both keep acknowledged data.
     for how in [Crash::Everything, Crash::Nothing] {
         let disk = io.crash(how);
-        disk.heal();
-        let (store, _space, keys) = again(self::options(&disk));
+        disk.clear_faults();
+        let (store, _space, keys) = reopened(self::options(&disk));
         for (thread, count) in acknowledged.iter().enumerate() {
             for i in 0..count.load(Ordering::SeqCst) {
                 let found = keys.get(format!("{thread}-{i}").as_bytes()).unwrap();
@@ -82,19 +82,23 @@ fn a_failed_write_answers_everybody_and_poisons() {
 }
 
 #[test]
-fn a_manifest_in_doubt_answers_everybody_and_poisons() {
+fn failed_manifest_write_answers_everybody_and_poisons() {
     explore("failures::failed_manifest_write_answers_everybody_and_poisons", |seed| {
         let io = SimIo::new(seed);
         // The writer writes the manifest when a segment changes, the upkeep thread when a table is listed.
-        until_it_fails(&io, tiny(&io), FailRule::eio(OpKind::Sync).on("MANIFEST").after(seed % 3));
+        until_it_fails(
+            &io,
+            tiny_memory_options(&io),
+            FailRule::eio(OpKind::Sync).on("MANIFEST").after(seed % 3),
+        );
     });
 }
 
 #[test]
-fn a_table_that_cannot_be_written_loses_nothing_and_stops_nobody() {
+fn failed_table_write_loses_nothing_and_stops_nobody() {
     explore("failures::failed_table_write_loses_nothing_and_stops_nobody", |seed| {
         let io = SimIo::new(seed);
-        let (store, _space, keys) = fresh(tiny(&io));
+        let (store, _space, keys) = fresh(tiny_memory_options(&io));
         io.fail(FailRule::enospc(OpKind::Write).on("tables").times(1 + seed % 3));
         thread::scope(|scope| {
             for thread in 0..2u8 {
@@ -108,7 +112,7 @@ fn a_table_that_cannot_be_written_loses_nothing_and_stops_nobody() {
             }
         });
         store.close().unwrap();
-        let (_store, _space, keys) = again(tiny(&io));
+        let (_store, _space, keys) = reopened(tiny_memory_options(&io));
         for thread in 0..2u8 {
             assert!((0..8u8).all(|i| keys.get(&[thread, i]).unwrap().is_some()));
         }

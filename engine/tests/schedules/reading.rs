@@ -4,7 +4,7 @@ use annals::io::sim::{OpKind, SimIo};
 use annals::{History, Keyspace, Namespace, Options, ScanRange, Store};
 
 use crate::driver::explore;
-use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny, value};
+use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};
 use crate::thread;
 
 const KEYS: u8 = 4;
@@ -13,13 +13,13 @@ const RECORDS: u64 = 2 * KEYS as u64;
 
 /// A keyspace with all versions and one with the latest. A view of the latter needs versions that a merge may
 /// drop.
-struct Spaces {
+struct KeyspacePair {
     space: Namespace,
     all: Keyspace,
     latest: Keyspace,
 }
 
-impl Spaces {
+impl KeyspacePair {
     fn of(space: Namespace) -> Self {
         let find = |name| space.find_keyspace(name).unwrap().unwrap();
         Self { all: find("k"), latest: find("latest"), space }
@@ -27,7 +27,7 @@ impl Spaces {
 }
 
 /// Puts all keys of a round in one batch.
-fn put_round(Spaces { space, all, latest }: &Spaces, round: u64) {
+fn put_round(KeyspacePair { space, all, latest }: &KeyspacePair, round: u64) {
     let mut batch = space.batch();
     for key in 0..KEYS {
         batch.put(all, &[key], value(round)).put(latest, &[key], value(round));
@@ -36,7 +36,7 @@ fn put_round(Spaces { space, all, latest }: &Spaces, round: u64) {
 }
 
 /// The round that a view shows; all keys must show the same.
-fn round_in(Spaces { space, all, latest }: &Spaces, reverse: bool) -> u64 {
+fn round_in(KeyspacePair { space, all, latest }: &KeyspacePair, reverse: bool) -> u64 {
     let view = space.view();
     let mut rounds = Vec::new();
     for keys in [latest, all] {
@@ -62,15 +62,15 @@ fn check_history(keys: &Keyspace, key: u8) -> u64 {
 }
 
 /// A new store with its first round.
-fn filled(options: Options) -> (Store, Spaces) {
+fn filled(options: Options) -> (Store, KeyspacePair) {
     let (store, space, _) = fresh(options);
     space.keyspace("latest", History::Latest).unwrap();
-    let spaces = Spaces::of(space);
+    let spaces = KeyspacePair::of(space);
     put_round(&spaces, 0);
     (store, spaces)
 }
 
-fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> SimIo {
+fn read_beside_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> SimIo {
     let io = SimIo::new(seed);
     let (store, spaces) = filled(options(&io));
     let first = store.seqno();
@@ -118,8 +118,8 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
     });
     assert_whole(&store);
     store.close().unwrap();
-    let (store, space, _) = again(options(&io));
-    let spaces = Spaces::of(space);
+    let (store, space, _) = reopened(options(&io));
+    let spaces = KeyspacePair::of(space);
     assert_eq!(round_in(&spaces, false), rounds);
     assert_eq!((0..KEYS).map(|key| check_history(&spaces.all, key)).sum::<u64>(), rounds * u64::from(KEYS));
     assert_whole(&store);
@@ -130,17 +130,17 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
 #[test]
 fn a_reader_sees_whole_batches_and_never_goes_back() {
     explore("reading::a_reader_sees_whole_batches_and_never_goes_back", |seed| {
-        beside_a_writer(seed, |io| Options { segment_bytes_max: 1 << 20, ..options(io) }, 4);
+        read_beside_writer(seed, |io| Options { segment_bytes_max: 1 << 20, ..options(io) }, 4);
     });
 }
 
 #[test]
-fn readers_see_every_version_while_memory_is_frozen_and_tables_are_merged() {
+fn readers_see_every_version_beside_flush_and_merge() {
     explore("reading::readers_see_every_version_beside_flush_and_merge", |seed| {
-        let io = beside_a_writer(seed, tiny, 6);
+        let io = read_beside_writer(seed, tiny_memory_options, 6);
         let tables = |kind| {
             let ops = io.history();
-            let is = |op: &&annals::io::sim::Op| {
+            let is = |op: &&annals::io::sim::SimOp| {
                 op.kind() == kind && op.path().extension().is_some_and(|end| end == "tbl")
             };
             ops.ops().iter().filter(is).count()
@@ -158,12 +158,12 @@ fn readers_see_every_version_while_memory_is_frozen_and_tables_are_merged() {
 fn a_reader_of_the_files_refreshes_beside_the_writer() {
     explore("reading::a_reader_of_the_files_refreshes_beside_the_writer", |seed| {
         let io = SimIo::new(seed);
-        let (store, spaces) = filled(tiny(&io));
+        let (store, spaces) = filled(tiny_memory_options(&io));
         thread::scope(|scope| {
             let io = &io;
             scope.spawn(move || {
-                let live = Store::open_read_only_with(STORE, tiny(io)).unwrap();
-                let theirs = Spaces::of(live.namespace("n").unwrap());
+                let live = Store::open_read_only_with(STORE, tiny_memory_options(io)).unwrap();
+                let theirs = KeyspacePair::of(live.namespace("n").unwrap());
                 let mut last = 0;
                 for look in 0..4 {
                     let round = round_in(&theirs, look % 2 == 0);
@@ -178,8 +178,8 @@ fn a_reader_of_the_files_refreshes_beside_the_writer() {
             scope.spawn(move || (1..=4).for_each(|round| put_round(spaces, round)));
         });
         // A store that opens now has all acknowledged data.
-        let live = Store::open_read_only_with(STORE, tiny(&io)).unwrap();
-        assert_eq!(round_in(&Spaces::of(live.namespace("n").unwrap()), false), 4);
+        let live = Store::open_read_only_with(STORE, tiny_memory_options(&io)).unwrap();
+        assert_eq!(round_in(&KeyspacePair::of(live.namespace("n").unwrap()), false), 4);
         store.close().unwrap();
     });
 }
@@ -214,7 +214,7 @@ fn plain_reads(seed: u64, refreshed: bool) {
     batch.commit().unwrap();
     drop((space, latest));
     store.close().unwrap();
-    let (store, space, _) = again(tiny(&io));
+    let (store, space, _) = reopened(tiny_memory_options(&io));
     let latest = space.find_keyspace("latest").unwrap().unwrap();
     let put = |round| {
         let mut batch = space.batch();
@@ -224,7 +224,7 @@ fn plain_reads(seed: u64, refreshed: bool) {
         batch.commit().unwrap();
     };
     put(1);
-    let live = refreshed.then(|| Store::open_read_only_with(STORE, tiny(&io)).unwrap());
+    let live = refreshed.then(|| Store::open_read_only_with(STORE, tiny_memory_options(&io)).unwrap());
     let read = match &live {
         Some(live) => live.namespace("n").unwrap().find_keyspace("latest").unwrap().unwrap(),
         None => latest.clone(),

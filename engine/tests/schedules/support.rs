@@ -18,7 +18,7 @@ pub(crate) fn options(io: &SimIo) -> Options {
 }
 
 /// Memory for so few entries that the upkeep thread is always at work.
-pub(crate) fn tiny(io: &SimIo) -> Options {
+pub(crate) fn tiny_memory_options(io: &SimIo) -> Options {
     Options { index_memory_bytes: 512, ..options(io) }
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn fresh(options: Options) -> (Store, Namespace, Keyspace) {
 }
 
 /// Reopens an existing store.
-pub(crate) fn again(options: Options) -> (Store, Namespace, Keyspace) {
+pub(crate) fn reopened(options: Options) -> (Store, Namespace, Keyspace) {
     let store = Store::open_with(STORE, options).unwrap();
     let space = store.namespace("n").unwrap();
     let keys = space.find_keyspace("k").unwrap().unwrap();

@@ -8,7 +8,7 @@ use annals::io::sim::SimIo;
 use annals::{Component, Durability, Frame, Options, RunSpec, ScanRange, Seqno, Status};
 
 use crate::driver::explore;
-use crate::support::{again, assert_whole, fresh, options};
+use crate::support::{assert_whole, fresh, options, reopened};
 use crate::thread;
 
 #[test]
@@ -52,16 +52,16 @@ fn every_submitter_gets_its_own_place_in_order() {
         assert_eq!(*ends.last().unwrap(), first.0 + 3 * (2 + 4));
         assert_eq!(store.seqno().0, *ends.last().unwrap());
         store.close().unwrap();
-        let (store, _, keys) = again(options(&io));
+        let (store, _, keys) = reopened(options(&io));
         assert_eq!(keys.scan(ScanRange::all()).map(Result::unwrap).count(), 18);
         assert_whole(&store);
     });
 }
 
 /// A waker that notes that it was woken.
-struct Woken(AtomicBool, thread::Thread);
+struct WokenFlag(AtomicBool, thread::Thread);
 
-impl Wake for Woken {
+impl Wake for WokenFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
         self.1.unpark();
@@ -69,7 +69,7 @@ impl Wake for Woken {
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    let woken = Arc::new(Woken(AtomicBool::new(false), thread::current()));
+    let woken = Arc::new(WokenFlag(AtomicBool::new(false), thread::current()));
     let waker = Waker::from(woken.clone());
     let mut future = std::pin::pin!(future);
     loop {
@@ -86,7 +86,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible() {
+fn ticket_completes_by_any_wait_and_batch_is_visible() {
     explore("tickets::ticket_completes_by_any_wait_and_batch_is_visible", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = fresh(options(&io));
@@ -177,7 +177,7 @@ fn open_groups_never_span_segments_that_change_under_them() {
         });
         assert!(store.stats().unwrap().segments > 2);
         store.close().unwrap();
-        let (store, space, _) = again(options(&io));
+        let (store, space, _) = reopened(options(&io));
         for thread in 0..3u8 {
             let frames: Vec<_> =
                 space.run(&format!("{thread}")).unwrap().frames().map(Result::unwrap).collect();

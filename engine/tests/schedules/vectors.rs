@@ -37,7 +37,7 @@ fn filled(options: Options) -> (Store, Namespace, Keyspace) {
 /// A vector that is dead for one search may be needed by another one with an older view. A vector newer than
 /// the search is not dead either.
 #[test]
-fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
+fn search_beside_flush_sees_whole_batches_in_order() {
     explore("vectors::search_beside_flush_sees_whole_batches_in_order", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = filled(options(&io));
@@ -76,7 +76,7 @@ fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
 /// its sleep the thread missed the wake-up, and the close waited for ever. The scheduler stops no thread just
 /// between the two.
 #[test]
-fn a_store_closes_whatever_the_thread_that_writes_vectors_is_at() {
+fn store_closes_while_vectors_are_written() {
     explore("vectors::store_closes_while_vectors_are_written", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = filled(options(&io));

@@ -45,7 +45,7 @@ fn digit(byte: Option<&u8>) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn decodes_what_is_whole_and_leaves_the_rest() {
+    fn decode_leaves_invalid_escapes_unchanged() {
         for (text, expected) in
             [("a%3Ab", "a:b"), ("%c3%A9", "é"), ("100%", "100%"), ("%zz%2", "%zz%2"), ("%ff", "\u{fffd}")]
         {
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_encoded_text_is_none() {
+    fn decode_exactly_refuses_invalid_escapes() {
         for (text, expected) in
             [("a%3Ab%25", Some("a:b%")), ("%c3%A9", Some("é")), ("é", Some("é")), ("", Some(""))]
         {

@@ -1,18 +1,18 @@
 //! A few vectors in memory, in the order in which they came.
 
 use crate::ids::Seqno;
-use crate::item::Item;
 use crate::kernel::dot;
-use crate::quantise::code;
-use crate::segment::Scale;
+use crate::quantise::encode;
+use crate::types::VectorOrigin;
+use crate::vector_file::CodeScale;
 
 /// Vectors of a block: as many as may be copied when a vector is added during a search.
 pub const BLOCK_ROWS: usize = 256;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
-pub struct Block {
-    pub items: Vec<Item>,
+pub struct VectorBlock {
+    pub items: Vec<VectorOrigin>,
     /// The vectors, end to end.
     rows: Vec<f32>,
     /// Their codes, end to end.
@@ -21,21 +21,21 @@ pub struct Block {
     pub scales: Vec<f32>,
 }
 
-impl Block {
+impl VectorBlock {
     pub fn is_full(&self) -> bool {
         self.items.len() >= BLOCK_ROWS
     }
 
-    pub fn push(&mut self, item: Item, vector: &[f32]) {
+    pub fn push(&mut self, item: VectorOrigin, vector: &[f32]) {
         self.items.push(item);
         self.rows.extend_from_slice(vector);
-        let coded = code(vector);
+        let coded = encode(vector);
         self.codes.extend_from_slice(&coded.codes);
         self.scales.extend([dot(vector, vector), coded.scale, coded.error]);
     }
 
     /// The part after a record; `None` if it is empty.
-    pub fn after(&self, upto: Seqno, dimensions: usize) -> Option<Self> {
+    pub fn rows_after(&self, upto: Seqno, dimensions: usize) -> Option<Self> {
         let from = self.items.partition_point(|item| item.seqno <= upto);
         let rest = Self {
             items: self.items.get(from..).unwrap_or_default().to_vec(),
@@ -52,13 +52,13 @@ impl Block {
     }
 
     /// A vector's codes, and their scale.
-    pub fn coded(&self, at: usize, dimensions: usize) -> (&[i8], Scale) {
+    pub fn codes_and_scale(&self, at: usize, dimensions: usize) -> (&[i8], CodeScale) {
         let codes = self.codes.get(at * dimensions..(at + 1) * dimensions).unwrap_or_default();
         (codes, self.scale(at))
     }
 
-    pub fn scale(&self, at: usize) -> Scale {
+    pub fn scale(&self, at: usize) -> CodeScale {
         let part = |n: usize| self.scales.get(3 * at + n).copied().unwrap_or_default();
-        Scale { square: part(0), scale: part(1), error: part(2) }
+        CodeScale { square: part(0), scale: part(1), error: part(2) }
     }
 }

@@ -6,10 +6,10 @@
 use hnsw_rs::anndists::dist::distances::Distance;
 use hnsw_rs::hnsw::Hnsw;
 
-use crate::graph::NONE;
-use crate::merged::Merged;
-use crate::quantise::near;
-use crate::stopped::Tried;
+use crate::error::VectorResult;
+use crate::graph::NO_NEIGHBOUR;
+use crate::merged::MergedVectors;
+use crate::quantise::approximate_cosine;
 use crate::writer::GraphBytes;
 
 /// Neighbours of a vector in an upper level; in the lowest it has twice as many.
@@ -27,36 +27,36 @@ const LEVELS_MAX: usize = 16;
 const SCALE_BYTES: usize = 4;
 
 /// The distance of two directions by their codes, as in a walk.
-struct Apart;
+struct CodeDistance;
 
-impl Distance<i8> for Apart {
+impl Distance<i8> for CodeDistance {
     fn eval(&self, a: &[i8], b: &[i8]) -> f32 {
-        (1.0 - near(split(a), split(b))).max(0.0)
+        (1.0 - approximate_cosine(split_scale(a), split_scale(b))).max(0.0)
     }
 }
 
-fn split(row: &[i8]) -> (&[i8], f32) {
+fn split_scale(row: &[i8]) -> (&[i8], f32) {
     match row.split_last_chunk::<SCALE_BYTES>() {
         Some((codes, scale)) => (codes, f32::from_le_bytes(scale.map(|byte| byte as u8))),
         None => (row, 0.0),
     }
 }
 
-pub fn of_any_size(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
+pub fn of_any_size(vectors: &MergedVectors<'_>, stop: &dyn Fn() -> bool) -> VectorResult<Option<GraphBytes>> {
     let count = vectors.len();
-    let graph = Hnsw::<i8, Apart>::new(NEIGHBOURS, count, LEVELS_MAX, breadth(count), Apart);
+    let graph = Hnsw::<i8, CodeDistance>::new(NEIGHBOURS, count, LEVELS_MAX, breadth(count), CodeDistance);
     let mut row = Vec::new();
     for at in 0..count {
         if stop() {
             return Ok(None);
         }
-        let (codes, scale) = vectors.coded(at)?;
+        let (codes, scale) = vectors.codes_and_scale(at)?;
         row.clear();
         row.extend_from_slice(codes);
         row.extend(scale.scale.to_le_bytes().map(|byte| byte as i8));
         graph.insert((&row, at));
     }
-    Ok(read_out(&graph, count))
+    Ok(graph_bytes(&graph, count))
 }
 
 fn breadth(count: usize) -> usize {
@@ -65,12 +65,12 @@ fn breadth(count: usize) -> usize {
 }
 
 /// The edges in a file's form.
-fn read_out(graph: &Hnsw<'_, i8, Apart>, count: usize) -> Option<GraphBytes> {
+fn graph_bytes(graph: &Hnsw<'_, i8, CodeDistance>, count: usize) -> Option<GraphBytes> {
     let points = graph.get_point_indexation();
     let levels = usize::from(points.get_max_level_observed());
     let mut entry = None;
     let slots = (2 * NEIGHBOURS, NEIGHBOURS);
-    let mut lowest = vec![NONE; count * slots.0];
+    let mut lowest = vec![NO_NEIGHBOUR; count * slots.0];
     // For each level above the lowest: its vectors, each with its neighbours.
     let mut above: Vec<Vec<(u32, Vec<u32>)>> = vec![Vec::new(); levels];
     for top in 0..=levels {
@@ -99,7 +99,7 @@ fn read_out(graph: &Hnsw<'_, i8, Apart>, count: usize) -> Option<GraphBytes> {
         upper.extend_from_slice(&(level.len() as u32).to_le_bytes());
         level.iter().for_each(|(at, _)| upper.extend_from_slice(&at.to_le_bytes()));
         for (_, near) in level.iter() {
-            let rest = std::iter::repeat_n(&NONE, slots.1 - near.len());
+            let rest = std::iter::repeat_n(&NO_NEIGHBOUR, slots.1 - near.len());
             near.iter().chain(rest).for_each(|at| upper.extend_from_slice(&at.to_le_bytes()));
         }
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_vectors_are_built_with_more_candidates() {
+    fn larger_graphs_use_more_candidates() {
         assert_eq!(
             [0, 1, 100_000, 200_000, 1_000_000, 3_000_000, usize::MAX].map(breadth),
             [64, 64, 64, 80, 117, 128, 128]

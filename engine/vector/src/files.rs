@@ -9,38 +9,38 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::floor::{Floor, Partitions};
+use crate::error::{VectorError, VectorResult};
 use crate::ids::{NamespaceId, RunUid, Seqno};
-use crate::io::Open;
-use crate::item::OwnerId;
+use crate::index::{Partitions, VectorIndex};
+use crate::io::OpenMode;
 use crate::kv::core::Core;
 use crate::kv::view::View;
 use crate::log::manifest::{VectorEntry, VectorList};
 use crate::log::open::{Damage, OpenLog};
 use crate::log::paths::{parse_vector_file, vector_file_name};
-use crate::log::segments::{lock, read, write};
-use crate::log::ticket::Failure;
-use crate::merged::Merged;
-use crate::partition::{Levels, Partition, PartitionId};
-use crate::segment::Segment;
-use crate::source::lives;
-use crate::stopped::{Stopped, Tried};
+use crate::log::segments::{lock, read_lock, write_lock};
+use crate::log::ticket::WriteFailure;
+use crate::merged::MergedVectors;
+use crate::partition::{Partition, PartitionId, PartitionLevels};
+use crate::source::is_living;
 use crate::sync::SCHEDULED;
 use crate::sync::atomic::Ordering;
-use crate::writer::{self, GraphBytes, Meta};
+use crate::types::OwnerId;
+use crate::vector_file::OpenVectorFile;
+use crate::writer::{self, GraphBytes, VectorFileMeta};
 
 /// Vectors in memory, over all partitions, that are worth a file.
 pub const FLUSH_ROWS: usize = if SCHEDULED { 8 } else { 4096 };
 /// Vectors in memory that are flushed when the store closes. Fewer are soon read again.
 pub const CLOSE_ROWS: usize = 1024;
 /// A file is merged into the one before it unless that one is at least this many times larger.
-const RATIO: usize = 2;
+const FILE_RATIO: usize = 2;
 /// A sweep rewrites a file once one in this many of its vectors is dead.
 const DEAD_SHARE: usize = 4;
 
 /// What a flush writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What<'a> {
+pub enum FlushScope<'a> {
     /// The vectors in memory, beside the existing files.
     Tail,
     /// The same, merged with files that are not much larger and with those that are half dead.
@@ -49,32 +49,32 @@ pub enum What<'a> {
     All,
     /// The files in which these dropped runs have vectors, or of which a quarter is dead. Writes nothing if
     /// there are none.
-    Without(&'a [RunUid]),
+    Sweep(&'a [RunUid]),
 }
 
 /// The files that take the place of a partition's earlier ones.
-pub struct Change {
+pub struct PartitionChange {
     pub partition: Arc<Partition>,
-    pub segments: Vec<Arc<Segment>>,
+    pub segments: Vec<Arc<OpenVectorFile>>,
 }
 
-impl Floor {
+impl VectorIndex {
     /// Opens the vector index over the files that the manifest lists.
     pub fn open(core: &Core) -> Arc<Self> {
         let floor = Self::empty();
         let list = core.vectors.clone();
         match open_files(core, &list) {
             Ok(partitions) => {
-                *write(&floor.partitions) = Arc::new(partitions);
+                *write_lock(&floor.partitions) = Arc::new(partitions);
                 floor.upto.store(list.upto.0, Ordering::Release);
             }
-            Err(damage) => note(core, damage),
+            Err(damage) => note_rebuilt(core, damage),
         }
         if core.is_writer() {
-            remove_others(core, &list);
+            remove_unlisted_files(core, &list);
         }
         *lock(&floor.files) = list;
-        floor.look_for_graphs();
+        floor.note_missing_graphs();
         floor
     }
 
@@ -82,38 +82,43 @@ impl Floor {
     ///
     /// # Errors
     /// `Unavailable` if the disk refuses: nothing is lost. `Poisoned`.
-    pub fn flush(&self, core: &Arc<Core>, what: What<'_>) -> Result<()> {
+    pub fn flush(&self, core: &Arc<Core>, what: FlushScope<'_>) -> Result<()> {
         let mut listed = lock(&self.files);
-        match self.write_down(core, &mut listed, what) {
+        match self.write_files(core, &mut listed, what) {
             Ok(()) => Ok(()),
-            Err(Stopped::Other(error)) => Err(error),
-            Err(Stopped::Damaged(damage)) => {
-                self.lose_all(core, damage);
-                match self.write_down(core, &mut listed, what) {
+            Err(VectorError::Other(error)) => Err(error),
+            Err(VectorError::Damaged(damage)) => {
+                self.discard_all_files(core, damage);
+                match self.write_files(core, &mut listed, what) {
                     Ok(()) => Ok(()),
-                    Err(Stopped::Other(error)) => Err(error),
-                    Err(Stopped::Damaged(damage)) => Err(damage.error()),
+                    Err(VectorError::Other(error)) => Err(error),
+                    Err(VectorError::Damaged(damage)) => Err(damage.error()),
                 }
             }
         }
     }
 
-    fn write_down(&self, core: &Arc<Core>, listed: &mut VectorList, what: What<'_>) -> Tried<()> {
+    fn write_files(
+        &self,
+        core: &Arc<Core>,
+        listed: &mut VectorList,
+        what: FlushScope<'_>,
+    ) -> VectorResult<()> {
         let log = core.log()?;
         // Keeps versions that end meanwhile, as in a search.
         let _view = View::new(core);
-        self.catch_up_some(core, self.memory_bytes())?;
+        self.catch_up_within(core, self.memory_bytes())?;
         let (upto, partitions) = {
-            let _turn = lock(&self.catching);
-            (self.upto(), read(&self.partitions).clone())
+            let _turn = lock(&self.catch_up_lock);
+            (self.upto(), read_lock(&self.partitions).clone())
         };
         let mut kept = Vec::with_capacity(partitions.len());
         for (id, partition) in partitions.iter() {
             let levels = partition.levels();
-            let keep = self.kept_of(core, id.namespace, &levels, upto, what)?;
+            let keep = self.files_to_keep(core, id.namespace, &levels, upto, what)?;
             kept.push((id, partition, levels, keep));
         }
-        if matches!(what, What::Without(_))
+        if matches!(what, FlushScope::Sweep(_))
             && kept.iter().all(|(.., levels, keep)| *keep == levels.segments.len())
         {
             return Ok(());
@@ -126,12 +131,12 @@ impl Floor {
             let mut segments = levels.segments[..keep].to_vec();
             if keep < levels.segments.len() || levels.tail_rows() > 0 {
                 let vectors = (core.as_ref(), id.namespace);
-                let vectors = Merged::living(vectors, &levels, keep, upto, partition.dimensions)?;
+                let vectors = MergedVectors::living(vectors, &levels, keep, upto, partition.dimensions)?;
                 if vectors.len() > 0 {
                     let none = GraphBytes::default();
                     segments.push(Arc::new(self.write_file(core, id, &vectors, &none, (upto, &mut list))?));
                 }
-                changes.push(Change { partition: partition.clone(), segments: segments.clone() });
+                changes.push(PartitionChange { partition: partition.clone(), segments: segments.clone() });
             }
             list.files.extend(segments.iter().map(|segment| segment.entry.clone()));
         }
@@ -147,45 +152,47 @@ impl Floor {
         core: &Arc<Core>,
         listed: &mut VectorList,
         list: VectorList,
-        changes: Vec<Change>,
-    ) -> Tried<()> {
+        changes: Vec<PartitionChange>,
+    ) -> VectorResult<()> {
         let log = core.log()?;
         core.io.sync_dir(&core.paths.vectors()).map_err(Error::from)?;
         // The writer's own sync may have failed meanwhile: then it is unknown what of the log is on disk.
-        log.queue.check()?;
+        log.queue.check_poisoned()?;
         if let Err(failed) = log.manifest.edit(|state| state.vectors = list.clone()) {
             if failed.in_doubt {
-                log.queue.poison(Failure::of(&failed.error));
+                log.queue.poison(WriteFailure::from_error(&failed.error));
             }
             return Err(failed.error.into());
         }
-        for Change { partition, segments } in changes {
+        for PartitionChange { partition, segments } in changes {
             partition.replace(segments, list.upto);
         }
-        self.count_tail();
-        self.look_for_graphs();
-        remove_others(core, &list);
+        self.recount_tail();
+        self.note_missing_graphs();
+        remove_unlisted_files(core, &list);
         *listed = list;
         Ok(())
     }
 
     /// How many of a partition's oldest files stay as they are.
-    fn kept_of(
+    fn files_to_keep(
         &self,
         core: &Core,
         namespace: NamespaceId,
-        levels: &Levels,
+        levels: &PartitionLevels,
         upto: Seqno,
-        what: What<'_>,
-    ) -> Tried<usize> {
+        what: FlushScope<'_>,
+    ) -> VectorResult<usize> {
         let must_go = match what {
-            What::All => return Ok(0),
-            What::Tail => return Ok(levels.segments.len()),
-            What::Due => return Ok(due_of(levels, self.pinned.load(Ordering::Acquire))),
-            What::Without(must_go) => must_go,
+            FlushScope::All => return Ok(0),
+            FlushScope::Tail => return Ok(levels.segments.len()),
+            FlushScope::Due => {
+                return Ok(files_to_keep_when_due(levels, self.pinned_file.load(Ordering::Acquire)));
+            }
+            FlushScope::Sweep(must_go) => must_go,
         };
         for (at, segment) in levels.segments.iter().enumerate() {
-            if is_to_sweep(core, namespace, segment, upto, must_go)? {
+            if needs_sweep(core, namespace, segment, upto, must_go)? {
                 return Ok(at);
             }
         }
@@ -193,8 +200,8 @@ impl Floor {
     }
 
     /// Notes whether a file lacks a graph.
-    fn look_for_graphs(&self) {
-        let partitions = read(&self.partitions).clone();
+    fn note_missing_graphs(&self) {
+        let partitions = read_lock(&self.partitions).clone();
         let lacks =
             |partition: &Arc<Partition>| partition.levels().segments.iter().any(|one| one.lacks_graph());
         self.lacks_graph.store(partitions.values().any(lacks), Ordering::Relaxed);
@@ -204,8 +211,8 @@ impl Floor {
     ///
     /// # Errors
     /// `Damaged`: the next search reads the vectors from the log again.
-    pub fn files_of(&self, namespace: NamespaceId, run: RunUid) -> Result<Vec<String>> {
-        let partitions = read(&self.partitions).clone();
+    pub fn files_with_run(&self, namespace: NamespaceId, run: RunUid) -> Result<Vec<String>> {
+        let partitions = read_lock(&self.partitions).clone();
         let mut files = Vec::new();
         for (_, partition) in partitions.iter().filter(|(id, _)| id.namespace == namespace) {
             for segment in &partition.levels().segments {
@@ -226,14 +233,14 @@ impl Floor {
         &self,
         core: &Core,
         id: &PartitionId,
-        vectors: &Merged<'_>,
+        vectors: &MergedVectors<'_>,
         graph: &GraphBytes,
         (upto, list): (Seqno, &mut VectorList),
-    ) -> Tried<Segment> {
+    ) -> VectorResult<OpenVectorFile> {
         let number = list.next;
         list.next += 1;
         let path = core.paths.vector_file(number);
-        let meta = Meta { store: core.store, id: number, namespace: id.namespace, upto };
+        let meta = VectorFileMeta { store: core.store, id: number, namespace: id.namespace, upto };
         let bytes = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
             // The incomplete file takes space. If it cannot be removed now, the next opening removes it.
             let _ = core.io.remove(&path);
@@ -247,14 +254,14 @@ impl Floor {
             count: vectors.len() as u64,
             upto,
         };
-        Ok(Segment::open(&*core.io, &path, core.store, &entry, core.options.read_mode)?)
+        Ok(OpenVectorFile::open(&*core.io, &path, core.store, &entry, core.options.read_mode)?)
     }
 
     /// Discards all files because one of them is damaged. Their vectors are read from the log again.
-    pub fn lose(&self, core: &Core, damage: Damage) {
+    pub fn discard_damaged(&self, core: &Core, damage: Damage) {
         let _files = lock(&self.files);
         let path = &damage.file;
-        let partitions = read(&self.partitions).clone();
+        let partitions = read_lock(&self.partitions).clone();
         // If several searches met the damage, the first of them has discarded the files.
         let still = partitions.values().any(|partition| {
             partition
@@ -264,23 +271,23 @@ impl Floor {
                 .any(|segment| core.paths.vector_file(segment.entry.id) == *path)
         });
         if still {
-            self.lose_all(core, damage);
+            self.discard_all_files(core, damage);
         }
     }
 
-    fn lose_all(&self, core: &Core, damage: Damage) {
-        let _turn = lock(&self.catching);
+    fn discard_all_files(&self, core: &Core, damage: Damage) {
+        let _turn = lock(&self.catch_up_lock);
         // Running searches see by this number that they must start again.
-        self.losses.fetch_add(1, Ordering::AcqRel);
+        self.discards.fetch_add(1, Ordering::AcqRel);
         self.upto.store(0, Ordering::Release);
-        read(&self.partitions).values().for_each(|partition| partition.clear());
-        self.count_tail();
-        self.losses.fetch_add(1, Ordering::AcqRel);
-        note(core, damage);
+        read_lock(&self.partitions).values().for_each(|partition| partition.clear());
+        self.recount_tail();
+        self.discards.fetch_add(1, Ordering::AcqRel);
+        note_rebuilt(core, damage);
     }
 }
 
-fn note(core: &Core, damage: Damage) {
+fn note_rebuilt(core: &Core, damage: Damage) {
     let Damage { file, offset, what } = damage;
     core.index.note_rebuilt(file, offset, format!("{what}; the vectors were read from the log again"));
 }
@@ -294,10 +301,11 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
             what: "the vector files cover records that the log does not have".into(),
         });
     }
-    let mut found: std::collections::BTreeMap<PartitionId, (u32, Vec<Arc<Segment>>)> = Default::default();
+    let mut found: std::collections::BTreeMap<PartitionId, (u32, Vec<Arc<OpenVectorFile>>)> =
+        Default::default();
     for entry in &list.files {
         let path = core.paths.vector_file(entry.id);
-        let segment = Segment::open(&*core.io, &path, core.store, entry, core.options.read_mode)?;
+        let segment = OpenVectorFile::open(&*core.io, &path, core.store, entry, core.options.read_mode)?;
         let id = PartitionId { namespace: entry.namespace, embedder: entry.embedder.as_str().into() };
         let (dimensions, segments) = found.entry(id).or_insert((entry.dimensions, Vec::new()));
         if *dimensions != entry.dimensions {
@@ -322,35 +330,35 @@ fn open_files(core: &Core, list: &VectorList) -> std::result::Result<Partitions,
 /// How many of the oldest files stay as they are. The newest are merged with the tail until each file is
 /// [`FILE_RATIO`] times larger than what follows. Files from the first half-dead one on are merged, too. The
 /// pinned file and those before it always stay.
-fn due_of(levels: &Levels, pinned: u64) -> usize {
+fn files_to_keep_when_due(levels: &PartitionLevels, pinned: u64) -> usize {
     let mut size = levels.tail_rows();
     let mut keep = levels.segments.len();
     if size > 0 {
-        while keep > 0 && levels.segments[keep - 1].living() < size * RATIO {
+        while keep > 0 && levels.segments[keep - 1].living_count() < size * FILE_RATIO {
             keep -= 1;
-            size += levels.segments[keep].living();
+            size += levels.segments[keep].living_count();
         }
     }
-    let dead = levels.segments.iter().position(|segment| segment.living() * 2 < segment.len());
+    let dead = levels.segments.iter().position(|segment| segment.living_count() * 2 < segment.len());
     let pinned = levels.segments.iter().position(|segment| segment.entry.id == pinned);
     dead.map_or(keep, |dead| keep.min(dead)).max(pinned.map_or(0, |pinned| pinned + 1))
 }
 
 /// Whether a file must be rewritten without its dead vectors.
-fn is_to_sweep(
+fn needs_sweep(
     core: &Core,
     namespace: NamespaceId,
-    segment: &Segment,
+    segment: &OpenVectorFile,
     upto: Seqno,
     must_go: &[RunUid],
-) -> Tried<bool> {
+) -> VectorResult<bool> {
     let mut dead = 0;
     for at in 0..segment.len() {
         let item = segment.item(at)?;
         if matches!(&item.owner, OwnerId::Snapshot { run, .. } if must_go.contains(run)) {
             return Ok(true);
         }
-        if segment.is_dead(at, upto) || !lives(core, namespace, &item, upto)? {
+        if segment.is_dead(at, upto) || !is_living(core, namespace, &item, upto)? {
             segment.note_dead(at, upto);
             dead += 1;
         }
@@ -360,20 +368,20 @@ fn is_to_sweep(
 
 /// Syncs the log up to what is visible. The segments before the last are synced already.
 fn sync_log(core: &Core, log: &OpenLog) -> Result<()> {
-    log.queue.check()?;
-    if let Some(last) = read(&core.segments).all().last() {
-        let file = core.io.open(&core.paths.segment(last.id), Open::Read)?;
+    log.queue.check_poisoned()?;
+    if let Some(last) = read_lock(&core.segments).all().last() {
+        let file = core.io.open(&core.paths.segment(last.id), OpenMode::Read)?;
         if let Err(error) = file.sync() {
             let error = Error::from(error);
-            log.queue.poison(Failure::of(&error));
+            log.queue.poison(WriteFailure::from_error(&error));
             return Err(error);
         }
     }
-    log.queue.check()
+    log.queue.check_poisoned()
 }
 
 /// Removes vector files that are not listed. A later call removes those that cannot be removed now.
-fn remove_others(core: &Core, list: &VectorList) {
+fn remove_unlisted_files(core: &Core, list: &VectorList) {
     let Ok(names) = core.io.list(&core.paths.vectors()) else { return };
     for name in names {
         if let Some(id) = parse_vector_file(&name)

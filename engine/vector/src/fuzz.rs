@@ -7,14 +7,14 @@ use std::path::Path;
 use roaring::RoaringBitmap;
 
 use super::graph::walk;
-use super::layout::{ALIGN, BLOCK_BYTES, HEADER_BYTES, Header, SCALE_BYTES, SECTIONS, block_crc};
-use super::quantise::code;
-use super::segment::Segment;
+use super::layout::{ALIGN, BLOCK_BYTES, HEADER_BYTES, SCALE_BYTES, SECTIONS, VectorFileHeader, block_crc};
+use super::quantise::encode;
+use super::vector_file::OpenVectorFile;
 use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::sim::SimIo;
-use crate::io::{Io, Open, ReadMode};
+use crate::io::{Io, OpenMode, ReadMode};
 use crate::log::manifest::VectorEntry;
-use annals_store::testing::{byte, short, take};
+use annals_store::testing::{byte, take_bytes, take_u16};
 
 const STORE: StoreId = StoreId(*b"0123456789abcdef");
 const ID: u64 = 7;
@@ -27,11 +27,11 @@ pub fn vectors(data: &[u8]) {
     let mut rest = data;
     let (bytes, dimensions, count) = match byte(&mut rest) & 1 {
         0 => (rest.to_vec(), 1, 1),
-        _ => built(&mut rest),
+        _ => built_file(&mut rest),
     };
     let io = SimIo::new(1);
     let path = Path::new("7.vec");
-    let Ok(file) = io.open(path, Open::CreateNew) else { return };
+    let Ok(file) = io.open(path, OpenMode::CreateNew) else { return };
     if file.write_at(&[IoSlice::new(&bytes)], 0).is_err() {
         return;
     }
@@ -44,17 +44,17 @@ pub fn vectors(data: &[u8]) {
         count: u64::from(count),
         upto: UPTO,
     };
-    if let Ok(segment) = Segment::open(&io, path, STORE, &entry, ReadMode::Positional) {
-        read(&segment);
+    if let Ok(segment) = OpenVectorFile::open(&io, path, STORE, &entry, ReadMode::Positional) {
+        check_reads(&segment);
     }
 }
 
 /// Builds a file from the input, with correct checksums. Returns it with its dimensions and count.
-fn built(rest: &mut &[u8]) -> (Vec<u8>, u32, u32) {
+fn built_file(rest: &mut &[u8]) -> (Vec<u8>, u32, u32) {
     let (dimensions, count) = (u32::from(byte(rest) % 40) + 1, u32::from(byte(rest)));
     let slots = (u32::from(byte(rest) % 9), u32::from(byte(rest) % 5));
     let (levels, entry) = (u32::from(byte(rest) % 4), u32::from(byte(rest)));
-    let (owners, upper) = (short(rest) % 4096, short(rest) % 4096);
+    let (owners, upper) = (take_u16(rest) % 4096, take_u16(rest) % 4096);
     let (n, d) = (count as usize, dimensions as usize);
     let lens = [8 * n, 4 * n, owners, SCALE_BYTES * n, d * n, 4 * d * n, 4 * n * slots.0 as usize, upper];
     let mut bytes = vec![0; HEADER_BYTES];
@@ -63,10 +63,10 @@ fn built(rest: &mut &[u8]) -> (Vec<u8>, u32, u32) {
         bytes.resize(bytes.len().next_multiple_of(ALIGN as usize), 0);
         let at = bytes.len();
         *section = (at as u64, len as u64);
-        bytes.extend_from_slice(take(rest, len));
+        bytes.extend_from_slice(take_bytes(rest, len));
         bytes.resize(at + len, 0);
     }
-    let header = Header {
+    let header = VectorFileHeader {
         store: STORE,
         id: ID,
         namespace: NAMESPACE,
@@ -86,18 +86,18 @@ fn built(rest: &mut &[u8]) -> (Vec<u8>, u32, u32) {
     ([bytes, sums, crc.to_vec()].concat(), dimensions, count)
 }
 
-fn read(segment: &Segment) {
+fn check_reads(segment: &OpenVectorFile) {
     for at in 0..segment.len() {
         let _ = (segment.item(at), segment.row(at), segment.scale(at), segment.codes(at..at + 1));
     }
-    let _ = (segment.scales(), segment.keys_under(20, b"k"));
+    let _ = (segment.scales(), segment.positions_of_keys(20, b"k"));
     if segment.header.slots.0 == 0 || segment.len() == 0 {
         return;
     }
     let query: Vec<f32> = (0..segment.header.dimensions).map(|n| 1.0 + n as f32).collect();
     let some: RoaringBitmap = (0..segment.header.count).step_by(3).collect();
     for (width, among) in [(1, None), (5, None), (5, Some(&some))] {
-        let Ok(found) = walk(segment, &code(&query), width, among) else { continue };
+        let Ok(found) = walk(segment, &encode(&query), width, among) else { continue };
         let positions: HashSet<u32> = found.iter().map(|near| near.at).collect();
         assert!(found.len() <= width && positions.len() == found.len(), "a position is given twice");
         assert!(positions.iter().all(|at| *at < segment.header.count), "a position is past the end");

@@ -18,12 +18,12 @@ use std::collections::BinaryHeap;
 
 use roaring::RoaringBitmap;
 
-use crate::kernel::soon;
+use crate::error::VectorResult;
+use crate::kernel::prefetch;
 use crate::log::open::Damage;
-use crate::merged::Merged;
-use crate::quantise::{Coded, near};
-use crate::segment::Segment;
-use crate::stopped::Tried;
+use crate::merged::MergedVectors;
+use crate::quantise::{VectorCodes, approximate_cosine};
+use crate::vector_file::OpenVectorFile;
 use crate::writer::GraphBytes;
 
 /// Vectors of a file from which a graph is worth it.
@@ -32,24 +32,24 @@ pub const GRAPH_ROWS_MIN: usize = 20_000;
 /// these limits. With only one, it ends in the wrong cluster if clusters are equally far from each other.
 const UPPER_WIDTHS: (usize, usize) = (4, 32);
 /// Marks an unused neighbour slot.
-pub const NONE: u32 = u32::MAX;
+pub const NO_NEIGHBOUR: u32 = u32::MAX;
 
 /// A position with its score. The greatest is the nearest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Near {
+pub struct ScoredPosition {
     pub score: f32,
     pub at: u32,
 }
 
-impl Eq for Near {}
+impl Eq for ScoredPosition {}
 
-impl PartialOrd for Near {
+impl PartialOrd for ScoredPosition {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Near {
+impl Ord for ScoredPosition {
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(other.at.cmp(&self.at))
     }
@@ -59,50 +59,53 @@ impl Ord for Near {
 /// scores by codes. With `among`, only these positions are returned: the walk passes others until nothing
 /// further away can be among the nearest. The file must have a graph.
 pub fn walk(
-    segment: &Segment,
-    query: &Coded,
+    segment: &OpenVectorFile,
+    query: &VectorCodes,
     width: usize,
     among: Option<&RoaringBitmap>,
-) -> Result<Vec<Near>, Damage> {
-    let mut walk = Walk::new(segment, query)?;
-    let mut found = vec![walk.look(segment.header.entry)?];
-    let upper = Upper::parse(segment.upper()?, segment.header.levels, segment.header.slots.1);
+) -> Result<Vec<ScoredPosition>, Damage> {
+    let mut walk = GraphWalk::new(segment, query)?;
+    let mut found = vec![walk.score(segment.header.entry)?];
+    let upper = UpperLevel::parse(segment.upper()?, segment.header.levels, segment.header.slots.1);
     let upper_width = (width / 2).clamp(UPPER_WIDTHS.0, UPPER_WIDTHS.1);
     for level in upper.iter().rev() {
         let neighbours = |at| Ok(level.neighbours(at));
-        found = walk.level(&found, upper_width, &neighbours, &|_| true)?;
+        found = walk.search_level(&found, upper_width, &neighbours, &|_| true)?;
     }
     let counts = |at: u32| among.is_none_or(|among| among.contains(at));
-    walk.level(&found, width, &|at| segment.slots(at as usize), &counts)
+    walk.search_level(&found, width, &|at| segment.slots(at as usize), &counts)
 }
 
 /// One walk, on one level after another.
-struct Walk<'a> {
-    segment: &'a Segment,
-    query: &'a Coded,
+struct GraphWalk<'a> {
+    segment: &'a OpenVectorFile,
+    query: &'a VectorCodes,
     scales: Cow<'a, [f32]>,
     /// A bit for each vector that was visited on this level.
     seen: Vec<u64>,
-    fresh: Vec<u32>,
+    unseen: Vec<u32>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(segment: &'a Segment, query: &'a Coded) -> Result<Self, Damage> {
+impl<'a> GraphWalk<'a> {
+    fn new(segment: &'a OpenVectorFile, query: &'a VectorCodes) -> Result<Self, Damage> {
         let seen = vec![0; segment.len().div_ceil(64)];
-        Ok(Self { segment, query, scales: segment.scales()?, seen, fresh: Vec::new() })
+        Ok(Self { segment, query, scales: segment.scales()?, seen, unseen: Vec::new() })
     }
 
-    fn look(&self, at: u32) -> Result<Near, Damage> {
+    fn score(&self, at: u32) -> Result<ScoredPosition, Damage> {
         let row = self.segment.codes(at as usize..at as usize + 1)?;
         let scale = self.scale(at).get(1).copied().unwrap_or(0.0);
-        Ok(Near { score: near((&self.query.codes, self.query.scale), (row, scale)), at })
+        Ok(ScoredPosition {
+            score: approximate_cosine((&self.query.codes, self.query.scale), (row, scale)),
+            at,
+        })
     }
 
     fn scale(&self, at: u32) -> &[f32] {
         self.scales.get(3 * at as usize..3 * at as usize + 3).unwrap_or_default()
     }
 
-    fn first_time(&mut self, at: u32) -> bool {
+    fn mark_seen(&mut self, at: u32) -> bool {
         let (Some(word), bit) = (self.seen.get_mut(at as usize / 64), 1u64 << (at % 64)) else {
             return false;
         };
@@ -112,19 +115,19 @@ impl<'a> Walk<'a> {
     }
 
     /// The `width` nearest of the vectors that count and that edges reach from `start`.
-    fn level(
+    fn search_level(
         &mut self,
-        start: &[Near],
+        start: &[ScoredPosition],
         width: usize,
         neighbours: &dyn Fn(u32) -> Result<&'a [[u8; 4]], Damage>,
         counts: &dyn Fn(u32) -> bool,
-    ) -> Result<Vec<Near>, Damage> {
+    ) -> Result<Vec<ScoredPosition>, Damage> {
         let count = self.segment.header.count;
         self.seen.fill(0);
         let mut open = BinaryHeap::with_capacity(2 * width.min(count as usize));
         let mut found = BinaryHeap::with_capacity(1 + width.min(count as usize));
         for near in start {
-            self.first_time(near.at);
+            self.mark_seen(near.at);
             open.push(*near);
             if counts(near.at) {
                 found.push(Reverse(*near));
@@ -137,24 +140,24 @@ impl<'a> Walk<'a> {
             if found.len() >= width && found.peek().is_some_and(|Reverse(worst)| next.score < worst.score) {
                 break;
             }
-            self.fresh.clear();
+            self.unseen.clear();
             for slot in neighbours(next.at)? {
                 let at = u32::from_le_bytes(*slot);
                 if at >= count {
                     break;
                 }
-                if self.first_time(at) {
-                    soon(self.segment.codes(at as usize..at as usize + 1)?);
-                    soon(self.scale(at));
-                    self.fresh.push(at);
+                if self.mark_seen(at) {
+                    prefetch(self.segment.codes(at as usize..at as usize + 1)?);
+                    prefetch(self.scale(at));
+                    self.unseen.push(at);
                 }
             }
-            for index in 0..self.fresh.len() {
-                let near = self.look(self.fresh[index])?;
+            for index in 0..self.unseen.len() {
+                let near = self.score(self.unseen[index])?;
                 if found.len() < width || found.peek().is_some_and(|Reverse(worst)| near.score > worst.score)
                 {
                     open.push(near);
-                    soon(neighbours(near.at)?);
+                    prefetch(neighbours(near.at)?);
                     if counts(near.at) {
                         found.push(Reverse(near));
                         if found.len() > width {
@@ -169,13 +172,13 @@ impl<'a> Walk<'a> {
 }
 
 /// A level above the lowest.
-struct Upper<'a> {
+struct UpperLevel<'a> {
     positions: &'a [[u8; 4]],
     slots: &'a [[u8; 4]],
     width: usize,
 }
 
-impl<'a> Upper<'a> {
+impl<'a> UpperLevel<'a> {
     /// The levels that these bytes hold, from the lowest up. Stops where the bytes end.
     fn parse(bytes: &'a [u8], levels: u32, width: u32) -> Vec<Self> {
         let (mut numbers, width) = (bytes.as_chunks::<4>().0, width as usize);
@@ -201,7 +204,7 @@ impl<'a> Upper<'a> {
 
 /// Builds the graph of these vectors. `None` if they are too few, if this program is built without hnsw_rs,
 /// or once `stop` returns true.
-pub fn build(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
+pub fn build(vectors: &MergedVectors<'_>, stop: &dyn Fn() -> bool) -> VectorResult<Option<GraphBytes>> {
     if vectors.len() < GRAPH_ROWS_MIN {
         return Ok(None);
     }
@@ -209,7 +212,7 @@ pub fn build(vectors: &Merged<'_>, stop: &dyn Fn() -> bool) -> Tried<Option<Grap
 }
 
 #[cfg(not(feature = "graphs"))]
-fn of_any_size(_: &Merged<'_>, _: &dyn Fn() -> bool) -> Tried<Option<GraphBytes>> {
+fn of_any_size(_: &MergedVectors<'_>, _: &dyn Fn() -> bool) -> VectorResult<Option<GraphBytes>> {
     Ok(None)
 }
 

@@ -7,51 +7,51 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::files::{Change, What};
-use crate::floor::Floor;
+use crate::error::{VectorError, VectorResult};
+use crate::files::{FlushScope, PartitionChange};
 use crate::graph;
+use crate::index::VectorIndex;
 use crate::kv::core::Core;
-use crate::log::segments::{lock, read};
-use crate::merged::Merged;
-use crate::partition::{Levels, Partition, PartitionId};
-use crate::segment::Segment;
-use crate::stopped::{Stopped, Tried};
+use crate::log::segments::{lock, read_lock};
+use crate::merged::MergedVectors;
+use crate::partition::{Partition, PartitionId, PartitionLevels};
 use crate::sync::atomic::Ordering;
+use crate::vector_file::OpenVectorFile;
 use crate::writer::GraphBytes;
 
 /// A large file without a graph.
-struct Lacking {
+struct FileWithoutGraph {
     id: PartitionId,
     partition: Arc<Partition>,
-    segment: Arc<Segment>,
+    segment: Arc<OpenVectorFile>,
 }
 
-impl Lacking {
-    fn is_there(&self) -> bool {
+impl FileWithoutGraph {
+    fn is_listed(&self) -> bool {
         self.partition.levels().segments.iter().any(|one| one.entry.id == self.segment.entry.id)
     }
 }
 
-impl Floor {
+impl VectorIndex {
     /// Builds one graph after another until no file lacks one, or until `stop` returns true. Calls `stop`
     /// after each vector.
     ///
     /// # Errors
     /// `Unavailable` if the disk refuses: nothing is lost. `Poisoned`.
     pub fn make_graphs(&self, core: &Arc<Core>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let _making = lock(&self.making);
+        let _making = lock(&self.graph_lock);
         while cfg!(feature = "graphs")
             && !stop()
-            && let Some(lacking) = self.lacking()
+            && let Some(lacking) = self.next_file_without_graph()
         {
-            self.pinned.store(lacking.segment.entry.id, Ordering::Release);
+            self.pinned_file.store(lacking.segment.entry.id, Ordering::Release);
             let tried = self.make_graph(core, &lacking, stop);
-            self.pinned.store(0, Ordering::Release);
+            self.pinned_file.store(0, Ordering::Release);
             match tried {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                Err(Stopped::Damaged(damage)) => self.lose(core, damage),
-                Err(Stopped::Other(error)) => return Err(error),
+                Err(VectorError::Damaged(damage)) => self.discard_damaged(core, damage),
+                Err(VectorError::Other(error)) => return Err(error),
             }
         }
         Ok(())
@@ -61,33 +61,38 @@ impl Floor {
     ///
     /// # Errors
     /// As [`Self::flush`].
-    pub fn settle(&self, core: &Arc<Core>) -> Result<()> {
+    pub fn write_all_with_graphs(&self, core: &Arc<Core>) -> Result<()> {
         self.catch_up(core)?;
-        self.flush(core, What::All)?;
+        self.flush(core, FlushScope::All)?;
         self.make_graphs(core, &|| self.is_stopped())
     }
 
     /// Builds a graph. Returns whether there may be more to do: false if it was stopped.
-    fn make_graph(&self, core: &Arc<Core>, lacking: &Lacking, stop: &dyn Fn() -> bool) -> Tried<bool> {
-        let levels = Levels { segments: vec![lacking.segment.clone()], tail: Vec::new() };
-        let vectors = Merged::all(&levels, lacking.partition.dimensions);
-        let stop = || stop() || !lacking.is_there();
+    fn make_graph(
+        &self,
+        core: &Arc<Core>,
+        lacking: &FileWithoutGraph,
+        stop: &dyn Fn() -> bool,
+    ) -> VectorResult<bool> {
+        let levels = PartitionLevels { segments: vec![lacking.segment.clone()], tail: Vec::new() };
+        let vectors = MergedVectors::all(&levels, lacking.partition.dimensions);
+        let stop = || stop() || !lacking.is_listed();
         match graph::build(&vectors, &stop)? {
-            Some(graph) => self.put_graph(core, lacking, &vectors, &graph).map(|()| true),
-            None => Ok(!lacking.is_there()),
+            Some(graph) => self.install_graph(core, lacking, &vectors, &graph).map(|()| true),
+            None => Ok(!lacking.is_listed()),
         }
     }
 
-    fn put_graph(
+    fn install_graph(
         &self,
         core: &Arc<Core>,
-        lacking: &Lacking,
-        vectors: &Merged<'_>,
+        lacking: &FileWithoutGraph,
+        vectors: &MergedVectors<'_>,
         graph: &GraphBytes,
-    ) -> Tried<()> {
+    ) -> VectorResult<()> {
         let mut listed = lock(&self.files);
         // The file cannot be removed while this thread holds the list of files.
-        if !lacking.is_there() {
+        if !lacking.is_listed() {
             return Ok(());
         }
         let old = lacking.segment.entry.id;
@@ -95,18 +100,18 @@ impl Floor {
         let made =
             self.write_file(core, &lacking.id, vectors, graph, (lacking.segment.entry.upto, &mut list))?;
         let made = Arc::new(made);
-        let swap = |one: &Arc<Segment>| if one.entry.id == old { made.clone() } else { one.clone() };
+        let swap = |one: &Arc<OpenVectorFile>| if one.entry.id == old { made.clone() } else { one.clone() };
         let segments = lacking.partition.levels().segments.iter().map(swap).collect();
         list.files.iter_mut().filter(|entry| entry.id == old).for_each(|entry| *entry = made.entry.clone());
-        let change = Change { partition: lacking.partition.clone(), segments };
+        let change = PartitionChange { partition: lacking.partition.clone(), segments };
         self.publish(core, &mut listed, list, vec![change])
     }
 
-    fn lacking(&self) -> Option<Lacking> {
-        let partitions = read(&self.partitions).clone();
+    fn next_file_without_graph(&self) -> Option<FileWithoutGraph> {
+        let partitions = read_lock(&self.partitions).clone();
         for (id, partition) in partitions.iter() {
             if let Some(segment) = partition.levels().segments.iter().find(|segment| segment.lacks_graph()) {
-                return Some(Lacking {
+                return Some(FileWithoutGraph {
                     id: id.clone(),
                     partition: partition.clone(),
                     segment: segment.clone(),

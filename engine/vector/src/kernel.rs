@@ -64,11 +64,11 @@ fn dot_portable(a: &[f32], b: &[f32]) -> f32 {
             *lane = a.mul_add(*b, *lane);
         }
     }
-    finish(lanes, rest_a, rest_b)
+    sum_lanes(lanes, rest_a, rest_b)
 }
 
 /// Adds the last, incomplete row of products, then sums the lanes: halves are added until one is left.
-fn finish(mut lanes: [f32; LANES], rest_a: &[f32], rest_b: &[f32]) -> f32 {
+fn sum_lanes(mut lanes: [f32; LANES], rest_a: &[f32], rest_b: &[f32]) -> f32 {
     for ((lane, a), b) in lanes.iter_mut().zip(rest_a).zip(rest_b) {
         *lane = a.mul_add(*b, *lane);
     }
@@ -87,7 +87,7 @@ fn dot_bytes_portable(a: &[i8], b: &[i8]) -> i32 {
 }
 
 /// The floats in little-endian bytes, without a copy if the machine allows it.
-pub fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
+pub fn floats_from_bytes(bytes: &[u8]) -> Cow<'_, [f32]> {
     // SAFETY: any four bytes are a number, and these are only read.
     let (before, whole, after) = unsafe { bytes.align_to::<f32>() };
     if cfg!(target_endian = "little") && before.is_empty() && after.is_empty() {
@@ -98,13 +98,13 @@ pub fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
 }
 
 /// Reinterprets bytes as codes.
-pub fn codes(bytes: &[u8]) -> &[i8] {
+pub fn codes_from_bytes(bytes: &[u8]) -> &[i8] {
     // SAFETY: both are one byte, and any byte is a code.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 /// Prefetches a slice into the cache: it is about to be read.
-pub fn soon<T>(wanted: &[T]) {
+pub fn prefetch<T>(wanted: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in wanted.chunks((64 / size_of::<T>().max(1)).max(1)) {
         // SAFETY: a hint about a place that may be read; it reads nothing and changes nothing.
@@ -127,7 +127,7 @@ mod x86 {
         _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_xor_si512,
     };
 
-    use super::{LANES, dot_bytes_portable, finish};
+    use super::{LANES, dot_bytes_portable, sum_lanes};
 
     pub(crate) fn dot_512(a: &[f32], b: &[f32]) -> f32 {
         // SAFETY: chosen only where the processor has AVX-512F and AVX-512BW.
@@ -168,7 +168,7 @@ mod x86 {
         let mut lanes = [0.0; LANES];
         // SAFETY: there is room for sixteen floats.
         unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
-        finish(lanes, rest_a, rest_b)
+        sum_lanes(lanes, rest_a, rest_b)
     }
 
     #[target_feature(enable = "avx2,fma")]
@@ -192,7 +192,7 @@ mod x86 {
             _mm256_storeu_ps(lanes.as_mut_ptr(), low);
             _mm256_storeu_ps(lanes.as_mut_ptr().add(8), high);
         }
-        finish(lanes, rest_a, rest_b)
+        sum_lanes(lanes, rest_a, rest_b)
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -290,7 +290,7 @@ mod tests {
 
     /// A file read by position may stand anywhere in memory.
     #[test]
-    fn numbers_are_read_wherever_their_bytes_stand() {
+    fn floats_are_read_at_any_alignment() {
         let expected = numbers(3, 20);
         let mut bytes = vec![0u8; 4];
         bytes.extend(expected.iter().flat_map(|number| number.to_le_bytes()));
@@ -298,13 +298,13 @@ mod tests {
             bytes.remove(0);
             bytes.push(0);
             let start = 3 - shift;
-            assert_eq!(*floats(&bytes[start..start + 80]), expected, "{shift}");
+            assert_eq!(*floats_from_bytes(&bytes[start..start + 80]), expected, "{shift}");
         }
-        assert_eq!(*floats(&bytes[..0]), [0.0; 0]);
+        assert_eq!(*floats_from_bytes(&bytes[..0]), [0.0; 0]);
     }
 
     #[test]
-    fn bytes_are_summed_exactly() {
+    fn byte_dot_products_are_exact() {
         for len in (0..70).chain([384, 1000, 4096]) {
             let bytes = |seed| -> Vec<i8> {
                 numbers(seed, len).iter().map(|number| (number * 127.0).round() as i8).collect()

@@ -6,7 +6,7 @@
 //! The header says where everything is, and has its own checksum. Every other byte is under the checksum of
 //! its block. That also covers store, file and block number: a block in another place does not match.
 
-use crate::codec::{CodecError, Reader};
+use crate::codec::{ByteReader, CodecError};
 use crate::ids::{NamespaceId, Seqno, StoreId};
 
 pub const MAGIC: [u8; 8] = *b"annalvec";
@@ -46,7 +46,7 @@ pub const SCALE_BYTES: usize = 12;
 
 /// The header of a vector file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct VectorFileHeader {
     pub store: StoreId,
     pub id: u64,
     pub namespace: NamespaceId,
@@ -63,18 +63,18 @@ pub struct Header {
     pub sections: [(u64, u64); SECTIONS],
 }
 
-impl Header {
+impl VectorFileHeader {
     /// Where the checksums begin: after the last section.
-    pub fn sums_at(&self) -> u64 {
+    pub fn checksums_offset(&self) -> u64 {
         self.sections.iter().map(|(at, len)| at + len).max().unwrap_or(0).max(HEADER_BYTES as u64)
     }
 
-    pub fn blocks(&self) -> usize {
-        (self.sums_at() as usize).div_ceil(BLOCK_BYTES)
+    pub fn block_count(&self) -> usize {
+        (self.checksums_offset() as usize).div_ceil(BLOCK_BYTES)
     }
 
     pub fn file_bytes(&self) -> u64 {
-        self.sums_at() + 4 * self.blocks() as u64 + 4
+        self.checksums_offset() + 4 * self.block_count() as u64 + 4
     }
 
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -105,10 +105,10 @@ impl Header {
     /// # Errors
     /// For bytes that no writer wrote.
     pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<Self, CodecError> {
-        let mut r = Reader::new(bytes, "header of a vector file");
+        let mut r = ByteReader::new(bytes, "header of a vector file");
         let whole = r.take(HEADER_BYTES)?;
         let wrong = |what: &'static str, found: u64| CodecError::Unknown { what, found };
-        let mut r = Reader::new(whole, "header of a vector file");
+        let mut r = ByteReader::new(whole, "header of a vector file");
         if r.array::<8>()? != MAGIC {
             return Err(CodecError::Header("it does not begin as a vector file does".into()));
         }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     /// A header of three vectors of five dimensions with a graph, whose sections follow each other.
-    fn header() -> Header {
+    fn header() -> VectorFileHeader {
         let lens = [24, 12, 40, 36, 15, 60, 24, 100];
         let mut at = HEADER_BYTES as u64;
         let sections = lens.map(|len: u64| {
@@ -200,7 +200,7 @@ mod tests {
             at = begins + len;
             (begins, len)
         });
-        Header {
+        VectorFileHeader {
             store: StoreId([7; 16]),
             id: 3,
             namespace: NamespaceId(16),
@@ -215,25 +215,28 @@ mod tests {
     }
 
     /// Encodes a header and reads it again, from a file as long as it says or as long as it should be.
-    fn again(header: &Header) -> Result<Header, CodecError> {
+    fn reread(header: &VectorFileHeader) -> Result<VectorFileHeader, CodecError> {
         let has_end = header.sections.iter().all(|(at, len)| at.saturating_add(*len) < 1 << 40);
         let bytes = if has_end { header.file_bytes() } else { self::header().file_bytes() };
-        Header::decode(&header.encode(), bytes)
+        VectorFileHeader::decode(&header.encode(), bytes)
     }
 
     #[test]
-    fn a_header_is_read_as_it_was_written_and_says_where_the_file_ends() {
+    fn header_round_trips_and_gives_the_file_length() {
         let header = header();
-        assert_eq!(again(&header).unwrap(), header);
+        assert_eq!(reread(&header).unwrap(), header);
         let (at, len) = header.sections[GRAPH_UPPER];
-        assert_eq!((header.sums_at(), header.blocks(), header.file_bytes()), (at + len, 1, at + len + 8));
+        assert_eq!(
+            (header.checksums_offset(), header.block_count(), header.file_bytes()),
+            (at + len, 1, at + len + 8)
+        );
         // One byte more than a block takes a second checksum.
         let mut long = header.clone();
         long.sections[GRAPH_UPPER].1 = BLOCK_BYTES as u64 - at;
-        assert_eq!((long.blocks(), long.file_bytes()), (1, BLOCK_BYTES as u64 + 8));
+        assert_eq!((long.block_count(), long.file_bytes()), (1, BLOCK_BYTES as u64 + 8));
         long.sections[GRAPH_UPPER].1 += 1;
-        assert_eq!((long.blocks(), long.file_bytes()), (2, BLOCK_BYTES as u64 + 13));
-        assert_eq!(again(&long).unwrap(), long);
+        assert_eq!((long.block_count(), long.file_bytes()), (2, BLOCK_BYTES as u64 + 13));
+        assert_eq!(reread(&long).unwrap(), long);
         // Golden: docs/format.md; the checksum was computed by another program from its table.
         let bytes = header.encode();
         assert_eq!(bytes[..16], *b"annalvec\x01\0\0\0\x10\0\0\0");
@@ -242,16 +245,16 @@ mod tests {
 
     /// Each header has a correct checksum, as an attacker would write it.
     #[test]
-    fn a_header_that_cannot_be_is_refused_and_one_at_its_limits_is_not() {
-        let refused = |what: &str, change: &dyn Fn(&mut Header)| {
+    fn headers_over_their_limits_are_refused() {
+        let refused = |what: &str, change: &dyn Fn(&mut VectorFileHeader)| {
             let mut header = header();
             change(&mut header);
-            assert!(again(&header).is_err(), "{what}: {header:?}");
+            assert!(reread(&header).is_err(), "{what}: {header:?}");
         };
-        let taken = |what: &str, change: &dyn Fn(&mut Header)| {
+        let taken = |what: &str, change: &dyn Fn(&mut VectorFileHeader)| {
             let mut header = header();
             change(&mut header);
-            assert_eq!(again(&header).unwrap(), header, "{what}");
+            assert_eq!(reread(&header).unwrap(), header, "{what}");
         };
         for section in 0..SECTIONS {
             refused("a section that begins before the one before ends", &|h| h.sections[section].0 -= ALIGN);
@@ -267,7 +270,7 @@ mod tests {
         refused("a section in the header", &|h| h.sections[0].0 = 0);
         taken("room between", &|h| h.sections[GRAPH_UPPER].0 += ALIGN);
         taken("no upper level", &|h| h.sections[GRAPH_UPPER].1 = 0);
-        let empty = |h: &mut Header, count, dimensions| {
+        let empty = |h: &mut VectorFileHeader, count, dimensions| {
             (h.count, h.dimensions, h.slots) = (count, dimensions, (0, 0));
             let lens = [8, 4, 0, SCALE_BYTES as u64, u64::from(dimensions), 4 * u64::from(dimensions), 0, 0];
             let mut at = HEADER_BYTES as u64;
@@ -303,18 +306,18 @@ mod tests {
         refused("more levels", &|h| h.levels = 65);
         let (header, bytes) = (header(), header().encode());
         for other in [header.file_bytes() - 1, header.file_bytes() + 1] {
-            assert!(Header::decode(&bytes, other).is_err(), "a file of another length");
+            assert!(VectorFileHeader::decode(&bytes, other).is_err(), "a file of another length");
         }
         for at in 0..HEADER_BYTES {
             let mut bytes = bytes;
             bytes[at] ^= 1;
-            assert!(Header::decode(&bytes, header.file_bytes()).is_err(), "a flip at {at}");
-            assert!(Header::decode(&bytes[..at], header.file_bytes()).is_err(), "cut at {at}");
+            assert!(VectorFileHeader::decode(&bytes, header.file_bytes()).is_err(), "a flip at {at}");
+            assert!(VectorFileHeader::decode(&bytes[..at], header.file_bytes()).is_err(), "cut at {at}");
         }
     }
 
     #[test]
-    fn a_checksum_is_of_one_block_of_one_file_of_one_store() {
+    fn block_checksum_covers_store_file_and_number() {
         let (store, other) = (StoreId([7; 16]), StoreId([8; 16]));
         let one = block_crc(store, 3, 1, b"bytes");
         for crc in [

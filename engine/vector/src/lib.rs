@@ -17,30 +17,30 @@ pub mod among;
 pub mod block;
 #[cfg(feature = "graphs")]
 pub mod build;
+pub mod error;
 pub mod files;
-pub mod floor;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod fuzz;
 pub mod graph;
 pub mod graphs;
-pub mod item;
+pub mod index;
 pub mod kernel;
 pub mod layout;
 pub mod merged;
 pub mod nearest;
 pub mod partition;
 pub mod quantise;
-pub mod segment;
 pub mod source;
-pub mod stopped;
+pub mod types;
+pub mod vector_file;
 
 pub mod writer;
 
 use annals_store::{codec, error, ids, io, kv, log, sync};
 
-pub use among::Among;
+pub use among::OwnerFilter;
 
-pub use floor::Floor;
-pub use item::{Found, Owner, Search};
+pub use index::VectorIndex;
 pub use nearest::nearest;
 pub use source::vectors_at;
+pub use types::{Owner, Search, SearchHit};

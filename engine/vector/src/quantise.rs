@@ -8,7 +8,7 @@ use crate::kernel::{dot, dot_bytes};
 
 /// A vector's direction in bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Coded {
+pub struct VectorCodes {
     pub codes: Vec<i8>,
     pub scale: f32,
     /// Rounded up.
@@ -16,7 +16,7 @@ pub struct Coded {
 }
 
 /// Encodes a vector that has a direction.
-pub fn code(vector: &[f32]) -> Coded {
+pub fn encode(vector: &[f32]) -> VectorCodes {
     let length = f64::from(dot(vector, vector)).sqrt();
     let greatest = vector.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let scale = (f64::from(greatest) / length / 127.0) as f32;
@@ -28,24 +28,24 @@ pub fn code(vector: &[f32]) -> Coded {
         left * left
     });
     let error = (left.sum::<f64>().sqrt() as f32).next_up();
-    Coded { codes, scale, error }
+    VectorCodes { codes, scale, error }
 }
 
 /// A bound of the rounding error of a computed cosine.
-pub fn slack(dimensions: usize) -> f32 {
+pub fn rounding_bound(dimensions: usize) -> f32 {
     // A lane sums this many products, each rounded, and the lanes are added up in four steps. Doubled to be
     // safe.
     (dimensions as f32 / 16.0 + 16.0) * f32::EPSILON * 2.0
 }
 
 /// The cosine by codes.
-pub fn near(a: (&[i8], f32), b: (&[i8], f32)) -> f32 {
+pub fn approximate_cosine(a: (&[i8], f32), b: (&[i8], f32)) -> f32 {
     (f64::from(dot_bytes(a.0, b.0)) * f64::from(a.1) * f64::from(b.1)) as f32
 }
 
 /// A bound of the difference between [`approximate_cosine`] and the computed cosine of vectors with these
 /// errors.
-pub fn reach(error: f32, other: f32, slack: f32) -> f32 {
+pub fn error_bound(error: f32, other: f32, slack: f32) -> f32 {
     error * (1.0 + other) + other + slack
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use crate::nearest::Query;
 
     #[test]
-    fn what_the_codes_say_is_never_further_off_than_they_claim() {
+    fn approximate_cosine_stays_within_its_error_bound() {
         let mut state = 7u64;
         let mut next = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -78,9 +78,9 @@ mod tests {
                 };
                 let (a, b) = (vector(), vector());
                 let truth = Query::new(&a).score(&b, dot(&b, &b));
-                let (a, b) = (code(&a), code(&b));
-                let said = near((&a.codes, a.scale), (&b.codes, b.scale));
-                let reach = reach(a.error, b.error, slack(dimensions));
+                let (a, b) = (encode(&a), encode(&b));
+                let said = approximate_cosine((&a.codes, a.scale), (&b.codes, b.scale));
+                let reach = error_bound(a.error, b.error, rounding_bound(dimensions));
                 assert!((said - truth).abs() <= reach, "{dimensions} {round}: {said} {truth} {reach}");
                 assert!(reach < 0.05 || dimensions < 4, "{dimensions}: {reach}");
             }

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::codec::Reader;
+use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, Place, RunUid, Seqno};
-use crate::item::{Item, OwnerId};
+use crate::ids::{NamespaceId, RecordPlace, RunUid, Seqno};
 use crate::kv::bodies;
 use crate::kv::core::Core;
-use crate::kv::embeddings::{check_vector, vector_of};
+use crate::kv::embeddings::{check_vector, vector_from_bytes};
 use crate::kv::keys;
-use crate::log::record::{BodyRef, EmbeddingHead, Kind, Logical, RecipeRef, SpaceHead};
+use crate::log::record::{BodyRef, EmbeddingHead, LogicalBody, RecipeRef, RecordKind, SpaceHead};
+use crate::types::{OwnerId, VectorOrigin};
 use annals_store::schema::SchemaVectors;
 
 /// Maximum number of runs whose namespace is remembered.
@@ -20,23 +20,23 @@ const RUNS_MAX: usize = 4096;
 
 /// The namespace of each run, which a snapshot's record does not name.
 #[derive(Debug, Default)]
-pub struct Runs {
+pub struct RunNamespaces {
     known: HashMap<RunUid, NamespaceId>,
     namespaces: Vec<NamespaceId>,
 }
 
-impl Runs {
+impl RunNamespaces {
     /// The run's namespace; `None` if the run and its snapshots are gone.
     fn namespace(&mut self, core: &Core, run: RunUid) -> Result<Option<NamespaceId>> {
         if let Some(known) = self.known.get(&run) {
             return Ok(Some(*known));
         }
-        let mut found = self.look(core, run)?;
+        let mut found = self.find_namespace(core, run)?;
         if found.is_none() {
             // Namespaces may have been added since.
-            let spaces = core.spaces_known()?;
-            self.namespaces = spaces.iter().filter_map(namespace_of).collect();
-            found = self.look(core, run)?;
+            let spaces = core.list_spaces()?;
+            self.namespaces = spaces.iter().filter_map(namespace_id).collect();
+            found = self.find_namespace(core, run)?;
         }
         if let Some(namespace) = found {
             if self.known.len() >= RUNS_MAX {
@@ -47,7 +47,7 @@ impl Runs {
         Ok(found)
     }
 
-    fn look(&self, core: &Core, run: RunUid) -> Result<Option<NamespaceId>> {
+    fn find_namespace(&self, core: &Core, run: RunUid) -> Result<Option<NamespaceId>> {
         for namespace in &self.namespaces {
             if core.index.newest(&core.schema.life_key(*namespace, run.0))?.is_some() {
                 return Ok(Some(*namespace));
@@ -57,7 +57,7 @@ impl Runs {
     }
 }
 
-fn namespace_of(space: &SpaceHead) -> Option<NamespaceId> {
+fn namespace_id(space: &SpaceHead) -> Option<NamespaceId> {
     match space {
         SpaceHead::Namespace { id, .. } => Some(*id),
         SpaceHead::Keyspace { .. } => None,
@@ -66,25 +66,30 @@ fn namespace_of(space: &SpaceHead) -> Option<NamespaceId> {
 
 /// The vectors of one record.
 #[derive(Debug)]
-pub struct Vectors {
+pub struct RecordVectors {
     pub namespace: NamespaceId,
-    pub item: Item,
+    pub item: VectorOrigin,
     /// By embedder, each once; every vector can be compared.
     pub embeddings: Vec<(String, Vec<f32>)>,
 }
 
 /// Places of records with vectors after `after` and up to `upto`, in order, at most about `limit`; and
 /// whether there may be more.
-pub fn places(core: &Core, after: Seqno, upto: Seqno, limit: usize) -> Result<(Vec<(Seqno, Place)>, bool)> {
+pub fn vector_places(
+    core: &Core,
+    after: Seqno,
+    upto: Seqno,
+    limit: usize,
+) -> Result<(Vec<(Seqno, RecordPlace)>, bool)> {
     let (from, to) = (keys::vectors(after), keys::vectors(upto));
     let bounds = (Bound::Excluded(from.as_slice()), Bound::Included(to.as_slice()));
-    let (hits, more) = core.index.page(bounds.0, bounds.1, Seqno(u64::MAX), false, limit)?;
+    let (hits, more) = core.index.read_page(bounds.0, bounds.1, Seqno(u64::MAX), false, limit)?;
     let places = hits.iter().filter_map(|hit| Some((keys::vectors_seqno(&hit.key)?, keys::place(hit.value))));
     Ok((places.collect(), more.is_some()))
 }
 
 /// A record's owner and embeddings, and the part of its tail that holds the vectors' recipes.
-struct Record {
+struct EmbeddingRecord {
     namespace: Option<NamespaceId>,
     owner: OwnerId,
     embeddings: Vec<(String, BodyRef)>,
@@ -93,26 +98,31 @@ struct Record {
 
 /// The vectors of the record at a place. `None` if their owner is gone, or if it is no record with vectors
 /// (compaction may have removed it).
-pub fn read(core: &Core, runs: &mut Runs, seqno: Seqno, place: Place) -> Result<Option<Vectors>> {
+pub fn read_record_vectors(
+    core: &Core,
+    runs: &mut RunNamespaces,
+    seqno: Seqno,
+    place: RecordPlace,
+) -> Result<Option<RecordVectors>> {
     let segment = core.segment(place.segment)?;
     let wrong = |e| Error::damaged(&segment.path, u64::from(place.offset), e);
-    let record = segment.record(place, |record| {
-        let parsed = match Kind::parse(record.kind, record.layout).map_err(wrong)? {
-            Some(Kind::Schema(kind)) => {
+    let record = segment.with_record(place, |record| {
+        let parsed = match RecordKind::parse(record.kind, record.layout).map_err(wrong)? {
+            Some(RecordKind::Schema(kind)) => {
                 let found =
-                    Logical::parse(record.body).and_then(|logical| core.schema.vectors(kind, logical));
+                    LogicalBody::parse(record.body).and_then(|logical| core.schema.vectors(kind, logical));
                 let Some(SchemaVectors { owner: (uid, seq), embeddings, tail }) = found.map_err(wrong)?
                 else {
                     return Ok(None);
                 };
                 let owner = OwnerId::Snapshot { run: RunUid(uid), seq };
-                Ok(Record { namespace: None, owner, embeddings, tail })
+                Ok(EmbeddingRecord { namespace: None, owner, embeddings, tail })
             }
-            Some(Kind::Embedding) => Logical::parse(record.body).and_then(|logical| {
+            Some(RecordKind::Embedding) => LogicalBody::parse(record.body).and_then(|logical| {
                 let head = EmbeddingHead::parse(logical.head)?;
                 let owner = OwnerId::Key { space: head.space, key: head.key.into() };
                 let (namespace, tail) = (Some(head.namespace), logical.tail.to_vec());
-                Ok(Record { namespace, owner, embeddings: head.embeddings, tail })
+                Ok(EmbeddingRecord { namespace, owner, embeddings: head.embeddings, tail })
             }),
             _ => return Ok(None),
         };
@@ -124,12 +134,16 @@ pub fn read(core: &Core, runs: &mut Runs, seqno: Seqno, place: Place) -> Result<
         (OwnerId::Key { .. }, namespace) => namespace,
     };
     let Some(namespace) = namespace else { return Ok(None) };
-    let embeddings = vectors(core, namespace, &record)?;
-    Ok(Some(Vectors { namespace, item: Item { seqno, owner: record.owner }, embeddings }))
+    let embeddings = decode_vectors(core, namespace, &record)?;
+    Ok(Some(RecordVectors { namespace, item: VectorOrigin { seqno, owner: record.owner }, embeddings }))
 }
 
-fn vectors(core: &Core, namespace: NamespaceId, record: &Record) -> Result<Vec<(String, Vec<f32>)>> {
-    let mut tail = Reader::new(&record.tail, "embedding tail");
+fn decode_vectors(
+    core: &Core,
+    namespace: NamespaceId,
+    record: &EmbeddingRecord,
+) -> Result<Vec<(String, Vec<f32>)>> {
+    let mut tail = ByteReader::new(&record.tail, "embedding tail");
     let mut embeddings: Vec<(String, Vec<f32>)> = Vec::with_capacity(record.embeddings.len());
     for (embedder, reference) in &record.embeddings {
         let bytes = match reference {
@@ -138,15 +152,15 @@ fn vectors(core: &Core, namespace: NamespaceId, record: &Record) -> Result<Vec<(
                 let damaged = |e| Error::new(ErrorKind::Damaged, format!("an embedding's record: {e}"));
                 let recipe = RecipeRef::take(&mut tail).map_err(damaged)?;
                 let alone = |_| Err(Error::new(ErrorKind::Damaged, "a vector's recipe stands alone"));
-                let extents: Arc<_> = bodies::extents(recipe, alone)?;
-                bodies::body(core, namespace, &extents, *len, *id)?
+                let extents: Arc<_> = bodies::decode_extents(recipe, alone)?;
+                bodies::read_body(core, namespace, &extents, *len, *id)?
             }
             BodyRef::Same { .. } => {
                 return Err(Error::new(ErrorKind::Damaged, "a vector refers to another one"));
             }
         };
         // Older stores accepted vectors that cannot be compared: they are skipped.
-        if let Some(vector) = vector_of(&bytes)
+        if let Some(vector) = vector_from_bytes(&bytes)
             && check_vector(embedder, &vector).is_ok()
             && embeddings.iter().all(|(before, _)| before != embedder)
         {
@@ -157,12 +171,12 @@ fn vectors(core: &Core, namespace: NamespaceId, record: &Record) -> Result<Vec<(
 }
 
 /// Whether an owner still has the vectors of `item`, as of `at`.
-pub fn lives(core: &Core, namespace: NamespaceId, item: &Item, at: Seqno) -> Result<bool> {
+pub fn is_living(core: &Core, namespace: NamespaceId, item: &VectorOrigin, at: Seqno) -> Result<bool> {
     let newest = match &item.owner {
         // The embeddings of a key are in the record after its put.
         OwnerId::Key { space, key } => {
             let found = core.index.get(&keys::user(*space, key), at)?;
-            found.filter(|(_, value)| value.kind == keys::AT).map(|(seqno, _)| seqno.0 + 1)
+            found.filter(|(_, value)| value.kind == keys::AT_PLACE).map(|(seqno, _)| seqno.0 + 1)
         }
         OwnerId::Snapshot { run, seq } => {
             if core.index.newest(&core.schema.life_key(namespace, run.0))?.is_none() {
@@ -175,7 +189,7 @@ pub fn lives(core: &Core, namespace: NamespaceId, item: &Item, at: Seqno) -> Res
 }
 
 /// The vectors of the record at a place by embedder, for callers that copy them.
-pub fn vectors_at(core: &Core, seqno: Seqno, place: Place) -> Result<Vec<(String, Vec<f32>)>> {
-    let found = read(core, &mut Runs::default(), seqno, place)?;
+pub fn vectors_at(core: &Core, seqno: Seqno, place: RecordPlace) -> Result<Vec<(String, Vec<f32>)>> {
+    let found = read_record_vectors(core, &mut RunNamespaces::default(), seqno, place)?;
     Ok(found.map_or_else(Vec::new, |found| found.embeddings))
 }

@@ -8,23 +8,23 @@ use std::io::IoSlice;
 use std::path::Path;
 
 use crate::error::Error;
+use crate::error::VectorResult;
 use crate::ids::{NamespaceId, Seqno, StoreId};
-use crate::io::{File, Io, Open};
-use crate::item::OwnerId;
+use crate::io::{File, Io, OpenMode};
 use crate::layout::{
-    ALIGN, BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, HEADER_BYTES, Header, OWNER_ENDS, OWNER_KEY,
-    OWNER_SNAPSHOT, OWNERS, SCALES, SECTIONS, SEQNOS, block_crc,
+    ALIGN, BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, HEADER_BYTES, OWNER_ENDS, OWNER_KEY, OWNER_SNAPSHOT,
+    OWNERS, SCALES, SECTIONS, SEQNOS, VectorFileHeader, block_crc,
 };
-use crate::merged::Merged;
-use crate::segment::Scale;
-use crate::stopped::Tried;
+use crate::merged::MergedVectors;
+use crate::types::OwnerId;
+use crate::vector_file::CodeScale;
 
 /// Blocks that are written together.
 const WRITE_BLOCKS: usize = 16;
 
 /// Identifies a file and its partition.
 #[derive(Debug, Clone, Copy)]
-pub struct Meta {
+pub struct VectorFileMeta {
     pub store: StoreId,
     pub id: u64,
     pub namespace: NamespaceId,
@@ -42,27 +42,39 @@ pub struct GraphBytes {
 }
 
 /// Writes a file of these vectors and syncs it, but not its name. Returns its length in bytes.
-pub fn write(io: &dyn Io, path: &Path, meta: Meta, vectors: &Merged<'_>, graph: &GraphBytes) -> Tried<u64> {
+pub fn write(
+    io: &dyn Io,
+    path: &Path,
+    meta: VectorFileMeta,
+    vectors: &MergedVectors<'_>,
+    graph: &GraphBytes,
+) -> VectorResult<u64> {
     if io.stat(path)?.is_some() {
         io.remove(path)?;
     }
-    let file = io.open(path, Open::CreateNew)?;
-    let mut out =
-        Out { file: &*file, meta, first: None, full: Vec::new(), block: Vec::new(), sums: Vec::new() };
+    let file = io.open(path, OpenMode::CreateNew)?;
+    let mut out = VectorFileWriter {
+        file: &*file,
+        meta,
+        first: None,
+        full: Vec::new(),
+        block: Vec::new(),
+        sums: Vec::new(),
+    };
     out.put(&[0; HEADER_BYTES])?;
     let mut sections = [(0, 0); SECTIONS];
     for (section, (begins, len)) in sections.iter_mut().enumerate() {
-        let padding = out.at().next_multiple_of(ALIGN) - out.at();
+        let padding = out.len().next_multiple_of(ALIGN) - out.len();
         out.put(&[0; ALIGN as usize][..padding as usize])?;
-        *begins = out.at();
+        *begins = out.len();
         match section {
             GRAPH => out.put(&graph.lowest)?,
             GRAPH_UPPER => out.put(&graph.upper)?,
-            _ => rows(section, vectors, &mut out)?,
+            _ => put_section(section, vectors, &mut out)?,
         }
-        *len = out.at() - *begins;
+        *len = out.len() - *begins;
     }
-    let header = Header {
+    let header = VectorFileHeader {
         store: meta.store,
         id: meta.id,
         namespace: meta.namespace,
@@ -80,7 +92,11 @@ pub fn write(io: &dyn Io, path: &Path, meta: Meta, vectors: &Merged<'_>, graph: 
 }
 
 /// Writes the data of one section for each vector.
-fn rows(section: usize, vectors: &Merged<'_>, out: &mut Out<'_>) -> Tried<()> {
+fn put_section(
+    section: usize,
+    vectors: &MergedVectors<'_>,
+    out: &mut VectorFileWriter<'_>,
+) -> VectorResult<()> {
     let mut bytes = Vec::new();
     let mut ends = 0u32;
     for at in 0..vectors.len() {
@@ -98,12 +114,12 @@ fn rows(section: usize, vectors: &Merged<'_>, out: &mut Out<'_>) -> Tried<()> {
             }
             OWNERS => put_owner(&vectors.item(at)?.owner, &mut bytes),
             SCALES => {
-                let (_, Scale { square, scale, error }) = vectors.coded(at)?;
+                let (_, CodeScale { square, scale, error }) = vectors.codes_and_scale(at)?;
                 [square, scale, error]
                     .iter()
                     .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
             }
-            CODES => bytes.extend(vectors.coded(at)?.0.iter().map(|code| *code as u8)),
+            CODES => bytes.extend(vectors.codes_and_scale(at)?.0.iter().map(|code| *code as u8)),
             _ => vectors.row(at)?.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes())),
         }
         out.put(&bytes)?;
@@ -112,9 +128,9 @@ fn rows(section: usize, vectors: &Merged<'_>, out: &mut Out<'_>) -> Tried<()> {
 }
 
 /// A file that is being written.
-struct Out<'a> {
+struct VectorFileWriter<'a> {
     file: &'a dyn File,
-    meta: Meta,
+    meta: VectorFileMeta,
     /// The first block, once it is full.
     first: Option<Vec<u8>>,
     /// Blocks that are summed and not written yet.
@@ -125,13 +141,13 @@ struct Out<'a> {
     sums: Vec<u8>,
 }
 
-impl Out<'_> {
+impl VectorFileWriter<'_> {
     /// Bytes of the file so far.
-    fn at(&self) -> u64 {
+    fn len(&self) -> u64 {
         (self.sums.len() / 4 * BLOCK_BYTES + self.block.len()) as u64
     }
 
-    fn put(&mut self, mut bytes: &[u8]) -> Tried<()> {
+    fn put(&mut self, mut bytes: &[u8]) -> VectorResult<()> {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.block.len()));
             self.block.extend_from_slice(now);
@@ -144,7 +160,7 @@ impl Out<'_> {
     }
 
     /// Ends a block. The first block is kept until it has the header; its checksum is corrected then.
-    fn end_block(&mut self) -> Tried<()> {
+    fn end_block(&mut self) -> VectorResult<()> {
         let block = self.sums.len() / 4;
         let crc = block_crc(self.meta.store, self.meta.id, block, &self.block);
         self.sums.extend_from_slice(&crc.to_le_bytes());
@@ -161,20 +177,20 @@ impl Out<'_> {
         Ok(())
     }
 
-    fn write_full(&mut self) -> Tried<()> {
+    fn write_full(&mut self) -> VectorResult<()> {
         if self.full.is_empty() {
             return Ok(());
         }
         // The full blocks end where the last block begins. That block is empty here, or becomes the file's
         // last.
-        let end = self.at() - self.block.len() as u64;
+        let end = self.len() - self.block.len() as u64;
         self.file.write_at(&[IoSlice::new(&self.full)], end - self.full.len() as u64)?;
         self.full.clear();
         Ok(())
     }
 
-    fn finish(mut self, header: &Header) -> Tried<()> {
-        let sums_at = self.at();
+    fn finish(mut self, header: &VectorFileHeader) -> VectorResult<()> {
+        let sums_at = self.len();
         self.write_full()?;
         let (store, id) = (self.meta.store, self.meta.id);
         let last = std::mem::take(&mut self.block);

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use annals::{Durability, History, ScanRange, Store};
 use serde::{Deserialize, Serialize};
 
-use super::config::ServingError;
+use super::config::ServeError;
 use super::tenant::Tenant;
 pub use annals_wire::schema::Rights;
 
@@ -36,7 +36,7 @@ pub(super) struct Grant {
 
 /// A token as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct TokenRecord {
     namespace: String,
     rights: Rights,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ struct Kept {
 
 /// An access token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct AccessToken {
     /// Its name; also used in logs.
     pub name: String,
     /// The only namespace that it gives access to.
@@ -64,20 +64,20 @@ pub struct Token {
 
 /// The known tokens.
 #[derive(Debug)]
-pub(super) struct Access {
-    tokens: RwLock<BTreeMap<String, Token>>,
+pub(super) struct TokenRegistry {
+    tokens: RwLock<BTreeMap<String, AccessToken>>,
     /// Number of revocations so far.
-    revoked: AtomicU64,
+    revocations: AtomicU64,
 }
 
-impl Access {
-    pub(super) fn new(tokens: impl IntoIterator<Item = Token>) -> Self {
+impl TokenRegistry {
+    pub(super) fn new(tokens: impl IntoIterator<Item = AccessToken>) -> Self {
         let tokens = tokens.into_iter().map(|token| (token.name.clone(), token)).collect();
-        Self { tokens: RwLock::new(tokens), revoked: AtomicU64::new(0) }
+        Self { tokens: RwLock::new(tokens), revocations: AtomicU64::new(0) }
     }
 
     /// The token with this text, if `name` is its name or `default`.
-    pub(super) fn find(&self, name: &[u8], token: &[u8]) -> Option<Token> {
+    pub(super) fn find(&self, name: &[u8], token: &[u8]) -> Option<AccessToken> {
         let hash = blake3::hash(token);
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         // All tokens are compared, each in constant time.
@@ -97,28 +97,28 @@ impl Access {
     }
 
     /// Whether a token is still valid.
-    pub(super) fn holds(&self, name: &str, hash: &blake3::Hash) -> bool {
+    pub(super) fn is_valid(&self, name: &str, hash: &blake3::Hash) -> bool {
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         tokens.get(name).is_some_and(|token| token.hash == *hash)
     }
 
     /// Number of revocations so far.
-    pub(super) fn revoked(&self) -> u64 {
-        self.revoked.load(Ordering::Acquire)
+    pub(super) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
     }
 
     /// All tokens, ordered by name.
-    pub(super) fn all(&self) -> Vec<Token> {
+    pub(super) fn all(&self) -> Vec<AccessToken> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    pub(super) fn add(&self, token: Token) {
+    pub(super) fn add(&self, token: AccessToken) {
         self.tokens.write().unwrap_or_else(PoisonError::into_inner).insert(token.name.clone(), token);
     }
 
     pub(super) fn remove(&self, name: &str) {
         self.tokens.write().unwrap_or_else(PoisonError::into_inner).remove(name);
-        self.revoked.fetch_add(1, Ordering::Release);
+        self.revocations.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -126,7 +126,7 @@ impl Access {
 ///
 /// # Errors
 /// Those of the store; `Refused` for a malformed entry.
-pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
+pub fn list_tokens(store: &Store) -> Result<Vec<AccessToken>, ServeError> {
     if !store.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
         return Ok(Vec::new());
     }
@@ -136,16 +136,16 @@ pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
         let (name, value) = found?;
         let name = String::from_utf8_lossy(&name).into_owned();
         let read = |value: &[u8]| {
-            let kept: Kept = serde_json::from_slice(value).ok()?;
+            let kept: TokenRecord = serde_json::from_slice(value).ok()?;
             let hash = blake3::Hash::from_hex(kept.blake3).ok()?;
             Some((kept.namespace, kept.rights, kept.profile, kept.made_ns, hash))
         };
         let Some((namespace, rights, profile, made_ns, hash)) = read(&value) else {
-            return Err(ServingError::Refused(format!(
+            return Err(ServeError::Refused(format!(
                 "the entry {name:?} in keyspace {KEYSPACE} is not a valid token"
             )));
         };
-        tokens.push(Token { name, namespace, rights, profile, made_ns, hash });
+        tokens.push(AccessToken { name, namespace, rights, profile, made_ns, hash });
     }
     Ok(tokens)
 }
@@ -162,39 +162,39 @@ pub fn make_token(
     rights: Rights,
     profile: Option<&str>,
     now_ns: u64,
-) -> Result<(Token, String), ServingError> {
+) -> Result<(AccessToken, String), ServeError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
         let why = format!("a token's name has 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'");
-        return Err(ServingError::Refused(why));
+        return Err(ServeError::Refused(why));
     }
     if rights == Rights::NONE {
-        return Err(ServingError::Refused("a token has at least one right".to_owned()));
+        return Err(ServeError::Refused("a token has at least one right".to_owned()));
     }
     check_profile(rights, profile)?;
-    let known = tokens(store)?;
+    let known = list_tokens(store)?;
     if known.iter().any(|token| token.name == name) {
         let why = format!("there is a token {name} already: revoke it, or take another name");
-        return Err(ServingError::Refused(why));
+        return Err(ServeError::Refused(why));
     }
     if known.len() >= TOKENS_MAX {
-        return Err(ServingError::Refused(format!("there are {TOKENS_MAX} tokens already: revoke some")));
+        return Err(ServeError::Refused(format!("there are {TOKENS_MAX} tokens already: revoke some")));
     }
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| {
-        ServingError::Refused(format!("no token can be made: the system has no randomness: {error}"))
+        ServeError::Refused(format!("no token can be made: the system has no randomness: {error}"))
     })?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let hash = blake3::hash(text.as_bytes());
     let profile = profile.map(str::to_owned);
-    let kept = Kept {
+    let kept = TokenRecord {
         namespace: namespace.to_owned(),
         rights,
         profile: profile.clone(),
         made_ns: now_ns,
         blake3: hash.to_hex().to_string(),
     };
-    let kept = serde_json::to_vec(&kept).map_err(|error| ServingError::Refused(error.to_string()))?;
+    let kept = serde_json::to_vec(&kept).map_err(|error| ServeError::Refused(error.to_string()))?;
     // This creates the namespace, and fails here if its name is invalid.
     store.namespace(namespace)?;
     let space = store.namespace(OWN_NAMESPACE)?;
@@ -206,7 +206,7 @@ pub fn make_token(
     batch.put(&keyspace, name.as_bytes(), kept);
     // The caller shows the token to a user, so it must be durable.
     batch.submit_with(Durability::Disk)?.wait()?;
-    let token = Token {
+    let token = AccessToken {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
         rights,
@@ -219,26 +219,26 @@ pub fn make_token(
 
 /// Checks that a profile is only given without the right `read`: a reader with that right sees everything
 /// anyway.
-pub(super) fn check_profile(rights: Rights, profile: Option<&str>) -> Result<(), ServingError> {
+pub(super) fn check_profile(rights: Rights, profile: Option<&str>) -> Result<(), ServeError> {
     let Some(profile) = profile else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let why = if profile.is_empty() || profile.len() > NAME_BYTES_MAX || !profile.bytes().all(is_plain) {
         format!("a profile's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' or '_'")
     } else if profile == "raw" {
         "a token without redaction has the right read and no profile".to_owned()
-    } else if !rights.include(Rights::REDACTED) || rights.include(Rights::READ) {
+    } else if !rights.includes(Rights::REDACTED) || rights.includes(Rights::READ) {
         "a profile needs the right redacted without read: the right read shows everything".to_owned()
     } else {
         return Ok(());
     };
-    Err(ServingError::Refused(why))
+    Err(ServeError::Refused(why))
 }
 
 /// Revokes a token; durable when this returns. Returns whether it existed.
 ///
 /// # Errors
 /// Those of the store.
-pub fn revoke_token(store: &Store, name: &str) -> Result<bool, ServingError> {
+pub fn revoke_token(store: &Store, name: &str) -> Result<bool, ServeError> {
     let space = store.namespace(OWN_NAMESPACE)?;
     let Some(keyspace) = space.find_keyspace(KEYSPACE)? else { return Ok(false) };
     if keyspace.get(name.as_bytes())?.is_none() {
@@ -255,13 +255,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_told_once_and_only_its_hash_is_kept() {
+    fn token_text_is_returned_once_and_only_hash_is_stored() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
-        assert_eq!(tokens(&store).unwrap(), []);
-        let rights = Rights::RECORD.and(Rights::READ);
+        assert_eq!(list_tokens(&store).unwrap(), []);
+        let rights = Rights::RECORD.union(Rights::READ);
         let (token, text) = make_token(&store, "ci", "n", rights, None, 5).unwrap();
-        assert_eq!(tokens(&store).unwrap(), std::slice::from_ref(&token));
+        assert_eq!(list_tokens(&store).unwrap(), std::slice::from_ref(&token));
         assert!(make_token(&store, "ci", "n", rights, None, 5).unwrap_err().to_string().contains("already"));
         for name in ["", "a b", &"x".repeat(65), "\u{e9}"] {
             assert!(make_token(&store, name, "n", rights, None, 5).is_err(), "{name:?}");
@@ -271,7 +271,7 @@ mod tests {
         {
             assert!(make_token(&store, "x", "n", rights, Some(profile), 5).is_err(), "{rights} {profile}");
         }
-        let access = Access::new(tokens(&store).unwrap());
+        let access = TokenRegistry::new(list_tokens(&store).unwrap());
         for name in ["ci", "default"] {
             assert_eq!(access.find(name.as_bytes(), text.as_bytes()), Some(token.clone()));
         }
@@ -286,15 +286,15 @@ mod tests {
         // A revoked token is refused immediately and after a restart.
         assert!(revoke_token(&store, "ci").unwrap() && !revoke_token(&store, "ci").unwrap());
         access.remove("ci");
-        assert!(access.find(b"ci", text.as_bytes()).is_none() && !access.holds("ci", &token.hash));
-        assert_eq!((tokens(&store).unwrap(), access.revoked()), (Vec::new(), 1));
+        assert!(access.find(b"ci", text.as_bytes()).is_none() && !access.is_valid("ci", &token.hash));
+        assert_eq!((list_tokens(&store).unwrap(), access.revocations()), (Vec::new(), 1));
     }
 
     #[test]
-    fn rights_are_named() {
+    fn rights_parse_and_print_their_names() {
         let some: Rights = "read, operate".parse().unwrap();
         assert_eq!(some.to_string(), "read,operate");
-        assert!(some.include(Rights::READ) && !some.include(Rights::RECORD) && !some.include(Rights::ALL));
+        assert!(some.includes(Rights::READ) && !some.includes(Rights::RECORD) && !some.includes(Rights::ALL));
         assert!("".parse::<Rights>().is_err() && "write".parse::<Rights>().is_err());
         assert_eq!(Rights::ALL.to_string(), "record,read,redacted,operate");
     }

@@ -9,14 +9,14 @@ const CURSORS_BYTES_MAX: usize = 64 << 20;
 
 /// The remembered positions of scans.
 #[derive(Debug, Default)]
-pub(super) struct Cursors {
+pub(super) struct ScanCursors {
     last: u64,
     places: HashMap<u64, Vec<u8>>,
     order: VecDeque<u64>,
     bytes: usize,
 }
 
-impl Cursors {
+impl ScanCursors {
     /// Returns a cursor for continuing after this key.
     pub(super) fn remember(&mut self, after: Vec<u8>) -> u64 {
         self.last += 1;
@@ -31,28 +31,28 @@ impl Cursors {
     }
 
     /// The key of a cursor, if it is still remembered.
-    pub(super) fn place(&self, cursor: u64) -> Option<Vec<u8>> {
+    pub(super) fn position(&self, cursor: u64) -> Option<Vec<u8>> {
         self.places.get(&cursor).cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CURSORS_BYTES_MAX, CURSORS_MAX, Cursors};
+    use super::{CURSORS_BYTES_MAX, CURSORS_MAX, ScanCursors};
 
     /// Regression: 65,536 positions after keys of 65,535 bytes took 4 GB.
     #[test]
-    fn the_oldest_places_go_first_by_their_number_and_by_their_bytes() {
-        let mut cursors = Cursors::default();
+    fn oldest_cursors_are_evicted_by_count_and_bytes() {
+        let mut cursors = ScanCursors::default();
         for number in 1..=CURSORS_MAX as u64 + 2 {
             assert_eq!(cursors.remember(vec![b'x']), number);
         }
-        assert_eq!((cursors.place(2), cursors.place(3)), (None, Some(vec![b'x'])));
+        assert_eq!((cursors.position(2), cursors.position(3)), (None, Some(vec![b'x'])));
         let long = vec![b'y'; 65_535];
         let last = (0..2000).map(|_| cursors.remember(long.clone())).last().unwrap();
         let kept = (CURSORS_BYTES_MAX / long.len()) as u64;
-        assert_eq!(cursors.place(last), Some(long));
-        assert!(cursors.place(last - kept + 1).is_some() && cursors.place(last - kept).is_none());
+        assert_eq!(cursors.position(last), Some(long));
+        assert!(cursors.position(last - kept + 1).is_some() && cursors.position(last - kept).is_none());
         assert!(cursors.bytes <= CURSORS_BYTES_MAX && cursors.places.len() == cursors.order.len());
     }
 }

@@ -19,24 +19,24 @@ use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, Store
 use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::values::Values;
+use super::value_cache::ValueCache;
 
 /// Number of databases.
 pub(super) const DATABASES: u8 = 16;
 /// Maximum key length in bytes: one byte less than the engine's, which the key of the deadline needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
 /// Maximum number of batches of keys in flight.
-const UNDER_WAY_MAX: usize = 4;
+const BATCHES_IN_FLIGHT_MAX: usize = 4;
 /// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
 
 /// A key of a database: the database's number and the key.
-pub(super) type Key = (u8, Vec<u8>);
+pub(super) type DatabaseKey = (u8, Vec<u8>);
 
 /// A value and its deadline.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct KeyEntry {
     pub(super) value: Arc<Vec<u8>>,
     /// The same value, if it is already in the store.
     pub(super) stored: Option<StoredBlob>,
@@ -45,47 +45,47 @@ pub(super) struct Entry {
 }
 
 /// Whether everything that a turn depends on is durable, or why not.
-pub(super) type Settled = Result<(), String>;
+pub(super) type SettleResult = Result<(), String>;
 
 /// The settlement to wait for before replying, if any.
-pub(super) type Waits = Option<oneshot::Receiver<Settled>>;
+pub(super) type SettleReceiver = Option<oneshot::Receiver<SettleResult>>;
 
 /// The databases of a namespace.
 #[derive(Debug)]
 pub(super) struct Databases {
     space: Namespace,
     io: Arc<dyn Io>,
-    state: Mutex<State>,
-    settling: mpsc::UnboundedSender<Settling>,
+    state: Mutex<DatabasesState>,
+    settling: mpsc::UnboundedSender<SubmittedWrites>,
     /// Notified when the first turn of a batch has something to write.
     gathering: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct DatabasesState {
     spaces: [Option<Keyspace>; DATABASES as usize],
     deadlines: Option<Keyspace>,
     /// Whether any deadline may exist.
     any_deadline: bool,
-    pending: HashMap<Key, Pending, RandomState>,
+    pending: HashMap<DatabaseKey, PendingValue, RandomState>,
     /// The values of keys without pending writes.
-    values: Values,
+    values: ValueCache,
     /// Number of reads answered by `values`, and by the store.
     hits: u64,
     misses: u64,
     /// Batches of keys in flight; writes made meanwhile are gathered. Few batches keep the writer and the
     /// settler cheap; several are needed to keep the disk, the writer and the connections busy at once.
-    under_way: usize,
-    gathered: Gathered,
+    in_flight: usize,
+    gathered: GatheredBatch,
 }
 
-impl State {
-    fn gather(&mut self, changes: Vec<Change>, done: oneshot::Sender<Settled>) {
+impl DatabasesState {
+    fn gather(&mut self, changes: Vec<KeyWrite>, done: oneshot::Sender<SettleResult>) {
         let batch = self.gathered.number;
         for (at, change) in (self.gathered.changes.len()..).zip(&changes) {
             self.gathered.bytes +=
                 change.key.1.len() + change.entry.as_ref().map_or(0, |entry| entry.value.len());
-            self.pending.insert(change.key.clone(), Pending { entry: change.entry.clone(), batch, at });
+            self.pending.insert(change.key.clone(), PendingValue { entry: change.entry.clone(), batch, at });
         }
         self.gathered.changes.extend(changes);
         self.gathered.done.push(done);
@@ -93,8 +93,8 @@ impl State {
 }
 
 #[derive(Debug)]
-struct Pending {
-    entry: Option<Entry>,
+struct PendingValue {
+    entry: Option<KeyEntry>,
     /// The batch that contains it, and the index of its change there.
     batch: u64,
     at: usize,
@@ -102,30 +102,30 @@ struct Pending {
 
 /// Submitted tickets, and the turns that wait for them and for all earlier ones.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct SubmittedWrites {
     tickets: Vec<Ticket>,
     /// The batch of the last ticket, and the error if its submission was refused.
-    batch: Option<(Gathered, Option<String>)>,
-    done: Vec<oneshot::Sender<Settled>>,
+    batch: Option<(GatheredBatch, Option<String>)>,
+    done: Vec<oneshot::Sender<SettleResult>>,
 }
 
 /// Writes that turns made while other batches were in flight: the next batch.
 #[derive(Debug, Default)]
-struct Gathered {
+struct GatheredBatch {
     /// In the order in which they were made; a key may occur more than once.
-    changes: Vec<Change>,
+    changes: Vec<KeyWrite>,
     bytes: usize,
     /// The turns that wait for them.
-    done: Vec<oneshot::Sender<Settled>>,
+    done: Vec<oneshot::Sender<SettleResult>>,
     number: u64,
 }
 
 /// A key's new value, or its deletion.
 #[derive(Debug)]
-struct Change {
+struct KeyWrite {
     keyspace: Keyspace,
-    key: Key,
-    entry: Option<Entry>,
+    key: DatabaseKey,
+    entry: Option<KeyEntry>,
     /// The change of its deadline, if any.
     deadline: Option<(Keyspace, Option<u64>)>,
 }
@@ -139,16 +139,16 @@ impl Databases {
     pub(super) fn open(
         space: Namespace,
         io: Arc<dyn Io>,
-    ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<Settling>)> {
+    ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<SubmittedWrites>)> {
         let mut spaces = [const { None }; DATABASES as usize];
         for (number, keyspace) in spaces.iter_mut().enumerate() {
             *keyspace = space.find_keyspace(&format!("db{number}"))?;
         }
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
-        let (pending, values) = (HashMap::default(), Values::new());
+        let (pending, values) = (HashMap::default(), ValueCache::new());
         let (hits, misses) = (0, 0);
-        let state = State {
+        let state = DatabasesState {
             spaces,
             deadlines,
             any_deadline,
@@ -156,8 +156,8 @@ impl Databases {
             values,
             hits,
             misses,
-            under_way: 0,
-            gathered: Gathered::default(),
+            in_flight: 0,
+            gathered: GatheredBatch::default(),
         };
         // Bounded by the connections: each has at most one turn in flight.
         let (settling, settled) = mpsc::unbounded_channel();
@@ -168,26 +168,26 @@ impl Databases {
     }
 
     /// Submits gathered writes and settles batches in order. Ends when the last handle is dropped.
-    pub(super) async fn settle(self: Arc<Self>, settling: mpsc::UnboundedReceiver<Settling>) {
-        tokio::join!(self.hand_over_in_turn(), self.tell(settling));
+    pub(super) async fn run_settler(self: Arc<Self>, settling: mpsc::UnboundedReceiver<SubmittedWrites>) {
+        tokio::join!(self.submit_when_notified(), self.settle_batches(settling));
     }
 
     /// Submits gathered writes once all tasks that are ready have had their turn.
-    async fn hand_over_in_turn(&self) {
+    async fn submit_when_notified(&self) {
         loop {
             self.gathering.notified().await;
             tokio::task::yield_now().await;
             let mut state = self.lock();
-            if state.under_way < UNDER_WAY_MAX && !state.gathered.done.is_empty() {
-                self.hand_over(&mut state);
+            if state.in_flight < BATCHES_IN_FLIGHT_MAX && !state.gathered.done.is_empty() {
+                self.submit_gathered(&mut state);
             }
         }
     }
 
     /// Waits for batches in order and reports the result to the waiting turns.
-    async fn tell(&self, mut settling: mpsc::UnboundedReceiver<Settling>) {
+    async fn settle_batches(&self, mut settling: mpsc::UnboundedReceiver<SubmittedWrites>) {
         let mut failed = None;
-        while let Some(Settling { tickets, batch, done }) = settling.recv().await {
+        while let Some(SubmittedWrites { tickets, batch, done }) = settling.recv().await {
             for ticket in tickets {
                 if let Err(error) = ticket.await {
                     // The error has poisoned the writer: nothing after it is written either.
@@ -199,7 +199,7 @@ impl Databases {
                 refused = why;
                 let holds = failed.is_none() && refused.is_none();
                 let mut state = self.lock();
-                for (at, Change { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
+                for (at, KeyWrite { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
                     match state.pending.get(&key) {
                         // A newer write of this key is pending, in this batch or a later one.
                         Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
@@ -215,9 +215,9 @@ impl Databases {
                         }
                     }
                 }
-                state.under_way -= 1;
+                state.in_flight -= 1;
                 if !state.gathered.done.is_empty() {
-                    self.hand_over(&mut state);
+                    self.submit_gathered(&mut state);
                 }
             }
             let settled = failed.clone().or(refused).map_or(Ok(()), Err);
@@ -229,15 +229,16 @@ impl Databases {
     }
 
     /// Submits the gathered writes as one batch.
-    fn hand_over(&self, state: &mut State) {
+    fn submit_gathered(&self, state: &mut DatabasesState) {
         let number = state.gathered.number + 1;
-        let mut gathered = std::mem::replace(&mut state.gathered, Gathered { number, ..Gathered::default() });
+        let mut gathered =
+            std::mem::replace(&mut state.gathered, GatheredBatch { number, ..GatheredBatch::default() });
         let done = std::mem::take(&mut gathered.done);
-        state.under_way += 1;
+        state.in_flight += 1;
         let mut batch = self.space.batch();
-        for Change { keyspace, key, entry, deadline } in &gathered.changes {
+        for KeyWrite { keyspace, key, entry, deadline } in &gathered.changes {
             match entry {
-                Some(Entry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
+                Some(KeyEntry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
                 Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
                 None => batch.delete(keyspace, &key.1),
             };
@@ -255,7 +256,7 @@ impl Databases {
             Ok(ticket) => (vec![ticket], None),
             Err(error) => {
                 // A refused write must not be read.
-                for Change { key, .. } in &gathered.changes {
+                for KeyWrite { key, .. } in &gathered.changes {
                     if state.pending.get(key).is_some_and(|pending| pending.batch == gathered.number) {
                         state.pending.remove(key);
                     }
@@ -263,10 +264,10 @@ impl Databases {
                 (Vec::new(), Some(error.to_string()))
             }
         };
-        let _ = self.settling.send(Settling { tickets, batch: Some((gathered, why)), done });
+        let _ = self.settling.send(SubmittedWrites { tickets, batch: Some((gathered, why)), done });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DatabasesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -281,7 +282,7 @@ impl Databases {
     }
 
     /// Number of reads answered by the cache, and by the store.
-    pub(super) fn reads(&self) -> (u64, u64) {
+    pub(super) fn cache_reads(&self) -> (u64, u64) {
         let state = self.lock();
         (state.hits, state.misses)
     }
@@ -296,8 +297,12 @@ impl Databases {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn sweep(&self, from: &[u8], most: usize) -> annals::Result<(Option<Vec<u8>>, Waits)> {
-        let mut work = Work::new(self);
+    pub(super) fn sweep(
+        &self,
+        from: &[u8],
+        most: usize,
+    ) -> annals::Result<(Option<Vec<u8>>, SettleReceiver)> {
+        let mut work = TurnBatch::new(self);
         if !work.state().any_deadline {
             return Ok((None, None));
         }
@@ -322,19 +327,19 @@ impl Databases {
 
 /// The reads and writes of a turn: reads see its earlier writes, and the writes become one batch. It takes
 /// the lock at its first key and holds it until it is committed or dropped, so other turns wait.
-pub(super) struct Work<'a> {
+pub(super) struct TurnBatch<'a> {
     databases: &'a Databases,
-    state: Option<MutexGuard<'a, State>>,
-    staged: BTreeMap<Key, Option<Entry>>,
+    state: Option<MutexGuard<'a, DatabasesState>>,
+    staged: BTreeMap<DatabaseKey, Option<KeyEntry>>,
     staged_bytes: usize,
     now_ms: u64,
     /// A value was read that is not durable yet.
-    rests: bool,
+    reads_pending: bool,
     /// Tickets of batches that were submitted directly.
     tickets: Vec<Ticket>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> TurnBatch<'a> {
     pub(super) fn new(databases: &'a Databases) -> Self {
         let now_ms = databases.now_ns() / 1_000_000;
         Self {
@@ -343,7 +348,7 @@ impl<'a> Work<'a> {
             staged: BTreeMap::new(),
             staged_bytes: 0,
             now_ms,
-            rests: false,
+            reads_pending: false,
             tickets: Vec::new(),
         }
     }
@@ -366,32 +371,32 @@ impl<'a> Work<'a> {
     }
 
     /// The namespace of the databases.
-    pub(super) fn space(&self) -> &'a Namespace {
+    pub(super) fn namespace(&self) -> &'a Namespace {
         &self.databases.space
     }
 
     /// Takes the lock now.
-    pub(super) fn hold(&mut self) {
+    pub(super) fn lock_databases(&mut self) {
         self.state();
     }
 
     /// Adds a ticket to wait for before the reply. If [`TurnBatch::lock_databases`] was not called first,
     /// other turns may submit in between; then one of the two waits slightly longer than needed.
-    pub(super) fn rest_on(&mut self, ticket: Ticket) {
+    pub(super) fn await_before_reply(&mut self, ticket: Ticket) {
         self.tickets.push(ticket);
     }
 
     /// Whether a batch was submitted directly.
-    pub(super) fn has_handed_over(&self) -> bool {
+    pub(super) fn has_submitted(&self) -> bool {
         !self.tickets.is_empty()
     }
 
     /// Whether anything was written, staged or submitted.
     pub(super) fn has_written(&self) -> bool {
-        self.has_handed_over() || !self.staged.is_empty()
+        self.has_submitted() || !self.staged.is_empty()
     }
 
-    fn state(&mut self) -> &mut State {
+    fn state(&mut self) -> &mut DatabasesState {
         self.state.get_or_insert_with(|| self.databases.lock())
     }
 
@@ -399,11 +404,11 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// Those of the store; `Invalid` if the key is too long.
-    pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Entry>> {
-        check(key)?;
-        let found = match self.at_hand(database, key) {
+    pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<KeyEntry>> {
+        check_key(key)?;
+        let found = match self.cached(database, key) {
             Some(entry) => Some(entry),
-            None => self.found((database, key.to_vec()))?,
+            None => self.lookup((database, key.to_vec()))?,
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if self.is_due(deadline) => {
@@ -415,7 +420,7 @@ impl<'a> Work<'a> {
     }
 
     /// The cached value of a key, if no pending write can affect it.
-    fn at_hand(&mut self, database: u8, key: &[u8]) -> Option<Entry> {
+    fn cached(&mut self, database: u8, key: &[u8]) -> Option<KeyEntry> {
         let is_quiet = self.staged.is_empty();
         let state = self.state();
         let found = (is_quiet && state.pending.is_empty()).then(|| state.values.get(database, key)).flatten();
@@ -423,18 +428,18 @@ impl<'a> Work<'a> {
         found
     }
 
-    fn found(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+    fn lookup(&mut self, name: DatabaseKey) -> annals::Result<Option<KeyEntry>> {
         match self.staged.get(&name) {
             Some(staged) => Ok(staged.clone()),
-            None => self.beneath(name),
+            None => self.read_committed(name),
         }
     }
 
     /// The value of a key before this turn.
-    fn beneath(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+    fn read_committed(&mut self, name: DatabaseKey) -> annals::Result<Option<KeyEntry>> {
         if let Some(pending) = self.state().pending.get(&name) {
             let entry = pending.entry.clone();
-            self.rests = true;
+            self.reads_pending = true;
             return Ok(entry);
         }
         let state = self.state();
@@ -445,7 +450,7 @@ impl<'a> Work<'a> {
         state.misses += 1;
         let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
         let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
-        let entry = Entry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
+        let entry = KeyEntry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
         self.state().values.put(name, Some(entry.clone()));
         Ok(Some(entry))
     }
@@ -455,7 +460,7 @@ impl<'a> Work<'a> {
     }
 
     /// The deadline on disk.
-    fn deadline(&mut self, name: &Key) -> annals::Result<Option<u64>> {
+    fn deadline(&mut self, name: &DatabaseKey) -> annals::Result<Option<u64>> {
         let state = self.state();
         let Some(deadlines) = state.deadlines.as_ref().filter(|_| state.any_deadline) else {
             return Ok(None);
@@ -468,8 +473,8 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// `Invalid` if the key is too long.
-    pub(super) fn put(&mut self, database: u8, key: &[u8], entry: Entry) -> annals::Result<()> {
-        check(key)?;
+    pub(super) fn put(&mut self, database: u8, key: &[u8], entry: KeyEntry) -> annals::Result<()> {
+        check_key(key)?;
         self.stage((database, key.to_vec()), Some(entry));
         Ok(())
     }
@@ -486,7 +491,7 @@ impl<'a> Work<'a> {
         Ok(was)
     }
 
-    fn stage(&mut self, name: Key, entry: Option<Entry>) {
+    fn stage(&mut self, name: DatabaseKey, entry: Option<KeyEntry>) {
         // No other turn may run between a read and a write that depends on it.
         self.state();
         self.staged_bytes += name.1.len() + entry.as_ref().map_or(0, |entry| entry.value.len()) + 64;
@@ -510,7 +515,7 @@ impl<'a> Work<'a> {
                 over.insert(key.clone(), pending.entry.is_some());
             }
         }
-        self.rests |= !over.is_empty();
+        self.reads_pending |= !over.is_empty();
         for ((of, key), entry) in &self.staged {
             if *of == database && is_after(key) {
                 over.insert(key.clone(), entry.is_some());
@@ -550,37 +555,37 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// Those of the store; then nothing of the turn was written.
-    pub(super) fn commit(mut self) -> annals::Result<Waits> {
-        if self.staged.is_empty() && !self.rests && self.tickets.is_empty() {
+    pub(super) fn commit(mut self) -> annals::Result<SettleReceiver> {
+        if self.staged.is_empty() && !self.reads_pending && self.tickets.is_empty() {
             return Ok(None);
         }
         let (done, settled) = oneshot::channel();
         let staged = std::mem::take(&mut self.staged);
-        self.hold();
+        self.lock_databases();
         let mut changes = Vec::with_capacity(staged.len());
         for (key, entry) in staged {
             let keyspace = self.keyspace_for(key.0, entry.is_some())?;
             // The database has no keyspace, so there is nothing to delete.
             let Some(keyspace) = keyspace else { continue };
-            let deadline = self.deadline_after(&key, entry.as_ref())?;
-            changes.push(Change { keyspace, key, entry, deadline });
+            let deadline = self.deadline_change(&key, entry.as_ref())?;
+            changes.push(KeyWrite { keyspace, key, entry, deadline });
         }
         let databases = self.databases;
         // Sent under the lock, so that the order is that of the log. The receiver is gone only after the
         // daemon has ended.
         let tickets = std::mem::take(&mut self.tickets);
         if changes.is_empty() && self.state().gathered.changes.is_empty() {
-            let _ = databases.settling.send(Settling { tickets, batch: None, done: vec![done] });
+            let _ = databases.settling.send(SubmittedWrites { tickets, batch: None, done: vec![done] });
             return Ok(Some(settled));
         }
         if !tickets.is_empty() {
-            let _ = databases.settling.send(Settling { tickets, batch: None, done: Vec::new() });
+            let _ = databases.settling.send(SubmittedWrites { tickets, batch: None, done: Vec::new() });
         }
         self.state().gather(changes, done);
         let state = self.state();
         if state.gathered.bytes >= GATHERED_BYTES_MAX {
-            databases.hand_over(state);
-        } else if state.under_way < UNDER_WAY_MAX && state.gathered.done.len() == 1 {
+            databases.submit_gathered(state);
+        } else if state.in_flight < BATCHES_IN_FLIGHT_MAX && state.gathered.done.len() == 1 {
             // Turns that write at the same moment join this batch.
             databases.gathering.notify_one();
         }
@@ -601,10 +606,10 @@ impl<'a> Work<'a> {
     }
 
     /// The change of a key's deadline.
-    fn deadline_after(
+    fn deadline_change(
         &mut self,
-        key: &Key,
-        entry: Option<&Entry>,
+        key: &DatabaseKey,
+        entry: Option<&KeyEntry>,
     ) -> annals::Result<Option<(Keyspace, Option<u64>)>> {
         let deadline = entry.and_then(|entry| entry.deadline);
         if deadline.is_none() && !self.had_deadline(key)? {
@@ -622,10 +627,10 @@ impl<'a> Work<'a> {
     }
 
     /// Whether the key had a deadline before this turn, on disk or pending.
-    fn had_deadline(&mut self, name: &Key) -> annals::Result<bool> {
+    fn had_deadline(&mut self, name: &DatabaseKey) -> annals::Result<bool> {
         match self.state().pending.get(name) {
             // A pending write may have removed a deadline that is still on disk.
-            Some(Pending { entry: Some(Entry { deadline: Some(_), .. }), .. }) => Ok(true),
+            Some(PendingValue { entry: Some(KeyEntry { deadline: Some(_), .. }), .. }) => Ok(true),
             Some(_) => Ok(false),
             None => Ok(self.deadline(name)?.is_some()),
         }
@@ -636,7 +641,7 @@ impl<'a> Work<'a> {
 ///
 /// # Errors
 /// `Invalid` if the key is too long.
-pub(super) fn check(key: &[u8]) -> annals::Result<()> {
+pub(super) fn check_key(key: &[u8]) -> annals::Result<()> {
     if key.len() <= KEY_BYTES_MAX {
         return Ok(());
     }
@@ -644,7 +649,7 @@ pub(super) fn check(key: &[u8]) -> annals::Result<()> {
     Err(annals::Error::new(annals::ErrorKind::Invalid, message))
 }
 
-fn deadline_key((database, key): &Key) -> Vec<u8> {
+fn deadline_key((database, key): &DatabaseKey) -> Vec<u8> {
     let mut whole = Vec::with_capacity(1 + key.len());
     whole.push(*database);
     whole.extend_from_slice(key);
@@ -658,21 +663,21 @@ mod tests {
 
     use super::*;
 
-    fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<Settled> {
-        let mut work = Work::new(databases);
-        let entry = Entry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
+    fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<SettleResult> {
+        let mut work = TurnBatch::new(databases);
+        let entry = KeyEntry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
         work.put(0, key.as_bytes(), entry).unwrap();
         work.commit().unwrap().unwrap()
     }
 
-    fn get(databases: &Databases, key: &str) -> (Option<Vec<u8>>, Waits) {
-        let mut work = Work::new(databases);
+    fn get(databases: &Databases, key: &str) -> (Option<Vec<u8>>, SettleReceiver) {
+        let mut work = TurnBatch::new(databases);
         let entry = work.get(0, key.as_bytes()).unwrap();
         (entry.map(|entry| entry.value.to_vec()), work.commit().unwrap())
     }
 
     #[tokio::test]
-    async fn what_is_written_while_a_batch_is_on_its_way_is_the_next_one_and_every_version_of_it_is_kept() {
+    async fn writes_during_a_batch_form_the_next_and_keep_all_versions() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open_with(directory.path().join("s"), Options::default()).unwrap();
         let space = store.namespace("n").unwrap();
@@ -687,7 +692,7 @@ mod tests {
         assert_eq!(value.as_deref(), Some(&b"three"[..]));
         let mut rests = rests.unwrap();
         assert!(rests.try_recv().is_err(), "the value that was read is not durable yet");
-        tokio::spawn(databases.clone().settle(settling));
+        tokio::spawn(databases.clone().run_settler(settling));
         for wait in waits {
             wait.await.unwrap().unwrap();
         }

@@ -12,7 +12,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
             continue;
         }
         let step = match text.get(place) {
-            Some(byte) => one(pattern.get(at..).unwrap_or_default(), *byte, fold),
+            Some(byte) => match_one(pattern.get(at..).unwrap_or_default(), *byte, fold),
             None if at == pattern.len() => return true,
             None => None,
         };
@@ -31,21 +31,21 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
 }
 
 /// Whether a byte matches the start of the pattern; returns the length of the matched part of the pattern.
-fn one(pattern: &[u8], byte: u8, fold: bool) -> Option<usize> {
+fn match_one(pattern: &[u8], byte: u8, fold: bool) -> Option<usize> {
     let folded = |byte: u8| if fold { byte.to_ascii_lowercase() } else { byte };
     match pattern {
         [] => None,
         [b'?', ..] => Some(1),
         [b'\\', meant, ..] => (folded(*meant) == folded(byte)).then_some(2),
         [b'[', ..] => {
-            let (is_in, taken) = class(pattern, folded(byte), folded);
+            let (is_in, taken) = match_class(pattern, folded(byte), folded);
             is_in.then_some(taken)
         }
         [meant, ..] => (folded(*meant) == folded(byte)).then_some(1),
     }
 }
 
-fn class(pattern: &[u8], byte: u8, folded: impl Fn(u8) -> u8) -> (bool, usize) {
+fn match_class(pattern: &[u8], byte: u8, folded: impl Fn(u8) -> u8) -> (bool, usize) {
     let mut at = 1;
     let not = pattern.get(at) == Some(&b'^');
     at += usize::from(not);
@@ -77,7 +77,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn patterns_match_as_redis_has_them() {
+    fn patterns_match_like_redis() {
         for (pattern, text, is) in [
             ("*", "", true),
             ("", "", true),

@@ -19,14 +19,14 @@
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 mod access;
-mod behind;
+mod background;
+mod command_table;
 mod commands;
 mod config;
 mod connection;
+mod connection_limits;
 mod cursors;
 mod databases;
-mod entries;
-mod files;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -35,20 +35,20 @@ mod http;
 mod open_runs;
 mod operations;
 mod perform;
-mod proxied;
+mod proxy_runs;
 mod replay;
 mod server;
 mod session;
 mod share;
-mod slow;
-mod table;
+mod slow_log;
+mod stream_entries;
 mod tenant;
 #[cfg(test)]
 mod tests;
 mod turn;
-mod values;
+mod value_cache;
 
-pub use access::{Rights, Token, make_token, revoke_token, tokens};
-pub use config::{ConfiguredToken, Log, Serving, ServingError};
-pub use server::{Began, serve};
-pub use share::{AskedOrOpened, Shared, ask_daemon, ask_daemon_patiently, ask_or_open};
+pub use access::{AccessToken, Rights, list_tokens, make_token, revoke_token};
+pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
+pub use server::{StartedDaemon, serve};
+pub use share::{AskOutcome, Shared, ask_daemon, ask_daemon_without_timeout, ask_or_open};

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, Status, SystemNondet, Ticket};
 
 use super::tenant::Tenant;
-use super::turn::Refusal;
-use annals_proxy::proxy::{Proxied, Unended};
+use super::turn::CommandRefusal;
+use annals_proxy::proxy::{RunEndError, RunProxyState};
 
 /// Maximum number of open runs.
 const RUNS_MAX: usize = 1 << 16;
@@ -26,12 +26,12 @@ const OPEN_METADATA_BYTES_MAX: usize = 64 << 10;
 
 /// An open run.
 #[derive(Debug)]
-pub(super) struct OpenRun {
+pub(super) struct DaemonRun {
     pub(super) run: Arc<Run>,
     /// XADD or the proxy began it, so it is complete whenever the daemon ends.
     pub(super) is_stream: bool,
     /// Records the exchanges that go through the proxy.
-    pub(super) proxied: Arc<Proxied>,
+    pub(super) proxied: Arc<RunProxyState>,
     /// The time of the last entry, in milliseconds since 1970.
     last_ms: AtomicU64,
     draws: Mutex<RecordingNondet>,
@@ -40,9 +40,9 @@ pub(super) struct OpenRun {
     all_frames: Arc<AtomicU64>,
 }
 
-impl OpenRun {
+impl DaemonRun {
     /// This time, or the last one returned if that is later.
-    pub(super) fn not_before(&self, ms: u64) -> u64 {
+    pub(super) fn monotonic_ms(&self, ms: u64) -> u64 {
         self.last_ms.fetch_max(ms, Ordering::Relaxed).max(ms)
     }
 
@@ -52,8 +52,8 @@ impl OpenRun {
     /// Those of the store.
     pub(super) fn draw<T>(
         &self,
-        draw: impl FnOnce(&RecordingNondet) -> Result<T, Refusal>,
-    ) -> Result<(T, Option<Ticket>), Refusal> {
+        draw: impl FnOnce(&RecordingNondet) -> Result<T, CommandRefusal>,
+    ) -> Result<(T, Option<Ticket>), CommandRefusal> {
         // One draw at a time, so that each waits for its own record.
         let draws = self.draws.lock().unwrap_or_else(PoisonError::into_inner);
         let drawn = draw(&draws)?;
@@ -64,15 +64,15 @@ impl OpenRun {
     ///
     /// # Errors
     /// Those of the store; too many open frames; metadata that is too long.
-    pub(super) fn begin_frame(&self, frame: &Frame) -> Result<(u32, Ticket), Refusal> {
+    pub(super) fn begin_frame(&self, frame: &Frame) -> Result<(u32, Ticket), CommandRefusal> {
         if frame.metadata.len() > OPEN_METADATA_BYTES_MAX {
-            return Err(Refusal(format!(
+            return Err(CommandRefusal(format!(
                 "ERR a frame begins with at most {OPEN_METADATA_BYTES_MAX} bytes of metadata: FRAME.END takes more"
             )));
         }
         let mut frames = self.frames();
         if frames.len() >= FRAMES_MAX || self.all_frames.load(Ordering::Relaxed) >= ALL_FRAMES_MAX {
-            return Err(Refusal(format!(
+            return Err(CommandRefusal(format!(
                 "ERR at most {FRAMES_MAX} frames of a run and {ALL_FRAMES_MAX} of all runs are open at a time: end some"
             )));
         }
@@ -87,9 +87,9 @@ impl OpenRun {
     ///
     /// # Errors
     /// `NOTFOUND` if there is no such open frame; those of the store.
-    pub(super) fn append(&self, seq: u32, bytes: &[u8]) -> Result<(u64, Option<Ticket>), Refusal> {
+    pub(super) fn append(&self, seq: u32, bytes: &[u8]) -> Result<(u64, Option<Ticket>), CommandRefusal> {
         let frames = self.frames();
-        let frame = frames.get(&seq).ok_or_else(|| self.not_open(seq))?;
+        let frame = frames.get(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
         Ok(frame.submit_append(bytes, Durability::Disk)?)
     }
 
@@ -97,14 +97,14 @@ impl OpenRun {
     ///
     /// # Errors
     /// As [`DaemonRun::append`].
-    pub(super) fn end_frame(&self, seq: u32, ending: &Ending) -> Result<Ticket, Refusal> {
-        let frame = self.frames().remove(&seq).ok_or_else(|| self.not_open(seq))?;
+    pub(super) fn end_frame(&self, seq: u32, ending: &Ending) -> Result<Ticket, CommandRefusal> {
+        let frame = self.frames().remove(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
         self.all_frames.fetch_sub(1, Ordering::Relaxed);
         Ok(frame.submit_finish(ending, Durability::Disk)?.1)
     }
 
-    fn not_open(&self, seq: u32) -> Refusal {
-        Refusal(format!(
+    fn not_open_refusal(&self, seq: u32) -> CommandRefusal {
+        CommandRefusal(format!(
             "NOTFOUND run {} has no open frame {seq}: FRAME.BEGIN gives the number of one",
             self.run.name()
         ))
@@ -115,7 +115,7 @@ impl OpenRun {
     }
 }
 
-impl Drop for OpenRun {
+impl Drop for DaemonRun {
     fn drop(&mut self) {
         let left = self.frames().len() as u64;
         self.all_frames.fetch_sub(left, Ordering::Relaxed);
@@ -127,18 +127,18 @@ impl Tenant {
     ///
     /// # Errors
     /// Too many runs are open.
-    pub(super) fn may_open(&self) -> Result<(), Refusal> {
+    pub(super) fn check_open_limit(&self) -> Result<(), CommandRefusal> {
         if self.streams().open.len() < RUNS_MAX {
             return Ok(());
         }
-        Err(Refusal(format!("ERR at most {RUNS_MAX} runs are open at a time: RUN.END ends one")))
+        Err(CommandRefusal(format!("ERR at most {RUNS_MAX} runs are open at a time: RUN.END ends one")))
     }
 
     /// Makes a run open for all connections.
-    pub(super) fn admit(&self, run: Run, is_stream: bool) -> Arc<OpenRun> {
+    pub(super) fn insert_open_run(&self, run: Run, is_stream: bool) -> Arc<DaemonRun> {
         let run = Arc::new(run);
         let source = SystemNondet::new(self.databases.io().clone());
-        let open = Arc::new(OpenRun {
+        let open = Arc::new(DaemonRun {
             draws: Mutex::new(RecordingNondet::new(run.clone(), source)),
             run,
             is_stream,
@@ -152,7 +152,7 @@ impl Tenant {
     }
 
     /// The open run of this name.
-    pub(super) fn open_run(&self, name: &str) -> Option<Arc<OpenRun>> {
+    pub(super) fn open_run(&self, name: &str) -> Option<Arc<DaemonRun>> {
         self.streams().open.get(name).cloned()
     }
 
@@ -162,7 +162,7 @@ impl Tenant {
     /// # Errors
     /// `CONFLICT` while a frame is open or an exchange is in progress. `UNAVAILABLE` if the proxy could not
     /// record everything and the status is `Ok`. Those of the store. After an error, the run stays open.
-    pub(super) fn end_run(&self, open: &Arc<OpenRun>, status: Status) -> Result<Ticket, Refusal> {
+    pub(super) fn end_run(&self, open: &Arc<DaemonRun>, status: Status) -> Result<Ticket, CommandRefusal> {
         let name = open.run.name();
         open.proxied.settle();
         let ended = open.proxied.end(status, || {
@@ -172,15 +172,15 @@ impl Tenant {
             batch.submit()
         });
         let ticket = ended.map_err(|unended| match unended {
-            Unended::UnderWay(left) => Refusal(format!(
+            RunEndError::UnderWay(left) => CommandRefusal(format!(
                 "CONFLICT {left} exchanges of run {name} are under way in the proxy: end it after them"
             )),
-            Unended::Failed(why) => {
-                Refusal(format!("UNAVAILABLE run {name} is not whole, so it can end as failed only: {why}"))
-            }
-            Unended::Other(error) => error.into(),
+            RunEndError::Failed(why) => CommandRefusal(format!(
+                "UNAVAILABLE run {name} is not whole, so it can end as failed only: {why}"
+            )),
+            RunEndError::Other(error) => error.into(),
         })?;
-        self.dismiss(open);
+        self.remove_open_run(open);
         if open.proxied.recorded() {
             self.behind.remember(&self.space, open.run.uid(), status);
         }
@@ -188,7 +188,7 @@ impl Tenant {
     }
 
     /// Removes a run from the open ones.
-    fn dismiss(&self, run: &Arc<OpenRun>) {
+    fn remove_open_run(&self, run: &Arc<DaemonRun>) {
         let mut streams = self.streams();
         if streams.open.get(run.run.name()).is_some_and(|open| Arc::ptr_eq(open, run)) {
             streams.open.remove(run.run.name());

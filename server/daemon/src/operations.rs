@@ -14,12 +14,12 @@ const WORD_BYTES_MAX: usize = 256;
 
 /// The record of operators' actions.
 #[derive(Debug)]
-pub(super) struct Operations {
+pub(super) struct OperationLog {
     store: Store,
     run: Mutex<Option<Arc<Run>>>,
 }
 
-impl Operations {
+impl OperationLog {
     pub(super) fn new(store: Store) -> Self {
         Self { store, run: Mutex::default() }
     }

@@ -6,37 +6,37 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use annals::{Durability, Options, Share, Store};
+use annals::{Durability, Options, RunShare, Store};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::access::{self, Access, Grant, Rights};
-use super::config::{Log, Places, Schedule, Serving, ServingError};
+use super::access::{self, Grant, Rights, TokenRegistry};
+use super::config::{ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError};
 use super::connection;
+use super::connection_limits::connections_max;
 use super::databases::Databases;
-use super::files::connections_max;
-use super::http::Http;
-use super::session::{Daemon, Facts, Session};
-use crate::share::{Came, Host, Listening, listen_at, listen_for};
+use super::http::HttpApi;
+use super::session::{ClientInfo, Daemon, Session};
+use crate::share::{HandoverBytes, Host, ListeningSocket, listen_at, listen_guarded};
 use annals_proxy::program::interrupted;
 
 /// Maximum number of worker threads: they share one lock.
-const CARRIERS_MAX: usize = 4;
+const WORKER_THREADS_MAX: usize = 4;
 /// Pause after the system refused to accept a connection, or at the connection limit.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time for connections to take their last replies during shutdown.
-const GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
 /// Interval of sampling: how long a run that is sampled out may remain after its end.
-const SAMPLE: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The addresses of a daemon that has started listening.
 #[derive(Debug, Clone)]
-pub struct Began {
+pub struct StartedDaemon {
     /// Paths of Unix sockets.
     pub sockets: Vec<PathBuf>,
     /// The TCP address, with the port that the system assigned.
@@ -49,7 +49,7 @@ pub struct Began {
     pub is_open: bool,
 }
 
-impl Began {
+impl StartedDaemon {
     /// Logs the addresses, but not the token.
     fn log(&self) {
         let login = if self.is_open { "none" } else { "token" };
@@ -73,30 +73,30 @@ impl Began {
 pub fn serve(
     root: &Path,
     namespace: &str,
-    serving: &Serving,
-    began: impl FnOnce(&Began),
+    serving: &ServeConfig,
+    began: impl FnOnce(&StartedDaemon),
     waiting: impl Fn(usize),
-) -> Result<(), ServingError> {
-    let places = serving.places()?;
+) -> Result<(), ServeError> {
+    let places = serving.listen_addresses()?;
     let schedule = serving.schedule()?;
     let profiles = serving.profiles()?;
-    let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
+    let mounts = serving.upstreams.mounts().map_err(|error| ServeError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
     // read throughput.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
+    let carriers = (cores / 2).clamp(1, WORKER_THREADS_MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(carriers).enable_all().build();
-    let runtime = runtime.map_err(|cause| system("cannot start threads", cause))?;
+    let runtime = runtime.map_err(|cause| system_error("cannot start threads", cause))?;
     // Replies to Redis clients always wait for the disk. Recorders ask for it at a run's end only, so that no
     // program waits for each frame.
     let options = Options { durability: Durability::Process, ..Options::default() };
     let io = options.io.clone();
     let store = Store::open_with(root, options)?;
-    let host = Host::without_socket(root).map_err(|cause| system("cannot serve recorders", cause))?;
+    let host = Host::without_socket(root).map_err(|cause| system_error("cannot serve recorders", cause))?;
     let listened = runtime.block_on(async {
         let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
-        let (access, made) = admitted(&store, namespace, serving, asks, io.now_ns())?;
-        let patience = serving.patience();
+        let (access, made) = load_tokens(&store, namespace, serving, asks, io.now_ns())?;
+        let patience = serving.timeouts();
         let daemon = Arc::new(Daemon::new(
             store.clone(),
             namespace,
@@ -111,8 +111,8 @@ pub fn serve(
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
         // Installed before the sockets exist, so that no signal is missed.
         let ended = interrupted();
-        let doors = Doors::open(root, serving, &places).await?;
-        let began_at = Began {
+        let doors = DaemonListeners::open(root, serving, &places).await?;
+        let began_at = StartedDaemon {
             sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
             tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
             http: doors.http.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -123,10 +123,10 @@ pub fn serve(
         began(&began_at);
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
-        let http = at.map(|address| Http::new(daemon.clone(), unasked, address, mounts));
+        let http = at.map(|address| HttpApi::new(daemon.clone(), unasked, address, mounts));
         tracing::info!(store = %store.id(), namespace, "the daemon serves");
-        let shared = Arc::new(Shared { daemon, host, store: store.clone(), owner, asks, http });
-        listen(&shared, doors, ended, waiting).await;
+        let shared = Arc::new(ServerShared { daemon, host, store: store.clone(), owner, asks, http });
+        serve_listeners(&shared, doors, ended, waiting).await;
         if let Some(http) = &shared.http {
             http.finish().await;
         }
@@ -136,23 +136,23 @@ pub fn serve(
             // A sweep that is dropping runs now is waited for.
             let _ = retainer.await;
         }
-        tokio::task::block_in_place(|| shared.daemon.end());
+        tokio::task::block_in_place(|| shared.daemon.shut_down());
         // Runs of remaining recorders are abandoned while the store is open; dropping this joins their
         // threads.
         tokio::task::block_in_place(|| drop(shared));
-        Ok::<(), ServingError>(())
+        Ok::<(), ServeError>(())
     });
     drop(runtime);
     listened?;
     Ok(store.close()?)
 }
 
-fn system(what: &str, cause: std::io::Error) -> ServingError {
-    ServingError::System { what: what.to_owned(), cause }
+fn system_error(what: &str, cause: std::io::Error) -> ServeError {
+    ServeError::System { what: what.to_owned(), cause }
 }
 
 /// State shared by all connections.
-struct Shared {
+struct ServerShared {
     daemon: Arc<Daemon>,
     host: Host,
     store: Store,
@@ -160,107 +160,107 @@ struct Shared {
     owner: Grant,
     /// Whether TCP and HTTP require a token.
     asks: bool,
-    http: Option<Http>,
+    http: Option<HttpApi>,
 }
 
-impl Shared {
+impl ServerShared {
     /// The rights of a TCP or HTTP client without a token.
-    fn unasked(&self) -> Option<Grant> {
+    fn anonymous_grant(&self) -> Option<Grant> {
         (!self.asks).then(|| self.owner.clone())
     }
 }
 
 /// Loads the stored and configured tokens. If a token is required and there is none, makes one and returns
 /// its text.
-fn admitted(
+fn load_tokens(
     store: &Store,
     namespace: &str,
-    serving: &Serving,
+    serving: &ServeConfig,
     asks: bool,
     now_ns: u64,
-) -> Result<(Access, Option<String>), ServingError> {
-    let mut tokens = access::tokens(store)?;
+) -> Result<(TokenRegistry, Option<String>), ServeError> {
+    let mut tokens = access::list_tokens(store)?;
     for token in serving.tokens(namespace)? {
         // Otherwise a client could get the rights of the other token, or be revoked with it.
         if tokens.iter().any(|known| known.name == token.name) {
             let why =
                 format!("two tokens are called {:?}: give the one in the file another name", token.name);
-            return Err(ServingError::Refused(why));
+            return Err(ServeError::Refused(why));
         }
         tokens.push(token);
     }
     let mut made = None;
-    if asks && tokens.is_empty() && serving.log == Some(Log::Json) {
+    if asks && tokens.is_empty() && serving.log == Some(LogFormat::Json) {
         let why = "there is no token, and a JSON log must not show one: make one with `annals token add`";
-        return Err(ServingError::Refused(why.to_owned()));
+        return Err(ServeError::Refused(why.to_owned()));
     }
     if asks && tokens.is_empty() {
         let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, None, now_ns)?;
         tokens.push(token);
         made = Some(text);
     }
-    Ok((Access::new(tokens), made))
+    Ok((TokenRegistry::new(tokens), made))
 }
 
 /// The listening sockets of a daemon.
-struct Doors {
-    unix: Vec<(UnixListener, Listening)>,
+struct DaemonListeners {
+    unix: Vec<(UnixListener, ListeningSocket)>,
     tcp: Option<TcpListener>,
     http: Option<TcpListener>,
 }
 
-impl Doors {
-    async fn open(root: &Path, serving: &Serving, places: &Places) -> Result<Self, ServingError> {
+impl DaemonListeners {
+    async fn open(root: &Path, serving: &ServeConfig, places: &ListenAddresses) -> Result<Self, ServeError> {
         let mut unix = Vec::new();
-        let own = listen_for(root).and_then(registered);
+        let own = listen_guarded(root).and_then(register_socket);
         match own {
             Ok(own) => unix.push(own),
             // The configured socket suffices; recorders will find the store locked.
             Err(_) if serving.socket.is_some() => {}
-            Err(cause) => return Err(system("cannot listen in the store's directory", cause)),
+            Err(cause) => return Err(system_error("cannot listen in the store's directory", cause)),
         }
         if let Some(place) = &serving.socket {
             let what = || format!("cannot listen at {}", place.display());
-            let listening = listen_at(place).and_then(registered);
-            unix.push(listening.map_err(|cause| ServingError::System { what: what(), cause })?);
+            let listening = listen_at(place).and_then(register_socket);
+            unix.push(listening.map_err(|cause| ServeError::System { what: what(), cause })?);
         }
-        Ok(Self { unix, tcp: bound(places.tcp).await?, http: bound(places.http).await? })
+        Ok(Self { unix, tcp: bind_tcp(places.tcp).await?, http: bind_tcp(places.http).await? })
     }
 }
 
-async fn bound(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServingError> {
+async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
     let Some(address) = address else { return Ok(None) };
     let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|cause| system(&format!("cannot listen at {address}"), cause))
+    bound.map(Some).map_err(|cause| system_error(&format!("cannot listen at {address}"), cause))
 }
 
-fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)> {
+fn register_socket(listening: ListeningSocket) -> std::io::Result<(UnixListener, ListeningSocket)> {
     let listener = listening.listener.try_clone()?;
     listener.set_nonblocking(true)?;
     Ok((UnixListener::from_std(listener)?, listening))
 }
 
 /// Accepts connections until this process is told to end, then ends all connections.
-async fn listen(
-    shared: &Arc<Shared>,
-    doors: Doors,
+async fn serve_listeners(
+    shared: &Arc<ServerShared>,
+    doors: DaemonListeners,
     ended: impl Future<Output = ()>,
     waiting: impl Fn(usize),
 ) {
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    let Doors { unix, tcp, http } = doors;
+    let DaemonListeners { unix, tcp, http } = doors;
     let most = connections_max(unix.len() + usize::from(tcp.is_some()) + usize::from(http.is_some()));
     let mut places = Vec::new();
     for (listener, listening) in unix {
-        tasks.spawn(accept(shared.clone(), Door::Unix(listener), most, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), DaemonListener::Unix(listener), most, stopped.clone()));
         places.push(listening);
     }
     if let Some(listener) = tcp {
-        tasks.spawn(accept(shared.clone(), Door::Tcp(listener), most, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), DaemonListener::Tcp(listener), most, stopped.clone()));
     }
     if let Some(listener) = http {
-        tasks.spawn(accept(shared.clone(), Door::Http(listener), most, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), DaemonListener::Http(listener), most, stopped.clone()));
     }
     ended.await;
     tracing::info!("the daemon ends");
@@ -270,8 +270,9 @@ async fn listen(
     let _ = stop.send(true);
     let orderly = async {
         // A client that does not take its last replies is not waited for.
-        let _ = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
-        shared.host.idle(waiting).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while tasks.join_next().await.is_some() {} })
+            .await;
+        shared.host.await_idle(waiting).await;
     };
     tokio::select! {
         () = orderly => {}
@@ -280,14 +281,19 @@ async fn listen(
     tasks.shutdown().await;
 }
 
-enum Door {
+enum DaemonListener {
     Unix(UnixListener),
     Tcp(TcpListener),
     Http(TcpListener),
 }
 
 /// Accepts connections of one listener, up to a limit, and returns once all of them have ended.
-async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Receiver<bool>) {
+async fn accept(
+    shared: Arc<ServerShared>,
+    door: DaemonListener,
+    most: usize,
+    stopped: watch::Receiver<bool>,
+) {
     let mut stop = stopped.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -297,12 +303,14 @@ async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Re
                 return None;
             }
             let came = match &door {
-                Door::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
-                Door::Tcp(listener) => {
-                    listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from))
+                DaemonListener::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| AcceptedStream::Unix(stream))
                 }
-                Door::Http(listener) => {
-                    listener.accept().await.map(|(stream, from)| Stream::Http(stream, from))
+                DaemonListener::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, from)| AcceptedStream::Tcp(stream, from))
+                }
+                DaemonListener::Http(listener) => {
+                    listener.accept().await.map(|(stream, from)| AcceptedStream::Http(stream, from))
                 }
             };
             match came {
@@ -326,35 +334,36 @@ async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Re
     while connections.join_next().await.is_some() {}
 }
 
-enum Stream {
+enum AcceptedStream {
     Unix(tokio::net::UnixStream),
     Tcp(tokio::net::TcpStream, SocketAddr),
     Http(tokio::net::TcpStream, SocketAddr),
 }
 
-async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver<bool>) {
+async fn serve_one(shared: Arc<ServerShared>, stream: AcceptedStream, stopped: watch::Receiver<bool>) {
     let daemon = &shared.daemon;
     let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
-    let facts = |address: String| Facts { id, address, began_ns: daemon.now_ns(), ..Facts::default() };
-    let _listed = Listed(daemon, id);
+    let facts =
+        |address: String| ClientInfo { id, address, began_ns: daemon.now_ns(), ..ClientInfo::default() };
+    let _listed = ClientListGuard(daemon, id);
     // A broken connection affects no other.
     match stream {
-        Stream::Http(stream, from) => {
+        AcceptedStream::Http(stream, from) => {
             let _ = stream.set_nodelay(true);
             if let Some(http) = &shared.http {
                 http.serve(stream, from, stopped).await;
             }
         }
-        Stream::Tcp(mut stream, from) => {
+        AcceptedStream::Tcp(mut stream, from) => {
             let _ = stream.set_nodelay(true);
             // Keep-alive detects a peer that has vanished.
             let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
-            let session = Session::new(facts, shared.unasked(), false);
+            let session = Session::new(facts, shared.anonymous_grant(), false);
             let _ = connection::serve(daemon, session, &mut stream, stopped).await;
         }
-        Stream::Unix(mut stream) => {
+        AcceptedStream::Unix(mut stream) => {
             // The socket's file mode checks this at connect; this check also covers a socket passed to
             // another process.
             let own = rustix::process::geteuid().as_raw();
@@ -371,16 +380,16 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
                 Ok(stream)
             });
             if let Ok(stream) = stream {
-                shared.host.admit(stream, &shared.store, Came { command, rest });
+                shared.host.admit(stream, &shared.store, HandoverBytes { command, rest });
             }
         }
     }
 }
 
 /// Keeps a connection in the client list until it is dropped.
-struct Listed<'a>(&'a Daemon, u64);
+struct ClientListGuard<'a>(&'a Daemon, u64);
 
-impl Drop for Listed<'_> {
+impl Drop for ClientListGuard<'_> {
     fn drop(&mut self) {
         self.0.clients().remove(&self.1);
     }
@@ -389,18 +398,18 @@ impl Drop for Listed<'_> {
 /// Periodically deletes expired keys, a few at a time, and ends quiet traces.
 async fn sweep(daemon: Arc<Daemon>) {
     loop {
-        tokio::time::sleep(SWEEP).await;
+        tokio::time::sleep(SWEEP_INTERVAL).await;
         for tenant in daemon.tenants() {
             sweep_one(&tenant.databases).await;
             // A store that cannot be written reports it to its writers.
-            let _ = tokio::task::block_in_place(|| tenant.ingest.settle(daemon.now_ns(), false));
+            let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
         }
     }
 }
 
 /// Drops the runs that a policy does not keep, at the start and then on schedule.
-async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
-    let samples = schedule.policy.sample != Share::ALL;
+async fn retain(daemon: Arc<Daemon>, schedule: RetentionSchedule) {
+    let samples = schedule.policy.sample != RunShare::ALL;
     if samples {
         // From here on, ended runs are tracked for sampling; the sweep handles earlier ones.
         tokio::task::block_in_place(|| sample(&daemon, &schedule));
@@ -408,8 +417,8 @@ async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
     loop {
         tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
         let next = tokio::time::Instant::now() + schedule.every;
-        while samples && tokio::time::Instant::now() + SAMPLE < next {
-            tokio::time::sleep(SAMPLE).await;
+        while samples && tokio::time::Instant::now() + SAMPLE_INTERVAL < next {
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
             tokio::task::block_in_place(|| sample(&daemon, &schedule));
         }
         tokio::time::sleep_until(next).await;
@@ -418,7 +427,7 @@ async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
 
 /// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
 /// sampling rule.
-fn sample(daemon: &Daemon, schedule: &Schedule) {
+fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
     match daemon.store.sample_ended(&schedule.policy) {
         Ok(0) => {}
         Ok(runs) => tracing::info!(runs, "runs sampled out"),
@@ -427,7 +436,7 @@ fn sample(daemon: &Daemon, schedule: &Schedule) {
 }
 
 /// One sweep. It is recorded as an operator's action if it dropped runs or failed.
-fn retain_once(daemon: &Daemon, schedule: &Schedule) {
+fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
     // The time is checked first: the record written below would make the clock look valid.
     let swept =
         daemon.store.plan_retention(&schedule.policy, None).and_then(|plan| daemon.store.retain(plan));
@@ -464,15 +473,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_of_the_file_does_not_take_the_place_of_one_of_the_store() {
+    fn configured_token_with_a_stored_name_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
         access::make_token(&store, "ci", "n", Rights::READ, None, 1).unwrap();
         let hash = blake3::hash(b"x").to_hex();
         let named = |name: &str| {
             let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");
-            let serving = Serving::parse(&file).unwrap();
-            admitted(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
+            let serving = ServeConfig::parse(&file).unwrap();
+            load_tokens(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
         };
         assert!(named("ci").unwrap_err().to_string().contains("two tokens are called \"ci\""));
         assert_eq!(named("other").unwrap(), (2, None));

@@ -10,30 +10,30 @@ use annals::io::Io;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::access::{Access, Grant, Rights};
-use super::cursors::Cursors;
+use super::access::{Grant, Rights, TokenRegistry};
+use super::command_table::{Command, CommandTable};
+use super::cursors::ScanCursors;
 use super::databases::Databases;
-use super::entries::Entries;
-use super::operations::Operations;
-use super::replay::{Replay, Replayed};
-use super::slow::{Name, SlowLog};
-use super::table::{Command, Table};
+use super::operations::OperationLog;
+use super::replay::{ConnectionReplay, ReplayMemory};
+use super::slow_log::{CommandName, SlowLog};
+use super::stream_entries::StreamEntries;
 use super::tenant::Tenant;
-use super::turn::{Apart, Refusal};
-use crate::behind::Behind;
+use super::turn::{CommandRefusal, Offload};
+use crate::background::RememberQueue;
 use annals_policy::profiles::{Profiles, Redactor, make_placeholder_key};
 use annals_wire::resp::Protocol;
 
 /// Time limits of turns and connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct ServeTimeouts {
     /// Milliseconds after which a turn is slow.
     pub(super) slow_ms: u64,
     /// How long a connection may be inactive.
     pub(super) idle: Option<Duration>,
 }
 
-impl Default for Patience {
+impl Default for ServeTimeouts {
     fn default() -> Self {
         Self { slow_ms: 100, idle: None }
     }
@@ -56,12 +56,12 @@ pub(super) struct Daemon {
     pub(super) home: String,
     /// The namespaces opened so far.
     tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
-    pub(super) access: Access,
+    pub(super) access: TokenRegistry,
     profiles: Profiles,
     /// The redactor of each profile that is in use.
     redactors: Mutex<BTreeMap<Arc<str>, Arc<Redactor>>>,
-    pub(super) operations: Operations,
-    pub(super) table: Table,
+    pub(super) operations: OperationLog,
+    pub(super) table: CommandTable,
     pub(super) started_ns: u64,
     /// Number of commands and connections so far.
     pub(super) commands: AtomicU64,
@@ -71,20 +71,20 @@ pub(super) struct Daemon {
     pub(super) slow: SlowLog,
     /// How long a connection may be inactive; `None` means forever.
     pub(super) idle: Option<Duration>,
-    clients: Mutex<BTreeMap<u64, Facts>>,
-    cursors: Mutex<Cursors>,
+    clients: Mutex<BTreeMap<u64, ClientInfo>>,
+    cursors: Mutex<ScanCursors>,
     long: Semaphore,
     whole: Semaphore,
-    pub(super) replayed: Replayed,
+    pub(super) replayed: ReplayMemory,
     /// Number of open frames.
     open_frames: Arc<AtomicU64>,
     /// Stores the outcomes of runs in memory, in the background.
-    behind: Arc<Behind>,
+    behind: Arc<RememberQueue>,
 }
 
 /// Metrics of a daemon.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Figures {
+pub(super) struct DaemonFigures {
     pub(super) commands: u64,
     pub(super) connections: u64,
     pub(super) connections_begun: u64,
@@ -98,18 +98,18 @@ pub(super) struct Figures {
 
 /// A command that runs later, as its own turn.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldCommand {
     pub(super) words: Vec<Vec<u8>>,
     /// When the wait ends, in milliseconds since 1970.
     pub(super) until: Option<u64>,
     /// Whether it waits for new data; otherwise only for the writes of the turn before.
     pub(super) waits: bool,
-    pub(super) apart: Option<Apart>,
+    pub(super) offload: Option<Offload>,
 }
 
 /// The properties of a connection, as shown in client lists.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(super) struct ClientInfo {
     pub(super) id: u64,
     pub(super) address: String,
     pub(super) began_ns: u64,
@@ -125,37 +125,37 @@ pub(super) struct Facts {
 /// The state of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) facts: Facts,
+    pub(super) facts: ClientInfo,
     /// Its rights; `None` before it has logged in.
     pub(super) grant: Option<Grant>,
     /// Its rights without a login.
-    unasked: Option<Grant>,
+    anonymous_grant: Option<Grant>,
     /// Its rights have just changed.
-    pub(super) granted: bool,
+    pub(super) grant_changed: bool,
     /// The number of revocations at the last check.
     revoked: u64,
     /// It uses a Unix socket, where recorders are accepted.
     pub(super) local: bool,
     pub(super) transaction: Option<Transaction>,
     /// It is closed after its reply.
-    pub(super) ends: bool,
-    pub(super) held: Option<Held>,
+    pub(super) hangs_up: bool,
+    pub(super) held_command: Option<HeldCommand>,
     /// The time limit of the current command, if it was held before.
     pub(super) until: Option<u64>,
     /// A transaction is running: its commands must not wait.
     pub(super) in_exec: bool,
     /// The kind of offload of the current command.
-    pub(super) apart: Option<Apart>,
+    pub(super) offload: Option<Offload>,
     /// Replies to these entries may be produced after later commands have run.
-    pub(super) defers: bool,
-    pub(super) entries: Option<Entries>,
+    pub(super) defers_replies: bool,
+    pub(super) entries: Option<StreamEntries>,
     /// The run that is replayed to this connection.
-    pub(super) replay: Option<Replay>,
+    pub(super) replay: Option<ConnectionReplay>,
 }
 
 /// A command queued for EXEC.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedCommand {
     pub(super) command: Command,
     pub(super) words: Vec<Vec<u8>>,
     /// Its long words, which are already in the store.
@@ -165,7 +165,7 @@ pub(super) struct Queued {
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    pub(super) queued: Vec<Queued>,
+    pub(super) queued: Vec<QueuedCommand>,
     pub(super) bytes: usize,
     /// A queued command was refused, so EXEC refuses all.
     pub(super) spoiled: bool,
@@ -177,14 +177,14 @@ impl Daemon {
         store: annals::Store,
         home: &str,
         io: Arc<dyn Io>,
-        access: Access,
+        access: TokenRegistry,
         profiles: Profiles,
-        patience: Patience,
+        patience: ServeTimeouts,
         runtime: Handle,
     ) -> Self {
         let started_ns = io.now_ns();
         Self {
-            operations: Operations::new(store.clone()),
+            operations: OperationLog::new(store.clone()),
             store,
             home: home.to_owned(),
             io,
@@ -193,7 +193,7 @@ impl Daemon {
             access,
             profiles,
             redactors: Mutex::default(),
-            table: Table::new(),
+            table: CommandTable::new(),
             started_ns,
             commands: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -204,7 +204,7 @@ impl Daemon {
             cursors: Mutex::default(),
             long: Semaphore::new(LONG_MAX),
             whole: Semaphore::new(WHOLE_MAX),
-            replayed: Replayed::default(),
+            replayed: ReplayMemory::default(),
             open_frames: Arc::default(),
             behind: Arc::default(),
         }
@@ -226,7 +226,7 @@ impl Daemon {
         }
         let space = self.store.namespace(namespace)?;
         let (databases, settling) = Databases::open(space.clone(), self.io.clone())?;
-        self.runtime.spawn(databases.clone().settle(settling));
+        self.runtime.spawn(databases.clone().run_settler(settling));
         let (frames, behind) = (self.open_frames.clone(), self.behind.clone());
         let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));
         tenants.insert(namespace.to_owned(), tenant.clone());
@@ -276,7 +276,7 @@ impl Daemon {
     ///
     /// # Errors
     /// `NOPERM` if the profile no longer exists; those of the store, which keeps the placeholders' key.
-    pub(super) fn redactor(&self, session: &Session) -> Result<Option<Arc<Redactor>>, Refusal> {
+    pub(super) fn redactor(&self, session: &Session) -> Result<Option<Arc<Redactor>>, CommandRefusal> {
         let Some(grant) = session.grant.as_ref().filter(|_| session.is_redacted()) else { return Ok(None) };
         let mut redactors = self.redactors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(redactor) = redactors.get(&grant.profile) {
@@ -285,7 +285,7 @@ impl Daemon {
         let found = self.profiles.find(&grant.profile).filter(|profile| !profile.is_raw());
         let profile = found.ok_or_else(|| {
             let name = &grant.profile;
-            Refusal(format!(
+            CommandRefusal(format!(
                 "NOPERM this token's profile {name} is unknown to this daemon: --profiles gives the file"
             ))
         })?;
@@ -296,17 +296,23 @@ impl Daemon {
     }
 
     /// Notes the duration of a turn that began at `began_ns` on the monotonic clock.
-    pub(super) fn took(&self, session: &Session, first: Name, commands: usize, began_ns: u64) {
+    pub(super) fn note_duration(
+        &self,
+        session: &Session,
+        first: CommandName,
+        commands: usize,
+        began_ns: u64,
+    ) {
         let took = self.io.monotonic_ns().saturating_sub(began_ns);
-        self.slow.took(took, first, commands, &session.facts, self.now_ns());
+        self.slow.note_turn(took, first, commands, &session.facts, self.now_ns());
     }
 
     /// The current metrics.
-    pub(super) fn figures(&self) -> Figures {
+    pub(super) fn figures(&self) -> DaemonFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tenants = self.tenants();
-        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.reads()).collect();
-        Figures {
+        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.cache_reads()).collect();
+        DaemonFigures {
             commands: load(&self.commands),
             connections: self.clients().len() as u64,
             connections_begun: load(&self.connections),
@@ -320,7 +326,7 @@ impl Daemon {
     }
 
     /// Finishes the work that only the daemon can finish, while the store is open.
-    pub(super) fn end(&self) {
+    pub(super) fn shut_down(&self) {
         for tenant in self.tenants() {
             tenant.end_streams(self.now_ns());
         }
@@ -329,46 +335,46 @@ impl Daemon {
     }
 
     /// The connected clients.
-    pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Facts>> {
+    pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientInfo>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The permits for offloaded commands.
-    pub(super) fn places(&self, apart: Apart) -> &Semaphore {
+    pub(super) fn offload_permits(&self, apart: Offload) -> &Semaphore {
         match apart {
-            Apart::Long => &self.long,
-            Apart::Whole => &self.whole,
+            Offload::Blocking => &self.long,
+            Offload::FullScan => &self.whole,
         }
     }
 
     /// A cursor for continuing after this key.
-    pub(super) fn cursor(&self, after: Vec<u8>) -> u64 {
+    pub(super) fn remember_cursor(&self, after: Vec<u8>) -> u64 {
         self.cursors.lock().unwrap_or_else(PoisonError::into_inner).remember(after)
     }
 
     /// The key of a cursor.
-    pub(super) fn place(&self, cursor: u64) -> Option<Vec<u8>> {
-        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).place(cursor)
+    pub(super) fn cursor_position(&self, cursor: u64) -> Option<Vec<u8>> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).position(cursor)
     }
 }
 
 impl Session {
     /// A new session; `unasked` are its rights without a login, `None` if it must log in.
-    pub(super) fn new(facts: Facts, unasked: Option<Grant>, local: bool) -> Self {
+    pub(super) fn new(facts: ClientInfo, unasked: Option<Grant>, local: bool) -> Self {
         let mut session = Self {
             facts,
             grant: None,
-            unasked: unasked.clone(),
-            granted: false,
+            anonymous_grant: unasked.clone(),
+            grant_changed: false,
             revoked: 0,
             local,
             transaction: None,
-            ends: false,
-            held: None,
+            hangs_up: false,
+            held_command: None,
             until: None,
             in_exec: false,
-            apart: None,
-            defers: false,
+            offload: None,
+            defers_replies: false,
             entries: None,
             replay: None,
         };
@@ -380,33 +386,33 @@ impl Session {
 
     /// Whether it has rights without a login.
     pub(super) fn needs_no_token(&self) -> bool {
-        self.unasked.is_some()
+        self.anonymous_grant.is_some()
     }
 
     /// Whether it has these rights.
-    pub(super) fn may(&self, rights: Rights) -> bool {
-        self.grant.as_ref().is_some_and(|grant| grant.rights.include(rights))
+    pub(super) fn has_rights(&self, rights: Rights) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.rights.includes(rights))
     }
 
     /// Whether its reader sees runs through a profile.
     pub(super) fn is_redacted(&self) -> bool {
-        !self.may(Rights::READ)
+        !self.has_rights(Rights::READ)
     }
 
     /// Whether it may continue as a recorder: only a client that needs no token.
-    pub(super) fn records(&self) -> bool {
+    pub(super) fn may_join_as_recorder(&self) -> bool {
         self.grant.as_ref().is_some_and(|grant| grant.token.is_none())
     }
 
     /// Whether its token was revoked since the last check.
-    pub(super) fn is_taken_back(&mut self, daemon: &Daemon) -> bool {
-        let revoked = daemon.access.revoked();
+    pub(super) fn is_revoked(&mut self, daemon: &Daemon) -> bool {
+        let revoked = daemon.access.revocations();
         if self.revoked == revoked {
             return false;
         }
         self.revoked = revoked;
         let Some(Grant { name, token: Some(hash), .. }) = &self.grant else { return false };
-        !daemon.access.holds(name, hash)
+        !daemon.access.is_valid(name, hash)
     }
 
     /// The tenant of its login; the daemon's own before a login.
@@ -423,21 +429,21 @@ impl Session {
     /// Sets its rights after a login.
     pub(super) fn grant(&mut self, grant: Grant) {
         (self.facts.user, self.facts.namespace) = (grant.name.to_string(), grant.tenant.name.clone());
-        (self.grant, self.granted) = (Some(grant), true);
+        (self.grant, self.grant_changed) = (Some(grant), true);
         self.replay = None;
     }
 
     /// Resets it to its initial state; its identity stays.
     pub(super) fn reset(&mut self) {
-        let facts = Facts {
+        let facts = ClientInfo {
             id: self.facts.id,
             began_ns: self.facts.began_ns,
             address: std::mem::take(&mut self.facts.address),
-            ..Facts::default()
+            ..ClientInfo::default()
         };
-        (self.facts, self.transaction, self.grant, self.granted) = (facts, None, None, true);
+        (self.facts, self.transaction, self.grant, self.grant_changed) = (facts, None, None, true);
         self.replay = None;
-        if let Some(grant) = self.unasked.clone() {
+        if let Some(grant) = self.anonymous_grant.clone() {
             self.grant(grant);
         }
     }

@@ -9,10 +9,10 @@ use annals_memory::Memory;
 use tokio::sync::Notify;
 
 use super::databases::Databases;
-use super::open_runs::OpenRun;
-use crate::behind::Behind;
-use annals_formats::otlp::Ingest;
-use annals_proxy::embeddings::EmbedderHere;
+use super::open_runs::DaemonRun;
+use crate::background::RememberQueue;
+use annals_formats::otlp::TraceIngest;
+use annals_proxy::embeddings::ConfiguredEmbedder;
 
 /// Maximum number of frames whose times are cached; each run counts as 64 more.
 const TIMES_MAX: usize = 4 << 20;
@@ -24,7 +24,7 @@ pub(super) struct Tenant {
     pub(super) name: String,
     pub(super) space: Namespace,
     pub(super) databases: Arc<Databases>,
-    streams: Mutex<Streams>,
+    streams: Mutex<TenantStreams>,
     /// Notified when something was added to a run.
     pub(super) added: Notify,
     /// Number of open frames of all tenants.
@@ -32,21 +32,21 @@ pub(super) struct Tenant {
     /// Held while the proxy begins a run.
     pub(super) proxy_begins: Mutex<()>,
     /// Ingests traces.
-    pub(super) ingest: Ingest,
+    pub(super) ingest: TraceIngest,
     /// Stores the outcomes of runs in memory, in the background; shared by all tenants.
-    pub(super) behind: Arc<Behind>,
+    pub(super) behind: Arc<RememberQueue>,
     /// The agents' memory, opened at first use.
     memory: Mutex<Option<Memory>>,
     /// The embedder for entries without a vector, created at first use.
-    embedder: Mutex<Option<Arc<EmbedderHere>>>,
+    embedder: Mutex<Option<Arc<ConfiguredEmbedder>>>,
 }
 
 /// Open runs, and the start times of frames. Lock order: after the databases. Never locked during
 /// compression.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(super) struct TenantStreams {
     /// Runs that were begun here and have not ended.
-    pub(super) open: HashMap<String, Arc<OpenRun>>,
+    pub(super) open: HashMap<String, Arc<DaemonRun>>,
     /// Start times of frames in milliseconds since 1970; they never decrease.
     times: HashMap<RunUid, Vec<u64>>,
 }
@@ -57,10 +57,10 @@ impl Tenant {
         space: Namespace,
         databases: Arc<Databases>,
         open_frames: Arc<AtomicU64>,
-        behind: Arc<Behind>,
+        behind: Arc<RememberQueue>,
     ) -> Self {
         let name = name.to_owned();
-        let ingest = Ingest::new(space.clone());
+        let ingest = TraceIngest::new(space.clone());
         let (streams, added, proxy_begins, memory, embedder) = Default::default();
         Self {
             name,
@@ -86,7 +86,7 @@ impl Tenant {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         match &*memory {
             Some(memory) => Ok(memory.clone()),
-            None => Ok(memory.insert(Memory::open(&self.space)?.on_disk()).clone()),
+            None => Ok(memory.insert(Memory::open(&self.space)?.with_disk_durability()).clone()),
         }
     }
 
@@ -94,16 +94,18 @@ impl Tenant {
     ///
     /// # Errors
     /// As [`ConfiguredEmbedder::from_environment`].
-    pub(super) fn embedder(&self) -> annals::Result<Arc<EmbedderHere>> {
+    pub(super) fn embedder(&self) -> annals::Result<Arc<ConfiguredEmbedder>> {
         let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
         match &*embedder {
             Some(embedder) => Ok(embedder.clone()),
-            None => Ok(embedder.insert(Arc::new(EmbedderHere::of_environment(Some(&self.space))?)).clone()),
+            None => Ok(embedder
+                .insert(Arc::new(ConfiguredEmbedder::from_environment(Some(&self.space))?))
+                .clone()),
         }
     }
 
     /// Locks the open runs.
-    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
+    pub(super) fn streams(&self) -> MutexGuard<'_, TenantStreams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +113,7 @@ impl Tenant {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn times(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
+    pub(super) fn frame_times_ms(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
         let (uid, frames) = (reader.info().uid, reader.info().frames);
         let mut streams = self.streams();
         if streams.times.values().map(|times| times.len() + 64).sum::<usize>() > TIMES_MAX {
@@ -131,13 +133,13 @@ impl Tenant {
     pub(super) fn end_streams(&self, now_ns: u64) {
         let open = std::mem::take(&mut self.streams().open);
         for open in open.into_values().filter(|open| open.is_stream) {
-            let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
+            let status = if open.proxied.failure().is_some() { Status::Failed } else { Status::Ok };
             // If this fails, closing the store reports the cause.
             let ended = open.run.end(status);
             if ended.is_ok() && open.proxied.recorded() {
                 self.behind.remember(&self.space, open.run.uid(), status);
             }
         }
-        let _ = self.ingest.settle(now_ns, true);
+        let _ = self.ingest.end_quiet_traces(now_ns, true);
     }
 }

@@ -5,35 +5,35 @@ use std::sync::Arc;
 use annals::io::RealIo;
 use annals::{Options, Store};
 
-use super::access::{Access, Grant, Rights, Token};
+use super::access::{AccessToken, Grant, Rights, TokenRegistry};
 use super::databases::Databases;
-use super::session::{Daemon, Facts, Patience, Session};
-use super::turn::{End, turn};
+use super::session::{ClientInfo, Daemon, ServeTimeouts, Session};
+use super::turn::{TurnEnd, run_turn};
 use annals_policy::profiles::Profiles;
-use annals_wire::resp::{Limits, Requests};
+use annals_wire::resp::{RequestDecoder, RequestLimits};
 
-mod many;
 pub(super) mod memory;
-mod own;
+mod own_commands;
+mod proxied_runs;
 mod retention;
 mod rights;
 mod runs;
 
 /// A daemon without sockets.
-pub(super) struct Bench {
+pub(super) struct DaemonBench {
     pub(super) daemon: Arc<Daemon>,
     _directory: tempfile::TempDir,
     pub(super) runtime: tokio::runtime::Runtime,
 }
 
 /// A connection to the daemon.
-pub(super) struct Client<'a> {
-    bench: &'a Bench,
+pub(super) struct TestClient<'a> {
+    bench: &'a DaemonBench,
     session: Session,
-    requests: Requests,
+    requests: RequestDecoder,
 }
 
-impl Bench {
+impl DaemonBench {
     pub(super) fn new() -> Self {
         Self::with(Options::default())
     }
@@ -54,35 +54,36 @@ impl Bench {
     }
 
     fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
-        let (io, access) = (Arc::new(RealIo::new()), Access::new([]));
+        let (io, access) = (Arc::new(RealIo::new()), TokenRegistry::new([]));
         let profiles = Profiles::parse("[[profile]]\nname = \"mails\"\ndetect = \"email\"\n").unwrap();
-        let (patience, runtime) = (Patience::default(), runtime.handle().clone());
+        let (patience, runtime) = (ServeTimeouts::default(), runtime.handle().clone());
         Arc::new(Daemon::new(store, "default", io, access, profiles, patience, runtime))
     }
 
-    pub(super) fn client(&self) -> Client<'_> {
+    pub(super) fn client(&self) -> TestClient<'_> {
         self.client_with(Some(self.daemon.owner().unwrap()))
     }
 
-    fn client_with(&self, grant: Option<Grant>) -> Client<'_> {
-        let session = Session::new(Facts { id: 7, ..Facts::default() }, grant, true);
-        let limits = if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER };
-        Client { bench: self, session, requests: Requests::new(limits) }
+    fn client_with(&self, grant: Option<Grant>) -> TestClient<'_> {
+        let session = Session::new(ClientInfo { id: 7, ..ClientInfo::default() }, grant, true);
+        let limits =
+            if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
+        TestClient { bench: self, session, requests: RequestDecoder::new(limits) }
     }
 }
 
-impl Client<'_> {
+impl TestClient<'_> {
     /// The replies to these bytes, and whether the connection is closed.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> (String, bool) {
         let (mut input, mut all) = (bytes, Vec::new());
         loop {
-            let mut turn = turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
+            let mut turn = run_turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
             if let Some(wait) = turn.wait.take() {
                 self.bench.runtime.block_on(wait).unwrap().unwrap();
             }
             all.append(&mut turn.out);
             if turn.end.is_some() || !turn.more {
-                let ends = matches!(turn.end, Some(End::HangUp));
+                let ends = matches!(turn.end, Some(TurnEnd::HangUp));
                 return (String::from_utf8_lossy(&all).replace("\r\n", "|"), ends);
             }
         }
@@ -101,8 +102,8 @@ impl Client<'_> {
 }
 
 #[test]
-fn strings_are_as_in_redis() {
-    let bench = Bench::new();
+fn string_commands_match_redis() {
+    let bench = DaemonBench::new();
     bench.client().script(
         r#"
         get a -> $-1
@@ -159,8 +160,8 @@ fn strings_are_as_in_redis() {
 }
 
 #[test]
-fn keys_end_and_are_listed_as_in_redis() {
-    let bench = Bench::new();
+fn key_expiry_and_listing_match_redis() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -232,8 +233,8 @@ fn keys_end_and_are_listed_as_in_redis() {
 }
 
 #[test]
-fn a_scan_goes_through_every_key_once_and_sees_what_is_not_on_disk_yet() {
-    let bench = Bench::new();
+fn scan_returns_every_key_once_including_pending_keys() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     let mut script = Vec::new();
     for number in 0..250 {
@@ -259,8 +260,8 @@ fn a_scan_goes_through_every_key_once_and_sees_what_is_not_on_disk_yet() {
 }
 
 #[test]
-fn transactions_happen_together_or_not() {
-    let bench = Bench::new();
+fn transactions_apply_whole_or_not_at_all() {
+    let bench = DaemonBench::new();
     bench.client().script(
         r#"
         exec -> -ERR EXEC without MULTI
@@ -297,8 +298,8 @@ fn transactions_happen_together_or_not() {
 }
 
 #[test]
-fn connections_are_as_in_redis() {
-    let bench = Bench::new();
+fn connection_commands_match_redis() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -359,8 +360,8 @@ fn connections_are_as_in_redis() {
 }
 
 #[test]
-fn nobody_does_anything_before_login() {
-    let bench = Bench::new();
+fn commands_before_login_are_refused() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("ci", "default", Rights::ALL));
     let mut client = bench.client_with(None);
     client.script(
@@ -395,14 +396,21 @@ fn nobody_does_anything_before_login() {
 }
 
 /// A token with the text `token`.
-pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> Token {
+pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> AccessToken {
     let hash = blake3::hash(b"token");
-    Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, profile: None, made_ns: 0, hash }
+    AccessToken {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        rights,
+        profile: None,
+        made_ns: 0,
+        hash,
+    }
 }
 
 #[test]
-fn increments_of_many_connections_are_all_there_and_each_is_told_once() {
-    let bench = Bench::new();
+fn concurrent_increments_are_all_kept_and_replied_once() {
+    let bench = DaemonBench::new();
     let mut told: Vec<i64> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|_| {
@@ -425,8 +433,8 @@ fn increments_of_many_connections_are_all_there_and_each_is_told_once() {
 }
 
 #[test]
-fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
-    let bench = Bench::new();
+fn deadlines_survive_restart_and_sweep_deletes_expired_keys() {
+    let bench = DaemonBench::new();
     bench.client().script("set a 1 px 30 -> +OK\nset b 1 px 60000 -> +OK\nset c 1 -> +OK");
     let space = bench.daemon.store.namespace("default").unwrap();
     let (keys, deadlines) = (
@@ -435,7 +443,7 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
     );
     // Another daemon over the same store, as after a restart.
     let (later, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-    bench.runtime.spawn(later.clone().settle(settling));
+    bench.runtime.spawn(later.clone().run_settler(settling));
     let kept = deadlines.get(b"\0b").unwrap().unwrap();
     let left = u64::from_le_bytes(kept.try_into().unwrap()) - later.now_ns() / 1_000_000;
     assert!((1..=60_000).contains(&left), "{left}");
@@ -454,8 +462,8 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
 /// Anyone may write to the keyspace of deadlines. Regression: EXPIRETIME overflowed when adding half a second
 /// to the maximum.
 #[test]
-fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
-    let bench = Bench::new();
+fn maximum_deadline_written_by_others_does_not_overflow() {
+    let bench = DaemonBench::new();
     bench.client().script("set a 1 px 60000 -> +OK");
     let space = bench.daemon.store.namespace("default").unwrap();
     let deadlines = space.find_keyspace("annals.deadlines").unwrap().unwrap();
@@ -480,8 +488,8 @@ fn ids(reply: &str) -> Vec<String> {
 /// Regression: of many clients that added to a new stream at once, one began it; another had looked before
 /// that, waited for the lock, and got an error that the run was already open.
 #[test]
-fn many_who_begin_a_stream_at_once_all_add_to_it() {
-    let bench = Bench::new();
+fn concurrent_first_xadds_all_append_to_one_stream() {
+    let bench = DaemonBench::new();
     for round in 0..20 {
         let (name, gate) = (format!("s{round}"), std::sync::Barrier::new(8));
         let add = format!("xadd {name} * a 1\r\n");
@@ -499,8 +507,8 @@ fn many_who_begin_a_stream_at_once_all_add_to_it() {
 }
 
 #[test]
-fn runs_are_streams() {
-    let bench = Bench::new();
+fn runs_read_as_streams() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     // All in one read: reads see what was added just before.
     let (reply, _) = client
@@ -567,10 +575,10 @@ fn runs_are_streams() {
     // Within a transaction nothing blocks; outside, the command is held until its timeout.
     client.script("multi -> +OK\nxread block 0 streams s $ -> +QUEUED\nexec -> *1|*-1");
     let mut input = &b"xread block 40 streams s $\r\nping\r\n"[..];
-    let held = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+    let held = run_turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
     assert!(held.out.is_empty() && held.more && held.waits.is_some());
     let after = loop {
-        let after = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+        let after = run_turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
         if !after.out.is_empty() {
             break after;
         }

@@ -35,12 +35,12 @@ pub use network::{
     Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, NoticeFn, TrafficReport,
     UnrecordedTraffic,
 };
-pub use nondet::{Captured, NondetError};
+pub use nondet::{CaptureReport, NondetError};
 pub use origin::{Origin, RecordedInput};
 pub use run_usage::{RunUsage, run_usage};
 pub use session::{
-    Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Recording, ReplayReport, Report, attach,
-    fork, record, replay, replay_onward,
+    AttachOptions, AttachReport, ForkOptions, ForkReport, OnwardOptions, OnwardReport, RecordOptions,
+    RecordReport, ReplayReport, attach, fork, record, replay, replay_onward,
 };
-pub use upstream::Guard;
+pub use upstream::UpstreamGuard;
 pub use variables::Variable;

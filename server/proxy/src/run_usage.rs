@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::network::UnrecordedTraffic;
 use crate::origin::Origin;
-use annals_policy::providers::{Cost, Prices, Usage};
+use annals_policy::providers::{Cost, Prices, TokenUsage};
 use annals_policy::rules::RulesFile;
 
 /// Maximum number of models named for a run.
@@ -33,21 +33,21 @@ pub struct RunUsage {
 
 /// The members of an exchange's metadata that are used here.
 #[derive(Deserialize, Default)]
-struct Facts {
+struct UsageMetadata {
     #[serde(default)]
     model: Option<String>,
     #[serde(default)]
     model_requested: Option<String>,
     #[serde(default)]
-    usage: Option<Usage>,
+    usage: Option<TokenUsage>,
     #[serde(default)]
     cached: Option<serde::de::IgnoredAny>,
     #[serde(default)]
-    volatile: VolatileFacts,
+    volatile: VolatileUsageMetadata,
 }
 
 #[derive(Deserialize, Default)]
-struct VolatileFacts {
+struct VolatileUsageMetadata {
     #[serde(default)]
     network: Option<UnrecordedTraffic>,
 }
@@ -72,14 +72,14 @@ pub fn run_usage(reader: &RunReader, prices: &Prices) -> RunUsage {
 }
 
 fn own_prices(reader: &RunReader) -> Option<Prices> {
-    let origin = Origin::of(reader).ok()??;
+    let origin = Origin::from_reader(reader).ok()??;
     let rules: Option<RulesFile> = (!origin.rules.is_empty()).then(|| origin.rules().ok()).flatten();
     rules.map(|rules| rules.prices)
 }
 
 impl RunUsage {
     fn add(&mut self, metadata: &[u8], prices: &Prices) {
-        let Ok(facts) = serde_json::from_slice::<Facts>(metadata) else { return };
+        let Ok(facts) = serde_json::from_slice::<UsageMetadata>(metadata) else { return };
         let network = facts.volatile.network.as_ref();
         self.unrecorded += network.map_or(0, |network| network.missed().map(|of| of.count).sum());
         if let Some(model) = facts.model.as_ref().or(facts.model_requested.as_ref())

@@ -9,13 +9,13 @@
 pub use crate::resp::fuzz::{resp_reply, resp_request};
 
 /// A fuzz target: its name and its function.
-pub type Target = (&'static str, fn(&[u8]));
+pub type ServerFuzzTarget = (&'static str, fn(&[u8]));
 
 /// All fuzz targets.
-pub const TARGETS: [Target; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
+pub const TARGETS: [ServerFuzzTarget; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
 
 /// Takes a byte off the front; 0 at the end.
-pub(crate) fn byte(data: &mut &[u8]) -> u8 {
+pub(crate) fn take_byte(data: &mut &[u8]) -> u8 {
     let Some((first, rest)) = data.split_first() else { return 0 };
     *data = rest;
     *first
@@ -45,7 +45,7 @@ mod tests {
 
     /// Inputs found by a fuzzer, including those of fixed bugs, are permanent tests.
     #[test]
-    fn the_kept_corpora_are_read_without_a_panic() {
+    fn kept_corpora_run_without_a_panic() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
         for (name, target) in TARGETS {
             let dir = root.join(name);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_all_of_it() {
+    fn pieces_concatenate_to_the_input() {
         let data: Vec<u8> = (0..=255).collect();
         for seed in [0, 1, 77] {
             let pieces = pieces(&data, seed);

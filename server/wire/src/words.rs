@@ -16,9 +16,9 @@ use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
 use annals_memory::Identity;
 
 /// Builds the words of a command.
-pub struct Words<'a>(Vec<Cow<'a, [u8]>>);
+pub struct CommandWriter<'a>(Vec<Cow<'a, [u8]>>);
 
-impl<'a> Words<'a> {
+impl<'a> CommandWriter<'a> {
     pub fn new(command: &'a str) -> Self {
         Self(vec![command.as_bytes().into()])
     }
@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
 }
 
 /// The arguments of MEM.PUT.
-pub struct Brought {
+pub struct MemoryPut {
     pub entry: String,
     pub identity: Identity,
     pub namespace: String,
@@ -100,19 +100,19 @@ pub struct Brought {
 pub fn bytes(content: &Content) -> annals::Result<&[u8]> {
     match content {
         Content::Bytes(bytes) => Ok(bytes),
-        Content::Stored(_) => Err(wrong("a blob of another store cannot be sent".to_owned())),
+        Content::Stored(_) => Err(invalid("a blob of another store cannot be sent".to_owned())),
     }
 }
 
-pub fn wrong(what: String) -> annals::Error {
+pub fn invalid(what: String) -> annals::Error {
     annals::Error::new(ErrorKind::Invalid, what)
 }
 
 /// The words of a received command after its name.
 #[derive(Debug)]
-pub struct Arguments(std::vec::IntoIter<Vec<u8>>);
+pub struct CommandArguments(std::vec::IntoIter<Vec<u8>>);
 
-impl Arguments {
+impl CommandArguments {
     /// The command's name in capitals, and its arguments.
     pub fn of(command: Vec<Vec<u8>>) -> (String, Self) {
         let mut words = command.into_iter();
@@ -125,7 +125,7 @@ impl Arguments {
     /// # Errors
     /// `Invalid` if there are no more words.
     pub fn bytes(&mut self, what: &str) -> annals::Result<Vec<u8>> {
-        self.0.next().ok_or_else(|| wrong(format!("{what} is missing")))
+        self.0.next().ok_or_else(|| invalid(format!("{what} is missing")))
     }
 
     /// The next word as text.
@@ -133,7 +133,7 @@ impl Arguments {
     /// # Errors
     /// `Invalid` if there are no more words, or the word is not UTF-8.
     pub fn text(&mut self, what: &str) -> annals::Result<String> {
-        String::from_utf8(self.bytes(what)?).map_err(|_| wrong(format!("{what} is not UTF-8")))
+        String::from_utf8(self.bytes(what)?).map_err(|_| invalid(format!("{what} is not UTF-8")))
     }
 
     /// The next word, parsed.
@@ -142,7 +142,7 @@ impl Arguments {
     /// `Invalid` if there are no more words, or parsing fails.
     pub fn parsed<T: FromStr>(&mut self, what: &str) -> annals::Result<T> {
         let text = self.text(what)?;
-        text.parse().map_err(|_| wrong(format!("{what} is malformed: {text:?}")))
+        text.parse().map_err(|_| invalid(format!("{what} is malformed: {text:?}")))
     }
 
     /// Expects the end of the command.
@@ -152,7 +152,9 @@ impl Arguments {
     pub fn end(&mut self) -> annals::Result<()> {
         match self.0.next() {
             None => Ok(()),
-            Some(word) => Err(wrong(format!("there is no option {:?} here", String::from_utf8_lossy(&word)))),
+            Some(word) => {
+                Err(invalid(format!("there is no option {:?} here", String::from_utf8_lossy(&word))))
+            }
         }
     }
 
@@ -168,18 +170,18 @@ impl Arguments {
     /// `Invalid` for an unknown option or a malformed value.
     pub fn run(&mut self) -> annals::Result<RunSpec> {
         let spec = RunSpec::new(self.text("a run's name")?);
-        self.run_of(spec, &["REPLACE"])
+        self.run_options(spec, &["REPLACE"])
     }
 
     /// Reads the options of a run. Of NAME and REPLACE, only those in `others` are allowed.
     ///
     /// # Errors
     /// `Invalid` for an unknown option or a malformed value.
-    pub fn run_of(&mut self, mut spec: RunSpec, others: &[&str]) -> annals::Result<RunSpec> {
+    pub fn run_options(&mut self, mut spec: RunSpec, others: &[&str]) -> annals::Result<RunSpec> {
         while let Some(option) = self.option() {
             match option.as_str() {
                 other if ["NAME", "REPLACE"].contains(&other) && !others.contains(&other) => {
-                    return Err(unknown(other));
+                    return Err(unknown_option(other));
                 }
                 "NAME" => spec.name = self.text(&option)?,
                 "AGENT" => spec.agent = self.text(&option)?,
@@ -189,7 +191,7 @@ impl Arguments {
                 "STARTED" => spec.started_ns = Some(self.parsed(&option)?),
                 "TAG" => spec.tags.push((self.text("a tag's key")?, self.text("a tag's value")?)),
                 "REPLACE" => spec.replace = true,
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok(spec)
@@ -213,7 +215,7 @@ impl Arguments {
                 "SEVERITY" => frame.severity = self.parsed(&option)?,
                 "ERROR" => frame.error = true,
                 "BLOB" if !begins => blob = Some(self.bytes(&option)?),
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok((frame, blob))
@@ -223,9 +225,9 @@ impl Arguments {
     ///
     /// # Errors
     /// `Invalid` for an unknown option or a malformed value.
-    pub fn memory(&mut self) -> annals::Result<Brought> {
+    pub fn memory(&mut self) -> annals::Result<MemoryPut> {
         let (entry, identity) = (self.text("a memory")?, Identity::default());
-        let mut brought = Brought { entry, identity, namespace: String::new(), embedder: None };
+        let mut brought = MemoryPut { entry, identity, namespace: String::new(), embedder: None };
         while let Some(option) = self.option() {
             match option.as_str() {
                 "EMBED" => {}
@@ -234,7 +236,7 @@ impl Arguments {
                 "TENANT" => brought.identity.tenant = Some(self.text(&option)?),
                 "PRINCIPAL" => brought.identity.principal = Some(self.text(&option)?),
                 "CONVERSATION" => brought.identity.conversation = Some(self.text(&option)?),
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok(brought)
@@ -248,7 +250,7 @@ impl Arguments {
         let definition = self.text("a definition")?;
         match self.option().as_deref() {
             Some("NAMESPACE") => {}
-            other => return Err(unknown(other.unwrap_or_default())),
+            other => return Err(unknown_option(other.unwrap_or_default())),
         }
         let namespace = self.text("NAMESPACE")?;
         self.end()?;
@@ -267,15 +269,15 @@ impl Arguments {
                 "META" | "METADATA" => ending.metadata = Some(self.bytes(&option)?),
                 "SEVERITY" => ending.severity = self.parsed(&option)?,
                 "ERROR" => ending.error = true,
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok(ending)
     }
 }
 
-fn unknown(option: &str) -> annals::Error {
-    wrong(format!("there is no option {option:?} here"))
+fn unknown_option(option: &str) -> annals::Error {
+    invalid(format!("there is no option {option:?} here"))
 }
 
 /// Error kinds and their codes on the wire.
@@ -293,12 +295,12 @@ const KINDS: [(ErrorKind, &str); 10] = [
 ];
 
 /// The code with which an error of this kind begins.
-pub fn code_of(kind: ErrorKind) -> &'static str {
+pub fn error_code(kind: ErrorKind) -> &'static str {
     KINDS.iter().find(|(known, _)| *known == kind).map_or("ERR", |(_, code)| *code)
 }
 
 /// Parses an error reply of the other process.
-pub fn told(error: &str) -> annals::Error {
+pub fn parse_error(error: &str) -> annals::Error {
     let (code, message) = error.split_once(' ').unwrap_or(("ERR", error));
     match KINDS.iter().find(|(_, known)| *known == code) {
         Some((kind, _)) => annals::Error::new(*kind, message),
@@ -310,19 +312,19 @@ pub fn told(error: &str) -> annals::Error {
 mod tests {
     use annals::{Component, Ending, Frame, RunSpec, Severity};
 
-    use super::{Arguments, Words};
+    use super::{CommandArguments, CommandWriter};
 
-    fn there(words: &Words<'_>) -> Arguments {
-        Arguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
+    fn received(words: &CommandWriter<'_>) -> CommandArguments {
+        CommandArguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
     }
 
     #[test]
-    fn runs_frames_and_endings_come_back_as_they_were() {
+    fn runs_frames_and_endings_round_trip() {
         let plain = RunSpec::new("r");
         let full = RunSpec::new("r").agent("a").model("m").severity(Severity::Flagged).started_ns(7);
         let full = full.tag("TAG", "REPLACE").tag("k", "").metadata(b"{\"a\":1}").replace(true);
         for spec in [plain, full] {
-            let back = there(&Words::new("RUN.BEGIN").run(&spec).unwrap()).run().unwrap();
+            let back = received(&CommandWriter::new("RUN.BEGIN").run(&spec).unwrap()).run().unwrap();
             assert_eq!(format!("{back:?}"), format!("{spec:?}"));
         }
         let plain = Frame::new(Component::Llm, "in", "out");
@@ -330,10 +332,10 @@ mod tests {
         full = full.metadata("ERROR");
         (full.started_ns, full.duration_ns, full.severity, full.error) = (Some(1), 2, Severity::Debug, true);
         for frame in [plain, full] {
-            let words = Words::new("FRAME.ADD").word(frame.component.name().as_bytes());
+            let words = CommandWriter::new("FRAME.ADD").word(frame.component.name().as_bytes());
             let words =
                 words.word(super::bytes(&frame.input).unwrap()).word(super::bytes(&frame.output).unwrap());
-            let (back, blob) = there(&words.frame(&frame)).frame(false).unwrap();
+            let (back, blob) = received(&words.frame(&frame)).frame(false).unwrap();
             assert_eq!((format!("{back:?}"), blob), (format!("{frame:?}"), None));
         }
         let full = Ending {
@@ -343,14 +345,14 @@ mod tests {
             duration_ns: Some(9),
         };
         for ending in [Ending::default(), full] {
-            let back = there(&Words::new("FRAME.END").ending(&ending)).ending().unwrap();
+            let back = received(&CommandWriter::new("FRAME.END").ending(&ending)).ending().unwrap();
             assert_eq!(format!("{back:?}"), format!("{ending:?}"));
         }
     }
 
     #[test]
-    fn words_that_make_no_sense_are_refused() {
-        let of = |words: &[&[u8]]| Arguments::of(words.iter().map(|word| word.to_vec()).collect()).1;
+    fn invalid_words_are_refused() {
+        let of = |words: &[&[u8]]| CommandArguments::of(words.iter().map(|word| word.to_vec()).collect()).1;
         assert!(of(&[b"RUN.BEGIN"]).run().is_err());
         assert!(of(&[b"RUN.BEGIN", b"\xff"]).run().is_err());
         assert!(of(&[b"RUN.BEGIN", b"r", b"STARTED"]).run().is_err());

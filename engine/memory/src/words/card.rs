@@ -6,17 +6,17 @@
 
 use std::collections::BTreeSet;
 
-use super::super::entry::Entry;
-use super::super::js::Js;
+use super::super::entry::MemoryEntry;
+use super::super::js_value::JsValue;
 use super::terms;
 use annals::Error;
-use annals_store::codec::{CodecError, Reader};
+use annals_store::codec::{ByteReader, CodecError};
 
 const VERSION: u8 = 1;
 /// Maximum size of a set. Terms that come later in the text are not on the card.
-const MEMBERS_MAX: usize = 1 << 16;
+const SET_ENTRIES_MAX: usize = 1 << 16;
 /// The members of a snapshot that describe its subject; words in other members weigh less.
-const MAIN: [&str; 3] = ["query", "finalContent", "narrative"];
+const MAIN_MEMBERS: [&str; 3] = ["query", "finalContent", "narrative"];
 const TIERS: [&str; 3] = ["hot", "warm", "cold"];
 
 /// A card that is built and written: see the module.
@@ -32,7 +32,7 @@ pub(in super::super) struct Card {
 
 /// A stored card, read in place; its sets are sorted.
 #[derive(Debug)]
-pub(in super::super) struct Read<'a> {
+pub(in super::super) struct CardView<'a> {
     pub(in super::super) tier: u8,
     ttl_ms: Option<i64>,
     main: &'a [[u8; 4]],
@@ -51,23 +51,24 @@ impl Card {
     ///
     /// # Errors
     /// `Invalid` if the entry's value is not JSON.
-    pub(in super::super) fn of(entry: &Entry) -> annals::Result<Self> {
-        let value = Js::parse(entry.value()).map_err(|e| {
+    pub(in super::super) fn from_entry(entry: &MemoryEntry) -> annals::Result<Self> {
+        let value = JsValue::parse(entry.value()).map_err(|e| {
             Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at))
         })?;
         let mut card =
             Self { tier: tier_number(entry.tier.as_deref()), ttl_ms: entry.ttl_ms, ..Self::default() };
         match &value {
-            Js::Object(members) if value.get("query").is_some() => {
-                let is_main =
-                    |name: &[u16]| MAIN.iter().any(|main| main.encode_utf16().eq(name.iter().copied()));
+            JsValue::Object(members) if value.get("query").is_some() => {
+                let is_main = |name: &[u16]| {
+                    MAIN_MEMBERS.iter().any(|main| main.encode_utf16().eq(name.iter().copied()))
+                };
                 for main in [true, false] {
                     for (_, member) in members.iter().filter(|(name, _)| is_main(name) == main) {
-                        member.each_text(&mut |text| card.add(text, main));
+                        member.for_each_text(&mut |text| card.add(text, main));
                     }
                 }
             }
-            other => other.each_text(&mut |text| card.add(text, true)),
+            other => other.for_each_text(&mut |text| card.add(text, true)),
         }
         let rest = std::mem::take(&mut card.rest);
         card.rest = rest.difference(&card.main).copied().collect();
@@ -75,14 +76,18 @@ impl Card {
     }
 
     fn add(&mut self, text: &str, main: bool) {
-        terms::words(text, &mut |word| {
+        terms::for_each_word(text, &mut |word| {
             let words = if main { &mut self.main } else { &mut self.rest };
-            put(words, terms::hash(&terms::stem(word)) as u32);
+            insert_bounded(words, terms::term_hash(&terms::stem(word)) as u32);
             if !terms::is_common(word) {
-                terms::grams(word, &mut |gram| put(&mut self.grams, terms::hash(gram) as u16));
+                terms::for_each_gram(word, &mut |gram| {
+                    insert_bounded(&mut self.grams, terms::term_hash(gram) as u16)
+                });
             }
         });
-        terms::identifiers(text, true, &mut |one| put(&mut self.identifiers, terms::hash(one)));
+        terms::for_each_identifier(text, true, &mut |one| {
+            insert_bounded(&mut self.identifiers, terms::term_hash(one))
+        });
     }
 
     /// The card's bytes.
@@ -99,13 +104,13 @@ impl Card {
     }
 }
 
-impl<'a> Read<'a> {
+impl<'a> CardView<'a> {
     /// Reads a stored card.
     ///
     /// # Errors
     /// If the bytes are not a card.
-    pub(in super::super) fn of(bytes: &'a [u8]) -> Result<Self, CodecError> {
-        let mut reader = Reader::new(bytes, "a memory's card");
+    pub(in super::super) fn parse(bytes: &'a [u8]) -> Result<Self, CodecError> {
+        let mut reader = ByteReader::new(bytes, "a memory's card");
         let [version, tier, has_ttl, _] = reader.array()?;
         if version != VERSION {
             return Err(CodecError::Header(format!("a memory's card has version {version}")));
@@ -131,12 +136,12 @@ impl<'a> Read<'a> {
     }
 
     /// Whether a word stands in the query, the answer or the narrative.
-    pub(super) fn has_in_front(&self, word: u32) -> bool {
+    pub(super) fn has_main_word(&self, word: u32) -> bool {
         self.main.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
     }
 
     /// Whether a word stands in another member.
-    pub(super) fn has_elsewhere(&self, word: u32) -> bool {
+    pub(super) fn has_other_word(&self, word: u32) -> bool {
         self.rest.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
     }
 
@@ -151,8 +156,8 @@ impl<'a> Read<'a> {
     }
 }
 
-fn put<T: Ord>(set: &mut BTreeSet<T>, one: T) {
-    if set.len() < MEMBERS_MAX {
+fn insert_bounded<T: Ord>(set: &mut BTreeSet<T>, one: T) {
+    if set.len() < SET_ENTRIES_MAX {
         set.insert(one);
     }
 }
@@ -162,32 +167,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_read_as_it_was_written() {
+    fn card_round_trips_and_rejects_damage() {
         let entry = r#"{"id":"a","tier":"warm","ttl":-7,"value":{"query":"Loan #42?","toolCalls":[{"args":{"creditScore":580}}]}}"#;
-        let card = Card::of(&Entry::parse(entry).unwrap()).unwrap();
+        let card = Card::from_entry(&MemoryEntry::parse(entry).unwrap()).unwrap();
         let bytes = card.bytes();
-        let read = Read::of(&bytes).unwrap();
+        let read = CardView::parse(&bytes).unwrap();
         assert_eq!((read.tier, read.ttl_ms), (2, Some(-7)));
-        let hash = |word: &str| terms::hash(&terms::stem(word)) as u32;
+        let hash = |word: &str| terms::term_hash(&terms::stem(word)) as u32;
         assert!(
             ["loan", "42"]
                 .iter()
-                .all(|word| read.has_in_front(hash(word)) && !read.has_elsewhere(hash(word)))
+                .all(|word| read.has_main_word(hash(word)) && !read.has_other_word(hash(word)))
         );
         for word in ["args", "creditscore", "credit", "score", "580"] {
-            assert!(read.has_elsewhere(hash(word)) && !read.has_in_front(hash(word)), "{word}");
+            assert!(read.has_other_word(hash(word)) && !read.has_main_word(hash(word)), "{word}");
         }
         assert_eq!((read.main.len(), read.rest.len()), (2, 5));
-        assert!(read.has_identifier(terms::hash("#42")) && !read.has_identifier(terms::hash("#43")));
-        assert!(read.has_gram(terms::hash("^loa") as u16) && !read.has_gram(terms::hash("^abc") as u16));
+        assert!(
+            read.has_identifier(terms::term_hash("#42")) && !read.has_identifier(terms::term_hash("#43"))
+        );
+        assert!(
+            read.has_gram(terms::term_hash("^loa") as u16) && !read.has_gram(terms::term_hash("^abc") as u16)
+        );
         // Golden: docs/format.md.
         let head = [1, 2, 1, 0, 249, 255, 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 5, 0, 0, 0];
         assert_eq!(bytes[..20], head);
         assert_eq!(blake3::hash(&bytes).to_hex()[..16].to_owned(), "3642050c2d09b20a");
         for end in 0..bytes.len() {
-            assert!(Read::of(&bytes[..end]).is_err(), "{end}");
+            assert!(CardView::parse(&bytes[..end]).is_err(), "{end}");
         }
-        assert!(Read::of(&[bytes.clone(), vec![0]].concat()).is_err());
-        assert!(Read::of(&[&[2], &bytes[1..]].concat()).is_err());
+        assert!(CardView::parse(&[bytes.clone(), vec![0]].concat()).is_err());
+        assert!(CardView::parse(&[&[2], &bytes[1..]].concat()).is_err());
     }
 }

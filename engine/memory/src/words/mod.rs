@@ -9,36 +9,36 @@
 //! Invariant: the same texts give the same scores on every machine. Hashes are BLAKE3, weights are integers,
 //! and sums do not depend on order.
 
-mod ask;
 mod card;
+mod question;
 mod terms;
 
-pub(super) use ask::{Asked, Rarity};
-pub(super) use card::{Card, Read as CardRead, tier_number};
+pub(super) use card::{Card, CardView as CardRead, tier_number};
+pub(super) use question::{QuestionTerms, TermRarity};
 
-use super::embed::Embedder;
+use super::embedder::Embedder;
 use annals::Result;
 
 /// Dimensions of a vector.
 const DIMENSIONS: usize = 256;
 /// Weight of a word in a vector; an n-gram weighs 1.
-const WORD_COUNTS: f32 = 4.0;
+const WORD_WEIGHT: f32 = 4.0;
 
 /// The built-in embedder: no model, no network, the same scores on every machine.
 ///
 /// A score is the share of the question's words that an entry holds, weighted by the words' rarity among the
 /// tenant's entries: see docs/memory.md.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Words;
+pub struct WordEmbedder;
 
-impl Words {
+impl WordEmbedder {
     /// The embedder's id.
     pub const ID: &str = "annals-words-1";
     /// The default minimum score, chosen on real runs (docs/memory.md).
     pub const THRESHOLD: f32 = 0.4;
 }
 
-impl Embedder for Words {
+impl Embedder for WordEmbedder {
     fn id(&self) -> &str {
         Self::ID
     }
@@ -60,12 +60,12 @@ fn vector(text: &str) -> Vec<f32> {
             *number += by;
         }
     };
-    terms::words(text, &mut |word| {
+    terms::for_each_word(text, &mut |word| {
         if terms::is_common(word) {
             return;
         }
-        count(terms::hash(&terms::stem(word)), WORD_COUNTS);
-        terms::grams(word, &mut |gram| count(terms::hash(gram), 1.0));
+        count(terms::term_hash(&terms::stem(word)), WORD_WEIGHT);
+        terms::for_each_gram(word, &mut |gram| count(terms::term_hash(gram), 1.0));
     });
     vector
 }

@@ -38,12 +38,12 @@ pub(super) fn is_common(word: &str) -> bool {
 }
 
 /// A term's hash: the first eight bytes of its BLAKE3.
-pub(super) fn hash(term: &str) -> u64 {
+pub(super) fn term_hash(term: &str) -> u64 {
     blake3::hash(term.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Gives each word of a text in lower case; a word written `likeThis` is followed by its parts.
-pub(super) fn words(text: &str, each: &mut dyn FnMut(&str)) {
+pub(super) fn for_each_word(text: &str, each: &mut dyn FnMut(&str)) {
     let mut word = String::new();
     for found in text.split(|letter: char| !letter.is_alphanumeric()).filter(|found| !found.is_empty()) {
         word.clear();
@@ -99,7 +99,7 @@ pub(super) fn stem(word: &str) -> String {
 }
 
 /// Gives the n-grams of a word, with marks at its ends. Words shorter than an n-gram have none.
-pub(super) fn grams(word: &str, each: &mut dyn FnMut(&str)) {
+pub(super) fn for_each_gram(word: &str, each: &mut dyn FnMut(&str)) {
     let marked: Vec<char> = std::iter::once('^').chain(word.chars()).chain(std::iter::once('$')).collect();
     if marked.len() < GRAM_LETTERS + 2 {
         return;
@@ -123,15 +123,15 @@ pub(super) fn grams(word: &str, each: &mut dyn FnMut(&str)) {
 /// Quantities are not identifiers: a number with a unit (`50k`, `2nd`, `24-hour`), an amount (`$12000`), a
 /// decimal, a date, a time. With `parts`, identifiers within an identifier are given, too (`HAT136` in
 /// `HAT136-HAT039`).
-pub(super) fn identifiers(text: &str, parts: bool, each: &mut dyn FnMut(&str)) {
+pub(super) fn for_each_identifier(text: &str, parts: bool, each: &mut dyn FnMut(&str)) {
     let mut rest = text;
     let mut before = ' ';
     while let Some(letter) = rest.chars().next() {
         let length = match letter {
             // In texts that hold JSON, the character after a backslash belongs to an escape, not to a word.
             '\\' => 1 + rest.chars().nth(1).map_or(0, char::len_utf8),
-            '#' => token(rest, 1),
-            _ if letter.is_alphanumeric() => token(rest, 0),
+            '#' => token_bytes(rest, 1),
+            _ if letter.is_alphanumeric() => token_bytes(rest, 0),
             _ => letter.len_utf8(),
         };
         let (found, after) = rest.split_at(length);
@@ -161,7 +161,7 @@ fn is_joint(letter: char) -> bool {
 }
 
 /// Length of a token in bytes, from character `at`: letters and digits, and joints between two of them.
-fn token(text: &str, at: usize) -> usize {
+fn token_bytes(text: &str, at: usize) -> usize {
     let mut letters = text.char_indices().skip(at).peekable();
     let mut end = at;
     while let Some((place, letter)) = letters.next() {
@@ -238,14 +238,14 @@ fn is_small_quantity(part: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(text: &str, parts: bool) -> Vec<String> {
+    fn found_identifiers(text: &str, parts: bool) -> Vec<String> {
         let mut found = Vec::new();
-        identifiers(text, parts, &mut |one| found.push(one.to_owned()));
+        for_each_identifier(text, parts, &mut |one| found.push(one.to_owned()));
         found
     }
 
     #[test]
-    fn identifiers_are_names_and_no_quantities() {
+    fn identifiers_exclude_quantities() {
         for (text, found) in [
             ("Why was application #42 rejected?", vec!["#42"]),
             ("(loan#A7), #urgent", vec!["#a7"]),
@@ -263,25 +263,29 @@ mod tests {
             ),
             ("Stra\u{df}e7 \u{2014} \u{e9}t\u{e9}-42", vec!["stra\u{df}e7", "\u{e9}t\u{e9}-42"]),
         ] {
-            assert_eq!(of(text, false), found, "{text}");
+            assert_eq!(found_identifiers(text, false), found, "{text}");
         }
         assert_eq!(
-            of("HAT136-HAT039 credit_card_4421486", true),
+            found_identifiers("HAT136-HAT039 credit_card_4421486", true),
             ["hat136-hat039", "hat136", "hat039", "credit_card_4421486", "4421486"]
         );
-        assert_eq!(of("#app-42", true), ["#app-42", "app-42"]);
-        assert_eq!(of(&"a1".repeat(200), false), Vec::<String>::new(), "too long for an identifier");
+        assert_eq!(found_identifiers("#app-42", true), ["#app-42", "app-42"]);
+        assert_eq!(
+            found_identifiers(&"a1".repeat(200), false),
+            Vec::<String>::new(),
+            "too long for an identifier"
+        );
     }
 
     #[test]
-    fn common_words_are_in_order() {
+    fn common_words_are_sorted() {
         assert!(COMMON.is_sorted() && is_common("why") && !is_common("rejected"));
     }
 
     #[test]
-    fn words_lose_their_endings_and_are_told_apart_by_their_humps() {
+    fn words_are_stemmed_and_split_at_camel_humps() {
         let mut found = Vec::new();
-        words("creditScore: REJECTED, \u{c9}t\u{e9}s", &mut |word| found.push(word.to_owned()));
+        for_each_word("creditScore: REJECTED, \u{c9}t\u{e9}s", &mut |word| found.push(word.to_owned()));
         assert_eq!(found, ["creditscore", "credit", "score", "rejected", "\u{e9}t\u{e9}s"]);
         for (word, stem) in [
             ("rejected", "reject"),
@@ -300,8 +304,8 @@ mod tests {
             assert_eq!(super::stem(word), stem, "{word}");
         }
         let mut found = Vec::new();
-        grams("bags", &mut |gram| found.push(gram.to_owned()));
-        grams("bag", &mut |gram| found.push(gram.to_owned()));
+        for_each_gram("bags", &mut |gram| found.push(gram.to_owned()));
+        for_each_gram("bag", &mut |gram| found.push(gram.to_owned()));
         assert_eq!(found, ["^bag", "bags", "ags$"]);
     }
 }

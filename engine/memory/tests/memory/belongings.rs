@@ -2,14 +2,14 @@
 
 use annals::io::sim::SimIo;
 use annals::{
-    CompactOptions, Component, ErrorKind, Frame, Keep, Namespace, Options, Policy, Rule, RunSpec, RunUid,
-    ScanRange, Share, Status, Store,
+    CompactOptions, Component, ErrorKind, Frame, Namespace, Options, RetentionLimit, RetentionPolicy,
+    RetentionRule, RunShare, RunSpec, RunUid, ScanRange, Status, Store,
 };
-use annals_memory::{Entry, Identity, Memory, Wanted, Words};
+use annals_memory::{Identity, Memory, MemoryEntry, MemoryQuery, WordEmbedder};
 
 use crate::support::{fresh, quick};
 
-fn whose(conversation: &str) -> Identity {
+fn identity_of_conversation(conversation: &str) -> Identity {
     Identity { conversation: Some(conversation.to_owned()), ..Identity::default() }
 }
 
@@ -19,41 +19,47 @@ fn entry(id: &str, query: &str) -> String {
     )
 }
 
-fn ended(space: &Namespace, name: &str) -> RunUid {
+fn ended_run(space: &Namespace, name: &str) -> RunUid {
     let run = space.begin_run(RunSpec::new(name).replace(true)).unwrap();
     run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
     run.end(Status::Ok).unwrap().uid
 }
 
-fn remember(memory: &Memory, run: RunUid, id: &str) -> annals::Result<Entry> {
-    memory.remember_with(run, &whose("canary-conversation"), &entry(id, "what of the canary-query?"), &Words)
+fn remember(memory: &Memory, run: RunUid, id: &str) -> annals::Result<MemoryEntry> {
+    memory.remember_for_run(
+        run,
+        &identity_of_conversation("canary-conversation"),
+        &entry(id, "what of the canary-query?"),
+        &WordEmbedder,
+    )
 }
 
 fn ids(memory: &Memory) -> Vec<String> {
-    let (entries, _) = memory.list(&whose("canary-conversation"), None, None, &[]).unwrap();
+    let (entries, _) =
+        memory.list(&identity_of_conversation("canary-conversation"), None, None, &[]).unwrap();
     let mut ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
     ids.sort();
     ids
 }
 
 #[test]
-fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_it() {
+fn run_removal_deletes_its_memory_entries() {
     let (_dir, store, space) = fresh();
     let memory = Memory::open(&space).unwrap();
     for name in ["dropped", "forgotten", "replaced", "stays"] {
-        let uid = ended(&space, name);
+        let uid = ended_run(&space, name);
         let kept = remember(&memory, uid, name).unwrap();
         assert!(kept.embedding.is_some());
-        memory.rate(&whose("canary-conversation"), name, 1.0).unwrap();
-        memory.get(&whose("canary-conversation"), name).unwrap().unwrap();
+        memory.rate(&identity_of_conversation("canary-conversation"), name, 1.0).unwrap();
+        memory.get(&identity_of_conversation("canary-conversation"), name).unwrap().unwrap();
     }
     space.drop_run("dropped", "r", "").unwrap();
     assert_eq!(ids(&memory), ["forgotten", "replaced", "stays"]);
-    assert_eq!(memory.feedback(&whose("canary-conversation"), "dropped").unwrap(), None);
+    assert_eq!(memory.feedback(&identity_of_conversation("canary-conversation"), "dropped").unwrap(), None);
     space.forget("forgotten", "asked for").unwrap();
     assert_eq!(ids(&memory), ["replaced", "stays"]);
     let old = space.run("replaced").unwrap().info().uid;
-    ended(&space, "replaced");
+    ended_run(&space, "replaced");
     assert_eq!(ids(&memory), ["stays"]);
     // A late entry for a removed run is refused, and nothing is stored.
     for gone in [old, RunUid(9_999)] {
@@ -62,7 +68,7 @@ fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_
     }
     assert_eq!(ids(&memory), ["stays"]);
     space.pin("stays", "for a while").unwrap();
-    let rule = Rule {
+    let rule = RetentionRule {
         name: "all".to_owned(),
         namespaces: Vec::new(),
         statuses: Vec::new(),
@@ -72,9 +78,9 @@ fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_
         older_than_ns: None,
         younger_than_ns: None,
         pinned: None,
-        keep: Keep::ForNs(0),
+        keep: RetentionLimit::ForNs(0),
     };
-    let policy = Policy { rules: vec![rule], sample: Share::ALL };
+    let policy = RetentionPolicy { rules: vec![rule], sample: RunShare::ALL };
     let sweep = || store.retain(store.plan_retention(&policy, None).unwrap()).unwrap();
     sweep();
     assert_eq!(ids(&memory), ["stays"]);
@@ -84,14 +90,14 @@ fn a_dropped_forgotten_swept_or_replaced_run_takes_along_what_was_remembered_of_
 }
 
 #[test]
-fn a_key_that_was_put_with_a_run_ends_with_it() {
+fn key_bound_to_run_is_deleted_with_it() {
     let (_dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("a")).unwrap();
     run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
     let put = |uid, key: &str| space.put_with_run(uid, "notes", key.as_bytes(), key.into());
     put(run.uid(), "bound to an open run").unwrap();
     run.end(Status::Ok).unwrap();
-    let other = ended(&space, "b");
+    let other = ended_run(&space, "b");
     put(run.uid(), "bound to an ended run").unwrap();
     put(other, "of another").unwrap();
     let notes = space.find_keyspace("notes").unwrap().unwrap();
@@ -126,14 +132,14 @@ fn files(root: &std::path::Path) -> Vec<u8> {
 
 /// The keys of the entry also name the person and must be erased.
 #[test]
-fn of_what_was_remembered_of_a_forgotten_run_no_byte_is_left_after_compaction() {
+fn forgotten_run_leaves_no_memory_bytes_after_compaction() {
     let (dir, store, space) = fresh();
     let memory = Memory::open(&space).unwrap();
-    ended(&space, "kept");
-    let uid = ended(&space, "gone");
+    ended_run(&space, "kept");
+    let uid = ended_run(&space, "gone");
     remember(&memory, uid, "canary-id").unwrap();
-    memory.get(&whose("canary-conversation"), "canary-id").unwrap().unwrap();
-    memory.rate(&whose("canary-conversation"), "canary-id", 0.5).unwrap();
+    memory.get(&identity_of_conversation("canary-conversation"), "canary-id").unwrap().unwrap();
+    memory.rate(&identity_of_conversation("canary-conversation"), "canary-id", 0.5).unwrap();
     let root = dir.path().join("s");
     let there = || {
         let (files, canary) = (files(&root), b"canary-");
@@ -150,13 +156,13 @@ fn of_what_was_remembered_of_a_forgotten_run_no_byte_is_left_after_compaction() 
 
 /// After a crash at any moment an entry may be missing while its run exists; no entry exists without its run.
 #[test]
-fn a_crash_leaves_nothing_of_a_run_that_is_gone() {
+fn crash_leaves_no_belongings_of_a_removed_run() {
     let sim = SimIo::new(7);
     let options = |sim: &SimIo| Options { io: std::sync::Arc::new(sim.clone()), ..Options::default() };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("n").unwrap();
     let memory = Memory::open(&space).unwrap();
-    let uid = ended(&space, "r");
+    let uid = ended_run(&space, "r");
     let from = sim.op_count();
     remember(&memory, uid, "r").unwrap();
     space.drop_run("r", "r", "").unwrap();
@@ -178,11 +184,11 @@ fn a_crash_leaves_nothing_of_a_run_that_is_gone() {
 }
 
 #[test]
-fn a_repaired_store_has_the_links_under_the_new_numbers() {
+fn repair_renumbers_links_of_belongings() {
     let (dir, store, space) = fresh();
     let memory = Memory::open(&space).unwrap();
     for name in ["gone", "a", "b"] {
-        let uid = ended(&space, name);
+        let uid = ended_run(&space, name);
         remember(&memory, uid, name).unwrap();
     }
     space.drop_run("gone", "r", "").unwrap();
@@ -196,6 +202,11 @@ fn a_repaired_store_has_the_links_under_the_new_numbers() {
     assert_eq!(ids(&memory), ["a", "b"]);
     space.drop_run("b", "r", "").unwrap();
     assert_eq!(ids(&memory), ["a"]);
-    let found = memory.recall(&whose("canary-conversation"), "canary query", &Words, &Wanted::default());
+    let found = memory.recall(
+        &identity_of_conversation("canary-conversation"),
+        "canary query",
+        &WordEmbedder,
+        &MemoryQuery::default(),
+    );
     assert_eq!(found.unwrap().len(), 1);
 }

@@ -8,8 +8,8 @@
 )]
 
 mod belongings;
+mod derived_entries;
 mod memory;
 mod recall;
-mod sources;
 mod support;
 mod training;

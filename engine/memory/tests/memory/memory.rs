@@ -3,7 +3,7 @@
 use annals::ErrorKind;
 use annals::io::sim::SimIo;
 use annals::{Options, Store};
-use annals_memory::{Entry, Identity, Memory, Projection, Wanted, render};
+use annals_memory::{Identity, Memory, MemoryEntry, MemoryQuery, Projection, render};
 
 pub(crate) const MONDAY: &str = r#"{"query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580,"threshold":600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
@@ -26,7 +26,7 @@ pub(crate) fn entry(id: &str, more: &str) -> String {
 
 /// The sample holds the snapshot as its `full` form; all four projections must follow from it.
 #[test]
-fn projections_are_those_that_agentfootprint_rendered() {
+fn projections_match_agentfootprint_output() {
     let sample = include_str!("../data/rendered_projections.json");
     let sample: serde_json::Value = serde_json::from_str(sample).unwrap();
     let mut compared = 0;
@@ -36,7 +36,7 @@ fn projections_are_those_that_agentfootprint_rendered() {
         for projection in Projection::ALL {
             let ours = render(snapshot, projection, 1.0).unwrap();
             assert_eq!(ours, content(projection.name()), "{name}, {}", projection.name());
-            assert_eq!(Projection::of_name(projection.name()), Some(projection));
+            assert_eq!(Projection::from_name(projection.name()), Some(projection));
             compared += 1;
         }
     }
@@ -44,7 +44,7 @@ fn projections_are_those_that_agentfootprint_rendered() {
 }
 
 #[test]
-fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_never_another_tenant() {
+fn search_crosses_conversations_and_never_tenants() {
     let sim = SimIo::new(1);
     let store = opened(&sim);
     let memory = Memory::open(&store.namespace("n").unwrap()).unwrap();
@@ -62,7 +62,12 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
             .search(
                 identity,
                 &[0.9, 0.1, 0.5],
-                &Wanted { k: 1, across, embedder: Some("e"), ..Wanted::default() },
+                &MemoryQuery {
+                    k: 1,
+                    across_conversations: across,
+                    embedder: Some("e"),
+                    ..MemoryQuery::default()
+                },
             )
             .unwrap()
     };
@@ -78,13 +83,17 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
     }
     // A mismatch is an error that names both embedders, not an empty answer.
     let refused = memory
-        .search(&friday, &[1.0, 0.0, 0.5], &Wanted { across: true, embedder: Some("f"), ..Wanted::default() })
+        .search(
+            &friday,
+            &[1.0, 0.0, 0.5],
+            &MemoryQuery { across_conversations: true, embedder: Some("f"), ..MemoryQuery::default() },
+        )
         .unwrap_err();
     assert!(refused.to_string().contains("\"f\"") && refused.to_string().contains("\"e\""), "{refused}");
 }
 
 #[test]
-fn a_threshold_is_strict_and_ties_go_by_id() {
+fn search_threshold_is_strict_and_ties_sort_by_id() {
     let memory = memory(&SimIo::new(2));
     let who = identity("t", "c");
     for (id, vector) in [("b", "[2,0]"), ("a", "[1,0]"), ("c", "[1,1]"), ("d", "[0,1]"), ("e", "[1,0,0]")] {
@@ -92,7 +101,7 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
     }
     memory.put(&who, &entry("none", "")).unwrap();
     let ids = |min: f32, k| -> Vec<(String, f32)> {
-        let wanted = Wanted { k, min_score: Some(min), ..Wanted::default() };
+        let wanted = MemoryQuery { k, min_score: Some(min), ..MemoryQuery::default() };
         let hits = memory.search(&who, &[5.0, 0.0], &wanted).unwrap();
         hits.into_iter().map(|hit| (hit.entry.id, hit.score)).collect()
     };
@@ -105,18 +114,18 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
     assert_eq!(ids(half.next_up(), 0), all[..2], "lower scores are excluded");
     assert_eq!(ids(1.0f32.next_up(), 0), [], "no hit, not even the best");
     assert_eq!(
-        memory.search(&who, &[5.0, 0.0], &Wanted::default()).unwrap().len(),
+        memory.search(&who, &[5.0, 0.0], &MemoryQuery::default()).unwrap().len(),
         3,
         "the default minimum is 0.7"
     );
     for vector in [&[f32::NAN, 0.0][..], &[f32::INFINITY, 0.0], &[0.0, 0.0], &[]] {
         assert_eq!(
-            memory.search(&who, vector, &Wanted::default()).unwrap_err().kind(),
+            memory.search(&who, vector, &MemoryQuery::default()).unwrap_err().kind(),
             ErrorKind::Invalid,
             "{vector:?}"
         );
     }
-    let refused = memory.search(&who, &[1.0, f32::NAN], &Wanted::default()).unwrap_err();
+    let refused = memory.search(&who, &[1.0, f32::NAN], &MemoryQuery::default()).unwrap_err();
     assert!(refused.to_string().contains("number 2 of the vector is not finite"), "{refused}");
     for bad in ["[0,0]", "[1e39,0]", "[1e30,1e30]"] {
         let refused = memory.put(&who, &entry("bad", &format!(",\"embedding\":{bad}"))).unwrap_err();
@@ -127,7 +136,7 @@ fn a_threshold_is_strict_and_ties_go_by_id() {
 /// A follow-up is stored, too, and resembles the next question more than its source. agentfootprint's own
 /// example found itself again.
 #[test]
-fn what_only_answers_from_another_stands_behind_it() {
+fn derived_entry_ranks_behind_its_source() {
     let memory = memory(&SimIo::new(3));
     let (monday, friday) = (identity("t", "app-42"), identity("t", "followup"));
     memory.put(&monday, &entry("snap-1", ",\"embedding\":[1,0.8]")).unwrap();
@@ -147,7 +156,8 @@ fn what_only_answers_from_another_stands_behind_it() {
     }
     memory.put(&friday, &entry("other", ",\"embedding\":[0.1,1]")).unwrap();
     let found = |min| -> Vec<String> {
-        let wanted = Wanted { across: true, min_score: Some(min), ..Wanted::default() };
+        let wanted =
+            MemoryQuery { across_conversations: true, min_score: Some(min), ..MemoryQuery::default() };
         let hits = memory.search(&friday, &[0.0, 1.0], &wanted).unwrap();
         hits.into_iter().map(|hit| format!("{}:{}", hit.identity, hit.entry.id)).collect()
     };
@@ -163,7 +173,7 @@ fn what_only_answers_from_another_stands_behind_it() {
 }
 
 #[test]
-fn a_look_counts_and_changes_nothing_else() {
+fn get_counts_access_and_changes_nothing_else() {
     let sim = SimIo::new(4);
     let memory = memory(&sim);
     let who = identity("t", "c");
@@ -176,7 +186,7 @@ fn a_look_counts_and_changes_nothing_else() {
     assert_eq!(second.value(), MONDAY);
     // Only a read by id counts as an access.
     memory.list(&who, None, None, &[]).unwrap();
-    memory.search(&who, &[1.0], &Wanted::default()).unwrap();
+    memory.search(&who, &[1.0], &MemoryQuery::default()).unwrap();
     assert_eq!(memory.get(&who, "a").unwrap().unwrap().member("accessCount"), Some("7"));
     memory.put(&who, &text).unwrap();
     assert_eq!(
@@ -189,7 +199,7 @@ fn a_look_counts_and_changes_nothing_else() {
 }
 
 #[test]
-fn what_has_expired_is_not_there() {
+fn expired_entry_is_absent() {
     let memory = memory(&SimIo::new(5));
     let who = identity("t", "c");
     for (id, ttl) in [("past", "0"), ("now", "1"), ("later", "99999999999999"), ("never", "null")] {
@@ -198,13 +208,13 @@ fn what_has_expired_is_not_there() {
     let there = |id: &str| memory.get(&who, id).unwrap().is_some();
     assert_eq!(["past", "now", "later", "never"].map(there), [false, false, true, true]);
     assert_eq!(memory.list(&who, None, None, &[]).unwrap().0.len(), 2);
-    assert_eq!(memory.search(&who, &[1.0], &Wanted::default()).unwrap().len(), 2);
+    assert_eq!(memory.search(&who, &[1.0], &MemoryQuery::default()).unwrap().len(), 2);
     assert!(memory.put_if_version(&who, &entry("past", ""), 0).unwrap().applied, "it counts as absent");
 }
 
 #[test]
-fn an_entry_ends_in_the_millisecond_that_its_ttl_names() {
-    let until = |ttl: &str| Entry::parse(&entry("a", &format!(",\"ttl\":{ttl}"))).unwrap();
+fn entry_expires_at_the_millisecond_of_its_ttl() {
+    let until = |ttl: &str| MemoryEntry::parse(&entry("a", &format!(",\"ttl\":{ttl}"))).unwrap();
     assert_eq!([999, 1000, 1001].map(|now| until("1000").is_expired(now)), [false, true, true]);
     assert!(until("0").is_expired(0) && until("0").is_expired(1), "0 is a time in the past");
     assert!(!until("null").is_expired(i64::MAX), "an entry without ttl stays");
@@ -217,7 +227,7 @@ fn an_entry_ends_in_the_millisecond_that_its_ttl_names() {
 }
 
 #[test]
-fn tiers_choose_what_is_listed_and_found_and_an_entry_without_one_is_of_none() {
+fn tier_filter_applies_to_list_and_search() {
     let memory = memory(&SimIo::new(16));
     let who = identity("t", "c");
     for (id, tier) in
@@ -227,7 +237,8 @@ fn tiers_choose_what_is_listed_and_found_and_an_entry_without_one_is_of_none() {
     }
     let of = |tiers: &[&str]| -> [Vec<String>; 2] {
         let tiers: Vec<String> = tiers.iter().map(|tier| (*tier).to_owned()).collect();
-        let found = memory.search(&who, &[1.0], &Wanted { tiers: &tiers, ..Wanted::default() }).unwrap();
+        let found =
+            memory.search(&who, &[1.0], &MemoryQuery { tiers: &tiers, ..MemoryQuery::default() }).unwrap();
         let listed = memory.list(&who, None, None, &tiers).unwrap().0;
         let sorted = |mut ids: Vec<String>| {
             ids.sort();
@@ -253,13 +264,13 @@ fn tiers_choose_what_is_listed_and_found_and_an_entry_without_one_is_of_none() {
 /// The decay factor is available to callers. Search ranks by vectors alone: the causal memory of
 /// agentfootprint refuses to rank by age.
 #[test]
-fn a_decay_policy_is_kept_with_its_entry_and_does_not_move_what_is_found() {
+fn decay_policy_is_kept_and_does_not_change_ranking() {
     let memory = memory(&SimIo::new(17));
     let who = identity("t", "c");
     let policy = ",\"decayPolicy\":{\"halfLifeMs\":1000,\"accessBoost\":1.5},\"lastAccessedAt\":1";
     memory.put(&who, &entry("old", &format!("{policy},\"embedding\":[1,0]"))).unwrap();
     memory.put(&who, &entry("new", ",\"embedding\":[1,0.1]")).unwrap();
-    let hits = memory.search(&who, &[1.0, 0.0], &Wanted::default()).unwrap();
+    let hits = memory.search(&who, &[1.0, 0.0], &MemoryQuery::default()).unwrap();
     assert_eq!((hits[0].entry.id.as_str(), hits[0].score), ("old", 1.0));
     let decay = hits[0].entry.decay.unwrap();
     assert_eq!((decay.factor(1000.0, 0), decay.factor(0.0, 1), decay.factor(0.0, 9)), (0.5, 1.5, 10.0));
@@ -267,7 +278,7 @@ fn a_decay_policy_is_kept_with_its_entry_and_does_not_move_what_is_found() {
 }
 
 #[test]
-fn of_entries_that_are_put_together_the_last_of_an_id_counts_and_one_that_is_none_refuses_all() {
+fn put_many_last_of_an_id_wins_and_invalid_refuses_all() {
     let memory = memory(&SimIo::new(18));
     let who = identity("t", "c");
     let (one, two) = ("{\"id\":\"a\",\"value\":1}", "{\"id\":\"a\",\"value\":2}");
@@ -278,13 +289,13 @@ fn of_entries_that_are_put_together_the_last_of_an_id_counts_and_one_that_is_non
 }
 
 #[test]
-fn a_signature_is_an_identity_s_own_and_may_be_recorded_again() {
+fn signature_belongs_to_one_identity_and_may_repeat() {
     let memory = memory(&SimIo::new(19));
     let (who, other) = (identity("t", "c"), identity("t", "d"));
     for _ in 0..2 {
         memory.record_signature(&who, "a b/\u{e9}").unwrap();
     }
-    let seen = |who: &Identity, signature: &str| memory.seen(who, signature).unwrap();
+    let seen = |who: &Identity, signature: &str| memory.has_signature(who, signature).unwrap();
     assert!(seen(&who, "a b/\u{e9}") && !seen(&who, "a b/") && !seen(&other, "a b/\u{e9}"));
     memory.forget(&other).unwrap();
     assert!(seen(&who, "a b/\u{e9}"), "forgetting another conversation does not affect it");
@@ -294,7 +305,7 @@ fn a_signature_is_an_identity_s_own_and_may_be_recorded_again() {
 
 /// Each JSON value takes many times the memory of its text: 10 MB of brackets once took 1.8 GB to parse.
 #[test]
-fn a_value_has_a_million_values_in_it_at_most() {
+fn value_with_too_many_json_values_is_refused() {
     let memory = memory(&SimIo::new(20));
     let who = identity("t", "c");
     let most = 1 << 20;
@@ -303,19 +314,19 @@ fn a_value_has_a_million_values_in_it_at_most() {
     let flat = |count: usize| format!("{{\"id\":\"a\",\"value\":[{}\"[,{{\\\"[\"]}}", "0,".repeat(count));
     for fits in [nested(most - 1), flat(most - 3)] {
         memory.put(&who, &fits).unwrap();
-        memory.remember(&who, &fits, &annals_memory::Words).unwrap();
+        memory.remember(&who, &fits, &annals_memory::WordEmbedder).unwrap();
     }
     for over in [nested(most), flat(most)] {
         let refused = memory.put(&who, &over).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
         assert!(refused.to_string().contains("at most 1048576 values"), "{refused}");
-        assert!(memory.remember(&who, &over, &annals_memory::Words).is_err());
+        assert!(memory.remember(&who, &over, &annals_memory::WordEmbedder).is_err());
         assert!(memory.put_if_version(&who, &over, 1).is_err());
     }
 }
 
 #[test]
-fn a_change_is_made_only_over_the_version_it_was_made_from() {
+fn put_if_version_writes_only_over_expected_version() {
     let memory = memory(&SimIo::new(6));
     let who = identity("t", "c");
     // A member called `version` inside the value once misled a store that searched for the word.
@@ -333,7 +344,7 @@ fn a_change_is_made_only_over_the_version_it_was_made_from() {
 }
 
 #[test]
-fn of_many_who_change_one_version_one_does() {
+fn concurrent_put_if_version_lets_one_writer_win() {
     let store = opened(&SimIo::new(7));
     let who = identity("t", "c");
     // Each thread has a handle of its own: the lock once belonged to the handle.
@@ -357,7 +368,7 @@ fn of_many_who_change_one_version_one_does() {
 
 /// A thousand entries can have 64 MiB each: a page must end before it holds them all.
 #[test]
-fn a_page_of_a_listing_is_bounded_in_bytes_and_goes_on() {
+fn list_page_is_bounded_in_bytes_and_continues() {
     let memory = memory(&SimIo::new(9));
     let who = identity("t", "c");
     let long = "x".repeat(33 << 20);
@@ -373,7 +384,7 @@ fn a_page_of_a_listing_is_bounded_in_bytes_and_goes_on() {
 }
 
 #[test]
-fn a_listing_goes_by_the_last_change_in_pages() {
+fn list_is_ordered_by_last_change_and_paged() {
     let memory = memory(&SimIo::new(8));
     let who = identity("t", "c");
     let texts: Vec<String> = (0..250)
@@ -403,7 +414,7 @@ fn a_listing_goes_by_the_last_change_in_pages() {
 }
 
 #[test]
-fn what_was_said_of_an_entry_is_averaged_and_goes_with_it_but_signatures_stay() {
+fn feedback_is_averaged_and_deleted_with_its_entry() {
     let memory = memory(&SimIo::new(9));
     let who = identity("t", "c");
     memory.put(&who, &entry("a", "")).unwrap();
@@ -417,10 +428,10 @@ fn what_was_said_of_an_entry_is_averaged_and_goes_with_it_but_signatures_stay() 
     memory.delete(&who, "a").unwrap();
     memory.delete(&who, "a").unwrap();
     assert!(memory.get(&who, "a").unwrap().is_none() && memory.feedback(&who, "a").unwrap().is_none());
-    assert!(memory.seen(&who, "s").unwrap() && !memory.seen(&who, "r").unwrap());
+    assert!(memory.has_signature(&who, "s").unwrap() && !memory.has_signature(&who, "r").unwrap());
     memory.put(&who, &entry("b", "")).unwrap();
     memory.put(&identity("t", "c2"), &entry("b", "")).unwrap();
     assert_eq!(memory.forget(&who).unwrap(), 1);
-    assert!(memory.get(&who, "b").unwrap().is_none() && !memory.seen(&who, "s").unwrap());
+    assert!(memory.get(&who, "b").unwrap().is_none() && !memory.has_signature(&who, "s").unwrap());
     assert!(memory.get(&identity("t", "c2"), "b").unwrap().is_some(), "another conversation's stays");
 }

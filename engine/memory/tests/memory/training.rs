@@ -1,15 +1,15 @@
 //! Memory entries as training lines.
 
 use annals::io::sim::SimIo;
-use annals_memory::{Identity, Memory, Training};
+use annals_memory::{Identity, Memory, TrainingFormat};
 use serde_json::{Value, json};
 
 use crate::memory::{MONDAY, identity, memory};
 
-fn lines(memory: &Memory, who: &Identity, across: bool, form: Training) -> Vec<String> {
+fn lines(memory: &Memory, who: &Identity, across: bool, form: TrainingFormat) -> Vec<String> {
     let mut lines = Vec::new();
     let count = memory
-        .training(who, across, form, &mut |line| {
+        .training_lines(who, across, form, &mut |line| {
             lines.push(String::from_utf8(line.to_vec()).unwrap());
             Ok(())
         })
@@ -18,13 +18,13 @@ fn lines(memory: &Memory, who: &Identity, across: bool, form: Training) -> Vec<S
     lines
 }
 
-fn keep(memory: &Memory, conversation: &str, query: &str, answer: &str, more: &str) {
+fn remember_snapshot(memory: &Memory, conversation: &str, query: &str, answer: &str, more: &str) {
     let value = json!({ "query": query, "finalContent": answer, "decisions": [{ "stageId": "s", "chosen": answer }] });
     memory.put(&identity("t", conversation), &format!("{{\"id\":\"a\",\"value\":{value}{more}}}")).unwrap();
 }
 
 #[test]
-fn what_went_well_is_what_to_say_and_nothing_of_it_was_recorded_for_that() {
+fn sft_lines_hold_answers_that_did_not_fail() {
     let memory = memory(&SimIo::new(1));
     let who = identity("t", "c");
     memory.put(&who, &format!("{{\"id\":\"snap-1\",\"value\":{MONDAY}}}")).unwrap();
@@ -33,7 +33,7 @@ fn what_went_well_is_what_to_say_and_nothing_of_it_was_recorded_for_that() {
     let escaped =
         "{\"id\":\"z\",\"value\":{\"query\":\"caf\\u00e9 \\ud800\",\n  \"finalContent\":\"two\\nlines\"}}";
     memory.put(&who, escaped).unwrap();
-    let told = lines(&memory, &who, false, Training::Sft);
+    let told = lines(&memory, &who, false, TrainingFormat::Sft);
     assert_eq!(
         told,
         [
@@ -44,19 +44,22 @@ fn what_went_well_is_what_to_say_and_nothing_of_it_was_recorded_for_that() {
     );
     // A negative rating marks an answer that must not be learned.
     memory.rate(&who, "snap-1", -1.0).unwrap();
-    assert_eq!(lines(&memory, &who, false, Training::Sft).len(), 1);
-    assert!(lines(&memory, &identity("u", "c"), true, Training::Sft).is_empty(), "another tenant");
-    assert!(lines(&memory, &identity("t", "d"), false, Training::Sft).is_empty(), "another conversation");
-    assert_eq!(lines(&memory, &identity("t", "d"), true, Training::Sft).len(), 1);
+    assert_eq!(lines(&memory, &who, false, TrainingFormat::Sft).len(), 1);
+    assert!(lines(&memory, &identity("u", "c"), true, TrainingFormat::Sft).is_empty(), "another tenant");
+    assert!(
+        lines(&memory, &identity("t", "d"), false, TrainingFormat::Sft).is_empty(),
+        "another conversation"
+    );
+    assert_eq!(lines(&memory, &identity("t", "d"), true, TrainingFormat::Sft).len(), 1);
 }
 
 #[test]
-fn every_decision_is_a_step_with_its_evidence_and_how_it_all_went() {
+fn process_rl_lines_hold_each_decision_with_reward() {
     let memory = memory(&SimIo::new(2));
     let who = identity("t", "c");
     memory.put(&who, &format!("{{\"id\":\"snap-1\",\"value\":{MONDAY}}}")).unwrap();
     let steps = |memory: &Memory| -> Vec<Value> {
-        let lines = lines(memory, &who, false, Training::ProcessRl);
+        let lines = lines(memory, &who, false, TrainingFormat::ProcessRl);
         lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let [first, second] = steps(&memory).try_into().unwrap();
@@ -72,7 +75,7 @@ fn every_decision_is_a_step_with_its_evidence_and_how_it_all_went() {
     assert_eq!((&second["step"], &second["chosen"]), (&json!(2), &json!("credit-too-low")));
     // The reward comes from the run's status, a score, or before both the feedback.
     let reward = |more: &str| {
-        keep(&memory, "c", "q", "f", more);
+        remember_snapshot(&memory, "c", "q", "f", more);
         let of = steps(&memory).into_iter().find(|step| step["prompt"] == "q").unwrap();
         of["reward"].clone()
     };
@@ -88,17 +91,17 @@ fn every_decision_is_a_step_with_its_evidence_and_how_it_all_went() {
 }
 
 #[test]
-fn of_one_question_the_best_answer_stands_against_each_that_went_worse() {
+fn dpo_lines_pair_best_answer_with_each_worse_one() {
     let memory = memory(&SimIo::new(3));
     let status = |status: &str| format!(",\"metadata\":{{\"status\":\"{status}\"}}");
-    keep(&memory, "c1", "Refund?", "Yes.", &status("ok"));
-    keep(&memory, "c2", "Refund?", "No.", &status("failed"));
-    keep(&memory, "c3", "Refund?", "Perhaps.", "");
-    keep(&memory, "c4", "Refund?", "Yes.", &status("failed"));
-    keep(&memory, "c5", "Refunds?", "No.", &status("failed"));
-    keep(&memory, "c6", "Refund?", "Yes, gladly.", &status("ok"));
+    remember_snapshot(&memory, "c1", "Refund?", "Yes.", &status("ok"));
+    remember_snapshot(&memory, "c2", "Refund?", "No.", &status("failed"));
+    remember_snapshot(&memory, "c3", "Refund?", "Perhaps.", "");
+    remember_snapshot(&memory, "c4", "Refund?", "Yes.", &status("failed"));
+    remember_snapshot(&memory, "c5", "Refunds?", "No.", &status("failed"));
+    remember_snapshot(&memory, "c6", "Refund?", "Yes, gladly.", &status("ok"));
     memory.rate(&identity("t", "c6"), "a", 0.5).unwrap();
-    let pairs: Vec<Value> = lines(&memory, &identity("t", "x"), true, Training::Dpo)
+    let pairs: Vec<Value> = lines(&memory, &identity("t", "x"), true, TrainingFormat::Dpo)
         .iter()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
@@ -114,5 +117,5 @@ fn of_one_question_the_best_answer_stands_against_each_that_went_worse() {
         [pair("No."), pair("Yes, gladly.")],
         "no pair with equal answers, without reward, or of another question"
     );
-    assert!(lines(&memory, &identity("t", "c2"), false, Training::Dpo).is_empty());
+    assert!(lines(&memory, &identity("t", "c2"), false, TrainingFormat::Dpo).is_empty());
 }

@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use crate::blob::{GROUP_BYTES_MAX, GroupDecoder, GroupId};
 use crate::format_tests::schema;
-use crate::ids::{NamespaceId, Place, SegmentId};
+use crate::ids::{NamespaceId, RecordPlace, SegmentId};
 use crate::io::sim::SimIo;
 use crate::io::{Io, ReadMode};
-use crate::log::cursor::for_each_record;
+use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{self, Manifest, State};
-use crate::log::open::{End, Found, find, scan};
+use crate::log::manifest::{self, Manifest, ManifestState};
+use crate::log::open::{FoundLog, ScanEnd, find, scan};
 use crate::log::parts;
-use crate::log::paths::Paths;
-use crate::log::record::{GroupPart, GroupRest, Kind, Logical};
-use crate::log::rewrite::{Keep, Made, rewrite};
+use crate::log::paths::StorePaths;
+use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
+use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
 use crate::{Component, Frame, History, Options, RunSpec, Status, Store};
 
 pub(crate) const ROOT: &str = "s";
@@ -30,7 +30,7 @@ pub(crate) fn options(sim: &SimIo) -> Options {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) fn mix(seed: u64, number: u64) -> u64 {
+pub(crate) fn mix_seed(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -50,7 +50,7 @@ fn words(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Writes interleaved runs, forks, streams of parts, snapshots, keys and a large body.
-pub(crate) fn grown(seed: u64) -> SimIo {
+pub(crate) fn sample_store(seed: u64) -> SimIo {
     let sim = SimIo::new(seed);
     let store = Store::open_with(ROOT, options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
@@ -58,10 +58,10 @@ pub(crate) fn grown(seed: u64) -> SimIo {
     for round in 0..6u64 {
         let name = |n: u64| format!("run {round}.{n}");
         let runs = [0, 1].map(|n| space.begin_run(RunSpec::new(name(n))).unwrap());
-        let mut said = words(mix(seed, round), 300);
+        let mut said = words(mix_seed(seed, round), 300);
         for step in 0..8u64 {
             for (n, run) in (0u64..).zip(&runs) {
-                let own = mix(seed, round << 16 | step << 8 | n);
+                let own = mix_seed(seed, round << 16 | step << 8 | n);
                 said.extend(words(own, 40 + (own % 200) as usize));
                 let output = match own % 3 {
                     0 => noise(own, 60 + (own % 900) as usize),
@@ -73,7 +73,7 @@ pub(crate) fn grown(seed: u64) -> SimIo {
                     run.snapshot(words(own, 2000), &[("e5", &[1.0, (own % 1000) as f32])]).unwrap();
                 }
             }
-            let own = mix(seed, 1 << 40 | round << 8 | step);
+            let own = mix_seed(seed, 1 << 40 | round << 8 | step);
             let value = if own.is_multiple_of(2) { noise(own, 30) } else { noise(own, 5000) };
             keys.put(format!("key {}", own % 5).as_bytes(), value).unwrap();
             let mut batch = space.batch();
@@ -94,17 +94,17 @@ pub(crate) fn grown(seed: u64) -> SimIo {
     sim
 }
 
-pub(crate) fn paths() -> Paths {
-    Paths::new(Path::new(ROOT))
+pub(crate) fn paths() -> StorePaths {
+    StorePaths::new(Path::new(ROOT))
 }
 
-pub(crate) fn found(sim: &SimIo) -> Found {
+pub(crate) fn find_log(sim: &SimIo) -> FoundLog {
     find(sim, &paths(), false, false, ReadMode::Positional).unwrap()
 }
 
 /// Scans the log from its first byte to its end.
-pub(crate) fn walked(sim: &SimIo) -> crate::Result<End> {
-    let found = found(sim);
+pub(crate) fn scan_whole_log(sim: &SimIo) -> crate::Result<ScanEnd> {
+    let found = find_log(sim);
     let first = found.state.segments.first().unwrap().id;
     let end = scan(&*schema(), &found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |_, _| Ok(()))?;
     match &end.damage {
@@ -115,9 +115,9 @@ pub(crate) fn walked(sim: &SimIo) -> crate::Result<End> {
 
 /// A logical record: place, kind, salt, head and tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) place: Place,
-    pub(crate) kind: Kind,
+pub(crate) struct SampleRecord {
+    pub(crate) place: RecordPlace,
+    pub(crate) kind: RecordKind,
     pub(crate) salt: [u8; 16],
     pub(crate) head: Vec<u8>,
     pub(crate) tail: Vec<u8>,
@@ -125,45 +125,45 @@ pub(crate) struct Told {
 
 /// A group: its last record, its namespace, and the raw ranges it contains.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
-    pub(crate) last: Place,
+pub(crate) struct SampleGroup {
+    pub(crate) last: RecordPlace,
     pub(crate) namespace: NamespaceId,
     pub(crate) ranges: Vec<Range<u32>>,
 }
 
 /// All records and groups of a log.
 #[derive(Debug, Default)]
-pub(crate) struct All {
+pub(crate) struct LogContents {
     /// By seqno.
-    pub(crate) records: BTreeMap<u64, Told>,
-    pub(crate) groups: BTreeMap<u64, Held>,
+    pub(crate) records: BTreeMap<u64, SampleRecord>,
+    pub(crate) groups: BTreeMap<u64, SampleGroup>,
 }
 
-pub(crate) fn all(sim: &SimIo) -> All {
-    let found = found(sim);
+pub(crate) fn log_contents(sim: &SimIo) -> LogContents {
+    let found = find_log(sim);
     let first = found.state.segments.first().unwrap().id;
-    let mut all = All::default();
+    let mut all = LogContents::default();
     scan(&*schema(), &found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
-        for_each_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-            let place = Place { segment: segment.id, offset: at as u32, len: record.bytes };
-            let (id, namespace, ranges) = match Kind::parse(record.kind, record.layout)?.unwrap() {
-                Kind::GroupPart => {
+        for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+            let place = RecordPlace { segment: segment.id, offset: at as u32, len: record.bytes };
+            let (id, namespace, ranges) = match RecordKind::parse(record.kind, record.layout)?.unwrap() {
+                RecordKind::GroupPart => {
                     let part = GroupPart::parse(record.body)?;
                     (part.group, part.namespace, std::iter::once(0..part.raw_start + part.raw_len).collect())
                 }
-                Kind::GroupRest => {
+                RecordKind::GroupRest => {
                     let rest = GroupRest::parse(record.body)?;
                     (rest.group, rest.namespace, rest.ranges)
                 }
                 kind if kind.is_logical() => {
-                    let Logical { salt, head, tail } = Logical::parse(record.body)?;
+                    let LogicalBody { salt, head, tail } = LogicalBody::parse(record.body)?;
                     let (head, tail) = (head.to_vec(), tail.to_vec());
-                    all.records.insert(seqno.0, Told { place, kind, salt, head, tail });
+                    all.records.insert(seqno.0, SampleRecord { place, kind, salt, head, tail });
                     return Ok(());
                 }
                 _ => return Ok(()),
             };
-            all.groups.insert(id, Held { last: place, namespace, ranges });
+            all.groups.insert(id, SampleGroup { last: place, namespace, ranges });
             Ok(())
         })
         .unwrap();
@@ -174,8 +174,8 @@ pub(crate) fn all(sim: &SimIo) -> All {
 }
 
 /// The raw bytes of every group.
-pub(crate) fn raw(sim: &SimIo, all: &All) -> BTreeMap<u64, Vec<u8>> {
-    let found = found(sim);
+pub(crate) fn raw_groups(sim: &SimIo, all: &LogContents) -> BTreeMap<u64, Vec<u8>> {
+    let found = find_log(sim);
     let mut decoder = GroupDecoder::default();
     let each = all.groups.iter().map(|(id, held)| {
         let segment = found.segments.get(held.last.segment).unwrap();
@@ -187,16 +187,16 @@ pub(crate) fn raw(sim: &SimIo, all: &All) -> BTreeMap<u64, Vec<u8>> {
 }
 
 /// Rewrites segments in rows of these lengths; the remaining segments stay.
-pub(crate) fn compact(
+pub(crate) fn rewrite_rows(
     sim: &SimIo,
-    keep: &dyn Keep,
+    keep: &dyn LiveSet,
     rows: &[usize],
     recompress: Option<i32>,
-) -> crate::Result<Vec<Made>> {
+) -> crate::Result<Vec<RewrittenSegment>> {
     let (io, paths) = (sim as &dyn Io, paths());
-    let found = found(sim);
+    let found = find_log(sim);
     let loaded = manifest::load(io, &paths)?.unwrap();
-    let mut state: State = loaded.state;
+    let mut state: ManifestState = loaded.state;
     let sealed = state.segments.len() - 1;
     let (mut at, mut listed, mut made) = (0, Vec::new(), Vec::new());
     for row in rows {

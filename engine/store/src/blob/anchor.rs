@@ -58,14 +58,14 @@ pub(super) fn key_of(window: &[u8], seed: AnchorSeed) -> AnchorKey {
 
 /// Rolls over a region that arrives in slices and finds the ends of anchor windows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scanner {
+pub(super) struct AnchorScanner {
     hash: u32,
     seen: usize,
     /// One past the last selected window, counted in bytes seen.
     last: usize,
 }
 
-impl Scanner {
+impl AnchorScanner {
     /// Takes the region's next bytes; `found` gets the start of each selected window, counted from the region's start.
     pub(super) fn scan(&mut self, bytes: &[u8], mut found: impl FnMut(usize)) {
         let mut hash = self.hash;
@@ -90,7 +90,7 @@ impl Scanner {
 #[must_use]
 pub fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> {
     let mut out = Vec::with_capacity(part_raw.len() / ANCHOR_SPACING_BYTES + 1);
-    Scanner::default().scan(part_raw, |start| {
+    AnchorScanner::default().scan(part_raw, |start| {
         if let Some(window) = part_raw.get(start..start + ANCHOR_WINDOW_BYTES) {
             out.push((key_of(window, seed), start));
         }

@@ -57,7 +57,7 @@ impl GroupDecoder {
                 Codec::Zstd => {
                     let decoder = match &mut zstd {
                         Some(decoder) => decoder,
-                        None => zstd.insert(self.take()?),
+                        None => zstd.insert(self.ready_decoder()?),
                     };
                     decode_part(decoder, part, raw_len as usize, encoded, &mut out)?;
                 }
@@ -72,7 +72,12 @@ impl GroupDecoder {
     ///
     /// # Errors
     /// As [`GroupDecoder::decode`]; also if the Zstandard frame does not end exactly with the bytes.
-    pub fn decode_alone(&mut self, codec: Codec, raw_len: u32, encoded: &[u8]) -> Result<Vec<u8>, BlobError> {
+    pub fn decode_remainder(
+        &mut self,
+        codec: Codec,
+        raw_len: u32,
+        encoded: &[u8],
+    ) -> Result<Vec<u8>, BlobError> {
         if raw_len as usize > GROUP_BYTES_MAX {
             let (found, most) = (u64::from(raw_len), GROUP_BYTES_MAX as u64);
             return Err(BlobError::GroupTooLong { found, most });
@@ -82,7 +87,7 @@ impl GroupDecoder {
         }
         // One byte more than recorded, so that excess output of the frame is detected.
         let mut out = Vec::with_capacity(raw_len as usize + 1);
-        let mut decoder = self.take()?;
+        let mut decoder = self.ready_decoder()?;
         let ended = decode_frame(&mut decoder, raw_len as usize, encoded, &mut out)?;
         if !ended {
             return Err(BlobError::PartDamaged { part: 0, what: "its Zstandard frame is incomplete" });
@@ -92,7 +97,7 @@ impl GroupDecoder {
     }
 
     /// A decoder at the start of a frame.
-    fn take(&mut self) -> Result<Decoder<'static>, BlobError> {
+    fn ready_decoder(&mut self) -> Result<Decoder<'static>, BlobError> {
         let ready = match self.zstd.take() {
             Some(mut used) => used.reinit().map(|()| used),
             None => new_decoder(),

@@ -16,11 +16,11 @@ use super::Extent;
 /// `T` is the caller's name for the place where a recipe is stored.
 #[derive(Clone, Debug)]
 pub struct DeltaStack<T> {
-    kept: Vec<Kept<T>>,
+    recipes: Vec<LaneRecipe<T>>,
 }
 
 #[derive(Clone, Debug)]
-struct Kept<T> {
+struct LaneRecipe<T> {
     index: u64,
     tag: T,
     extents: Arc<Vec<Extent>>,
@@ -28,7 +28,7 @@ struct Kept<T> {
 
 impl<T> Default for DeltaStack<T> {
     fn default() -> Self {
-        Self { kept: Vec::new() }
+        Self { recipes: Vec::new() }
     }
 }
 
@@ -49,8 +49,8 @@ impl<T> DeltaStack<T> {
     /// Number of recipes held: at most one more than the set bits of the last index.
     #[cfg(test)]
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.kept.len()
+    pub fn recipe_count(&self) -> usize {
+        self.recipes.len()
     }
 
     /// The recipe that body `index` is coded against.
@@ -60,7 +60,7 @@ impl<T> DeltaStack<T> {
     #[must_use]
     pub fn base_for(&self, index: u64) -> Option<(&T, &Arc<Vec<Extent>>)> {
         let wanted = Self::base_index(index)?;
-        self.kept.iter().rev().find(|kept| kept.index == wanted).map(|kept| (&kept.tag, &kept.extents))
+        self.recipes.iter().rev().find(|kept| kept.index == wanted).map(|kept| (&kept.tag, &kept.extents))
     }
 
     /// Adds body `index` and drops the recipes that no later body is coded against.
@@ -68,15 +68,15 @@ impl<T> DeltaStack<T> {
     /// Indices increase by one. To resume a lane, push the chain of its last body, first to last: that index
     /// with its low bits cleared one after the other.
     pub fn push(&mut self, index: u64, tag: T, extents: Arc<Vec<Extent>>) {
-        self.kept.retain(|kept| kept.index != index && is_named_after(kept.index, index));
-        self.kept.push(Kept { index, tag, extents });
+        self.recipes.retain(|kept| kept.index != index && is_later_base(kept.index, index));
+        self.recipes.push(LaneRecipe { index, tag, extents });
     }
 }
 
 /// Whether a body after `index` is coded against `earlier`, a body before `index`. Such bodies are `earlier`
 /// plus one bit below its lowest set bit; the greatest adds half of that bit. Powers of two are coded against
 /// body 0.
-fn is_named_after(earlier: u64, index: u64) -> bool {
+fn is_later_base(earlier: u64, index: u64) -> bool {
     earlier == 0 || (earlier ^ index) < (earlier & earlier.wrapping_neg()) / 2
 }
 
@@ -85,28 +85,28 @@ mod tests {
     use super::*;
 
     /// By definition: some body after `index` is coded against `earlier`.
-    fn by_definition(earlier: u64, index: u64) -> bool {
+    fn is_later_base_by_definition(earlier: u64, index: u64) -> bool {
         (index + 1..=512).any(|later| DeltaStack::<()>::base_index(later) == Some(earlier))
     }
 
     #[test]
-    fn what_is_kept_is_just_what_a_later_body_names() {
+    fn delta_stack_keeps_only_bases_of_later_bodies() {
         let mut lane = DeltaStack::new();
         for index in 0..300 {
             for earlier in 0..index {
                 assert_eq!(
-                    is_named_after(earlier, index),
-                    by_definition(earlier, index),
+                    is_later_base(earlier, index),
+                    is_later_base_by_definition(earlier, index),
                     "{earlier} {index}"
                 );
             }
             lane.push(index, index, Arc::default());
-            let named = (0..index).filter(|earlier| by_definition(*earlier, index)).count();
-            assert_eq!(lane.held(), named + 1, "after body {index}");
+            let named = (0..index).filter(|earlier| is_later_base_by_definition(*earlier, index)).count();
+            assert_eq!(lane.recipe_count(), named + 1, "after body {index}");
         }
         // Pushing the same index again replaces its recipe.
-        let held = lane.held();
+        let held = lane.recipe_count();
         lane.push(299, 7, Arc::default());
-        assert_eq!((lane.held(), lane.kept.last().map(|kept| kept.tag)), (held, Some(7)));
+        assert_eq!((lane.recipe_count(), lane.recipes.last().map(|kept| kept.tag)), (held, Some(7)));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
 
-use super::anchor::{self, Scanner};
+use super::anchor::{self, AnchorScanner};
 use super::{ANCHOR_WINDOW_BYTES, Anchor, AnchorSeed, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId};
 
 /// Zstandard level of a recorded group (decision 0010). Level 6 takes three times as long and saves 4%.
@@ -23,7 +23,7 @@ const _: () = assert!(GROUP_BYTES_MAX == 1 << WINDOW_LOG);
 
 /// The bytes that one flush added to a group: the unit of storage.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct EncodedPart {
     /// The group.
     pub group: GroupId,
     /// How the raw bytes are encoded; the same for all parts of a group.
@@ -42,7 +42,7 @@ pub(crate) struct GroupWriter {
     raw: Arc<Vec<u8>>,
     flushed: usize,
     seed: AnchorSeed,
-    scanner: Scanner,
+    scanner: AnchorScanner,
     /// `None` if the group is stored raw.
     encoder: Option<Encoder<'static>>,
 }
@@ -57,7 +57,7 @@ impl GroupWriter {
             Codec::Raw => None,
             Codec::Zstd => Some(new_encoder()?),
         };
-        Ok(Self { id, raw: Arc::default(), flushed: 0, seed, scanner: Scanner::default(), encoder })
+        Ok(Self { id, raw: Arc::default(), flushed: 0, seed, scanner: AnchorScanner::default(), encoder })
     }
 
     /// The group's id.
@@ -114,7 +114,7 @@ impl GroupWriter {
     ///
     /// # Errors
     /// [`BlobError::Zstd`]; the caller must then drop the group, because its frame is incomplete.
-    pub(crate) fn flush(&mut self) -> Result<Option<Part>, BlobError> {
+    pub(crate) fn flush(&mut self) -> Result<Option<EncodedPart>, BlobError> {
         let pending = self.raw.get(self.flushed..).unwrap_or_default();
         let (Ok(raw_start), Ok(raw_len)) = (u32::try_from(self.flushed), u32::try_from(pending.len())) else {
             return Err(BlobError::NoRoom { asked: pending.len(), room: 0 });
@@ -127,8 +127,8 @@ impl GroupWriter {
             Some(encoder) => compress(encoder, pending)?,
         };
         self.flushed = self.raw.len();
-        self.scanner = Scanner::default();
-        Ok(Some(Part { group: self.id, codec: self.codec(), raw_start, raw_len, encoded }))
+        self.scanner = AnchorScanner::default();
+        Ok(Some(EncodedPart { group: self.id, codec: self.codec(), raw_start, raw_len, encoded }))
     }
 }
 
@@ -174,17 +174,17 @@ fn compress(encoder: &mut Encoder<'static>, pending: &[u8]) -> Result<Vec<u8>, B
 }
 
 /// Compresses what a compaction keeps of groups, each group by itself.
-pub struct RestEncoder {
+pub struct RemainderEncoder {
     zstd: zstd::bulk::Compressor<'static>,
 }
 
-impl std::fmt::Debug for RestEncoder {
+impl std::fmt::Debug for RemainderEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RestEncoder").finish_non_exhaustive()
     }
 }
 
-impl RestEncoder {
+impl RemainderEncoder {
     /// Uses this Zstandard level; `None` means the level of recorded groups.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_from_the_middle_that_keeps_nineteen_in_twenty_is_incompressible() {
+    fn sample_above_95_percent_is_incompressible() {
         assert!(is_incompressible(&noise(4096)) && is_incompressible(&noise(100_000)));
         assert!(!is_incompressible(&noise(4095)), "too short to look at");
         assert!(!is_incompressible(&[]));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_takes_what_fits_and_says_where_it_stands() {
+    fn group_append_returns_offset_and_respects_room() {
         let mut group = GroupWriter::new(GroupId(3), Codec::Raw, AnchorSeed(1)).unwrap();
         let mut anchors = Vec::new();
         assert_eq!(group.room(), GROUP_BYTES_MAX);

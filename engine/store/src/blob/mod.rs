@@ -27,23 +27,23 @@ mod packer;
 mod plan;
 mod recipe;
 #[cfg(test)]
-pub(crate) use {group::GroupWriter, group::Part, plan::MATCH_BYTES_MIN};
+pub(crate) use {group::EncodedPart, group::GroupWriter, plan::MATCH_BYTES_MIN};
 #[cfg(test)]
 mod tests;
 mod tree;
 mod types;
 
 pub use anchor::{ANCHOR_WINDOW_BYTES, anchors_of};
-pub use compare::{Same, common_front, common_tail, compare};
+pub use compare::{CommonRange, common_front, common_tail, compare};
 pub use decode::{GroupDecoder, decode_group};
 pub use delta::DeltaStack;
 pub use error::BlobError;
-pub use group::RestEncoder;
+pub use group::RemainderEncoder;
 pub use packer::Packer;
-pub use plan::{Before, Compared, Earlier, Step, plan};
+pub use plan::{ComparedBody, EarlierBytes, PlanStep, PreviousMatch, plan};
 pub use recipe::{decode_recipe, encode_recipe};
 pub use tree::{BLOCK_BYTES, TreeHash};
 pub use types::{
-    Anchor, AnchorKey, AnchorSeed, BODY_BYTES_MAX, Body, Codec, EXTENTS_MAX, Extent, GROUP_BYTES_MAX,
-    GroupId, assemble,
+    Anchor, AnchorKey, AnchorSeed, BODY_BYTES_MAX, Codec, EXTENTS_MAX, Extent, GROUP_BYTES_MAX, GroupId,
+    LaneBody, assemble,
 };

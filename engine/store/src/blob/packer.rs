@@ -6,16 +6,18 @@
 
 use std::sync::Arc;
 
-use super::group::{self, GroupWriter, Part};
+use super::group::{self, EncodedPart, GroupWriter};
 use super::recipe::push_extent;
-use super::{Anchor, AnchorSeed, BODY_BYTES_MAX, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, Step};
+use super::{
+    Anchor, AnchorSeed, BODY_BYTES_MAX, BlobError, Codec, Extent, GROUP_BYTES_MAX, GroupId, PlanStep,
+};
 
 /// A group with less room than this is closed, rather than filled with another sliver of a region.
 const ROOM_MIN: usize = 256;
 
 /// The result of packing a body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Packed {
+pub struct PackedExtents {
     /// The extents that make the body.
     pub extents: Vec<Extent>,
     /// Anchors of the new bytes. They may go to the index at once: anchors of a dropped batch name bytes that
@@ -29,16 +31,16 @@ pub struct Packer {
     zstd: Option<GroupWriter>,
     raw: Option<GroupWriter>,
     /// Parts of the groups that became full since the last flush.
-    done: Vec<Part>,
+    finished_parts: Vec<EncodedPart>,
     /// Raw bytes of those groups, until the caller takes them.
-    filled: Vec<(GroupId, Arc<Vec<u8>>)>,
+    full_groups: Vec<(GroupId, Arc<Vec<u8>>)>,
 }
 
 impl Packer {
     /// A packer without open groups.
     #[must_use]
     pub fn new(seed: AnchorSeed) -> Self {
-        Self { seed, zstd: None, raw: None, done: Vec::new(), filled: Vec::new() }
+        Self { seed, zstd: None, raw: None, finished_parts: Vec::new(), full_groups: Vec::new() }
     }
 
     /// The key of its namespace's anchors.
@@ -57,19 +59,19 @@ impl Packer {
     pub fn put(
         &mut self,
         body: &[u8],
-        steps: &[Step],
+        steps: &[PlanStep],
         next_group: &mut dyn FnMut() -> GroupId,
-    ) -> Result<Packed, BlobError> {
+    ) -> Result<PackedExtents, BlobError> {
         let len = body.len() as u64;
         if len > BODY_BYTES_MAX {
             return Err(BlobError::BodyTooLong { found: len, most: BODY_BYTES_MAX });
         }
         check_cover(body.len(), steps)?;
-        let mut packed = Packed::default();
+        let mut packed = PackedExtents::default();
         for step in steps {
             match step {
-                Step::Old(extent) => push_extent(&mut packed.extents, *extent),
-                Step::New(range) => {
+                PlanStep::Old(extent) => push_extent(&mut packed.extents, *extent),
+                PlanStep::New(range) => {
                     let region = body.get(range.clone()).unwrap_or_default();
                     self.put_region(region, next_group, &mut packed)?;
                 }
@@ -82,11 +84,11 @@ impl Packer {
         &mut self,
         mut region: &[u8],
         next_group: &mut dyn FnMut() -> GroupId,
-        packed: &mut Packed,
+        packed: &mut PackedExtents,
     ) -> Result<(), BlobError> {
         let codec = if group::is_incompressible(region) { Codec::Raw } else { Codec::Zstd };
         while !region.is_empty() {
-            let writer = self.open(codec, region.len(), next_group)?;
+            let writer = self.writer_for(codec, region.len(), next_group)?;
             let (now, later) = region.split_at(region.len().min(writer.room()));
             let extent = writer.append(now, &mut packed.anchors)?;
             push_extent(&mut packed.extents, extent);
@@ -96,7 +98,7 @@ impl Packer {
     }
 
     /// The open group of a codec; closes a group first that is too full for `len` bytes.
-    fn open(
+    fn writer_for(
         &mut self,
         codec: Codec,
         len: usize,
@@ -107,8 +109,8 @@ impl Packer {
             Codec::Raw => &mut self.raw,
         };
         if let Some(mut full) = slot.take_if(|w| w.room() < len.min(ROOM_MIN)) {
-            self.done.extend(full.flush()?);
-            self.filled.push((full.id(), full.raw()));
+            self.finished_parts.extend(full.flush()?);
+            self.full_groups.push((full.id(), full.raw()));
         }
         match slot {
             Some(writer) => Ok(writer),
@@ -123,10 +125,9 @@ impl Packer {
     #[must_use]
     pub fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
         let open = [&self.zstd, &self.raw].into_iter().flatten();
-        open.filter(|w| w.id() == id)
-            .map(GroupWriter::raw)
-            .next()
-            .or_else(|| self.filled.iter().find(|(filled, _)| *filled == id).map(|(_, raw)| Arc::clone(raw)))
+        open.filter(|w| w.id() == id).map(GroupWriter::raw).next().or_else(|| {
+            self.full_groups.iter().find(|(filled, _)| *filled == id).map(|(_, raw)| Arc::clone(raw))
+        })
     }
 
     /// The ids of the open groups: only these can get further parts.
@@ -139,8 +140,8 @@ impl Packer {
     ///
     /// # Errors
     /// [`BlobError::Zstd`]; the caller must then drop the packer.
-    pub fn flush(&mut self) -> Result<Vec<Part>, BlobError> {
-        let mut parts = std::mem::take(&mut self.done);
+    pub fn flush(&mut self) -> Result<Vec<EncodedPart>, BlobError> {
+        let mut parts = std::mem::take(&mut self.finished_parts);
         for writer in [&mut self.zstd, &mut self.raw].into_iter().flatten() {
             parts.extend(writer.flush()?);
         }
@@ -148,8 +149,8 @@ impl Packer {
     }
 
     /// Takes the full groups. Call it after [`Self::flush`]; the log then has their parts.
-    pub fn take_filled(&mut self) -> Vec<(GroupId, Arc<Vec<u8>>)> {
-        std::mem::take(&mut self.filled)
+    pub fn take_full_groups(&mut self) -> Vec<(GroupId, Arc<Vec<u8>>)> {
+        std::mem::take(&mut self.full_groups)
     }
 }
 
@@ -160,14 +161,14 @@ impl std::fmt::Debug for Packer {
 }
 
 /// Checks that the steps cover `len` bytes in order.
-fn check_cover(len: usize, steps: &[Step]) -> Result<(), BlobError> {
+fn check_cover(len: usize, steps: &[PlanStep]) -> Result<(), BlobError> {
     let mut at = 0usize;
     for step in steps {
         at = match step {
-            Step::Old(e) if e.len > 0 && e.end() as usize <= GROUP_BYTES_MAX => {
+            PlanStep::Old(e) if e.len > 0 && e.end() as usize <= GROUP_BYTES_MAX => {
                 at.saturating_add(e.len as usize)
             }
-            Step::New(range) if range.start == at && range.end > at && range.end <= len => range.end,
+            PlanStep::New(range) if range.start == at && range.end > at && range.end <= len => range.end,
             _ => return Err(BlobError::PlanMismatch { expected: len, found: at }),
         };
     }
@@ -178,8 +179,8 @@ fn check_cover(len: usize, steps: &[Step]) -> Result<(), BlobError> {
 mod tests {
     use super::*;
 
-    fn old(offset: usize, len: usize) -> Step {
-        Step::Old(Extent {
+    fn old(offset: usize, len: usize) -> PlanStep {
+        PlanStep::Old(Extent {
             group: GroupId(1),
             offset: u32::try_from(offset).unwrap(),
             len: u32::try_from(len).unwrap(),
@@ -187,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn steps_must_cover_the_body_in_order_with_extents_that_can_be() {
+    fn plan_must_cover_body_in_order_with_valid_extents() {
         let max = GROUP_BYTES_MAX;
         let good = [
             (0, vec![]),
-            (4, vec![Step::New(0..4)]),
+            (4, vec![PlanStep::New(0..4)]),
             (4, vec![old(0, 4)]),
-            (9, vec![old(0, 4), Step::New(4..7), old(9, 2)]),
+            (9, vec![old(0, 4), PlanStep::New(4..7), old(9, 2)]),
             (max, vec![old(0, max)]),
             (1, vec![old(max - 1, 1)]),
         ];
@@ -202,14 +203,14 @@ mod tests {
         }
         let bad = [
             (1, vec![]),
-            (4, vec![Step::New(0..3)]),
-            (4, vec![Step::New(0..5)]),
-            (4, vec![Step::New(1..4)]),
-            (4, vec![Step::New(0..0), Step::New(0..4)]),
-            (4, vec![old(0, 0), Step::New(0..4)]),
-            (4, vec![Step::New(0..4), Step::New(4..4)]),
-            (4, vec![Step::New(0..4), old(0, 1)]),
-            (4, vec![Step::New(0..2), Step::New(1..4)]),
+            (4, vec![PlanStep::New(0..3)]),
+            (4, vec![PlanStep::New(0..5)]),
+            (4, vec![PlanStep::New(1..4)]),
+            (4, vec![PlanStep::New(0..0), PlanStep::New(0..4)]),
+            (4, vec![old(0, 0), PlanStep::New(0..4)]),
+            (4, vec![PlanStep::New(0..4), PlanStep::New(4..4)]),
+            (4, vec![PlanStep::New(0..4), old(0, 1)]),
+            (4, vec![PlanStep::New(0..2), PlanStep::New(1..4)]),
             (max + 1, vec![old(0, max + 1)]),
             (2, vec![old(max - 1, 2)]),
         ];
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_at_hand_while_it_is_open_or_filled_and_left_once_a_sliver_is_free() {
+    fn packer_returns_open_and_full_groups_and_leaves_slivers() {
         let mut packer = Packer::new(AnchorSeed(1));
         let mut last = 0;
         let mut next = || {
@@ -234,7 +235,7 @@ mod tests {
             GroupId(last)
         };
         let mut put = |packer: &mut Packer, body: &[u8]| {
-            let steps = if body.is_empty() { vec![] } else { vec![Step::New(0..body.len())] };
+            let steps = if body.is_empty() { vec![] } else { vec![PlanStep::New(0..body.len())] };
             let packed = packer.put(body, &steps, &mut next).unwrap().extents;
             packed.iter().map(|e| (e.group.0, e.offset as usize, e.len as usize)).collect::<Vec<_>>()
         };
@@ -253,13 +254,13 @@ mod tests {
         let lens: Vec<_> =
             packer.flush().unwrap().iter().map(|part| (part.group.0, part.raw_len as usize)).collect();
         assert_eq!(lens, [(2, GROUP_BYTES_MAX), (1, 9), (3, 4744)]);
-        assert_eq!(packer.take_filled().len(), 1);
+        assert_eq!(packer.take_full_groups().len(), 1);
         assert_eq!(packer.group(GroupId(2)), None);
-        assert!(packer.flush().unwrap().is_empty() && packer.take_filled().is_empty());
+        assert!(packer.flush().unwrap().is_empty() && packer.take_full_groups().is_empty());
         // One byte less than the minimum room is a sliver.
         let fill = GROUP_BYTES_MAX - 4744 - 255;
         assert_eq!(put(&mut packer, &noise[..fill]), [(3, 4744, fill)]);
         assert_eq!(put(&mut packer, &noise[..5000]), [(4, 0, 5000)]);
-        assert_eq!(packer.take_filled().len(), 1);
+        assert_eq!(packer.take_full_groups().len(), 1);
     }
 }

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::anchor::{self, Scanner};
-use super::compare::{self, Same};
-use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, Body, EXTENTS_MAX, Extent, GroupId, TreeHash};
+use super::anchor::{self, AnchorScanner};
+use super::compare::{self, CommonRange};
+use super::{ANCHOR_WINDOW_BYTES, AnchorKey, AnchorSeed, EXTENTS_MAX, Extent, GroupId, LaneBody, TreeHash};
 use crate::ids::BlobId;
 
 /// Shortest repeat that becomes an extent of its own, in bytes.
@@ -22,7 +22,7 @@ pub(crate) const MATCH_BYTES_MIN: usize = 192;
 const STEPS_MAX: usize = EXTENTS_MAX / 4;
 
 /// Source of earlier bytes while planning; the store implements it.
-pub trait Earlier {
+pub trait EarlierBytes {
     /// The key of the namespace's anchors.
     fn seed(&self) -> AnchorSeed;
 
@@ -35,23 +35,27 @@ pub trait Earlier {
 
 /// A body compared with the previous one in its lane; only the differing blocks are hashed.
 #[derive(Debug)]
-pub struct Compared<'a> {
+pub struct ComparedBody<'a> {
     bytes: &'a Arc<Vec<u8>>,
-    previous: Option<&'a Body>,
-    same: Vec<Same>,
+    previous: Option<&'a LaneBody>,
+    same: Vec<CommonRange>,
     hash: TreeHash,
 }
 
-impl<'a> Compared<'a> {
+impl<'a> ComparedBody<'a> {
     /// Compares `bytes` with `previous`, the previous body in the same lane of the run.
     #[must_use]
-    pub fn new(bytes: &'a Arc<Vec<u8>>, previous: Option<&'a Body>) -> Self {
+    pub fn new(bytes: &'a Arc<Vec<u8>>, previous: Option<&'a LaneBody>) -> Self {
         let same = previous.map(|before| compare::compare(bytes, &before.bytes, MATCH_BYTES_MIN));
         let same = same.unwrap_or_default();
         let hash = match previous {
             Some(before) => {
                 let in_place = same.iter().filter(|same| same.new == same.old);
-                TreeHash::after(bytes, &before.hash, in_place.map(|same| same.new..same.new + same.len))
+                TreeHash::with_previous(
+                    bytes,
+                    &before.hash,
+                    in_place.map(|same| same.new..same.new + same.len),
+                )
             }
             None => TreeHash::of(bytes),
         };
@@ -72,27 +76,27 @@ impl<'a> Compared<'a> {
 
     /// The ranges that the previous body contains; `None` without a previous body.
     #[must_use]
-    pub fn before(&self) -> Option<Before<'_>> {
-        self.previous.map(|body| Before { body, same: &self.same })
+    pub fn previous_match(&self) -> Option<PreviousMatch<'_>> {
+        self.previous.map(|body| PreviousMatch { body, same: &self.same })
     }
 
     /// The body that the next one is compared with.
     #[must_use]
-    pub fn into_body(self, extents: Arc<Vec<Extent>>) -> Body {
-        Body { bytes: self.bytes.clone(), extents, hash: Arc::new(self.hash) }
+    pub fn into_body(self, extents: Arc<Vec<Extent>>) -> LaneBody {
+        LaneBody { bytes: self.bytes.clone(), extents, hash: Arc::new(self.hash) }
     }
 }
 
 /// The previous body and its ranges that equal the new body.
 #[derive(Clone, Copy, Debug)]
-pub struct Before<'a> {
-    body: &'a Body,
-    same: &'a [Same],
+pub struct PreviousMatch<'a> {
+    body: &'a LaneBody,
+    same: &'a [CommonRange],
 }
 
 /// One range of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum PlanStep {
     /// Earlier bytes.
     Old(Extent),
     /// A range of the body that no earlier bytes contain.
@@ -104,52 +108,59 @@ pub enum Step {
 ///
 /// No two `New` steps are neighbours.
 #[must_use]
-pub fn plan(new: &[u8], before: Option<Before<'_>>, earlier: &dyn Earlier) -> Vec<Step> {
-    let mut planner = Planner { new, earlier, steps: Vec::new(), groups: Vec::new(), looks: looks_max(new) };
+pub fn plan(new: &[u8], before: Option<PreviousMatch<'_>>, earlier: &dyn EarlierBytes) -> Vec<PlanStep> {
+    let mut planner = BodyPlanner {
+        new,
+        earlier,
+        steps: Vec::new(),
+        groups: Vec::new(),
+        lookups_left: group_lookups_max(new),
+    };
     let mut at = 0;
-    if let Some(Before { body, same }) = before {
-        let sliced = Slices::new(&body.extents, body.bytes.len());
+    if let Some(PreviousMatch { body, same }) = before {
+        let sliced = ExtentSlices::new(&body.extents, body.bytes.len());
         for same in same {
-            if !sliced.holds(same) || planner.steps.len() + sliced.count(same) > STEPS_MAX {
+            if !sliced.contains(same) || planner.steps.len() + sliced.extent_count_max(same) > STEPS_MAX {
                 continue;
             }
-            planner.rest(at..same.new);
+            planner.plan_range(at..same.new);
             sliced.push(same, &mut planner.steps);
             at = same.new + same.len;
         }
     }
-    planner.rest(at..new.len());
+    planner.plan_range(at..new.len());
     planner.steps
 }
 
 /// Maximum number of groups that one plan may ask for; each may have to be decoded.
-fn looks_max(new: &[u8]) -> usize {
+fn group_lookups_max(new: &[u8]) -> usize {
     8 + new.len() / 4096
 }
 
-struct Planner<'a> {
+struct BodyPlanner<'a> {
     new: &'a [u8],
-    earlier: &'a dyn Earlier,
-    steps: Vec<Step>,
+    earlier: &'a dyn EarlierBytes,
+    steps: Vec<PlanStep>,
     /// Groups asked for so far; `None` if not available.
     groups: Vec<(GroupId, Option<Arc<Vec<u8>>>)>,
-    looks: usize,
+    lookups_left: usize,
 }
 
-impl Planner<'_> {
+impl BodyPlanner<'_> {
     /// Plans a range that the previous body does not contain.
-    fn rest(&mut self, range: Range<usize>) {
+    fn plan_range(&mut self, range: Range<usize>) {
         let mut done = range.start;
         if range.len() >= ANCHOR_WINDOW_BYTES {
             let mut windows = Vec::new();
-            Scanner::default().scan(&self.new[range.clone()], |start| windows.push(range.start + start));
+            AnchorScanner::default()
+                .scan(&self.new[range.clone()], |start| windows.push(range.start + start));
             for start in windows {
                 if start < done || self.steps.len() > STEPS_MAX {
                     continue;
                 }
-                if let Some((at, extent)) = self.look(start, done..range.end) {
+                if let Some((at, extent)) = self.look_up_anchor(start, done..range.end) {
                     self.push_new(done..at);
-                    self.steps.push(Step::Old(extent));
+                    self.steps.push(PlanStep::Old(extent));
                     done = at + extent.len as usize;
                 }
             }
@@ -159,14 +170,14 @@ impl Planner<'_> {
 
     fn push_new(&mut self, range: Range<usize>) {
         match self.steps.last_mut() {
-            Some(Step::New(last)) if last.end == range.start => last.end = range.end,
-            _ if !range.is_empty() => self.steps.push(Step::New(range)),
+            Some(PlanStep::New(last)) if last.end == range.start => last.end = range.end,
+            _ if !range.is_empty() => self.steps.push(PlanStep::New(range)),
             _ => {}
         }
     }
 
     /// Looks up the window at `start`; a verified hit is extended within `bounds` of the body.
-    fn look(&mut self, start: usize, bounds: Range<usize>) -> Option<(usize, Extent)> {
+    fn look_up_anchor(&mut self, start: usize, bounds: Range<usize>) -> Option<(usize, Extent)> {
         let new = self.new;
         let window = new.get(start..start + ANCHOR_WINDOW_BYTES)?;
         let (id, offset) = self.earlier.anchor(anchor::key_of(window, self.earlier.seed()))?;
@@ -189,7 +200,7 @@ impl Planner<'_> {
         if let Some((_, known)) = self.groups.iter().rev().find(|(of, _)| *of == id) {
             return known.clone();
         }
-        self.looks = self.looks.checked_sub(1)?;
+        self.lookups_left = self.lookups_left.checked_sub(1)?;
         let found = self.earlier.group(id);
         self.groups.push((id, found.clone()));
         found
@@ -197,13 +208,13 @@ impl Planner<'_> {
 }
 
 /// Cuts byte ranges out of a body's extents.
-struct Slices<'a> {
+struct ExtentSlices<'a> {
     extents: &'a [Extent],
     starts: Vec<usize>,
     total: usize,
 }
 
-impl<'a> Slices<'a> {
+impl<'a> ExtentSlices<'a> {
     /// Extents that do not make `expected` bytes contain nothing: a wrong previous body only costs space.
     fn new(extents: &'a [Extent], expected: usize) -> Self {
         let mut at = 0usize;
@@ -215,17 +226,17 @@ impl<'a> Slices<'a> {
         Self { extents, starts, total: if at == expected { at } else { 0 } }
     }
 
-    fn holds(&self, same: &Same) -> bool {
+    fn contains(&self, same: &CommonRange) -> bool {
         same.len > 0 && same.old + same.len <= self.total
     }
 
     /// Maximum number of extents that a range touches.
-    fn count(&self, same: &Same) -> usize {
+    fn extent_count_max(&self, same: &CommonRange) -> usize {
         let before = |at: usize| self.starts.partition_point(|&start| start <= at);
         before(same.old + same.len) - before(same.old) + 1
     }
 
-    fn push(&self, same: &Same, steps: &mut Vec<Step>) {
+    fn push(&self, same: &CommonRange, steps: &mut Vec<PlanStep>) {
         let mut index = self.starts.partition_point(|&start| start <= same.old).saturating_sub(1);
         let (mut at, end) = (same.old, same.old + same.len);
         while at < end {
@@ -234,7 +245,7 @@ impl<'a> Slices<'a> {
             let len = (e.len as usize - skip).min(end - at);
             let (Ok(skip), Ok(piece)) = (u32::try_from(skip), u32::try_from(len)) else { break };
             if piece > 0 {
-                steps.push(Step::Old(Extent { group: e.group, offset: e.offset + skip, len: piece }));
+                steps.push(PlanStep::Old(Extent { group: e.group, offset: e.offset + skip, len: piece }));
             }
             at += len;
             index += 1;
@@ -247,9 +258,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_looks_at_eight_groups_and_one_for_each_page() {
+    fn plan_may_look_up_eight_groups_and_one_per_page() {
         for (len, looks) in [(0, 8), (4095, 8), (4096, 9), (8191, 9), (8192, 10), (409_600, 108)] {
-            assert_eq!(looks_max(&vec![0; len]), looks, "{len} bytes");
+            assert_eq!(group_lookups_max(&vec![0; len]), looks, "{len} bytes");
         }
     }
 
@@ -259,20 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_a_body_is_cut_out_of_its_extents() {
+    fn body_range_is_sliced_from_its_extents() {
         let all = extents();
-        let sliced = Slices::new(&all, 35);
+        let sliced = ExtentSlices::new(&all, 35);
         let cut = |old: usize, len: usize| {
-            let same = Same { new: 0, old, len };
-            if !sliced.holds(&same) {
+            let same = CommonRange { new: 0, old, len };
+            if !sliced.contains(&same) {
                 return None;
             }
             let mut steps = Vec::new();
             sliced.push(&same, &mut steps);
-            assert!(steps.len() <= sliced.count(&same), "{old} {len}");
-            let whole = |step: &Step| match step {
-                Step::Old(e) => (e.group.0, e.offset, e.len),
-                Step::New(_) => (0, 0, 0),
+            assert!(steps.len() <= sliced.extent_count_max(&same), "{old} {len}");
+            let whole = |step: &PlanStep| match step {
+                PlanStep::Old(e) => (e.group.0, e.offset, e.len),
+                PlanStep::New(_) => (0, 0, 0),
             };
             Some(steps.iter().map(whole).collect::<Vec<_>>())
         };
@@ -284,16 +295,16 @@ mod tests {
         assert_eq!(cut(34, 1), Some(vec![(2, 4, 1)]));
         assert_eq!(cut(34, 2), None, "past the end");
         assert_eq!(cut(5, 0), None, "no bytes");
-        let count = |old, len| sliced.count(&Same { new: 0, old, len });
+        let count = |old, len| sliced.extent_count_max(&CommonRange { new: 0, old, len });
         assert_eq!([count(0, 5), count(0, 35), count(9, 2), count(12, 3)], [1, 3, 2, 1]);
         // Extents of another length contain nothing.
-        assert!(!Slices::new(&all, 34).holds(&Same { new: 0, old: 0, len: 1 }));
+        assert!(!ExtentSlices::new(&all, 34).contains(&CommonRange { new: 0, old: 0, len: 1 }));
     }
 
     /// Records the group ids it is asked for.
-    struct Counting(std::cell::RefCell<Vec<u64>>);
+    struct CountingSource(std::cell::RefCell<Vec<u64>>);
 
-    impl Earlier for Counting {
+    impl EarlierBytes for CountingSource {
         fn seed(&self) -> AnchorSeed {
             AnchorSeed(1)
         }
@@ -307,16 +318,16 @@ mod tests {
     }
 
     #[test]
-    fn each_group_is_asked_for_once_and_no_more_than_a_plan_may() {
+    fn plan_asks_for_each_group_once_within_its_limit() {
         let mut noise = vec![0; 20_000];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
         let whole = [noise.clone(), noise].concat();
-        let earlier = Counting(std::cell::RefCell::default());
-        assert_eq!(plan(&whole, None, &earlier), [Step::New(0..40_000)]);
+        let earlier = CountingSource(std::cell::RefCell::default());
+        assert_eq!(plan(&whole, None, &earlier), [PlanStep::New(0..40_000)]);
         let mut asked = earlier.0.into_inner();
-        assert_eq!(asked.len(), looks_max(&whole));
+        assert_eq!(asked.len(), group_lookups_max(&whole));
         asked.sort_unstable();
         asked.dedup();
-        assert_eq!(asked.len(), looks_max(&whole), "none twice");
+        assert_eq!(asked.len(), group_lookups_max(&whole), "none twice");
     }
 }

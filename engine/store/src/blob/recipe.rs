@@ -16,7 +16,7 @@
 //! Invariants of a decoded recipe: no empty extent, none past [`GROUP_BYTES_MAX`], adjacent extents are
 //! merged, at most [`EXTENTS_MAX`] extents and [`BODY_BYTES_MAX`] bytes.
 
-use crate::codec::{Reader, put_signed, put_varint};
+use crate::codec::{ByteReader, put_signed, put_varint};
 
 use super::{BODY_BYTES_MAX, BlobError, EXTENTS_MAX, Extent, GROUP_BYTES_MAX, GroupId};
 
@@ -27,20 +27,20 @@ const FAR: u64 = 3;
 
 /// The positions that explicit extents are coded against; coder and decoder keep the same ones.
 #[derive(Clone, Copy)]
-struct Marks {
+struct RecipeOrigins {
     /// Greatest end so far: group and offset.
     frontier: (u64, u32),
     /// End of the last far extent.
     far: (u64, u32),
 }
 
-impl Marks {
+impl RecipeOrigins {
     fn new(base: &[Extent]) -> Self {
         let frontier = base.iter().map(|e| (e.group.0, e.end())).max().unwrap_or((0, 0));
         Self { frontier, far: (0, 0) }
     }
 
-    fn passed(&mut self, e: &Extent) {
+    fn extend_frontier(&mut self, e: &Extent) {
         self.frontier = self.frontier.max((e.group.0, e.end()));
     }
 
@@ -52,7 +52,7 @@ impl Marks {
 /// Appends an extent; merges it with the last one if they are adjacent.
 pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
     match out.last_mut() {
-        Some(last) if last.meets(&e) && last.len.checked_add(e.len).is_some() => last.len += e.len,
+        Some(last) if last.is_followed_by(&e) && last.len.checked_add(e.len).is_some() => last.len += e.len,
         _ if e.len > 0 => out.push(e),
         _ => {}
     }
@@ -63,9 +63,9 @@ pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
 /// Any base is correct; a base that shares much makes the recipe short.
 #[must_use]
 pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
-    let base = Base::new(base.unwrap_or_default());
+    let base = RecipeBase::new(base.unwrap_or_default());
     let mut out = Vec::with_capacity(32);
-    let mut marks = Marks { frontier: base.end, far: (0, 0) };
+    let mut marks = RecipeOrigins { frontier: base.end, far: (0, 0) };
     let mut cursor = 0u64;
     // Most bodies begin like their base: that front is one copy, found without a search.
     let front = extents.iter().zip(base.extents).take_while(|(a, b)| a == b).count();
@@ -77,11 +77,11 @@ pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
         while e.len > 0 {
             let wanted = copy.map_or(cursor, |(from, len)| from + len);
             let (from, len) = match base.find(&e, wanted) {
-                Found::At { from, len } => (from, len),
-                Found::NotBefore { skip } => {
-                    end_copy(&mut out, &mut copy, &mut cursor);
+                BaseMatch::At { from, len } => (from, len),
+                BaseMatch::Missing { skip } => {
+                    flush_copy(&mut out, &mut copy, &mut cursor);
                     let part = Extent { len: skip, ..e };
-                    explicit(&mut out, &mut marks, &part);
+                    put_explicit(&mut out, &mut marks, &part);
                     e = Extent { offset: e.offset + skip, len: e.len - skip, ..e };
                     continue;
                 }
@@ -89,49 +89,49 @@ pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
             match &mut copy {
                 Some((start, so_far)) if *start + *so_far == from => *so_far += u64::from(len),
                 _ => {
-                    end_copy(&mut out, &mut copy, &mut cursor);
+                    flush_copy(&mut out, &mut copy, &mut cursor);
                     copy = Some((from, u64::from(len)));
                 }
             }
             e = Extent { offset: e.offset + len, len: e.len - len, ..e };
         }
     }
-    end_copy(&mut out, &mut copy, &mut cursor);
+    flush_copy(&mut out, &mut copy, &mut cursor);
     out
 }
 
-fn end_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
+fn flush_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
     if let Some((from, len)) = copy.take() {
-        put_head(out, len, COPY);
+        put_operation_head(out, len, COPY);
         put_signed(out, from.wrapping_sub(*cursor) as i64);
         *cursor = from + len;
     }
 }
 
 /// The number that an operation begins with.
-fn put_head(out: &mut Vec<u8>, len: u64, kind: u64) {
+fn put_operation_head(out: &mut Vec<u8>, len: u64, kind: u64) {
     put_varint(out, len * 4 + kind);
 }
 
-fn explicit(out: &mut Vec<u8>, marks: &mut Marks, e: &Extent) {
+fn put_explicit(out: &mut Vec<u8>, marks: &mut RecipeOrigins, e: &Extent) {
     let (group, offset) = marks.frontier;
     let len = u64::from(e.len);
     if e.group.0 != group {
-        put_head(out, len, FAR);
+        put_operation_head(out, len, FAR);
         put_signed(out, e.group.0.wrapping_sub(group) as i64);
         put_signed(out, i64::from(e.offset) - i64::from(marks.far_origin(e.group.0)));
         marks.far = (e.group.0, e.end());
     } else if e.offset == offset {
-        put_head(out, len, NEXT);
+        put_operation_head(out, len, NEXT);
     } else {
-        put_head(out, len, NEAR);
+        put_operation_head(out, len, NEAR);
         put_signed(out, i64::from(e.offset) - i64::from(offset));
     }
-    marks.passed(e);
+    marks.extend_frontier(e);
 }
 
 /// The extents of a base body, searchable by address.
-struct Base<'a> {
+struct RecipeBase<'a> {
     extents: &'a [Extent],
     /// Start of each extent in the body.
     starts: Vec<u64>,
@@ -141,16 +141,16 @@ struct Base<'a> {
     sorted: std::cell::OnceCell<Vec<u32>>,
 }
 
-enum Found {
+enum BaseMatch {
     /// The front of the extent is at `from` in the base, for `len` bytes.
     At { from: u64, len: u32 },
     /// The base does not contain the first `skip` bytes.
-    NotBefore { skip: u32 },
+    Missing { skip: u32 },
 }
 
-impl<'a> Base<'a> {
+impl<'a> RecipeBase<'a> {
     fn new(extents: &'a [Extent]) -> Self {
-        let end = Marks::new(extents).frontier;
+        let end = RecipeOrigins::new(extents).frontier;
         Self { extents, starts: starts_of(extents), end, sorted: std::cell::OnceCell::new() }
     }
 
@@ -165,14 +165,14 @@ impl<'a> Base<'a> {
 
     /// Finds the front of `e`. Prefers position `wanted` in the base, so that a copy continues; else any
     /// position.
-    fn find(&self, e: &Extent, wanted: u64) -> Found {
+    fn find(&self, e: &Extent, wanted: u64) -> BaseMatch {
         let index = self.starts.partition_point(|&start| start <= wanted);
         if let Some(found) = index.checked_sub(1).and_then(|i| self.overlap(i, e)).filter(|f| f.0 == wanted) {
-            return Found::At { from: found.0, len: found.1 };
+            return BaseMatch::At { from: found.0, len: found.1 };
         }
         if (e.group.0, e.offset) >= self.end {
             // `e` is newer than all of the base, like bytes that were just packed.
-            return Found::NotBefore { skip: e.len };
+            return BaseMatch::Missing { skip: e.len };
         }
         let sorted = self.sorted();
         let after = sorted.partition_point(|&i| {
@@ -182,14 +182,14 @@ impl<'a> Base<'a> {
         // Extents of the base may overlap: only the last four that begin before `e` are checked.
         for &i in sorted[..after].iter().rev().take(4) {
             if let Some((from, len)) = self.overlap(i as usize, e) {
-                return Found::At { from, len };
+                return BaseMatch::At { from, len };
             }
         }
         let skip = match sorted.get(after).map(|&i| &self.extents[i as usize]) {
             Some(b) if b.group == e.group && b.offset < e.end() => b.offset - e.offset,
             _ => e.len,
         };
-        Found::NotBefore { skip }
+        BaseMatch::Missing { skip }
     }
 
     /// Position and length of the front of `e` in extent `i`.
@@ -210,14 +210,14 @@ impl<'a> Base<'a> {
 pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent>, BlobError> {
     let base = base.unwrap_or_default();
     let starts = starts_of(base);
-    let mut marks = Marks::new(base);
+    let mut marks = RecipeOrigins::new(base);
     let mut out: Vec<Extent> = Vec::with_capacity(base.len() + 4);
     let (mut cursor, mut total) = (0u64, 0u64);
-    let mut reader = Reader::new(bytes, "recipe");
-    while !reader.is_done() {
-        let at = reader.taken();
+    let mut reader = ByteReader::new(bytes, "recipe");
+    while !reader.is_empty() {
+        let at = reader.position();
         let wrong = |what| BlobError::RecipeOperation { at, what };
-        let head = number(&mut reader)?;
+        let head = take_number(&mut reader)?;
         let len = head >> 2;
         if len == 0 {
             return Err(wrong("it makes no bytes"));
@@ -228,25 +228,25 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
         }
         if head & 3 == COPY {
             let from = cursor
-                .checked_add_signed(signed(&mut reader)?)
+                .checked_add_signed(take_signed(&mut reader)?)
                 .ok_or(wrong("it copies from before the base"))?;
             cursor = from.checked_add(len).ok_or(wrong("it copies past the base"))?;
-            copy(&mut out, base, &starts, from, len).ok_or(wrong("it copies past the base"))?;
+            copy_range(&mut out, base, &starts, from, len).ok_or(wrong("it copies past the base"))?;
         } else {
             let (frontier_group, frontier) = marks.frontier;
             let (group, offset) = match head & 3 {
                 NEXT => (frontier_group, i64::from(frontier)),
-                NEAR => (frontier_group, i64::from(frontier).saturating_add(signed(&mut reader)?)),
+                NEAR => (frontier_group, i64::from(frontier).saturating_add(take_signed(&mut reader)?)),
                 _ => {
-                    let group = frontier_group.wrapping_add_signed(signed(&mut reader)?);
-                    (group, i64::from(marks.far_origin(group)).saturating_add(signed(&mut reader)?))
+                    let group = frontier_group.wrapping_add_signed(take_signed(&mut reader)?);
+                    (group, i64::from(marks.far_origin(group)).saturating_add(take_signed(&mut reader)?))
                 }
             };
-            let e = bounded(group, offset, len).ok_or(wrong("its extent lies outside a group"))?;
+            let e = extent_in_group(group, offset, len).ok_or(wrong("its extent lies outside a group"))?;
             if head & 3 == FAR {
                 marks.far = (group, e.end());
             }
-            marks.passed(&e);
+            marks.extend_frontier(&e);
             push_extent(&mut out, e);
         }
         if out.len() > EXTENTS_MAX {
@@ -257,7 +257,7 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
 }
 
 /// The extent, if it lies in a group's bounds.
-fn bounded(group: u64, offset: i64, len: u64) -> Option<Extent> {
+fn extent_in_group(group: u64, offset: i64, len: u64) -> Option<Extent> {
     let offset = u32::try_from(offset).ok()?;
     let len = u32::try_from(len).ok()?;
     let inside = offset.checked_add(len)? as usize <= GROUP_BYTES_MAX;
@@ -277,7 +277,7 @@ fn starts_of(extents: &[Extent]) -> Vec<u64> {
 
 /// Appends a byte range of the base. `None` if the range ends past the base. Stops early with too many
 /// extents.
-fn copy(out: &mut Vec<Extent>, base: &[Extent], starts: &[u64], from: u64, len: u64) -> Option<()> {
+fn copy_range(out: &mut Vec<Extent>, base: &[Extent], starts: &[u64], from: u64, len: u64) -> Option<()> {
     let mut index = starts.partition_point(|&start| start <= from).checked_sub(1)?;
     let mut skip = u32::try_from(from - starts.get(index)?).ok()?;
     let mut left = len;
@@ -297,14 +297,14 @@ fn copy(out: &mut Vec<Extent>, base: &[Extent], starts: &[u64], from: u64, len: 
 }
 
 /// The next number of a recipe.
-fn number(reader: &mut Reader<'_>) -> Result<u64, BlobError> {
-    let at = reader.taken();
+fn take_number(reader: &mut ByteReader<'_>) -> Result<u64, BlobError> {
+    let at = reader.position();
     reader.varint().map_err(|_| BlobError::RecipeNumber { at })
 }
 
 /// The next signed number of a recipe.
-fn signed(reader: &mut Reader<'_>) -> Result<i64, BlobError> {
-    let at = reader.taken();
+fn take_signed(reader: &mut ByteReader<'_>) -> Result<i64, BlobError> {
+    let at = reader.position();
     reader.signed().map_err(|_| BlobError::RecipeNumber { at })
 }
 
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_the_base_holds_twice_is_copied_where_the_copy_goes_on() {
+    fn repeated_base_extent_continues_the_current_copy() {
         let (a, b, c) = (e(1, 0, 10), e(1, 50, 20), e(1, 100, 5));
         let base = [a, b, a, c, a];
         let coded = encode_recipe(&[b, a, c], Some(&base));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_has_its_bytes() {
+    fn recipe_operations_encode_to_expected_bytes() {
         let base = [e(5, 100, 10), e(7, 40, 2)];
         let cases: [(&[Extent], &[u8]); 6] = [
             (&[e(5, 100, 10)], &[10 << 2, 0]),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_ends_with_its_base() {
+    fn copy_past_base_end_is_refused() {
         let base = [e(1, 0, 10), e(2, 0, 10)];
         let copy = |from: i64, len: u64| {
             let mut bytes = Vec::new();
@@ -365,19 +365,19 @@ mod tests {
     }
 
     #[test]
-    fn extents_lie_in_a_group() {
+    fn extent_outside_group_bounds_is_refused() {
         let most = GROUP_BYTES_MAX as u64;
-        assert_eq!(bounded(3, 0, most), Some(e(3, 0, most as u32)));
-        assert_eq!(bounded(3, most as i64 - 1, 1), Some(e(3, most as u32 - 1, 1)));
+        assert_eq!(extent_in_group(3, 0, most), Some(e(3, 0, most as u32)));
+        assert_eq!(extent_in_group(3, most as i64 - 1, 1), Some(e(3, most as u32 - 1, 1)));
         for (offset, len) in
             [(0, most + 1), (1, most), (-1, 1), (most as i64, 1), (0, u64::MAX), (1, u64::from(u32::MAX))]
         {
-            assert_eq!(bounded(3, offset, len), None, "{offset} {len}");
+            assert_eq!(extent_in_group(3, offset, len), None, "{offset} {len}");
         }
     }
 
     #[test]
-    fn a_body_in_too_many_extents_is_refused_and_not_cut_short() {
+    fn recipe_with_too_many_extents_is_refused() {
         // Gaps of one byte, so that no extent is adjacent to the next.
         let apart = |i: usize| e(1 + i as u64 / 1000, 2 * (i as u32 % 1000), 1);
         let base: Vec<Extent> = (0..EXTENTS_MAX).map(apart).collect();

@@ -35,7 +35,7 @@ impl TreeHash {
     /// Hashes `bytes`. The `same` ranges, ascending, are equal to those at the same offsets of the body of
     /// `known`.
     #[must_use]
-    pub fn after(bytes: &[u8], known: &Self, same: impl IntoIterator<Item = Range<usize>>) -> Self {
+    pub fn with_previous(bytes: &[u8], known: &Self, same: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut same = same.into_iter().peekable();
         Self::with_known(bytes, Some(known), |block| {
             let (start, end) = (block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
@@ -52,7 +52,7 @@ impl TreeHash {
         let known = |level: usize, index: usize| Some(*known?.levels.get(level)?.get(index)?);
         let blocks = bytes.chunks_exact(BLOCK_BYTES);
         let last = Some(blocks.remainder()).filter(|rest| !rest.is_empty());
-        let last = last.map(|rest| subtree(rest, bytes.len() / BLOCK_BYTES));
+        let last = last.map(|rest| subtree_value(rest, bytes.len() / BLOCK_BYTES));
         // Whether each value of the current level is the known one.
         let mut kept: Vec<bool> = Vec::with_capacity(blocks.len());
         let level: Vec<ChainingValue> = blocks
@@ -60,7 +60,7 @@ impl TreeHash {
             .map(|(index, block)| {
                 let value = known(0, index).filter(|_| is_same(index));
                 kept.push(value.is_some());
-                value.unwrap_or_else(|| subtree(block, index))
+                value.unwrap_or_else(|| subtree_value(block, index))
             })
             .collect();
         let mut levels = vec![level];
@@ -79,7 +79,7 @@ impl TreeHash {
             kept = next_kept;
             levels.push(next);
         }
-        Self { id: root(&levels, last), levels }
+        Self { id: root_id(&levels, last), levels }
     }
 
     /// BLAKE3 of the body.
@@ -90,7 +90,7 @@ impl TreeHash {
 }
 
 /// The chaining value of a block that is not the whole body.
-fn subtree(block: &[u8], index: usize) -> ChainingValue {
+fn subtree_value(block: &[u8], index: usize) -> ChainingValue {
     let mut hasher = blake3::Hasher::new();
     hasher.set_input_offset((index * BLOCK_BYTES) as u64);
     hasher.update(block);
@@ -99,7 +99,7 @@ fn subtree(block: &[u8], index: usize) -> ChainingValue {
 
 /// The root over the whole blocks and the remainder after them. Complete subtrees are as large as possible
 /// from the left; they are merged from the right.
-fn root(levels: &[Vec<ChainingValue>], last: Option<ChainingValue>) -> BlobId {
+fn root_id(levels: &[Vec<ChainingValue>], last: Option<ChainingValue>) -> BlobId {
     let mut parts = Vec::with_capacity(levels.len() + 1);
     for level in levels.iter().rev() {
         // A value without a right neighbour is the root of a complete subtree at the right border.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_blake3s_for_every_shape_of_tree() {
+    fn tree_hash_equals_blake3_for_every_tree_shape() {
         let bytes = text(71 * BLOCK_BYTES, 1);
         for len in lengths() {
             assert_eq!(TreeHash::of(&bytes[..len]).id(), BlobId::of(&bytes[..len]), "{len} bytes");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_shrinking_and_changed_bodies_keep_what_is_the_same_and_nothing_else() {
+    fn tree_hash_with_previous_equals_blake3_after_any_change() {
         let old = text(40 * BLOCK_BYTES + 700, 2);
         let known = TreeHash::of(&old);
         for len in lengths() {
@@ -159,7 +159,7 @@ mod tests {
                 new.extend(text(len - same, 3));
                 let expected = BlobId::of(&new);
                 assert_eq!(
-                    TreeHash::after(&new, &known, std::iter::once(0..same)).id(),
+                    TreeHash::with_previous(&new, &known, std::iter::once(0..same)).id(),
                     expected,
                     "{same} of {len}"
                 );
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_head_and_a_hole_are_hashed_again() {
+    fn only_changed_blocks_are_hashed_again() {
         let old = text(20 * BLOCK_BYTES + 10, 4);
         let known = TreeHash::of(&old);
         let mut new = old.clone();
         new[3] ^= 1;
         new[5 * BLOCK_BYTES + 9] ^= 1;
         let same = [4..5 * BLOCK_BYTES + 9, 5 * BLOCK_BYTES + 10..new.len()];
-        let hash = TreeHash::after(&new, &known, same);
+        let hash = TreeHash::with_previous(&new, &known, same);
         assert_eq!(hash.id(), BlobId::of(&new));
         let changed: Vec<usize> = (0..20).filter(|i| hash.levels[0][*i] != known.levels[0][*i]).collect();
         assert_eq!(changed, [0, 5]);
@@ -185,7 +185,7 @@ mod tests {
         for step in 0..60u64 {
             let before = body.len();
             body.extend(text(300 + 97 * step as usize * 7 % 9000, step));
-            known = TreeHash::after(&body, &known, std::iter::once(0..before));
+            known = TreeHash::with_previous(&body, &known, std::iter::once(0..before));
             assert_eq!(known.id(), BlobId::of(&body), "step {step}");
         }
     }

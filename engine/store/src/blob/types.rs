@@ -37,7 +37,7 @@ impl Extent {
 
     /// Whether `next` begins in the same group where this extent ends.
     #[must_use]
-    pub fn meets(&self, next: &Self) -> bool {
+    pub fn is_followed_by(&self, next: &Self) -> bool {
         self.group == next.group && self.end() == next.offset
     }
 }
@@ -95,7 +95,7 @@ pub struct Anchor {
 
 /// A body with the extents that make it; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Body {
+pub struct LaneBody {
     /// The bytes.
     pub bytes: Arc<Vec<u8>>,
     /// The extents that concatenate to the bytes.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{File, Result};
+use super::{File, IoResult};
 
 /// Read-only bytes of a whole file. They are a memory map, or an owned copy if the file was read by position
 /// or is simulated.
@@ -12,23 +12,23 @@ use super::{File, Result};
 /// it, the bytes change under the reader. So only files that are never written again are mapped, and their
 /// content is verified before it is returned.
 #[derive(Debug)]
-pub struct Bytes(Repr);
+pub struct FileBytes(FileBytesRepr);
 
 #[derive(Debug)]
-enum Repr {
+enum FileBytesRepr {
     Owned(Arc<[u8]>),
     Mapped(memmap2::Mmap),
 }
 
-impl Bytes {
+impl FileBytes {
     /// Wraps an owned copy.
     #[must_use]
     pub fn owned(bytes: Arc<[u8]>) -> Self {
-        Self(Repr::Owned(bytes))
+        Self(FileBytesRepr::Owned(bytes))
     }
 
     pub(super) fn mapped(map: memmap2::Mmap) -> Self {
-        Self(Repr::Mapped(map))
+        Self(FileBytesRepr::Mapped(map))
     }
 
     /// Reads a range of a map from disk before it is accessed (read-ahead). This is faster than page by page.
@@ -39,7 +39,7 @@ impl Bytes {
     /// The system's error.
     pub fn populate(&self, from: usize, len: usize) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
-        if let Repr::Mapped(map) = &self.0 {
+        if let FileBytesRepr::Mapped(map) = &self.0 {
             let len = len.min(map.len().saturating_sub(from));
             return match map.advise_range(memmap2::Advice::PopulateRead, from, len) {
                 // Older kernels do not support this advice.
@@ -73,7 +73,7 @@ pub enum ReadMode {
 
 impl ReadMode {
     /// All bytes of a file that is never written again.
-    pub fn whole(self, file: &dyn File) -> Result<Bytes> {
+    pub fn read_whole(self, file: &dyn File) -> IoResult<FileBytes> {
         if self == Self::Mapped {
             return file.map();
         }
@@ -81,22 +81,22 @@ impl ReadMode {
         let got = file.read_at(&mut bytes, 0)?;
         // The file was truncated meanwhile: the caller detects that it is too short.
         bytes.truncate(got);
-        Ok(Bytes::owned(Arc::from(bytes)))
+        Ok(FileBytes::owned(Arc::from(bytes)))
     }
 }
 
-impl std::ops::Deref for Bytes {
+impl std::ops::Deref for FileBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Repr::Owned(bytes) => bytes,
-            Repr::Mapped(map) => map,
+            FileBytesRepr::Owned(bytes) => bytes,
+            FileBytesRepr::Mapped(map) => map,
         }
     }
 }
 
-impl AsRef<[u8]> for Bytes {
+impl AsRef<[u8]> for FileBytes {
     fn as_ref(&self) -> &[u8] {
         self
     }
@@ -109,14 +109,14 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     #[expect(clippy::disallowed_methods, reason = "a real file is cut")]
-    fn what_a_file_no_longer_has_is_an_error_when_it_is_asked_for() {
+    fn populate_past_the_end_of_a_cut_file_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, vec![7; 1 << 20]).unwrap();
         let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
         let map = super::super::map::whole_file(&file).unwrap();
         map.populate(5, 1 << 20).unwrap();
-        let super::Repr::Mapped(asked) = &map.0 else { panic!("it is not mapped") };
+        let super::FileBytesRepr::Mapped(asked) = &map.0 else { panic!("it is not mapped") };
         if asked.advise(memmap2::Advice::PopulateRead).is_err() {
             println!("SKIPPED: this system does not support the advice");
             return;

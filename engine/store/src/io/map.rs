@@ -7,16 +7,16 @@
 
 use std::fs::File;
 
-use super::Bytes;
+use super::FileBytes;
 
 /// Maps the whole of `file` for reading. Systems do not map empty files: these give empty owned bytes.
-pub(super) fn whole_file(file: &File) -> std::io::Result<Bytes> {
+pub(super) fn whole_file(file: &File) -> std::io::Result<FileBytes> {
     if file.metadata()?.len() == 0 {
-        return Ok(Bytes::owned(std::sync::Arc::from([])));
+        return Ok(FileBytes::owned(std::sync::Arc::from([])));
     }
     // SAFETY: the bytes behind a shared slice must not change while it lives. `File::map` is called only for
     // immutable files: the log seals a segment, and the table writer finishes a table, before opening it for
     // mapping. Neither is written or truncated again, only removed, and a map survives a removal.
     let map = unsafe { memmap2::Mmap::map(file)? };
-    Ok(Bytes::mapped(map))
+    Ok(FileBytes::mapped(map))
 }

@@ -16,13 +16,13 @@ mod bytes;
 mod error;
 mod map;
 mod real;
-mod seam;
 pub mod sim;
+mod traits;
 
-pub use bytes::{Bytes, ReadMode};
-pub use error::{IoError, Result};
+pub use bytes::{FileBytes, ReadMode};
+pub use error::{IoError, IoResult};
 pub use real::{RealFile, RealIo};
-pub use seam::{File, Io, Lock, Open, Stat};
+pub use traits::{File, Io, LockKind, OpenMode, PathStat};
 
 #[cfg(test)]
 mod tests;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::seam::check_rename;
-use super::{Bytes, File, Io, IoError, Lock, Open, Result, Stat, map};
+use super::traits::check_rename;
+use super::{File, FileBytes, Io, IoError, IoResult, LockKind, OpenMode, PathStat, map};
 use crate::sync::{JoinHandle, cores, thread};
 
 /// Mode of files the engine creates: recordings are private to the user who made them.
@@ -34,7 +34,7 @@ const THREADS_MAX: usize = 2;
 
 /// Niceness that is added to a thread of a long task.
 #[cfg(target_os = "linux")]
-const NICE: i32 = 5;
+const NICE_INCREMENT: i32 = 5;
 
 /// One open file of the system.
 #[derive(Debug)]
@@ -58,30 +58,31 @@ impl Default for RealIo {
 }
 
 impl Io for RealIo {
-    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn File>> {
+    fn open(&self, path: &Path, how: OpenMode) -> IoResult<Arc<dyn File>> {
         let mut options = OpenOptions::new();
         options.read(true).mode(FILE_MODE);
         match how {
-            Open::Read => &mut options,
-            Open::Write => options.write(true),
-            Open::CreateNew => options.write(true).create_new(true),
-            Open::CreateOrOpen => options.write(true).create(true).truncate(false),
+            OpenMode::Read => &mut options,
+            OpenMode::Write => options.write(true),
+            OpenMode::CreateNew => options.write(true).create_new(true),
+            OpenMode::CreateOrOpen => options.write(true).create(true).truncate(false),
         };
         let file = options.open(path).map_err(|e| IoError::new("open", path, e))?;
         Ok(Arc::new(RealFile { file, path: path.to_path_buf() }))
     }
 
-    fn stat(&self, path: &Path) -> Result<Option<Stat>> {
-        match fs::metadata(here(path)) {
-            Ok(facts) => Ok(Some(Stat { len: facts.len(), is_dir: facts.is_dir() })),
+    fn stat(&self, path: &Path) -> IoResult<Option<PathStat>> {
+        match fs::metadata(or_current_dir(path)) {
+            Ok(facts) => Ok(Some(PathStat { len: facts.len(), is_dir: facts.is_dir() })),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(IoError::new("stat", path, e)),
         }
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<String>> {
+    fn list(&self, dir: &Path) -> IoResult<Vec<String>> {
         // The standard library's directory reader panics if closing the directory fails.
-        let entries = fs::File::open(here(dir)).and_then(|opened| Ok(rustix::fs::Dir::new(opened)?));
+        let entries =
+            fs::File::open(or_current_dir(dir)).and_then(|opened| Ok(rustix::fs::Dir::new(opened)?));
         let mut names = Vec::new();
         for entry in entries.map_err(|e| IoError::new("list", dir, e))? {
             let entry = entry.map_err(|e| IoError::new("list", dir, e.into()))?;
@@ -94,7 +95,7 @@ impl Io for RealIo {
         Ok(names)
     }
 
-    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+    fn create_dir_all(&self, dir: &Path) -> IoResult<()> {
         let fail = |e| IoError::new("create directory", dir, e);
         // Finds the missing ancestors first, because their parents have to be synced.
         let mut missing = Vec::new();
@@ -108,16 +109,16 @@ impl Io for RealIo {
         missing.iter().filter_map(|made| made.parent()).try_for_each(|parent| self.sync_dir(parent))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    fn rename(&self, from: &Path, to: &Path) -> IoResult<()> {
         check_rename(from, to)?;
         fs::rename(from, to).map_err(|e| IoError::new("rename", from, e))
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+    fn link(&self, from: &Path, to: &Path) -> IoResult<()> {
         fs::hard_link(from, to).map_err(|e| IoError::new("link", to, e))
     }
 
-    fn clone_file(&self, from: &Path, to: &Path) -> Result<()> {
+    fn clone_file(&self, from: &Path, to: &Path) -> IoResult<()> {
         let fail = |e| IoError::new("clone to", to, e);
         let source = fs::File::open(from).map_err(|e| IoError::new("open", from, e))?;
         let mut options = OpenOptions::new();
@@ -129,17 +130,18 @@ impl Io for RealIo {
         })
     }
 
-    fn free_bytes(&self, dir: &Path) -> Result<Option<u64>> {
-        let facts = rustix::fs::statvfs(here(dir)).map_err(|e| IoError::new("stat", dir, e.into()))?;
+    fn free_bytes(&self, dir: &Path) -> IoResult<Option<u64>> {
+        let facts =
+            rustix::fs::statvfs(or_current_dir(dir)).map_err(|e| IoError::new("stat", dir, e.into()))?;
         Ok(Some(facts.f_bavail.saturating_mul(facts.f_frsize)))
     }
 
-    fn remove(&self, path: &Path) -> Result<()> {
+    fn remove(&self, path: &Path) -> IoResult<()> {
         fs::remove_file(path).map_err(|e| IoError::new("remove", path, e))
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        let opened = fs::File::open(here(dir)).map_err(|e| IoError::new("open", dir, e))?;
+    fn sync_dir(&self, dir: &Path) -> IoResult<()> {
+        let opened = fs::File::open(or_current_dir(dir)).map_err(|e| IoError::new("open", dir, e))?;
         opened.sync_all().map_err(|e| IoError::new("sync directory", dir, e))
     }
 
@@ -152,37 +154,37 @@ impl Io for RealIo {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn random(&self, buf: &mut [u8]) -> Result<()> {
+    fn random(&self, buf: &mut [u8]) -> IoResult<()> {
         getrandom::fill(buf).map_err(|e| IoError::new("get randomness", Path::new(""), e.into()))
     }
 
-    fn step_back(&self) -> fn() {
+    fn lower_priority(&self) -> fn() {
         // On other systems this call would change the priority of all threads.
         #[cfg(target_os = "linux")]
         let step_back = || {
-            let _ = rustix::process::setpriority_process(None, NICE);
+            let _ = rustix::process::setpriority_process(None, NICE_INCREMENT);
         };
         #[cfg(not(target_os = "linux"))]
         let step_back = || {};
         step_back
     }
 
-    fn threads(&self) -> usize {
+    fn worker_threads(&self) -> usize {
         cores().min(THREADS_MAX)
     }
 
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> IoResult<JoinHandle<()>> {
         start_thread(name, body)
     }
 }
 
 /// The empty path is the working directory: `parent` of a bare name returns it.
-fn here(dir: &Path) -> &Path {
+fn or_current_dir(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
 
 /// Starts a thread of the system; the simulation uses it too.
-pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
+pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> IoResult<JoinHandle<()>> {
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)
@@ -196,11 +198,11 @@ impl RealFile {
 }
 
 impl File for RealFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> IoResult<usize> {
         read_full(buf, offset, |part, at| self.file.read_at(part, at)).map_err(self.fail("read"))
     }
 
-    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> IoResult<()> {
         match bufs {
             [] => Ok(()),
             [one] => self.file.write_all_at(one, offset).map_err(self.fail("write")),
@@ -210,26 +212,26 @@ impl File for RealFile {
         }
     }
 
-    fn len(&self) -> Result<u64> {
+    fn len(&self) -> IoResult<u64> {
         Ok(self.file.metadata().map_err(self.fail("stat"))?.len())
     }
 
-    fn set_len(&self, len: u64) -> Result<()> {
+    fn set_len(&self, len: u64) -> IoResult<()> {
         self.file.set_len(len).map_err(self.fail("set the length of"))
     }
 
-    fn sync(&self) -> Result<()> {
+    fn sync(&self) -> IoResult<()> {
         self.file.sync_data().map_err(self.fail("sync"))
     }
 
-    fn map(&self) -> Result<Bytes> {
+    fn map(&self) -> IoResult<FileBytes> {
         map::whole_file(&self.file).map_err(self.fail("map"))
     }
 
-    fn try_lock(&self, lock: Lock) -> Result<bool> {
+    fn try_lock(&self, lock: LockKind) -> IoResult<bool> {
         let taken = match lock {
-            Lock::Exclusive => self.file.try_lock(),
-            Lock::Shared => self.file.try_lock_shared(),
+            LockKind::Exclusive => self.file.try_lock(),
+            LockKind::Shared => self.file.try_lock_shared(),
         };
         match taken {
             Ok(()) => Ok(true),
@@ -286,17 +288,17 @@ mod tests {
     use super::*;
 
     /// Simulates a system that takes at most three bytes per call and is interrupted at every other call.
-    fn grudging<T>(calls: &mut usize, call: impl FnOnce() -> T) -> std::io::Result<T> {
+    fn short_or_interrupted<T>(calls: &mut usize, call: impl FnOnce() -> T) -> std::io::Result<T> {
         *calls += 1;
         if calls.is_multiple_of(2) { Err(ErrorKind::Interrupted.into()) } else { Ok(call()) }
     }
 
     #[test]
-    fn short_and_interrupted_calls_are_made_up_for() {
+    fn short_and_interrupted_calls_are_repeated() {
         let (disk, mut calls) = (b"0123456789".to_vec(), 0);
         let mut buf = [b'-'; 8];
         let read = read_full(&mut buf, 4, |part, at| {
-            grudging(&mut calls, || {
+            short_or_interrupted(&mut calls, || {
                 let n = part.len().min(3).min(disk.len() - at as usize);
                 part[..n].copy_from_slice(&disk[at as usize..][..n]);
                 n
@@ -307,7 +309,7 @@ mod tests {
         let mut disk = vec![b'-'; 12];
         let bufs = [b"ab".as_slice(), b"", b"cdefg", b"h"].map(IoSlice::new);
         write_full(&bufs, 2, |bufs, at| {
-            grudging(&mut calls, || {
+            short_or_interrupted(&mut calls, || {
                 let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
                 let n = all.len().min(3);
                 disk[at as usize..][..n].copy_from_slice(&all[..n]);

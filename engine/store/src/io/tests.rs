@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::sim::SimIo;
-use super::{File, Io, Lock, Open, RealIo, Stat};
+use super::{File, Io, LockKind, OpenMode, PathStat, RealIo};
 
 fn write(file: &Arc<dyn File>, bytes: &[u8], offset: u64) {
     file.write_at(&[IoSlice::new(bytes)], offset).unwrap();
@@ -18,7 +18,7 @@ fn read_all(file: &Arc<dyn File>) -> Vec<u8> {
     buf
 }
 
-fn on_both(check: impl Fn(&dyn Io, &Path)) {
+fn for_both_disks(check: impl Fn(&dyn Io, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     check(&RealIo::new(), dir.path());
     let sim = SimIo::new(7);
@@ -27,27 +27,27 @@ fn on_both(check: impl Fn(&dyn Io, &Path)) {
 }
 
 #[test]
-fn files_open_as_asked() {
-    on_both(|io, dir| {
+fn open_modes_behave_as_documented() {
+    for_both_disks(|io, dir| {
         let path = dir.join("a");
-        assert_eq!(io.open(&path, Open::Read).unwrap_err().kind(), ErrorKind::NotFound);
-        let error = io.open(&path, Open::Write).unwrap_err();
+        assert_eq!(io.open(&path, OpenMode::Read).unwrap_err().kind(), ErrorKind::NotFound);
+        let error = io.open(&path, OpenMode::Write).unwrap_err();
         assert_eq!((error.kind(), error.path.as_path()), (ErrorKind::NotFound, path.as_path()));
-        write(&io.open(&path, Open::CreateNew).unwrap(), b"abc", 0);
-        assert_eq!(io.open(&path, Open::CreateNew).unwrap_err().kind(), ErrorKind::AlreadyExists);
-        assert_eq!(read_all(&io.open(&path, Open::CreateOrOpen).unwrap()), b"abc", "never truncated");
-        let reader = io.open(&path, Open::Read).unwrap();
+        write(&io.open(&path, OpenMode::CreateNew).unwrap(), b"abc", 0);
+        assert_eq!(io.open(&path, OpenMode::CreateNew).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(read_all(&io.open(&path, OpenMode::CreateOrOpen).unwrap()), b"abc", "never truncated");
+        let reader = io.open(&path, OpenMode::Read).unwrap();
         assert!(reader.write_at(&[IoSlice::new(b"x")], 0).is_err());
         assert!(reader.set_len(0).is_err());
         let lost = dir.join("none").join("a");
-        assert_eq!(io.open(&lost, Open::CreateNew).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(io.open(&lost, OpenMode::CreateNew).unwrap_err().kind(), ErrorKind::NotFound);
     });
 }
 
 #[test]
 fn reads_and_writes_are_positional() {
-    on_both(|io, dir| {
-        let file = io.open(&dir.join("a"), Open::CreateNew).unwrap();
+    for_both_disks(|io, dir| {
+        let file = io.open(&dir.join("a"), OpenMode::CreateNew).unwrap();
         write(&file, b"world", 6);
         write(&file, b"hello", 0);
         assert_eq!(read_all(&file), b"hello\0world", "a gap is zeros");
@@ -70,8 +70,8 @@ fn reads_and_writes_are_positional() {
 
 #[test]
 fn offsets_past_any_file_are_refused() {
-    on_both(|io, dir| {
-        let file = io.open(&dir.join("a"), Open::CreateNew).unwrap();
+    for_both_disks(|io, dir| {
+        let file = io.open(&dir.join("a"), OpenMode::CreateNew).unwrap();
         for offset in [u64::MAX, u64::MAX - 1, 1 << 63] {
             assert!(file.write_at(&[IoSlice::new(b"ab")], offset).is_err());
             assert!(file.write_at(&[IoSlice::new(b"ab"), IoSlice::new(b"cd")], offset).is_err());
@@ -84,8 +84,8 @@ fn offsets_past_any_file_are_refused() {
 /// More buffers than one system call takes, with empty buffers between.
 #[test]
 fn a_vectored_write_writes_every_buffer() {
-    on_both(|io, dir| {
-        let file = io.open(&dir.join("a"), Open::CreateNew).unwrap();
+    for_both_disks(|io, dir| {
+        let file = io.open(&dir.join("a"), OpenMode::CreateNew).unwrap();
         let pieces: Vec<Vec<u8>> =
             (0..3000_u16).map(|i| vec![i.to_le_bytes()[0]; usize::from(i % 7)]).collect();
         let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
@@ -95,10 +95,10 @@ fn a_vectored_write_writes_every_buffer() {
 }
 
 #[test]
-fn names_appear_move_and_go() {
-    on_both(|io, dir| {
+fn create_rename_and_remove_change_names() {
+    for_both_disks(|io, dir| {
         for name in ["b", "a", "c"] {
-            write(&io.open(&dir.join(name), Open::CreateNew).unwrap(), name.as_bytes(), 0);
+            write(&io.open(&dir.join(name), OpenMode::CreateNew).unwrap(), name.as_bytes(), 0);
         }
         io.create_dir_all(&dir.join("d/e")).unwrap();
         io.create_dir_all(&dir.join("d/e")).unwrap();
@@ -106,17 +106,17 @@ fn names_appear_move_and_go() {
         assert_eq!(io.list(&dir.join("d")).unwrap(), ["e"]);
         assert_eq!(io.list(&dir.join("x")).unwrap_err().kind(), ErrorKind::NotFound);
 
-        let replaced = io.open(&dir.join("b"), Open::Read).unwrap();
+        let replaced = io.open(&dir.join("b"), OpenMode::Read).unwrap();
         io.rename(&dir.join("a"), &dir.join("./b")).unwrap();
         assert_eq!(io.list(dir).unwrap(), ["b", "c", "d"]);
-        assert_eq!(read_all(&io.open(&dir.join("b"), Open::Read).unwrap()), b"a");
+        assert_eq!(read_all(&io.open(&dir.join("b"), OpenMode::Read).unwrap()), b"a");
         assert_eq!(read_all(&replaced), b"b", "an open file outlives its name");
         assert_eq!(io.rename(&dir.join("a"), &dir.join("b")).unwrap_err().kind(), ErrorKind::NotFound);
         let across = io.rename(&dir.join("b"), &dir.join("d/b")).unwrap_err();
         assert_eq!(across.kind(), ErrorKind::InvalidInput);
         io.rename(&dir.join("b"), &dir.join("b")).unwrap();
 
-        let gone = io.open(&dir.join("c"), Open::Write).unwrap();
+        let gone = io.open(&dir.join("c"), OpenMode::Write).unwrap();
         io.remove(&dir.join("c")).unwrap();
         assert_eq!(io.remove(&dir.join("c")).unwrap_err().kind(), ErrorKind::NotFound);
         write(&gone, b"still", 0);
@@ -128,10 +128,10 @@ fn names_appear_move_and_go() {
 }
 
 #[test]
-fn facts_of_a_path() {
-    on_both(|io, dir| {
-        write(&io.open(&dir.join("a"), Open::CreateNew).unwrap(), b"abc", 0);
-        assert_eq!(io.stat(&dir.join("a")).unwrap(), Some(Stat { len: 3, is_dir: false }));
+fn stat_reports_length_and_kind() {
+    for_both_disks(|io, dir| {
+        write(&io.open(&dir.join("a"), OpenMode::CreateNew).unwrap(), b"abc", 0);
+        assert_eq!(io.stat(&dir.join("a")).unwrap(), Some(PathStat { len: 3, is_dir: false }));
         assert!(io.stat(dir).unwrap().unwrap().is_dir);
         assert_eq!(io.stat(&dir.join("b")).unwrap(), None);
         let here = Path::new("");
@@ -143,14 +143,14 @@ fn facts_of_a_path() {
 }
 
 #[test]
-fn a_map_is_the_whole_file_and_outlives_it() {
-    on_both(|io, dir| {
+fn map_holds_the_whole_file_and_outlives_it() {
+    for_both_disks(|io, dir| {
         let path = dir.join("a");
-        let file = io.open(&path, Open::CreateNew).unwrap();
+        let file = io.open(&path, OpenMode::CreateNew).unwrap();
         assert!(file.map().unwrap().is_empty());
         let bytes: Vec<u8> = (0..10_000_u32).map(|i| (i % 255) as u8).collect();
         write(&file, &bytes, 0);
-        let map = io.open(&path, Open::Read).unwrap().map().unwrap();
+        let map = io.open(&path, OpenMode::Read).unwrap().map().unwrap();
         drop(file);
         io.remove(&path).unwrap();
         assert_eq!(&*map, bytes);
@@ -159,27 +159,27 @@ fn a_map_is_the_whole_file_and_outlives_it() {
 }
 
 #[test]
-fn locks_exclude_and_are_let_go() {
-    on_both(|io, dir| {
+fn locks_exclude_until_dropped() {
+    for_both_disks(|io, dir| {
         let path = dir.join("LOCK");
-        let [a, b, c] = [0, 1, 2].map(|_| io.open(&path, Open::CreateOrOpen).unwrap());
-        assert!(a.try_lock(Lock::Shared).unwrap());
-        assert!(b.try_lock(Lock::Shared).unwrap());
-        assert!(!c.try_lock(Lock::Exclusive).unwrap());
+        let [a, b, c] = [0, 1, 2].map(|_| io.open(&path, OpenMode::CreateOrOpen).unwrap());
+        assert!(a.try_lock(LockKind::Shared).unwrap());
+        assert!(b.try_lock(LockKind::Shared).unwrap());
+        assert!(!c.try_lock(LockKind::Exclusive).unwrap());
         drop(b);
-        assert!(!c.try_lock(Lock::Exclusive).unwrap());
+        assert!(!c.try_lock(LockKind::Exclusive).unwrap());
         drop(a);
-        assert!(c.try_lock(Lock::Exclusive).unwrap());
-        let d = io.open(&path, Open::Read).unwrap();
-        assert!(!d.try_lock(Lock::Shared).unwrap());
+        assert!(c.try_lock(LockKind::Exclusive).unwrap());
+        let d = io.open(&path, OpenMode::Read).unwrap();
+        assert!(!d.try_lock(LockKind::Shared).unwrap());
         drop(c);
-        assert!(d.try_lock(Lock::Shared).unwrap());
+        assert!(d.try_lock(LockKind::Shared).unwrap());
     });
 }
 
 #[test]
 fn clocks_random_bytes_and_threads() {
-    on_both(|io, dir| {
+    for_both_disks(|io, dir| {
         assert!(io.now_ns() > 1_500_000_000_000_000_000);
         let (first, second) = (io.monotonic_ns(), io.monotonic_ns());
         assert!(first <= second);
@@ -187,7 +187,7 @@ fn clocks_random_bytes_and_threads() {
         io.random(&mut a).unwrap();
         io.random(&mut b).unwrap();
         assert_ne!(a, b);
-        let file = io.open(&dir.join("a"), Open::CreateNew).unwrap();
+        let file = io.open(&dir.join("a"), OpenMode::CreateNew).unwrap();
         let theirs = Arc::clone(&file);
         let body = move || {
             assert_eq!(std::thread::current().name(), Some("annals-test"));
@@ -200,13 +200,13 @@ fn clocks_random_bytes_and_threads() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "looks at what the system itself made")]
-fn what_is_made_is_private() {
+fn created_files_and_directories_are_private() {
     let dir = tempfile::tempdir().unwrap();
     let io = RealIo::new();
     let inner = dir.path().join("x/y");
     io.create_dir_all(&inner).unwrap();
-    io.open(&inner.join("new"), Open::CreateNew).unwrap();
-    io.open(&inner.join("or"), Open::CreateOrOpen).unwrap();
+    io.open(&inner.join("new"), OpenMode::CreateNew).unwrap();
+    io.open(&inner.join("or"), OpenMode::CreateOrOpen).unwrap();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode(&dir.path().join("x")), mode(&inner)], [0o700; 2]);
     assert_eq!([mode(&inner.join("new")), mode(&inner.join("or"))], [0o600; 2]);

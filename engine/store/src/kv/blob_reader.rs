@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::blob::{Extent, GroupId};
 use crate::error::Error;
 use crate::ids::{BlobId, NamespaceId};
-use crate::kv::bodies::{self, Hashing};
+use crate::kv::bodies::{self, HashCheck};
 use crate::kv::core::Core;
-use crate::kv::groups::{Wanted, group_of};
+use crate::kv::groups::{DecodeScope, group_for_extent};
 
 /// Small extents are gathered into pieces of at least this many bytes.
 const PIECE_BYTES: usize = 128 << 10;
@@ -30,8 +30,8 @@ pub struct BlobReader {
     /// The current piece, if it was gathered from several extents. `None`: the piece is a range of `group`.
     gathered: Option<Vec<u8>>,
     /// The range of the current piece that is not yet returned.
-    at: usize,
-    end: usize,
+    piece_start: usize,
+    piece_end: usize,
     /// `None`: the hash is not compared.
     hasher: Option<Box<blake3::Hasher>>,
     len: u64,
@@ -44,10 +44,10 @@ impl BlobReader {
         namespace: NamespaceId,
         extents: Arc<Vec<Extent>>,
         named: (u64, BlobId),
-        hashing: Hashing,
+        hashing: HashCheck,
     ) -> Self {
         let (len, id) = named;
-        let hasher = (hashing == Hashing::Compared).then(Box::default);
+        let hasher = (hashing == HashCheck::Compared).then(Box::default);
         Self {
             core,
             namespace,
@@ -55,8 +55,8 @@ impl BlobReader {
             next: 0,
             group: None,
             gathered: None,
-            at: 0,
-            end: 0,
+            piece_start: 0,
+            piece_end: 0,
             hasher,
             len,
             id,
@@ -64,10 +64,10 @@ impl BlobReader {
     }
 
     /// A reader of a body that is already in memory.
-    pub fn of_bytes(core: Arc<Core>, namespace: NamespaceId, bytes: Vec<u8>) -> Self {
+    pub fn from_bytes(core: Arc<Core>, namespace: NamespaceId, bytes: Vec<u8>) -> Self {
         let (len, id) = (bytes.len() as u64, BlobId::of(&bytes));
-        let all = Self::new(core, namespace, Arc::default(), (len, id), Hashing::LeftOut);
-        Self { end: bytes.len(), gathered: Some(bytes), ..all }
+        let all = Self::new(core, namespace, Arc::default(), (len, id), HashCheck::Skipped);
+        Self { piece_end: bytes.len(), gathered: Some(bytes), ..all }
     }
 
     /// Length in bytes.
@@ -97,7 +97,10 @@ impl BlobReader {
             Some(known) => known,
             None => {
                 let rest = self.extents.get(self.next..).unwrap_or_default();
-                (extent.group, group_of(&self.core, self.namespace, extent, rest, Wanted::Reach)?)
+                (
+                    extent.group,
+                    group_for_extent(&self.core, self.namespace, extent, rest, DecodeScope::UpToBody)?,
+                )
             }
         };
         self.group = Some(at_hand);
@@ -105,14 +108,14 @@ impl BlobReader {
         Ok(Some(range))
     }
 
-    fn of_group(&self, range: Range<usize>) -> Result<&[u8], Error> {
+    fn group_bytes(&self, range: Range<usize>) -> Result<&[u8], Error> {
         let raw = self.group.as_ref().and_then(|(_, raw)| raw.get(range));
-        raw.ok_or_else(|| bodies::mismatch(self.id))
+        raw.ok_or_else(|| bodies::hash_mismatch(self.id))
     }
 
     /// Loads the next piece, if there is one. Small extents are gathered first, because hashing them one by
     /// one is several times slower. A body of one extent is never copied.
-    fn fetch(&mut self) -> Result<(), Error> {
+    fn load_piece(&mut self) -> Result<(), Error> {
         let mut gathered = self.gathered.take().unwrap_or_default();
         gathered.clear();
         let alone = self.extents.len() == 1;
@@ -120,7 +123,7 @@ impl BlobReader {
         let mut whole = None;
         while gathered.len() < PIECE_BYTES {
             let Some(range) = self.next_extent()? else { break };
-            let bytes = self.of_group(range.clone())?;
+            let bytes = self.group_bytes(range.clone())?;
             if alone {
                 if let Some(hasher) = &mut hasher {
                     hasher.update(bytes);
@@ -133,31 +136,31 @@ impl BlobReader {
         if let Some(hasher) = &mut hasher {
             hasher.update(&gathered);
             if self.next == self.extents.len() && hasher.finalize().as_bytes() != &self.id.0 {
-                return Err(bodies::mismatch(self.id));
+                return Err(bodies::hash_mismatch(self.id));
             }
         }
         self.hasher = hasher;
         let piece = whole.unwrap_or(0..gathered.len());
-        (self.at, self.end) = (piece.start, piece.end);
+        (self.piece_start, self.piece_end) = (piece.start, piece.end);
         self.gathered = (!alone).then_some(gathered);
         Ok(())
     }
 
     fn piece(&self) -> &[u8] {
         let from = self.gathered.as_ref().or_else(|| self.group.as_ref().map(|(_, raw)| &**raw));
-        from.and_then(|from| from.get(self.at..self.end)).unwrap_or_default()
+        from.and_then(|from| from.get(self.piece_start..self.piece_end)).unwrap_or_default()
     }
 }
 
 impl Read for BlobReader {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        if self.at == self.end && self.next < self.extents.len() {
-            self.fetch().map_err(|e| IoError::new(IoErrorKind::InvalidData, e))?;
+        if self.piece_start == self.piece_end && self.next < self.extents.len() {
+            self.load_piece().map_err(|e| IoError::new(IoErrorKind::InvalidData, e))?;
         }
         let piece = self.piece();
         let count = piece.len().min(out.len());
         out[..count].copy_from_slice(&piece[..count]);
-        self.at += count;
+        self.piece_start += count;
         Ok(count)
     }
 }

@@ -9,37 +9,37 @@ use crate::blob::{
 };
 use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, NamespaceId, Place, Seqno, StoreId};
-pub use crate::kv::groups::group;
-use crate::kv::groups::{Wanted, group_of};
+use crate::ids::{BlobId, NamespaceId, RecordPlace, Seqno, StoreId};
+pub use crate::kv::groups::whole_group;
+use crate::kv::groups::{DecodeScope, group_for_extent};
 use crate::kv::keys;
 use crate::kv::store_reader::StoreReader;
-use crate::kv::table::Entry;
+use crate::kv::table::IndexEntry;
 use crate::log::layout::RawRecord;
-use crate::log::record::{GroupPart, Kind, RecipeRef};
+use crate::log::record::{GroupPart, RecipeRef, RecordKind};
 use crate::log::segments::Segments;
 
 /// Whether a body's bytes are hashed and compared with its id before they are handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hashing {
+pub enum HashCheck {
     /// They are hashed and compared.
     Compared,
     /// They are not: the caller accepts the records' checksums as enough.
-    LeftOut,
+    Skipped,
 }
 
 /// Reads a body from its extents, and checks it against its length and id.
 ///
 /// # Errors
 /// `Damaged` if the bytes are not the ones that were stored.
-pub fn body(
+pub fn read_body(
     core: &StoreReader,
     namespace: NamespaceId,
     extents: &[Extent],
     len: u64,
     id: BlobId,
 ) -> Result<Vec<u8>> {
-    body_with(core, namespace, extents, (len, id), Wanted::Reach, Hashing::Compared)
+    read_body_with(core, namespace, extents, (len, id), DecodeScope::UpToBody, HashCheck::Compared)
 }
 
 /// Like [`read_body`]. `named` gives length and id, `wanted` says how much of each group to decode, and
@@ -47,19 +47,19 @@ pub fn body(
 ///
 /// # Errors
 /// As [`read_body`].
-pub fn body_with(
+pub fn read_body_with(
     core: &StoreReader,
     namespace: NamespaceId,
     extents: &[Extent],
     named: (u64, BlobId),
-    wanted: Wanted,
-    hashing: Hashing,
+    wanted: DecodeScope,
+    hashing: HashCheck,
 ) -> Result<Vec<u8>> {
     let (len, id) = named;
     check_len(extents, len, id)?;
     let mut failed = None;
     let bytes = assemble(extents, |extent| {
-        group_of(core, namespace, extent, extents, wanted).map_err(|error| failed = Some(error)).ok()
+        group_for_extent(core, namespace, extent, extents, wanted).map_err(|error| failed = Some(error)).ok()
     });
     match (bytes, failed) {
         (_, Some(error)) => Err(error),
@@ -68,8 +68,8 @@ pub fn body_with(
             format!("blob {id} cannot be assembled: {error}"),
             error,
         )),
-        (Ok(bytes), None) if hashing == Hashing::LeftOut || BlobId::of(&bytes) == id => Ok(bytes),
-        (Ok(_), None) => Err(mismatch(id)),
+        (Ok(bytes), None) if hashing == HashCheck::Skipped || BlobId::of(&bytes) == id => Ok(bytes),
+        (Ok(_), None) => Err(hash_mismatch(id)),
     }
 }
 
@@ -83,18 +83,18 @@ pub fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> {
         ));
     }
     if len == 0 && id != BlobId::of(&[]) {
-        return Err(mismatch(id));
+        return Err(hash_mismatch(id));
     }
     Ok(())
 }
 
 /// The error for stored bytes that do not hash to their id.
-pub fn mismatch(id: BlobId) -> Error {
+pub fn hash_mismatch(id: BlobId) -> Error {
     Error::new(ErrorKind::Damaged, format!("the bytes stored for blob {id} do not hash to it"))
 }
 
 /// Decodes a recipe into extents. `base` returns the extents of the body that the recipe is coded against.
-pub fn extents(
+pub fn decode_extents(
     recipe: RecipeRef<'_>,
     base: impl FnOnce(u32) -> Result<Arc<Vec<Extent>>>,
 ) -> Result<Arc<Vec<Extent>>> {
@@ -118,11 +118,11 @@ pub struct AnchorRebuild {
     store: StoreId,
     segments: Arc<Segments>,
     /// Decode only the newest groups.
-    newest: bool,
+    newest_only: bool,
     /// Open groups by the value of `clock` when their last part was noted.
     open: BTreeMap<u64, OpenGroup>,
     /// The value of `clock` when each open group's last part was noted.
-    touched: HashMap<u64, u64>,
+    last_part_clock: HashMap<u64, u64>,
     clock: u64,
     raw_bytes: usize,
 }
@@ -137,7 +137,7 @@ struct OpenGroup {
 
 #[derive(Debug)]
 struct NotedPart {
-    place: Place,
+    place: RecordPlace,
     raw_len: u32,
     seqno: Seqno,
 }
@@ -155,39 +155,39 @@ impl AnchorRebuild {
         Self {
             store,
             segments: segments.clone(),
-            newest,
+            newest_only: newest,
             open: BTreeMap::new(),
-            touched: HashMap::new(),
+            last_part_clock: HashMap::new(),
             clock: 0,
             raw_bytes: 0,
         }
     }
 
     /// Notes a record if it is a group part.
-    pub fn note(
+    pub fn note_record(
         &mut self,
         record: &RawRecord<'_>,
-        place: Place,
+        place: RecordPlace,
         seqno: Seqno,
     ) -> std::result::Result<(), CodecError> {
-        if Kind::parse(record.kind, record.layout)? == Some(Kind::GroupPart) {
-            self.part(&GroupPart::parse(record.body)?, place, seqno);
+        if RecordKind::parse(record.kind, record.layout)? == Some(RecordKind::GroupPart) {
+            self.note_part(&GroupPart::parse(record.body)?, place, seqno);
         }
         Ok(())
     }
 
     /// Closes the groups over the limit, and adds their anchors if the whole log is read.
-    pub fn settle(&mut self, entries: &mut Vec<Entry>) {
-        while self.open.len() > REBUILD_GROUPS_MAX && !self.newest {
+    pub fn close_excess_groups(&mut self, entries: &mut Vec<IndexEntry>) {
+        while self.open.len() > REBUILD_GROUPS_MAX && !self.newest_only {
             self.close_oldest(Some(entries));
         }
-        while self.raw_bytes > REBUILD_NEWEST_BYTES && self.newest {
+        while self.raw_bytes > REBUILD_NEWEST_BYTES && self.newest_only {
             self.close_oldest(None);
         }
     }
 
-    fn part(&mut self, part: &GroupPart<'_>, place: Place, seqno: Seqno) {
-        let held = self.touched.remove(&part.group).and_then(|clock| self.open.remove(&clock));
+    fn note_part(&mut self, part: &GroupPart<'_>, place: RecordPlace, seqno: Seqno) {
+        let held = self.last_part_clock.remove(&part.group).and_then(|clock| self.open.remove(&clock));
         let mut group = match held {
             Some(group) => group,
             None if part.raw_start == 0 => {
@@ -205,21 +205,21 @@ impl AnchorRebuild {
         self.raw_bytes += part.raw_len as usize;
         group.parts.push(NotedPart { place, raw_len: part.raw_len, seqno });
         self.clock += 1;
-        self.touched.insert(group.id, self.clock);
+        self.last_part_clock.insert(group.id, self.clock);
         self.open.insert(self.clock, group);
     }
 
-    fn close_oldest(&mut self, entries: Option<&mut Vec<Entry>>) {
+    fn close_oldest(&mut self, entries: Option<&mut Vec<IndexEntry>>) {
         let Some((_, group)) = self.open.pop_first() else { return };
-        self.touched.remove(&group.id);
+        self.last_part_clock.remove(&group.id);
         self.raw_bytes -= group.raw_len;
         if let Some(entries) = entries {
-            group.anchors(self.store, &self.segments, entries);
+            group.put_anchors(self.store, &self.segments, entries);
         }
     }
 
     /// Adds the anchors of the groups that are still open, oldest first. Calls `each` after each group.
-    pub fn finish(mut self, mut each: impl FnMut(&mut Vec<Entry>)) {
+    pub fn finish(mut self, mut each: impl FnMut(&mut Vec<IndexEntry>)) {
         let mut entries = Vec::new();
         while !self.open.is_empty() {
             self.close_oldest(Some(&mut entries));
@@ -229,7 +229,7 @@ impl AnchorRebuild {
 }
 
 impl OpenGroup {
-    fn anchors(&self, store: StoreId, segments: &Segments, entries: &mut Vec<Entry>) {
+    fn put_anchors(&self, store: StoreId, segments: &Segments, entries: &mut Vec<IndexEntry>) {
         // A group that cannot be read or decoded is reported when a reader needs it.
         let Some(raw) = self.decode(segments) else { return };
         let seed = anchor_seed(store, self.namespace);
@@ -238,14 +238,14 @@ impl OpenGroup {
             let end = start + *raw_len as usize;
             let sparse = *raw_len as usize >= LARGE_PART_BYTES;
             for (key, at) in anchors_of(raw.get(start..end).unwrap_or(&[]), seed) {
-                if sparse && !keys::kept_of_large_bodies(key) {
+                if sparse && !keys::is_kept_for_large_bodies(key) {
                     continue;
                 }
                 let offset = u32::try_from(start + at).unwrap_or(u32::MAX);
                 let found = Anchor { key, group: GroupId(self.id), offset };
                 let entry = keys::anchor_entry(self.namespace, &found, *seqno);
                 // Tables drop the other anchors. Until the next table they would use four times the memory.
-                if keys::kept_in_tables(&entry.key) {
+                if keys::is_kept_in_tables(&entry.key) {
                     entries.push(entry);
                 }
             }
@@ -257,7 +257,7 @@ impl OpenGroup {
         let mut parts: Vec<(Codec, u32, Vec<u8>)> = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
             let segment = segments.get(part.place.segment).ok()?;
-            let noted = segment.record(part.place, |record| {
+            let noted = segment.with_record(part.place, |record| {
                 let found = GroupPart::parse(record.body).ok();
                 Ok(found
                     .and_then(|found| Some((Codec::from_code(found.codec).ok()?, found.encoded.to_vec()))))

@@ -12,41 +12,41 @@ use crate::sync::Mutex;
 
 /// See the module. Values must be cheap to clone.
 #[derive(Debug)]
-pub struct Cache<K, V> {
+pub struct ClockCache<K, V> {
     bytes_max: usize,
-    held: Mutex<Held<K, V>>,
+    state: Mutex<ClockState<K, V>>,
 }
 
 #[derive(Debug)]
-struct Held<K, V> {
+struct ClockState<K, V> {
     places: HashMap<K, usize>,
     /// One for each key in `places`, in no order.
-    slots: Vec<Slot<K, V>>,
+    slots: Vec<ClockSlot<K, V>>,
     hand: usize,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Slot<K, V> {
+struct ClockSlot<K, V> {
     key: K,
     value: V,
     bytes: usize,
     used: bool,
 }
 
-impl<K, V> Default for Held<K, V> {
+impl<K, V> Default for ClockState<K, V> {
     fn default() -> Self {
         Self { places: HashMap::new(), slots: Vec::new(), hand: 0, bytes: 0 }
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> ClockCache<K, V> {
     pub fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, held: Mutex::default() }
+        Self { bytes_max, state: Mutex::default() }
     }
 
     pub fn get(&self, key: &K) -> Option<V> {
-        let mut held = lock(&self.held);
+        let mut held = lock(&self.state);
         let place = *held.places.get(key)?;
         let slot = held.slots.get_mut(place)?;
         slot.used = true;
@@ -55,43 +55,43 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 
     /// Stores a value of about `bytes` bytes, in place of an earlier value of its key.
     pub fn put(&self, key: K, value: V, bytes: usize) {
-        let mut held = lock(&self.held);
+        let mut held = lock(&self.state);
         if let Some(place) = held.places.get(&key).copied() {
             held.remove(place);
         }
         // Make room first, so that the new value is not evicted.
-        while held.bytes.saturating_add(bytes) > self.bytes_max && held.drop_one() {}
+        while held.bytes.saturating_add(bytes) > self.bytes_max && held.evict_one() {}
         let place = held.slots.len();
         held.places.insert(key.clone(), place);
-        held.slots.push(Slot { key, value, bytes, used: false });
+        held.slots.push(ClockSlot { key, value, bytes, used: false });
         held.bytes += bytes;
     }
 
     /// Removes a value.
     pub fn remove(&self, key: &K) {
-        let mut held = lock(&self.held);
+        let mut held = lock(&self.state);
         if let Some(place) = held.places.get(key).copied() {
             held.remove(place);
         }
     }
 
     pub fn clear(&self) {
-        *lock(&self.held) = Held::default();
+        *lock(&self.state) = ClockState::default();
     }
 
     #[cfg(any(test, feature = "testing"))]
     pub fn bytes(&self) -> usize {
-        let held = lock(&self.held);
+        let held = lock(&self.state);
         assert_eq!(held.bytes, held.slots.iter().map(|slot| slot.bytes).sum::<usize>());
         assert_eq!(held.places.len(), held.slots.len());
         held.bytes
     }
 }
 
-impl<K: Hash + Eq, V> Held<K, V> {
+impl<K: Hash + Eq, V> ClockState<K, V> {
     /// Evicts the next value that was not used since the hand last passed it. Returns false if the cache is
     /// empty.
-    fn drop_one(&mut self) -> bool {
+    fn evict_one(&mut self) -> bool {
         loop {
             if self.hand >= self.slots.len() {
                 self.hand = 0;
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_holds_whatever_is_put_and_a_single_value_may_pass_it() {
-        let cache = Cache::new(1000);
+    fn cache_keeps_its_bound_except_for_one_value() {
+        let cache = ClockCache::new(1000);
         let mut state = 1u64;
         for _ in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -152,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_goes() {
-        let cache = Cache::new(100);
+    fn used_values_stay_and_unused_ones_are_evicted() {
+        let cache = ClockCache::new(100);
         for key in 0..1000 {
             cache.put(key, key, 10);
             assert_eq!(cache.get(&0), Some(0), "used at every step");

@@ -10,8 +10,8 @@ use crate::kv::keys;
 use crate::kv::keyspace::{History, Keyspace};
 use crate::kv::store_reader::StoreReader;
 use crate::kv::write::BatchWriter;
-use crate::log::record::{Kind, SpaceHead};
-use crate::log::segments::{lock, write};
+use crate::log::record::{RecordKind, SpaceHead};
+use crate::log::segments::{lock, write_lock};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,7 +44,7 @@ impl Core {
     pub fn namespace(self: &Arc<Self>, name: &str) -> Result<NamespaceId> {
         check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
         let _guard = lock(&self.catalogue.names);
-        for space in self.spaces_known()? {
+        for space in self.list_spaces()? {
             if let SpaceHead::Namespace { id, name: known } = space
                 && known == name
             {
@@ -55,7 +55,7 @@ impl Core {
             return Err(Error::not_found(format!("there is no namespace {name:?}")));
         }
         let id = NamespaceId(self.catalogue.new_space());
-        put_space(self, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
+        write_space(self, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
         Ok(id)
     }
 
@@ -81,8 +81,8 @@ impl Core {
                 let id = self.catalogue.new_space();
                 let head =
                     SpaceHead::Keyspace { id, namespace, name: name.to_owned(), history: history.code() };
-                put_space(self, namespace, &head)?;
-                write(&self.index.policies).insert(id, history.code());
+                write_space(self, namespace, &head)?;
+                write_lock(&self.index.policies).insert(id, history.code());
                 Ok(Keyspace { core: self.clone(), namespace, id, history })
             }
         }
@@ -106,7 +106,7 @@ impl Core {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn find_keyspace(self: &Arc<Self>, wanted_in: NamespaceId, wanted: &str) -> Result<Option<Keyspace>> {
-        for space in self.spaces_known()? {
+        for space in self.list_spaces()? {
             if let SpaceHead::Keyspace { id, namespace, name, history } = space
                 && namespace == wanted_in
                 && name == wanted
@@ -121,31 +121,32 @@ impl Core {
 
 impl StoreReader {
     /// The definitions of all namespaces and keyspaces.
-    pub fn spaces_known(&self) -> Result<Vec<SpaceHead>> {
+    pub fn list_spaces(&self) -> Result<Vec<SpaceHead>> {
         let _pin = self.pin();
         let mut heads = Vec::new();
-        for hit in self.index.prefix(&keys::spaces(), Seqno(u64::MAX))? {
-            let head = self
-                .logical(keys::place(hit.value), Kind::Space, |logical| crate::codec::decode(logical.head))?;
+        for hit in self.index.scan_prefix(&keys::spaces(), Seqno(u64::MAX))? {
+            let head = self.read_logical(keys::place(hit.value), RecordKind::Space, |logical| {
+                crate::codec::decode(logical.head)
+            })?;
             heads.push(head);
         }
         Ok(heads)
     }
 
     pub(super) fn load_policies(&self) -> Result<()> {
-        for head in self.spaces_known()? {
+        for head in self.list_spaces()? {
             if let SpaceHead::Keyspace { id, history, .. } = head {
-                write(&self.index.policies).insert(id, history);
+                write_lock(&self.index.policies).insert(id, history);
             }
         }
         Ok(())
     }
 }
 
-fn put_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
+fn write_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
     let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
     let mut writer = BatchWriter::new(core, namespace)?;
-    writer.record(Kind::Space, &bytes, &[])?;
+    writer.add_record(RecordKind::Space, &bytes, &[])?;
     match writer.submit(core.options.durability)? {
         Some((_, ticket)) => ticket.wait().map(drop),
         None => Err(Error::bug("a definition was not written")),

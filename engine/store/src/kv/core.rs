@@ -8,20 +8,22 @@ use crate::ids::{SegmentId, StoreId};
 use crate::io::{Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
 use crate::kv::catalogue::Catalogue;
-use crate::kv::embeddings::Finder;
+use crate::kv::embeddings::EmbeddingIndex;
 use crate::kv::fence::Fence;
 use crate::kv::groups::GroupCache;
-use crate::kv::index::{Covered, Index, Limits};
+use crate::kv::index::{Index, IndexCoverage, IndexLimits};
 use crate::kv::keys;
-use crate::kv::store_reader::{Followed, StoreReader, collect};
+use crate::kv::store_reader::{LogFollower, StoreReader, visit_records};
 use crate::kv::store_writer::StoreWriter;
 use crate::log::layout::LogState;
 use crate::log::manifest::VectorList;
-use crate::log::open::{End, Found, OpenLog, Sizes, find, remove_unlisted, scan_states, stamp, start};
-use crate::log::paths::Paths;
+use crate::log::open::{
+    FoundLog, LogSizes, OpenLog, ScanEnd, find, manifest_stamp, remove_unlisted, scan_states, start,
+};
+use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
 use crate::log::segments::{Segments, lock};
-use crate::log::writer::Sink as _;
+use crate::log::writer::LogSink as _;
 use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, RwLock};
@@ -85,9 +87,9 @@ pub struct Core {
     /// Prevents compaction from removing content that no record names yet.
     pub fence: Arc<Fence>,
     /// Held by the layers above while they look at something and then write it.
-    pub remembering: Mutex<()>,
+    pub memory_lock: Mutex<()>,
     /// The vector index, once the module `vector` has set it.
-    pub finder: OnceLock<Arc<dyn Finder>>,
+    pub embedding_index: OnceLock<Arc<dyn EmbeddingIndex>>,
     closed: AtomicBool,
 }
 
@@ -108,44 +110,44 @@ impl Core {
         schema: Arc<dyn RecordSchema>,
     ) -> Result<Arc<Self>> {
         let io = options.io.clone();
-        let paths = Paths::new(root);
+        let paths = StorePaths::new(root);
         if options.segment_bytes_max > 2 << 30 {
             return Err(Error::invalid("segment_bytes_max is over 2 GiB"));
         }
-        let limits = Limits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
-        let (mut found, index, whole) = find_index(&io, &paths, &options, limits, for_writing, &schema)?;
+        let limits = IndexLimits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
+        let (mut found, index, whole) = open_index(&io, &paths, &options, limits, for_writing, &schema)?;
         let store = found.state.store;
         if for_writing {
-            index.begin_writing();
+            index.allow_writes();
         }
         let (end, covered) = read_log(&*schema, &index, &found, whole, for_writing)?;
         let index = Arc::new(index);
         let segments = found.segments.clone();
         let vectors = found.state.vectors.clone();
-        let recovered = end.torn || found.state.clean.is_none();
+        let recovered = end.is_torn || found.state.clean.is_none();
         // Records after the damage may be newer than those before it. A reader that went on would return old
         // values as the newest.
         if let Some(damage) = &end.damage {
             return Err(damage.error());
         }
         let state = end.state.clone();
-        let (log, followed) = if for_writing {
-            let sizes = Sizes {
+        let (log, follower) = if for_writing {
+            let sizes = LogSizes {
                 segment_bytes_max: options.segment_bytes_max,
                 queue_bytes_max: options.queue_bytes_max,
                 zero_ahead_bytes: options.zero_ahead_bytes,
                 read_mode: options.read_mode,
             };
             if let Some(covered) = covered {
-                index.list(covered, &mut found.state);
+                index.write_listing(covered, &mut found.state);
             }
             let log = start(&io, &paths, found, end, sizes, index.clone(), schema.clone())?;
-            index.persisted();
+            index.after_persist();
             (Some(log), None)
         } else {
             let generation_lock = found.into_reader_lock();
             let end = (end.segment, end.tail);
-            let followed = Followed { end, state: state.clone(), _lock: generation_lock };
+            let followed = LogFollower { end, state: state.clone(), _lock: generation_lock };
             (None, Some(followed))
         };
         let catalogue = Catalogue::new(state.next_space);
@@ -159,7 +161,7 @@ impl Core {
             index,
             segments: RwLock::new(segments),
             schema,
-            followed: Mutex::new(followed),
+            followed: Mutex::new(follower),
             recovered,
             newest_ns: AtomicU64::new(state.newest_ns),
             vectors,
@@ -173,9 +175,9 @@ impl Core {
     }
 
     /// A store open for reading, over segments and an index that were assembled from what is left of a store.
-    pub fn salvaged(
+    pub fn from_salvage(
         options: Options,
-        paths: Paths,
+        paths: StorePaths,
         store: StoreId,
         index: Index,
         segments: Arc<Segments>,
@@ -204,8 +206,8 @@ impl Core {
             writer,
             catalogue,
             fence: Arc::default(),
-            remembering: Mutex::new(()),
-            finder: OnceLock::new(),
+            memory_lock: Mutex::new(()),
+            embedding_index: OnceLock::new(),
             closed: AtomicBool::new(false),
         }
     }
@@ -268,25 +270,26 @@ impl Drop for Core {
 }
 
 /// How often a reader tries to open tables that a writer replaces meanwhile.
-const LOOKS_MAX: usize = 100;
+const OPEN_ATTEMPTS_MAX: usize = 100;
 
 /// Opens the log and the index that its manifest lists. The flag says whether the index is whole.
-fn find_index(
+fn open_index(
     io: &Arc<dyn Io>,
-    paths: &Paths,
+    paths: &StorePaths,
     options: &Options,
-    limits: Limits,
+    limits: IndexLimits,
     for_writing: bool,
     schema: &Arc<dyn RecordSchema>,
-) -> Result<(Found, Index, bool)> {
+) -> Result<(FoundLog, Index, bool)> {
     let mut looks = 0;
     loop {
-        let before = stamp(&**io, paths);
+        let before = manifest_stamp(&**io, paths);
         let found = find(&**io, paths, for_writing, options.create, options.read_mode)?;
         let (index, whole) = Index::open(io, paths, &found.state, limits, schema);
         looks += 1;
         // A writer beside this reader may have listed other tables and removed these.
-        let again = !whole && !for_writing && looks < LOOKS_MAX && stamp(&**io, paths) != before;
+        let again =
+            !whole && !for_writing && looks < OPEN_ATTEMPTS_MAX && manifest_stamp(&**io, paths) != before;
         if !again {
             return Ok((found, index, whole));
         }
@@ -298,27 +301,27 @@ fn find_index(
 fn read_log(
     schema: &dyn RecordSchema,
     index: &Index,
-    found: &Found,
+    found: &FoundLog,
     whole: bool,
     for_writing: bool,
-) -> Result<(End, Option<Covered>)> {
+) -> Result<(ScanEnd, Option<IndexCoverage>)> {
     let state = &found.state;
     let first = state.segments.first().map_or(SegmentId(1), |segment| segment.id);
     let (mut covered, at, at_from) = match whole {
         true => (None, state.covers, state.covers_state.clone()),
         false => {
             let at = (first, crate::log::layout::SEGMENT_HEADER_BYTES);
-            (Some(Covered { at, state: LogState::empty() }), at, LogState::empty())
+            (Some(IndexCoverage { at, state: LogState::empty() }), at, LogState::empty())
         }
     };
     let mut entries = Vec::new();
     let mut anchors = AnchorRebuild::new(state.store, &found.segments, whole);
     let end = scan_states(schema, found, at, at_from, &mut |batch, segment, log| {
-        collect(batch.whole, batch.offset, segment, |record, place, seqno| {
-            anchors.note(record, place, seqno)?;
-            keys::derive(schema, record, seqno, place, &mut entries)
+        visit_records(batch.whole, batch.offset, segment, |record, place, seqno| {
+            anchors.note_record(record, place, seqno)?;
+            keys::derive_entries(schema, record, seqno, place, &mut entries)
         })?;
-        anchors.settle(&mut entries);
+        anchors.close_excess_groups(&mut entries);
         if for_writing {
             // All entries of this batch are in memory before a table claims to cover it.
             index.insert(entries.drain(..));
@@ -331,7 +334,7 @@ fn read_log(
     })?;
     index.insert(entries);
     anchors.finish(|entries| index.insert(entries.drain(..)));
-    index.show(end.state.last_seqno());
+    index.set_visible(end.state.last_seqno());
     Ok((end, covered))
 }
 

@@ -18,12 +18,12 @@ const SQUARE_MIN: f64 = 1e-36;
 const SQUARE_MAX: f64 = 1e38;
 
 /// Finds stored vectors again; the module `vector` implements it.
-pub trait Finder: Send + Sync + std::fmt::Debug {
+pub trait EmbeddingIndex: Send + Sync + std::fmt::Debug {
     /// Refuses a vector that has other dimensions than its embedder's first vector in the namespace.
     ///
     /// # Errors
     /// `Invalid`, naming both; `Damaged`, `Unavailable`.
-    fn check(
+    fn check_dimensions(
         &self,
         core: &Arc<Core>,
         namespace: NamespaceId,
@@ -31,7 +31,7 @@ pub trait Finder: Send + Sync + std::fmt::Debug {
         dimensions: usize,
     ) -> Result<()>;
     /// Notes that a batch with vectors was queued.
-    fn queued(&self, core: &Arc<Core>);
+    fn note_queued(&self, core: &Arc<Core>);
     /// Removes the vectors of these dropped runs from the files. Also rewrites files in which many vectors
     /// are dead. Durable when this returns.
     ///
@@ -48,12 +48,12 @@ pub trait Finder: Send + Sync + std::fmt::Debug {
 /// `Invalid` for more than 16 embeddings; for an embedder id that is empty, over 256 bytes, has control
 /// characters or occurs twice; for a vector that is empty, over 65,536 dimensions, has NaN or infinity, or no
 /// direction.
-pub fn check_all(embeddings: &[(&str, &[f32])]) -> Result<()> {
+pub fn check_embeddings(embeddings: &[(&str, &[f32])]) -> Result<()> {
     if embeddings.len() > EMBEDDINGS_MAX {
         return Err(Error::invalid(format!("at most {EMBEDDINGS_MAX} embeddings of one value are allowed")));
     }
     for (index, (embedder, vector)) in embeddings.iter().enumerate() {
-        check_id(embedder)?;
+        check_embedder_id(embedder)?;
         if embeddings[..index].iter().any(|(before, _)| before == embedder) {
             return Err(Error::invalid(format!("there are two embeddings of {embedder:?}: give one")));
         }
@@ -63,7 +63,7 @@ pub fn check_all(embeddings: &[(&str, &[f32])]) -> Result<()> {
 }
 
 /// Refuses a text that is not a valid embedder id.
-pub fn check_id(embedder: &str) -> Result<()> {
+pub fn check_embedder_id(embedder: &str) -> Result<()> {
     let fits = (1..=EMBEDDER_BYTES_MAX).contains(&embedder.len()) && !embedder.chars().any(char::is_control);
     match fits {
         true => Ok(()),
@@ -96,19 +96,19 @@ pub fn check_vector(embedder: &str, vector: &[f32]) -> Result<()> {
 }
 
 /// A vector's stored bytes.
-pub fn bytes_of(vector: &[f32]) -> Vec<u8> {
+pub fn vector_bytes(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// A vector from its stored bytes; `None` if they are not a whole number of dimensions.
-pub fn vector_of(bytes: &[u8]) -> Option<Vec<f32>> {
+pub fn vector_from_bytes(bytes: &[u8]) -> Option<Vec<f32>> {
     let (whole, rest) = bytes.as_chunks::<4>();
     rest.is_empty().then(|| whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
 /// Packs a vector. A small one is stored inline in the record, so that reading it needs no decoding.
-pub fn pack(writer: &mut BatchWriter, vector: &[f32], tail: &mut Vec<u8>) -> Result<BodyRef> {
-    let packed = writer.content(&bytes_of(vector).into(), KV_INLINE_BYTES_MAX)?;
+pub fn pack_vector(writer: &mut BatchWriter, vector: &[f32], tail: &mut Vec<u8>) -> Result<BodyRef> {
+    let packed = writer.pack_content(&vector_bytes(vector).into(), KV_INLINE_BYTES_MAX)?;
     packed.put_recipe(None, tail);
     Ok(packed.reference)
 }
@@ -119,7 +119,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn what_could_never_be_found_again_is_refused_with_the_reason() {
+    fn unsearchable_vectors_are_refused_with_a_reason() {
         let long = vec![1.0; DIMENSIONS_MAX + 1];
         let cases: [(&[f32], &str); 9] = [
             (&[], "no dimensions"),
@@ -143,19 +143,19 @@ mod tests {
         let one = &[1.0][..];
         let many: Vec<String> = (0..17).map(|n| n.to_string()).collect();
         let many: Vec<(&str, &[f32])> = many.iter().map(|id| (id.as_str(), one)).collect();
-        check_all(&many[..16]).unwrap();
+        check_embeddings(&many[..16]).unwrap();
         let long = "x".repeat(257);
         for wrong in [&many[..], &[("a", one), ("b", one), ("a", one)], &[("", one)], &[("a\n", one)]] {
-            assert_eq!(check_all(wrong).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(check_embeddings(wrong).unwrap_err().kind(), ErrorKind::Invalid);
         }
-        assert!(check_all(&[(&long, one)]).is_err() && check_all(&[(&long[1..], one)]).is_ok());
+        assert!(check_embeddings(&[(&long, one)]).is_err() && check_embeddings(&[(&long[1..], one)]).is_ok());
     }
 
     #[test]
-    fn a_vector_comes_back_bit_by_bit() {
+    fn vector_bytes_round_trip_exactly() {
         let vector = [1.0, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX];
-        let back = vector_of(&bytes_of(&vector)).unwrap();
+        let back = vector_from_bytes(&vector_bytes(&vector)).unwrap();
         assert_eq!(back.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), vector.map(f32::to_bits));
-        assert!(vector_of(&[1, 2, 3]).is_none());
+        assert!(vector_from_bytes(&[1, 2, 3]).is_none());
     }
 }

@@ -16,21 +16,21 @@ use std::sync::{Arc, PoisonError, Weak};
 use crate::blob::{Extent, GroupId};
 use crate::error::Result;
 use crate::ids::RunUid;
-use crate::log::patience::LOOK_EVERY;
 use crate::log::segments::lock;
+use crate::log::spin_wait::STOP_CHECK_INTERVAL;
 use crate::sync::{Condvar, Mutex};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Fence {
-    state: Mutex<State>,
+    state: Mutex<FenceState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FenceState {
     /// New batches must not name groups below this; 0: the fence is down.
-    below: u64,
+    hidden_below: u64,
     /// How often the fence was raised.
     round: u64,
     /// Number of living passes by the round in which they were issued.
@@ -46,13 +46,13 @@ struct State {
 pub struct Pass {
     fence: Arc<Fence>,
     round: u64,
-    below: u64,
+    hidden_below: u64,
 }
 
 impl Pass {
     /// Whether a batch may name bytes of this group.
-    pub fn leads_to(&self, group: GroupId) -> bool {
-        group.0 >= self.below
+    pub fn may_reference(&self, group: GroupId) -> bool {
+        group.0 >= self.hidden_below
     }
 }
 
@@ -73,13 +73,13 @@ impl Drop for Pass {
 #[derive(Debug)]
 pub struct HeldParent {
     fence: Arc<Fence>,
-    of: (RunUid, u32),
+    parent: (RunUid, u32),
 }
 
 impl Drop for HeldParent {
     fn drop(&mut self) {
         let mut state = lock(&self.fence.state);
-        if let Some(at) = state.parents.iter().position(|parent| *parent == self.of) {
+        if let Some(at) = state.parents.iter().position(|parent| *parent == self.parent) {
             state.parents.swap_remove(at);
         }
     }
@@ -87,11 +87,11 @@ impl Drop for HeldParent {
 
 /// A raised fence. Dropping it lowers the fence.
 #[derive(Debug)]
-pub struct Raised(Arc<Fence>);
+pub struct RaisedFence(Arc<Fence>);
 
-impl Drop for Raised {
+impl Drop for RaisedFence {
     fn drop(&mut self) {
-        lock(&self.0.state).below = 0;
+        lock(&self.0.state).hidden_below = 0;
     }
 }
 
@@ -99,26 +99,26 @@ impl Fence {
     /// Issues a pass for one batch.
     pub fn pass(self: &Arc<Self>) -> Pass {
         let mut state = lock(&self.state);
-        let (round, below) = (state.round, state.below);
+        let (round, below) = (state.round, state.hidden_below);
         *state.passes.entry(round).or_default() += 1;
-        Pass { fence: self.clone(), round, below }
+        Pass { fence: self.clone(), round, hidden_below: below }
     }
 
     /// Raises the fence for the groups below `below`, and waits until no older pass is left. Calls `stop` now
     /// and then, and ends with its error.
-    pub fn raise(self: &Arc<Self>, below: u64, stop: &dyn Fn() -> Result<()>) -> Result<Raised> {
+    pub fn raise(self: &Arc<Self>, below: u64, stop: &dyn Fn() -> Result<()>) -> Result<RaisedFence> {
         let mut state = lock(&self.state);
         state.round += 1;
-        state.below = below;
+        state.hidden_below = below;
         let round = state.round;
-        let raised = Raised(self.clone());
+        let raised = RaisedFence(self.clone());
         while state.passes.keys().next().is_some_and(|given| *given < round) {
             if let Err(stopped) = stop() {
                 // Dropping `raised` lowers the fence under this lock.
                 drop(state);
                 return Err(stopped);
             }
-            let waited = self.changed.wait_timeout(state, LOOK_EVERY);
+            let waited = self.changed.wait_timeout(state, STOP_CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(state);
@@ -150,7 +150,7 @@ impl Fence {
     /// Holds the frames of `parent` up to `shared`, which a new fork will share.
     pub fn hold_parent(self: &Arc<Self>, parent: RunUid, shared: u32) -> HeldParent {
         lock(&self.state).parents.push((parent, shared));
-        HeldParent { fence: self.clone(), of: (parent, shared) }
+        HeldParent { fence: self.clone(), parent: (parent, shared) }
     }
 
     /// All extents that are held.
@@ -180,26 +180,26 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn a_pass_keeps_to_what_it_was_given_and_a_fence_waits_for_older_ones() {
+    fn fence_waits_for_older_passes() {
         let fence = Arc::new(Fence::default());
         let before = fence.pass();
-        assert!(before.leads_to(GroupId(1)));
+        assert!(before.may_reference(GroupId(1)));
         let stop = || Err(Error::bug("stopped"));
         assert!(fence.raise(5, &stop).is_err(), "the older pass may still lead to any group");
         drop(before);
         let raised = fence.raise(5, &|| Ok(())).unwrap();
         let during = fence.pass();
-        assert!(!during.leads_to(GroupId(4)) && during.leads_to(GroupId(5)));
+        assert!(!during.may_reference(GroupId(4)) && during.may_reference(GroupId(5)));
         drop(raised);
-        assert!(!during.leads_to(GroupId(4)), "a pass keeps its limit");
-        assert!(fence.pass().leads_to(GroupId(1)));
+        assert!(!during.may_reference(GroupId(4)), "a pass keeps its limit");
+        assert!(fence.pass().may_reference(GroupId(1)));
         assert!(fence.raise(9, &stop).is_err(), "a pass from an earlier round is waited for, too");
         drop(during);
         assert!(fence.raise(9, &stop).is_ok());
     }
 
     #[test]
-    fn what_is_held_is_known_for_as_long_as_somebody_has_it() {
+    fn held_extents_last_as_long_as_their_holder() {
         let fence = Arc::new(Fence::default());
         let extent = |group| Extent { group: GroupId(group), offset: 0, len: 5 };
         let body = Arc::new(vec![extent(1), extent(2)]);

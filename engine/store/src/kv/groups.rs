@@ -9,10 +9,10 @@ use std::sync::Arc;
 use crate::blob::{Extent, GROUP_BYTES_MAX, GroupDecoder, GroupId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::NamespaceId;
-use crate::kv::cache::Cache;
+use crate::kv::cache::ClockCache;
 use crate::kv::keys;
 use crate::kv::store_reader::StoreReader;
-use crate::log::parts::{Raw, read};
+use crate::log::parts::{GroupBytes, read};
 use crate::log::segments::lock;
 use crate::sync::Mutex;
 
@@ -24,14 +24,14 @@ const DECODING_LOCKS: usize = 16;
 /// Decoded groups, bounded by their bytes, and decoders to decode more.
 #[derive(Debug)]
 pub struct GroupCache {
-    decoded: Cache<(NamespaceId, GroupId), Decoded>,
+    decoded: ClockCache<(NamespaceId, GroupId), DecodedGroup>,
     decoders: Mutex<Vec<GroupDecoder>>,
     /// Held while a group is decoded, so that no other thread decodes the same group.
     decoding: [Mutex<()>; DECODING_LOCKS],
 }
 
 #[derive(Debug, Clone)]
-struct Decoded {
+struct DecodedGroup {
     raw: Arc<Vec<u8>>,
     /// It was the whole group when it was decoded.
     whole: bool,
@@ -39,30 +39,30 @@ struct Decoded {
 
 /// How much of a group to decode if it is not cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DecodeScope {
     /// All of it: the next reads will need the rest.
     Whole,
     /// Only as much as the current body needs.
-    Reach,
+    UpToBody,
 }
 
 impl GroupCache {
     pub fn new(bytes_max: usize) -> Self {
-        Self { decoded: Cache::new(bytes_max), decoders: Mutex::default(), decoding: Default::default() }
+        Self { decoded: ClockCache::new(bytes_max), decoders: Mutex::default(), decoding: Default::default() }
     }
 
-    fn get(&self, namespace: NamespaceId, id: GroupId) -> Option<Decoded> {
+    fn get(&self, namespace: NamespaceId, id: GroupId) -> Option<DecodedGroup> {
         self.decoded.get(&(namespace, id))
     }
 
-    fn put(&self, namespace: NamespaceId, id: GroupId, found: Decoded) {
+    fn put(&self, namespace: NamespaceId, id: GroupId, found: DecodedGroup) {
         let bytes = found.raw.capacity();
         self.decoded.put((namespace, id), found, bytes);
     }
 
     /// Caches a group that its writer has filled: all of its raw bytes.
     pub fn put_filled(&self, namespace: NamespaceId, id: GroupId, raw: Arc<Vec<u8>>) {
-        self.put(namespace, id, Decoded { raw, whole: true });
+        self.put(namespace, id, DecodedGroup { raw, whole: true });
     }
 
     /// Empties the cache, so that the next read is cold.
@@ -80,13 +80,13 @@ impl GroupCache {
 ///
 /// # Errors
 /// `Damaged` if the group is missing, too short, of another namespace, or does not decode.
-pub fn group(
+pub fn whole_group(
     core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
     len_min: usize,
 ) -> Result<Arc<Vec<u8>>> {
-    find(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
+    get_or_decode(core, namespace, id, len_min, true, |_| GROUP_BYTES_MAX)
 }
 
 /// The raw bytes of the group of `extent`, at least up to the extent's end. `extents` are all extents of the
@@ -94,16 +94,16 @@ pub fn group(
 ///
 /// # Errors
 /// As [`whole_group`].
-pub fn group_of(
+pub fn group_for_extent(
     core: &StoreReader,
     namespace: NamespaceId,
     extent: &Extent,
     extents: &[Extent],
-    wanted: Wanted,
+    wanted: DecodeScope,
 ) -> Result<Arc<Vec<u8>>> {
     let end = extent.end() as usize;
-    find(core, namespace, extent.group, end, false, |shorter| match wanted {
-        Wanted::Reach if !shorter => reach(extents, extent.group).max(end),
+    get_or_decode(core, namespace, extent.group, end, false, |shorter| match wanted {
+        DecodeScope::UpToBody if !shorter => needed_len(extents, extent.group).max(end),
         // More is needed than is cached: the next read may need still more.
         _ => GROUP_BYTES_MAX,
     })
@@ -111,7 +111,7 @@ pub fn group_of(
 
 /// At least `len_min` bytes of a group, from the cache or decoded as far as `upto` returns. `upto` is told
 /// whether the cache has a shorter front.
-fn find(
+fn get_or_decode(
     core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
@@ -119,7 +119,7 @@ fn find(
     whole: bool,
     upto: impl FnOnce(bool) -> usize,
 ) -> Result<Arc<Vec<u8>>> {
-    let enough = |known: &Decoded| known.raw.len() >= len_min && (known.whole || !whole);
+    let enough = |known: &DecodedGroup| known.raw.len() >= len_min && (known.whole || !whole);
     if let Some(known) = core.groups.get(namespace, id).filter(enough) {
         return Ok(known.raw);
     }
@@ -127,17 +127,17 @@ fn find(
     match core.groups.get(namespace, id) {
         // Another thread has decoded it meanwhile.
         Some(known) if enough(&known) => Ok(known.raw),
-        known => load(core, namespace, id, upto(known.is_some()), len_min),
+        known => decode_from_log(core, namespace, id, upto(known.is_some()), len_min),
     }
 }
 
 /// How many bytes of a group these extents need.
-fn reach(extents: &[Extent], group: GroupId) -> usize {
+fn needed_len(extents: &[Extent], group: GroupId) -> usize {
     extents.iter().filter(|e| e.group == group).map(|e| e.end() as usize).max().unwrap_or(0)
 }
 
 /// Decodes the first `reach` bytes of a group. Refuses a group with fewer than `len_min`.
-fn load(
+fn decode_from_log(
     core: &StoreReader,
     namespace: NamespaceId,
     id: GroupId,
@@ -159,12 +159,12 @@ fn load(
             decoders.push(decoder);
         }
     }
-    let Raw { bytes, whole } = found?;
+    let GroupBytes { bytes, is_whole: whole } = found?;
     if bytes.len() < len_min {
         return Err(missing());
     }
     let raw = Arc::new(bytes);
-    core.groups.put(namespace, id, Decoded { raw: raw.clone(), whole });
+    core.groups.put(namespace, id, DecodedGroup { raw: raw.clone(), whole });
     Ok(raw)
 }
 

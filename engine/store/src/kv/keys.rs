@@ -5,10 +5,10 @@
 
 use crate::blob::{Anchor, AnchorKey};
 use crate::codec::{self, CodecError};
-use crate::ids::{NamespaceId, Place, SegmentId, Seqno};
-use crate::kv::table::{Entry, Value};
+use crate::ids::{NamespaceId, RecordPlace, SegmentId, Seqno};
+use crate::kv::table::{IndexEntry, IndexValue};
 use crate::log::layout::RawRecord;
-use crate::log::record::{EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of};
+use crate::log::record::{EmbeddingHead, KvHead, LogicalBody, RecordKind, SpaceHead, group_and_namespace};
 use crate::schema::{RecordSchema, SCHEMA_SPACES};
 
 const SPACES: u32 = 1;
@@ -21,7 +21,7 @@ const VECTORS: u32 = 9;
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 
 /// The value is the place of a record.
-pub const AT: u8 = 1;
+pub const AT_PLACE: u8 = 1;
 /// The key ended with the record at this place.
 pub const ENDED: u8 = 2;
 /// The value is an anchor's place in a group: `a` the group, `b` the offset.
@@ -80,34 +80,34 @@ pub fn space_of(key: &[u8]) -> u32 {
 }
 
 /// Whether this anchor of a large body is kept.
-pub fn kept_of_large_bodies(anchor: AnchorKey) -> bool {
+pub fn is_kept_for_large_bodies(anchor: AnchorKey) -> bool {
     anchor.0 & 15 == 0
 }
 
 /// The entry of an anchor.
-pub fn anchor_entry(namespace: NamespaceId, found: &Anchor, seqno: Seqno) -> Entry {
-    Entry { key: anchor(namespace, found.key).to_vec(), seqno: seqno.0, value: anchor_value(found) }
+pub fn anchor_entry(namespace: NamespaceId, found: &Anchor, seqno: Seqno) -> IndexEntry {
+    IndexEntry { key: anchor(namespace, found.key).to_vec(), seqno: seqno.0, value: anchor_value(found) }
 }
 
 /// The value that leads to an anchor.
-pub fn anchor_value(found: &Anchor) -> Value {
-    Value { kind: ANCHOR, a: found.group.0, b: found.offset, c: 0 }
+pub fn anchor_value(found: &Anchor) -> IndexValue {
+    IndexValue { kind: ANCHOR, a: found.group.0, b: found.offset, c: 0 }
 }
 
 /// Whether an entry is worth its bytes in a table. One anchor in four is: a long repeat still meets one of
 /// them, and all anchors would cost more than frames do.
-pub fn kept_in_tables(key: &[u8]) -> bool {
+pub fn is_kept_in_tables(key: &[u8]) -> bool {
     space_of(key) != ANCHORS || key.last().is_some_and(|byte| byte & 3 == 0)
 }
 
 /// Whether only the newest version of a key counts in this keyspace.
-pub fn newest_only(space: u32) -> bool {
+pub fn keeps_newest_only(space: u32) -> bool {
     matches!(space, GROUPS | ANCHORS | SPACES | VECTORS) || SCHEMA_SPACES.contains(&space)
 }
 
 /// What an index entry belongs to, for callers that read all entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum KeyKind {
     Space,
     /// Of the layer above.
     Schema,
@@ -120,47 +120,51 @@ pub enum Of {
 }
 
 /// What a key belongs to; `None` for a key that no record leads to.
-pub fn of(key: &[u8]) -> Option<Of> {
+pub fn kind_of(key: &[u8]) -> Option<KeyKind> {
     Some(match space_of(key) {
-        SPACES => Of::Space,
-        space if SCHEMA_SPACES.contains(&space) => Of::Schema,
-        GROUPS => Of::Group,
-        ANCHORS => Of::Anchor,
-        VECTORS => Of::Vectors,
-        space if space >= crate::log::record::FIRST_FREE_SPACE => Of::User(space),
+        SPACES => KeyKind::Space,
+        space if SCHEMA_SPACES.contains(&space) => KeyKind::Schema,
+        GROUPS => KeyKind::Group,
+        ANCHORS => KeyKind::Anchor,
+        VECTORS => KeyKind::Vectors,
+        space if space >= crate::log::record::FIRST_FREE_SPACE => KeyKind::User(space),
         _ => return None,
     })
 }
 
 /// The index value for a record at a place.
-pub fn at(kind: u8, place: Place) -> Value {
-    Value { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
+pub fn record_value(kind: u8, place: RecordPlace) -> IndexValue {
+    IndexValue { kind, a: u64::from(place.segment.0), b: place.offset, c: place.len }
 }
 
 /// Whether a value does not end its key.
-pub fn is_living(value: Value) -> bool {
+pub fn is_living(value: IndexValue) -> bool {
     value.kind != ENDED
 }
 
 /// The place in a value of kind [`AT_PLACE`] or [`ENDED`].
-pub fn place(value: Value) -> Place {
-    Place { segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)), offset: value.b, len: value.c }
+pub fn place(value: IndexValue) -> RecordPlace {
+    RecordPlace {
+        segment: SegmentId(u32::try_from(value.a).unwrap_or(u32::MAX)),
+        offset: value.b,
+        len: value.c,
+    }
 }
 
 /// Derives the index entries of a record. Writing and recovery both use [`index_keys`], so that tables can be
 /// rebuilt from the log alone.
-pub fn derive(
+pub fn derive_entries(
     schema: &dyn RecordSchema,
     record: &RawRecord<'_>,
     seqno: Seqno,
-    place: Place,
-    entries: &mut Vec<Entry>,
+    place: RecordPlace,
+    entries: &mut Vec<IndexEntry>,
 ) -> Result<(), CodecError> {
-    let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-    let of = if kind.is_logical() { Logical::parse(record.body)?.head } else { record.body };
-    lead(schema, kind, of, &mut |key, kind| {
+    let Some(kind) = RecordKind::parse(record.kind, record.layout)? else { return Ok(()) };
+    let of = if kind.is_logical() { LogicalBody::parse(record.body)?.head } else { record.body };
+    index_keys(schema, kind, of, &mut |key, kind| {
         let key = if is_numbered(key) { vectors(seqno) } else { key.to_vec() };
-        entries.push(Entry { key, seqno: seqno.0, value: at(kind, place) });
+        entries.push(IndexEntry { key, seqno: seqno.0, value: record_value(kind, place) });
     })
 }
 
@@ -188,31 +192,31 @@ pub fn is_numbered(key: &[u8]) -> bool {
 
 /// Calls `add` with the keys that lead to a record. `of` is its head, or its body if it is not a logical
 /// record.
-pub fn lead(
+pub fn index_keys(
     schema: &dyn RecordSchema,
-    kind: Kind,
+    kind: RecordKind,
     of: &[u8],
     add: &mut dyn FnMut(&[u8], u8),
 ) -> Result<(), CodecError> {
     match kind {
-        Kind::GroupPart | Kind::GroupRest => add(&group(group_of(of)?.0), AT),
+        RecordKind::GroupPart | RecordKind::GroupRest => add(&group(group_and_namespace(of)?.0), AT_PLACE),
         // No key leads to what was erased.
-        Kind::Erased | Kind::ErasedBatches => {}
-        Kind::Put | Kind::Delete => {
+        RecordKind::Erased | RecordKind::ErasedBatches => {}
+        RecordKind::Put | RecordKind::Delete => {
             let (space, key, _) = KvHead::peek(kind, of)?;
-            add(&user(space, key), if kind == Kind::Put { AT } else { ENDED });
+            add(&user(space, key), if kind == RecordKind::Put { AT_PLACE } else { ENDED });
         }
-        Kind::Space => add(
+        RecordKind::Space => add(
             &space(match codec::decode(of)? {
                 SpaceHead::Namespace { id, .. } => id.0,
                 SpaceHead::Keyspace { id, .. } => id,
             }),
-            AT,
+            AT_PLACE,
         ),
-        Kind::Schema(kind) => schema.post(kind, of, add)?,
-        Kind::Embedding => {
+        RecordKind::Schema(kind) => schema.post(kind, of, add)?,
+        RecordKind::Embedding => {
             EmbeddingHead::parse(of)?;
-            add(&unnumbered_vectors(), AT);
+            add(&unnumbered_vectors(), AT_PLACE);
         }
     }
     Ok(())
@@ -223,18 +227,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_engines_own_keyspaces_only_the_newest_version_counts() {
-        let own: Vec<u32> = (0..100).filter(|space| newest_only(*space)).collect();
+    fn engine_keyspaces_keep_the_newest_version_only() {
+        let own: Vec<u32> = (0..100).filter(|space| keeps_newest_only(*space)).collect();
         assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
     #[test]
-    fn what_is_kept_of_anchors_is_told_by_their_last_bits() {
+    fn kept_anchors_are_chosen_by_their_last_bits() {
         let kept = |mask: fn(u64) -> bool| (0..64).filter(|n| mask(*n)).collect::<Vec<_>>();
-        assert_eq!(kept(|n| kept_of_large_bodies(AnchorKey(n))), [0, 16, 32, 48]);
-        let tables = kept(|n| kept_in_tables(&anchor(NamespaceId(3), AnchorKey(n))));
+        assert_eq!(kept(|n| is_kept_for_large_bodies(AnchorKey(n))), [0, 16, 32, 48]);
+        let tables = kept(|n| is_kept_in_tables(&anchor(NamespaceId(3), AnchorKey(n))));
         assert_eq!(tables, (0..16).map(|n| 4 * n).collect::<Vec<_>>());
-        assert!((0..=255).all(|byte| kept_in_tables(&user(50, &[byte]))));
-        assert!(kept_in_tables(&group(3)) && kept_in_tables(&[]));
+        assert!((0..=255).all(|byte| is_kept_in_tables(&user(50, &[byte]))));
+        assert!(is_kept_in_tables(&group(3)) && is_kept_in_tables(&[]));
     }
 }

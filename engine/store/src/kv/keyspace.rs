@@ -8,17 +8,17 @@ use crate::blob::Extent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::blob_reader::BlobReader;
-use crate::kv::bodies::{self, Hashing};
+use crate::kv::bodies::{self, HashCheck};
+use crate::kv::content::Content;
 use crate::kv::core::Core;
 use crate::kv::embeddings;
-use crate::kv::index::{Hit, as_slice, prefix_end};
+use crate::kv::index::{IndexHit, bound_as_slice, prefix_end};
 use crate::kv::keys::{self, KEY_BYTES_MAX};
-use crate::kv::stored::Content;
-use crate::kv::table::Value;
+use crate::kv::table::IndexValue;
 use crate::kv::view::View;
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, Kind, KvHead, RecipeRef};
+use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, KvHead, RecipeRef, RecordKind};
 use crate::log::ticket::Ticket;
 
 /// How much of a key's history a keyspace keeps. Older versions read as `Gone`, and compaction may drop them.
@@ -134,7 +134,7 @@ impl Keyspace {
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.core.is_writer() {
             let at = self.core.index.visible();
-            let version = self.version_in(at, key)?;
+            let version = self.version_at(at, key)?;
             // If something newer came meanwhile, a table may have left out the wanted version. Then an older
             // one or none was found.
             if self.core.index.visible() == at {
@@ -144,7 +144,7 @@ impl Keyspace {
         // A view keeps the versions that it may read. In a store open for reading, a refresh installs new
         // tables before it shows them.
         let view = View::new(&self.core);
-        Ok(self.version_in(view.seqno(), key)?.and_then(|version| version.value))
+        Ok(self.version_at(view.seqno(), key)?.and_then(|version| version.value))
     }
 
     /// A key's current value, as a stream.
@@ -157,14 +157,14 @@ impl Keyspace {
         let Some((_, value)) = self.core.index.get(&keys::user(self.id, key), view.seqno())? else {
             return Ok(None);
         };
-        let of_bytes = |bytes| BlobReader::of_bytes(self.core.clone(), self.namespace, bytes);
-        Ok(match self.record(key, value)? {
-            (_, Kept::Nothing) => None,
-            (_, Kept::Inline(bytes)) => Some(of_bytes(bytes)),
-            (_, Kept::Blob { extents, len, id }) => {
+        let of_bytes = |bytes| BlobReader::from_bytes(self.core.clone(), self.namespace, bytes);
+        Ok(match self.read_record(key, value)? {
+            (_, StoredValue::Nothing) => None,
+            (_, StoredValue::Inline(bytes)) => Some(of_bytes(bytes)),
+            (_, StoredValue::Blob { extents, len, id }) => {
                 bodies::check_len(&extents, len, id)?;
                 let core = self.core.clone();
-                Some(BlobReader::new(core, self.namespace, extents, (len, id), Hashing::Compared))
+                Some(BlobReader::new(core, self.namespace, extents, (len, id), HashCheck::Compared))
             }
         })
     }
@@ -177,11 +177,13 @@ impl Keyspace {
         check_key(key)?;
         let view = View::new(&self.core);
         let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
-        let kept = self.kept(key, &found)?;
+        let kept = self.retained_versions(key, &found)?;
         match found.iter().position(|(at, _)| *at <= seqno).map(|index| (index, found[index])) {
-            Some((index, (at, value))) if index < kept => Ok(self.read(key, at, value)?.value),
+            Some((index, (at, value))) if index < kept => Ok(self.read_version(key, at, value)?.value),
             // A compacted log keeps one version past its age. Older versions may be gone.
-            None if self.history == History::All || kept == found.len() && kept < self.limit() => Ok(None),
+            None if self.history == History::All || kept == found.len() && kept < self.version_limit() => {
+                Ok(None)
+            }
             _ => Err(Error::new(
                 ErrorKind::Gone,
                 format!(
@@ -211,10 +213,10 @@ impl Keyspace {
         let found = self.core.index.versions(&keys::user(self.id, key), view.seqno())?;
         let (keyspace, key, horizon) = (self.clone(), key.to_vec(), self.horizon());
         let mut is_newest = true;
-        Ok(found.into_iter().take(self.limit()).map_while(move |(seqno, value)| {
+        Ok(found.into_iter().take(self.version_limit()).map_while(move |(seqno, value)| {
             // The view keeps the versions that are still to be read.
             let _view = &view;
-            match keyspace.read(&key, seqno, value) {
+            match keyspace.read_version(&key, seqno, value) {
                 Ok(version) if !std::mem::take(&mut is_newest) && version.time_ns < horizon => None,
                 read => Some(read),
             }
@@ -228,12 +230,12 @@ impl Keyspace {
     }
 
     /// Number of a key's versions that the policy keeps.
-    fn kept(&self, key: &[u8], versions: &[(Seqno, Value)]) -> Result<usize> {
-        let History::Age(_) = self.history else { return Ok(self.limit().min(versions.len())) };
+    fn retained_versions(&self, key: &[u8], versions: &[(Seqno, IndexValue)]) -> Result<usize> {
+        let History::Age(_) = self.history else { return Ok(self.version_limit().min(versions.len())) };
         let horizon = self.horizon();
         let mut young = 0;
         for (seqno, value) in versions {
-            if self.read(key, *seqno, *value)?.time_ns < horizon {
+            if self.read_version(key, *seqno, *value)?.time_ns < horizon {
                 break;
             }
             young += 1;
@@ -251,7 +253,7 @@ impl Keyspace {
         }
     }
 
-    fn limit(&self) -> usize {
+    fn version_limit(&self) -> usize {
         match self.history {
             History::Latest => 1,
             History::Newest(count) => count as usize,
@@ -259,34 +261,34 @@ impl Keyspace {
         }
     }
 
-    pub fn version_in(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
+    pub fn version_at(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
         check_key(key)?;
         let _pin = self.core.pin();
         match self.core.index.get(&keys::user(self.id, key), at)? {
-            Some((seqno, value)) => self.read(key, seqno, value).map(Some),
+            Some((seqno, value)) => self.read_version(key, seqno, value).map(Some),
             None => Ok(None),
         }
     }
 
     /// Reads the version of a key that the record at a place wrote.
-    pub fn read(&self, key: &[u8], seqno: Seqno, value: Value) -> Result<Version> {
-        let (time_ns, kept) = self.record(key, value)?;
+    pub fn read_version(&self, key: &[u8], seqno: Seqno, value: IndexValue) -> Result<Version> {
+        let (time_ns, kept) = self.read_record(key, value)?;
         let value = match kept {
-            Kept::Nothing => None,
-            Kept::Inline(bytes) => Some(bytes),
-            Kept::Blob { extents, len, id } => {
-                Some(bodies::body(&self.core, self.namespace, &extents, len, id)?)
+            StoredValue::Nothing => None,
+            StoredValue::Inline(bytes) => Some(bytes),
+            StoredValue::Blob { extents, len, id } => {
+                Some(bodies::read_body(&self.core, self.namespace, &extents, len, id)?)
             }
         };
         Ok(Version { seqno, time_ns, value })
     }
 
     /// The value that the record at a place gives a key, and when it was written.
-    fn record(&self, key: &[u8], value: Value) -> Result<(u64, Kept)> {
-        let kind = if value.kind == keys::ENDED { Kind::Delete } else { Kind::Put };
-        let (head, recipe) = self.core.logical(keys::place(value), kind, |logical| {
+    fn read_record(&self, key: &[u8], value: IndexValue) -> Result<(u64, StoredValue)> {
+        let kind = if value.kind == keys::ENDED { RecordKind::Delete } else { RecordKind::Put };
+        let (head, recipe) = self.core.read_logical(keys::place(value), kind, |logical| {
             let head = KvHead::parse(kind, logical.head)?;
-            let mut tail = crate::codec::Reader::new(logical.tail, "key-value tail");
+            let mut tail = crate::codec::ByteReader::new(logical.tail, "key-value tail");
             let recipe = match head.value {
                 Some(BodyRef::Blob { .. }) => Some(RecipeRef::take(&mut tail)?.recipe.to_vec()),
                 _ => None,
@@ -297,13 +299,14 @@ impl Keyspace {
             return Err(Error::new(ErrorKind::Damaged, "the index leads to another key than the one wanted"));
         }
         let kept = match (head.value, recipe) {
-            (Some(BodyRef::Inline(bytes)), _) => Kept::Inline(bytes),
+            (Some(BodyRef::Inline(bytes)), _) => StoredValue::Inline(bytes),
             (Some(BodyRef::Blob { len, id }), Some(recipe)) => {
                 let alone = RecipeRef { base_back: 0, recipe: &recipe };
-                let extents = bodies::extents(alone, |_| Err(Error::bug("a value's recipe stands alone")))?;
-                Kept::Blob { extents, len, id }
+                let extents =
+                    bodies::decode_extents(alone, |_| Err(Error::bug("a value's recipe stands alone")))?;
+                StoredValue::Blob { extents, len, id }
             }
-            (None, _) => Kept::Nothing,
+            (None, _) => StoredValue::Nothing,
             _ => return Err(Error::new(ErrorKind::Damaged, "a value's record has no recipe")),
         };
         Ok((head.time_ns, kept))
@@ -311,7 +314,7 @@ impl Keyspace {
 }
 
 /// The value that a record gives a key.
-enum Kept {
+enum StoredValue {
     Nothing,
     Inline(Vec<u8>),
     Blob { extents: Arc<Vec<Extent>>, len: u64, id: BlobId },
@@ -328,7 +331,7 @@ fn check_key(key: &[u8]) -> Result<()> {
 }
 
 /// The index of an operation, with embedder ids and vectors.
-type Embedded = (usize, Vec<(String, Vec<f32>)>);
+type OperationEmbeddings = (usize, Vec<(String, Vec<f32>)>);
 
 /// Several changes that happen together or not at all.
 #[derive(Debug)]
@@ -340,10 +343,10 @@ pub struct KvBatch {
     keys: Vec<u8>,
     /// Keyspace, where its key ends in `keys`, and the new value.
     operations: Vec<(u32, usize, Option<Content>)>,
-    embeddings: Vec<Embedded>,
+    embeddings: Vec<OperationEmbeddings>,
     /// The time of the changes, if it is not now.
     time_ns: Option<u64>,
-    wrong: Option<Error>,
+    first_error: Option<Error>,
 }
 
 impl KvBatch {
@@ -355,19 +358,19 @@ impl KvBatch {
             operations: Vec::new(),
             embeddings: Vec::new(),
             time_ns: None,
-            wrong: None,
+            first_error: None,
         }
     }
 
     /// Sets the time of the changes, if it is not now.
-    pub fn at(mut self, time_ns: u64) -> Self {
+    pub fn at_time(mut self, time_ns: u64) -> Self {
         self.time_ns = Some(time_ns);
         self
     }
 
     /// Sets a key.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Content>) -> &mut Self {
-        self.add(keyspace, key, Some(value.into()))
+        self.add_operation(keyspace, key, Some(value.into()))
     }
 
     /// Sets a key, and makes its value searchable by vectors: pairs of an embedder's id and the vector that
@@ -384,8 +387,8 @@ impl KvBatch {
         value: impl Into<Content>,
         embeddings: &[(&str, &[f32])],
     ) -> &mut Self {
-        if let Err(error) = embeddings::check_all(embeddings) {
-            self.wrong.get_or_insert(error);
+        if let Err(error) = embeddings::check_embeddings(embeddings) {
+            self.first_error.get_or_insert(error);
         } else if !embeddings.is_empty() {
             let owned = embeddings.iter().map(|(id, vector)| ((*id).to_owned(), vector.to_vec())).collect();
             self.embeddings.push((self.operations.len(), owned));
@@ -395,15 +398,16 @@ impl KvBatch {
 
     /// Deletes a key.
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> &mut Self {
-        self.add(keyspace, key, None)
+        self.add_operation(keyspace, key, None)
     }
 
-    fn add(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Content>) -> &mut Self {
+    fn add_operation(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Content>) -> &mut Self {
         if keyspace.namespace != self.namespace || keyspace.core.store != self.core.store {
-            self.wrong.get_or_insert_with(|| Error::invalid("a batch holds keyspaces of one namespace only"));
+            self.first_error
+                .get_or_insert_with(|| Error::invalid("a batch holds keyspaces of one namespace only"));
         }
         if let Err(error) = check_key(key) {
-            self.wrong.get_or_insert(error);
+            self.first_error.get_or_insert(error);
         }
         self.keys.extend_from_slice(key);
         self.operations.push((keyspace.id, self.keys.len(), value));
@@ -434,14 +438,14 @@ impl KvBatch {
     /// # Errors
     /// As [`KvBatch::commit`].
     pub fn submit_with(self, durability: Durability) -> Result<Ticket> {
-        if let Some(error) = self.wrong {
+        if let Some(error) = self.first_error {
             return Err(error);
         }
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
         let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
         for (embedder, vector) in self.embeddings.iter().flat_map(|(_, all)| all) {
-            if let Some(finder) = self.core.finder.get() {
-                finder.check(&self.core, self.namespace, embedder, vector.len())?;
+            if let Some(finder) = self.core.embedding_index.get() {
+                finder.check_dimensions(&self.core, self.namespace, embedder, vector.len())?;
             }
         }
         let mut embedded = self.embeddings.iter().peekable();
@@ -453,29 +457,29 @@ impl KvBatch {
             start = end;
             KvHead::put_key(space, time_ns, key, &mut head);
             let kind = match value {
-                None => Kind::Delete,
+                None => RecordKind::Delete,
                 Some(content) => {
-                    writer.value(&content, &mut head, &mut tail)?;
-                    Kind::Put
+                    writer.put_value(&content, &mut head, &mut tail)?;
+                    RecordKind::Put
                 }
             };
-            writer.record(kind, &head, &tail)?;
+            writer.add_record(kind, &head, &tail)?;
             if let Some((_, embeddings)) = embedded.next_if(|(of, _)| *of == index) {
                 tail.clear();
                 let mut stored = Vec::with_capacity(embeddings.len());
                 for (embedder, vector) in embeddings {
-                    stored.push((embedder.clone(), embeddings::pack(&mut writer, vector, &mut tail)?));
+                    stored.push((embedder.clone(), embeddings::pack_vector(&mut writer, vector, &mut tail)?));
                 }
                 let (namespace, key) = (self.namespace, key.to_vec());
                 let head = EmbeddingHead { namespace, space, key, embeddings: stored };
-                writer.record(Kind::Embedding, &head.encode(), &tail)?;
+                writer.add_record(RecordKind::Embedding, &head.encode(), &tail)?;
             }
         }
         let submitted = writer.submit(durability)?;
         if !self.embeddings.is_empty()
-            && let Some(finder) = self.core.finder.get()
+            && let Some(finder) = self.core.embedding_index.get()
         {
-            finder.queued(&self.core);
+            finder.note_queued(&self.core);
         }
         submitted
             .map(|(_, ticket)| ticket)
@@ -520,7 +524,7 @@ impl ScanRange {
 }
 
 /// Number of keys that are fetched at once.
-const PAGE: usize = 256;
+const PAGE_KEYS: usize = 256;
 
 /// Keys and values in order.
 #[derive(Debug)]
@@ -531,7 +535,7 @@ pub struct Scan {
     reverse: bool,
     /// Keeps the versions that are still to be read.
     view: View,
-    page: std::vec::IntoIter<Hit>,
+    page: std::vec::IntoIter<IndexHit>,
     done: bool,
 }
 
@@ -560,7 +564,7 @@ impl Scan {
     }
 
     /// The next key and where its value is.
-    fn hit(&mut self) -> Option<Result<Hit>> {
+    fn next_hit(&mut self) -> Option<Result<IndexHit>> {
         loop {
             if let Some(hit) = self.page.next() {
                 return Some(Ok(hit));
@@ -569,8 +573,13 @@ impl Scan {
                 return None;
             }
             let index = &self.keyspace.core.index;
-            match index.page(as_slice(&self.from), as_slice(&self.to), self.view.seqno(), self.reverse, PAGE)
-            {
+            match index.read_page(
+                bound_as_slice(&self.from),
+                bound_as_slice(&self.to),
+                self.view.seqno(),
+                self.reverse,
+                PAGE_KEYS,
+            ) {
                 Ok((hits, more)) => {
                     self.page = hits.into_iter();
                     match more {
@@ -593,13 +602,13 @@ impl Iterator for Scan {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let hit = match self.hit()? {
+            let hit = match self.next_hit()? {
                 Ok(hit) => hit,
                 Err(error) => return Some(Err(error)),
             };
             let key = keys::user_part(&hit.key).to_vec();
             // The place alone identifies the version: the seqno is the reader's own bound.
-            match self.keyspace.read(&key, self.view.seqno(), hit.value) {
+            match self.keyspace.read_version(&key, self.view.seqno(), hit.value) {
                 Ok(Version { value: Some(value), .. }) => return Some(Ok((key, value))),
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),
@@ -616,7 +625,7 @@ impl Iterator for Keys {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.0.hit()?.map(|hit| keys::user_part(&hit.key).to_vec()))
+        Some(self.0.next_hit()?.map(|hit| keys::user_part(&hit.key).to_vec()))
     }
 }
 
@@ -630,7 +639,7 @@ mod tests {
     /// An index may be wrong, by a bug or by design. The record that it leads to must hold the requested key
     /// of this keyspace.
     #[test]
-    fn an_index_that_leads_to_another_key_or_keyspace_is_damage() {
+    fn index_entry_of_another_key_is_damage() {
         let options = Options { io: Arc::new(SimIo::new(1)), ..Options::default() };
         let store = Store::open_with("s", options).unwrap();
         let space = store.namespace("n").unwrap();
@@ -639,8 +648,8 @@ mod tests {
         one.put(b"key", "value").unwrap();
         let at = View::new(&one.core).seqno();
         let (seqno, value) = one.core.index.get(&keys::user(one.id, b"key"), at).unwrap().unwrap();
-        assert_eq!(one.read(b"key", seqno, value).unwrap().value.as_deref(), Some(&b"value"[..]));
-        assert_eq!(one.read(b"kez", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
-        assert_eq!(other.read(b"key", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(one.read_version(b"key", seqno, value).unwrap().value.as_deref(), Some(&b"value"[..]));
+        assert_eq!(one.read_version(b"kez", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(other.read_version(b"key", seqno, value).unwrap_err().kind(), ErrorKind::Damaged);
     }
 }

@@ -4,25 +4,25 @@ pub mod blob_reader;
 pub mod bodies;
 pub mod cache;
 pub mod catalogue;
+pub mod content;
 pub mod core;
 pub mod embeddings;
 pub mod fence;
 pub mod groups;
-#[cfg(test)]
-pub mod hand_made;
 pub mod index;
 pub mod keys;
 pub mod keyspace;
 pub mod parallel;
 pub mod store_reader;
 pub mod store_writer;
-pub mod stored;
 pub mod table;
+#[cfg(test)]
+pub mod test_segment;
 pub mod view;
 pub mod write;
 
 pub use blob_reader::BlobReader;
+pub use content::{Content, StoredBlob};
 pub use keys::KEY_BYTES_MAX;
 pub use keyspace::{History, Keys, Keyspace, KvBatch, Scan, ScanRange, Version};
-pub use stored::{Content, StoredBlob};
 pub use view::View;

@@ -8,14 +8,14 @@ use crate::log::segments::lock;
 use crate::sync::Mutex;
 
 /// A job that borrows nothing from its caller.
-pub type Job<T> = Box<dyn FnOnce() -> T + Send>;
+pub type ParallelJob<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// Runs all jobs on `threads` threads, the caller's included, and returns the results in the order of the
 /// jobs. If the system refuses a thread, fewer threads do the work.
 ///
 /// # Errors
 /// `Bug` if a job panicked.
-pub fn all<T: Send + 'static>(io: &dyn Io, threads: usize, jobs: Vec<Job<T>>) -> Result<Vec<T>> {
+pub fn run_all<T: Send + 'static>(io: &dyn Io, threads: usize, jobs: Vec<ParallelJob<T>>) -> Result<Vec<T>> {
     let count = jobs.len();
     if threads <= 1 || count <= 1 {
         return Ok(jobs.into_iter().map(|job| job()).collect());
@@ -54,10 +54,10 @@ mod tests {
     use crate::io::RealIo;
 
     #[test]
-    fn results_come_in_the_order_of_their_jobs_whoever_does_them() {
+    fn parallel_results_keep_the_order_of_jobs() {
         for threads in [0, 1, 2, 5] {
-            let jobs = (0..100u64).map(|n| Box::new(move || n * n) as Job<u64>).collect();
-            let came = all(&RealIo::new(), threads, jobs).unwrap();
+            let jobs = (0..100u64).map(|n| Box::new(move || n * n) as ParallelJob<u64>).collect();
+            let came = run_all(&RealIo::new(), threads, jobs).unwrap();
             assert!(came.into_iter().eq((0..100).map(|n| n * n)), "{threads} threads");
         }
     }

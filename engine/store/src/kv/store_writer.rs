@@ -15,7 +15,7 @@ pub struct StoreWriter {
     pub log: OpenLog,
     next_group: AtomicU64,
     next_uid: AtomicU64,
-    salts: Mutex<Salts>,
+    salts: Mutex<SaltGenerator>,
     /// Held while a compaction runs, and by the thread that closes the store.
     pub compacting: Mutex<()>,
 }
@@ -53,22 +53,22 @@ impl StoreWriter {
 
 /// Random salts: BLAKE3's output stream under a random key that is never written and often replaced.
 #[derive(Debug, Default)]
-struct Salts {
+struct SaltGenerator {
     stream: Option<blake3::OutputReader>,
     left: u32,
 }
 
 /// Number of salts that are drawn from one key.
-const SALTS_OF_A_KEY: u32 = 1024;
+const SALTS_PER_KEY: u32 = 1024;
 
-impl Salts {
+impl SaltGenerator {
     fn next(&mut self, io: &dyn Io) -> Result<[u8; 16]> {
         let stream = match &mut self.stream {
             Some(stream) if self.left > 0 => stream,
             _ => {
                 let mut key = [0; 32];
                 io.random(&mut key)?;
-                self.left = SALTS_OF_A_KEY;
+                self.left = SALTS_PER_KEY;
                 self.stream.insert(blake3::Hasher::new_keyed(&key).finalize_xof())
             }
         };
@@ -87,9 +87,9 @@ mod tests {
     use crate::io::sim::SimIo;
 
     #[test]
-    fn a_key_gives_1024_salts_and_then_another_is_asked_for() {
+    fn salt_key_is_replaced_after_1024_salts() {
         let (sim, twin) = (SimIo::new(1), SimIo::new(1));
-        let mut salts = Salts::default();
+        let mut salts = SaltGenerator::default();
         let mut seen = HashSet::new();
         for _ in 0..3 {
             let mut key = [0; 32];

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ids::Seqno;
 use crate::kv::core::Core;
 use crate::kv::keyspace::{Keyspace, Scan, ScanRange};
-use crate::log::segments::{Pin, lock};
+use crate::log::segments::{SegmentPin, lock};
 
 /// A consistent read: everything up to [`View::seqno`] and nothing after it. Everything that it may read is
 /// kept while it lives.
@@ -14,7 +14,7 @@ use crate::log::segments::{Pin, lock};
 pub struct View {
     core: Arc<Core>,
     seqno: Seqno,
-    _pin: Pin,
+    _pin: SegmentPin,
 }
 
 impl View {
@@ -28,7 +28,7 @@ impl View {
     }
 
     /// Another handle on the same view, dropped separately.
-    fn again(&self) -> Self {
+    fn duplicate(&self) -> Self {
         *lock(&self.core.index.views).entry(self.seqno.0).or_default() += 1;
         Self { core: self.core.clone(), seqno: self.seqno, _pin: self._pin.clone() }
     }
@@ -44,13 +44,13 @@ impl View {
     /// # Errors
     /// `Damaged`, `Unavailable`; `Invalid` for a key that is too long.
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(keyspace.version_in(self.seqno, key)?.and_then(|version| version.value))
+        Ok(keyspace.version_at(self.seqno, key)?.and_then(|version| version.value))
     }
 
     /// Keys and values in this view, in key order.
     #[must_use]
     pub fn scan(&self, keyspace: &Keyspace, range: ScanRange) -> Scan {
-        Scan::new(keyspace.clone(), range, self.again())
+        Scan::new(keyspace.clone(), range, self.duplicate())
     }
 }
 

@@ -4,18 +4,19 @@
 use std::sync::Arc;
 
 use crate::blob::{
-    AnchorKey, AnchorSeed, Before, Compared, Earlier, Extent, GroupId, Packer, encode_recipe, plan,
+    AnchorKey, AnchorSeed, ComparedBody, EarlierBytes, Extent, GroupId, Packer, PreviousMatch, encode_recipe,
+    plan,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};
+use crate::kv::content::{Content, StoredBlob};
 use crate::kv::core::Core;
 use crate::kv::fence::Pass;
 use crate::kv::keys;
-use crate::kv::stored::{Content, StoredBlob};
 use crate::log::batch::BatchBuf;
 use crate::log::queue::{Durability, Lease};
-use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, Kind, RecipeRef};
+use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, RecipeRef, RecordKind};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 
@@ -40,7 +41,7 @@ pub struct BatchWriter {
 
 /// A body that is in the batch, or inline.
 #[derive(Debug, Clone)]
-pub struct Packed {
+pub struct PackedBody {
     pub reference: BodyRef,
     pub id: BlobId,
     /// Length in bytes.
@@ -49,7 +50,7 @@ pub struct Packed {
     pub extents: Option<Arc<Vec<Extent>>>,
 }
 
-impl Packed {
+impl PackedBody {
     /// Appends the recipe of a blob to a record's tail. `base` is the body to code against, and how far back
     /// it is.
     pub fn put_recipe(&self, base: Option<(u32, &[Extent])>, tail: &mut Vec<u8>) {
@@ -70,7 +71,7 @@ impl Packed {
 impl BatchWriter {
     pub fn new(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
         let queue = &core.log()?.queue;
-        queue.check()?;
+        queue.check_poisoned()?;
         Ok(Self {
             core: core.clone(),
             namespace,
@@ -82,28 +83,28 @@ impl BatchWriter {
     }
 
     /// Like [`BatchWriter::new`], for what closing writes after callers are no longer served.
-    pub fn at_close(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
+    pub fn for_close(core: &Arc<Core>, namespace: NamespaceId) -> Result<Self> {
         Ok(Self { at_close: true, ..Self::new(core, namespace)? })
     }
 
     /// Packs a body: inline if it has at most `inline_max` bytes, otherwise as a blob.
-    pub fn content(&mut self, content: &Content, inline_max: usize) -> Result<Packed> {
+    pub fn pack_content(&mut self, content: &Content, inline_max: usize) -> Result<PackedBody> {
         self.check_len(content)?;
         match content {
-            Content::Bytes(bytes) if bytes.len() <= inline_max => Ok(Packed {
+            Content::Bytes(bytes) if bytes.len() <= inline_max => Ok(PackedBody {
                 reference: BodyRef::Inline(bytes.to_vec()),
                 id: BlobId::of(bytes),
                 len: bytes.len() as u64,
                 extents: None,
             }),
-            Content::Bytes(bytes) => self.blob(&Compared::new(bytes, None)),
+            Content::Bytes(bytes) => self.pack_blob(&ComparedBody::new(bytes, None)),
             Content::Stored(blob) if blob.namespace != self.namespace => {
                 Err(Error::invalid("the stored blob belongs to another namespace: store it in this one"))
             }
             Content::Stored(blob) => {
                 // From now on the batch may be the blob's only holder.
                 self.pass.get_or_insert_with(|| self.core.fence.pass());
-                Ok(Packed {
+                Ok(PackedBody {
                     reference: BodyRef::Blob { len: blob.len, id: blob.id },
                     id: blob.id,
                     len: blob.len,
@@ -114,13 +115,13 @@ impl BatchWriter {
     }
 
     /// Packs a key's value, and appends its reference to the record's head and tail.
-    pub fn value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
+    pub fn put_value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
         let inline_max = KV_INLINE_BYTES_MAX.min(self.core.options.body_bytes_max as usize);
         match content {
             // An inline value has no address, so nothing hashes it.
             Content::Bytes(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),
             _ => {
-                let packed = self.content(content, KV_INLINE_BYTES_MAX)?;
+                let packed = self.pack_content(content, KV_INLINE_BYTES_MAX)?;
                 packed.reference.put(head);
                 packed.put_recipe(None, tail);
             }
@@ -144,13 +145,13 @@ impl BatchWriter {
     }
 
     /// Packs a body as a blob.
-    pub fn blob(&mut self, body: &Compared<'_>) -> Result<Packed> {
+    pub fn pack_blob(&mut self, body: &ComparedBody<'_>) -> Result<PackedBody> {
         let (id, len) = (body.id(), body.bytes().len() as u64);
-        let extents = Arc::new(self.pack(body.bytes(), body.before())?);
-        Ok(Packed { reference: BodyRef::Blob { len, id }, id, len, extents: Some(extents) })
+        let extents = Arc::new(self.pack(body.bytes(), body.previous_match())?);
+        Ok(PackedBody { reference: BodyRef::Blob { len, id }, id, len, extents: Some(extents) })
     }
 
-    fn pack(&mut self, bytes: &[u8], before: Option<Before<'_>>) -> Result<Vec<Extent>> {
+    fn pack(&mut self, bytes: &[u8], before: Option<PreviousMatch<'_>>) -> Result<Vec<Extent>> {
         let (core, namespace) = (self.core.clone(), self.namespace);
         let writer = core.writer()?;
         let queue = &writer.log.queue;
@@ -160,21 +161,22 @@ impl BatchWriter {
         let seed = packer.seed();
         let sparse = bytes.len() >= LARGE_BODY_BYTES;
         let pass = self.pass.get_or_insert_with(|| core.fence.pass());
-        let steps = plan(bytes, before, &Look { core: &core, pass, namespace, seed, packer, sparse });
+        let steps =
+            plan(bytes, before, &EarlierContent { core: &core, pass, namespace, seed, packer, sparse });
         let packed = packer
             .put(bytes, &steps, &mut || writer.new_group())
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a body cannot be packed: {e}"), e))?;
         let kept =
-            packed.anchors.into_iter().filter(|anchor| !sparse || keys::kept_of_large_bodies(anchor.key));
+            packed.anchors.into_iter().filter(|anchor| !sparse || keys::is_kept_for_large_bodies(anchor.key));
         self.batch.anchors.extend(kept);
         Ok(packed.extents)
     }
 
     /// Appends a logical record.
-    pub fn record(&mut self, kind: Kind, head: &[u8], tail: &[u8]) -> Result<()> {
-        self.batch.logical(kind, self.core.writer()?.salt(&*self.core.io)?, head, tail)?;
+    pub fn add_record(&mut self, kind: RecordKind, head: &[u8], tail: &[u8]) -> Result<()> {
+        self.batch.push_logical(kind, self.core.writer()?.salt(&*self.core.io)?, head, tail)?;
         let batch = &mut self.batch;
-        keys::lead(&*self.core.schema, kind, head, &mut |key, kind| batch.post(key, kind))
+        keys::index_keys(&*self.core.schema, kind, head, &mut |key, kind| batch.add_posting(key, kind))
             .map_err(|e| Error::bug(format!("a record of our own does not parse: {e}")))
     }
 
@@ -188,12 +190,12 @@ impl BatchWriter {
             .flush()
             .map_err(|e| Error::with_source(ErrorKind::Bug, format!("a group cannot be coded: {e}"), e))?;
         // Later bodies repeat what these groups hold: cached, they need no decoding.
-        for (id, raw) in groups.packer.take_filled() {
+        for (id, raw) in groups.packer.take_full_groups() {
             self.core.groups.put_filled(self.namespace, id, raw);
         }
         for part in parts {
             let (before_offset, before_len) = groups.last_part(part.group.0);
-            let (start, len) = self.batch.group_part(&GroupPart {
+            let (start, len) = self.batch.push_group_part(&GroupPart {
                 group: part.group.0,
                 namespace: self.namespace,
                 raw_start: part.raw_start,
@@ -203,7 +205,7 @@ impl BatchWriter {
                 before_len,
                 encoded: &part.encoded,
             })?;
-            self.batch.post(&keys::group(part.group.0), keys::AT);
+            self.batch.add_posting(&keys::group(part.group.0), keys::AT_PLACE);
             places.push((part.group.0, start, len));
         }
         Ok(places)
@@ -257,7 +259,7 @@ pub fn store_stream(
         let mut extents = lock(&stream);
         for extent in packed {
             match extents.last_mut() {
-                Some(last) if last.meets(&extent) => last.len += extent.len,
+                Some(last) if last.is_followed_by(&extent) => last.len += extent.len,
                 _ => extents.push(extent),
             }
         }
@@ -272,7 +274,7 @@ pub fn store_stream(
 }
 
 /// The existing content that the planner may use: open groups, the index, the log.
-struct Look<'a> {
+struct EarlierContent<'a> {
     core: &'a Core,
     pass: &'a Pass,
     namespace: NamespaceId,
@@ -282,64 +284,65 @@ struct Look<'a> {
     sparse: bool,
 }
 
-impl Earlier for Look<'_> {
+impl EarlierBytes for EarlierContent<'_> {
     fn seed(&self) -> AnchorSeed {
         self.seed
     }
 
     fn anchor(&self, key: AnchorKey) -> Option<(GroupId, u32)> {
-        if self.sparse && !keys::kept_of_large_bodies(key) {
+        if self.sparse && !keys::is_kept_for_large_bodies(key) {
             return None;
         }
         // The index is a cache here: if it cannot be read, that costs space, not correctness.
         let value = self.core.index.newest(&keys::anchor(self.namespace, key)).ok()??;
         let group = GroupId(value.a);
-        (value.kind == keys::ANCHOR && self.pass.leads_to(group)).then_some((group, value.b))
+        (value.kind == keys::ANCHOR && self.pass.may_reference(group)).then_some((group, value.b))
     }
 
     fn group(&self, id: GroupId) -> Option<Arc<Vec<u8>>> {
-        self.packer.group(id).or_else(|| bodies::group(self.core, self.namespace, id, 0).ok())
+        self.packer.group(id).or_else(|| bodies::whole_group(self.core, self.namespace, id, 0).ok())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::Reader;
+    use crate::codec::ByteReader;
 
-    fn e(group: u64, offset: u32, len: u32) -> Extent {
+    fn extent(group: u64, offset: u32, len: u32) -> Extent {
         Extent { group: GroupId(group), offset, len }
     }
 
     #[test]
-    fn of_a_recipe_alone_and_one_against_a_base_the_shorter_is_written() {
+    fn shorter_recipe_of_two_codings_is_written() {
         let put = |extents: &[Extent], base: Option<(u32, &[Extent])>| {
             let id = BlobId([1; 32]);
             let reference = BodyRef::Blob { len: 1, id };
             let mut tail = Vec::new();
-            Packed { reference, id, len: 1, extents: Some(Arc::new(extents.to_vec())) }
+            PackedBody { reference, id, len: 1, extents: Some(Arc::new(extents.to_vec())) }
                 .put_recipe(base, &mut tail);
-            let mut r = Reader::new(&tail, "test");
+            let mut r = ByteReader::new(&tail, "test");
             let taken = RecipeRef::take(&mut r).unwrap();
-            assert!(r.is_done());
+            assert!(r.is_empty());
             let wanted = base.filter(|_| taken.base_back != 0).map(|(_, base)| base);
             assert_eq!(crate::blob::decode_recipe(taken.recipe, wanted).unwrap(), extents);
             (taken.base_back, taken.recipe.len())
         };
-        let many: Vec<Extent> = (0..20).map(|n| e(5, n * 100, 50)).collect();
-        let far = [e(1 << 40, 1000, 5)];
+        let many: Vec<Extent> = (0..20).map(|n| extent(5, n * 100, 50)).collect();
+        let far = [extent(1 << 40, 1000, 5)];
         assert_eq!(put(&many, Some((7, &many))), (7, 3), "one copy for twenty extents");
         let alone = encode_recipe(&many, None).len();
         assert_eq!(put(&many, None), (0, alone));
         assert_eq!(put(&many, Some((7, &far))), (0, alone), "a base that has nothing of it");
         // Shorter than without a base, but not shorter than the number of extents.
-        let new = [e(9, 3000, 5)];
-        let (near, against) = ([e(9, 2990, 10)], encode_recipe(&new, Some(&[e(9, 2990, 10)])).len());
+        let new = [extent(9, 3000, 5)];
+        let (near, against) =
+            ([extent(9, 2990, 10)], encode_recipe(&new, Some(&[extent(9, 2990, 10)])).len());
         assert_eq!((put(&new, Some((7, &near))), against), ((7, 1), 1));
-        let two = [e(9, 3000, 5), e(9, 4000, 5)];
+        let two = [extent(9, 3000, 5), extent(9, 4000, 5)];
         assert_eq!(put(&two, Some((7, &near))).0, 7);
         // Equally long: no base, because then nothing else is needed to read it.
-        assert_eq!(put(&[e(0, 0, 10)], Some((7, &[]))), (0, 1));
-        assert_eq!(put(&[e(9, 3000, 5)], Some((7, &[]))).0, 0);
+        assert_eq!(put(&[extent(0, 0, 10)], Some((7, &[]))), (0, 1));
+        assert_eq!(put(&[extent(9, 3000, 5)], Some((7, &[]))).0, 0);
     }
 }

@@ -39,20 +39,20 @@ pub struct Activity {
 
 /// The counters behind [`Activity`].
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct ActivityCounters {
     batches: AtomicU64,
     bytes: AtomicU64,
     sync_ns: AtomicU64,
     sync_classes: [AtomicU64; SYNC_BOUNDS_NS.len() + 1],
 }
 
-impl Counters {
-    pub fn wrote(&self, batches: usize, bytes: usize) {
+impl ActivityCounters {
+    pub fn count_write(&self, batches: usize, bytes: usize) {
         self.batches.fetch_add(batches as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub fn synced(&self, ns: u64) {
+    pub fn count_sync(&self, ns: u64) {
         let class = SYNC_BOUNDS_NS.iter().position(|bound| ns <= *bound).unwrap_or(SYNC_BOUNDS_NS.len());
         self.sync_ns.fetch_add(ns, Ordering::Relaxed);
         self.sync_classes[class].fetch_add(1, Ordering::Relaxed);
@@ -80,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sync_is_counted_in_the_first_class_that_holds_it() {
-        let counters = Counters::default();
+    fn sync_counts_in_the_first_class_that_fits() {
+        let counters = ActivityCounters::default();
         for ns in [0, 100_000, 100_001, 1_000_000_000, u64::from(u32::MAX)] {
-            counters.synced(ns);
+            counters.count_sync(ns);
         }
-        counters.wrote(3, 70);
+        counters.count_write(3, 70);
         let read = counters.read(9);
         assert_eq!((read.sync_classes[0], read.sync_classes[1]), (2, 1));
         assert_eq!((read.sync_classes[11], read.sync_classes[12]), (1, 1));

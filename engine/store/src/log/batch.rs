@@ -5,12 +5,12 @@
 use crate::blob::Anchor;
 use crate::codec::{CodecError, put_bytes};
 use crate::error::{Error, Result};
-use crate::ids::{NamespaceId, Place, SegmentId, Seqno};
+use crate::ids::{NamespaceId, RecordPlace, SegmentId, Seqno};
 use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, stamp_record, start_record,
 };
-use crate::log::record::{GroupPart, Kind, LAYOUT};
-use crate::log::sums::Sums;
+use crate::log::record::{GroupPart, LAYOUT, RecordKind};
+use crate::log::sums::BatchSums;
 use crate::schema::RecordSchema;
 
 /// Initial capacity of a batch.
@@ -59,7 +59,7 @@ impl BatchBuf {
     }
 
     /// Empties the batch and keeps its capacity; `None` if that exceeds the limit for reuse.
-    pub fn emptied(mut self) -> Option<Self> {
+    pub fn into_spare(mut self) -> Option<Self> {
         if self.bytes.capacity() > SPARE_BYTES_MAX {
             return None;
         }
@@ -77,24 +77,24 @@ impl BatchBuf {
     }
 
     /// Appends a logical record.
-    pub fn logical(&mut self, kind: Kind, salt: [u8; 16], head: &[u8], tail: &[u8]) -> Result<()> {
+    pub fn push_logical(&mut self, kind: RecordKind, salt: [u8; 16], head: &[u8], tail: &[u8]) -> Result<()> {
         let start = start_record(&mut self.bytes, kind.code(), LAYOUT);
         self.bytes.extend_from_slice(&salt);
         put_bytes(&mut self.bytes, head);
         self.bytes.extend_from_slice(tail);
-        self.seal(start)
+        self.finish_record(start)
     }
 
     /// Appends a group part; returns its offset in the batch and its length.
-    pub fn group_part(&mut self, part: &GroupPart<'_>) -> Result<(u32, u32)> {
-        let start = start_record(&mut self.bytes, Kind::GroupPart.code(), LAYOUT);
+    pub fn push_group_part(&mut self, part: &GroupPart<'_>) -> Result<(u32, u32)> {
+        let start = start_record(&mut self.bytes, RecordKind::GroupPart.code(), LAYOUT);
         part.put(&mut self.bytes);
-        self.seal(start)?;
+        self.finish_record(start)?;
         Ok((start as u32, (self.bytes.len() - start) as u32))
     }
 
     /// Adds a key that leads to the last record.
-    pub fn post(&mut self, key: &[u8], kind: u8) {
+    pub fn add_posting(&mut self, key: &[u8], kind: u8) {
         self.postings.keys.extend_from_slice(key);
         let record = self.starts.len().saturating_sub(1) as u32;
         self.postings.ends.push((self.postings.keys.len() as u32, kind, record));
@@ -110,7 +110,7 @@ impl BatchBuf {
         })
     }
 
-    fn seal(&mut self, start: usize) -> Result<()> {
+    fn finish_record(&mut self, start: usize) -> Result<()> {
         if self.bytes.len() > BATCH_BYTES_MAX {
             self.bytes.truncate(start);
             return Err(Error::invalid(format!(
@@ -123,30 +123,30 @@ impl BatchBuf {
     }
 
     /// Fills in the record checksums, which depend on the batch's place, and sums up the records.
-    pub fn settle(
+    pub fn stamp_and_sum(
         &mut self,
         schema: &dyn RecordSchema,
         salt: Salt,
         offset: u64,
         first_seqno: Seqno,
-    ) -> std::result::Result<Sums, CodecError> {
-        let mut sums = Sums::default();
+    ) -> std::result::Result<BatchSums, CodecError> {
+        let mut sums = BatchSums::default();
         let len = self.bytes.len();
         for (index, start) in self.starts.iter().enumerate() {
             let start = *start as usize;
             let end = self.starts.get(index + 1).map_or(len, |next| *next as usize);
             let record = self.bytes.get_mut(start..end).unwrap_or_default();
             stamp_record(record, salt, offset + start as u64);
-            sums.record(schema, Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
+            sums.add_record(schema, Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
         }
         Ok(sums)
     }
 
     /// The place of record `index` once the batch is at `offset`.
-    pub fn place(&self, index: usize, segment: SegmentId, offset: u64) -> Place {
+    pub fn record_place(&self, index: usize, segment: SegmentId, offset: u64) -> RecordPlace {
         let start = self.starts[index];
         let end = self.starts.get(index + 1).copied().unwrap_or(self.bytes.len() as u32);
-        Place { segment, offset: offset as u32 + start, len: end - start }
+        RecordPlace { segment, offset: offset as u32 + start, len: end - start }
     }
 }
 
@@ -156,15 +156,15 @@ mod tests {
     use crate::blob::{AnchorKey, GroupId};
 
     #[test]
-    fn a_batch_is_used_again_empty_and_unless_it_has_grown_too_large() {
+    fn spare_batch_is_empty_and_not_too_large() {
         let with_room = |bytes: usize| {
             let mut batch = BatchBuf { bytes: Vec::with_capacity(bytes), ..BatchBuf::new(NamespaceId(1)) };
             batch.bytes.resize(BATCH_HEADER_BYTES, 7);
-            batch.logical(Kind::Delete, [1; 16], b"head", b"tail").unwrap();
-            batch.post(b"key", 3);
+            batch.push_logical(RecordKind::Delete, [1; 16], b"head", b"tail").unwrap();
+            batch.add_posting(b"key", 3);
             batch.anchors.push(Anchor { key: AnchorKey(1), group: GroupId(1), offset: 0 });
             assert_eq!(batch.bytes.capacity(), bytes);
-            batch.emptied()
+            batch.into_spare()
         };
         assert!(with_room(SPARE_BYTES_MAX + 1).is_none());
         let batch = with_room(SPARE_BYTES_MAX).unwrap();
@@ -177,19 +177,19 @@ mod tests {
     }
 
     #[test]
-    fn keys_lead_to_the_records_that_they_were_posted_for() {
+    fn postings_lead_to_their_records() {
         let mut batch = BatchBuf::new(NamespaceId(1));
-        batch.logical(Kind::Delete, [1; 16], b"one", b"").unwrap();
-        batch.post(b"a", 1);
-        batch.post(b"", 2);
-        batch.logical(Kind::Delete, [1; 16], b"second", b"t").unwrap();
-        batch.post(b"bcd", 1);
+        batch.push_logical(RecordKind::Delete, [1; 16], b"one", b"").unwrap();
+        batch.add_posting(b"a", 1);
+        batch.add_posting(b"", 2);
+        batch.push_logical(RecordKind::Delete, [1; 16], b"second", b"t").unwrap();
+        batch.add_posting(b"bcd", 1);
         let posted: Vec<_> = batch.postings().map(|one| (one.key.to_vec(), one.kind, one.record)).collect();
         assert_eq!(posted, [(b"a".to_vec(), 1, 0), (vec![], 2, 0), (b"bcd".to_vec(), 1, 1)]);
         // Header, salt, length, head, tail.
         let lens = [10 + 16 + 1 + 3, 10 + 16 + 1 + 6 + 1];
-        let place = |index| batch.place(index, SegmentId(4), 1000);
-        assert_eq!(place(0), Place { segment: SegmentId(4), offset: 1048, len: lens[0] });
-        assert_eq!(place(1), Place { segment: SegmentId(4), offset: 1048 + lens[0], len: lens[1] });
+        let place = |index| batch.record_place(index, SegmentId(4), 1000);
+        assert_eq!(place(0), RecordPlace { segment: SegmentId(4), offset: 1048, len: lens[0] });
+        assert_eq!(place(1), RecordPlace { segment: SegmentId(4), offset: 1048 + lens[0], len: lens[1] });
     }
 }

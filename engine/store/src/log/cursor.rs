@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::codec::{CodecError, Reader};
+use crate::codec::{ByteReader, CodecError};
 use crate::error::Result;
 use crate::ids::Seqno;
 use crate::io::File;
@@ -12,10 +12,10 @@ use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
     chain_digest,
 };
-use crate::log::ledger::Node;
-use crate::log::record::Kind;
+use crate::log::ledger::LedgerNode;
+use crate::log::record::RecordKind;
 use crate::log::segments::Segment;
-use crate::log::sums::Sums;
+use crate::log::sums::BatchSums;
 use crate::schema::RecordSchema;
 
 /// Bytes read at once.
@@ -24,7 +24,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Reads whole batches in order through a bounded window. Batches of a mapped sealed segment are read in
 /// place.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct LogCursor {
     file: Arc<dyn File>,
     /// The sealed segment whose map is read, if it has one.
     sealed: Option<Arc<Segment>>,
@@ -39,25 +39,25 @@ pub struct Cursor {
 
 /// A batch whose checksum was verified, unless [`LogCursor::next_unchecked`] returned it.
 #[derive(Debug)]
-pub struct Batch<'a> {
+pub struct LogBatch<'a> {
     pub offset: u64,
     pub whole: &'a [u8],
     /// The batch's contribution to the ledger: its leaf, or a subtree for erased batches. Set by the scan
     /// after it has accounted for the batch; `None` if the batch contributes nothing.
-    pub node: Option<Node>,
+    pub node: Option<LedgerNode>,
 }
 
 /// The result of a search for a batch.
 #[derive(Debug)]
-pub enum Search<'a> {
-    Batch(Batch<'a>),
+pub enum BatchSearch<'a> {
+    Batch(LogBatch<'a>),
     /// There is no further batch.
     End,
     /// The search budget is spent: too many bytes look like batches but are not.
-    GaveUp,
+    BudgetSpent,
 }
 
-impl Cursor {
+impl LogCursor {
     pub fn new(file: Arc<dyn File>, salt: Salt, at: u64, end: u64) -> Self {
         Self { file, sealed: None, salt, end, at, window: Vec::new(), window_at: at }
     }
@@ -70,8 +70,8 @@ impl Cursor {
 
     /// The next batch if it is valid and follows `state`, else the reason. On a mismatch the cursor does not
     /// move.
-    pub fn next(&mut self, state: &LogState) -> Result<std::result::Result<Batch<'_>, CodecError>> {
-        let (offset, len) = match self.ahead()? {
+    pub fn next(&mut self, state: &LogState) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        let (offset, len) = match self.read_next_extent()? {
             Ok(ahead) => ahead,
             Err(error) => return Ok(Err(error)),
         };
@@ -82,19 +82,19 @@ impl Cursor {
         if header.first_seqno != state.next_seqno || header.prev != state.chain {
             return Ok(Err(CodecError::Header("the batch does not follow the one before it".into())));
         }
-        Ok(self.pass(offset, len))
+        Ok(self.advance_over(offset, len))
     }
 
     /// The next batch by its length alone, unchecked: for callers that check it later.
-    pub fn glance(&mut self) -> Result<std::result::Result<Batch<'_>, CodecError>> {
-        match self.ahead()? {
-            Ok((offset, len)) => Ok(self.pass(offset, len)),
+    pub fn next_unchecked(&mut self) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        match self.read_next_extent()? {
+            Ok((offset, len)) => Ok(self.advance_over(offset, len)),
             Err(error) => Ok(Err(error)),
         }
     }
 
     /// Offset and length of the next batch, after reading all of it into the window.
-    fn ahead(&mut self) -> Result<std::result::Result<(u64, usize), CodecError>> {
+    fn read_next_extent(&mut self) -> Result<std::result::Result<(u64, usize), CodecError>> {
         let offset = self.at;
         self.fill(offset, BATCH_HEADER_BYTES)?;
         let bytes = self.window_from(offset);
@@ -115,44 +115,44 @@ impl Cursor {
     }
 
     /// The batch at `offset`; moves the cursor past it.
-    fn pass(&mut self, offset: u64, len: usize) -> std::result::Result<Batch<'_>, CodecError> {
+    fn advance_over(&mut self, offset: u64, len: usize) -> std::result::Result<LogBatch<'_>, CodecError> {
         let found = self.window_from(offset).len();
         if found < len {
             return Err(CodecError::Short { what: "batch", found, needed: len });
         }
         self.at = offset + len as u64;
-        Ok(Batch { offset, whole: self.window_from(offset).get(..len).unwrap_or_default(), node: None })
+        Ok(LogBatch { offset, whole: self.window_from(offset).get(..len).unwrap_or_default(), node: None })
     }
 
     /// Searches for any later valid batch, wherever it stands, and returns the greatest synced position that
     /// they name. Needed only if [`LogCursor::next`] stopped at bytes that are not zeros.
     pub fn greatest_synced_after(&mut self, from: u64, state: &LogState) -> Result<u64> {
         let mut greatest = 0;
-        let mut budget = self.budget(from);
+        let mut budget = self.search_budget(from);
         self.at = from;
         let first = state.next_seqno.0..=state.next_seqno.0.saturating_add(self.end);
         loop {
-            match self.search(&first, &mut budget)? {
-                Search::Batch(batch) => {
+            match self.search_batch(&first, &mut budget)? {
+                BatchSearch::Batch(batch) => {
                     let synced = BatchHeader::peek(batch.whole).map_or(0, |(_, header)| header.synced);
                     greatest = greatest.max(u64::from(synced));
                 }
-                Search::End => return Ok(greatest),
+                BatchSearch::End => return Ok(greatest),
                 // Acknowledged batches may follow, so nothing may be treated as torn.
-                Search::GaveUp => return Ok(u64::MAX),
+                BatchSearch::BudgetSpent => return Ok(u64::MAX),
             }
         }
     }
 
     /// Arbitrary bytes may look like many batches or records. The budget ends a search after it has checked
     /// 64 times the remaining bytes.
-    pub fn budget(&self, from: u64) -> u64 {
+    pub fn search_budget(&self, from: u64) -> u64 {
         64 * (self.end - from.min(self.end) + 1)
     }
 
     /// The next valid batch, here or later, whose first seqno is in the range; it need not follow another
     /// batch. The cursor then stands after it.
-    pub fn search(&mut self, first: &RangeInclusive<u64>, budget: &mut u64) -> Result<Search<'_>> {
+    pub fn search_batch(&mut self, first: &RangeInclusive<u64>, budget: &mut u64) -> Result<BatchSearch<'_>> {
         let mut at = self.at;
         let found = loop {
             if at + BATCH_HEADER_BYTES as u64 > self.end {
@@ -169,7 +169,7 @@ impl Cursor {
             if plausible {
                 match budget.checked_sub(len as u64) {
                     Some(left) => *budget = left,
-                    None => return Ok(Search::GaveUp),
+                    None => return Ok(BatchSearch::BudgetSpent),
                 }
                 self.fill(at, len)?;
                 if BatchHeader::check(self.window_from(at), self.salt, at).is_ok() {
@@ -180,10 +180,10 @@ impl Cursor {
         };
         let Some(len) = found else {
             self.at = self.end;
-            return Ok(Search::End);
+            return Ok(BatchSearch::End);
         };
-        let batch = self.pass(at, len);
-        Ok(batch.map_or(Search::GaveUp, Search::Batch))
+        let batch = self.advance_over(at, len);
+        Ok(batch.map_or(BatchSearch::BudgetSpent, BatchSearch::Batch))
     }
 
     /// Offset and bytes of the next valid record, here or later, in bytes that make no batch. The cursor then
@@ -197,7 +197,7 @@ impl Cursor {
             self.fill(at, RECORD_HEADER_BYTES)?;
             let Some(bytes) = self.window_from(at).first_chunk::<RECORD_HEADER_BYTES>() else { break None };
             let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
-            let known = matches!(Kind::parse(bytes[8], bytes[9]), Ok(Some(_)));
+            let known = matches!(RecordKind::parse(bytes[8], bytes[9]), Ok(Some(_)));
             if known && len >= RECORD_HEADER_BYTES && at + len as u64 <= self.end {
                 match budget.checked_sub(len as u64) {
                     Some(left) => *budget = left,
@@ -279,26 +279,26 @@ impl Cursor {
 
 /// Calls `each` with the offset, seqno and content of every record of a batch. For erased records, the seqno
 /// is their first.
-pub fn for_each_record<'a>(
+pub fn for_each_checked_record<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
     each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
+    walk_records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
 }
 
 /// As [`for_each_checked_record`], without checking the records: for callers that check them later.
-pub fn glance_at_records<'a>(
+pub fn for_each_unchecked_record<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
     each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    records(whole, offset, salt, |bytes, _| RawRecord::glance(bytes), each)
+    walk_records(whole, offset, salt, |bytes, _| RawRecord::unchecked(bytes), each)
 }
 
-fn records<'a>(
+fn walk_records<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
@@ -310,8 +310,8 @@ fn records<'a>(
     for _ in 0..header.records {
         let rest = whole.get(at..).unwrap_or(&[]);
         let record = take(rest, offset + at as u64)?;
-        let seqnos = match Kind::parse(record.kind, record.layout) {
-            Ok(Some(kind)) if kind.is_of_compaction() => match salt.rewritten {
+        let seqnos = match RecordKind::parse(record.kind, record.layout) {
+            Ok(Some(kind)) if kind.is_compaction_only() => match salt.is_rewritten {
                 true => seqnos_of(&record)?,
                 false => {
                     let found = u64::from(record.kind);
@@ -324,15 +324,15 @@ fn records<'a>(
         seqno = Seqno(seqno.0.saturating_add(seqnos));
         at += record.bytes as usize;
     }
-    Reader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
+    ByteReader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
 }
 
 /// The seqno after those of a batch whose records were all checked.
 pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<Seqno, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
     let mut next = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
-    if salt.rewritten {
-        for_each_record(whole, offset, salt, |_, seqno, record| {
+    if salt.is_rewritten {
+        for_each_checked_record(whole, offset, salt, |_, seqno, record| {
             next = Seqno(seqno.0.saturating_add(seqnos_of(&record)?));
             Ok(())
         })?;
@@ -341,16 +341,16 @@ pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<
 }
 
 /// Advances `state` over a checked batch; returns the batch's contribution to the ledger, if any.
-pub fn account(
+pub fn advance_state(
     schema: &dyn RecordSchema,
     state: &mut LogState,
     whole: &[u8],
     offset: u64,
     salt: Salt,
-) -> std::result::Result<Option<Node>, CodecError> {
+) -> std::result::Result<Option<LedgerNode>, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
-    let mut sums = Sums::default();
-    for_each_record(whole, offset, salt, |_, seqno, record| sums.record(schema, seqno, &record))?;
+    let mut sums = BatchSums::default();
+    for_each_checked_record(whole, offset, salt, |_, seqno, record| sums.add_record(schema, seqno, &record))?;
     state.advance(&header, &sums, chain_digest(whole))
 }
 
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
     use crate::ids::{SegmentId, StoreId};
     use crate::io::sim::{FailRule, OpKind, SimIo};
-    use crate::io::{Io, Open};
+    use crate::io::{Io, OpenMode};
     use crate::log::layout::{seal_record, stamp_record, start_record};
 
     fn byte(at: usize) -> u8 {
@@ -370,16 +370,16 @@ mod tests {
     }
 
     /// A cursor over a file with these bytes; reading stops at `end`.
-    fn cursor(bytes: &[u8], end: u64) -> (SimIo, Cursor) {
+    fn cursor(bytes: &[u8], end: u64) -> (SimIo, LogCursor) {
         let sim = SimIo::new(1);
-        let file = sim.open(Path::new("f"), Open::CreateNew).unwrap();
+        let file = sim.open(Path::new("f"), OpenMode::CreateNew).unwrap();
         file.write_at(&[IoSlice::new(bytes)], 0).unwrap();
         let salt = Salt::new(StoreId::default(), SegmentId(1));
-        (sim, Cursor::new(file, salt, 0, end))
+        (sim, LogCursor::new(file, salt, 0, end))
     }
 
     #[test]
-    fn the_window_is_read_a_mebibyte_ahead_and_keeps_what_it_has() {
+    fn cursor_window_reads_ahead_and_keeps_bytes() {
         const MIB: u64 = WINDOW_BYTES as u64;
         let bytes: Vec<u8> = (0..3 * WINDOW_BYTES + 7).map(byte).collect();
         let end = bytes.len() as u64 - 5;
@@ -405,7 +405,7 @@ mod tests {
             (2 * MIB, 5, 1, 2 * MIB, MIB),
         ];
         for (number, (at, len, reads, window_at, window_len)) in steps.into_iter().enumerate() {
-            sim.heal();
+            sim.clear_faults();
             sim.fail(FailRule::eio(OpKind::Read).after(reads).forever());
             cursor.fill(at, len).unwrap();
             // Every allowed read was made: the next one fails.
@@ -423,14 +423,14 @@ mod tests {
     }
 
     #[test]
-    fn a_search_may_check_64_times_what_there_is() {
+    fn search_budget_is_64_times_the_bytes() {
         let (_, cursor) = cursor(&[0; 100], 90);
-        let budgets = [0, 1, 89, 90, 91, u64::MAX].map(|from| cursor.budget(from));
+        let budgets = [0, 1, 89, 90, 91, u64::MAX].map(|from| cursor.search_budget(from));
         assert_eq!(budgets, [64 * 91, 64 * 90, 64 * 2, 64, 64, 64]);
     }
 
     #[test]
-    fn zeros_are_looked_for_up_to_the_end() {
+    fn only_zeros_after_stops_at_the_end() {
         for (len, mark, end, zeros) in [
             (100, 50, 100, false),
             (100, 99, 100, false),
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_wherever_they_stand_and_only_whole_ones() {
+    fn search_record_finds_only_whole_records() {
         let mut bytes = vec![0; 300];
         put_record(&mut bytes, 7, 1, b"one");
         put_record(&mut bytes, 40, 99, b"of no known kind");
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_past_the_first_window_is_given_whole() {
+    fn search_record_past_the_first_window_is_whole() {
         let mut bytes = vec![0; 2 << 20];
         let at = (1 << 20) + 100_000;
         put_record(&mut bytes, at, 1, b"far away");

@@ -13,11 +13,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{self, CodecError, Reader};
+use crate::codec::{self, ByteReader, CodecError};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::log::ledger::Frontier;
 use crate::log::record::FIRST_FREE_SPACE;
-use crate::log::totals::Totals;
+use crate::log::totals::LogTotals;
 
 /// First bytes of a segment.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"annalseg";
@@ -46,7 +46,7 @@ pub type ChainDigest = [u8; 16];
 pub struct Salt {
     hasher_state: u32,
     /// Whether the segment may hold records that only compaction writes.
-    pub rewritten: bool,
+    pub is_rewritten: bool,
 }
 
 impl Salt {
@@ -54,7 +54,7 @@ impl Salt {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&store.0);
         hasher.update(&segment.0.to_le_bytes());
-        Self { hasher_state: hasher.finalize(), rewritten: segment.is_rewritten() }
+        Self { hasher_state: hasher.finalize(), is_rewritten: segment.is_rewritten() }
     }
 
     pub fn crc(self, offset: u64, bytes: &[u8]) -> u32 {
@@ -90,7 +90,7 @@ impl SegmentHeader {
     }
 
     pub fn decode(bytes: &[u8], store: StoreId, segment: SegmentId) -> Result<Self, CodecError> {
-        let mut reader = Reader::new(bytes, "segment header");
+        let mut reader = ByteReader::new(bytes, "segment header");
         let whole = reader.take(SEGMENT_HEADER_BYTES as usize - 4)?;
         if whole[..8] != SEGMENT_MAGIC {
             return Err(CodecError::Header("these are not the first bytes of an annals segment".into()));
@@ -123,7 +123,7 @@ impl SegmentHeader {
 }
 
 /// The header that a segment's first bytes claim, for any store.
-pub fn claimed(bytes: &[u8]) -> Option<SegmentHeader> {
+pub fn claimed_header(bytes: &[u8]) -> Option<SegmentHeader> {
     let store = StoreId(bytes.get(15..31)?.try_into().ok()?);
     let segment = SegmentId(u32::from_le_bytes(bytes.get(31..35)?.try_into().ok()?));
     SegmentHeader::decode(bytes, store, segment).ok()
@@ -156,7 +156,7 @@ impl BatchHeader {
 
     /// Reads the fields without checking the crc: they cannot be trusted yet.
     pub fn peek(bytes: &[u8]) -> Result<(u32, Self), CodecError> {
-        let mut r = Reader::new(bytes, "batch header");
+        let mut r = ByteReader::new(bytes, "batch header");
         let crc = r.u32()?;
         let header = Self {
             bytes: r.u32()?,
@@ -251,13 +251,13 @@ impl<'a> RawRecord<'a> {
     }
 
     /// The record at the front of `bytes` by its length alone, unchecked.
-    pub fn glance(bytes: &'a [u8]) -> Result<Self, CodecError> {
+    pub fn unchecked(bytes: &'a [u8]) -> Result<Self, CodecError> {
         Self::of(Self::peek(bytes)?.1)
     }
 
     /// The record's checksum and its whole bytes.
     fn peek(bytes: &'a [u8]) -> Result<(u32, &'a [u8]), CodecError> {
-        let mut r = Reader::new(bytes, "record");
+        let mut r = ByteReader::new(bytes, "record");
         let crc = r.u32()?;
         let len = r.u32()?;
         let Some(whole) = bytes.get(..len as usize).filter(|w| w.len() >= RECORD_HEADER_BYTES) else {
@@ -280,7 +280,7 @@ pub struct LogState {
     /// The ledger after the last batch.
     pub ledger: Frontier,
     /// Counts and bytes by kind.
-    pub totals: Totals,
+    pub totals: LogTotals,
     /// Time of the newest batch.
     pub newest_ns: u64,
     /// The lowest ids that no record has used.
@@ -298,7 +298,7 @@ impl LogState {
     /// Whether the fields are consistent: false for bytes that no writer produced.
     pub fn is_sound(&self) -> bool {
         let counts = [self.next_seqno.0, self.ledger.leaves, self.next_group, self.next_run];
-        let in_reach = counts.iter().chain(&self.totals.all()).all(|count| *count <= COUNT_MAX);
+        let in_reach = counts.iter().chain(&self.totals.to_array()).all(|count| *count <= COUNT_MAX);
         in_reach && self.next_seqno.0 >= 1 && self.ledger.is_sound()
     }
 
@@ -316,7 +316,7 @@ impl LogState {
 
 /// The end of a sealed segment. In a rewritten segment, `state` is the log's state there before the rewrite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Footer {
+pub struct SegmentFooter {
     /// End of the segment's last batch.
     pub tail: u64,
     pub state: LogState,
@@ -326,7 +326,7 @@ pub struct Footer {
     pub rewritten_chain: Option<ChainDigest>,
 }
 
-impl Footer {
+impl SegmentFooter {
     /// The digest of the last batch that the segment holds.
     pub fn own_chain(&self) -> ChainDigest {
         self.rewritten_chain.unwrap_or(self.state.chain)
@@ -349,7 +349,7 @@ impl Footer {
     pub fn decode_end(bytes: &[u8], start: u64, salt: Salt) -> Result<Self, CodecError> {
         let wrong = |what: &str| CodecError::Header(format!("its footer {what}"));
         let at = bytes.len().checked_sub(FOOTER_TAIL_BYTES).ok_or_else(|| wrong("is missing"))?;
-        let mut r = Reader::new(&bytes[at..], "footer");
+        let mut r = ByteReader::new(&bytes[at..], "footer");
         let (len, crc) = (r.u32()? as usize, r.u32()?);
         if r.take(8)? != FOOTER_MAGIC {
             return Err(wrong("is missing"));
@@ -360,7 +360,7 @@ impl Footer {
             return Err(wrong("does not match its checksum"));
         }
         let fields = &bytes[from..at];
-        let (fields, rewritten_chain) = match salt.rewritten {
+        let (fields, rewritten_chain) = match salt.is_rewritten {
             false => (fields, None),
             true => {
                 let (fields, chain) = fields.split_last_chunk().ok_or_else(|| wrong("is too short"))?;

@@ -11,21 +11,21 @@ use crate::codec::CodecError;
 use crate::log::layout::COUNT_MAX;
 
 /// The hash of a node.
-pub type Hash = [u8; 32];
+pub type MerkleHash = [u8; 32];
 
 /// The root of a complete subtree of 2^height leaves. 2^height divides the number of its first leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Node {
+pub struct LedgerNode {
     pub height: u8,
-    pub hash: Hash,
+    pub hash: MerkleHash,
 }
 
 /// Height of a subtree that would exceed the maximum number of leaves.
 const HEIGHT_MAX: u8 = 56;
 const _: () = assert!(COUNT_MAX == 1 << HEIGHT_MAX);
 
-impl Node {
-    pub fn leaf(hash: Hash) -> Self {
+impl LedgerNode {
+    pub fn leaf(hash: MerkleHash) -> Self {
         Self { height: 0, hash }
     }
 
@@ -46,7 +46,7 @@ impl Node {
 }
 
 /// RFC 9162: leaf hash = H(0x00 || entry).
-pub fn leaf_hash(entry: &[u8]) -> Hash {
+pub fn leaf_hash(entry: &[u8]) -> MerkleHash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[0]);
     hasher.update(entry);
@@ -54,7 +54,7 @@ pub fn leaf_hash(entry: &[u8]) -> Hash {
 }
 
 /// RFC 9162: inner node = H(0x01 || left || right).
-pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
+pub fn node_hash(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
     let mut input = [1; 65];
     input[1..33].copy_from_slice(left);
     input[33..].copy_from_slice(right);
@@ -62,7 +62,7 @@ pub fn node_hash(left: &Hash, right: &Hash) -> Hash {
 }
 
 /// The hash of one logical record: a leaf of its batch's small tree.
-pub fn record_hash(salt: &[u8; 16], kind: u8, layout: u8, seqno: u64, head: &[u8]) -> Hash {
+pub fn record_hash(salt: &[u8; 16], kind: u8, layout: u8, seqno: u64, head: &[u8]) -> MerkleHash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[0]);
     hasher.update(salt);
@@ -78,12 +78,12 @@ pub struct Frontier {
     /// Leaves so far.
     pub leaves: u64,
     /// Roots of the complete subtrees, the largest (leftmost) first: one for each set bit of `leaves`.
-    peaks: Vec<Hash>,
+    peaks: Vec<MerkleHash>,
 }
 
 impl Frontier {
     /// Appends a leaf by its hash.
-    pub fn push(&mut self, leaf: Hash) {
+    pub fn push(&mut self, leaf: MerkleHash) {
         self.append(0, leaf);
     }
 
@@ -91,7 +91,7 @@ impl Frontier {
     ///
     /// # Errors
     /// For a subtree that does not begin at the next leaf, or is too large. Nothing is appended then.
-    pub fn push_node(&mut self, node: Node) -> Result<(), CodecError> {
+    pub fn push_node(&mut self, node: LedgerNode) -> Result<(), CodecError> {
         let leaves = node.leaves()?;
         if !self.leaves.is_multiple_of(leaves) || self.leaves.saturating_add(leaves) > COUNT_MAX {
             return Err(CodecError::Header("a subtree of the ledger does not begin where it stands".into()));
@@ -101,7 +101,7 @@ impl Frontier {
     }
 
     /// Appends a subtree that begins at the next leaf.
-    fn append(&mut self, height: u8, root: Hash) {
+    fn append(&mut self, height: u8, root: MerkleHash) {
         let mut node = root;
         for _ in 0..(self.leaves >> height).trailing_ones() {
             if let Some(left) = self.peaks.pop() {
@@ -113,7 +113,7 @@ impl Frontier {
     }
 
     /// The tree's root; for a tree without leaves, the hash of nothing.
-    pub fn root(&self) -> Hash {
+    pub fn root(&self) -> MerkleHash {
         let mut peaks = self.peaks.iter().rev();
         match peaks.next() {
             None => *blake3::hash(&[]).as_bytes(),
@@ -122,7 +122,7 @@ impl Frontier {
     }
 
     /// Roots of the complete subtrees, the largest (leftmost) first: one for each set bit of `leaves`.
-    pub fn peaks(&self) -> &[Hash] {
+    pub fn peaks(&self) -> &[MerkleHash] {
         &self.peaks
     }
 
@@ -134,20 +134,20 @@ impl Frontier {
 
 /// The largest complete subtrees that tile a range of a tree's leaves, from any first leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tiles {
+pub struct LedgerTiles {
     /// Number of the next leaf.
     end: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<LedgerNode>,
 }
 
-impl Tiles {
+impl LedgerTiles {
     /// An empty range that begins at this leaf.
-    pub fn from(leaf: u64) -> Self {
+    pub fn starting_at(leaf: u64) -> Self {
         Self { end: leaf, nodes: Vec::new() }
     }
 
     /// From the left.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[LedgerNode] {
         &self.nodes
     }
 
@@ -155,7 +155,7 @@ impl Tiles {
     ///
     /// # Errors
     /// As [`Frontier::push_node`].
-    pub fn push(&mut self, node: Node) -> Result<(), CodecError> {
+    pub fn push(&mut self, node: LedgerNode) -> Result<(), CodecError> {
         let leaves = node.leaves()?;
         if !self.end.is_multiple_of(leaves) || self.end.saturating_add(leaves) > COUNT_MAX {
             return Err(CodecError::Header("a subtree of the ledger does not begin where it stands".into()));
@@ -163,7 +163,7 @@ impl Tiles {
         self.end += leaves;
         let mut node = node;
         while let Some(left) = self.nodes.pop_if(|left| is_left_sibling(left.height, node.height, self.end)) {
-            node = Node { height: node.height + 1, hash: node_hash(&left.hash, &node.hash) };
+            node = LedgerNode { height: node.height + 1, hash: node_hash(&left.hash, &node.hash) };
         }
         self.nodes.push(node);
         Ok(())
@@ -181,30 +181,30 @@ mod tests {
     use super::*;
 
     /// The recursive definition of RFC 9162.
-    fn recursive(leaves: &[Hash]) -> Hash {
+    fn recursive_root(leaves: &[MerkleHash]) -> MerkleHash {
         match leaves {
             [] => *blake3::hash(&[]).as_bytes(),
             [leaf] => *leaf,
             _ => {
                 let split = leaves.len().next_power_of_two() / 2;
-                node_hash(&recursive(&leaves[..split]), &recursive(&leaves[split..]))
+                node_hash(&recursive_root(&leaves[..split]), &recursive_root(&leaves[split..]))
             }
         }
     }
 
     #[test]
-    fn the_frontier_has_the_root_of_the_recursive_definition() {
-        let leaves: Vec<Hash> = (0..200u32).map(|i| leaf_hash(&i.to_le_bytes())).collect();
+    fn frontier_root_equals_the_recursive_definition() {
+        let leaves: Vec<MerkleHash> = (0..200u32).map(|i| leaf_hash(&i.to_le_bytes())).collect();
         let mut frontier = Frontier::default();
         for (count, leaf) in leaves.iter().enumerate() {
-            assert_eq!(frontier.root(), recursive(&leaves[..count]), "{count} leaves");
+            assert_eq!(frontier.root(), recursive_root(&leaves[..count]), "{count} leaves");
             assert!(frontier.is_sound());
             frontier.push(*leaf);
         }
     }
 
     #[test]
-    fn as_many_peaks_as_the_count_has_bits_are_sound_and_no_others() {
+    fn frontier_is_sound_with_one_peak_per_set_bit() {
         for (leaves, peaks, sound) in [
             (0, 0, true),
             (1, 1, true),

@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{self, CodecError, Reader};
+use crate::codec::{self, ByteReader, CodecError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
-use crate::io::{File, Io, Lock, Open};
+use crate::io::{File, Io, LockKind, OpenMode};
 use crate::log::layout::{COUNT_MAX, LogState};
-use crate::log::paths::{Paths, manifest_name, parse_manifest};
+use crate::log::paths::{StorePaths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
-use crate::log::totals::Totals;
+use crate::log::totals::LogTotals;
 use crate::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"annalman";
@@ -80,14 +80,14 @@ pub struct VectorList {
 
 /// The log's end after a clean close.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clean {
+pub struct CleanClose {
     pub tail: u64,
     pub state: LogState,
 }
 
 /// The whole content of the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ManifestState {
     pub format: u16,
     pub store: StoreId,
     pub created_ns: u64,
@@ -102,18 +102,18 @@ pub struct State {
     /// Greatest position of the active segment known to be durable.
     pub synced: u64,
     /// Only after a clean close.
-    pub clean: Option<Clean>,
+    pub clean: Option<CleanClose>,
     pub next_table: u64,
     /// The number of the next rewritten segment.
     pub next_rewritten: u32,
     /// Cumulative totals that compaction removed: the current content is the log's totals minus these.
-    pub erased: Totals,
+    pub erased: LogTotals,
     pub vectors: VectorList,
 }
 
 /// The state in format 1.
 #[derive(Deserialize)]
-struct First {
+struct ManifestStateV1 {
     format: u16,
     store: StoreId,
     created_ns: u64,
@@ -122,28 +122,28 @@ struct First {
     covers: (SegmentId, u64),
     covers_state: LogState,
     synced: u64,
-    clean: Option<Clean>,
+    clean: Option<CleanClose>,
     next_table: u64,
 }
 
 /// The state in format 2: format 1 with two more fields.
 #[derive(Deserialize)]
-struct Second {
-    first: First,
+struct ManifestStateV2 {
+    first: ManifestStateV1,
     next_rewritten: u32,
-    erased: Totals,
+    erased: LogTotals,
 }
 
-impl From<First> for Second {
-    fn from(first: First) -> Self {
-        Self { first, next_rewritten: SegmentId::REWRITTEN_MIN, erased: Totals::default() }
+impl From<ManifestStateV1> for ManifestStateV2 {
+    fn from(first: ManifestStateV1) -> Self {
+        Self { first, next_rewritten: SegmentId::REWRITTEN_MIN, erased: LogTotals::default() }
     }
 }
 
-impl From<Second> for State {
-    fn from(Second { first, next_rewritten, erased }: Second) -> Self {
-        let First { format, store, created_ns, segments, tables, covers, .. } = first;
-        let First { covers_state, synced, clean, next_table, .. } = first;
+impl From<ManifestStateV2> for ManifestState {
+    fn from(ManifestStateV2 { first, next_rewritten, erased }: ManifestStateV2) -> Self {
+        let ManifestStateV1 { format, store, created_ns, segments, tables, covers, .. } = first;
+        let ManifestStateV1 { covers_state, synced, clean, next_table, .. } = first;
         Self {
             format,
             store,
@@ -162,19 +162,21 @@ impl From<Second> for State {
     }
 }
 
-impl State {
+impl ManifestState {
     /// Reads an edit of any known format.
     pub fn decode(body: &[u8]) -> std::result::Result<Self, CodecError> {
         match format_of(body) {
-            FORMAT_FIRST => codec::decode::<First>(body).map(|first| Second::from(first).into()),
-            FORMAT_SECOND => codec::decode::<Second>(body).map(Self::from),
+            FORMAT_FIRST => {
+                codec::decode::<ManifestStateV1>(body).map(|first| ManifestStateV2::from(first).into())
+            }
+            FORMAT_SECOND => codec::decode::<ManifestStateV2>(body).map(Self::from),
             _ => codec::decode(body),
         }
     }
 
     /// Whether the list of segments is plausible: no duplicates, the last one written by the writer, all
     /// others sealed.
-    fn lists_soundly(&self) -> bool {
+    fn has_sound_segment_list(&self) -> bool {
         let mut ids: Vec<SegmentId> = self.segments.iter().map(|entry| entry.id).collect();
         let active = ids.last().is_none_or(|id| !id.is_rewritten());
         ids.sort_unstable();
@@ -197,7 +199,7 @@ impl State {
         let clean = self.clean.iter();
         let places = clean.clone().map(|clean| clean.tail).chain([self.covers.1, self.synced]).chain(sealed);
         let counts = self.tables.iter().flat_map(|table| [table.id, table.bytes]).chain([self.next_table]);
-        let counts = counts.chain(self.erased.all());
+        let counts = counts.chain(self.erased.to_array());
         let files = &self.vectors;
         let counts =
             counts.chain(files.files.iter().flat_map(|file| [file.id, file.bytes, file.count, file.upto.0]));
@@ -206,7 +208,7 @@ impl State {
         places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))
             && counts.into_iter().all(|count| count <= COUNT_MAX)
             && states.all(LogState::is_sound)
-            && self.lists_soundly()
+            && self.has_sound_segment_list()
     }
 
     /// The segment that the writer appends to.
@@ -221,7 +223,7 @@ pub struct Manifest {
     file: Arc<dyn File>,
     end: u64,
     generation: u64,
-    pub state: State,
+    pub state: ManifestState,
 }
 
 /// The shared manifest of an open store. The writer edits segments and the close; the index upkeep edits
@@ -229,12 +231,12 @@ pub struct Manifest {
 #[derive(Debug)]
 pub struct SharedManifest {
     io: Arc<dyn Io>,
-    paths: Paths,
-    inner: Mutex<Inner>,
+    paths: StorePaths,
+    inner: Mutex<GuardedManifest>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct GuardedManifest {
     manifest: Manifest,
     /// Earlier generations that may still be read, the oldest first. Each has the bytes of the files that
     /// were last listed in it.
@@ -245,38 +247,43 @@ struct Inner {
 
 /// A failed edit.
 #[derive(Debug)]
-pub struct EditFailed {
+pub struct EditError {
     pub error: Error,
     /// Whether the manifest on disk is unknown: then nothing may be built on it. If false, the manifest is
     /// unchanged and the edit may be retried.
     pub in_doubt: bool,
 }
 
-impl From<EditFailed> for Error {
-    fn from(failed: EditFailed) -> Self {
+impl From<EditError> for Error {
+    fn from(failed: EditError) -> Self {
         failed.error
     }
 }
 
 impl SharedManifest {
     /// `before`: the generation that this manifest replaced.
-    pub fn new(io: Arc<dyn Io>, paths: Paths, manifest: Manifest, before: Option<Arc<dyn File>>) -> Self {
+    pub fn new(
+        io: Arc<dyn Io>,
+        paths: StorePaths,
+        manifest: Manifest,
+        before: Option<Arc<dyn File>>,
+    ) -> Self {
         let earlier = before.into_iter().map(|file| (file, 0)).collect();
-        Self { io, paths, inner: Mutex::new(Inner { manifest, earlier, in_doubt: None }) }
+        Self { io, paths, inner: Mutex::new(GuardedManifest { manifest, earlier, in_doubt: None }) }
     }
 
     /// Changes the state, writes and syncs it. After an error the state is unchanged.
-    pub fn edit(&self, change: impl FnOnce(&mut State)) -> std::result::Result<(), EditFailed> {
+    pub fn edit(&self, change: impl FnOnce(&mut ManifestState)) -> std::result::Result<(), EditError> {
         let mut inner = lock(&self.inner);
-        inner.check()?;
+        inner.check_trusted()?;
         let before = inner.manifest.state.clone();
         let (old, generation) = (inner.manifest.file.clone(), inner.manifest.generation);
         change(&mut inner.manifest.state);
         let done = inner.manifest.append_or_renew(&*self.io, &self.paths);
-        inner.settle(before, done)?;
+        inner.restore_on_error(before, done)?;
         if inner.manifest.generation != generation {
             inner.earlier.push((old, 0));
-            inner.let_go();
+            inner.drop_unread_generations();
         }
         Ok(())
     }
@@ -286,15 +293,15 @@ impl SharedManifest {
     pub fn renew(
         &self,
         unlisted_bytes: u64,
-        change: impl FnOnce(&mut State),
-    ) -> std::result::Result<(), EditFailed> {
+        change: impl FnOnce(&mut ManifestState),
+    ) -> std::result::Result<(), EditError> {
         let mut inner = lock(&self.inner);
-        inner.check()?;
+        inner.check_trusted()?;
         let before = inner.manifest.state.clone();
         let old = inner.manifest.file.clone();
         change(&mut inner.manifest.state);
         let done = inner.manifest.renew(&*self.io, &self.paths);
-        inner.settle(before, done)?;
+        inner.restore_on_error(before, done)?;
         inner.earlier.push((old, unlisted_bytes));
         Ok(())
     }
@@ -302,31 +309,31 @@ impl SharedManifest {
     /// Bytes of unlisted files that readers of an earlier generation of this process may still use.
     pub fn pending_bytes(&self) -> u64 {
         let mut inner = lock(&self.inner);
-        inner.let_go();
+        inner.drop_unread_generations();
         inner.earlier.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// The current content of the manifest.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ManifestState {
         lock(&self.inner).manifest.state.clone()
     }
 }
 
-impl Inner {
-    fn check(&self) -> std::result::Result<(), EditFailed> {
+impl GuardedManifest {
+    fn check_trusted(&self) -> std::result::Result<(), EditError> {
         let Some(why) = &self.in_doubt else { return Ok(()) };
         let message = format!("the manifest cannot be trusted since this failed: {why}; reopen the store");
-        Err(EditFailed { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true })
+        Err(EditError { error: Error::new(ErrorKind::Poisoned, message), in_doubt: true })
     }
 
     /// Forgets generations without readers; a reader never opens an old generation again. The bytes of a
     /// forgotten one are added to the generation before it that is still read, because its readers have those
     /// files open too.
-    fn let_go(&mut self) {
+    fn drop_unread_generations(&mut self) {
         let mut read: Vec<(Arc<dyn File>, u64)> = Vec::new();
         for (file, bytes) in self.earlier.drain(..) {
             // A generation whose lock cannot be queried counts as read.
-            if !matches!(file.try_lock(Lock::Exclusive), Ok(true)) {
+            if !matches!(file.try_lock(LockKind::Exclusive), Ok(true)) {
                 read.push((file, bytes));
             } else if let Some((_, sum)) = read.last_mut() {
                 *sum = sum.saturating_add(bytes);
@@ -336,11 +343,11 @@ impl Inner {
     }
 
     /// Restores the old state after an error.
-    fn settle(
+    fn restore_on_error(
         &mut self,
-        before: State,
-        done: std::result::Result<(), EditFailed>,
-    ) -> std::result::Result<(), EditFailed> {
+        before: ManifestState,
+        done: std::result::Result<(), EditError>,
+    ) -> std::result::Result<(), EditError> {
         if let Err(failed) = &done {
             self.manifest.state = before;
             if failed.in_doubt {
@@ -353,19 +360,19 @@ impl Inner {
 
 impl Manifest {
     /// Starts a new generation with `state` and makes it the current one.
-    pub fn create(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
+    pub fn create(io: &dyn Io, paths: &StorePaths, generation: u64, state: ManifestState) -> Result<Self> {
         let manifest = Self::prepare(io, paths, generation, state)?;
         manifest.make_current(io, paths)?;
         Ok(manifest)
     }
 
     /// Writes and syncs a new generation, and the file that will become CURRENT.
-    fn prepare(io: &dyn Io, paths: &Paths, generation: u64, state: State) -> Result<Self> {
+    fn prepare(io: &dyn Io, paths: &StorePaths, generation: u64, state: ManifestState) -> Result<Self> {
         let path = paths.manifest(generation);
         if io.stat(&path)?.is_some() {
             io.remove(&path)?;
         }
-        let file = io.open(&path, Open::CreateNew)?;
+        let file = io.open(&path, OpenMode::CreateNew)?;
         let mut header = Vec::with_capacity(HEADER_BYTES as usize);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&state.store.0);
@@ -380,13 +387,13 @@ impl Manifest {
         if io.stat(&next)?.is_some() {
             io.remove(&next)?;
         }
-        let current = io.open(&next, Open::CreateNew)?;
+        let current = io.open(&next, OpenMode::CreateNew)?;
         current.write_at(&[IoSlice::new(line.as_bytes())], 0)?;
         current.sync()?;
         Ok(manifest)
     }
 
-    fn make_current(&self, io: &dyn Io, paths: &Paths) -> Result<()> {
+    fn make_current(&self, io: &dyn Io, paths: &StorePaths) -> Result<()> {
         io.rename(&paths.current_next(), &paths.current())?;
         Ok(io.sync_dir(paths.root())?)
     }
@@ -398,7 +405,7 @@ impl Manifest {
     }
 
     /// Writes and syncs the current state, as a new generation if this one has grown too long.
-    fn append_or_renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
+    fn append_or_renew(&mut self, io: &dyn Io, paths: &StorePaths) -> std::result::Result<(), EditError> {
         if self.end < GENERATION_BYTES_MAX {
             return self.append();
         }
@@ -406,22 +413,22 @@ impl Manifest {
     }
 
     /// Continues as a new generation.
-    fn renew(&mut self, io: &dyn Io, paths: &Paths) -> std::result::Result<(), EditFailed> {
+    fn renew(&mut self, io: &dyn Io, paths: &StorePaths) -> std::result::Result<(), EditError> {
         let old = self.generation;
         // A prepared generation is unreferenced; the next opening or attempt removes it.
         let renewed = Self::prepare(io, paths, old + 1, self.state.clone())
-            .map_err(|error| EditFailed { error, in_doubt: false })?;
+            .map_err(|error| EditError { error, in_doubt: false })?;
         // A failed replacement of CURRENT leaves unknown which generation the next opening finds.
-        let in_doubt = |error| EditFailed { error, in_doubt: true };
+        let in_doubt = |error| EditError { error, in_doubt: true };
         renewed.make_current(io, paths).map_err(in_doubt)?;
         *self = renewed;
         io.remove(&paths.manifest(old)).map_err(|e| in_doubt(e.into()))
     }
 
     /// Writes and syncs the current state.
-    pub fn append(&mut self) -> std::result::Result<(), EditFailed> {
+    pub fn append(&mut self) -> std::result::Result<(), EditError> {
         // A partial write is overwritten by the next edit and never becomes valid.
-        let before = |error| EditFailed { error, in_doubt: false };
+        let before = |error| EditError { error, in_doubt: false };
         let body = codec::encode(&self.state).map_err(|e| before(Error::bug(e.to_string())))?;
         let mut edit = Vec::with_capacity(body.len() + 8);
         edit.extend_from_slice(&[0; 4]);
@@ -430,7 +437,7 @@ impl Manifest {
         let crc = edit_crc(&self.state.store, self.end, &edit[4..]);
         edit[..4].copy_from_slice(&crc.to_le_bytes());
         self.file.write_at(&[IoSlice::new(&edit)], self.end).map_err(|e| before(e.into()))?;
-        self.file.sync().map_err(|e| EditFailed { error: e.into(), in_doubt: true })?;
+        self.file.sync().map_err(|e| EditError { error: e.into(), in_doubt: true })?;
         self.end += edit.len() as u64;
         Ok(())
     }
@@ -446,9 +453,9 @@ pub fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
 
 /// A manifest that was read.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedManifest {
     pub generation: u64,
-    pub state: State,
+    pub state: ManifestState,
     /// The open file, on which readers hold a shared lock.
     pub file: Arc<dyn File>,
 }
@@ -457,12 +464,12 @@ pub struct Loaded {
 ///
 /// # Errors
 /// `Damaged` if CURRENT or the manifest differs from what was written; `Invalid` for a newer format.
-pub fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
+pub fn load(io: &dyn Io, paths: &StorePaths) -> Result<Option<LoadedManifest>> {
     let current_path = paths.current();
     if io.stat(&current_path)?.is_none() {
         return Ok(None);
     }
-    let current = io.open(&current_path, Open::Read)?;
+    let current = io.open(&current_path, OpenMode::Read)?;
     let line = read_whole(&*current, &current_path, 256)?;
     let generation = parse_current(&line).ok_or_else(|| {
         Error::damaged(&current_path, 0, "it does not name a manifest (its checksum fails)")
@@ -474,9 +481,9 @@ pub fn load(io: &dyn Io, paths: &Paths) -> Result<Option<Loaded>> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_generation(io: &dyn Io, paths: &Paths, generation: u64) -> Result<Loaded> {
+pub fn load_generation(io: &dyn Io, paths: &StorePaths, generation: u64) -> Result<LoadedManifest> {
     let path = paths.manifest(generation);
-    let file = io.open(&path, Open::Read).map_err(|e| {
+    let file = io.open(&path, OpenMode::Read).map_err(|e| {
         Error::with_source(
             ErrorKind::Damaged,
             format!("CURRENT names {}, which cannot be opened", path.display()),
@@ -485,7 +492,7 @@ pub fn load_generation(io: &dyn Io, paths: &Paths, generation: u64) -> Result<Lo
     })?;
     let bytes = read_whole(&*file, &path, MANIFEST_BYTES_MAX)?;
     let state = parse(&bytes, &path)?;
-    Ok(Loaded { generation, state, file })
+    Ok(LoadedManifest { generation, state, file })
 }
 
 pub fn parse_current(line: &[u8]) -> Option<u64> {
@@ -493,9 +500,9 @@ pub fn parse_current(line: &[u8]) -> Option<u64> {
     (format!("{:08x}", crc32fast::hash(name.as_bytes())) == crc).then(|| parse_manifest(name))?
 }
 
-fn parse(bytes: &[u8], path: &Path) -> Result<State> {
+fn parse(bytes: &[u8], path: &Path) -> Result<ManifestState> {
     let damaged = |offset: u64, what: String| Error::damaged(path, offset, what);
-    let mut r = Reader::new(bytes, "manifest");
+    let mut r = ByteReader::new(bytes, "manifest");
     let header = r.take(HEADER_BYTES as usize - 4).map_err(|e| damaged(0, e.to_string()))?;
     let crc = r.u32().map_err(|e| damaged(0, e.to_string()))?;
     if header[..8] != MAGIC || crc32fast::hash(header) != crc {
@@ -504,11 +511,11 @@ fn parse(bytes: &[u8], path: &Path) -> Result<State> {
     let mut store = StoreId::default();
     store.0.copy_from_slice(&header[8..]);
     let mut end = HEADER_BYTES;
-    let mut last: Option<State> = None;
+    let mut last: Option<ManifestState> = None;
     // A later edit is written only after the previous one is durable, so only the last edit can be torn.
-    while let Some(body) = edit_at(bytes, end, &store) {
+    while let Some(body) = whole_edit_at(bytes, end, &store) {
         check_format(body, path)?;
-        let state = State::decode(body).map_err(|e| damaged(end, e.to_string()))?;
+        let state = ManifestState::decode(body).map_err(|e| damaged(end, e.to_string()))?;
         if !state.is_sound() {
             return Err(damaged(end, "its edit contradicts itself".into()));
         }
@@ -548,16 +555,16 @@ fn later_edit(bytes: &[u8], end: u64, store: &StoreId) -> Option<u64> {
             continue;
         }
         budget = budget.checked_sub(u64::from(len))?;
-        if edit_at(bytes, at, store).is_some() {
+        if whole_edit_at(bytes, at, store).is_some() {
             return Some(at);
         }
     }
     None
 }
 
-fn edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
+fn whole_edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
     let rest = bytes.get(usize::try_from(at).ok()?..)?;
-    let mut r = Reader::new(rest, "edit");
+    let mut r = ByteReader::new(rest, "edit");
     let crc = r.u32().ok()?;
     let len = r.u32().ok()? as usize;
     let body = r.take(len).ok().filter(|b| !b.is_empty())?;

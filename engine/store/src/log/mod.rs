@@ -13,12 +13,12 @@ pub mod manifest;
 pub mod open;
 pub mod parts;
 pub mod paths;
-pub mod patience;
 pub mod queue;
 pub mod record;
 pub mod rewrite;
 pub mod segments;
 pub mod sequence;
+pub mod spin_wait;
 pub mod sums;
 #[cfg(all(test, annals_shuttle))]
 mod tests;

@@ -10,22 +10,22 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::io::{File, Io, Lock, Open, ReadMode};
-use crate::log::cursor::{Batch, Cursor, account, next_seqno};
-use crate::log::layout::{Footer, LogState, SEGMENT_HEADER_BYTES, Salt, SegmentHeader, chain_digest};
-use crate::log::manifest::{self, Manifest, SegmentEntry, SharedManifest, State};
-use crate::log::paths::{Paths, parse_manifest, parse_segment};
-use crate::log::queue::Queue;
+use crate::io::{File, Io, LockKind, OpenMode, ReadMode};
+use crate::log::cursor::{LogBatch, LogCursor, advance_state, next_seqno};
+use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES, Salt, SegmentFooter, SegmentHeader, chain_digest};
+use crate::log::manifest::{self, Manifest, ManifestState, SegmentEntry, SharedManifest};
+use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
+use crate::log::queue::WriteQueue;
 use crate::log::segments::{Segment, Segments, lock};
-use crate::log::totals::Totals;
-use crate::log::writer::{Sink, Writer, create_segment, seal};
+use crate::log::totals::LogTotals;
+use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
 use crate::schema::RecordSchema;
 use crate::sync::Mutex;
 use crate::sync::channel::{Receiver, unbounded};
 
 /// Sizes that a store is opened with.
 #[derive(Debug, Clone, Copy)]
-pub struct Sizes {
+pub struct LogSizes {
     pub segment_bytes_max: u64,
     pub queue_bytes_max: usize,
     pub zero_ahead_bytes: u64,
@@ -51,8 +51,8 @@ impl Damage {
 
 /// A log with its files opened and locked; its unsealed end is not read yet.
 #[derive(Debug)]
-pub struct Found {
-    pub state: State,
+pub struct FoundLog {
+    pub state: ManifestState,
     generation: u64,
     /// A writer holds it as long as it lives.
     writer_lock: Option<Arc<dyn File>>,
@@ -64,13 +64,13 @@ pub struct Found {
 
 /// The end of the log that a scan found.
 #[derive(Debug, Clone)]
-pub struct End {
+pub struct ScanEnd {
     pub segment: SegmentId,
     pub tail: u64,
     pub state: LogState,
     /// Whether bytes after the tail of the active segment are not zeros, or its length differs from the clean
     /// close.
-    pub torn: bool,
+    pub is_torn: bool,
     pub damage: Option<Damage>,
 }
 
@@ -79,16 +79,22 @@ pub struct End {
 /// # Errors
 /// `NotFound` if there is no store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory with
 /// other files, `Unavailable`.
-pub fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: ReadMode) -> Result<Found> {
+pub fn find(
+    io: &dyn Io,
+    paths: &StorePaths,
+    write: bool,
+    create: bool,
+    read_mode: ReadMode,
+) -> Result<FoundLog> {
     if write {
         return find_once(io, paths, write, create, read_mode);
     }
     // A writer may change segments or generations while a reader opens them. An error counts only if the
     // manifest did not change meanwhile.
-    let mut before = stamp(io, paths);
+    let mut before = manifest_stamp(io, paths);
     loop {
         let found = find_once(io, paths, write, create, read_mode);
-        let after = stamp(io, paths);
+        let after = manifest_stamp(io, paths);
         if found.is_ok() || before == after {
             return found;
         }
@@ -97,15 +103,21 @@ pub fn find(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: Re
 }
 
 /// A value that changes with every edit of the manifest.
-pub fn stamp(io: &dyn Io, paths: &Paths) -> Option<(Vec<u8>, u64)> {
-    let current = io.open(&paths.current(), Open::Read).ok()?;
+pub fn manifest_stamp(io: &dyn Io, paths: &StorePaths) -> Option<(Vec<u8>, u64)> {
+    let current = io.open(&paths.current(), OpenMode::Read).ok()?;
     let line = manifest::read_whole(&*current, &paths.current(), 256).ok()?;
     let len =
         manifest::parse_current(&line).and_then(|generation| io.stat(&paths.manifest(generation)).ok()?);
     Some((line, len.map_or(0, |stat| stat.len)))
 }
 
-fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: ReadMode) -> Result<Found> {
+fn find_once(
+    io: &dyn Io,
+    paths: &StorePaths,
+    write: bool,
+    create: bool,
+    read_mode: ReadMode,
+) -> Result<FoundLog> {
     let root = paths.root();
     match io.stat(root)? {
         Some(stat) if !stat.is_dir => {
@@ -115,7 +127,7 @@ fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: R
         None => io.create_dir_all(root)?,
         Some(_) => {}
     }
-    let writer_lock = if write { Some(take_lock(io, paths, create)?) } else { None };
+    let writer_lock = if write { Some(take_writer_lock(io, paths, create)?) } else { None };
     let loaded = match manifest::load(io, paths)? {
         Some(loaded) => loaded,
         None if write && create => {
@@ -129,13 +141,13 @@ fn find_once(io: &dyn Io, paths: &Paths, write: bool, create: bool, read_mode: R
         io.create_dir_all(&paths.tables())?;
     }
     let generation_lock =
-        if write { None } else { loaded.file.try_lock(Lock::Shared)?.then(|| loaded.file.clone()) };
+        if write { None } else { loaded.file.try_lock(LockKind::Shared)?.then(|| loaded.file.clone()) };
     let segments = Arc::new(Segments::default());
     for entry in &loaded.state.segments {
         segments.insert(open_segment(io, paths, &loaded.state, entry, write, read_mode)?);
     }
     refuse_stray_segment(io, paths, &loaded.state)?;
-    Ok(Found {
+    Ok(FoundLog {
         state: loaded.state,
         generation: loaded.generation,
         writer_lock,
@@ -151,13 +163,13 @@ fn no_store(root: &Path) -> Error {
 
 fn open_segment(
     io: &dyn Io,
-    paths: &Paths,
-    state: &State,
+    paths: &StorePaths,
+    state: &ManifestState,
     entry: &SegmentEntry,
     write: bool,
     read_mode: ReadMode,
 ) -> Result<Arc<Segment>> {
-    let how = if write && entry.sealed_bytes.is_none() { Open::Write } else { Open::Read };
+    let how = if write && entry.sealed_bytes.is_none() { OpenMode::Write } else { OpenMode::Read };
     let segment = Segment::open(io, paths, state.store, entry.id, how)?;
     if let Some(expected) = entry.sealed_bytes {
         let found = segment.file.len()?;
@@ -173,20 +185,20 @@ fn open_segment(
 /// An unlisted segment after the last listed one is left over from a crash during its creation, unless it
 /// holds batches. Batches are written only after the manifest lists the segment; so then the manifest lost
 /// its last edit.
-fn refuse_stray_segment(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
+fn refuse_stray_segment(io: &dyn Io, paths: &StorePaths, state: &ManifestState) -> Result<()> {
     let next = SegmentId(state.active()?.id.0 + 1);
     let path = paths.segment(next);
     if io.stat(&path)?.is_none() {
         return Ok(());
     }
-    let file = io.open(&path, Open::Read)?;
+    let file = io.open(&path, OpenMode::Read)?;
     let salt = Salt::new(state.store, next);
     let mut header = [0; SEGMENT_HEADER_BYTES as usize];
     let got = file.read_at(&mut header, 0)?;
     let Ok(header) = SegmentHeader::decode(&header[..got], state.store, next) else { return Ok(()) };
     let expected = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
     let end = file.len()?;
-    let mut cursor = Cursor::new(file, salt, SEGMENT_HEADER_BYTES, end);
+    let mut cursor = LogCursor::new(file, salt, SEGMENT_HEADER_BYTES, end);
     match cursor.next(&expected)? {
         Ok(_) => Err(Error::damaged(
             &path,
@@ -197,7 +209,7 @@ fn refuse_stray_segment(io: &dyn Io, paths: &Paths, state: &State) -> Result<()>
     }
 }
 
-fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> {
+fn take_writer_lock(io: &dyn Io, paths: &StorePaths, create: bool) -> Result<Arc<dyn File>> {
     let path = paths.lock();
     if io.stat(&path)?.is_none() {
         let root = paths.root();
@@ -216,8 +228,8 @@ fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> 
             )));
         }
     }
-    let file = io.open(&path, Open::CreateOrOpen)?;
-    if !file.try_lock(Lock::Exclusive)? {
+    let file = io.open(&path, OpenMode::CreateOrOpen)?;
+    if !file.try_lock(LockKind::Exclusive)? {
         let holder = manifest::read_whole(&*file, &path, 64).ok();
         let holder = holder.and_then(|text| String::from_utf8(text).ok()).unwrap_or_default();
         let holder = match holder.trim() {
@@ -236,7 +248,7 @@ fn take_lock(io: &dyn Io, paths: &Paths, create: bool) -> Result<Arc<dyn File>> 
 }
 
 /// Creates an empty store. Replaces leftovers of an interrupted attempt, unless they hold batches.
-fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
+fn create_store(io: &dyn Io, paths: &StorePaths) -> Result<()> {
     io.create_dir_all(&paths.segments())?;
     io.create_dir_all(&paths.tables())?;
     for name in io.list(&paths.segments())? {
@@ -255,7 +267,7 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
     let base = LogState::empty();
     let first = SegmentId(1);
     create_segment(io, paths, &store, first, &base)?;
-    let state = State {
+    let state = ManifestState {
         format: manifest::FORMAT,
         store,
         created_ns: io.now_ns(),
@@ -267,7 +279,7 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
         clean: None,
         next_table: 1,
         next_rewritten: SegmentId::REWRITTEN_MIN,
-        erased: Totals::default(),
+        erased: LogTotals::default(),
         vectors: manifest::VectorList::default(),
     };
     Manifest::create(io, paths, 1, state)?;
@@ -277,11 +289,11 @@ fn create_store(io: &dyn Io, paths: &Paths) -> Result<()> {
 /// Reads the log from `from`, where its state is `state`, to its end. Calls `visit` for each batch.
 pub fn scan(
     schema: &dyn RecordSchema,
-    found: &Found,
+    found: &FoundLog,
     from: (SegmentId, u64),
     state: LogState,
-    visit: &mut dyn FnMut(&Batch<'_>, &Segment) -> Result<()>,
-) -> Result<End> {
+    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment) -> Result<()>,
+) -> Result<ScanEnd> {
     scan_states(schema, found, from, state, &mut |batch, segment, _| visit(batch, segment))
 }
 
@@ -289,20 +301,20 @@ pub fn scan(
 /// segment.
 pub fn scan_states(
     schema: &dyn RecordSchema,
-    found: &Found,
+    found: &FoundLog,
     from: (SegmentId, u64),
     mut state: LogState,
-    visit: &mut dyn FnMut(&Batch<'_>, &Segment, &LogState) -> Result<()>,
-) -> Result<End> {
+    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, &LogState) -> Result<()>,
+) -> Result<ScanEnd> {
     let active = found.state.active()?.id;
     let mut at = from.1;
-    for segment in found.segments.from(from.0)? {
+    for segment in found.segments.from_segment(from.0)? {
         let segment = &*segment;
         let sealed = segment.id != active;
         let len = segment.file.len()?;
         let footer = if sealed { Some(sealed_footer(segment, len)?) } else { None };
         let end = footer.as_ref().map_or(len, |footer| footer.tail);
-        let mut cursor = Cursor::new(segment.file.clone(), segment.salt, at, end);
+        let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, at, end);
         let rewritten = footer.filter(|footer| footer.rewritten_chain.is_some());
         let stopped = scan_segment(schema, &mut cursor, segment, rewritten.as_ref(), &mut state, visit)?;
         let tail = cursor.at;
@@ -312,7 +324,7 @@ pub fn scan_states(
             }
             if let Some(footer) = rewritten.filter(|footer| footer.state != state) {
                 // The scan began at the segment's end, or the segment has no batch.
-                adopt(&mut state, &footer, segment)?;
+                adopt_footer(&mut state, &footer, segment)?;
             }
             at = SEGMENT_HEADER_BYTES;
             continue;
@@ -333,28 +345,28 @@ pub fn scan_states(
         } else if tail < synced {
             damage = Some(Damage { file: segment.path.clone(), offset: tail, what: stopped });
         }
-        return Ok(End { segment: segment.id, tail, state, torn, damage });
+        return Ok(ScanEnd { segment: segment.id, tail, state, is_torn: torn, damage });
     }
     Err(Error::bug("the log has no active segment"))
 }
 
 fn scan_segment(
     schema: &dyn RecordSchema,
-    cursor: &mut Cursor,
+    cursor: &mut LogCursor,
     segment: &Segment,
-    rewritten: Option<&Footer>,
+    rewritten: Option<&SegmentFooter>,
     state: &mut LogState,
-    visit: &mut dyn FnMut(&Batch<'_>, &Segment, &LogState) -> Result<()>,
+    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, &LogState) -> Result<()>,
 ) -> Result<String> {
     loop {
         match cursor.next(state)? {
             Ok(mut batch) => {
-                batch.node = account(schema, state, batch.whole, batch.offset, segment.salt)
+                batch.node = advance_state(schema, state, batch.whole, batch.offset, segment.salt)
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
                 if let Some(footer) = rewritten
                     && batch.offset + batch.whole.len() as u64 == footer.tail
                 {
-                    adopt(state, footer, segment)?;
+                    adopt_footer(state, footer, segment)?;
                 }
                 visit(&batch, segment, state)?;
             }
@@ -366,7 +378,7 @@ fn scan_segment(
 /// Takes over the state of a rewritten segment's footer at the segment's end. The footer has the counts of
 /// erased records, and the digest that the next segment continues from. Its other fields must match the
 /// batches.
-fn adopt(state: &mut LogState, footer: &Footer, segment: &Segment) -> Result<()> {
+fn adopt_footer(state: &mut LogState, footer: &SegmentFooter, segment: &Segment) -> Result<()> {
     let said = &footer.state;
     let same = state.ledger == said.ledger
         && state.next_seqno == said.next_seqno
@@ -388,13 +400,13 @@ fn adopt(state: &mut LogState, footer: &Footer, segment: &Segment) -> Result<()>
 /// # Errors
 /// `Damaged` if a batch is not whole.
 pub fn scan_between(
-    found: &Found,
+    found: &FoundLog,
     from: Option<(SegmentId, u64)>,
     to: (SegmentId, u64),
-    visit: &mut dyn FnMut(&Batch<'_>, &Segment, Seqno) -> Result<()>,
+    visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, Seqno) -> Result<()>,
 ) -> Result<()> {
     let segments = match from {
-        Some(from) => found.segments.from(from.0)?,
+        Some(from) => found.segments.from_segment(from.0)?,
         None => found.segments.all(),
     };
     let last = segments.iter().position(|segment| segment.id == to.0);
@@ -404,7 +416,7 @@ pub fn scan_between(
         let mut state =
             LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
         let end = if segment.id == to.0 { to.1 } else { sealed_tail(segment, segment.file.len()?)? };
-        let mut cursor = Cursor::new(segment.file.clone(), segment.salt, SEGMENT_HEADER_BYTES, end);
+        let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, SEGMENT_HEADER_BYTES, end);
         while cursor.at < end {
             let at = cursor.at;
             let batch = cursor.next(&state)?.map_err(|e| Error::damaged(&segment.path, at, e))?;
@@ -425,20 +437,21 @@ pub fn sealed_tail(segment: &Segment, len: u64) -> Result<u64> {
 }
 
 /// A sealed segment's footer.
-pub fn sealed_footer(segment: &Segment, len: u64) -> Result<Footer> {
+pub fn sealed_footer(segment: &Segment, len: u64) -> Result<SegmentFooter> {
     let start = len.saturating_sub(64 << 10);
     let mut bytes = vec![0; (len - start) as usize];
     let got = segment.file.read_at(&mut bytes, start)?;
     bytes.truncate(got);
-    Footer::decode_end(&bytes, start, segment.salt).map_err(|e| Error::damaged(&segment.path, start, e))
+    SegmentFooter::decode_end(&bytes, start, segment.salt)
+        .map_err(|e| Error::damaged(&segment.path, start, e))
 }
 
 /// A log open for writing.
 #[derive(Debug)]
 pub struct OpenLog {
-    pub queue: Arc<Queue>,
+    pub queue: Arc<WriteQueue>,
     pub manifest: Arc<SharedManifest>,
-    sink: Arc<dyn Sink>,
+    sink: Arc<dyn LogSink>,
     ended: Receiver<Result<()>>,
     thread: Mutex<Option<crate::sync::JoinHandle<()>>>,
     /// Released by the close.
@@ -451,11 +464,11 @@ pub struct OpenLog {
 /// `Damaged` if acknowledged bytes differ from what was written; `Unavailable`.
 pub fn start(
     io: &Arc<dyn Io>,
-    paths: &Paths,
-    found: Found,
-    end: End,
-    sizes: Sizes,
-    sink: Arc<dyn Sink>,
+    paths: &StorePaths,
+    found: FoundLog,
+    end: ScanEnd,
+    sizes: LogSizes,
+    sink: Arc<dyn LogSink>,
     schema: Arc<dyn RecordSchema>,
 ) -> Result<OpenLog> {
     if let Some(damage) = &end.damage {
@@ -464,7 +477,7 @@ pub fn start(
     let mut state = found.state;
     let mut active = found.segments.get(end.segment)?;
     let mut tail = end.tail;
-    let was_clean = state.clean.as_ref().is_some_and(|clean| !end.torn && clean.tail == tail);
+    let was_clean = state.clean.as_ref().is_some_and(|clean| !end.is_torn && clean.tail == tail);
     let is_new = tail == SEGMENT_HEADER_BYTES && active.file.len()? == tail;
     state.format = manifest::FORMAT;
     state.clean = None;
@@ -490,7 +503,7 @@ pub fn start(
     remove_unlisted(&**io, paths, &manifest.state)?;
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, Some(found.manifest)));
     let (sender, jobs) = unbounded();
-    let queue = Arc::new(Queue::new(
+    let queue = Arc::new(WriteQueue::new(
         sender,
         store,
         active.id,
@@ -500,7 +513,7 @@ pub fn start(
         sizes.segment_bytes_max,
         schema,
     ));
-    let writer = Writer {
+    let writer = LogWriter {
         io: io.clone(),
         paths: paths.clone(),
         jobs,
@@ -531,7 +544,7 @@ pub fn start(
 
 /// Removes segment files that a compaction wrote or replaced before a crash: all unlisted ones. Keeps
 /// segments that the writer may have created after the last listed one.
-pub fn remove_unlisted(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> {
+pub fn remove_unlisted(io: &dyn Io, paths: &StorePaths, state: &ManifestState) -> Result<()> {
     let active = state.active()?.id;
     for name in io.list(&paths.segments())? {
         let Some(id) = parse_segment(&name) else { continue };
@@ -543,7 +556,7 @@ pub fn remove_unlisted(io: &dyn Io, paths: &Paths, state: &State) -> Result<()> 
     Ok(())
 }
 
-fn remove_old_manifests(io: &dyn Io, paths: &Paths, current: u64) -> Result<()> {
+fn remove_old_manifests(io: &dyn Io, paths: &StorePaths, current: u64) -> Result<()> {
     for name in io.list(paths.root())? {
         if let Some(generation) = parse_manifest(&name).filter(|generation| *generation != current) {
             io.remove(&paths.manifest(generation))?;
@@ -569,7 +582,7 @@ impl OpenLog {
     }
 }
 
-impl Found {
+impl FoundLog {
     /// A reader's lock on this generation; the result holds it while it lives.
     pub fn into_reader_lock(self) -> Option<Arc<dyn File>> {
         self.generation_lock

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use crate::blob::{Codec, GROUP_BYTES_MAX, GroupDecoder, GroupId};
 use crate::error::{Error, Result};
-use crate::ids::{NamespaceId, Place};
-use crate::log::record::{GroupPart, GroupRest, Kind};
+use crate::ids::{NamespaceId, RecordPlace};
+use crate::log::record::{GroupPart, GroupRest, RecordKind};
 use crate::log::segments::Segment;
 
 /// Maximum bytes read ahead of a part of the active segment.
@@ -17,11 +17,11 @@ const AHEAD_BYTES_MAX: u64 = 128 << 10;
 
 /// Raw bytes of a group.
 #[derive(Debug)]
-pub struct Raw {
+pub struct GroupBytes {
     /// From the group's first byte. Ranges that compaction removed read as zeros.
     pub bytes: Vec<u8>,
     /// Whether these are all bytes of the group.
-    pub whole: bool,
+    pub is_whole: bool,
 }
 
 /// The raw bytes of a group up to the part that contains byte `reach`. `place` is that of the group's last
@@ -31,55 +31,55 @@ pub struct Raw {
 /// `Damaged` if the group belongs to another namespace, or does not decode.
 pub fn read(
     segment: &Segment,
-    place: Place,
+    place: RecordPlace,
     namespace: NamespaceId,
     id: GroupId,
     reach: usize,
     decoder: &mut GroupDecoder,
-) -> Result<Raw> {
+) -> Result<GroupBytes> {
     let damaged = |e| Error::damaged(&segment.path, u64::from(place.offset), e);
     if segment.id.is_rewritten()
-        && let Some(bytes) = rest(segment, place, namespace, id, decoder)?
+        && let Some(bytes) = read_remainder(segment, place, namespace, id, decoder)?
     {
-        return Ok(Raw { bytes, whole: true });
+        return Ok(GroupBytes { bytes, is_whole: true });
     }
-    let mut windows = Windows { segment, map: segment.mapped(), read: Vec::new() };
-    let parts = walk(&mut windows, place, namespace, id)?;
+    let mut windows = PartWindows { segment, map: segment.mapped(), read: Vec::new() };
+    let parts = walk_parts(&mut windows, place, namespace, id)?;
     let front = parts.iter().rev().take_while(|part| (part.raw_start as usize) < reach);
     let encoded = front.map(|part| (part.codec, part.raw_len, windows.get(part.window, &part.encoded)));
     let bytes = decoder.decode(encoded).map_err(damaged)?;
     let whole = parts.first().is_none_or(|last| bytes.len() == (last.raw_start + last.raw_len) as usize);
-    Ok(Raw { bytes, whole })
+    Ok(GroupBytes { bytes, is_whole: whole })
 }
 
 /// The bytes that compaction left of a group, at their offsets; `None` if the record is a part.
-fn rest(
+fn read_remainder(
     segment: &Segment,
-    place: Place,
+    place: RecordPlace,
     namespace: NamespaceId,
     id: GroupId,
     decoder: &mut GroupDecoder,
 ) -> Result<Option<Vec<u8>>> {
-    segment.record(place, |record| {
+    segment.with_record(place, |record| {
         let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
-        if record.kind != Kind::GroupRest.code() {
+        if record.kind != RecordKind::GroupRest.code() {
             return Ok(None);
         }
-        Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?;
+        RecordKind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?;
         let rest = GroupRest::parse(record.body).map_err(|e| wrong(e.to_string()))?;
         if rest.group != id.0 || rest.namespace != namespace {
             return Err(wrong(format!("this record belongs to group {}, not {}", rest.group, id.0)));
         }
         let codec = Codec::from_code(rest.codec).map_err(|e| wrong(e.to_string()))?;
-        let raw = decoder.decode_alone(codec, rest.raw_len(), rest.encoded);
-        scattered(&raw.map_err(|e| wrong(e.to_string()))?, &rest.ranges)
+        let raw = decoder.decode_remainder(codec, rest.raw_len(), rest.encoded);
+        scatter(&raw.map_err(|e| wrong(e.to_string()))?, &rest.ranges)
             .map(Some)
             .ok_or_else(|| Error::bug("a group's rest is not as long as its ranges"))
     })
 }
 
 /// Copies contiguous bytes to these ranges, with zeros between them.
-fn scattered(bytes: &[u8], ranges: &[Range<u32>]) -> Option<Vec<u8>> {
+fn scatter(bytes: &[u8], ranges: &[Range<u32>]) -> Option<Vec<u8>> {
     let mut raw = vec![0; ranges.last()?.end as usize];
     let mut rest = bytes;
     for range in ranges {
@@ -92,7 +92,7 @@ fn scattered(bytes: &[u8], ranges: &[Range<u32>]) -> Option<Vec<u8>> {
 
 /// One part of a group: its fields, and the window that holds its encoded bytes.
 #[derive(Debug)]
-struct Part {
+struct LocatedPart {
     codec: Codec,
     raw_start: u32,
     raw_len: u32,
@@ -101,15 +101,21 @@ struct Part {
 }
 
 /// The parts of a group, last to first, starting at the place of the last.
-fn walk(windows: &mut Windows<'_>, last: Place, namespace: NamespaceId, id: GroupId) -> Result<Vec<Part>> {
+fn walk_parts(
+    windows: &mut PartWindows<'_>,
+    last: RecordPlace,
+    namespace: NamespaceId,
+    id: GroupId,
+) -> Result<Vec<LocatedPart>> {
     let segment = windows.segment;
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<LocatedPart> = Vec::new();
     let (mut place, mut ahead) = (last, 0);
     loop {
         let wrong = |what: String| Error::damaged(&segment.path, u64::from(place.offset), what);
         let (window, record_at) = windows.find(place, ahead)?;
         let record = segment.check(place, windows.get(window, &record_at))?;
-        if Kind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))? != Some(Kind::GroupPart)
+        if RecordKind::parse(record.kind, record.layout).map_err(|e| wrong(e.to_string()))?
+            != Some(RecordKind::GroupPart)
         {
             return Err(wrong("a group part is expected here".into()));
         }
@@ -133,27 +139,27 @@ fn walk(windows: &mut Windows<'_>, last: Place, namespace: NamespaceId, id: Grou
         }
         // The encoded bytes end at the end of the record.
         let encoded = record_at.end - part.encoded.len()..record_at.end;
-        parts.push(Part { codec, raw_start: part.raw_start, raw_len: part.raw_len, window, encoded });
+        parts.push(LocatedPart { codec, raw_start: part.raw_start, raw_len: part.raw_len, window, encoded });
         if part.before_offset == 0 {
             return Ok(parts);
         }
         ahead = u64::from(part.raw_start).min(AHEAD_BYTES_MAX);
-        place = Place { offset: part.before_offset, len: part.before_len, ..place };
+        place = RecordPlace { offset: part.before_offset, len: part.before_len, ..place };
     }
 }
 
 /// Bytes of a segment: the whole map if it is mapped, else the pieces read so far.
-struct Windows<'a> {
+struct PartWindows<'a> {
     segment: &'a Segment,
     map: Option<&'a [u8]>,
     /// Offset in the segment and bytes of each window.
     read: Vec<(u64, Vec<u8>)>,
 }
 
-impl Windows<'_> {
+impl PartWindows<'_> {
     /// The window that contains a place, and the range in it. A window that has to be read begins up to
     /// `ahead` bytes before the place.
-    fn find(&mut self, place: Place, ahead: u64) -> Result<(usize, Range<usize>)> {
+    fn find(&mut self, place: RecordPlace, ahead: u64) -> Result<(usize, Range<usize>)> {
         let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.len));
         let within = |from: u64, len: usize| {
             let at = usize::try_from(start.checked_sub(from)?).ok()?;

@@ -18,11 +18,11 @@ pub fn socket_paths(root: &Path) -> (PathBuf, PathBuf) {
 
 /// Paths of the files of a store.
 #[derive(Debug, Clone)]
-pub struct Paths {
+pub struct StorePaths {
     root: PathBuf,
 }
 
-impl Paths {
+impl StorePaths {
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use crate::blob::Packer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
-use crate::log::activity::{Activity, Counters};
+use crate::log::activity::{Activity, ActivityCounters};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
-use crate::log::patience::Patience;
 use crate::log::segments::lock;
-use crate::log::sequence::Ordered;
-use crate::log::sums::Sums;
-use crate::log::ticket::{Completer, Failure, Ticket, ticket};
+use crate::log::sequence::LogOrdered;
+use crate::log::spin_wait::SpinWait;
+use crate::log::sums::BatchSums;
+use crate::log::ticket::{Completer, Ticket, WriteFailure, new_ticket};
 use crate::schema::RecordSchema;
 use crate::sync::channel::Sender;
 use crate::sync::{Condvar, Mutex, OnceLock};
@@ -43,8 +43,8 @@ const SPARE_BATCHES_MAX: usize = 32;
 /// A job for the writer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly every job is a batch")]
-pub enum Job {
-    Batch(Queued),
+pub enum WriterJob {
+    Batch(QueuedBatch),
     /// A batch whose caller went away after its place was fixed: nothing can follow it.
     Lost {
         from: Seqno,
@@ -61,7 +61,7 @@ pub enum Job {
         at: Seqno,
         segment: SegmentId,
         completer: Completer,
-        down: bool,
+        flush_index: bool,
     },
     /// Writes and syncs everything, closes cleanly, and ends the writer.
     Close {
@@ -69,8 +69,8 @@ pub enum Job {
     },
 }
 
-impl Ordered for Job {
-    fn from(&self) -> Seqno {
+impl LogOrdered for WriterJob {
+    fn first_seqno(&self) -> Seqno {
         match self {
             Self::Batch(queued) => queued.first_seqno,
             Self::Lost { from, .. } => *from,
@@ -78,7 +78,7 @@ impl Ordered for Job {
         }
     }
 
-    fn to(&self) -> Seqno {
+    fn end_seqno(&self) -> Seqno {
         match self {
             Self::Batch(queued) => Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64),
             Self::Lost { to, .. } => *to,
@@ -89,9 +89,9 @@ impl Ordered for Job {
 
 /// A batch with a fixed place, complete except for its header.
 #[derive(Debug)]
-pub struct Queued {
+pub struct QueuedBatch {
     pub batch: BatchBuf,
-    pub sums: Sums,
+    pub sums: BatchSums,
     pub segment: SegmentId,
     pub offset: u64,
     pub first_seqno: Seqno,
@@ -125,7 +125,7 @@ pub struct Lease {
     groups: Option<OpenGroups>,
     /// Whether the groups already have parts in the log.
     continuing: bool,
-    queue: Arc<Queue>,
+    queue: Arc<WriteQueue>,
 }
 
 impl Lease {
@@ -138,21 +138,21 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.groups.is_some() && self.continuing {
-            lock(&self.queue.order).continuing -= 1;
+            lock(&self.queue.order).continuing_leases -= 1;
             self.queue.returned.notify_all();
         }
     }
 }
 
 #[derive(Debug)]
-struct Order {
+struct QueueOrder {
     segment: SegmentId,
     offset: u64,
     next_seqno: Seqno,
     /// Whether a new segment is wanted.
-    rotate: bool,
+    wants_rotation: bool,
     /// Number of leases of groups with parts in the active segment.
-    continuing: usize,
+    continuing_leases: usize,
     idle: Vec<OpenGroups>,
     /// Only batches of the close itself are still accepted.
     closing: bool,
@@ -161,14 +161,14 @@ struct Order {
 
 /// Bounds the bytes on their way to the writer.
 #[derive(Debug)]
-struct Budget {
+struct ByteBudget {
     limit: usize,
     used: Mutex<usize>,
     freed: Condvar,
 }
 
-impl Budget {
-    fn take(&self, bytes: usize) {
+impl ByteBudget {
+    fn acquire(&self, bytes: usize) {
         let mut used = lock(&self.used);
         // A batch larger than the whole budget goes alone.
         while *used > 0 && *used + bytes > self.limit {
@@ -177,7 +177,7 @@ impl Budget {
         *used += bytes;
     }
 
-    fn give(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         *lock(&self.used) -= bytes;
         self.freed.notify_all();
     }
@@ -185,18 +185,18 @@ impl Budget {
 
 /// Fixes the order of batches and hands them to the writer.
 #[derive(Debug)]
-pub struct Queue {
-    order: Mutex<Order>,
+pub struct WriteQueue {
+    order: Mutex<QueueOrder>,
     /// Signalled when a lease ends.
     returned: Condvar,
-    jobs: Sender<Job>,
-    budget: Budget,
-    pub counters: Counters,
+    jobs: Sender<WriterJob>,
+    budget: ByteBudget,
+    pub counters: ActivityCounters,
     /// Written batches, for reuse.
     spare: Mutex<Vec<BatchBuf>>,
     /// Shared by all waiters for tickets.
-    patience: Arc<Patience>,
-    failure: OnceLock<Failure>,
+    spin_wait: Arc<SpinWait>,
+    failure: OnceLock<WriteFailure>,
     store: StoreId,
     segment_bytes_max: u64,
     schema: Arc<dyn RecordSchema>,
@@ -204,8 +204,8 @@ pub struct Queue {
 
 /// The fixed place of a batch. Dropping it unused ends all writing, because nothing can follow.
 #[derive(Debug)]
-struct Position<'a> {
-    queue: &'a Queue,
+struct QueuePosition<'a> {
+    queue: &'a WriteQueue,
     segment: SegmentId,
     offset: u64,
     from: Seqno,
@@ -214,18 +214,18 @@ struct Position<'a> {
     used: bool,
 }
 
-impl Drop for Position<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         if !self.used {
-            self.queue.budget.give(self.bytes);
-            self.queue.send(Job::Lost { from: self.from, to: self.to });
+            self.queue.budget.release(self.bytes);
+            self.queue.send(WriterJob::Lost { from: self.from, to: self.to });
         }
     }
 }
 
-impl Queue {
+impl WriteQueue {
     pub fn new(
-        jobs: Sender<Job>,
+        jobs: Sender<WriterJob>,
         store: StoreId,
         segment: SegmentId,
         offset: u64,
@@ -235,22 +235,22 @@ impl Queue {
         schema: Arc<dyn RecordSchema>,
     ) -> Self {
         Self {
-            order: Mutex::new(Order {
+            order: Mutex::new(QueueOrder {
                 segment,
                 offset,
                 next_seqno,
-                rotate: false,
-                continuing: 0,
+                wants_rotation: false,
+                continuing_leases: 0,
                 idle: Vec::new(),
                 closing: false,
                 closed: false,
             }),
             returned: Condvar::new(),
             jobs,
-            budget: Budget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
-            counters: Counters::default(),
+            budget: ByteBudget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            counters: ActivityCounters::default(),
             spare: Mutex::default(),
-            patience: Arc::default(),
+            spin_wait: Arc::default(),
             failure: OnceLock::new(),
             store,
             segment_bytes_max,
@@ -275,8 +275,8 @@ impl Queue {
     }
 
     /// Keeps a written batch for reuse.
-    pub fn take_back(&self, batch: BatchBuf) {
-        let Some(batch) = batch.emptied() else { return };
+    pub fn recycle(&self, batch: BatchBuf) {
+        let Some(batch) = batch.into_spare() else { return };
         let mut spare = lock(&self.spare);
         if spare.len() < SPARE_BATCHES_MAX {
             spare.push(batch);
@@ -289,7 +289,7 @@ impl Queue {
         let found = order.idle.iter().rposition(|groups| groups.namespace == namespace);
         let groups = match found {
             Some(index) => {
-                order.continuing += 1;
+                order.continuing_leases += 1;
                 order.idle.remove(index)
             }
             None => {
@@ -313,23 +313,23 @@ impl Queue {
         time_ns: u64,
         at_close: bool,
     ) -> Result<(Seqno, Ticket)> {
-        self.check()?;
+        self.check_poisoned()?;
         let bytes = batch.bytes.len();
-        self.budget.take(bytes);
-        let mut position = match self.place(&batch, part_places, lease, at_close) {
+        self.budget.acquire(bytes);
+        let mut position = match self.fix_place(&batch, part_places, lease, at_close) {
             Ok(position) => position,
             Err(refused) => {
-                self.budget.give(bytes);
+                self.budget.release(bytes);
                 return Err(refused);
             }
         };
         let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
         let sums = batch
-            .settle(&*self.schema, Salt::new(self.store, segment), offset, first_seqno)
+            .stamp_and_sum(&*self.schema, Salt::new(self.store, segment), offset, first_seqno)
             .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
-        let (completer, ticket) = ticket(&self.patience);
+        let (completer, ticket) = new_ticket(&self.spin_wait);
         position.used = true;
-        self.send(Job::Batch(Queued {
+        self.send(WriterJob::Batch(QueuedBatch {
             batch,
             sums,
             segment,
@@ -343,13 +343,13 @@ impl Queue {
     }
 
     /// Fixes a batch's place. From then on the groups of its lease can be leased again.
-    fn place(
+    fn fix_place(
         &self,
         batch: &BatchBuf,
         part_places: &[(u64, u32, u32)],
         mut lease: Option<Lease>,
         at_close: bool,
-    ) -> Result<Position<'_>> {
+    ) -> Result<QueuePosition<'_>> {
         let bytes = batch.bytes.len();
         let mut guard = lock(&self.order);
         let order = &mut *guard;
@@ -368,21 +368,21 @@ impl Queue {
             return Err(Error::new(ErrorKind::Unavailable, refused));
         }
         let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
-        if order.rotate && own == 0 && order.continuing == 0 {
+        if order.wants_rotation && own == 0 && order.continuing_leases == 0 {
             order.segment = SegmentId(order.segment.0 + 1);
             order.offset = SEGMENT_HEADER_BYTES;
-            order.rotate = false;
+            order.wants_rotation = false;
         }
         let (segment, offset, from) = (order.segment, order.offset, order.next_seqno);
         let to = Seqno(from.0 + batch.starts.len() as u64);
         order.offset += bytes as u64;
         order.next_seqno = to;
-        if order.offset >= self.segment_bytes_max && !order.rotate {
-            order.rotate = true;
+        if order.offset >= self.segment_bytes_max && !order.wants_rotation {
+            order.wants_rotation = true;
             order.idle.clear();
         }
         if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
-            order.continuing -= own;
+            order.continuing_leases -= own;
             self.returned.notify_all();
             groups.segment = Some(segment);
             let new =
@@ -391,14 +391,14 @@ impl Queue {
             groups.last_parts.extend(new);
             let open = groups.packer.open_groups();
             groups.last_parts.retain(|(group, ..)| open.contains(group));
-            if !order.rotate {
+            if !order.wants_rotation {
                 if order.idle.len() >= IDLE_GROUPS_MAX {
                     order.idle.remove(0);
                 }
                 order.idle.push(groups);
             }
         }
-        Ok(Position { queue: self, segment, offset, from, to, bytes, used: false })
+        Ok(QueuePosition { queue: self, segment, offset, from, to, bytes, used: false })
     }
 
     /// Fixes a batch's place and drops it.
@@ -418,8 +418,8 @@ impl Queue {
             if order.closed || order.next_seqno.0 == visible.0 + 1 {
                 return Ok(());
             }
-            let (completer, waiting) = ticket(&self.patience);
-            self.send(Job::Barrier { at: order.next_seqno, completer });
+            let (completer, waiting) = new_ticket(&self.spin_wait);
+            self.send(WriterJob::Barrier { at: order.next_seqno, completer });
             waiting
         };
         waiting.wait().map(drop)
@@ -431,17 +431,17 @@ impl Queue {
     ///
     /// # Errors
     /// `Poisoned`, `Unavailable`, the error of `stop`.
-    pub fn seal(&self, stop: &dyn Fn() -> Result<()>) -> Result<SegmentId> {
+    pub fn seal_active(&self, stop: &dyn Fn() -> Result<()>) -> Result<SegmentId> {
         let mut order = lock(&self.order);
         let sealed = order.segment;
-        let is_done = |order: &Order| order.segment != sealed || order.offset == SEGMENT_HEADER_BYTES;
-        if !is_done(&order) && !order.rotate {
-            order.rotate = true;
+        let is_done = |order: &QueueOrder| order.segment != sealed || order.offset == SEGMENT_HEADER_BYTES;
+        if !is_done(&order) && !order.wants_rotation {
+            order.wants_rotation = true;
             order.idle.clear();
         }
-        while !is_done(&order) && order.continuing > 0 {
+        while !is_done(&order) && order.continuing_leases > 0 {
             stop()?;
-            let waited = self.returned.wait_timeout(order, crate::log::patience::LOOK_EVERY);
+            let waited = self.returned.wait_timeout(order, crate::log::spin_wait::STOP_CHECK_INTERVAL);
             order = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         if order.closed {
@@ -450,11 +450,11 @@ impl Queue {
         if !is_done(&order) {
             order.segment = SegmentId(order.segment.0 + 1);
             order.offset = SEGMENT_HEADER_BYTES;
-            order.rotate = false;
+            order.wants_rotation = false;
         }
         let segment = order.segment;
-        let (completer, waiting) = ticket(&self.patience);
-        self.send(Job::Seal { at: order.next_seqno, segment, completer, down: false });
+        let (completer, waiting) = new_ticket(&self.spin_wait);
+        self.send(WriterJob::Seal { at: order.next_seqno, segment, completer, flush_index: false });
         drop(order);
         waiting.wait()?;
         Ok(segment)
@@ -464,20 +464,25 @@ impl Queue {
     ///
     /// # Errors
     /// `Poisoned`, `Unavailable`.
-    pub fn write_down(&self) -> Result<()> {
+    pub fn flush_index(&self) -> Result<()> {
         let order = lock(&self.order);
         if order.closed {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
         }
-        let (completer, waiting) = ticket(&self.patience);
-        self.send(Job::Seal { at: order.next_seqno, segment: order.segment, completer, down: true });
+        let (completer, waiting) = new_ticket(&self.spin_wait);
+        self.send(WriterJob::Seal {
+            at: order.next_seqno,
+            segment: order.segment,
+            completer,
+            flush_index: true,
+        });
         drop(order);
         waiting.wait().map(drop)
     }
 
     /// Stops accepting batches of callers. Accepted batches are still written; [`WriteQueue::barrier`] waits
     /// for them.
-    pub fn stop(&self) {
+    pub fn stop_accepting(&self) {
         lock(&self.order).closing = true;
     }
 
@@ -486,23 +491,23 @@ impl Queue {
         let mut order = lock(&self.order);
         if !std::mem::replace(&mut order.closed, true) {
             order.idle.clear();
-            self.send(Job::Close { at: order.next_seqno });
+            self.send(WriterJob::Close { at: order.next_seqno });
         }
     }
 
-    fn send(&self, job: Job) {
+    fn send(&self, job: WriterJob) {
         // The writer ends only after `close` or a panic. Then dropping the job's completer answers its
         // waiter.
         let _ = self.jobs.send(job);
     }
 
     /// Releases the budget of bytes that the writer has handled.
-    pub fn give_back(&self, bytes: usize) {
-        self.budget.give(bytes);
+    pub fn release_bytes(&self, bytes: usize) {
+        self.budget.release(bytes);
     }
 
     /// Stores the first failure, after which nothing can be written; returns that first failure.
-    pub fn poison(&self, failure: Failure) -> Failure {
+    pub fn poison(&self, failure: WriteFailure) -> WriteFailure {
         self.failure.get_or_init(|| failure).clone()
     }
 
@@ -512,18 +517,18 @@ impl Queue {
 
     /// # Errors
     /// `Poisoned` with the first cause.
-    pub fn check(&self) -> Result<()> {
+    pub fn check_poisoned(&self) -> Result<()> {
         match self.failure.get() {
-            Some(first) => Err(Self::poisoned(first).error()),
+            Some(first) => Err(Self::poisoned_failure(first).to_error()),
             None => Ok(()),
         }
     }
 
     /// The error for callers after the first failure.
-    pub fn poisoned(first: &Failure) -> Failure {
+    pub fn poisoned_failure(first: &WriteFailure) -> WriteFailure {
         let message =
             format!("nothing can be written since this failed: {}; reopen the store", first.message);
-        Failure { kind: ErrorKind::Poisoned, message: message.into() }
+        WriteFailure { kind: ErrorKind::Poisoned, message: message.into() }
     }
 }
 

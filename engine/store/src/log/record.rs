@@ -12,14 +12,14 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::GROUP_BYTES_MAX;
-use crate::codec::{CodecError, Reader, put_bytes, put_varint};
+use crate::codec::{ByteReader, CodecError, put_bytes, put_varint};
 use crate::ids::{BlobId, NamespaceId};
 use crate::schema::SCHEMA_KINDS;
 
 /// A record kind. The high bit of a kind byte marks records that a reader may skip if it does not know the
 /// kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// 1: a key's new value.
     Put,
     /// 2: a key's end.
@@ -51,7 +51,7 @@ pub const INLINE_BYTES_MAX: usize = 40;
 /// A key's value of at most this many bytes is stored in the head itself.
 pub const KV_INLINE_BYTES_MAX: usize = 4095;
 
-impl Kind {
+impl RecordKind {
     /// The kind of a record; `None` if the record may be skipped.
     pub fn parse(kind: u8, layout: u8) -> Result<Option<Self>, CodecError> {
         let known = match kind {
@@ -94,23 +94,23 @@ impl Kind {
     }
 
     /// Whether only compaction writes records of this kind.
-    pub fn is_of_compaction(self) -> bool {
+    pub fn is_compaction_only(self) -> bool {
         matches!(self, Self::Erased | Self::ErasedBatches | Self::GroupRest)
     }
 }
 
 /// The parts of a logical record's body.
 #[derive(Debug, Clone, Copy)]
-pub struct Logical<'a> {
+pub struct LogicalBody<'a> {
     pub salt: [u8; 16],
     pub head: &'a [u8],
     pub tail: &'a [u8],
 }
 
-impl<'a> Logical<'a> {
+impl<'a> LogicalBody<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(body, "record body");
-        Ok(Self { salt: r.array()?, head: r.bytes(body.len())?, tail: r.rest() })
+        let mut r = ByteReader::new(body, "record body");
+        Ok(Self { salt: r.array()?, head: r.bytes(body.len())?, tail: r.take_rest() })
     }
 }
 
@@ -143,7 +143,7 @@ impl BodyRef {
         }
     }
 
-    pub fn take(r: &mut Reader<'_>) -> Result<Self, CodecError> {
+    pub fn take(r: &mut ByteReader<'_>) -> Result<Self, CodecError> {
         let first = r.varint()?;
         let number = first >> 2;
         match first & 3 {
@@ -155,13 +155,13 @@ impl BodyRef {
     }
 
     /// Skips a reference with the same checks as [`BodyRef::take`]; returns its recipe bytes.
-    pub fn pass(r: &mut Reader<'_>) -> Result<u64, CodecError> {
-        let before = r.taken();
+    pub fn skip(r: &mut ByteReader<'_>) -> Result<u64, CodecError> {
+        let before = r.position();
         let first = r.varint()?;
         let number = first >> 2;
         match first & 3 {
             0 if number <= KV_INLINE_BYTES_MAX as u64 => r.take(number as usize).map(|_| 0),
-            1 => r.take(32).map(|_| (r.taken() - before) as u64),
+            1 => r.take(32).map(|_| (r.position() - before) as u64),
             2 if number >= 1 && number <= u64::from(u32::MAX) => Ok(0),
             _ => Err(CodecError::Unknown { what: "body reference", found: first }),
         }
@@ -191,7 +191,7 @@ impl<'a> RecipeRef<'a> {
         put_bytes(out, self.recipe);
     }
 
-    pub fn take(r: &mut Reader<'a>) -> Result<Self, CodecError> {
+    pub fn take(r: &mut ByteReader<'a>) -> Result<Self, CodecError> {
         Ok(Self { base_back: r.varint32()?, recipe: r.bytes(usize::MAX)? })
     }
 }
@@ -225,7 +225,7 @@ impl<'a> GroupPart<'a> {
     }
 
     pub fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(body, "group part");
+        let mut r = ByteReader::new(body, "group part");
         Ok(Self {
             group: r.varint()?,
             namespace: NamespaceId(r.varint32()?),
@@ -234,7 +234,7 @@ impl<'a> GroupPart<'a> {
             codec: r.u8()?,
             before_offset: r.varint32()?,
             before_len: r.varint32()?,
-            encoded: r.rest(),
+            encoded: r.take_rest(),
         })
     }
 }
@@ -268,7 +268,7 @@ impl<'a> GroupRest<'a> {
     }
 
     pub fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(body, "rest of a group");
+        let mut r = ByteReader::new(body, "rest of a group");
         let (group, namespace, codec) = (r.varint()?, NamespaceId(r.varint32()?), r.u8()?);
         let count = r.varint()?;
         let wrong = |found| CodecError::Limit {
@@ -288,7 +288,7 @@ impl<'a> GroupRest<'a> {
         }
         match ranges.is_empty() {
             true => Err(wrong(0)),
-            false => Ok(Self { group, namespace, codec, ranges, encoded: r.rest() }),
+            false => Ok(Self { group, namespace, codec, ranges, encoded: r.take_rest() }),
         }
     }
 
@@ -299,8 +299,8 @@ impl<'a> GroupRest<'a> {
 }
 
 /// The group and namespace of a record's body, for parts and remainders.
-pub fn group_of(body: &[u8]) -> Result<(u64, NamespaceId), CodecError> {
-    let mut r = Reader::new(body, "group part");
+pub fn group_and_namespace(body: &[u8]) -> Result<(u64, NamespaceId), CodecError> {
+    let mut r = ByteReader::new(body, "group part");
     Ok((r.varint()?, NamespaceId(r.varint32()?)))
 }
 
@@ -333,29 +333,29 @@ impl KvHead {
     }
 
     /// The keyspace, the key, and the value's recipe bytes. Checks the head without copying it.
-    pub fn peek(kind: Kind, head: &[u8]) -> Result<(u32, &[u8], u64), CodecError> {
-        let mut r = Reader::new(head, "key-value head");
+    pub fn peek(kind: RecordKind, head: &[u8]) -> Result<(u32, &[u8], u64), CodecError> {
+        let mut r = ByteReader::new(head, "key-value head");
         let space = r.varint32()?;
         r.u64()?;
         let key = r.bytes(head.len())?;
-        let recipe = if kind == Kind::Put { BodyRef::pass(&mut r)? } else { 0 };
+        let recipe = if kind == RecordKind::Put { BodyRef::skip(&mut r)? } else { 0 };
         r.finish()?;
         Ok((space, key, recipe))
     }
 
     /// The write time, from the front of a head.
     pub fn time(head: &[u8]) -> Result<u64, CodecError> {
-        let mut r = Reader::new(head, "key-value head");
+        let mut r = ByteReader::new(head, "key-value head");
         r.varint32()?;
         r.u64()
     }
 
-    pub fn parse(kind: Kind, head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "key-value head");
+    pub fn parse(kind: RecordKind, head: &[u8]) -> Result<Self, CodecError> {
+        let mut r = ByteReader::new(head, "key-value head");
         let space = r.varint32()?;
         let time_ns = r.u64()?;
         let key = r.bytes(head.len())?.to_vec();
-        let value = if kind == Kind::Put { Some(BodyRef::take(&mut r)?) } else { None };
+        let value = if kind == RecordKind::Put { Some(BodyRef::take(&mut r)?) } else { None };
         r.finish()?;
         Ok(Self { space, time_ns, key, value })
     }
@@ -387,7 +387,7 @@ impl EmbeddingHead {
     }
 
     pub fn parse(head: &[u8]) -> Result<Self, CodecError> {
-        let mut r = Reader::new(head, "embedding head");
+        let mut r = ByteReader::new(head, "embedding head");
         let (namespace, space) = (NamespaceId(r.varint32()?), r.varint32()?);
         let key = r.bytes(head.len())?.to_vec();
         let embeddings = take_embeddings(&mut r)?;
@@ -404,7 +404,7 @@ pub fn put_embeddings(embeddings: &[(String, BodyRef)], out: &mut Vec<u8>) {
     }
 }
 
-pub fn take_embeddings(r: &mut Reader<'_>) -> Result<Vec<(String, BodyRef)>, CodecError> {
+pub fn take_embeddings(r: &mut ByteReader<'_>) -> Result<Vec<(String, BodyRef)>, CodecError> {
     let count = r.varint()?;
     if count > EMBEDDINGS_MAX as u64 {
         return Err(CodecError::Limit { what: "embeddings", found: count, limit: EMBEDDINGS_MAX as u64 });
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_passed_just_where_it_is_taken() {
+    fn body_ref_skip_accepts_what_take_accepts() {
         let inline = KV_INLINE_BYTES_MAX as u64;
         let back = u64::from(u32::MAX);
         // Number, tag; recipe bytes, bytes after the varint.
@@ -479,24 +479,24 @@ mod tests {
             let head = bytes.len() - 5000;
             // Its position does not matter.
             let behind = [&[0; 9][..], &bytes].concat();
-            let mut r = Reader::new(&behind, "test");
+            let mut r = ByteReader::new(&behind, "test");
             r.take(9).unwrap();
-            let passed = BodyRef::pass(&mut r).ok().map(|recipe| (recipe, r.taken() - 9 - head));
+            let passed = BodyRef::skip(&mut r).ok().map(|recipe| (recipe, r.position() - 9 - head));
             assert_eq!(passed, wanted, "{number} {tag}");
-            let mut r = Reader::new(&bytes, "test");
-            let taken = BodyRef::take(&mut r).ok().map(|body| (body.recipe_bytes(), r.taken() - head));
+            let mut r = ByteReader::new(&bytes, "test");
+            let taken = BodyRef::take(&mut r).ok().map(|body| (body.recipe_bytes(), r.position() - head));
             assert_eq!(taken, wanted, "{number} {tag}");
             // Both refuse a reference that is cut short.
             if let Some((_, after @ 1..)) = wanted {
                 let short = &bytes[..head + after - 1];
-                assert!(BodyRef::pass(&mut Reader::new(short, "test")).is_err());
-                assert!(BodyRef::take(&mut Reader::new(short, "test")).is_err());
+                assert!(BodyRef::skip(&mut ByteReader::new(short, "test")).is_err());
+                assert!(BodyRef::take(&mut ByteReader::new(short, "test")).is_err());
             }
         }
     }
 
     #[test]
-    fn what_was_put_is_taken() {
+    fn body_ref_round_trips() {
         for body in [
             BodyRef::Inline(vec![]),
             BodyRef::Inline(vec![7; 40]),
@@ -507,9 +507,9 @@ mod tests {
         ] {
             let mut bytes = Vec::new();
             body.put(&mut bytes);
-            let mut r = Reader::new(&bytes, "test");
+            let mut r = ByteReader::new(&bytes, "test");
             assert_eq!(BodyRef::take(&mut r).unwrap(), body);
-            assert!(r.is_done());
+            assert!(r.is_empty());
             let recipe = if matches!(body, BodyRef::Blob { .. }) { bytes.len() as u64 } else { 0 };
             assert_eq!(body.recipe_bytes(), recipe);
         }

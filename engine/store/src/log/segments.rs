@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
-use crate::ids::{Place, SegmentId, StoreId};
-use crate::io::{Bytes, File, Io, Open, ReadMode};
+use crate::ids::{RecordPlace, SegmentId, StoreId};
+use crate::io::{File, FileBytes, Io, OpenMode, ReadMode};
 use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
-use crate::log::paths::Paths;
+use crate::log::paths::StorePaths;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{OnceLock, RwLock};
 
@@ -25,7 +25,7 @@ pub struct Segment {
     pub salt: Salt,
     /// Set once the segment is sealed: its read mode from then on.
     sealed: OnceLock<ReadMode>,
-    map: OnceLock<Option<Bytes>>,
+    map: OnceLock<Option<FileBytes>>,
     /// Greatest length that the file was seen to have.
     known_len: AtomicU64,
 }
@@ -48,7 +48,13 @@ impl Segment {
     }
 
     /// Opens an existing segment and checks its header.
-    pub fn open(io: &dyn Io, paths: &Paths, store: StoreId, id: SegmentId, how: Open) -> Result<Self> {
+    pub fn open(
+        io: &dyn Io,
+        paths: &StorePaths,
+        store: StoreId,
+        id: SegmentId,
+        how: OpenMode,
+    ) -> Result<Self> {
         let path = paths.segment(id);
         let file = io.open(&path, how).map_err(|e| match e.source.kind() {
             std::io::ErrorKind::NotFound => Error::damaged(&path, 0, "the file is missing"),
@@ -79,7 +85,7 @@ impl Segment {
         self.sealed.get().is_some()
     }
 
-    fn map(&self) -> Option<&Bytes> {
+    fn map(&self) -> Option<&FileBytes> {
         if *self.sealed.get()? == ReadMode::Positional {
             return None;
         }
@@ -129,7 +135,7 @@ impl Segment {
     }
 
     /// Checks that `bytes` are the record at `place`.
-    pub fn check<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<RawRecord<'a>> {
+    pub fn check<'a>(&self, place: RecordPlace, bytes: &'a [u8]) -> Result<RawRecord<'a>> {
         let start = u64::from(place.offset);
         let record =
             RawRecord::check(bytes, self.salt, start).map_err(|e| Error::damaged(&self.path, start, e))?;
@@ -141,7 +147,11 @@ impl Segment {
     }
 
     /// Calls `then` with the checked record at `place`.
-    pub fn record<T>(&self, place: Place, then: impl FnOnce(RawRecord<'_>) -> Result<T>) -> Result<T> {
+    pub fn with_record<T>(
+        &self,
+        place: RecordPlace,
+        then: impl FnOnce(RawRecord<'_>) -> Result<T>,
+    ) -> Result<T> {
         let (start, len) = (u64::from(place.offset), place.len as usize);
         let end = start + u64::from(place.len);
         if let Some(map) = self.mapped() {
@@ -171,25 +181,25 @@ impl Segment {
 /// until then.
 #[derive(Debug, Default)]
 pub struct Segments {
-    open: RwLock<Listed>,
+    open: RwLock<SegmentList>,
     /// Segments removed from the store; they exist while a pin holds them.
     retired: RwLock<BTreeMap<SegmentId, Weak<Segment>>>,
-    era: RwLock<Arc<Era>>,
+    era: RwLock<Arc<PinEra>>,
 }
 
 #[derive(Debug, Default)]
-struct Listed {
+struct SegmentList {
     by_id: BTreeMap<SegmentId, Arc<Segment>>,
     order: Vec<SegmentId>,
 }
 
 /// The time between two retirements. It keeps the segments that were retired at its end, and the later eras.
 #[derive(Debug)]
-struct Era {
-    _ended: OnceLock<(Vec<Arc<Segment>>, Arc<Era>)>,
+struct PinEra {
+    _ended: OnceLock<(Vec<Arc<Segment>>, Arc<PinEra>)>,
 }
 
-impl Default for Era {
+impl Default for PinEra {
     fn default() -> Self {
         Self { _ended: OnceLock::new() }
     }
@@ -197,21 +207,21 @@ impl Default for Era {
 
 /// Keeps every segment readable that was readable when the pin was taken.
 #[derive(Debug, Clone)]
-pub struct Pin {
-    _era: Arc<Era>,
+pub struct SegmentPin {
+    _era: Arc<PinEra>,
 }
 
 impl Segments {
     /// Keeps readable every place that the index returns from now on, and the segments that replace others.
-    pub fn pin(&self) -> Pin {
-        Pin { _era: read(&self.era).clone() }
+    pub fn pin(&self) -> SegmentPin {
+        SegmentPin { _era: read_lock(&self.era).clone() }
     }
 
     /// Takes over new and newly sealed segments of `others`, and their order. Segments missing in `others`
     /// stay available by number until [`Segments::retire_unlisted`] removes them.
-    pub fn follow(&self, others: &Self) {
+    pub fn adopt(&self, others: &Self) {
         let theirs = others.all();
-        let mut open = write(&self.open);
+        let mut open = write_lock(&self.open);
         open.order = theirs.iter().map(|segment| segment.id).collect();
         for segment in theirs {
             let is_known = open.by_id.get(&segment.id).is_some_and(|known| known.is_sealed());
@@ -222,9 +232,9 @@ impl Segments {
     }
 
     /// Removes the segments that are no longer in the order.
-    pub fn retire_others(&self) {
+    pub fn retire_unlisted(&self) {
         let gone: Vec<SegmentId> = {
-            let open = read(&self.open);
+            let open = read_lock(&self.open);
             open.by_id.keys().copied().filter(|id| !open.order.contains(id)).collect()
         };
         if !gone.is_empty() {
@@ -234,7 +244,7 @@ impl Segments {
 
     /// Adds a segment at the end of the log.
     pub fn insert(&self, segment: Arc<Segment>) {
-        let mut open = write(&self.open);
+        let mut open = write_lock(&self.open);
         let id = segment.id;
         if open.by_id.insert(id, segment).is_none() {
             open.order.push(id);
@@ -247,7 +257,7 @@ impl Segments {
     /// # Errors
     /// `Bug` if they are missing, or not adjacent.
     pub fn replace(&self, gone: &[SegmentId], made: Arc<Segment>) -> Result<()> {
-        let mut open = write(&self.open);
+        let mut open = write_lock(&self.open);
         let first = gone.first().and_then(|first| open.order.iter().position(|id| id == first));
         let at = first.filter(|at| open.order.get(*at..*at + gone.len()) == Some(gone));
         let at = at.ok_or_else(|| Error::bug("the rewritten segments are not adjacent"))?;
@@ -258,26 +268,26 @@ impl Segments {
 
     /// Removes replaced segments after the index no longer leads to them. Pinned readers can still read them.
     pub fn retire(&self, gone: &[SegmentId]) {
-        let mut open = write(&self.open);
+        let mut open = write_lock(&self.open);
         let taken: Vec<_> = gone.iter().filter_map(|id| open.by_id.remove(id)).collect();
-        let mut retired = write(&self.retired);
+        let mut retired = write_lock(&self.retired);
         retired.retain(|_, segment| segment.strong_count() > 0);
         retired.extend(taken.iter().map(|segment| (segment.id, Arc::downgrade(segment))));
-        let mut era = write(&self.era);
-        let next = Arc::new(Era::default());
+        let mut era = write_lock(&self.era);
+        let next = Arc::new(PinEra::default());
         let ended = std::mem::replace(&mut *era, next.clone());
         let _ = ended._ended.set((taken, next));
     }
 
     pub fn get(&self, id: SegmentId) -> Result<Arc<Segment>> {
-        let open = read(&self.open).by_id.get(&id).cloned();
-        let found = open.or_else(|| read(&self.retired).get(&id).and_then(Weak::upgrade));
+        let open = read_lock(&self.open).by_id.get(&id).cloned();
+        let found = open.or_else(|| read_lock(&self.retired).get(&id).and_then(Weak::upgrade));
         found.ok_or_else(|| unlisted(id))
     }
 
     /// Every segment, in the order of the log.
     pub fn all(&self) -> Vec<Arc<Segment>> {
-        let open = read(&self.open);
+        let open = read_lock(&self.open);
         open.order.iter().filter_map(|id| open.by_id.get(id).cloned()).collect()
     }
 
@@ -285,7 +295,7 @@ impl Segments {
     ///
     /// # Errors
     /// `Damaged` if the store has no such segment.
-    pub fn from(&self, id: SegmentId) -> Result<Vec<Arc<Segment>>> {
+    pub fn from_segment(&self, id: SegmentId) -> Result<Vec<Arc<Segment>>> {
         let mut all = self.all();
         let at = all.iter().position(|segment| segment.id == id).ok_or_else(|| unlisted(id))?;
         Ok(all.split_off(at))
@@ -298,12 +308,12 @@ fn unlisted(id: SegmentId) -> Error {
 }
 
 /// A read lock. Ignores poisoning by a panic, because every value behind these locks is always consistent.
-pub fn read<T>(lock: &RwLock<T>) -> crate::sync::RwLockReadGuard<'_, T> {
+pub fn read_lock<T>(lock: &RwLock<T>) -> crate::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A write lock; poisoning as in [`read_lock`].
-pub fn write<T>(lock: &RwLock<T>) -> crate::sync::RwLockWriteGuard<'_, T> {
+pub fn write_lock<T>(lock: &RwLock<T>) -> crate::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

@@ -6,16 +6,16 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::ids::Seqno;
 
 /// A job with a position in the order of the log.
-pub trait Ordered {
+pub trait LogOrdered {
     /// All jobs below this seqno come first.
-    fn from(&self) -> Seqno;
+    fn first_seqno(&self) -> Seqno;
     /// The seqno at which the next job begins.
-    fn to(&self) -> Seqno;
+    fn end_seqno(&self) -> Seqno;
 }
 
 /// Buffers early jobs and returns jobs in order.
 #[derive(Debug)]
-pub struct Sequence<T> {
+pub struct JobSequence<T> {
     /// End of the ready jobs.
     next: Seqno,
     ready: VecDeque<T>,
@@ -23,7 +23,7 @@ pub struct Sequence<T> {
     arrived: u64,
 }
 
-impl<T: Ordered> Sequence<T> {
+impl<T: LogOrdered> JobSequence<T> {
     /// The first job begins at `next`.
     pub fn new(next: Seqno) -> Self {
         Self { next, ready: VecDeque::new(), early: BTreeMap::new(), arrived: 0 }
@@ -31,19 +31,19 @@ impl<T: Ordered> Sequence<T> {
 
     /// Adds a job that arrived.
     pub fn push(&mut self, job: T) {
-        if self.early.is_empty() && job.from() <= self.next {
-            self.next = self.next.max(job.to());
+        if self.early.is_empty() && job.first_seqno() <= self.next {
+            self.next = self.next.max(job.end_seqno());
             self.ready.push_back(job);
             return;
         }
         self.arrived += 1;
         // Among jobs at one position, those without records keep their order of arrival, and precede the
         // batch: a barrier comes before the batch after it.
-        let class = if job.to() == job.from() { self.arrived } else { u64::MAX };
-        self.early.insert((job.from(), class), job);
+        let class = if job.end_seqno() == job.first_seqno() { self.arrived } else { u64::MAX };
+        self.early.insert((job.first_seqno(), class), job);
         while let Some(first) = self.early.first_entry().filter(|entry| entry.key().0 <= self.next) {
             let job = first.remove();
-            self.next = self.next.max(job.to());
+            self.next = self.next.max(job.end_seqno());
             self.ready.push_back(job);
         }
     }
@@ -59,30 +59,30 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-    struct Job(u64, u64);
+    struct TestJob(u64, u64);
 
-    impl Ordered for Job {
-        fn from(&self) -> Seqno {
+    impl LogOrdered for TestJob {
+        fn first_seqno(&self) -> Seqno {
             Seqno(self.0)
         }
-        fn to(&self) -> Seqno {
+        fn end_seqno(&self) -> Seqno {
             Seqno(self.0 + self.1)
         }
     }
 
     #[test]
-    fn jobs_come_out_in_the_order_of_their_places_whatever_order_they_came_in() {
-        let mut sequence = Sequence::new(Seqno(1));
-        for job in [Job(6, 2), Job(6, 0), Job(3, 3)] {
+    fn jobs_come_out_in_place_order() {
+        let mut sequence = JobSequence::new(Seqno(1));
+        for job in [TestJob(6, 2), TestJob(6, 0), TestJob(3, 3)] {
             sequence.push(job);
             assert_eq!(sequence.pop(), None);
         }
-        sequence.push(Job(1, 2));
-        let order: Vec<Job> = std::iter::from_fn(|| sequence.pop()).collect();
-        assert_eq!(order, [Job(1, 2), Job(3, 3), Job(6, 0), Job(6, 2)]);
-        sequence.push(Job(8, 0));
-        assert_eq!(sequence.pop(), Some(Job(8, 0)), "a barrier where nothing is missing passes at once");
-        sequence.push(Job(5, 0));
-        assert_eq!(sequence.pop(), Some(Job(5, 0)), "a barrier that comes late passes at once");
+        sequence.push(TestJob(1, 2));
+        let order: Vec<TestJob> = std::iter::from_fn(|| sequence.pop()).collect();
+        assert_eq!(order, [TestJob(1, 2), TestJob(3, 3), TestJob(6, 0), TestJob(6, 2)]);
+        sequence.push(TestJob(8, 0));
+        assert_eq!(sequence.pop(), Some(TestJob(8, 0)), "a barrier where nothing is missing passes at once");
+        sequence.push(TestJob(5, 0));
+        assert_eq!(sequence.pop(), Some(TestJob(5, 0)), "a barrier that comes late passes at once");
     }
 }

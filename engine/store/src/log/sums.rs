@@ -3,17 +3,19 @@
 
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
-use crate::log::erased::{Erased, ErasedBatches};
+use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
-use crate::log::ledger::{Frontier, Node, leaf_hash, record_hash};
-use crate::log::record::{BodyRef, EmbeddingHead, Kind, KvHead, Logical, SpaceHead, group_of};
-use crate::log::totals::Totals;
+use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
+use crate::log::record::{
+    BodyRef, EmbeddingHead, KvHead, LogicalBody, RecordKind, SpaceHead, group_and_namespace,
+};
+use crate::log::totals::LogTotals;
 use crate::schema::{RecordSchema, SchemaBytes};
 
 /// What a batch adds to the state of the log.
 #[derive(Debug, Clone, Default)]
-pub struct Sums {
-    totals: Totals,
+pub struct BatchSums {
+    totals: LogTotals,
     records: u64,
     /// Number of records that replace erased ones.
     stand_ins: u64,
@@ -29,9 +31,9 @@ pub struct Sums {
     next_space: u32,
 }
 
-impl Sums {
+impl BatchSums {
     /// Adds a record.
-    pub fn record(
+    pub fn add_record(
         &mut self,
         schema: &dyn RecordSchema,
         seqno: Seqno,
@@ -39,16 +41,16 @@ impl Sums {
     ) -> Result<(), CodecError> {
         self.records += 1;
         self.seqnos += 1;
-        let Some(kind) = Kind::parse(record.kind, record.layout)? else { return Ok(()) };
-        self.stand_ins += u64::from(matches!(kind, Kind::Erased | Kind::ErasedBatches));
+        let Some(kind) = RecordKind::parse(record.kind, record.layout)? else { return Ok(()) };
+        self.stand_ins += u64::from(matches!(kind, RecordKind::Erased | RecordKind::ErasedBatches));
         match kind {
-            Kind::GroupPart | Kind::GroupRest => {
+            RecordKind::GroupPart | RecordKind::GroupRest => {
                 self.totals.piece_bytes += u64::from(record.bytes);
-                self.next_group = self.next_group.max(after(group_of(record.body)?.0)?);
+                self.next_group = self.next_group.max(next_id(group_and_namespace(record.body)?.0)?);
                 return Ok(());
             }
-            Kind::Erased => return self.erased(&Erased::parse(record.body)?, record.bytes),
-            Kind::ErasedBatches => {
+            RecordKind::Erased => return self.add_erased(&ErasedRecords::parse(record.body)?, record.bytes),
+            RecordKind::ErasedBatches => {
                 let gone = ErasedBatches::parse(record.body)?;
                 self.seqnos = self.seqnos - 1 + gone.seqnos;
                 self.totals.chain_bytes += u64::from(record.bytes);
@@ -57,29 +59,29 @@ impl Sums {
             }
             _ => {}
         }
-        let logical = Logical::parse(record.body)?;
+        let logical = LogicalBody::parse(record.body)?;
         self.logical.push(record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head));
         self.measure(schema, kind, u64::from(record.bytes), &logical)
     }
 
-    fn erased(&mut self, gone: &Erased, bytes: u32) -> Result<(), CodecError> {
+    fn add_erased(&mut self, gone: &ErasedRecords, bytes: u32) -> Result<(), CodecError> {
         self.seqnos = self.seqnos - 1 + gone.count;
         self.totals.chain_bytes += u64::from(bytes);
         gone.nodes.iter().try_for_each(|node| self.logical.push_node(*node))
     }
 
     /// Counts and bytes of the records.
-    pub fn totals(&self) -> &Totals {
+    pub fn totals(&self) -> &LogTotals {
         &self.totals
     }
 
     /// Number of records, without those that replace erased ones.
-    pub fn records_there(&self) -> u64 {
+    pub fn present_records(&self) -> u64 {
         self.records - self.stand_ins
     }
 
     /// Whether the batch replaces erased batches.
-    pub fn is_of_erased_batches(&self) -> bool {
+    pub fn stands_for_batches(&self) -> bool {
         self.batches.is_some()
     }
 
@@ -97,9 +99,9 @@ impl Sums {
     ///
     /// # Errors
     /// For a batch that replaces others but also holds other records.
-    pub fn node(&self) -> Result<Option<Node>, CodecError> {
+    pub fn node(&self) -> Result<Option<LedgerNode>, CodecError> {
         match self.batches {
-            None => Ok((self.logical.leaves > 0).then(|| Node::leaf(leaf_hash(&self.logical.root())))),
+            None => Ok((self.logical.leaves > 0).then(|| LedgerNode::leaf(leaf_hash(&self.logical.root())))),
             Some(gone) if self.records == 1 => Ok(gone.node),
             Some(_) => Err(CodecError::Header("a batch of erased batches holds other records".into())),
         }
@@ -109,38 +111,38 @@ impl Sums {
     fn measure(
         &mut self,
         schema: &dyn RecordSchema,
-        kind: Kind,
+        kind: RecordKind,
         bytes: u64,
-        logical: &Logical<'_>,
+        logical: &LogicalBody<'_>,
     ) -> Result<(), CodecError> {
         let totals = &mut self.totals;
         let mut recipes = logical.tail.len() as u64;
         let mut chain = logical.salt.len() as u64;
         let own = match kind {
-            Kind::Schema(kind) => {
+            RecordKind::Schema(kind) => {
                 let counts = schema.count(kind, logical.head)?;
                 recipes += counts.recipe_bytes;
                 chain += counts.chain_bytes;
                 totals.frames += counts.frames;
                 if let Some(uid) = counts.uid {
-                    self.next_run = self.next_run.max(after(uid)?);
+                    self.next_run = self.next_run.max(next_id(uid)?);
                 }
                 match counts.bytes {
                     SchemaBytes::Frames => &mut totals.frame_bytes,
                     SchemaBytes::Runs => &mut totals.run_bytes,
                 }
             }
-            Kind::Embedding => {
+            RecordKind::Embedding => {
                 let head = EmbeddingHead::parse(logical.head)?;
                 recipes +=
                     head.embeddings.iter().map(|(_, vector)| BodyRef::recipe_bytes(vector)).sum::<u64>();
                 &mut totals.kv_bytes
             }
-            Kind::Put | Kind::Delete => {
+            RecordKind::Put | RecordKind::Delete => {
                 recipes += KvHead::peek(kind, logical.head)?.2;
                 &mut totals.kv_bytes
             }
-            Kind::Space => {
+            RecordKind::Space => {
                 let id = match codec::decode(logical.head)? {
                     SpaceHead::Namespace { id, .. } => id.0,
                     SpaceHead::Keyspace { id, .. } => id,
@@ -148,7 +150,10 @@ impl Sums {
                 self.next_space = self.next_space.max(id.saturating_add(1));
                 &mut totals.run_bytes
             }
-            Kind::GroupPart | Kind::GroupRest | Kind::Erased | Kind::ErasedBatches => return Ok(()),
+            RecordKind::GroupPart
+            | RecordKind::GroupRest
+            | RecordKind::Erased
+            | RecordKind::ErasedBatches => return Ok(()),
         };
         *own += bytes.saturating_sub(recipes + chain);
         totals.recipe_bytes += recipes;
@@ -158,7 +163,7 @@ impl Sums {
 }
 
 /// The id after this one.
-fn after(id: u64) -> Result<u64, CodecError> {
+fn next_id(id: u64) -> Result<u64, CodecError> {
     match id < COUNT_MAX {
         true => Ok(id + 1),
         false => Err(CodecError::Limit { what: "a run or group number", found: id, limit: COUNT_MAX }),
@@ -174,9 +179,9 @@ impl LogState {
     pub fn advance(
         &mut self,
         header: &BatchHeader,
-        sums: &Sums,
+        sums: &BatchSums,
         chain: ChainDigest,
-    ) -> Result<Option<Node>, CodecError> {
+    ) -> Result<Option<LedgerNode>, CodecError> {
         let node = sums.node()?;
         let next = header.first_seqno.0.saturating_add(sums.seqnos);
         if next > COUNT_MAX {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Content of the log. Bytes are physical bytes of segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Totals {
+pub struct LogTotals {
     pub batches: u64,
     pub records: u64,
     pub frames: u64,
@@ -22,7 +22,7 @@ pub struct Totals {
     pub chain_bytes: u64,
 }
 
-impl Totals {
+impl LogTotals {
     /// Adds the totals of a batch.
     pub fn add(&mut self, more: &Self) {
         self.batches += more.batches;
@@ -37,7 +37,7 @@ impl Totals {
     }
 
     /// These totals minus `gone`.
-    pub fn less(&self, gone: &Self) -> Self {
+    pub fn minus(&self, gone: &Self) -> Self {
         Self {
             batches: self.batches.saturating_sub(gone.batches),
             records: self.records.saturating_sub(gone.records),
@@ -52,7 +52,7 @@ impl Totals {
     }
 
     /// All fields, in order.
-    pub fn all(&self) -> [u64; 9] {
+    pub fn to_array(&self) -> [u64; 9] {
         [
             self.batches,
             self.records,
@@ -68,7 +68,7 @@ impl Totals {
 
     /// Bytes of all batches: the log without segment headers and footers.
     pub fn bytes(&self) -> u64 {
-        self.all()[3..].iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        self.to_array()[3..].iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
 
@@ -76,8 +76,8 @@ impl Totals {
 mod tests {
     use super::*;
 
-    fn totals(first: u64) -> Totals {
-        Totals {
+    fn totals(first: u64) -> LogTotals {
+        LogTotals {
             batches: first,
             records: first + 1,
             frames: first + 2,
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_added_and_bytes_are_all_but_counts() {
-        assert_eq!(totals(1).all(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    fn totals_add_every_field_and_bytes_skip_counts() {
+        assert_eq!(totals(1).to_array(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(totals(1).bytes(), 4 + 5 + 6 + 7 + 8 + 9);
-        assert_eq!(Totals::default().bytes(), 0);
+        assert_eq!(LogTotals::default().bytes(), 0);
         let mut sum = totals(1);
         sum.add(&totals(100));
-        assert_eq!(sum.all(), [101, 103, 105, 107, 109, 111, 113, 115, 117]);
+        assert_eq!(sum.to_array(), [101, 103, 105, 107, 109, 111, 113, 115, 117]);
         assert_eq!(totals(u64::MAX - 8).bytes(), u64::MAX);
     }
 }

@@ -9,39 +9,39 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
-use crate::io::{Io, Open, ReadMode};
+use crate::io::{Io, OpenMode, ReadMode};
 use crate::log::layout::{
-    BatchHeader, Footer, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader,
+    BatchHeader, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentFooter, SegmentHeader,
     chain_digest,
 };
-use crate::log::manifest::{Clean, SegmentEntry, SharedManifest, TableEntry};
-use crate::log::paths::Paths;
-use crate::log::patience::Patience;
-use crate::log::queue::{Durability, Job, Queue, Queued};
+use crate::log::manifest::{CleanClose, SegmentEntry, SharedManifest, TableEntry};
+use crate::log::paths::StorePaths;
+use crate::log::queue::{Durability, QueuedBatch, WriteQueue, WriterJob};
 use crate::log::segments::{Segment, Segments};
-use crate::log::sequence::Sequence;
-use crate::log::ticket::Failure;
+use crate::log::sequence::JobSequence;
+use crate::log::spin_wait::SpinWait;
+use crate::log::ticket::WriteFailure;
 use crate::sync::channel::Receiver;
 
 /// Maximum bytes of batches written together, approximately.
 const WRITE_BYTES_MAX: usize = 4 << 20;
 
 /// The layer above the log that follows it: the index.
-pub trait Sink: Send + Sync + std::fmt::Debug {
+pub trait LogSink: Send + Sync + std::fmt::Debug {
     /// These batches are written. This call makes them all visible at once.
-    fn publish(&self, batches: &[Queued]) -> Result<()>;
+    fn publish(&self, batches: &[QueuedBatch]) -> Result<()>;
     /// Called before a write; everything up to `end` is published. May wait until memory is available.
     fn make_room(&self, end: &LogEnd<'_>) -> Result<()>;
     /// Starts flushing the whole index; everything up to `end` is published and durable.
-    fn write_down(&self, _end: &LogEnd<'_>) -> Result<()> {
+    fn flush_index(&self, _end: &LogEnd<'_>) -> Result<()> {
         Ok(())
     }
     /// Ends the sink's own activity. Afterwards it accesses the store's files only when called.
     fn stop(&self);
     /// Flushes the index to synced files, and returns the tables that then make it up.
-    fn persist(&self, end: &LogEnd<'_>) -> Result<Persisted>;
+    fn persist(&self, end: &LogEnd<'_>) -> Result<PersistedTables>;
     /// The manifest lists those tables now: old tables may be removed.
-    fn persisted(&self);
+    fn after_persist(&self);
 }
 
 /// The end of the log between two writes.
@@ -57,20 +57,20 @@ pub struct LogEnd<'a> {
 
 /// The tables that make up the index.
 #[derive(Debug, Clone)]
-pub struct Persisted {
+pub struct PersistedTables {
     pub tables: Vec<TableEntry>,
     pub next_table: u64,
 }
 
 /// The state of the writer thread.
 #[derive(Debug)]
-pub struct Writer {
+pub struct LogWriter {
     pub io: Arc<dyn Io>,
-    pub paths: Paths,
-    pub jobs: Receiver<Job>,
-    pub queue: Arc<Queue>,
+    pub paths: StorePaths,
+    pub jobs: Receiver<WriterJob>,
+    pub queue: Arc<WriteQueue>,
     pub segments: Arc<Segments>,
-    pub sink: Arc<dyn Sink>,
+    pub sink: Arc<dyn LogSink>,
     pub manifest: Arc<SharedManifest>,
     pub store: StoreId,
     pub active: Arc<Segment>,
@@ -87,79 +87,87 @@ pub struct Writer {
     pub read_mode: ReadMode,
 }
 
-impl Writer {
+impl LogWriter {
     /// Runs until told to close. `ended` receives the result of the close.
     pub fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
-        let mut sequence = Sequence::new(self.state.next_seqno);
-        let patience = Patience::default();
+        let mut sequence = JobSequence::new(self.state.next_seqno);
+        let patience = SpinWait::default();
         let jobs = self.jobs.clone();
-        let next = || patience.look(|| jobs.try_recv().ok()).or_else(|| jobs.recv().ok());
+        let next = || patience.spin(|| jobs.try_recv().ok()).or_else(|| jobs.recv().ok());
         while let Some(first) = next() {
             sequence.push(first);
-            let mut waiting: Vec<Queued> = Vec::new();
+            let mut waiting: Vec<QueuedBatch> = Vec::new();
             let mut bytes = 0;
             loop {
                 self.jobs.try_iter().for_each(|job| sequence.push(job));
                 let Some(job) = sequence.pop() else { break };
-                let goes_on = matches!(&job, Job::Batch(queued) if queued.segment == self.active.id);
+                let goes_on = matches!(&job, WriterJob::Batch(queued) if queued.segment == self.active.id);
                 if !goes_on || bytes >= WRITE_BYTES_MAX {
-                    self.write(std::mem::take(&mut waiting));
+                    self.write_batches(std::mem::take(&mut waiting));
                     bytes = 0;
                 }
                 match job {
-                    Job::Batch(queued) => {
+                    WriterJob::Batch(queued) => {
                         if !goes_on {
                             self.rotate_or_poison();
                         }
                         bytes += queued.batch.bytes.len();
                         waiting.push(queued);
                     }
-                    Job::Lost { .. } => {
-                        self.queue
-                            .poison(Failure::of(&Error::bug("a batch was lost on its way to the writer")));
+                    WriterJob::Lost { .. } => {
+                        self.queue.poison(WriteFailure::from_error(&Error::bug(
+                            "a batch was lost on its way to the writer",
+                        )));
                     }
-                    Job::Barrier { completer, .. } => {
+                    WriterJob::Barrier { completer, .. } => {
                         let last = self.state.last_seqno();
-                        completer.complete(self.queue.check().map(|()| last).map_err(|e| Failure::of(&e)));
+                        completer.complete(
+                            self.queue
+                                .check_poisoned()
+                                .map(|()| last)
+                                .map_err(|e| WriteFailure::from_error(&e)),
+                        );
                     }
-                    Job::Seal { segment, completer, down, .. } => {
+                    WriterJob::Seal { segment, completer, flush_index: down, .. } => {
                         if segment != self.active.id {
                             self.rotate_or_poison();
                         }
                         let last = self.state.last_seqno();
-                        let done = self.queue.check().and_then(|()| match down {
-                            true => self.sink.write_down(&self.end()),
+                        let done = self.queue.check_poisoned().and_then(|()| match down {
+                            true => self.sink.flush_index(&self.log_end()),
                             false => Ok(()),
                         });
-                        completer.complete(done.map(|()| last).map_err(|e| Failure::of(&e)));
+                        completer.complete(done.map(|()| last).map_err(|e| WriteFailure::from_error(&e)));
                     }
-                    Job::Close { .. } => {
+                    WriterJob::Close { .. } => {
                         self.sink.stop();
                         let _ = ended.send(self.close());
                         return;
                     }
                 }
             }
-            self.write(waiting);
+            self.write_batches(waiting);
         }
     }
 
     /// Writes, syncs, publishes and answers a group of batches.
-    fn write(&mut self, mut batches: Vec<Queued>) {
+    fn write_batches(&mut self, mut batches: Vec<QueuedBatch>) {
         if batches.is_empty() {
             return;
         }
         let bytes: usize = batches.iter().map(|queued| queued.batch.bytes.len()).sum();
-        let done = match self.queue.check() {
-            Ok(()) => self.sink.make_room(&self.end()).and_then(|()| self.try_write(&mut batches)),
+        let done = match self.queue.check_poisoned() {
+            Ok(()) => {
+                self.sink.make_room(&self.log_end()).and_then(|()| self.write_and_publish(&mut batches))
+            }
             Err(poisoned) => Err(poisoned),
         };
-        self.queue.give_back(bytes);
+        self.queue.release_bytes(bytes);
         let failure = done.err().map(|error| {
-            let own = Failure::of(&error);
+            let own = WriteFailure::from_error(&error);
             let first = self.queue.poison(own.clone());
             // The upkeep thread may have failed first: all callers get the same first failure.
-            if Arc::ptr_eq(&first.message, &own.message) { own } else { Queue::poisoned(&first) }
+            if Arc::ptr_eq(&first.message, &own.message) { own } else { WriteQueue::poisoned_failure(&first) }
         });
         for queued in batches {
             let last = Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64 - 1);
@@ -167,14 +175,14 @@ impl Writer {
                 None => Ok(last),
                 Some(failure) => Err(failure.clone()),
             });
-            self.queue.take_back(queued.batch);
+            self.queue.recycle(queued.batch);
         }
     }
 
-    fn try_write(&mut self, batches: &mut [Queued]) -> Result<()> {
+    fn write_and_publish(&mut self, batches: &mut [QueuedBatch]) -> Result<()> {
         let start = self.tail;
         for queued in batches.iter_mut() {
-            self.bind(queued)?;
+            self.bind_to_chain(queued)?;
         }
         let slices: Vec<IoSlice<'_>> =
             batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
@@ -183,15 +191,15 @@ impl Writer {
             self.zero_ahead()?;
             let began = self.io.monotonic_ns();
             self.active.file.sync()?;
-            self.queue.counters.synced(self.io.monotonic_ns().saturating_sub(began));
+            self.queue.counters.count_sync(self.io.monotonic_ns().saturating_sub(began));
             self.synced = self.tail;
         }
-        self.queue.counters.wrote(batches.len(), (self.tail - start) as usize);
+        self.queue.counters.count_write(batches.len(), (self.tail - start) as usize);
         self.sink.publish(batches)
     }
 
     /// Writes a batch's header, which chains it to the previous batch, and adds it to the log's state.
-    fn bind(&mut self, queued: &mut Queued) -> Result<()> {
+    fn bind_to_chain(&mut self, queued: &mut QueuedBatch) -> Result<()> {
         if queued.segment != self.active.id
             || queued.offset != self.tail
             || queued.first_seqno != self.state.next_seqno
@@ -248,11 +256,11 @@ impl Writer {
             return;
         }
         if let Err(error) = self.rotate() {
-            self.queue.poison(Failure::of(&error));
+            self.queue.poison(WriteFailure::from_error(&error));
         }
     }
 
-    fn end(&self) -> LogEnd<'_> {
+    fn log_end(&self) -> LogEnd<'_> {
         LogEnd { segment: self.active.id, tail: self.tail, synced: self.synced, state: &self.state }
     }
 
@@ -280,28 +288,29 @@ impl Writer {
 
     /// Cuts the zeros off, flushes the index and marks the manifest as cleanly closed.
     fn close(&mut self) -> Result<()> {
-        self.queue.check()?;
+        self.queue.check_poisoned()?;
         let file = &self.active.file;
         file.set_len(self.tail)?;
         file.sync()?;
         self.synced = self.tail;
-        let persisted = self.sink.persist(&self.end())?;
+        let persisted = self.sink.persist(&self.log_end())?;
         self.manifest.edit(|manifest| {
             manifest.tables = persisted.tables;
             manifest.next_table = persisted.next_table;
             manifest.covers = (self.active.id, self.tail);
             manifest.covers_state = self.state.clone();
             manifest.synced = self.tail;
-            manifest.clean = Some(Clean { tail: self.tail, state: self.state.clone() });
+            manifest.clean = Some(CleanClose { tail: self.tail, state: self.state.clone() });
         })?;
-        self.sink.persisted();
+        self.sink.after_persist();
         Ok(())
     }
 }
 
 /// Cuts a segment at its tail, writes its footer and syncs it; returns its length.
 pub fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
-    let footer = Footer { tail, state: state.clone(), root: state.ledger.root(), rewritten_chain: None };
+    let footer =
+        SegmentFooter { tail, state: state.clone(), root: state.ledger.root(), rewritten_chain: None };
     let bytes = footer.encode(segment.salt).map_err(|e| Error::bug(e.to_string()))?;
     segment.file.set_len(tail)?;
     segment.file.write_at(&[IoSlice::new(&bytes)], tail)?;
@@ -313,7 +322,7 @@ pub fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
 /// the manifest listed it.
 pub fn create_segment(
     io: &dyn Io,
-    paths: &Paths,
+    paths: &StorePaths,
     store: &StoreId,
     id: SegmentId,
     state: &LogState,
@@ -322,7 +331,7 @@ pub fn create_segment(
     if io.stat(&path)?.is_some() {
         io.remove(&path)?;
     }
-    let file = io.open(&path, Open::CreateNew)?;
+    let file = io.open(&path, OpenMode::CreateNew)?;
     let header = SegmentHeader {
         magic: SEGMENT_MAGIC,
         format: SEGMENT_FORMAT,

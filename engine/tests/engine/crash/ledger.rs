@@ -12,21 +12,21 @@ const FIRST_REWRITTEN: u32 = 1 << 31;
 /// Record kinds up to here are covered by leaves.
 const LAST_LOGICAL: u8 = 9;
 
-type Hash = [u8; 32];
+type NodeDigest = [u8; 32];
 
 /// The totals of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ledger {
+pub(super) struct RecomputedLedger {
     pub(super) leaves: u64,
-    pub(super) root: Hash,
+    pub(super) root: NodeDigest,
     pub(super) batches: u64,
     /// Whether a later valid batch in the same segment says that the missing bytes were on disk.
     pub(super) goes_on_behind: bool,
 }
 
 /// Reads every batch of a store from the first segment on, until the chain breaks.
-pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
-    let (mut tree, mut batches) = (Tree::default(), 0);
+pub(super) fn read(disk: &SimIo, store: &Path) -> RecomputedLedger {
+    let (mut tree, mut batches) = (RecomputedTree::default(), 0);
     let (mut seqno, mut prev) = (1u64, [0; 16]);
     let (mut goes_on_behind, mut rewritten) = (false, false);
     let listed = listed(disk, store).filter(|listed| !listed.is_empty()).unwrap_or_else(|| vec![1]);
@@ -50,10 +50,12 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
             at += batch.len();
         }
         goes_on_behind = (at..bytes.len())
-            .filter_map(|behind| whole_at(&bytes, behind, salt).filter(|batch| is_filled(batch, behind)))
+            .filter_map(|behind| {
+                whole_batch_at(&bytes, behind, salt).filter(|batch| is_filled(batch, behind))
+            })
             .any(|batch| number(batch, 12).is_some_and(|synced| synced as usize > at));
     }
-    Ledger { leaves: tree.leaves, root: tree.root(), batches, goes_on_behind }
+    RecomputedLedger { leaves: tree.leaves, root: tree.root(), batches, goes_on_behind }
 }
 
 /// The segments that the manifest lists, in log order; `None` if it cannot be read.
@@ -88,15 +90,15 @@ fn listed(disk: &SimIo, store: &Path) -> Option<Vec<u32>> {
 
 /// A tree of RFC 9162 to which whole subtrees can be added.
 #[derive(Default)]
-struct Tree {
+struct RecomputedTree {
     leaves: u64,
     /// Complete subtrees from the left, with falling heights.
-    peaks: Vec<(u8, Hash)>,
+    peaks: Vec<(u8, NodeDigest)>,
 }
 
-impl Tree {
+impl RecomputedTree {
     /// Appends a complete subtree of 2^height leaves.
-    fn push(&mut self, height: u8, node: Hash) {
+    fn push(&mut self, height: u8, node: NodeDigest) {
         assert!(
             self.leaves.is_multiple_of(1 << height),
             "a subtree of 2^{height} after {} leaves",
@@ -110,7 +112,7 @@ impl Tree {
         self.peaks.push(new);
     }
 
-    fn root(&self) -> Hash {
+    fn root(&self) -> NodeDigest {
         let mut peaks = self.peaks.iter().rev().map(|(_, hash)| *hash);
         let Some(last) = peaks.next() else { return hash(&[]) };
         peaks.fold(last, |right, left| hash(&[&[1], &left, &right]))
@@ -118,7 +120,7 @@ impl Tree {
 }
 
 /// A batch with a valid checksum, whatever precedes it.
-fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
+fn whole_batch_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
     let batch = rest.get(..number(rest, 4)? as usize).filter(|batch| batch.len() >= BATCH_HEADER)?;
     let mut crc = crc32fast::Hasher::new_with_initial(salt);
@@ -141,7 +143,7 @@ fn is_filled(batch: &[u8], at: usize) -> bool {
 }
 
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
-    let batch = whole_at(bytes, at, salt)?;
+    let batch = whole_batch_at(bytes, at, salt)?;
     (batch[16..24] == seqno.to_le_bytes() && batch[32..48] == prev).then_some(batch)
 }
 
@@ -150,8 +152,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Adds a batch's leaf, or the leaves that it replaces, to the tree; returns its number of seqnos.
-fn records(batch: &[u8], first: u64, ledger: &mut Tree) -> u64 {
-    let (mut seqno, mut own) = (first, Tree::default());
+fn records(batch: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
+    let (mut seqno, mut own) = (first, RecomputedTree::default());
     each_record(batch, |kind, layout, mut body| match kind {
         // Erased records or batches: the number of seqnos, the number of nodes or batches, the nodes.
         17 | 18 => {
@@ -218,7 +220,7 @@ fn varint(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-fn hash(parts: &[&[u8]]) -> Hash {
+fn hash(parts: &[&[u8]]) -> NodeDigest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         hasher.update(part);

@@ -17,7 +17,7 @@ mod tally;
 
 use std::sync::{Mutex, PoisonError};
 
-use tally::Tally;
+use tally::CrashTally;
 
 const STORE: &str = "/store";
 
@@ -34,8 +34,8 @@ fn report(test: &str, seed: u64, states: u64) -> String {
 }
 
 /// Adds up the tallies of this process's tests, and prints the sum so far.
-fn keep(tally: &Tally) {
-    static ALL: Mutex<Option<Tally>> = Mutex::new(None);
+fn keep(tally: &CrashTally) {
+    static ALL: Mutex<Option<CrashTally>> = Mutex::new(None);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let sum = all.get_or_insert_default();
     sum.merge(tally);

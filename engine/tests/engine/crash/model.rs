@@ -17,7 +17,7 @@ pub(super) const SPACES: [(&str, usize); 4] =
     [("age", usize::MAX), ("all", usize::MAX), ("latest", 1), ("two", 2)];
 
 /// Eight bytes of BLAKE3, as a short text for bytes.
-pub(super) fn short(bytes: &[u8]) -> u64 {
+pub(super) fn short_hash(bytes: &[u8]) -> u64 {
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
@@ -26,7 +26,7 @@ pub(super) fn short(bytes: &[u8]) -> u64 {
 type ModelKeys = BTreeMap<String, Vec<Option<Arc<str>>>>;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Model {
+pub(super) struct StoreModel {
     pub(super) made: bool,
     /// By name.
     pub(super) spaces: BTreeMap<&'static str, ModelKeys>,
@@ -66,14 +66,14 @@ pub(super) struct ModelFrame {
     pub(super) metadata: Arc<str>,
 }
 
-impl Model {
+impl StoreModel {
     pub(super) fn put(&mut self, space: &'static str, key: &str, value: Option<Arc<str>>) {
         self.near.remove(&(space, key.to_owned()));
         self.spaces.entry(space).or_default().entry(key.to_owned()).or_default().push(value);
     }
 
     /// The state as text; equal texts mean equal content.
-    pub(super) fn say(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut said = String::new();
         if !self.made {
             return said;
@@ -84,7 +84,7 @@ impl Model {
             let _ = writeln!(said, "keyspace {name}");
             for (key, versions) in keys {
                 if let Some(Some(value)) = versions.last() {
-                    say_pair(&mut said, key.as_bytes(), value.as_bytes());
+                    describe_pair(&mut said, key.as_bytes(), value.as_bytes());
                 }
             }
             for key in KEYS {
@@ -92,15 +92,18 @@ impl Model {
                 // With one version kept, a deleted key soon cannot be told from one that never was.
                 let ended = limit == 1 && versions.last().is_some_and(Option::is_none);
                 let newest = versions.iter().rev().take(if ended { 0 } else { limit });
-                say_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
+                describe_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
             }
         }
-        say_near(&mut said, self.near.iter().map(|((space, key), v)| (*space, key.as_bytes(), cosine(v))));
-        say_states_near(&mut said, self.snapshots());
+        describe_near(
+            &mut said,
+            self.near.iter().map(|((space, key), v)| (*space, key.as_bytes(), cosine(v))),
+        );
+        describe_states_near(&mut said, self.snapshots());
         for (index, run) in self.runs.iter().enumerate() {
             if let Some((rule, why)) = run.dropped {
                 let shared = run.parent.map_or(0, |(.., shared)| shared);
-                say_dropped(&mut said, index as u64 + 1, run.frames.len() as u32, shared, rule, why);
+                describe_dropped(&mut said, index as u64 + 1, run.frames.len() as u32, shared, rule, why);
             }
         }
         for run in self.runs.iter().filter(|run| !run.gone) {
@@ -109,17 +112,25 @@ impl Model {
                 ((!parent.gone).then_some(parent.name.as_str()), at, shared)
             });
             let frames = run.frames.len() as u32;
-            say_run(&mut said, &run.name, run.status, run.severity, frames, parent, run.metadata.as_bytes());
+            describe_run(
+                &mut said,
+                &run.name,
+                run.status,
+                run.severity,
+                frames,
+                parent,
+                run.metadata.as_bytes(),
+            );
             if run.pinned {
-                say_pinned(&mut said, PIN);
+                describe_pinned(&mut said, PIN);
             }
             let mut link = genesis();
             for (index, frame) in run.frames.iter().enumerate() {
                 let seq = index as u32 + 1;
                 link = frame.link(&link);
-                say_frame(&mut said, seq, frame, &link);
+                describe_frame(&mut said, seq, frame, &link);
                 if let Some((state, number)) = run.snapshots.get(&seq) {
-                    say_snapshot(&mut said, seq, state.as_bytes(), *number);
+                    describe_snapshot(&mut said, seq, state.as_bytes(), *number);
                 }
             }
         }
@@ -172,14 +183,14 @@ fn cosine(vector: &[f32; 3]) -> f32 {
 }
 
 /// Keys with vectors and their scores, in key order.
-pub(super) fn say_near<'a>(said: &mut String, near: impl Iterator<Item = (&'a str, &'a [u8], f32)>) {
+pub(super) fn describe_near<'a>(said: &mut String, near: impl Iterator<Item = (&'a str, &'a [u8], f32)>) {
     for (space, key, score) in near {
         let _ = writeln!(said, "near {space} {}: {score:.4}", String::from_utf8_lossy(key));
     }
 }
 
 /// Snapshots with vectors, in their order.
-pub(super) fn say_states_near(said: &mut String, near: impl Iterator<Item = (u64, u32)>) {
+pub(super) fn describe_states_near(said: &mut String, near: impl Iterator<Item = (u64, u32)>) {
     for (run, seq) in near {
         let _ = writeln!(said, "near: state {seq} of run {run}");
     }
@@ -189,19 +200,20 @@ pub(super) fn say_states_near(said: &mut String, near: impl Iterator<Item = (u64
 pub(super) const PIN: &str = "evidence";
 
 /// A tombstone. Runs are numbered from 1 in the order in which they began.
-pub(super) fn say_dropped(said: &mut String, uid: u64, frames: u32, shared: u32, rule: &str, why: &str) {
+pub(super) fn describe_dropped(said: &mut String, uid: u64, frames: u32, shared: u32, rule: &str, why: &str) {
     let _ = writeln!(said, "dropped {uid}: {frames} frames, {shared} of them shared, by {rule:?} {why:?}");
 }
 
-pub(super) fn say_pinned(said: &mut String, why: &str) {
+pub(super) fn describe_pinned(said: &mut String, why: &str) {
     let _ = writeln!(said, "  pinned: {why}");
 }
 
-pub(super) fn say_pair(said: &mut String, key: &[u8], value: &[u8]) {
-    let _ = writeln!(said, "  {} = {} bytes {:x}", String::from_utf8_lossy(key), value.len(), short(value));
+pub(super) fn describe_pair(said: &mut String, key: &[u8], value: &[u8]) {
+    let _ =
+        writeln!(said, "  {} = {} bytes {:x}", String::from_utf8_lossy(key), value.len(), short_hash(value));
 }
 
-pub(super) fn say_history<'a>(
+pub(super) fn describe_history<'a>(
     said: &mut String,
     key: &str,
     versions: impl Iterator<Item = Option<&'a [u8]>>,
@@ -209,7 +221,7 @@ pub(super) fn say_history<'a>(
     let _ = write!(said, "  {key}:");
     for version in versions {
         let _ = match version {
-            Some(value) => write!(said, " {:x}", short(value)),
+            Some(value) => write!(said, " {:x}", short_hash(value)),
             None => write!(said, " deleted"),
         };
     }
@@ -217,7 +229,7 @@ pub(super) fn say_history<'a>(
 }
 
 /// An open run is described as abandoned: whether it is depends on who opened the store.
-pub(super) fn say_run(
+pub(super) fn describe_run(
     said: &mut String,
     name: &str,
     status: Status,
@@ -230,26 +242,26 @@ pub(super) fn say_run(
     let _ = writeln!(
         said,
         "run {name} {status} {severity} {frames} frames, of {parent:?}, {:x}",
-        short(metadata)
+        short_hash(metadata)
     );
 }
 
-pub(super) fn say_frame(said: &mut String, seq: u32, frame: &ModelFrame, link: &[u8; 32]) {
+pub(super) fn describe_frame(said: &mut String, seq: u32, frame: &ModelFrame, link: &[u8; 32]) {
     let ModelFrame { component, severity, parent, open, error, .. } = frame;
     let _ = writeln!(
         said,
         "  {seq} {component:?} {severity} after {parent}{}{}: {:x} {:x} {:x}, link {:x}",
         if *open { " incomplete" } else { "" },
         if *error { " failed" } else { "" },
-        short(frame.input.as_bytes()),
-        short(frame.output.as_bytes()),
-        short(frame.metadata.as_bytes()),
-        short(link),
+        short_hash(frame.input.as_bytes()),
+        short_hash(frame.output.as_bytes()),
+        short_hash(frame.metadata.as_bytes()),
+        short_hash(link),
     );
 }
 
-pub(super) fn say_snapshot(said: &mut String, seq: u32, state: &[u8], number: f32) {
-    let _ = writeln!(said, "    state after {seq}: {:x} {number}", short(state));
+pub(super) fn describe_snapshot(said: &mut String, seq: u32, state: &[u8], number: f32) {
+    let _ = writeln!(said, "    state after {seq}: {:x} {number}", short_hash(state));
 }
 
 /// Link 0.

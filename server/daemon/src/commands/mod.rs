@@ -20,7 +20,7 @@ mod transactions;
 
 pub(super) use blobs::{blob_reader, keep_blob};
 
-use super::table::Handler;
+use super::command_table::Handler;
 
 /// What each command does, by its name.
 pub(super) const HANDLERS: &[&[(&str, Handler)]] = &[

@@ -23,20 +23,20 @@ const STATUSES: &[(&str, StatusCode)] = &[
 
 /// An error response.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct HttpProblem {
     status: StatusCode,
     code: String,
     detail: String,
     header: Option<(&'static str, HeaderValue)>,
 }
 
-impl Problem {
+impl HttpProblem {
     pub(super) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
         Self { status, code: code.to_owned(), detail: detail.into(), header: None }
     }
 
     /// The request is invalid.
-    pub(super) fn bad(detail: impl Into<String>) -> Self {
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "ERR", detail)
     }
 
@@ -48,29 +48,29 @@ impl Problem {
     pub(super) fn busy() -> Self {
         let why = "too many requests at once: try again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why)
-            .with("retry-after", HeaderValue::from_static("1"))
+            .with_header("retry-after", HeaderValue::from_static("1"))
     }
 
     /// From an error of a command: its code, a space, a sentence.
-    pub(super) fn of(error: &str) -> Self {
+    pub(super) fn from_error_text(error: &str) -> Self {
         let (code, detail) = error.split_once(' ').unwrap_or(("ERR", error));
         let status = STATUSES.iter().find(|(known, _)| *known == code).map(|(_, status)| *status);
         Self::new(status.unwrap_or(StatusCode::BAD_REQUEST), code, detail)
     }
 
     /// Adds a header.
-    pub(super) fn with(self, name: &'static str, value: HeaderValue) -> Self {
+    pub(super) fn with_header(self, name: &'static str, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
     }
 }
 
-impl From<annals::Error> for Problem {
+impl From<annals::Error> for HttpProblem {
     fn from(error: annals::Error) -> Self {
-        Self::of(&super::super::turn::Refusal::from(error).0)
+        Self::from_error_text(&super::super::turn::CommandRefusal::from(error).0)
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
         let title = self.status.canonical_reason().unwrap_or_default();
         let body = json!({ "title": title, "status": self.status.as_u16(), "code": self.code, "detail": self.detail });

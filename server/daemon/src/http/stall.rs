@@ -13,21 +13,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// The stream with its time limit for writes.
-pub(super) struct Stalling<S> {
+pub(super) struct WriteStallGuard<S> {
     stream: S,
     most: Duration,
     /// Fires when a write has been blocked for too long.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stalling<S> {
+impl<S> WriteStallGuard<S> {
     /// A write that is blocked longer than `most` fails with `TimedOut`.
     pub(super) fn new(stream: S, most: Duration) -> Self {
         Self { stream, most, waits: None }
     }
 
     /// The result of a write; while it is blocked, checks the time limit.
-    fn timed<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn poll_timed<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.waits = None;
             return done;
@@ -39,7 +39,7 @@ impl<S> Stalling<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteStallGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -49,14 +49,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteStallGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.timed(context, done)
+        self.poll_timed(context, done)
     }
 
     fn poll_write_vectored(
@@ -65,7 +65,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.timed(context, done)
+        self.poll_timed(context, done)
     }
 
     fn is_write_vectored(&self) -> bool {

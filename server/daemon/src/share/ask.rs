@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use annals::{ErrorKind, Options, Store};
 
-use super::shared::{PAUSE, TRIES};
+use super::shared::{OPEN_TRIES, RETRY_PAUSE};
 use super::socket;
-use annals_wire::resp::{Reply, Responses, write_command};
-use annals_wire::words::told;
+use annals_wire::resp::{Reply, ResponseDecoder, write_command};
+use annals_wire::words::parse_error;
 
 /// Maximum wait for a reply.
-const SILENCE: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// As [`ask_daemon`], without a timeout: for commands that may take hours. Only the end of the connection
 /// ends the wait.
 ///
 /// # Errors
 /// As [`ask_daemon`].
-pub fn ask_daemon_patiently(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>> {
-    ask_within(root, words, None)
+pub fn ask_daemon_without_timeout(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>> {
+    ask_with_timeout(root, words, None)
 }
 
 /// Runs a command in the daemon of the store in this directory. Returns its reply as text, one line for each
@@ -29,12 +29,12 @@ pub fn ask_daemon_patiently(root: &Path, words: &[&[u8]]) -> annals::Result<Opti
 /// # Errors
 /// The daemon's error; `Unavailable` if it goes away.
 pub fn ask_daemon(root: &Path, words: &[&[u8]]) -> annals::Result<Option<String>> {
-    ask_within(root, words, Some(SILENCE))
+    ask_with_timeout(root, words, Some(REPLY_TIMEOUT))
 }
 
 /// The outcome of [`ask_or_open`].
 #[derive(Debug)]
-pub enum AskedOrOpened {
+pub enum AskOutcome {
     /// The process that holds the store ran the command: its reply.
     Asked(String),
     /// This process has opened the store.
@@ -47,40 +47,44 @@ pub enum AskedOrOpened {
 ///
 /// # Errors
 /// The error of the process that holds the store; those of [`Store::open_with`].
-pub fn ask_or_open(root: &Path, words: &[&[u8]], options: &Options) -> annals::Result<AskedOrOpened> {
+pub fn ask_or_open(root: &Path, words: &[&[u8]], options: &Options) -> annals::Result<AskOutcome> {
     let mut tries = 0;
     loop {
-        let asked = match ask_daemon_patiently(root, words) {
-            Ok(None) => Store::open_with(root, options.clone()).map(AskedOrOpened::Opened),
-            asked => asked.map(|reply| AskedOrOpened::Asked(reply.unwrap_or_default())),
+        let asked = match ask_daemon_without_timeout(root, words) {
+            Ok(None) => Store::open_with(root, options.clone()).map(AskOutcome::Opened),
+            asked => asked.map(|reply| AskOutcome::Asked(reply.unwrap_or_default())),
         };
         match asked {
-            Err(error) if error.kind() == ErrorKind::Locked && tries < TRIES => tries += 1,
+            Err(error) if error.kind() == ErrorKind::Locked && tries < OPEN_TRIES => tries += 1,
             done => return done,
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(RETRY_PAUSE);
     }
 }
 
-fn gone(why: &dyn std::fmt::Display) -> annals::Error {
+fn unavailable(why: &dyn std::fmt::Display) -> annals::Error {
     annals::Error::new(ErrorKind::Unavailable, format!("the process that serves the store: {why}"))
 }
 
-fn ask_within(root: &Path, words: &[&[u8]], silence: Option<Duration>) -> annals::Result<Option<String>> {
+fn ask_with_timeout(
+    root: &Path,
+    words: &[&[u8]],
+    silence: Option<Duration>,
+) -> annals::Result<Option<String>> {
     let Ok(mut stream) = socket::connect(root) else { return Ok(None) };
-    let lost = |error: std::io::Error| gone(&error);
+    let lost = |error: std::io::Error| unavailable(&error);
     stream.set_read_timeout(silence).map_err(lost)?;
     write_command(&mut stream, words).map_err(lost)?;
-    let (mut responses, mut buffer) = (Responses::default(), [0; 4096]);
+    let (mut responses, mut buffer) = (ResponseDecoder::default(), [0; 4096]);
     loop {
         let read = stream.read(&mut buffer).map_err(lost)?;
         if read == 0 {
-            return Err(gone(&"it hung up"));
+            return Err(unavailable(&"it hung up"));
         }
         let mut input = &buffer[..read];
-        match responses.next(&mut input).map_err(|error| gone(&error))? {
+        match responses.next(&mut input).map_err(|error| unavailable(&error))? {
             None => {}
-            Some(Reply::Error(error)) => return Err(told(&error)),
+            Some(Reply::Error(error)) => return Err(parse_error(&error)),
             Some(Reply::Bulk(bytes)) => return Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Some(Reply::Simple(text)) => return Ok(Some(text.into_owned())),
             Some(Reply::Array(items)) => {

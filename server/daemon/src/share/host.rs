@@ -16,10 +16,10 @@ use std::time::Duration;
 use annals::Store;
 use tokio::sync::watch;
 
-use super::member::Member;
+use super::member::RecorderSession;
 use super::socket;
 use annals_proxy::program::interrupted;
-use annals_wire::resp::{Limits, Protocol, Reply, Requests};
+use annals_wire::resp::{Protocol, Reply, RequestDecoder, RequestLimits};
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
@@ -28,22 +28,22 @@ const READ_BYTES: usize = 64 << 10;
 /// Replies are sent once this many bytes have gathered, and before each wait.
 const REPLY_BYTES: usize = 16 << 10;
 /// Pause after the system refused to accept a connection.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The number of connections that write, and whether the host is closing.
 #[derive(Debug, Default, Clone, Copy)]
-struct Writers {
+struct WriterCount {
     count: usize,
     closing: bool,
 }
 
 /// Lets other processes write through the process that holds a store.
 #[derive(Debug)]
-pub(crate) struct Host(Arc<Inner>, Option<JoinHandle<()>>);
+pub(crate) struct Host(Arc<HostState>, Option<JoinHandle<()>>);
 
 /// The bytes already read from a connection that is handed to a host.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct HandoverBytes {
     /// Its first command.
     pub(crate) command: Vec<Vec<u8>>,
     /// The bytes after that command.
@@ -51,39 +51,39 @@ pub(crate) struct Came {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HostState {
     root: PathBuf,
-    writers: Writing,
-    connections: Mutex<Connections>,
+    writers: WriterGate,
+    connections: Mutex<HostConnections>,
 }
 
 /// Admits writers until the host closes.
 #[derive(Debug, Clone)]
-pub(super) struct Writing(Arc<watch::Sender<Writers>>);
+pub(super) struct WriterGate(Arc<watch::Sender<WriterCount>>);
 
 /// The right of one connection to write; dropping it ends the right.
 #[derive(Debug)]
-pub(super) struct Writer(Writing);
+pub(super) struct WriterPass(WriterGate);
 
 #[derive(Debug, Default)]
-struct Connections {
+struct HostConnections {
     last: u64,
     streams: HashMap<u64, UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Writing {
+impl WriterGate {
     pub(super) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Writers::default())))
+        Self(Arc::new(watch::Sender::new(WriterCount::default())))
     }
 
     /// Admits one more writer, unless the host is closing.
-    pub(super) fn enter(&self) -> Option<Writer> {
+    pub(super) fn enter(&self) -> Option<WriterPass> {
         let entered = self.0.send_if_modified(|writers| {
             writers.count += usize::from(!writers.closing);
             !writers.closing
         });
-        entered.then(|| Writer(self.clone()))
+        entered.then(|| WriterPass(self.clone()))
     }
 
     /// Closes for new writers if there are none.
@@ -95,7 +95,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WriterPass {
     fn drop(&mut self) {
         self.0.0.send_modify(|writers| writers.count -= 1);
     }
@@ -111,7 +111,7 @@ impl Host {
         let listener = socket::listen(root)?;
         // The path must stay valid if this process changes its directory.
         let root = std::path::absolute(root)?;
-        let inner = Arc::new(Inner { root, writers: Writing::new(), connections: Mutex::default() });
+        let inner = Arc::new(HostState { root, writers: WriterGate::new(), connections: Mutex::default() });
         let (host, store) = (inner.clone(), store.clone());
         let thread = std::thread::Builder::new().name("annals-host".to_owned());
         let thread = thread.spawn(move || accept(&host, &listener, &store));
@@ -124,11 +124,14 @@ impl Host {
     /// The current directory of this process is unknown.
     pub(crate) fn without_socket(root: &Path) -> std::io::Result<Self> {
         let root = std::path::absolute(root)?;
-        Ok(Self(Arc::new(Inner { root, writers: Writing::new(), connections: Mutex::default() }), None))
+        Ok(Self(
+            Arc::new(HostState { root, writers: WriterGate::new(), connections: Mutex::default() }),
+            None,
+        ))
     }
 
     /// Serves a connection that was accepted elsewhere.
-    pub(crate) fn admit(&self, stream: UnixStream, store: &Store, came: Came) {
+    pub(crate) fn admit(&self, stream: UnixStream, store: &Store, came: HandoverBytes) {
         self.0.admit(stream, store, came);
     }
 
@@ -139,13 +142,13 @@ impl Host {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         // Without a runtime there is no wait.
         if let Ok(runtime) = runtime {
-            runtime.block_on(self.idle(waiting));
+            runtime.block_on(self.await_idle(waiting));
         }
     }
 
     /// As [`Host::finish`], inside a runtime, without ending the host. Dropping the host ends it, which
     /// blocks until its threads have ended.
-    pub(crate) async fn idle(&self, waiting: impl FnOnce(usize)) {
+    pub(crate) async fn await_idle(&self, waiting: impl FnOnce(usize)) {
         let mut writers = self.0.writers.0.subscribe();
         let count = writers.borrow_and_update().count;
         if count == 0 && self.0.writers.close_if_idle() {
@@ -183,32 +186,32 @@ impl Drop for Host {
     }
 }
 
-impl Inner {
-    fn connections(&self) -> MutexGuard<'_, Connections> {
+impl HostState {
+    fn connections(&self) -> MutexGuard<'_, HostConnections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn closes(&self) -> bool {
+    fn is_closing(&self) -> bool {
         self.writers.0.borrow().closing
     }
 }
 
-fn accept(host: &Arc<Inner>, listener: &UnixListener, store: &Store) {
+fn accept(host: &Arc<HostState>, listener: &UnixListener, store: &Store) {
     for came in listener.incoming() {
-        if host.closes() {
+        if host.is_closing() {
             return;
         }
         match came {
-            Ok(stream) => host.admit(stream, store, Came::default()),
-            Err(_) => std::thread::sleep(PAUSE),
+            Ok(stream) => host.admit(stream, store, HandoverBytes::default()),
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-impl Inner {
+impl HostState {
     /// Serves a connection on its own thread. A connection that cannot be served is dropped; its client
     /// retries or gives up.
-    fn admit(self: &Arc<Self>, stream: UnixStream, store: &Store, came: Came) {
+    fn admit(self: &Arc<Self>, stream: UnixStream, store: &Store, came: HandoverBytes) {
         let mut connections = self.connections();
         connections.threads.retain(|thread| !thread.is_finished());
         let Ok(handle) = stream.try_clone() else { return };
@@ -217,11 +220,11 @@ impl Inner {
         }
         connections.last += 1;
         let id = connections.last;
-        let (host, member) = (self.clone(), Member::new(store.clone(), self.writers.clone()));
+        let (host, member) = (self.clone(), RecorderSession::new(store.clone(), self.writers.clone()));
         let thread = std::thread::Builder::new().name("annals-member".to_owned());
         let thread = thread.spawn(move || {
             // A panic here must still remove the connection and abandon its runs.
-            let _present = Present(&host, id);
+            let _present = HostConnectionGuard(&host, id);
             let _ = serve(stream, member, came);
         });
         if let Ok(thread) = thread {
@@ -232,17 +235,17 @@ impl Inner {
 }
 
 /// Keeps a connection listed until it is dropped.
-struct Present<'a>(&'a Inner, u64);
+struct HostConnectionGuard<'a>(&'a HostState, u64);
 
-impl Drop for Present<'_> {
+impl Drop for HostConnectionGuard<'_> {
     fn drop(&mut self) {
         self.0.connections().streams.remove(&self.1);
     }
 }
 
 /// Answers the commands of a connection in order until it ends.
-fn serve(mut stream: UnixStream, mut member: Member, came: Came) -> std::io::Result<()> {
-    let (mut requests, mut replies) = (Requests::new(Limits::RECORDER), Vec::new());
+fn serve(mut stream: UnixStream, mut member: RecorderSession, came: HandoverBytes) -> std::io::Result<()> {
+    let (mut requests, mut replies) = (RequestDecoder::new(RequestLimits::RECORDER), Vec::new());
     if !came.command.is_empty() {
         match member.answer(came.command) {
             Some(reply) => reply.put(Protocol::Resp2, &mut replies),
@@ -298,24 +301,24 @@ mod tests {
     use annals::{Component, Frame, Namespace, RunSpec, Status, Store};
     use annals_proxy::destination::RemoteSpace;
 
-    use super::super::remote::{Joined, Remote};
+    use super::super::remote::{JoinOutcome, RemoteStore};
     use super::super::socket;
     use super::Host;
 
-    struct Bench {
+    struct HostBench {
         host: Host,
         store: Store,
         directory: tempfile::TempDir,
     }
 
-    fn bench() -> Bench {
+    fn bench() -> HostBench {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("store")).unwrap();
         let host = Host::start(&store, &directory.path().join("store")).unwrap();
-        Bench { host, store, directory }
+        HostBench { host, store, directory }
     }
 
-    impl Bench {
+    impl HostBench {
         fn connect(&self) -> UnixStream {
             socket::connect(&self.directory.path().join("store")).unwrap()
         }
@@ -331,10 +334,10 @@ mod tests {
             replies
         }
 
-        fn join(&self) -> Remote {
-            match Remote::join(&self.directory.path().join("store"), "n").unwrap() {
-                Joined::Yes(remote) => remote,
-                Joined::NotNow => panic!("nobody serves"),
+        fn join(&self) -> RemoteStore {
+            match RemoteStore::join(&self.directory.path().join("store"), "n").unwrap() {
+                JoinOutcome::Joined(remote) => remote,
+                JoinOutcome::NotNow => panic!("nobody serves"),
             }
         }
 
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_bytes_get_an_error_and_nobody_else_is_disturbed() {
+    fn hostile_bytes_get_an_error_without_affecting_others() {
         let bench = bench();
         let (idle, half) = (bench.connect(), bench.connect());
         (&half).write_all(b"*3\r\n$12\r\nFRAME.APP").unwrap();
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_make_no_sense_are_refused_one_by_one() {
+    fn invalid_commands_are_refused_one_by_one() {
         let bench = bench();
         let script = [
             ("FLUSHALL", "-INVALID unknown command 'FLUSHALL'"),
@@ -447,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_began_is_abandoned_with_it() {
+    fn runs_are_abandoned_when_their_connection_ends() {
         let bench = bench();
         let remote = bench.join();
         let run = remote.begin_run(&RunSpec::new("r")).unwrap();
@@ -464,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_that_nobody_waited_for_are_not_lost() {
+    fn deferred_refusals_surface_on_the_next_call() {
         let bench = bench();
         let remote = bench.join();
         let run = remote.begin_run(&RunSpec::new("r")).unwrap();
@@ -486,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_once_it_was_decided_to_close() {
+    fn closing_host_admits_no_new_writers() {
         let bench = bench();
         let writer = bench.host.0.writers.enter().unwrap();
         assert!(!bench.host.0.writers.close_if_idle());
@@ -495,8 +498,8 @@ mod tests {
         assert!(bench.host.0.writers.enter().is_none());
         // A connection that arrives in between is closed without a reply, and opens the store itself.
         let root = bench.directory.path().join("store");
-        assert!(matches!(Remote::join(&root, "n").unwrap(), Joined::NotNow));
+        assert!(matches!(RemoteStore::join(&root, "n").unwrap(), JoinOutcome::NotNow));
         drop(bench.host);
-        assert!(matches!(Remote::join(&root, "n").unwrap(), Joined::NotNow));
+        assert!(matches!(RemoteStore::join(&root, "n").unwrap(), JoinOutcome::NotNow));
     }
 }

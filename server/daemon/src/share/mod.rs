@@ -22,7 +22,7 @@ mod remote;
 mod shared;
 mod socket;
 
-pub use ask::{AskedOrOpened, ask_daemon, ask_daemon_patiently, ask_or_open};
-pub(crate) use host::{Came, Host};
+pub use ask::{AskOutcome, ask_daemon, ask_daemon_without_timeout, ask_or_open};
+pub(crate) use host::{HandoverBytes, Host};
 pub use shared::Shared;
-pub(crate) use socket::{Listening, listen_at, listen_for};
+pub(crate) use socket::{ListeningSocket, listen_at, listen_guarded};

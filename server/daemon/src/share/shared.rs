@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use annals::{ErrorKind, Options, Policy, Store};
+use annals::{ErrorKind, Options, RetentionPolicy, Store};
 use annals_proxy::destination::Destination;
 
 use super::host::Host;
-use super::remote::{Joined, Remote};
+use super::remote::{JoinOutcome, RemoteStore};
 
 /// Number of attempts to open a store whose holder does not serve, and the pause between them: a holder that
 /// starts will serve soon, one that ends will release the lock.
-pub(super) const TRIES: u32 = 200;
-pub(super) const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const OPEN_TRIES: u32 = 200;
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store that this process records into.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Shared {
     /// Set if this process holds the store.
     held: Option<(Option<Host>, Store)>,
     /// The policy by which ended runs are sampled out.
-    policy: Option<Policy>,
+    policy: Option<RetentionPolicy>,
 }
 
 impl Shared {
@@ -41,17 +41,17 @@ impl Shared {
                     return Ok(Self { into, held: Some((host, store)), policy: None });
                 }
                 Err(error) if error.kind() == ErrorKind::Locked => {
-                    if let Joined::Yes(remote) = Remote::join(root, namespace)? {
+                    if let JoinOutcome::Joined(remote) = RemoteStore::join(root, namespace)? {
                         return Ok(Self { into: remote.into(), held: None, policy: None });
                     }
                     tries += 1;
-                    if tries == TRIES {
+                    if tries == OPEN_TRIES {
                         return Err(error);
                     }
                 }
                 Err(error) => return Err(error),
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_PAUSE);
         }
     }
 
@@ -60,7 +60,7 @@ impl Shared {
     ///
     /// # Errors
     /// As [`Store::sample_ended`].
-    pub fn sampled_by(mut self, policy: Policy) -> annals::Result<Self> {
+    pub fn with_sampling(mut self, policy: RetentionPolicy) -> annals::Result<Self> {
         if let Some((_, store)) = &self.held {
             store.sample_ended(&policy)?;
             self.policy = Some(policy);

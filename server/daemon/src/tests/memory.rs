@@ -1,14 +1,14 @@
 //! Agent memory over RESP: agentfootprint's own example, each command, and its rights.
 
-use annals_memory::{Memory, Projection, Words, render};
+use annals_memory::{Memory, Projection, WordEmbedder, render};
 
-use super::{Bench, Client, Rights, token};
+use super::{DaemonBench, Rights, TestClient, token};
 
 /// agentfootprint's example; its spaces must be preserved.
 pub(crate) const MONDAY: &str = r#"{ "query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580, "threshold" : 600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 pub(crate) const QUESTION: &str = "Why was application #42 rejected?";
 
-impl Client<'_> {
+impl TestClient<'_> {
     /// The reply to a command whose words are separated by bars.
     fn mem(&mut self, words: &str) -> String {
         let words: Vec<&[u8]> = words.split('|').map(str::as_bytes).collect();
@@ -21,8 +21,8 @@ fn friday(more: &str) -> String {
 }
 
 #[test]
-fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_never_another_tenant() {
-    let bench = Bench::new();
+fn recall_crosses_conversations_but_never_tenants() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     let kept = client.mem(&format!("mem.put|{MONDAY}|embed|tenant|lending|conversation|app-42"));
     assert_eq!(kept, "*1|$6|snap-1|");
@@ -54,8 +54,8 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
 }
 
 #[test]
-fn each_command_does_what_the_store_of_agentfootprint_does() {
-    let bench = Bench::new();
+fn memory_commands_match_agentfootprint_store() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     let a = r#"{"id":"a","value":{ "version" : 3 },"version":1,"updatedAt":5,"embedding":[1,0],"embeddingModel":"e","tier":"hot"}"#;
     let b = r#"{"id":"b","value":2,"updatedAt":7,"embedding":[1,1],"embeddingModel":"e","tier":"cold"}"#;
@@ -120,8 +120,8 @@ fn each_command_does_what_the_store_of_agentfootprint_does() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_reason() {
-    let bench = Bench::new();
+fn invalid_memory_commands_are_refused_with_a_reason() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     for (words, why) in [
         ("mem.put|{}", "has an id"),
@@ -161,12 +161,12 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
     }
     // Nothing was stored: entries that are put together are stored all or none.
     assert_eq!(client.mem("mem.list"), "*2|$1|0|*0|");
-    assert_eq!(Words::ID, "annals-words-1");
+    assert_eq!(WordEmbedder::ID, "annals-words-1");
 }
 
 #[test]
-fn memory_takes_rights_and_is_of_the_token_s_namespace() {
-    let bench = Bench::new();
+fn memory_requires_rights_and_stays_in_token_namespace() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     let entry = r#"{"id":"a","value":"secret","embedding":[1]}"#;
     owner.mem(&format!("mem.put|{entry}|tenant|t"));
@@ -239,8 +239,8 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
 }
 
 #[test]
-fn a_definition_is_asked_by_its_name_and_what_is_said_with_a_question_counts_before_it() {
-    let bench = Bench::new();
+fn search_options_override_the_named_definition() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.mem(&format!("mem.put|{MONDAY}|embed|tenant|lending|conversation|app-42"));
     let definition = r#"{ "id":"causal","strategy":{"kind":"TOP_K","threshold":0.5},"projection":"commits","acrossConversations":true}"#;
@@ -264,7 +264,7 @@ fn a_definition_is_asked_by_its_name_and_what_is_said_with_a_question_counts_bef
 /// The daemon's store only survives the death of the process by default, for recorders; a reply requires the
 /// disk.
 #[test]
-fn what_is_replied_to_is_on_disk() {
+fn replied_memory_writes_survive_a_crash() {
     use annals::io::sim::{Crash, SimIo};
     use annals::{Durability, Options, Store};
 
@@ -278,7 +278,7 @@ fn what_is_replied_to_is_on_disk() {
         Store::open_with("s", options).unwrap()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
-    let daemon = Bench::daemon(on(&sim), &runtime);
+    let daemon = DaemonBench::daemon(on(&sim), &runtime);
     let memory = daemon.tenant("default").unwrap().memory().unwrap();
     let whose = annals_memory::Identity::default();
     memory.put(&whose, r#"{"id":"a","value":1}"#).unwrap();
@@ -287,6 +287,6 @@ fn what_is_replied_to_is_on_disk() {
     let left = sim.crash(Crash::Nothing);
     let memory = Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
     assert!(memory.get(&whose, "a").unwrap().is_some());
-    assert!(memory.seen(&whose, "s").unwrap());
+    assert!(memory.has_signature(&whose, "s").unwrap());
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);
 }

@@ -1,10 +1,10 @@
 //! Rights and namespaces of tokens.
 
-use super::{Bench, Rights, token};
+use super::{DaemonBench, Rights, token};
 
 #[test]
-fn a_token_leads_to_its_namespace_and_to_no_other() {
-    let bench = Bench::new();
+fn token_reaches_only_its_own_namespace() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("one", "first", Rights::ALL));
     let mut owner = bench.client();
     owner.script(
@@ -31,8 +31,8 @@ fn a_token_leads_to_its_namespace_and_to_no_other() {
 }
 
 #[test]
-fn each_right_is_for_its_own_commands() {
-    let bench = Bench::new();
+fn each_right_allows_only_its_commands() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     owner.script("set k 1 -> +OK\nframe.add none llm a b -> -NOTFOUND there is no run \"none\"");
     owner.bytes(b"run.begin name r metadata '{\"secret\":1}' tag a b\r\nframe.add r llm question answer METADATA '{\"x\":1}'\r\n");
@@ -90,8 +90,8 @@ fn each_right_is_for_its_own_commands() {
 }
 
 #[test]
-fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
-    let bench = Bench::new();
+fn redacted_reader_sees_no_hashes_of_redacted_content() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     owner.bytes(b"run.begin name r tag who b@example.com metadata '{\"to\":\"b@example.com\",\"card\":4111111111111111}'\r\n");
     owner.bytes(b"frame.add r llm b@example.com 'hello b@example.com' METADATA '{\"to\":\"b@example.com\"}'\r\nrun.end r\r\n");
@@ -138,8 +138,8 @@ fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
 }
 
 #[test]
-fn a_token_carries_its_profile() {
-    let bench = Bench::new();
+fn token_profile_survives_restart() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     owner.bytes(b"run.begin name r\r\nframe.add r llm 4111111111111111 b@example.com\r\nrun.end r\r\n");
     owner.script(
@@ -152,7 +152,7 @@ fn a_token_carries_its_profile() {
     assert!(listed.contains("rights|$8|redacted|") && listed.contains("profile|$5|mails|"), "{listed}");
     // Also after a restart.
     let bench = bench.started_again();
-    for token in super::super::access::tokens(&bench.daemon.store).unwrap() {
+    for token in super::super::access::list_tokens(&bench.daemon.store).unwrap() {
         bench.daemon.access.add(token);
     }
     let mut client = bench.client_with(None);
@@ -164,8 +164,8 @@ fn a_token_carries_its_profile() {
 }
 
 #[test]
-fn tokens_are_made_and_taken_back_and_the_store_keeps_that_it_was_done() {
-    let bench = Bench::new();
+fn token_actions_are_recorded_as_operations() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     let made = owner.bytes(b"token.add ci namespace n rights record,read\r\n").0;
     let text = made.split('|').nth(1).unwrap().to_owned();
@@ -181,7 +181,7 @@ fn tokens_are_made_and_taken_back_and_the_store_keeps_that_it_was_done() {
     assert!(
         bench.client_with(None).bytes(format!("auth ci {text}\r\n").as_bytes()).0.starts_with("-WRONGPASS")
     );
-    bench.daemon.end();
+    bench.daemon.shut_down();
     let space = bench.daemon.store.namespace("annals").unwrap();
     let run = space.last_run().unwrap();
     let frames: Vec<_> = run.frames().map(|frame| frame.unwrap()).collect();
@@ -200,8 +200,8 @@ fn tokens_are_made_and_taken_back_and_the_store_keeps_that_it_was_done() {
 
 /// Regression: a login within a transaction would have run the queued commands for another client.
 #[test]
-fn a_transaction_is_done_for_whoever_queued_it() {
-    let bench = Bench::new();
+fn login_inside_a_transaction_is_refused() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("one", "first", Rights::ALL));
     let (reply, _) = bench.client().bytes(b"multi\r\nauth one token\r\nset k 1\r\nexec\r\nget k\r\n");
     assert_eq!(reply, "+OK|+QUEUED|+QUEUED|*2|-ERR a login is not possible inside a transaction|+OK|$1|1|");

@@ -2,12 +2,12 @@
 
 use annals::{Component, Frame, Options, RunSpec, Status};
 
-use super::Bench;
-use super::own::pattern;
+use super::DaemonBench;
+use super::own_commands::pattern;
 
 #[test]
 fn a_run_is_recorded_read_forked_and_verified() {
-    let bench = Bench::new();
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -70,8 +70,8 @@ fn a_run_is_recorded_read_forked_and_verified() {
 }
 
 #[test]
-fn a_run_that_was_ingested_diverges_at_its_first_step() {
-    let bench = Bench::new();
+fn replay_of_an_ingested_run_diverges_at_step_one() {
+    let bench = DaemonBench::new();
     let why = "-DIVERGED at step 1: run t was ingested from traces, which hold no requests and answers as they were sent";
     bench.client().script(&format!(
         r#"
@@ -86,7 +86,7 @@ fn a_run_that_was_ingested_diverges_at_its_first_step() {
 
 #[test]
 fn runs_are_listed_page_by_page() {
-    let bench = Bench::new();
+    let bench = DaemonBench::new();
     let space = bench.daemon.store.namespace("default").unwrap();
     for number in 0..25 {
         let run = space.begin_run(RunSpec::new(format!("r{number:02}"))).unwrap();
@@ -124,8 +124,8 @@ fn runs_are_listed_page_by_page() {
 }
 
 #[test]
-fn an_answer_comes_in_parts_and_who_follows_gets_it_whole() {
-    let bench = Bench::new();
+fn appended_response_is_tailed_only_once_ended() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -173,8 +173,8 @@ fn an_answer_comes_in_parts_and_who_follows_gets_it_whole() {
 }
 
 #[test]
-fn what_is_held_of_open_frames_is_bounded() {
-    let bench = Bench::with(Options { body_bytes_max: 1 << 20, ..Options::default() });
+fn open_frames_and_their_metadata_are_limited() {
+    let bench = DaemonBench::with(Options { body_bytes_max: 1 << 20, ..Options::default() });
     let mut client = bench.client();
     client.bytes(b"run.begin name r\r\n");
     let mut begun = 0;
@@ -208,8 +208,8 @@ fn what_is_held_of_open_frames_is_bounded() {
 }
 
 #[test]
-fn a_run_is_replayed_in_recorded_order_to_each_connection() {
-    let bench = Bench::new();
+fn each_connection_replays_a_run_in_recorded_order() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -248,7 +248,7 @@ fn a_run_is_replayed_in_recorded_order_to_each_connection() {
     let before = held();
     drop((client, other));
     assert!(
-        before != held() && held() == format!("{:?}", super::super::replay::Replayed::default()),
+        before != held() && held() == format!("{:?}", super::super::replay::ReplayMemory::default()),
         "{}",
         held()
     );
@@ -256,7 +256,7 @@ fn a_run_is_replayed_in_recorded_order_to_each_connection() {
 
 #[test]
 fn draws_are_recorded_and_served_again() {
-    let bench = Bench::new();
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.bytes(b"run.begin name r\r\n");
     let mut draw = |kind: &str| client.bytes(format!("nondet.draw r {kind}\r\n").as_bytes()).0;
@@ -297,8 +297,8 @@ fn draws_are_recorded_and_served_again() {
 }
 
 #[test]
-fn states_are_kept_after_frames() {
-    let bench = Bench::new();
+fn snapshots_are_stored_after_frames() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -336,8 +336,8 @@ fn states_are_kept_after_frames() {
 }
 
 #[test]
-fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
-    let bench = Bench::new();
+fn pipelined_xadds_form_one_batch_with_ordered_replies() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.bytes(b"xadd s * k 0\r\nxadd t * k 0\r\n");
     let batches = || bench.daemon.store.stats().unwrap().batches;

@@ -10,12 +10,12 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Held;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
-use super::known::{INPUT_EVENTS, INPUTS, OUTPUT_EVENTS, OUTPUTS, Take};
-use super::value::ByName;
+use super::conventions::{BodyAttributes, INPUT_EVENTS, INPUTS, OUTPUT_EVENTS, OUTPUTS};
+use super::value::AttributesByName;
 
 /// A body, and the attributes or events that it was made of.
 #[derive(Debug, Default)]
-pub(super) struct Body {
+pub(super) struct SpanBody {
     pub(super) bytes: Vec<u8>,
     /// For the metadata: the attribute's name if the body is one text, else an array of names; null if there
     /// is no body.
@@ -26,15 +26,15 @@ pub(super) struct Body {
 }
 
 /// The input and output of a span.
-pub(super) fn of(span: &Span) -> (Body, Body) {
-    (body(span, &INPUTS, INPUT_EVENTS), body(span, &OUTPUTS, OUTPUT_EVENTS))
+pub(super) fn span_bodies(span: &Span) -> (SpanBody, SpanBody) {
+    (select_body(span, &INPUTS, INPUT_EVENTS), select_body(span, &OUTPUTS, OUTPUT_EVENTS))
 }
 
-fn body(span: &Span, takes: &[Take], events: &[&str]) -> Body {
+fn select_body(span: &Span, takes: &[BodyAttributes], events: &[&str]) -> SpanBody {
     for take in takes {
         let places = places(&span.attributes, *take);
         if !places.is_empty() {
-            return of_attributes(span, places);
+            return body_from_attributes(span, places);
         }
     }
     let at: Vec<usize> = (0..span.events.len())
@@ -43,21 +43,21 @@ fn body(span: &Span, takes: &[Take], events: &[&str]) -> Body {
         })
         .collect();
     if at.is_empty() {
-        return Body::default();
+        return SpanBody::default();
     }
-    of_events(span, at)
+    body_from_events(span, at)
 }
 
 /// Indexes of the attributes of a body; the first of each name.
-fn places(attributes: &[KeyValue], take: Take) -> Vec<usize> {
+fn places(attributes: &[KeyValue], take: BodyAttributes) -> Vec<usize> {
     let is_there = |at: &usize| attributes[*at].value.as_ref().is_some_and(|value| value.value.is_some());
     match take {
-        Take::Names(names) => names
+        BodyAttributes::Names(names) => names
             .iter()
             .filter_map(|name| attributes.iter().position(|pair| pair.key == *name))
             .filter(is_there)
             .collect(),
-        Take::Beginning(beginnings) => {
+        BodyAttributes::Prefixes(beginnings) => {
             let begins = |at: &usize| beginnings.iter().any(|with| attributes[*at].key.starts_with(with));
             let mut seen = std::collections::HashSet::new();
             (0..attributes.len())
@@ -69,29 +69,29 @@ fn places(attributes: &[KeyValue], take: Take) -> Vec<usize> {
     }
 }
 
-fn of_attributes(span: &Span, places: Vec<usize>) -> Body {
+fn body_from_attributes(span: &Span, places: Vec<usize>) -> SpanBody {
     if let [place] = places.as_slice() {
         let KeyValue { key, value, .. } = &span.attributes[*place];
         if let Some(Held::StringValue(text)) = value.as_ref().and_then(|value| value.value.as_ref()) {
             let (bytes, made_of) = (text.clone().into_bytes(), json!(key));
-            return Body { bytes, made_of, attributes: places, events: Vec::new() };
+            return SpanBody { bytes, made_of, attributes: places, events: Vec::new() };
         }
     }
     let taken: Vec<&KeyValue> = places.iter().map(|place| &span.attributes[*place]).collect();
     let made_of = taken.iter().map(|pair| json!(pair.key)).collect();
-    let bytes = serde_json::to_vec(&ByName(&taken)).unwrap_or_default();
-    Body { bytes, made_of, attributes: places, events: Vec::new() }
+    let bytes = serde_json::to_vec(&AttributesByName(&taken)).unwrap_or_default();
+    SpanBody { bytes, made_of, attributes: places, events: Vec::new() }
 }
 
-fn of_events(span: &Span, events: Vec<usize>) -> Body {
+fn body_from_events(span: &Span, events: Vec<usize>) -> SpanBody {
     let mut bytes = vec![b'['];
     for (number, place) in events.iter().enumerate() {
         if number > 0 {
             bytes.push(b',');
         }
         let event = &span.events[*place];
-        let attributes = firsts(&event.attributes);
-        let told = Event { name: &event.name, attributes: ByName(&attributes) };
+        let attributes = first_by_name(&event.attributes);
+        let told = SpanEventBody { name: &event.name, attributes: AttributesByName(&attributes) };
         bytes.extend(serde_json::to_vec(&told).unwrap_or_default());
     }
     bytes.push(b']');
@@ -101,7 +101,7 @@ fn of_events(span: &Span, events: Vec<usize>) -> Body {
     // the first value.
     let events = events.iter().copied().filter(|place| is_plain(&span.events[*place].attributes)).collect();
     let made_of = names.into_iter().map(|name| json!(name)).collect();
-    Body { bytes, made_of, attributes: Vec::new(), events }
+    SpanBody { bytes, made_of, attributes: Vec::new(), events }
 }
 
 fn is_plain(attributes: &[KeyValue]) -> bool {
@@ -110,13 +110,13 @@ fn is_plain(attributes: &[KeyValue]) -> bool {
 }
 
 /// The first attribute of each name.
-fn firsts(attributes: &[KeyValue]) -> Vec<&KeyValue> {
+fn first_by_name(attributes: &[KeyValue]) -> Vec<&KeyValue> {
     let mut seen = std::collections::HashSet::new();
     attributes.iter().filter(|pair| seen.insert(pair.key.as_str())).collect()
 }
 
 #[derive(serde::Serialize)]
-struct Event<'a> {
+struct SpanEventBody<'a> {
     name: &'a str,
-    attributes: ByName<'a>,
+    attributes: AttributesByName<'a>,
 }

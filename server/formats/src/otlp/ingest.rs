@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use annals::{Namespace, Ticket};
 
-use super::reply::{Refused, Taken};
-use super::span::{self, Mapped, SpanId, TraceId};
+use super::reply::{TraceReceipt, TraceRefusal};
+use super::span::{self, MappedSpan, SpanId, TraceId};
 use super::trace::{PARTS_MAX, Trace};
-use super::wire::{Form, parse};
+use super::wire::{TraceEncoding, decode_request};
 
 /// Maximum number of open traces.
 const TRACES_MAX: usize = 512;
@@ -31,45 +31,45 @@ const IDLE_NS: u64 = 600_000_000_000;
 /// Ingests traces into a namespace. A daemon has one per namespace: two would not see each other's open
 /// traces.
 #[derive(Debug)]
-pub struct Ingest {
+pub struct TraceIngest {
     space: Namespace,
-    open: Mutex<HashMap<TraceId, Arc<Slot>>>,
+    open: Mutex<HashMap<TraceId, Arc<TraceSlot>>>,
     /// Use counter, for least-recently-used eviction.
     uses: AtomicU64,
-    limits: Limits,
+    limits: IngestLimits,
 }
 
 /// Limits on what is held in memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct IngestLimits {
     pub(super) traces: usize,
     pub(super) remembered: usize,
 }
 
 /// The slot of a trace.
 #[derive(Debug, Default)]
-struct Slot {
+struct TraceSlot {
     used: AtomicU64,
     remembered: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<TraceState>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum TraceState {
     #[default]
     New,
     Open(Box<Trace>),
     /// The slot was removed from the open traces; a new one replaces it.
-    Gone,
+    Removed,
 }
 
-impl Ingest {
+impl TraceIngest {
     /// An ingest for this namespace with no open traces.
     pub fn new(space: Namespace) -> Self {
-        Self::with(space, Limits { traces: TRACES_MAX, remembered: REMEMBERED_MAX })
+        Self::with_limits(space, IngestLimits { traces: TRACES_MAX, remembered: REMEMBERED_MAX })
     }
 
-    pub(super) fn with(space: Namespace, limits: Limits) -> Self {
+    pub(super) fn with_limits(space: Namespace, limits: IngestLimits) -> Self {
         Self { space, open: Mutex::default(), uses: AtomicU64::new(0), limits }
     }
 
@@ -78,13 +78,18 @@ impl Ingest {
     /// # Errors
     /// 400 if the body cannot be read, 413 if it is too large, 500 for a fault of the store. 503 if the store
     /// cannot write now: some spans may be stored, and the same request should be sent again.
-    pub fn traces(&self, body: &[u8], form: Form, now_ns: u64) -> Result<Taken, Refused> {
-        let (mut taken, traces) = mapped(body, form)?;
+    pub fn ingest_request(
+        &self,
+        body: &[u8],
+        form: TraceEncoding,
+        now_ns: u64,
+    ) -> Result<TraceReceipt, TraceRefusal> {
+        let (mut taken, traces) = map_request(body, form)?;
         let mut traces = traces.into_iter().peekable();
         while traces.peek().is_some() {
-            self.make_room()?;
+            self.evict_traces()?;
             let some: Vec<_> = traces.by_ref().take(AT_ONCE).collect();
-            self.take(some, &mut taken, now_ns)?;
+            self.add_spans(some, &mut taken, now_ns)?;
         }
         Ok(taken)
     }
@@ -94,13 +99,13 @@ impl Ingest {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn settle(&self, now_ns: u64, all: bool) -> annals::Result<()> {
-        let slots: Vec<(TraceId, Arc<Slot>)> =
+    pub fn end_quiet_traces(&self, now_ns: u64, all: bool) -> annals::Result<()> {
+        let slots: Vec<(TraceId, Arc<TraceSlot>)> =
             self.open().iter().map(|(id, slot)| (*id, slot.clone())).collect();
         let mut first = Ok(());
         for (id, slot) in slots {
             let mut state = lock(&slot.state);
-            let State::Open(trace) = &*state else { continue };
+            let TraceState::Open(trace) = &*state else { continue };
             let quiet_ns = now_ns.saturating_sub(trace.seen_ns);
             let wait_ns = if trace.is_whole() { QUIET_NS } else { IDLE_NS };
             if all || quiet_ns >= wait_ns {
@@ -112,27 +117,27 @@ impl Ingest {
     }
 
     /// Adds spans to their traces, in the order of the trace ids.
-    fn take(
+    fn add_spans(
         &self,
-        traces: Vec<(TraceId, Vec<Mapped>)>,
-        taken: &mut Taken,
+        traces: Vec<(TraceId, Vec<MappedSpan>)>,
+        taken: &mut TraceReceipt,
         now_ns: u64,
-    ) -> Result<(), Refused> {
-        let mut rest: BTreeMap<TraceId, Vec<Mapped>> = traces.into_iter().collect();
+    ) -> Result<(), TraceRefusal> {
+        let mut rest: BTreeMap<TraceId, Vec<MappedSpan>> = traces.into_iter().collect();
         while !rest.is_empty() {
-            let slots: Vec<(TraceId, Arc<Slot>)> = rest.keys().map(|id| (*id, self.slot(id))).collect();
-            let mut held: Vec<(&TraceId, &Arc<Slot>, MutexGuard<'_, State>)> =
+            let slots: Vec<(TraceId, Arc<TraceSlot>)> = rest.keys().map(|id| (*id, self.slot(id))).collect();
+            let mut held: Vec<(&TraceId, &Arc<TraceSlot>, MutexGuard<'_, TraceState>)> =
                 slots.iter().map(|(id, slot)| (id, slot, lock(&slot.state))).collect();
             let (mut tickets, mut failed): (Vec<Ticket>, Option<annals::Error>) = (Vec::new(), None);
             for (id, slot, state) in &mut held {
                 // The slot was ended between lookup and lock: the next round gets a new one.
-                if matches!(**state, State::Gone) {
+                if matches!(**state, TraceState::Removed) {
                     continue;
                 }
                 let Some(spans) = rest.remove(*id) else { continue };
-                let added = self.opened(id, state, &spans, now_ns).and_then(|trace| match trace {
+                let added = self.open_trace(id, state, &spans, now_ns).and_then(|trace| match trace {
                     Some(trace) => {
-                        let more = trace.add(spans, taken);
+                        let more = trace.add_spans(spans, taken);
                         slot.remembered.store(trace.remembered(), Ordering::Relaxed);
                         more
                     }
@@ -153,8 +158,8 @@ impl Ingest {
             }
             for (id, slot, state) in &mut held {
                 // It is unknown which of these were written: a resent span is compared with what is on disk.
-                if failed.is_some() || matches!(**state, State::New) {
-                    self.leave(id, slot, state);
+                if failed.is_some() || matches!(**state, TraceState::New) {
+                    self.release_slot(id, slot, state);
                 }
             }
             if let Some(error) = failed {
@@ -165,39 +170,39 @@ impl Ingest {
     }
 
     /// The open trace of a slot, begun if necessary; `None` if the trace cannot have more runs.
-    fn opened<'a>(
+    fn open_trace<'a>(
         &self,
         id: &TraceId,
-        state: &'a mut State,
-        spans: &[Mapped],
+        state: &'a mut TraceState,
+        spans: &[MappedSpan],
         now_ns: u64,
     ) -> annals::Result<Option<&'a mut Trace>> {
-        if let State::Open(trace) = state
+        if let TraceState::Open(trace) = state
             && trace.is_full()
         {
             trace.end()?;
-            *state = State::New;
+            *state = TraceState::New;
         }
-        if matches!(state, State::New)
+        if matches!(state, TraceState::New)
             && let Some(trace) = Trace::begin(&self.space, *id, spans)?
         {
-            *state = State::Open(Box::new(trace));
+            *state = TraceState::Open(Box::new(trace));
         }
-        let State::Open(trace) = state else { return Ok(None) };
+        let TraceState::Open(trace) = state else { return Ok(None) };
         trace.seen_ns = trace.seen_ns.max(now_ns);
         Ok(Some(&mut **trace))
     }
 
     /// The slot of a trace, created if necessary.
-    fn slot(&self, id: &TraceId) -> Arc<Slot> {
+    fn slot(&self, id: &TraceId) -> Arc<TraceSlot> {
         let slot = self.open().entry(*id).or_default().clone();
         slot.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         slot
     }
 
     /// Ends the least recently used traces until the limits hold. Traces in use are skipped.
-    fn make_room(&self) -> annals::Result<()> {
-        let mut all: Vec<(TraceId, Arc<Slot>)> = {
+    fn evict_traces(&self) -> annals::Result<()> {
+        let mut all: Vec<(TraceId, Arc<TraceSlot>)> = {
             let open = self.open();
             open.iter().map(|(id, slot)| (*id, slot.clone())).collect()
         };
@@ -221,28 +226,28 @@ impl Ingest {
     }
 
     /// Ends the run of a trace and removes its slot.
-    fn end(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) -> annals::Result<()> {
+    fn end(&self, id: &TraceId, slot: &Arc<TraceSlot>, state: &mut TraceState) -> annals::Result<()> {
         let ended = match state {
-            State::Open(trace) => trace.end(),
-            State::New | State::Gone => Ok(()),
+            TraceState::Open(trace) => trace.end(),
+            TraceState::New | TraceState::Removed => Ok(()),
         };
-        self.leave(id, slot, state);
+        self.release_slot(id, slot, state);
         ended
     }
 
     /// Removes the slot of a trace. A run that was not ended is left as it is on disk.
-    fn leave(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) {
-        if let State::Open(trace) = state {
-            trace.give_up();
+    fn release_slot(&self, id: &TraceId, slot: &Arc<TraceSlot>, state: &mut TraceState) {
+        if let TraceState::Open(trace) = state {
+            trace.abandon();
         }
-        *state = State::Gone;
+        *state = TraceState::Removed;
         let mut open = self.open();
         if open.get(id).is_some_and(|other| Arc::ptr_eq(other, slot)) {
             open.remove(id);
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<TraceId, Arc<Slot>>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<TraceId, Arc<TraceSlot>>> {
         lock(&self.open)
     }
 }
@@ -256,12 +261,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 ///
 /// # Errors
 /// As [`TraceIngest::ingest_request`].
-pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused> {
-    let mut taken = Taken::default();
-    let mut traces = Traces::new();
-    span::each(parse(body, form)?, &mut taken, |span| traces.entry(span.trace).or_default().push(span));
+pub(super) fn map_request(
+    body: &[u8],
+    form: TraceEncoding,
+) -> Result<(TraceReceipt, SpansByTrace), TraceRefusal> {
+    let mut taken = TraceReceipt::default();
+    let mut traces = SpansByTrace::new();
+    span::map_spans(decode_request(body, form)?, &mut taken, |span| {
+        traces.entry(span.trace).or_default().push(span)
+    });
     for spans in traces.values_mut() {
-        *spans = in_order(std::mem::take(spans));
+        *spans = parents_first(std::mem::take(spans));
     }
     Ok((taken, traces))
 }
@@ -271,17 +281,17 @@ pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused
 /// # Errors
 /// As [`TraceIngest::ingest_request`].
 #[cfg(any(test, fuzzing))]
-pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
-    use super::edges::{Known, Noted, Place};
-    let (_, traces) = mapped(body, form)?;
+pub(crate) fn map_without_store(body: &[u8], form: TraceEncoding) -> Result<u64, TraceRefusal> {
+    use super::edges::{SpanNote, SpanPlace, TraceSpans};
+    let (_, traces) = map_request(body, form)?;
     let mut frames = 0;
     for spans in traces.into_values() {
-        let mut known = Known::default();
+        let mut known = TraceSpans::default();
         for (seq, span) in (1..).zip(spans) {
             let edges = known.edges(&span, 1, |part| part.to_string());
-            let noted = Noted::of(&span, &edges);
-            span.frame(edges.parent, edges.told)?;
-            known.take(&noted, Place { part: 1, seq });
+            let noted = SpanNote::new(&span, &edges);
+            span.frame(edges.parent, edges.metadata)?;
+            known.insert_frame(&noted, SpanPlace { part: 1, seq });
             frames += 1;
         }
     }
@@ -289,9 +299,9 @@ pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
 }
 
 /// Spans by trace.
-pub(super) type Traces = BTreeMap<TraceId, Vec<Mapped>>;
+pub(super) type SpansByTrace = BTreeMap<TraceId, Vec<MappedSpan>>;
 
-fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
+fn parents_first(spans: Vec<MappedSpan>) -> Vec<MappedSpan> {
     let places: HashMap<SpanId, usize> = spans.iter().enumerate().map(|(at, span)| (span.span, at)).collect();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
     // Ordered by start time, then by arrival.
@@ -302,7 +312,7 @@ fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
             _ => ready.push(Reverse((span.started_ns, at))),
         }
     }
-    let mut spans: Vec<Option<Mapped>> = spans.into_iter().map(Some).collect();
+    let mut spans: Vec<Option<MappedSpan>> = spans.into_iter().map(Some).collect();
     let mut ordered = Vec::with_capacity(spans.len());
     while let Some(Reverse((_, at))) = ready.pop() {
         for child in children.remove(&at).into_iter().flatten() {

@@ -30,8 +30,8 @@ const BASE64: GeneralPurposeConfig =
 /// Stands for an invalid id; no valid id has this length.
 const NO_ID: [u8; 1] = [0];
 
-pub(super) fn read(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
-    Ok(serde_json::from_slice::<Object<Request>>(body)?.0.into())
+pub(super) fn parse_request(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
+    Ok(serde_json::from_slice::<MessageObject<Request>>(body)?.0.into())
 }
 
 /// Declares a JSON message and its conversion to the protobuf message.
@@ -51,65 +51,65 @@ macro_rules! message {
     };
 }
 
-message!(Request => ExportTraceServiceRequest { resource_spans: Many<OfResource> });
-message!(OfResource => ResourceSpans { resource: One<Res>, scope_spans: Many<OfScope>, schema_url: Text });
-message!(Res => Resource { attributes: Many<Pair>, dropped_attributes_count: Small, entity_refs: Many<Entity> });
-message!(OfScope => ScopeSpans { scope: One<Scope>, spans: Many<OneSpan>, schema_url: Text });
+message!(Request => ExportTraceServiceRequest { resource_spans: MessageList<OfResource> });
+message!(OfResource => ResourceSpans { resource: OptionalMessage<Res>, scope_spans: MessageList<OfScope>, schema_url: JsonText });
+message!(Res => Resource { attributes: MessageList<Pair>, dropped_attributes_count: Small, entity_refs: MessageList<EntityJson> });
+message!(OfScope => ScopeSpans { scope: OptionalMessage<Scope>, spans: MessageList<OneSpan>, schema_url: JsonText });
 message!(Scope => InstrumentationScope {
-    name: Text, version: Text, attributes: Many<Pair>, dropped_attributes_count: Small,
+    name: JsonText, version: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
 });
 message!(OneSpan => Span {
-    trace_id: Id, span_id: Id, trace_state: Text, parent_span_id: Id, flags: Small, name: Text, kind: Kind,
-    start_time_unix_nano: Big, end_time_unix_nano: Big, attributes: Many<Pair>, dropped_attributes_count: Small,
-    events: Many<OneEvent>, dropped_events_count: Small, links: Many<OneLink>, dropped_links_count: Small,
-    status: One<OneStatus>,
+    trace_id: Id, span_id: Id, trace_state: JsonText, parent_span_id: Id, flags: Small, name: JsonText, kind: Kind,
+    start_time_unix_nano: Big, end_time_unix_nano: Big, attributes: MessageList<Pair>, dropped_attributes_count: Small,
+    events: MessageList<OneEvent>, dropped_events_count: Small, links: MessageList<OneLink>, dropped_links_count: Small,
+    status: OptionalMessage<OneStatus>,
 });
 message!(OneEvent => Event {
-    time_unix_nano: Big, name: Text, attributes: Many<Pair>, dropped_attributes_count: Small,
+    time_unix_nano: Big, name: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
 });
 message!(OneLink => Link {
-    trace_id: Id, span_id: Id, trace_state: Text, attributes: Many<Pair>, dropped_attributes_count: Small,
+    trace_id: Id, span_id: Id, trace_state: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
     flags: Small,
 });
-message!(OneStatus => Status { message: Text, code: Code });
-message!(Pair => KeyValue { key: Text, value: One<Any> } else KeyValue::default());
-message!(Values => ArrayValue { values: Many<Any> });
-message!(Pairs => KeyValueList { values: Many<Pair> });
+message!(OneStatus => Status { message: JsonText, code: Code });
+message!(Pair => KeyValue { key: JsonText, value: OptionalMessage<AnyValueJson> } else KeyValue::default());
+message!(Values => ArrayValue { values: MessageList<AnyValueJson> });
+message!(Pairs => KeyValueList { values: MessageList<Pair> });
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Entity {
+struct EntityJson {
     #[serde(deserialize_with = "or_default")]
-    schema_url: Text,
+    schema_url: JsonText,
     #[serde(deserialize_with = "or_default", rename = "type")]
-    kind: Text,
+    kind: JsonText,
     #[serde(deserialize_with = "or_default")]
     id_keys: Vec<String>,
     #[serde(deserialize_with = "or_default")]
     description_keys: Vec<String>,
 }
 
-impl From<Entity> for EntityRef {
-    fn from(from: Entity) -> Self {
-        let Entity { schema_url, kind, id_keys, description_keys } = from;
+impl From<EntityJson> for EntityRef {
+    fn from(from: EntityJson) -> Self {
+        let EntityJson { schema_url, kind, id_keys, description_keys } = from;
         Self { schema_url: schema_url.get(), r#type: kind.get(), id_keys, description_keys }
     }
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Any {
+struct AnyValueJson {
     string_value: Option<String>,
     bool_value: Option<bool>,
     int_value: Option<Int>,
     double_value: Option<Double>,
-    array_value: Option<Object<Values>>,
-    kvlist_value: Option<Object<Pairs>>,
+    array_value: Option<MessageObject<Values>>,
+    kvlist_value: Option<MessageObject<Pairs>>,
     bytes_value: Option<Bytes>,
 }
 
-impl From<Any> for AnyValue {
-    fn from(from: Any) -> Self {
+impl From<AnyValueJson> for AnyValue {
+    fn from(from: AnyValueJson) -> Self {
         let value = from.string_value.map(Value::StringValue);
         let value = value.or_else(|| from.bool_value.map(Value::BoolValue));
         let value = value.or_else(|| from.int_value.map(|int| Value::IntValue(int.0)));
@@ -125,7 +125,7 @@ trait Get<T> {
     fn get(self) -> T;
 }
 
-type Text = String;
+type JsonText = String;
 
 impl Get<String> for String {
     fn get(self) -> String {
@@ -134,17 +134,17 @@ impl Get<String> for String {
 }
 
 /// A message. The derived decoder would also accept an array of the fields.
-struct Object<T>(T);
+struct MessageObject<T>(T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for MessageObject<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Fields(PhantomData)).map(Self)
+        from.deserialize_map(MessageVisitor(PhantomData)).map(Self)
     }
 }
 
-struct Fields<T>(PhantomData<T>);
+struct MessageVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for MessageVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -157,43 +157,43 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
 }
 
 /// A list of messages.
-struct Many<T>(Vec<T>);
+struct MessageList<T>(Vec<T>);
 
-impl<T> Default for Many<T> {
+impl<T> Default for MessageList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for MessageList<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let items: Vec<Object<T>> = Vec::deserialize(from)?;
+        let items: Vec<MessageObject<T>> = Vec::deserialize(from)?;
         Ok(Self(items.into_iter().map(|item| item.0).collect()))
     }
 }
 
-impl<T, I: From<T>> Get<Vec<I>> for Many<T> {
+impl<T, I: From<T>> Get<Vec<I>> for MessageList<T> {
     fn get(self) -> Vec<I> {
         self.0.into_iter().map(I::from).collect()
     }
 }
 
 /// A message that may be absent.
-struct One<T>(Option<T>);
+struct OptionalMessage<T>(Option<T>);
 
-impl<T> Default for One<T> {
+impl<T> Default for OptionalMessage<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for One<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OptionalMessage<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Object::deserialize(from).map(|message| Self(Some(message.0)))
+        MessageObject::deserialize(from).map(|message| Self(Some(message.0)))
     }
 }
 
-impl<T, I: From<T>> Get<Option<I>> for One<T> {
+impl<T, I: From<T>> Get<Option<I>> for OptionalMessage<T> {
     fn get(self) -> Option<I> {
         self.0.map(I::from)
     }

@@ -16,24 +16,24 @@
 //! Out of scope: logs and metrics; gRPC; other signals about a span, such as messages sent as log records.
 
 mod bodies;
+mod conventions;
 mod edges;
-mod facts;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod ingest;
 mod json;
-mod known;
 mod reply;
 mod span;
+mod span_facts;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod value;
 mod wire;
 
-pub use ingest::Ingest;
+pub use ingest::TraceIngest;
 #[cfg(any(test, fuzzing))]
-pub(crate) use ingest::look;
-pub use reply::{Refused, Taken};
+pub(crate) use ingest::map_without_store;
+pub use reply::{TraceReceipt, TraceRefusal};
 pub use trace::is_ingested;
-pub use wire::{BODY_BYTES_MAX, Form, unpack};
+pub use wire::{BODY_BYTES_MAX, TraceEncoding, gunzip};

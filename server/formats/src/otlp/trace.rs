@@ -8,9 +8,9 @@ use annals::{Durability, ErrorKind, Namespace, Run, RunReader, RunSpec, Status, 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::edges::{Known, Noted, Place};
-use super::reply::Taken;
-use super::span::{Mapped, TraceId};
+use super::edges::{SpanNote, SpanPlace, TraceSpans};
+use super::reply::TraceReceipt;
+use super::span::{MappedSpan, TraceId};
 use super::value::hex;
 
 /// Maximum number of spans in a run, and of remembered span ids of earlier runs.
@@ -29,7 +29,7 @@ pub(super) struct Trace {
     run: Run,
     id: TraceId,
     part: u16,
-    known: Known,
+    known: TraceSpans,
     /// Frames of this run.
     frames: usize,
     /// Whether a root has arrived, and if so, whether one failed.
@@ -39,7 +39,7 @@ pub(super) struct Trace {
 }
 
 /// The name of a trace's run.
-fn name(id: &TraceId, part: u16) -> String {
+fn run_name(id: &TraceId, part: u16) -> String {
     match part {
         1 => format!("trace-{}", hex(id)),
         part => format!("trace-{}.{part}", hex(id)),
@@ -52,15 +52,19 @@ impl Trace {
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn begin(space: &Namespace, id: TraceId, spans: &[Mapped]) -> annals::Result<Option<Self>> {
+    pub(super) fn begin(
+        space: &Namespace,
+        id: TraceId,
+        spans: &[MappedSpan],
+    ) -> annals::Result<Option<Self>> {
         let mut earlier = Vec::new();
         for part in 1..=PARTS_MAX {
-            match space.run(&name(&id, part)) {
+            match space.run(&run_name(&id, part)) {
                 Ok(reader) => earlier.push((part, reader)),
                 // The name of a dropped run is free, too.
                 Err(error) if [ErrorKind::NotFound, ErrorKind::Gone].contains(&error.kind()) => {
-                    match space.prepare_run(spec(&id, part, spans)) {
-                        Ok(run) => return Ok(Some(Self::over(run, id, part, &earlier))),
+                    match space.prepare_run(run_spec(&id, part, spans)) {
+                        Ok(run) => return Ok(Some(Self::resume(run, id, part, &earlier))),
                         // Another writer has just taken the name.
                         Err(error) if error.kind() == ErrorKind::Conflict => {}
                         Err(error) => return Err(error),
@@ -72,16 +76,17 @@ impl Trace {
         Ok(None)
     }
 
-    fn over(run: Run, id: TraceId, part: u16, earlier: &[(u16, RunReader)]) -> Self {
-        let mut known = Known::default();
+    fn resume(run: Run, id: TraceId, part: u16, earlier: &[(u16, RunReader)]) -> Self {
+        let mut known = TraceSpans::default();
         for (part, reader) in earlier.iter().rev() {
             for seq in (1..=reader.info().frames).rev() {
                 if known.len() >= SPANS_MAX {
                     break;
                 }
                 // Verification reports an unreadable frame; here its span may be stored again.
-                if let Some(span) = reader.frame_info(seq).ok().and_then(|frame| span_of(&frame.metadata)) {
-                    known.remember(span, Place { part: *part, seq });
+                if let Some(span) = reader.frame_info(seq).ok().and_then(|frame| span_id_of(&frame.metadata))
+                {
+                    known.remember(span, SpanPlace { part: *part, seq });
                 }
             }
         }
@@ -95,7 +100,11 @@ impl Trace {
     ///
     /// # Errors
     /// Those of the store. The trace must not be used afterwards.
-    pub(super) fn add(&mut self, spans: Vec<Mapped>, taken: &mut Taken) -> annals::Result<Vec<Ticket>> {
+    pub(super) fn add_spans(
+        &mut self,
+        spans: Vec<MappedSpan>,
+        taken: &mut TraceReceipt,
+    ) -> annals::Result<Vec<Ticket>> {
         let mut tickets = Vec::new();
         let mut spans = spans.into_iter().peekable();
         while spans.peek().is_some() {
@@ -104,20 +113,20 @@ impl Trace {
             let (mut frames, mut bytes) = (0, 0);
             while frames < BATCH_FRAMES_MAX && bytes < BATCH_BYTES_MAX {
                 let Some(span) = spans.next() else { break };
-                if self.known.has(&span.span) {
-                    taken.again += 1;
+                if self.known.contains(&span.span) {
+                    taken.duplicates += 1;
                     continue;
                 }
-                let edges = self.known.edges(&span, self.part, |part| name(&self.id, part));
-                let noted = Noted::of(&span, &edges);
+                let edges = self.known.edges(&span, self.part, |part| run_name(&self.id, part));
+                let noted = SpanNote::new(&span, &edges);
                 if span.parent.is_none() {
                     self.root = Some(span.error || self.root.unwrap_or(false));
                 }
-                let frame = span.frame(edges.parent, edges.told)?;
+                let frame = span.frame(edges.parent, edges.metadata)?;
                 bytes += frame.metadata.len();
                 bytes += usize::try_from(frame.input.len() + frame.output.len()).unwrap_or(usize::MAX / 4);
                 let seq = batch.frame(frame)?;
-                self.known.take(&noted, Place { part: self.part, seq });
+                self.known.insert_frame(&noted, SpanPlace { part: self.part, seq });
                 (frames, self.frames, taken.frames) = (frames + 1, self.frames + 1, taken.frames + 1);
             }
             if frames > 0 {
@@ -163,27 +172,27 @@ impl Trace {
     }
 
     /// Leaves the run as it is on disk.
-    pub(super) fn give_up(&self) {
+    pub(super) fn abandon(&self) {
         // This is called only after the store refused a write, so a failure here is expected.
         let _ = self.run.abandon();
     }
 }
 
-fn spec(id: &TraceId, part: u16, spans: &[Mapped]) -> RunSpec {
+fn run_spec(id: &TraceId, part: u16, spans: &[MappedSpan]) -> RunSpec {
     // The root's values take precedence over those of its children.
     let root = spans.iter().find(|span| span.parent.is_none());
-    let first = |of: fn(&Mapped) -> Option<&String>| {
+    let first = |of: fn(&MappedSpan) -> Option<&String>| {
         root.and_then(of).or_else(|| spans.iter().find_map(of)).cloned().unwrap_or_default()
     };
     let agent = first(|span| span.agent.as_ref());
-    let agent = if agent.is_empty() { first(Mapped::service) } else { agent };
+    let agent = if agent.is_empty() { first(MappedSpan::service) } else { agent };
     let mut ingested = json!({ "from": "otlp", "trace_id": hex(id) });
-    let mut spec = RunSpec::new(name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
+    let mut spec = RunSpec::new(run_name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
     spec = spec.tag(TAG, "otlp");
     if part > 1 {
-        ingested["continues"] = json!(name(id, 1));
+        ingested["continues"] = json!(run_name(id, 1));
         ingested["part"] = json!(part);
-        spec = spec.tag("annals.continues", name(id, 1));
+        spec = spec.tag("annals.continues", run_name(id, 1));
     }
     let conversation = first(|span| span.conversation.as_ref());
     if !conversation.is_empty() {
@@ -200,38 +209,38 @@ fn spec(id: &TraceId, part: u16, spans: &[Mapped]) -> RunSpec {
 /// As [`RunReader::metadata`].
 pub fn is_ingested(reader: &RunReader) -> annals::Result<bool> {
     #[derive(Deserialize)]
-    struct Metadata {
+    struct IngestedRunMetadata {
         #[serde(rename = "ingested")]
-        _ingested: Ingested,
+        _ingested: IngestedMarker,
     }
     #[derive(Deserialize)]
-    struct Ingested {
+    struct IngestedMarker {
         #[serde(rename = "from")]
         _from: String,
     }
-    Ok(serde_json::from_slice::<Metadata>(&reader.metadata()?).is_ok())
+    Ok(serde_json::from_slice::<IngestedRunMetadata>(&reader.metadata()?).is_ok())
 }
 
 /// The span id in a frame's metadata.
-fn span_of(metadata: &[u8]) -> Option<[u8; 8]> {
+fn span_id_of(metadata: &[u8]) -> Option<[u8; 8]> {
     #[derive(Deserialize)]
-    struct Metadata {
-        volatile: Volatile,
+    struct SpanIdMetadata {
+        volatile: SpanIdVolatile,
     }
     #[derive(Deserialize)]
-    struct Volatile {
-        otlp: Otlp,
+    struct SpanIdVolatile {
+        otlp: SpanIdOtlp,
     }
     #[derive(Deserialize)]
-    struct Otlp {
-        span: Span,
+    struct SpanIdOtlp {
+        span: SpanIdField,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Span {
+    struct SpanIdField {
         span_id: String,
     }
-    let metadata: Metadata = serde_json::from_slice(metadata).ok()?;
+    let metadata: SpanIdMetadata = serde_json::from_slice(metadata).ok()?;
     let id = u64::from_str_radix(&metadata.volatile.otlp.span.span_id, 16).ok()?;
     Some(id.to_be_bytes())
 }

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
 
 use super::json;
-use super::reply::Refused;
+use super::reply::TraceRefusal;
 
 /// Maximum size of an uncompressed body, in bytes.
 pub const BODY_BYTES_MAX: usize = 32 << 20;
@@ -22,16 +22,16 @@ const DEPTH_MAX: usize = 100;
 
 /// The encoding of a body, by its `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum TraceEncoding {
     /// `application/x-protobuf`
     Protobuf,
     /// `application/json`
     Json,
 }
 
-impl Form {
+impl TraceEncoding {
     /// The encoding for a `Content-Type`; `None` if it is unknown.
-    pub fn of(content_type: &str) -> Option<Self> {
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
         match content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             "application/x-protobuf" => Some(Self::Protobuf),
             "application/json" => Some(Self::Json),
@@ -52,16 +52,18 @@ impl Form {
 ///
 /// # Errors
 /// 400 for invalid or truncated gzip, 413 for more than `max` bytes.
-pub fn unpack(gzip: &[u8], max: usize) -> Result<Vec<u8>, Refused> {
+pub fn gunzip(gzip: &[u8], max: usize) -> Result<Vec<u8>, TraceRefusal> {
     let mut bytes = Vec::new();
     // One byte over the limit, to detect a body that is too long.
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     flate2::read::MultiGzDecoder::new(gzip)
         .take(limit)
         .read_to_end(&mut bytes)
-        .map_err(|error| Refused::bad(format!("the body is not complete gzip: {error}")))?;
+        .map_err(|error| TraceRefusal::bad_request(format!("the body is not complete gzip: {error}")))?;
     if bytes.len() > max {
-        return Err(Refused::too_long(format!("the uncompressed body has more than {max} bytes")));
+        return Err(TraceRefusal::payload_too_large(format!(
+            "the uncompressed body has more than {max} bytes"
+        )));
     }
     Ok(bytes)
 }
@@ -70,26 +72,30 @@ pub fn unpack(gzip: &[u8], max: usize) -> Result<Vec<u8>, Refused> {
 ///
 /// # Errors
 /// 400 if the body cannot be decoded, 413 if it is too large.
-pub(super) fn parse(body: &[u8], form: Form) -> Result<ExportTraceServiceRequest, Refused> {
+pub(super) fn decode_request(
+    body: &[u8],
+    form: TraceEncoding,
+) -> Result<ExportTraceServiceRequest, TraceRefusal> {
     if body.len() > BODY_BYTES_MAX {
-        return Err(Refused::too_long(format!("a body has at most {BODY_BYTES_MAX} bytes")));
+        return Err(TraceRefusal::payload_too_large(format!("a body has at most {BODY_BYTES_MAX} bytes")));
     }
     match form {
-        Form::Protobuf => {
+        TraceEncoding::Protobuf => {
             count_protobuf(body)?;
             ExportTraceServiceRequest::decode(body)
-                .map_err(|error| Refused::bad(format!("the body is not OTLP protobuf: {error}")))
+                .map_err(|error| TraceRefusal::bad_request(format!("the body is not OTLP protobuf: {error}")))
         }
-        Form::Json => {
+        TraceEncoding::Json => {
             count_json(body)?;
-            json::read(body).map_err(|error| Refused::bad(format!("the body is not OTLP JSON: {error}")))
+            json::parse_request(body)
+                .map_err(|error| TraceRefusal::bad_request(format!("the body is not OTLP JSON: {error}")))
         }
     }
 }
 
 /// The message type of a length-delimited field.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum MessageKind {
     Request,
     ResourceSpans,
     Resource,
@@ -107,7 +113,7 @@ enum Kind {
     Leaf,
 }
 
-impl Kind {
+impl MessageKind {
     /// The message type of a field, by the field numbers of opentelemetry-proto 1.x; `None` for single
     /// strings and unknown fields.
     fn field(self, number: u64) -> Option<Self> {
@@ -134,21 +140,21 @@ impl Kind {
     }
 }
 
-fn count_protobuf(body: &[u8]) -> Result<(), Refused> {
-    let mut open = vec![(Kind::Request, body)];
+fn count_protobuf(body: &[u8]) -> Result<(), TraceRefusal> {
+    let mut open = vec![(MessageKind::Request, body)];
     let mut count = 0;
     while let Some((kind, rest)) = open.pop() {
-        let Some((field, after)) = field_of(rest)? else { continue };
+        let Some((field, after)) = next_field(rest)? else { continue };
         open.push((kind, after));
         let Some((number, held)) = field else { continue };
         let Some(within) = kind.field(number) else { continue };
         count += 1;
-        bounded(count)?;
-        if matches!(within, Kind::Leaf) {
+        check_message_count(count)?;
+        if matches!(within, MessageKind::Leaf) {
             continue;
         }
         if open.len() >= DEPTH_MAX {
-            return Err(Refused::bad(format!("messages nest deeper than {DEPTH_MAX}")));
+            return Err(TraceRefusal::bad_request(format!("messages nest deeper than {DEPTH_MAX}")));
         }
         open.push((within, held));
     }
@@ -156,11 +162,11 @@ fn count_protobuf(body: &[u8]) -> Result<(), Refused> {
 }
 
 /// A field's number and its content, if it is length-delimited.
-type Field<'a> = Option<(u64, &'a [u8])>;
+type ProtobufField<'a> = Option<(u64, &'a [u8])>;
 
 /// The first field of a message and the bytes after it; `None` at the end.
-fn field_of(bytes: &[u8]) -> Result<Option<(Field<'_>, &[u8])>, Refused> {
-    let cut = || Refused::bad("the body is not OTLP protobuf: it ends within a field");
+fn next_field(bytes: &[u8]) -> Result<Option<(ProtobufField<'_>, &[u8])>, TraceRefusal> {
+    let cut = || TraceRefusal::bad_request("the body is not OTLP protobuf: it ends within a field");
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -176,7 +182,9 @@ fn field_of(bytes: &[u8]) -> Result<Option<(Field<'_>, &[u8])>, Refused> {
             let (held, rest) = rest.split_at_checked(len).ok_or_else(cut)?;
             Ok(Some((Some((key >> 3, held)), rest)))
         }
-        _ => Err(Refused::bad("the body is not OTLP protobuf: it has a group, and OTLP has none")),
+        _ => {
+            Err(TraceRefusal::bad_request("the body is not OTLP protobuf: it has a group, and OTLP has none"))
+        }
     }
 }
 
@@ -192,7 +200,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// Counts the objects and arrays in JSON, outside of strings.
-fn count_json(body: &[u8]) -> Result<(), Refused> {
+fn count_json(body: &[u8]) -> Result<(), TraceRefusal> {
     let (mut count, mut in_text, mut escaped) = (0, false, false);
     for byte in body {
         match byte {
@@ -201,7 +209,7 @@ fn count_json(body: &[u8]) -> Result<(), Refused> {
             b'"' => in_text = !in_text,
             b'{' | b'[' if !in_text => {
                 count += 1;
-                bounded(count)?;
+                check_message_count(count)?;
             }
             _ => {}
         }
@@ -209,11 +217,11 @@ fn count_json(body: &[u8]) -> Result<(), Refused> {
     Ok(())
 }
 
-fn bounded(count: usize) -> Result<(), Refused> {
+fn check_message_count(count: usize) -> Result<(), TraceRefusal> {
     if count <= MESSAGES_MAX {
         return Ok(());
     }
-    Err(Refused::too_long(format!(
+    Err(TraceRefusal::payload_too_large(format!(
         "a body has at most {MESSAGES_MAX} spans, attributes, values, events and links together: send smaller batches"
     )))
 }

@@ -21,8 +21,8 @@ pub use arguments::MaskedArgument;
 pub use arguments::{mask_arguments, unmask_arguments};
 pub use headers::{is_secret_header, redact_headers};
 pub use names::is_secret_key;
-pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
-pub use stream::Cleared;
+pub use secrets::{RedactedBytes, RefusedSecret, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
+pub use stream::RedactingReader;
 
 /// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
 pub const PLACEHOLDER: &str = "annals-redacted";

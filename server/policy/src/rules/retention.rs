@@ -1,8 +1,11 @@
 //! Retention policies: how long runs are kept. docs/retention.md describes the format.
 
-use annals::{Component, Keep, Policy, RETENTION_RULES_MAX, Rule, Severity, Share, Status, lasting_ns};
+use annals::{
+    Component, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, Severity,
+    Status, parse_duration_ns,
+};
 
-use super::document::{At, Document, Result, RulesError, Section};
+use super::document::{Located, RulesDocument, RulesError, RulesResult, RulesSection};
 
 /// Maximum size of a policy, in bytes.
 pub const POLICY_BYTES_MAX: usize = 64 << 10;
@@ -41,7 +44,7 @@ const SHARE: &str = "a share such as \"5%\" or \"0.5%\", at most 100%";
 /// assert!(error.to_string().starts_with("line 1, column 1: this [[rule]] would drop pinned runs"));
 /// # Ok::<(), annals_server::RulesError>(())
 /// ```
-pub fn parse_policy(text: &str) -> Result<Policy> {
+pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
     let whole = |what| RulesError { line: 1, column: 1, what };
     if text.len() > POLICY_BYTES_MAX {
         return Err(whole(format!(
@@ -49,8 +52,8 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
             text.len()
         )));
     }
-    let document = Document::parse(text, &KINDS)?;
-    let mut policy = Policy { rules: Vec::new(), sample: Share::ALL };
+    let document = RulesDocument::parse(text, &KINDS)?;
+    let mut policy = RetentionPolicy { rules: Vec::new(), sample: RunShare::ALL };
     for section in document.sections("rule", &RULE)? {
         if policy.rules.len() == RETENTION_RULES_MAX {
             return Err(
@@ -61,7 +64,7 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
         if let Some(before) = policy.rules.iter().find(|before| before.name == rule.name) {
             return Err(section.wrong(format_args!("has the name of another, {:?}", before.name)));
         }
-        if let Some(before) = policy.rules.iter().find(|before| before.is_for_all()) {
+        if let Some(before) = policy.rules.iter().find(|before| before.matches_all()) {
             return Err(section.wrong(format_args!(
                 "is never reached: the rule {:?} before it has no condition and matches every run",
                 before.name
@@ -84,18 +87,18 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
     Ok(policy)
 }
 
-fn rule(section: &Section<'_, '_>, number: usize) -> Result<Rule> {
+fn rule(section: &RulesSection<'_, '_>, number: usize) -> RulesResult<RetentionRule> {
     let name = section.text("name")?.map_or_else(|| format!("rule {number}"), |text| text.value.to_owned());
-    let rule = Rule {
+    let rule = RetentionRule {
         namespaces: patterns(section)?,
-        statuses: each::<Status>(section, "status", "open, ok, failed and abandoned")?,
-        severities: each::<Severity>(section, "severity", "debug, normal, flagged and escalated")?,
+        statuses: parse_each::<Status>(section, "status", "open, ok, failed and abandoned")?,
+        severities: parse_each::<Severity>(section, "severity", "debug, normal, flagged and escalated")?,
         tags: section.texts("tag")?.into_iter().map(tag).collect(),
         components: components(section)?,
-        older_than_ns: lasting(section, "older_than")?,
-        younger_than_ns: lasting(section, "younger_than")?,
-        pinned: section.truth("pinned")?,
-        ..Rule::new(name, keep(section)?)
+        older_than_ns: duration_ns(section, "older_than")?,
+        younger_than_ns: duration_ns(section, "younger_than")?,
+        pinned: section.boolean("pinned")?,
+        ..RetentionRule::new(name, keep(section)?)
     };
     // `why` is only for people who read the file.
     section.text("why")?;
@@ -104,13 +107,13 @@ fn rule(section: &Section<'_, '_>, number: usize) -> Result<Rule> {
 }
 
 /// The single keep condition of a rule.
-fn keep(section: &Section<'_, '_>) -> Result<Keep> {
+fn keep(section: &RulesSection<'_, '_>) -> RulesResult<RetentionLimit> {
     let mut said = Vec::new();
-    said.extend(lasting(section, "keep")?.map(Keep::ForNs));
-    said.extend(section.whole("keep_newest")?.map(Keep::Newest));
-    said.extend(share(section)?.map(Keep::Share));
-    match section.truth("keep_for_ever")? {
-        Some(true) => said.push(Keep::Forever),
+    said.extend(duration_ns(section, "keep")?.map(RetentionLimit::ForNs));
+    said.extend(section.whole("keep_newest")?.map(RetentionLimit::Newest));
+    said.extend(share(section)?.map(RetentionLimit::Share));
+    match section.boolean("keep_for_ever")? {
+        Some(true) => said.push(RetentionLimit::Forever),
         Some(false) => {
             return Err(
                 section.wrong(format_args!("has keep_for_ever = false, which has no effect: {KEEPS}"))
@@ -125,20 +128,20 @@ fn keep(section: &Section<'_, '_>) -> Result<Keep> {
     }
 }
 
-fn lasting(section: &Section<'_, '_>, key: &str) -> Result<Option<u64>> {
-    let Some(At { value, at }) = section.text(key)? else { return Ok(None) };
-    let ns = lasting_ns(value);
+fn duration_ns(section: &RulesSection<'_, '_>, key: &str) -> RulesResult<Option<u64>> {
+    let Some(Located { value, at }) = section.text(key)? else { return Ok(None) };
+    let ns = parse_duration_ns(value);
     ns.map(Some).ok_or_else(|| section.wrong_at(at, format!("{key} is {LASTING}, and not {value:?}")))
 }
 
-fn share(section: &Section<'_, '_>) -> Result<Option<Share>> {
-    let Some(At { value, at }) = section.text("keep_share")? else { return Ok(None) };
-    let share = Share::parse(value);
+fn share(section: &RulesSection<'_, '_>) -> RulesResult<Option<RunShare>> {
+    let Some(Located { value, at }) = section.text("keep_share")? else { return Ok(None) };
+    let share = RunShare::parse(value);
     share.map(Some).ok_or_else(|| section.wrong_at(at, format!("keep_share is {SHARE}, and not {value:?}")))
 }
 
-fn patterns(section: &Section<'_, '_>) -> Result<Vec<String>> {
-    let pattern = |At { value, at }: At<&str>| match value.find('*') {
+fn patterns(section: &RulesSection<'_, '_>) -> RulesResult<Vec<String>> {
+    let pattern = |Located { value, at }: Located<&str>| match value.find('*') {
         Some(star) if star + 1 < value.len() => {
             Err(section.wrong_at(at, "in namespace a * stands at the end only, for any rest"))
         }
@@ -147,8 +150,12 @@ fn patterns(section: &Section<'_, '_>) -> Result<Vec<String>> {
     section.texts("namespace")?.into_iter().map(pattern).collect()
 }
 
-fn each<T: std::str::FromStr>(section: &Section<'_, '_>, key: &str, there: &str) -> Result<Vec<T>> {
-    let one = |At { value, at }: At<&str>| {
+fn parse_each<T: std::str::FromStr>(
+    section: &RulesSection<'_, '_>,
+    key: &str,
+    there: &str,
+) -> RulesResult<Vec<T>> {
+    let one = |Located { value, at }: Located<&str>| {
         value
             .parse()
             .map_err(|_| section.wrong_at(at, format!("there is no {key} {value:?}; there are {there}")))
@@ -156,15 +163,15 @@ fn each<T: std::str::FromStr>(section: &Section<'_, '_>, key: &str, there: &str)
     section.texts(key)?.into_iter().map(one).collect()
 }
 
-fn components(section: &Section<'_, '_>) -> Result<Vec<Component>> {
-    let one = |At { value, at }: At<&str>| {
+fn components(section: &RulesSection<'_, '_>) -> RulesResult<Vec<Component>> {
+    let one = |Located { value, at }: Located<&str>| {
         value.parse::<Component>().map_err(|error| section.wrong_at(at, error.to_string()))
     };
     section.texts("component")?.into_iter().map(one).collect()
 }
 
 /// `key` or `key=value`.
-fn tag(text: At<&str>) -> (String, Option<String>) {
+fn tag(text: Located<&str>) -> (String, Option<String>) {
     match text.value.split_once('=') {
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
         None => (text.value.to_owned(), None),
@@ -193,18 +200,22 @@ mod tests {
     "#;
 
     #[test]
-    fn the_built_in_policy_can_be_written_down() {
-        assert_eq!(parse_policy(BUILT_IN).unwrap(), Policy::default());
+    fn documented_policy_equals_the_built_in_one() {
+        assert_eq!(parse_policy(BUILT_IN).unwrap(), RetentionPolicy::default());
         let docs = include_str!("../../../../docs/retention.md");
         let block = docs.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-        assert_eq!(parse_policy(block).unwrap(), Policy::default(), "docs/retention.md shows another one");
+        assert_eq!(
+            parse_policy(block).unwrap(),
+            RetentionPolicy::default(),
+            "docs/retention.md shows another one"
+        );
         for block in docs.split("```toml").skip(1).filter_map(|rest| rest.split("```").next()) {
             parse_policy(block).unwrap().check().unwrap();
         }
     }
 
     #[test]
-    fn every_condition_and_every_way_to_keep_is_read() {
+    fn policy_parses_every_condition_and_keep_form() {
         let text = r#"
             [[rule]]
             namespace = ["shop-*", "x"]
@@ -228,7 +239,7 @@ mod tests {
         let policy = parse_policy(text).unwrap();
         policy.check().unwrap();
         let day = 86_400_000_000_000;
-        let first = Rule {
+        let first = RetentionRule {
             namespaces: vec!["shop-*".into(), "x".into()],
             statuses: vec![Status::Ok],
             severities: vec![Severity::Debug, Severity::Normal],
@@ -237,15 +248,18 @@ mod tests {
             older_than_ns: Some(30 * day),
             younger_than_ns: Some(365 * day),
             pinned: Some(false),
-            ..Rule::new("rule 1", Keep::Share(Share::parse("5%").unwrap()))
+            ..RetentionRule::new("rule 1", RetentionLimit::Share(RunShare::parse("5%").unwrap()))
         };
-        let second = Rule { tags: vec![("exam".into(), None)], ..Rule::new("rule 2", Keep::Forever) };
-        assert_eq!(policy.rules, [first, second, Rule::new("rule 3", Keep::Newest(100))]);
+        let second = RetentionRule {
+            tags: vec![("exam".into(), None)],
+            ..RetentionRule::new("rule 2", RetentionLimit::Forever)
+        };
+        assert_eq!(policy.rules, [first, second, RetentionRule::new("rule 3", RetentionLimit::Newest(100))]);
         assert_eq!(policy.sample.to_string(), "12.5%");
     }
 
     #[test]
-    fn what_is_wrong_is_refused_where_it_stands() {
+    fn invalid_policies_are_refused_with_their_position() {
         for (text, at, what) in [
             ("", (1, 1), "there is no [[rule]]"),
             ("[[rule]\nkeep = 1", (1, 8), "not valid TOML"),

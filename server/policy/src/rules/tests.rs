@@ -11,7 +11,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn matchers_are_those_of_the_command_line() {
+fn matchers_match_the_command_line_rules() {
     let text = r#"
         # what differs from run to run
         [[matcher]]
@@ -35,7 +35,7 @@ fn matchers_are_those_of_the_command_line() {
 }
 
 #[test]
-fn prices_are_laid_over_those_that_come_along() {
+fn prices_override_the_built_in_ones() {
     let text = "[[price]]\nmodel = 'Our-Model'\ninput = 1\n[[price]]\nmodel = 'gpt-4o'\ninput = 9.5\noutput = 1e1\ncached_input = 0\ncache_write = 0x10\n";
     let prices = RulesFile::parse(text).unwrap().prices;
     let of = |model: &str| prices.price(model).map(|price| (price.input, price.output, price.cached_input));
@@ -46,7 +46,7 @@ fn prices_are_laid_over_those_that_come_along() {
 }
 
 #[test]
-fn without_rules_there_are_those_built_in() {
+fn empty_file_keeps_the_built_in_rules() {
     for text in ["", "# nothing yet\n"] {
         let rules = RulesFile::parse(text).unwrap();
         assert_eq!(rules.matcher, Rules::none());
@@ -56,7 +56,7 @@ fn without_rules_there_are_those_built_in() {
 }
 
 #[test]
-fn what_is_no_document_of_rules_is_refused_with_its_place() {
+fn invalid_documents_are_refused_with_their_position() {
     for (text, wanted) in [
         ("[[matcher]\n", "line 1, column 1"),
         ("a = ", "line 1, column"),
@@ -84,7 +84,7 @@ fn what_is_no_document_of_rules_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_matcher_that_would_hide_too_much_or_is_none_is_refused_with_its_place() {
+fn invalid_matchers_are_refused_with_their_position() {
     for (text, wanted) in [
         (
             "ignore = '$.user'\nignored = 1",
@@ -117,7 +117,7 @@ fn a_matcher_that_would_hide_too_much_or_is_none_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place() {
+fn invalid_severity_rules_are_refused_with_their_position() {
     let head = "[[severity]]\nseverity = 'flagged'\nwhy = 'x'\n";
     for (text, wanted) in [
         (
@@ -185,7 +185,7 @@ fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place(
 }
 
 #[test]
-fn a_price_that_is_none_is_refused_with_its_place() {
+fn invalid_prices_are_refused_with_their_position() {
     for (text, wanted) in [
         ("input = 1", "line 1, column 1: this [[price]] lacks model"),
         ("model = 'm'", "line 1, column 1: this [[price]] lacks input"),

@@ -7,26 +7,26 @@
 use annals::{Durability, History, Keyspace, Namespace, Result};
 
 /// The keyspace of the cache.
-const NAME: &str = "annals.embeddings";
+const KEYSPACE: &str = "annals.embeddings";
 
 /// Larger than any vector that can be searched.
-const NUMBERS_MAX: usize = 1 << 16;
+const DIMENSIONS_MAX: usize = 1 << 16;
 
 /// The cached vectors of a namespace: see the module.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(super) struct VectorCache {
     space: Namespace,
     vectors: Keyspace,
 }
 
-impl Cache {
+impl VectorCache {
     pub(super) fn new(space: &Namespace) -> Result<Self> {
-        Ok(Self { space: space.clone(), vectors: space.keyspace(NAME, History::Latest)? })
+        Ok(Self { space: space.clone(), vectors: space.keyspace(KEYSPACE, History::Latest)? })
     }
 
     /// The cached vector of a text.
     pub(super) fn get(&self, id: &str, text: &str) -> Result<Option<Vec<f32>>> {
-        let Some(bytes) = self.vectors.get(&key(id, text))? else { return Ok(None) };
+        let Some(bytes) = self.vectors.get(&cache_key(id, text))? else { return Ok(None) };
         let (numbers, rest) = bytes.as_chunks::<4>();
         let vector: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         // Other programs can write this keyspace: a malformed value is ignored, and the vector is requested
@@ -37,10 +37,10 @@ impl Cache {
 
     /// The length of an embedder's vectors, once a vector was cached.
     pub(super) fn length(&self, id: &str) -> Result<Option<usize>> {
-        let kept = self.vectors.get(&key(id, ""))?;
+        let kept = self.vectors.get(&cache_key(id, ""))?;
         let length =
             kept.and_then(|bytes| <[u8; 4]>::try_from(bytes.as_slice()).ok()).map(u32::from_le_bytes);
-        Ok(length.map(|length| length as usize).filter(|length| (1..=NUMBERS_MAX).contains(length)))
+        Ok(length.map(|length| length as usize).filter(|length| (1..=DIMENSIONS_MAX).contains(length)))
     }
 
     /// Caches vectors, all of one length. The write is not synced: vectors lost in a power failure are
@@ -54,18 +54,18 @@ impl Cache {
         let mut length = None;
         for (text, vector) in vectors {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
-            batch.put(&self.vectors, &key(id, text), bytes);
+            batch.put(&self.vectors, &cache_key(id, text), bytes);
             length = u32::try_from(vector.len()).ok();
         }
         if let Some(length) = length {
-            batch.put(&self.vectors, &key(id, ""), length.to_le_bytes().to_vec());
+            batch.put(&self.vectors, &cache_key(id, ""), length.to_le_bytes().to_vec());
             batch.submit_with(Durability::Process)?.wait()?;
         }
         Ok(())
     }
 }
 
-fn key(id: &str, text: &str) -> [u8; 32] {
+fn cache_key(id: &str, text: &str) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(id.as_bytes()).update(b"\0").update(text.as_bytes());
     *hasher.finalize().as_bytes()

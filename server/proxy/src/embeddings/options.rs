@@ -1,7 +1,7 @@
 //! Settings of an embedder over HTTP.
 
 use annals::{Error, ErrorKind, Result};
-use annals_memory::{THRESHOLD, Words};
+use annals_memory::{THRESHOLD, WordEmbedder};
 use reqwest::Url;
 
 /// Default number of texts in a request.
@@ -100,8 +100,8 @@ impl EmbeddingsOptions {
         let mut options = Self::new(url, model);
         let is_openai = Url::parse(&options.url).is_ok_and(|url| url.host_str() == Some("api.openai.com"));
         options.key = key.or_else(|| variable("OPENAI_API_KEY").filter(|key| is_openai && !key.is_empty()));
-        options.dimensions = number(dimensions_name, dimensions)?;
-        options.threshold = number(threshold_name, threshold)?.unwrap_or(THRESHOLD);
+        options.dimensions = parse_number(dimensions_name, dimensions)?;
+        options.threshold = parse_number(threshold_name, threshold)?.unwrap_or(THRESHOLD);
         Ok(Some(options))
     }
 
@@ -141,7 +141,7 @@ impl EmbeddingsOptions {
         if self.model.is_empty() || id.len() > ID_BYTES_MAX {
             return Err(invalid(format!("an embedder's id must have 1 to {ID_BYTES_MAX} bytes")));
         }
-        if id == Words::ID {
+        if id == WordEmbedder::ID {
             return Err(invalid(format!(
                 "{id:?} is the id of the built-in embedder, not of a model over HTTP"
             )));
@@ -156,7 +156,7 @@ impl EmbeddingsOptions {
     }
 }
 
-fn number<T: std::str::FromStr>(name: &str, value: Option<String>) -> Result<Option<T>> {
+fn parse_number<T: std::str::FromStr>(name: &str, value: Option<String>) -> Result<Option<T>> {
     let read =
         |value: String| value.trim().parse().map_err(|_| invalid(format!("{name} is no number: {value:?}")));
     value.map(read).transpose()

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::snapshot::{Snapshot, ToolCall, arguments, preview};
-use annals_policy::exchange::Exchange;
+use super::snapshot::{SnapshotJson, ToolCallJson, arguments, preview};
+use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::{
-    self, Api, DECODED_BYTES_MAX, Shape, decode, question, recognise, tool_results,
+    self, ApiShape, DECODED_BYTES_MAX, ModelApi, decode, question, recognise, tool_results,
 };
 
 /// Maximum bytes kept of the question and of the answer.
@@ -21,22 +21,22 @@ const DECISIONS_MAX: usize = 4096;
 /// Maximum bytes of all decisions together.
 const DECISIONS_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of all kept quotes together.
-const TELLINGS_BYTES_MAX: usize = 1 << 20;
+const QUOTES_BYTES_MAX: usize = 1 << 20;
 /// Maximum bytes read of a tool's result.
 const RESULT_BYTES_MAX: usize = 4 << 10;
 
 /// Stands in every text that quotes a memory entry, whatever JSON escapes are used.
-const TELLING: &[u8] = b"[Past run ";
+const QUOTE_START: &[u8] = b"[Past run ";
 
 /// A run's snapshot under construction.
 #[derive(Debug, Default)]
-pub(super) struct Conversation {
-    snapshot: Snapshot,
+pub(super) struct RunConversation {
+    snapshot: SnapshotJson,
     decisions_bytes: usize,
     /// Calls without a result so far: index in the snapshot, and call id.
     waiting: Vec<(usize, String)>,
     /// Texts in the requests that quote memory entries.
-    tellings: Vec<String>,
+    quotes: Vec<String>,
     /// When the run began. Calls that a fork shares, or got answered from its parent, are older.
     run_began_ns: u64,
     /// From the first request to the end of the last answer: of the calls before the run began, and of its
@@ -46,26 +46,26 @@ pub(super) struct Conversation {
 
 /// The decisions in a frame's metadata.
 #[derive(Deserialize)]
-struct Decided {
+struct DecisionsMetadata {
     #[serde(default)]
     decisions: Vec<Box<RawValue>>,
 }
 
-impl Conversation {
+impl RunConversation {
     /// Starts with a run that began at `run_began_ns`.
-    pub(super) fn of_run(run_began_ns: u64) -> Self {
+    pub(super) fn new(run_began_ns: u64) -> Self {
         Self { run_began_ns, ..Self::default() }
     }
 
     /// Whether a frame of this component is read.
-    pub(super) fn wants(component: &Component) -> bool {
+    pub(super) fn reads_component(component: &Component) -> bool {
         *component == Component::Llm
     }
 
     /// Adds the decisions in a frame's metadata.
-    pub(super) fn decided(&mut self, metadata: &[u8]) {
+    pub(super) fn add_decisions(&mut self, metadata: &[u8]) {
         // Few frames have decisions. Metadata in another form is ignored.
-        let Ok(decided) = serde_json::from_slice::<Decided>(metadata) else { return };
+        let Ok(decided) = serde_json::from_slice::<DecisionsMetadata>(metadata) else { return };
         for decision in decided.decisions {
             let bytes = self.decisions_bytes + decision.get().len();
             let fits = self.snapshot.decisions.len() < DECISIONS_MAX && bytes <= DECISIONS_BYTES_MAX;
@@ -77,19 +77,19 @@ impl Conversation {
     }
 
     /// Adds a model call. Calls must come in the order of their requests.
-    pub(super) fn call(&mut self, frame: &RecordedFrame) {
-        let Ok(exchange) = serde_json::from_slice::<Exchange>(&frame.metadata) else { return };
+    pub(super) fn add_call(&mut self, frame: &RecordedFrame) {
+        let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) else { return };
         let api = recognise(&exchange.http.method, &exchange.http.path, "");
-        if !api.shape.is_model_call() || api.shape == Shape::OpenAiEmbeddings {
+        if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
             return;
         }
-        self.asked(&api, exchange.volatile.request_headers.get("content-encoding"), &frame.input);
+        self.add_request(&api, exchange.volatile.request_headers.get("content-encoding"), &frame.input);
         let status = exchange.http.status.unwrap_or(0);
         if frame.incomplete || !(200..400).contains(&status) {
             return;
         }
         let headers = &exchange.volatile.response_headers;
-        let answer = providers::Exchange {
+        let answer = providers::WireExchange {
             api: &api,
             request: b"",
             request_encoding: None,
@@ -107,13 +107,13 @@ impl Conversation {
         let span = &mut self.spans[usize::from(frame.started_ns >= self.run_began_ns)];
         let (first, last) = span.unwrap_or((frame.started_ns, ended_ns));
         *span = Some((first.min(frame.started_ns), last.max(ended_ns)));
-        self.answered(&answer);
+        self.add_answer(&answer);
     }
 
     /// Reads the question and the tool results in a request.
-    fn asked(&mut self, api: &Api, encoding: Option<&str>, body: &[u8]) {
+    fn add_request(&mut self, api: &ModelApi, encoding: Option<&str>, body: &[u8]) {
         let body = decode(encoding, body, DECODED_BYTES_MAX);
-        self.told(&body.bytes);
+        self.collect_quotes(&body.bytes);
         if !self.snapshot.query.is_empty() && self.waiting.is_empty() {
             return;
         }
@@ -142,9 +142,9 @@ impl Conversation {
     }
 
     /// Keeps each text of a request that quotes memory entries, once.
-    fn told(&mut self, body: &[u8]) {
+    fn collect_quotes(&mut self, body: &[u8]) {
         // Few requests quote any.
-        if memmem::find(body, TELLING).is_none() {
+        if memmem::find(body, QUOTE_START).is_none() {
             return;
         }
         let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
@@ -153,10 +153,10 @@ impl Conversation {
             match value {
                 Value::Array(items) => waiting.extend(items),
                 Value::Object(members) => waiting.extend(members.values()),
-                Value::String(text) if Memory::may_tell(text) && !self.tellings.contains(text) => {
-                    let bytes: usize = self.tellings.iter().map(String::len).sum();
-                    if bytes + text.len() <= TELLINGS_BYTES_MAX {
-                        self.tellings.push(text.clone());
+                Value::String(text) if Memory::may_quote_entries(text) && !self.quotes.contains(text) => {
+                    let bytes: usize = self.quotes.iter().map(String::len).sum();
+                    if bytes + text.len() <= QUOTES_BYTES_MAX {
+                        self.quotes.push(text.clone());
                     }
                 }
                 _ => {}
@@ -164,7 +164,7 @@ impl Conversation {
         }
     }
 
-    fn answered(&mut self, answer: &providers::Summary) {
+    fn add_answer(&mut self, answer: &providers::ExchangeSummary) {
         self.snapshot.iterations += 1;
         self.snapshot.token_usage.input += answer.usage.input.unwrap_or(0);
         self.snapshot.token_usage.output += answer.usage.output.unwrap_or(0);
@@ -176,7 +176,7 @@ impl Conversation {
                 break;
             }
             self.waiting.push((self.snapshot.tool_calls.len(), call.id.clone()));
-            self.snapshot.tool_calls.push(ToolCall {
+            self.snapshot.tool_calls.push(ToolCallJson {
                 name: call.name.clone(),
                 args: arguments(call.arguments.head()),
                 result_preview: String::new(),
@@ -186,13 +186,13 @@ impl Conversation {
     }
 
     /// The snapshot and the quotes; `None` without a question or an answer.
-    pub(super) fn finish(mut self) -> Option<(Snapshot, Vec<String>)> {
+    pub(super) fn finish(mut self) -> Option<(SnapshotJson, Vec<String>)> {
         let snapshot = &mut self.snapshot;
         if snapshot.query.is_empty() || snapshot.final_content.is_empty() {
             return None;
         }
         let ns = self.spans.iter().flatten().map(|(first, last)| last.saturating_sub(*first)).sum::<u64>();
         snapshot.duration_ms = ns / 1_000_000;
-        Some((self.snapshot, self.tellings))
+        Some((self.snapshot, self.quotes))
     }
 }

@@ -11,12 +11,12 @@
 //! which are not runs.
 
 mod conversation;
-mod run;
+mod remember;
+mod run_identity;
 mod snapshot;
-mod whose;
 
-pub use run::{EmbedderFn, Remembered, remember_ended, remember_run};
-pub use whose::{CONVERSATION, MEMORY, OFF, PRINCIPAL, TENANT};
+pub use remember::{EmbedderFn, RememberOutcome, remember_ended, remember_run};
+pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
 
 #[cfg(test)]
 mod tests;

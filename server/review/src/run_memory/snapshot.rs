@@ -11,7 +11,7 @@ const ARGUMENTS_UNITS_MAX: usize = 2000;
 /// The snapshot of a run.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Snapshot {
+pub(super) struct SnapshotJson {
     /// The question.
     pub(super) query: String,
     /// The last answer.
@@ -20,17 +20,17 @@ pub(super) struct Snapshot {
     pub(super) iterations: u64,
     /// The decisions as they were recorded, byte for byte.
     pub(super) decisions: Vec<Box<RawValue>>,
-    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) tool_calls: Vec<ToolCallJson>,
     /// Time from the first request to the end of the last answer. For a fork: the sum over the shared calls
     /// and its own calls.
     pub(super) duration_ms: u64,
-    pub(super) token_usage: Tokens,
+    pub(super) token_usage: TokenUsageJson,
 }
 
 /// A call of a tool.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ToolCall {
+pub(super) struct ToolCallJson {
     pub(super) name: String,
     pub(super) args: Box<RawValue>,
     pub(super) result_preview: String,
@@ -39,7 +39,7 @@ pub(super) struct ToolCall {
 
 /// Tokens of all calls together.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Tokens {
+pub(super) struct TokenUsageJson {
     pub(super) input: u64,
     pub(super) output: u64,
 }
@@ -47,7 +47,7 @@ pub(super) struct Tokens {
 /// A call's arguments as stored: unchanged if they are JSON and short.
 pub(super) fn arguments(source: &str) -> Box<RawValue> {
     let source = if source.trim().is_empty() { "{}" } else { source };
-    let kept = match cut(source, ARGUMENTS_UNITS_MAX) {
+    let kept = match truncate(source, ARGUMENTS_UNITS_MAX) {
         (beginning, true) => {
             format!("{{\"__truncated\":{}}}", serde_json::Value::from(beginning + "\u{2026}"))
         }
@@ -61,14 +61,14 @@ pub(super) fn arguments(source: &str) -> Box<RawValue> {
 
 /// The beginning of a tool's result.
 pub(super) fn preview(result: &str) -> String {
-    match cut(result, PREVIEW_UNITS_MAX) {
+    match truncate(result, PREVIEW_UNITS_MAX) {
         (beginning, true) => beginning + "\u{2026}",
         (whole, false) => whole,
     }
 }
 
 /// The longest prefix of whole characters within a number of UTF-16 units, and whether text follows it.
-fn cut(text: &str, units_max: usize) -> (String, bool) {
+fn truncate(text: &str, units_max: usize) -> (String, bool) {
     let mut units = 0;
     for (at, letter) in text.char_indices() {
         units += letter.len_utf16();
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_stay_as_they_came_unless_they_are_long_or_no_json() {
+    fn arguments_kept_verbatim_unless_long_or_not_json() {
         for (source, kept) in [
             (r#"{ "id":4.20e1,"a":"\u00e9"}"#, r#"{ "id":4.20e1,"a":"\u00e9"}"#),
             ("", "{}"),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_has_two_hundred_units_and_no_half_letters() {
+    fn preview_is_cut_at_200_units_between_characters() {
         assert_eq!(preview(&"x".repeat(200)), "x".repeat(200));
         assert_eq!(preview(&"x".repeat(201)), "x".repeat(200) + "\u{2026}");
         let pairs = "\u{1f600}".repeat(101);

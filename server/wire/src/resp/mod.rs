@@ -18,6 +18,6 @@ mod response;
 mod wire;
 
 pub use reply::{Protocol, Reply};
-pub use request::{Limits, Requests, write_command};
-pub use response::Responses;
+pub use request::{RequestDecoder, RequestLimits, write_command};
+pub use response::ResponseDecoder;
 pub use wire::{BULK_BYTES_MAX, Malformed};

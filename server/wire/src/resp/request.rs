@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use super::wire::{BULK_BYTES_MAX, Bulk, Line, Malformed, length};
+use super::wire::{BULK_BYTES_MAX, BulkBuffer, LineBuffer, Malformed, length};
 
 /// Maximum length of an inline command, in bytes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
@@ -16,25 +16,30 @@ const COPIED_BYTES_MAX: usize = 16 << 10;
 
 /// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     words: usize,
     word_bytes: usize,
     request_bytes: usize,
     inline: bool,
-    stranger: bool,
+    unauthenticated: bool,
 }
 
-impl Limits {
+impl RequestLimits {
     /// Before login.
-    pub const STRANGER: Self =
-        Self { words: 10, word_bytes: 16 << 10, request_bytes: 64 << 10, inline: true, stranger: true };
+    pub const UNAUTHENTICATED: Self = Self {
+        words: 10,
+        word_bytes: 16 << 10,
+        request_bytes: 64 << 10,
+        inline: true,
+        unauthenticated: true,
+    };
     /// After login.
     pub const CLIENT: Self = Self {
         words: 1 << 20,
         word_bytes: BULK_BYTES_MAX,
         request_bytes: BULK_BYTES_MAX + (64 << 20),
         inline: true,
-        stranger: false,
+        unauthenticated: false,
     };
     /// Of a process that records through another process's store.
     pub const RECORDER: Self = Self {
@@ -42,12 +47,12 @@ impl Limits {
         word_bytes: BULK_BYTES_MAX,
         request_bytes: BULK_BYTES_MAX + (4 << 20),
         inline: false,
-        stranger: false,
+        unauthenticated: false,
     };
     /// Small enough that short fuzz inputs reach every limit.
     #[cfg(any(test, fuzzing))]
     pub(super) const TINY: Self =
-        Self { words: 4, word_bytes: 8, request_bytes: 20, inline: true, stranger: false };
+        Self { words: 4, word_bytes: 8, request_bytes: 20, inline: true, unauthenticated: false };
 
     /// Whether a request is within these limits.
     #[cfg(any(test, fuzzing))]
@@ -60,23 +65,23 @@ impl Limits {
 
 /// Decodes requests.
 #[derive(Debug)]
-pub struct Requests {
-    limits: Limits,
-    line: Line,
-    bulk: Option<Bulk>,
+pub struct RequestDecoder {
+    limits: RequestLimits,
+    line: LineBuffer,
+    bulk: Option<BulkBuffer>,
     /// The incomplete request: its words so far, the announced number of words, and their bytes.
     words: Vec<Vec<u8>>,
     count: usize,
     bytes: usize,
 }
 
-impl Requests {
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, line: Line::default(), bulk: None, words: Vec::new(), count: 0, bytes: 0 }
+impl RequestDecoder {
+    pub fn new(limits: RequestLimits) -> Self {
+        Self { limits, line: LineBuffer::default(), bulk: None, words: Vec::new(), count: 0, bytes: 0 }
     }
 
     /// Applies to the requests that follow.
-    pub fn limit(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: RequestLimits) {
         self.limits = limits;
     }
 
@@ -110,17 +115,19 @@ impl Requests {
             match (first, self.count) {
                 (b'$', 1..) => {
                     let mut line = std::mem::take(&mut self.line);
-                    let len = line.strict_as(input, |line| self.announced(line.get(1..).unwrap_or_default()));
+                    let len =
+                        line.read_crlf(input, |line| self.word_length(line.get(1..).unwrap_or_default()));
                     self.line = line;
                     let Some(len) = len? else { return Ok(None) };
-                    self.bulk = Some(Bulk::new(len));
+                    self.bulk = Some(BulkBuffer::new(len));
                 }
                 (other, 1..) => {
                     return Err(Malformed::new(format!("expected '$', got '{}'", other.escape_ascii())));
                 }
                 (b'*', 0) => {
                     let mut line = std::mem::take(&mut self.line);
-                    let count = line.strict_as(input, |line| self.counted(line.get(1..).unwrap_or_default()));
+                    let count =
+                        line.read_crlf(input, |line| self.word_count(line.get(1..).unwrap_or_default()));
                     self.line = line;
                     let Some(count) = count? else { return Ok(None) };
                     self.count = count;
@@ -134,7 +141,7 @@ impl Requests {
                     let Some(line) = line.map_err(|_| Malformed::new("too big inline request"))? else {
                         return Ok(None);
                     };
-                    return self.inline(line.strip_suffix(b"\r").unwrap_or(&line)).map(Some);
+                    return self.inline_command(line.strip_suffix(b"\r").unwrap_or(&line)).map(Some);
                 }
                 (other, 0) => {
                     return Err(Malformed::new(format!("expected '*', got '{}'", other.escape_ascii())));
@@ -144,41 +151,45 @@ impl Requests {
     }
 
     /// The error for a length over its limit.
-    fn too_much(&self, of: &str) -> Malformed {
+    fn length_error(&self, of: &str) -> Malformed {
         Malformed::new(format!(
             "{} {of} length",
-            if self.limits.stranger { "unauthenticated" } else { "invalid" }
+            if self.limits.unauthenticated { "unauthenticated" } else { "invalid" }
         ))
     }
 
     /// Parses the number of words of the request.
-    fn counted(&self, text: &[u8]) -> Result<usize, Malformed> {
-        length(text, self.limits.words).ok_or_else(|| self.too_much("multibulk"))
+    fn word_count(&self, text: &[u8]) -> Result<usize, Malformed> {
+        length(text, self.limits.words).ok_or_else(|| self.length_error("multibulk"))
     }
 
     /// Parses the length of the next word.
-    fn announced(&mut self, text: &[u8]) -> Result<usize, Malformed> {
-        let len = length(text, self.limits.word_bytes).ok_or_else(|| self.too_much("bulk"))?;
+    fn word_length(&mut self, text: &[u8]) -> Result<usize, Malformed> {
+        let len = length(text, self.limits.word_bytes).ok_or_else(|| self.length_error("bulk"))?;
         self.bytes += len;
         if self.bytes > self.limits.request_bytes {
-            return Err(self.over());
+            return Err(self.too_large_error());
         }
         Ok(len)
     }
 
-    fn over(&self) -> Malformed {
+    fn too_large_error(&self) -> Malformed {
         Malformed::new(format!("a command is over {} bytes", self.limits.request_bytes))
     }
 
-    fn inline(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
-        let words = split(line).ok_or_else(|| Malformed::new("unbalanced quotes in request"))?;
+    fn inline_command(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+        let words = split_inline(line).ok_or_else(|| Malformed::new("unbalanced quotes in request"))?;
         if is_http(&words) {
             return Err(Malformed::Http);
         }
         match () {
-            () if words.len() > self.limits.words => Err(self.too_much("multibulk")),
-            () if words.iter().any(|word| word.len() > self.limits.word_bytes) => Err(self.too_much("bulk")),
-            () if words.iter().map(Vec::len).sum::<usize>() > self.limits.request_bytes => Err(self.over()),
+            () if words.len() > self.limits.words => Err(self.length_error("multibulk")),
+            () if words.iter().any(|word| word.len() > self.limits.word_bytes) => {
+                Err(self.length_error("bulk"))
+            }
+            () if words.iter().map(Vec::len).sum::<usize>() > self.limits.request_bytes => {
+                Err(self.too_large_error())
+            }
             () => Ok(words),
         }
     }
@@ -196,7 +207,7 @@ fn is_http(words: &[Vec<u8>]) -> bool {
 
 /// Splits a line into words that are separated by space or quoted; `None` if a quotation is not closed.
 /// Escapes are those of Redis.
-fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+fn split_inline(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {
@@ -282,11 +293,11 @@ mod tests {
     use super::super::wire::RESERVED_BYTES_MAX;
     use super::*;
 
-    type Words = Vec<Vec<u8>>;
+    type RequestWords = Vec<Vec<u8>>;
 
     /// All requests in these bytes, decoded `step` bytes at a time.
-    fn read(bytes: &[u8], step: usize, limits: Limits) -> Result<Vec<Words>, Malformed> {
-        let (mut requests, mut all) = (Requests::new(limits), Vec::new());
+    fn read(bytes: &[u8], step: usize, limits: RequestLimits) -> Result<Vec<RequestWords>, Malformed> {
+        let (mut requests, mut all) = (RequestDecoder::new(limits), Vec::new());
         for mut input in bytes.chunks(step) {
             while let Some(request) = requests.next(&mut input)? {
                 all.push(request);
@@ -296,12 +307,12 @@ mod tests {
         Ok(all)
     }
 
-    fn words(words: &[&[u8]]) -> Words {
+    fn words(words: &[&[u8]]) -> RequestWords {
         words.iter().map(|word| word.to_vec()).collect()
     }
 
     #[test]
-    fn requests_come_back_however_their_bytes_arrive() {
+    fn requests_decode_equally_for_every_chunk_size() {
         let long = (0..70_000_u32).map(|number| number as u8).collect::<Vec<_>>();
         let command: [&[u8]; 4] = [b"FRAME.APPEND", b"\r\n$3\r\n\0\xff", b"", &long];
         let mut bytes = Vec::new();
@@ -310,12 +321,12 @@ mod tests {
         let expected =
             vec![words(&command), vec![], words(&[b"PING"]), words(&[b"set", b"a bA\n", b"it's"]), vec![]];
         for step in [1, 2, 3, 7, 1000, bytes.len()] {
-            assert_eq!(read(&bytes, step, Limits::CLIENT).unwrap(), expected, "{step} at a time");
+            assert_eq!(read(&bytes, step, RequestLimits::CLIENT).unwrap(), expected, "{step} at a time");
         }
     }
 
     #[test]
-    fn what_is_no_request_is_refused_before_anything_is_held_for_it() {
+    fn invalid_requests_are_refused_before_memory_is_reserved() {
         let over = format!("*1\r\n${}\r\n", BULK_BYTES_MAX + 1);
         let together = format!("*3\r\n${0}\r\n", BULK_BYTES_MAX);
         let long = "x".repeat(INLINE_BYTES_MAX);
@@ -336,23 +347,28 @@ mod tests {
             (&long, "too big inline request"),
         ] {
             for step in [1, hostile.len()] {
-                let refused = read(hostile.as_bytes(), step, Limits::CLIENT).unwrap_err();
+                let refused = read(hostile.as_bytes(), step, RequestLimits::CLIENT).unwrap_err();
                 assert_eq!(refused.to_string(), told, "{:?}", &hostile[..hostile.len().min(40)]);
             }
         }
         // An announced length alone reserves almost no memory.
-        let mut requests = Requests::new(Limits::CLIENT);
+        let mut requests = RequestDecoder::new(RequestLimits::CLIENT);
         assert_eq!(requests.next(&mut together.as_bytes()).unwrap(), None);
         assert!(requests.bulk.unwrap().bytes.capacity() <= RESERVED_BYTES_MAX);
         // The total length of many words is limited, too.
-        let mut requests = Requests { bytes: Limits::CLIENT.request_bytes, ..Requests::new(Limits::CLIENT) };
+        let mut requests = RequestDecoder {
+            bytes: RequestLimits::CLIENT.request_bytes,
+            ..RequestDecoder::new(RequestLimits::CLIENT)
+        };
         requests.count = 9;
         assert!(requests.next(&mut &b"$1\r\n"[..]).is_err());
     }
 
     #[test]
-    fn a_stranger_may_say_little() {
-        let told = |bytes: &[u8]| read(bytes, 1, Limits::STRANGER).map_err(|refused| refused.to_string());
+    fn unauthenticated_limits_are_small() {
+        let told = |bytes: &[u8]| {
+            read(bytes, 1, RequestLimits::UNAUTHENTICATED).map_err(|refused| refused.to_string())
+        };
         assert_eq!(told(b"*11\r\n"), Err("unauthenticated multibulk length".to_owned()));
         assert_eq!(told(b"*1\r\n$16385\r\n"), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"a b c d e f g h i j k\r\n"), Err("unauthenticated multibulk length".to_owned()));
@@ -363,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn http_is_known_and_a_key_that_looks_like_a_path_is_not_taken_for_it() {
+    fn http_is_detected_but_path_like_keys_are_accepted() {
         for http in
             ["GET / HTTP/1.1\r\n", "POST x\r\n", "host: a\r\n", "OPTIONS * HTTP/1.1\r\n", "put /a\r\n"]
         {
-            assert_eq!(read(http.as_bytes(), 1, Limits::CLIENT), Err(Malformed::Http), "{http}");
+            assert_eq!(read(http.as_bytes(), 1, RequestLimits::CLIENT), Err(Malformed::Http), "{http}");
         }
-        assert!(read(b"GET a\r\n", 1, Limits::CLIENT).is_ok());
-        assert!(read(b"*2\r\n$3\r\nGET\r\n$2\r\n/a\r\n", 1, Limits::CLIENT).is_ok());
+        assert!(read(b"GET a\r\n", 1, RequestLimits::CLIENT).is_ok());
+        assert!(read(b"*2\r\n$3\r\nGET\r\n$2\r\n/a\r\n", 1, RequestLimits::CLIENT).is_ok());
     }
 }

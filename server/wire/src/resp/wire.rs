@@ -33,9 +33,9 @@ impl std::fmt::Display for Malformed {
 
 /// A partially received line.
 #[derive(Debug, Default)]
-pub(super) struct Line(Vec<u8>);
+pub(super) struct LineBuffer(Vec<u8>);
 
-impl Line {
+impl LineBuffer {
     /// Bytes of allocated memory.
     #[cfg(any(test, fuzzing))]
     pub(super) fn held_bytes(&self) -> usize {
@@ -72,7 +72,7 @@ impl Line {
     ///
     /// # Errors
     /// As [`LineBuffer::take_crlf`]; those of `read`.
-    pub(super) fn strict_as<T>(
+    pub(super) fn read_crlf<T>(
         &mut self,
         input: &mut &[u8],
         read: impl FnOnce(&[u8]) -> Result<T, Malformed>,
@@ -84,14 +84,14 @@ impl Line {
             *input = &input[end + 1..];
             return read(line).map(Some);
         }
-        self.strict(input)?.map(|line| read(&line)).transpose()
+        self.take_crlf(input)?.map(|line| read(&line)).transpose()
     }
 
     /// As [`LineBuffer::take`], for a line that must end with a carriage return, which is removed.
     ///
     /// # Errors
     /// As [`LineBuffer::take`]; the carriage return is missing.
-    pub(super) fn strict(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+    pub(super) fn take_crlf(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let Some(mut line) = self.take(input, LINE_BYTES_MAX)? else { return Ok(None) };
         match line.pop() {
             Some(b'\r') => Ok(Some(line)),
@@ -102,14 +102,14 @@ impl Line {
 
 /// A partially received string.
 #[derive(Debug)]
-pub(super) struct Bulk {
+pub(super) struct BulkBuffer {
     pub(super) bytes: Vec<u8>,
     len: usize,
     /// Number of bytes of the trailing line break that have arrived.
     ended: usize,
 }
 
-impl Bulk {
+impl BulkBuffer {
     pub(super) fn new(len: usize) -> Self {
         Self { bytes: Vec::with_capacity(len.min(RESERVED_BYTES_MAX)), len, ended: 0 }
     }

@@ -8,7 +8,7 @@ const OWN: [&str; 9] =
     ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "both"];
 
 /// The entry of COMMAND and COMMAND INFO.
-pub fn info(command: &CommandSchema) -> Reply {
+pub fn info_entry(command: &CommandSchema) -> Reply {
     let (first, last, step) = command.keys;
     let number = |number: i32| Reply::Integer(number.into());
     let flags = command
@@ -45,7 +45,7 @@ fn categories(command: &CommandSchema) -> Vec<String> {
 }
 
 /// The entry of COMMAND DOCS.
-pub fn docs(command: &CommandSchema) -> (Reply, Reply) {
+pub fn docs_entry(command: &CommandSchema) -> (Reply, Reply) {
     let pair = |key: &str, value: Reply| (Reply::text(key), value);
     let mut about = vec![
         pair("summary", Reply::text(command.summary)),
@@ -154,7 +154,7 @@ fn page() -> String {
 
     let mut text = String::from(HEAD);
     let mut group = "";
-    for command in super::all() {
+    for command in super::all_commands() {
         if command.group != group {
             group = command.group;
             // Writing to a string cannot fail.
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_commands_is_what_the_table_says() {
+    fn commands_page_matches_command_table() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
         if std::env::var_os("ANNALS_WRITE_COMMANDS").is_some() {
             #[expect(clippy::disallowed_methods, reason = "the page is written where that was asked for")]
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_arguments_is_told_part_by_part() {
+    fn argument_line_is_split_into_arguments() {
         let told = arguments("key value [NX|XX] [EX seconds] MATCH pattern [key ...]");
         let names: Vec<_> = told.iter().map(|argument| field(argument, "name").unwrap().clone()).collect();
         assert_eq!(names, ["key", "value", "nx|xx", "seconds", "pattern", "key"].map(Reply::text));

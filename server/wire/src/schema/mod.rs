@@ -63,15 +63,15 @@ impl CommandSchema {
             (is("write"), Rights::RECORD),
             (is("operate"), Rights::OPERATE),
         ];
-        rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.and(right))
+        rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.union(right))
     }
 
     /// Whether whoever has these rights may give it. What shows a redacted reader less is asked of the daemon's session.
     pub fn is_allowed(&self, rights: Rights) -> bool {
         let is = |flag| self.flags.contains(&flag);
-        rights.include(self.rights())
-            || is("redacts") && rights.include(Rights::REDACTED)
-            || is("both") && rights.include(Rights::READ)
+        rights.includes(self.rights())
+            || is("redacts") && rights.includes(Rights::REDACTED)
+            || is("both") && rights.includes(Rights::READ)
     }
 }
 
@@ -96,12 +96,12 @@ const GROUPS: &[&[CommandSchema]] = &[
 ];
 
 /// Every command, group by group.
-pub fn all() -> impl Iterator<Item = &'static CommandSchema> {
+pub fn all_commands() -> impl Iterator<Item = &'static CommandSchema> {
     GROUPS.iter().copied().flatten()
 }
 
 /// The reason why a Redis command is not supported, if there is a notable one.
-pub fn refused(name: &[u8]) -> Option<&'static str> {
+pub fn unsupported_reason(name: &[u8]) -> Option<&'static str> {
     let known = REFUSED
         .iter()
         .find(|(names, _)| names.split(' ').any(|refused| refused.as_bytes().eq_ignore_ascii_case(name)));
@@ -142,16 +142,16 @@ const REFUSED: &[(&str, &str)] = &[
 mod tests {
     use std::collections::HashSet;
 
-    use super::{all, refused};
+    use super::{all_commands, unsupported_reason};
 
     #[test]
     fn names_are_unique_and_summaries_are_there() {
-        let names: HashSet<_> = all().map(|command| command.name).collect();
-        assert_eq!(names.len(), all().count());
-        for command in all() {
-            assert!(refused(command.name.as_bytes()).is_none(), "{}", command.name);
+        let names: HashSet<_> = all_commands().map(|command| command.name).collect();
+        assert_eq!(names.len(), all_commands().count());
+        for command in all_commands() {
+            assert!(unsupported_reason(command.name.as_bytes()).is_none(), "{}", command.name);
             assert!(!command.summary.is_empty() && command.name == command.name.to_lowercase());
         }
-        assert!(refused(b"Watch").is_some() && refused(b"nothing").is_none());
+        assert!(unsupported_reason(b"Watch").is_some() && unsupported_reason(b"nothing").is_none());
     }
 }

@@ -29,13 +29,13 @@ impl Rights {
 
     /// Whether this set includes all of `those`.
     #[must_use]
-    pub fn include(self, those: Self) -> bool {
+    pub fn includes(self, those: Self) -> bool {
         self.0 & those.0 == those.0
     }
 
     /// The union of both sets.
     #[must_use]
-    pub const fn and(self, those: Self) -> Self {
+    pub const fn union(self, those: Self) -> Self {
         Self(self.0 | those.0)
     }
 }
@@ -43,7 +43,7 @@ impl Rights {
 impl std::fmt::Display for Rights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> =
-            Self::NAMES.iter().filter(|(_, right)| self.include(*right)).map(|(name, _)| *name).collect();
+            Self::NAMES.iter().filter(|(_, right)| self.includes(*right)).map(|(name, _)| *name).collect();
         f.write_str(&names.join(","))
     }
 }
@@ -58,7 +58,7 @@ impl std::str::FromStr for Rights {
             let known = Self::NAMES.iter().find(|(name, _)| *name == word.trim());
             let (_, right) = known
                 .ok_or_else(|| format!("{word:?} is not a right: use record, read, redacted or operate"))?;
-            rights = rights.and(*right);
+            rights = rights.union(*right);
         }
         Ok(rights)
     }

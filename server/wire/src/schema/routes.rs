@@ -2,11 +2,11 @@
 //! daemon: it defines how the command's words are made from a path, a query and a body, and the form of its
 //! response.
 
-use super::schemas::Schema;
+use super::schemas::ReplySchema;
 
 /// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub enum HttpVerb {
     Get,
     Put,
     Post,
@@ -15,7 +15,7 @@ pub enum Verb {
 
 /// The type of a value in a query or in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemberKind {
     /// A text.
     Text,
     /// Any bytes: a text, or `{"base64": "..."}`.
@@ -29,7 +29,7 @@ pub enum Kind {
     /// A frame's number, or 0.
     Frame,
     /// One of these strings.
-    Of(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
     /// `true` adds the word, `false` does not.
     Flag,
     /// Any number.
@@ -39,7 +39,7 @@ pub enum Kind {
     /// An array of numbers, as f32 in little-endian bytes.
     Vector,
     /// A non-empty array: one word for each item, as raw JSON.
-    Jsons,
+    JsonArray,
     /// An object of strings: an option name, a key and a value for each member.
     Texts,
     /// An object of arrays of numbers: an option name, a key and the numbers as f32 in little-endian bytes
@@ -47,61 +47,61 @@ pub enum Kind {
     Vectors,
 }
 
-impl Kind {
+impl MemberKind {
     /// Whether it is written in digits.
     pub fn is_number(self) -> bool {
         matches!(self, Self::Number | Self::Count | Self::Frame)
     }
 }
 
-const ANY_STATUS: Kind = Kind::Of(&["open", "ok", "failed", "abandoned"]);
-const LAST_STATUS: Kind = Kind::Of(&["ok", "failed", "abandoned"]);
-const SEVERITY: Kind = Kind::Of(&["debug", "normal", "flagged", "escalated"]);
-const TIERS: Word = Opt("tiers", "TIERS", Names);
-const PROJECTION: Kind = Kind::Of(&["decisions", "commits", "narrative", "full"]);
+const ANY_STATUS: MemberKind = MemberKind::OneOf(&["open", "ok", "failed", "abandoned"]);
+const LAST_STATUS: MemberKind = MemberKind::OneOf(&["ok", "failed", "abandoned"]);
+const SEVERITY: MemberKind = MemberKind::OneOf(&["debug", "normal", "flagged", "escalated"]);
+const TIERS: WordSource = Opt("tiers", "TIERS", Names);
+const PROJECTION: MemberKind = MemberKind::OneOf(&["decisions", "commits", "narrative", "full"]);
 /// The identity's parts, in JSON and in the query.
-const TENANT: Word = Opt("tenant", "TENANT", Text);
-const PRINCIPAL: Word = Opt("principal", "PRINCIPAL", Text);
-const CONVERSATION: Word = Opt("conversation", "CONVERSATION", Text);
-const OF_TENANT: Word = Query("tenant", "TENANT", Text);
-const OF_PRINCIPAL: Word = Query("principal", "PRINCIPAL", Text);
-const OF_CONVERSATION: Word = Query("conversation", "CONVERSATION", Text);
-const DRAWS: Kind = Kind::Of(&["clock", "uuid", "random", "fill"]);
+const TENANT: WordSource = Opt("tenant", "TENANT", Text);
+const PRINCIPAL: WordSource = Opt("principal", "PRINCIPAL", Text);
+const CONVERSATION: WordSource = Opt("conversation", "CONVERSATION", Text);
+const OF_TENANT: WordSource = Query("tenant", "TENANT", Text);
+const OF_PRINCIPAL: WordSource = Query("principal", "PRINCIPAL", Text);
+const OF_CONVERSATION: WordSource = Query("conversation", "CONVERSATION", Text);
+const DRAWS: MemberKind = MemberKind::OneOf(&["clock", "uuid", "random", "fill"]);
 
 /// The source of a command's words, in order.
 #[derive(Debug, Clone, Copy)]
-pub enum Word {
+pub enum WordSource {
     /// A part of the path.
     Path(&'static str),
     /// A part of the path and a number of the JSON, as `part@number`.
     PathAt(&'static str, &'static str),
     /// A required member of the JSON.
-    Field(&'static str, Kind),
+    Field(&'static str, MemberKind),
     /// An optional member of the JSON, after an option name.
-    Option(&'static str, &'static str, Kind),
+    Option(&'static str, &'static str, MemberKind),
     /// An optional member of the JSON, without an option name.
-    Tail(&'static str, Kind),
+    OptionalValue(&'static str, MemberKind),
     /// An optional query parameter, after an option name.
-    Query(&'static str, &'static str, Kind),
+    Query(&'static str, &'static str, MemberKind),
     /// A required query parameter.
-    Asked(&'static str, Kind),
+    RequiredQuery(&'static str, MemberKind),
     /// A constant word.
-    Is(&'static str),
+    Constant(&'static str),
     /// The raw body.
     Body,
 }
 
 /// The response of a route without errors.
 #[derive(Debug, Clone, Copy)]
-pub enum Gives {
+pub enum ReplyShape {
     /// The reply as JSON; a null is `null`.
-    Json(Schema),
+    Json(ReplySchema),
     /// The reply as JSON; a null is 404.
-    Found(Schema),
+    Found(ReplySchema),
     /// The reply as JSON under this name.
-    Named(&'static str, Schema),
+    Named(&'static str, ReplySchema),
     /// A page: a cursor, and the items under this name.
-    Page(&'static str, Schema),
+    Page(&'static str, ReplySchema),
     /// The bytes of the reply; a null is 404.
     Bytes,
     /// Nothing: 204; a reply of zero is 404.
@@ -110,41 +110,43 @@ pub enum Gives {
 
 /// A route.
 #[derive(Debug, Clone, Copy)]
-pub struct Route {
-    pub verb: Verb,
+pub struct HttpRoute {
+    pub verb: HttpVerb,
     pub path: &'static str,
     /// Its operation id in the API description.
     pub id: &'static str,
     pub summary: &'static str,
     pub command: &'static str,
-    pub words: &'static [Word],
-    pub gives: Gives,
+    pub words: &'static [WordSource],
+    pub gives: ReplyShape,
     /// 200, or 201 if the route creates something.
     pub status: u16,
 }
 
 const fn route(
-    verb: Verb,
+    verb: HttpVerb,
     path: &'static str,
     id: &'static str,
     command: &'static str,
-    words: &'static [Word],
-    gives: Gives,
+    words: &'static [WordSource],
+    gives: ReplyShape,
     summary: &'static str,
-) -> Route {
-    Route { verb, path, id, summary, command, words, gives, status: 200 }
+) -> HttpRoute {
+    HttpRoute { verb, path, id, summary, command, words, gives, status: 200 }
 }
 
-const fn makes(route: Route) -> Route {
-    Route { status: 201, ..route }
+const fn creates(route: HttpRoute) -> HttpRoute {
+    HttpRoute { status: 201, ..route }
 }
 
-use Kind::{Bytes, Count, Flag, Frame, Json, Jsons, Names, Number, Real, Text, Texts, Vector, Vectors};
-use Verb::{Delete, Get, Post, Put};
-use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
+use HttpVerb::{Delete, Get, Post, Put};
+use MemberKind::{
+    Bytes, Count, Flag, Frame, Json, JsonArray, Names, Number, Real, Text, Texts, Vector, Vectors,
+};
+use WordSource::{Body, Constant, Field, Option as Opt, OptionalValue, Path, PathAt, Query, RequiredQuery};
 
 /// All routes except those of [`super::bodies`], which stream.
-pub const ROUTES: &[Route] = &[
+pub const ROUTES: &[HttpRoute] = &[
     route(
         Get,
         "/v1/runs",
@@ -155,10 +157,10 @@ pub const ROUTES: &[Route] = &[
             Query("count", "COUNT", Number),
             Query("from", "FROM", Number),
         ],
-        Gives::Page("runs", Schema::Runs),
+        ReplyShape::Page("runs", ReplySchema::Runs),
         "Runs, oldest first, and a cursor to continue; the cursor is 0 at the end.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs",
         "beginRun",
@@ -172,7 +174,7 @@ pub const ROUTES: &[Route] = &[
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
         ],
-        Gives::Json(Schema::Begun),
+        ReplyShape::Json(ReplySchema::Begun),
         "Begins a run. Without a name, the daemon chooses one.",
     )),
     route(
@@ -181,7 +183,7 @@ pub const ROUTES: &[Route] = &[
         "getRun",
         "run.get",
         &[Path("run")],
-        Gives::Json(Schema::Run),
+        ReplyShape::Json(ReplySchema::Run),
         "The properties of a run.",
     ),
     route(
@@ -189,11 +191,11 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/end",
         "endRun",
         "run.end",
-        &[Path("run"), Tail("status", LAST_STATUS)],
-        Gives::Nothing,
+        &[Path("run"), OptionalValue("status", LAST_STATUS)],
+        ReplyShape::Nothing,
         "Ends a run that was begun here; the default status is `ok`.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/fork",
         "forkRun",
@@ -209,7 +211,7 @@ pub const ROUTES: &[Route] = &[
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
         ],
-        Gives::Json(Schema::Begun),
+        ReplyShape::Json(ReplySchema::Begun),
         "Begins a run that shares another run's frames up to this one; with `edit`, this frame is excluded.",
     )),
     route(
@@ -218,7 +220,7 @@ pub const ROUTES: &[Route] = &[
         "verifyRun",
         "run.verify",
         &[Path("run")],
-        Gives::Json(Schema::Verified),
+        ReplyShape::Json(ReplySchema::Verified),
         "Reads every frame of a run and verifies its hashes and links.",
     ),
     route(
@@ -227,7 +229,7 @@ pub const ROUTES: &[Route] = &[
         "pinRun",
         "run.pin",
         &[Path("run"), Field("why", Text)],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Keeps a run regardless of any policy, until it is unpinned.",
     ),
     route(
@@ -236,7 +238,7 @@ pub const ROUTES: &[Route] = &[
         "unpinRun",
         "run.unpin",
         &[Path("run")],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Removes the pin of a run.",
     ),
     route(
@@ -244,8 +246,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/drop",
         "dropRun",
         "run.drop",
-        &[Path("run"), Field("why", Text), Is("COMPACT")],
-        Gives::Bytes,
+        &[Path("run"), Field("why", Text), Constant("COMPACT")],
+        ReplyShape::Bytes,
         "Drops a run now and rewrites the log files that hold its bytes; returns a report as JSON. The ledger keeps the reason.",
     ),
     route(
@@ -259,10 +261,10 @@ pub const ROUTES: &[Route] = &[
             Query("count", "COUNT", Number),
             Query("wait_ms", "BLOCK", Number),
         ],
-        Gives::Json(Schema::Frames),
+        ReplyShape::Json(ReplySchema::Frames),
         "Ended frames of a run, from `from` on. If there are none: an empty array if the run has ended, else null, after waiting up to `wait_ms`.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/frames",
         "addFrame",
@@ -279,10 +281,10 @@ pub const ROUTES: &[Route] = &[
             Opt("started_ns", "STARTED", Number),
             Opt("duration_ns", "DURATION", Number),
         ],
-        Gives::Named("seq", Schema::Number),
+        ReplyShape::Named("seq", ReplySchema::Number),
         "Adds a frame to a run and returns its number.",
     )),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/frames/begin",
         "beginFrame",
@@ -296,7 +298,7 @@ pub const ROUTES: &[Route] = &[
             Opt("severity", "SEVERITY", SEVERITY),
             Opt("started_ns", "STARTED", Number),
         ],
-        Gives::Named("seq", Schema::Number),
+        ReplyShape::Named("seq", ReplySchema::Number),
         "Begins a frame whose response is still to come.",
     )),
     route(
@@ -305,7 +307,7 @@ pub const ROUTES: &[Route] = &[
         "getFrame",
         "frame.get",
         &[Path("run"), Path("seq")],
-        Gives::Json(Schema::Frame),
+        ReplyShape::Json(ReplySchema::Frame),
         "A frame of a run.",
     ),
     route(
@@ -321,25 +323,25 @@ pub const ROUTES: &[Route] = &[
             Opt("severity", "SEVERITY", SEVERITY),
             Opt("duration_ns", "DURATION", Number),
         ],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Ends an open frame. Metadata replaces the metadata that it began with.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/draws",
         "draw",
         "nondet.draw",
-        &[Path("run"), Field("kind", DRAWS), Tail("length", Number)],
-        Gives::Named("drawn", Schema::Drawn),
+        &[Path("run"), Field("kind", DRAWS), OptionalValue("length", Number)],
+        ReplyShape::Named("drawn", ReplySchema::Drawn),
         "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (`length` bytes).",
     )),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/snapshots",
         "putSnapshot",
         "snap.put",
         &[Path("run"), Field("state", Bytes), Opt("embeddings", "EMBEDDING", Vectors)],
-        Gives::Named("seq", Schema::Number),
+        ReplyShape::Named("seq", ReplySchema::Number),
         "Stores the agent's state after the last frame of a run and returns the frame's number.",
     )),
     route(
@@ -348,7 +350,7 @@ pub const ROUTES: &[Route] = &[
         "getSnapshot",
         "snap.get",
         &[Path("run"), Path("seq")],
-        Gives::Found(Schema::Snapshot),
+        ReplyShape::Found(ReplySchema::Snapshot),
         "The state stored after this frame.",
     ),
     route(
@@ -356,8 +358,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/state",
         "stateAt",
         "snap.at",
-        &[Path("run"), Asked("at", Frame)],
-        Gives::Found(Schema::Snapshot),
+        &[Path("run"), RequiredQuery("at", Frame)],
+        ReplyShape::Found(ReplySchema::Snapshot),
         "The newest state stored after this frame or an earlier one.",
     ),
     route(
@@ -366,7 +368,7 @@ pub const ROUTES: &[Route] = &[
         "getKey",
         "get",
         &[Path("key")],
-        Gives::Bytes,
+        ReplyShape::Bytes,
         "The value of a key.",
     ),
     route(
@@ -375,7 +377,7 @@ pub const ROUTES: &[Route] = &[
         "setKey",
         "set",
         &[Path("key"), Body, Query("px", "PX", Count)],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Sets the value of a key; with `px`, it expires after so many milliseconds.",
     ),
     route(
@@ -384,7 +386,7 @@ pub const ROUTES: &[Route] = &[
         "deleteKey",
         "del",
         &[Path("key")],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Deletes a key.",
     ),
     route(
@@ -392,8 +394,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/databases/{database}/keys/{key}/at",
         "keyAt",
         "kv.at",
-        &[Path("key"), Asked("seqno", Number)],
-        Gives::Bytes,
+        &[Path("key"), RequiredQuery("seqno", Number)],
+        ReplyShape::Bytes,
         "The value of a key after the record with this number.",
     ),
     route(
@@ -402,7 +404,7 @@ pub const ROUTES: &[Route] = &[
         "keyHistory",
         "kv.history",
         &[Path("key"), Query("count", "COUNT", Number)],
-        Gives::Json(Schema::Versions),
+        ReplyShape::Json(ReplySchema::Versions),
         "The kept versions of a key, newest first.",
     ),
     route(
@@ -410,8 +412,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/databases/{database}/keys",
         "scanKeys",
         "scan",
-        &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
-        Gives::Page("keys", Schema::Keys),
+        &[RequiredQuery("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
+        ReplyShape::Page("keys", ReplySchema::Keys),
         "Keys of a database, and a cursor to continue, which is 0 at the end. Begin with 0.",
     ),
     route(
@@ -420,14 +422,14 @@ pub const ROUTES: &[Route] = &[
         "putMemories",
         "mem.put",
         &[
-            Field("entries", Jsons),
+            Field("entries", JsonArray),
             Opt("embed", "EMBED", Flag),
             Opt("embedder", "EMBEDDER", Text),
             TENANT,
             PRINCIPAL,
             CONVERSATION,
         ],
-        Gives::Named("ids", Schema::Texts),
+        ReplyShape::Named("ids", ReplySchema::Texts),
         "Stores entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, and replaces entries with the same ids. With `embed`, each entry is stored by itself: an entry without a vector gets one from its query by this daemon's embedder, and a bare run snapshot becomes the conversation's next entry; `embedder` names the embedder that is required.",
     ),
     route(
@@ -443,7 +445,7 @@ pub const ROUTES: &[Route] = &[
             OF_PRINCIPAL,
             OF_CONVERSATION,
         ],
-        Gives::Page("entries", Schema::Memories),
+        ReplyShape::Page("entries", ReplySchema::Memories),
         "Entries of a conversation, most recently changed first, and a cursor to continue; the cursor is 0 at the end.",
     ),
     route(
@@ -451,8 +453,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/entry",
         "getMemory",
         "mem.get",
-        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Found(Schema::Memory),
+        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Found(ReplySchema::Memory),
         "An entry; the access is counted.",
     ),
     route(
@@ -460,8 +462,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/entry",
         "deleteMemory",
         "mem.delete",
-        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Nothing,
+        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Nothing,
         "Deletes an entry and its feedback, if it exists.",
     ),
     route(
@@ -470,7 +472,7 @@ pub const ROUTES: &[Route] = &[
         "putMemoryIf",
         "mem.putif",
         &[Field("entry", Json), Field("version", Number), TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Json(Schema::Applied),
+        ReplyShape::Json(ReplySchema::Applied),
         "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns the existing `version` if it differs.",
     ),
     route(
@@ -493,7 +495,7 @@ pub const ROUTES: &[Route] = &[
             PRINCIPAL,
             CONVERSATION,
         ],
-        Gives::Json(Schema::Hits),
+        ReplyShape::Json(ReplySchema::Hits),
         "The entries nearest to a vector or a question that reach the minimum score. `across` includes all of the tenant's conversations; `projection` or `budget` (tokens) adds the text for a model; `memory` takes missing options from the definition with that id.",
     ),
     route(
@@ -502,7 +504,7 @@ pub const ROUTES: &[Route] = &[
         "defineMemory",
         "mem.define",
         &[Field("definition", Json)],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Stores a memory definition under its id: `description`, `type`, `strategy` (`kind`, `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
     ),
     route(
@@ -511,7 +513,7 @@ pub const ROUTES: &[Route] = &[
         "memoryDefinitions",
         "mem.definitions",
         &[],
-        Gives::Named("definitions", Schema::Definitions),
+        ReplyShape::Named("definitions", ReplySchema::Definitions),
         "All memory definitions, ordered by id.",
     ),
     route(
@@ -519,8 +521,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/definition",
         "undefineMemory",
         "mem.undefine",
-        &[Asked("id", Text)],
-        Gives::Nothing,
+        &[RequiredQuery("id", Text)],
+        ReplyShape::Nothing,
         "Deletes a memory definition; entries stay.",
     ),
     route(
@@ -528,8 +530,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/feedback",
         "rateMemory",
         "mem.feedback",
-        &[Field("id", Text), Is("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Nothing,
+        &[Field("id", Text), Constant("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
+        ReplyShape::Nothing,
         "Rates the usefulness of an entry from -1 to 1.",
     ),
     route(
@@ -537,8 +539,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/feedback",
         "memoryFeedback",
         "mem.feedback",
-        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Json(Schema::Feedback),
+        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Json(ReplySchema::Feedback),
         "The ratings of an entry; null if there are none.",
     ),
     route(
@@ -546,8 +548,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/seen",
         "recordSignature",
         "mem.seen",
-        &[Field("signature", Text), Is("RECORD"), TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Nothing,
+        &[Field("signature", Text), Constant("RECORD"), TENANT, PRINCIPAL, CONVERSATION],
+        ReplyShape::Nothing,
         "Records a signature.",
     ),
     route(
@@ -555,8 +557,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/seen",
         "seenSignature",
         "mem.seen",
-        &[Asked("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Named("seen", Schema::Boolean),
+        &[RequiredQuery("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Named("seen", ReplySchema::Boolean),
         "Whether a signature was recorded.",
     ),
     route(
@@ -565,7 +567,7 @@ pub const ROUTES: &[Route] = &[
         "forgetMemory",
         "mem.forget",
         &[TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Named("forgotten", Schema::Number),
+        ReplyShape::Named("forgotten", ReplySchema::Number),
         "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
     ),
     route(
@@ -574,7 +576,7 @@ pub const ROUTES: &[Route] = &[
         "stats",
         "store.stats",
         &[],
-        Gives::Json(Schema::Stats),
+        ReplyShape::Json(ReplySchema::Stats),
         "What the store holds.",
     ),
     route(
@@ -583,7 +585,7 @@ pub const ROUTES: &[Route] = &[
         "verifyStore",
         "store.verify",
         &[],
-        Gives::Json(Schema::Object),
+        ReplyShape::Json(ReplySchema::Object),
         "Reads every file and every run, and verifies all checksums, hashes and links.",
     ),
     route(
@@ -592,7 +594,7 @@ pub const ROUTES: &[Route] = &[
         "checkpoint",
         "store.checkpoint",
         &[],
-        Gives::Bytes,
+        ReplyShape::Bytes,
         "The ledger's checkpoint, as JSON.",
     ),
     route(
@@ -601,7 +603,7 @@ pub const ROUTES: &[Route] = &[
         "retain",
         "store.retain",
         &[Opt("policy", "POLICY", Text), Opt("at_ns", "AT", Number), Opt("dry_run", "DRYRUN", Flag)],
-        Gives::Bytes,
+        ReplyShape::Bytes,
         "Drops the runs that a policy does not keep; without `policy`, by the built-in one. Returns what each rule keeps and drops as JSON.",
     ),
     route(
@@ -610,7 +612,7 @@ pub const ROUTES: &[Route] = &[
         "backup",
         "store.backup",
         &[Field("path", Text), Opt("copy", "COPY", Flag)],
-        Gives::Json(Schema::Object),
+        ReplyShape::Json(ReplySchema::Object),
         "Copies the store. Needs a connection by a Unix socket; refused over HTTP.",
     ),
     route(
@@ -623,7 +625,7 @@ pub const ROUTES: &[Route] = &[
             Opt("recompress", "RECOMPRESS", Flag),
             Opt("bytes_per_second_max", "RATE", Number),
         ],
-        Gives::Bytes,
+        ReplyShape::Bytes,
         "Reclaims the disk space of deleted data; returns a report as JSON.",
     ),
     route(
@@ -632,7 +634,7 @@ pub const ROUTES: &[Route] = &[
         "listTokens",
         "token.list",
         &[],
-        Gives::Json(Schema::Tokens),
+        ReplyShape::Json(ReplySchema::Tokens),
         "The tokens, without their texts.",
     ),
     route(
@@ -640,8 +642,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/slowlog",
         "slowlog",
         "slowlog",
-        &[Is("GET")],
-        Gives::Json(Schema::Array),
+        &[Constant("GET")],
+        ReplyShape::Json(ReplySchema::Array),
         "The latest slow commands.",
     ),
 ];

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// The schema of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Schema {
+pub enum ReplySchema {
     Applied,
     Array,
     Begun,
@@ -132,7 +132,7 @@ pub fn components() -> Value {
     })
 }
 
-impl Schema {
+impl ReplySchema {
     pub fn json(self) -> Value {
         let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
         let many = |name: &str| json!({ "type": "array", "items": component(name) });

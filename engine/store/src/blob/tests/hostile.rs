@@ -6,7 +6,7 @@ use super::store::{SEED, bytes_of};
 use crate::blob::*;
 
 /// A group of four parts and its raw bytes.
-fn group() -> (Vec<u8>, Vec<Part>) {
+fn group() -> (Vec<u8>, Vec<EncodedPart>) {
     let mut writer = GroupWriter::new(GroupId(7), Codec::Zstd, SEED).unwrap();
     let mut parts = Vec::new();
     for (seed, len, kind) in [(1, 9_000, 0), (2, 300, 0), (3, 5_000, 1), (4, 70_000, 3)] {
@@ -16,12 +16,12 @@ fn group() -> (Vec<u8>, Vec<Part>) {
     (writer.raw().to_vec(), parts)
 }
 
-fn decode(parts: &[Part]) -> Result<Vec<u8>, BlobError> {
+fn decode(parts: &[EncodedPart]) -> Result<Vec<u8>, BlobError> {
     decode_group(parts.iter().map(|p| (p.codec, p.raw_len, p.encoded.as_slice())))
 }
 
 #[test]
-fn any_front_of_a_group_decodes() {
+fn group_prefix_decodes() {
     let (raw, parts) = group();
     let mut len = 0;
     for (i, part) in parts.iter().enumerate() {
@@ -33,7 +33,7 @@ fn any_front_of_a_group_decodes() {
 }
 
 #[test]
-fn bombs_ends_and_wrong_lengths_are_refused() {
+fn bombs_ended_frames_and_wrong_lengths_are_refused() {
     let zeros = zstd::bulk::compress(&vec![0; 50_000_000], 3).unwrap();
     let one = |raw_len, encoded: &[u8]| decode_group([(Codec::Zstd, raw_len, encoded)]);
     assert!(matches!(one(1000, &zeros), Err(BlobError::PartLength { .. } | BlobError::PartDamaged { .. })));
@@ -58,7 +58,7 @@ fn bombs_ends_and_wrong_lengths_are_refused() {
 }
 
 #[test]
-fn a_recipe_that_copies_a_big_base_over_and_over_is_refused() {
+fn recipe_copying_a_big_base_repeatedly_is_refused() {
     let base: Vec<Extent> = (0..100_000).map(|i| Extent { group: GroupId(i), offset: 0, len: 1 }).collect();
     let mut bomb = Vec::new();
     for _ in 0..1000 {
@@ -73,7 +73,7 @@ fn a_recipe_that_copies_a_big_base_over_and_over_is_refused() {
 
 /// The coded form is the format's contract: these bytes never change without a version bump.
 #[test]
-fn a_recipe_has_its_golden_bytes() {
+fn recipe_matches_golden_bytes() {
     let e = |group, offset, len| Extent { group: GroupId(group), offset, len };
     let base = [e(5, 1000, 500), e(3, 40, 60)];
     let new = [e(5, 1000, 450), e(5, 1500, 10), e(3, 40, 60), e(5, 1600, 7), e(6, 0, 200), e(2, 9, 1)];
@@ -91,7 +91,7 @@ fn extents() -> impl Strategy<Value = Vec<Extent>> {
 }
 
 /// Merges adjacent extents, as packers and decoders do.
-fn joined(extents: &[Extent]) -> Vec<Extent> {
+fn merged_neighbours(extents: &[Extent]) -> Vec<Extent> {
     let mut out = Vec::new();
     extents.iter().for_each(|e| recipe::push_extent(&mut out, *e));
     out
@@ -99,9 +99,9 @@ fn joined(extents: &[Extent]) -> Vec<Extent> {
 
 proptest! {
     #[test]
-    fn recipes_come_back_against_any_base(new in extents(), base in extents(), shared in extents()) {
+    fn recipe_round_trips_against_any_base(new in extents(), base in extents(), shared in extents()) {
         let base = [base.as_slice(), &shared].concat();
-        let new = joined(&[shared.as_slice(), &new, &shared].concat());
+        let new = merged_neighbours(&[shared.as_slice(), &new, &shared].concat());
         for base in [None, Some(base.as_slice())] {
             let coded = encode_recipe(&new, base);
             prop_assert_eq!(&decode_recipe(&coded, base).unwrap(), &new);
@@ -113,7 +113,7 @@ proptest! {
         new in extents(), base in extents(), noise in prop::collection::vec(any::<u8>(), 0..60),
         at in any::<prop::sample::Index>(), bit in 0u8..8,
     ) {
-        let mut coded = encode_recipe(&joined(&new), Some(&base));
+        let mut coded = encode_recipe(&merged_neighbours(&new), Some(&base));
         if !coded.is_empty() {
             let at = at.index(coded.len());
             coded[at] ^= 1 << bit;
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_parts_never_panic_nor_grow(
+    fn damaged_parts_never_panic_or_change_length(
         part in 0usize..4, at in any::<prop::sample::Index>(), noise in prop::collection::vec(any::<u8>(), 1..9),
         cut in any::<bool>(),
     ) {
@@ -148,19 +148,19 @@ proptest! {
     }
 
     #[test]
-    fn numbers_come_back(value in any::<u64>(), signed in any::<i64>()) {
-        use crate::codec::{Reader, put_signed, put_varint};
+    fn varints_round_trip(value in any::<u64>(), signed in any::<i64>()) {
+        use crate::codec::{ByteReader, put_signed, put_varint};
         let mut out = Vec::new();
         put_varint(&mut out, value);
         put_signed(&mut out, signed);
-        let mut reader = Reader::new(&out, "numbers");
+        let mut reader = ByteReader::new(&out, "numbers");
         prop_assert_eq!(reader.varint().unwrap(), value);
         prop_assert_eq!(reader.signed().unwrap(), signed);
-        prop_assert!(reader.is_done());
+        prop_assert!(reader.is_empty());
     }
 
     #[test]
-    fn common_ends_are_those_counted_byte_by_byte(
+    fn common_ends_match_byte_by_byte_count(
         a in prop::collection::vec(0u8..2, 0..3000), flip in any::<prop::sample::Index>(), cut in 0usize..50,
     ) {
         use crate::blob::compare::{common_front, common_tail};

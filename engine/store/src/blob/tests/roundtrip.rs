@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::store::{SEED, Store, bytes_of};
+use super::store::{BlobTestStore, SEED, bytes_of};
 use crate::blob::*;
 
 #[derive(Clone, Debug)]
-struct Edit {
+struct BodyEdit {
     at: usize,
     remove: usize,
     insert: Vec<u8>,
@@ -19,14 +19,14 @@ fn text(max: usize) -> impl Strategy<Value = Vec<u8>> {
     (any::<u64>(), 0..max, 0u8..4).prop_map(|(seed, len, kind)| bytes_of(seed, len, kind))
 }
 
-fn edit() -> impl Strategy<Value = Edit> {
+fn edit() -> impl Strategy<Value = BodyEdit> {
     // In thousandths of the body length.
     let at = prop_oneof![Just(0), Just(1000), 0..1000usize];
     (at, prop_oneof![0..200usize, 0..50_000usize], prop_oneof![text(300), text(20_000)])
-        .prop_map(|(at, remove, insert)| Edit { at, remove, insert })
+        .prop_map(|(at, remove, insert)| BodyEdit { at, remove, insert })
 }
 
-fn apply(body: &mut Vec<u8>, edit: &Edit) {
+fn apply(body: &mut Vec<u8>, edit: &BodyEdit) {
     let at = body.len() * edit.at / 1000;
     let end = (at + edit.remove).min(body.len());
     body.splice(at..end, edit.insert.iter().copied());
@@ -34,11 +34,11 @@ fn apply(body: &mut Vec<u8>, edit: &Edit) {
 
 proptest! {
     #[test]
-    fn edited_bodies_come_back(
+    fn edited_bodies_round_trip(
         first in prop_oneof![text(2_000), text(400_000)],
         edits in prop::collection::vec((prop::collection::vec(edit(), 0..4), any::<bool>()), 1..12),
     ) {
-        let mut store = Store::new();
+        let mut store = BlobTestStore::new();
         let mut body = first;
         let mut bodies = vec![body.clone()];
         store.put(&body, true);
@@ -71,13 +71,13 @@ proptest! {
 }
 
 /// Number of new raw bytes that the body added.
-fn new_bytes(store: &mut Store, body: &[u8]) -> usize {
+fn new_bytes(store: &mut BlobTestStore, body: &[u8]) -> usize {
     let before: usize = raw_len(store);
     store.put(body, true);
     raw_len(store) - before
 }
 
-fn raw_len(store: &Store) -> usize {
+fn raw_len(store: &BlobTestStore) -> usize {
     store.parts.values().flatten().map(|p| p.raw_len as usize).sum()
 }
 
@@ -99,9 +99,9 @@ fn request(form: usize, steps: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_step_costs_what_it_adds_in_all_three_forms() {
+fn grown_request_stores_only_what_it_adds() {
     for form in 0..3 {
-        let mut store = Store::new();
+        let mut store = BlobTestStore::new();
         for steps in 1..40 {
             let cost = new_bytes(&mut store, &request(form, steps));
             let most = if steps == 1 { 6000 } else { 3600 };
@@ -114,8 +114,8 @@ fn a_step_costs_what_it_adds_in_all_three_forms() {
 }
 
 #[test]
-fn moved_and_shared_text_is_found_without_a_previous_body() {
-    let mut store = Store::new();
+fn moved_text_is_found_by_anchors_alone() {
+    let mut store = BlobTestStore::new();
     let (a, b) = (bytes_of(1, 40_000, 0), bytes_of(2, 30_000, 1));
     store.put(&[a.clone(), b.clone()].concat(), true);
     store.previous = None;
@@ -125,8 +125,8 @@ fn moved_and_shared_text_is_found_without_a_previous_body() {
 }
 
 #[test]
-fn big_and_incompressible_bodies_span_raw_groups() {
-    let mut store = Store::new();
+fn big_incompressible_bodies_span_raw_groups() {
+    let mut store = BlobTestStore::new();
     let noise = bytes_of(3, 2_000_000, 1);
     store.put(b"", true);
     store.put(&noise, true);
@@ -139,9 +139,9 @@ fn big_and_incompressible_bodies_span_raw_groups() {
 }
 
 /// Anchors that point anywhere: stale, colliding, out of bounds.
-struct Lying<'a>(&'a Store, RefCell<usize>);
+struct LyingAnchors<'a>(&'a BlobTestStore, RefCell<usize>);
 
-impl Earlier for Lying<'_> {
+impl EarlierBytes for LyingAnchors<'_> {
     fn seed(&self) -> AnchorSeed {
         SEED
     }
@@ -157,8 +157,8 @@ impl Earlier for Lying<'_> {
 }
 
 #[test]
-fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
-    let mut store = Store::new();
+fn wrong_anchors_and_previous_body_keep_bytes_exact() {
+    let mut store = BlobTestStore::new();
     let old = bytes_of(1, 300_000, 0);
     store.put(&old, true);
     let body = [&old[..150_000], &bytes_of(9, 50_000, 0), &old[100_000..]].concat();
@@ -168,13 +168,13 @@ fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
             std::sync::Arc::make_mut(&mut previous.extents).pop();
         }
         let whole = std::sync::Arc::new(body.clone());
-        let compared = Compared::new(&whole, Some(&previous));
-        let steps = plan(&body, compared.before(), &Lying(&store, RefCell::new(0)));
+        let compared = ComparedBody::new(&whole, Some(&previous));
+        let steps = plan(&body, compared.previous_match(), &LyingAnchors(&store, RefCell::new(0)));
         let rebuilt: Vec<u8> = steps
             .iter()
             .flat_map(|step| match step {
-                Step::Old(e) => assemble(&[*e], |e| store.group(e.group)).unwrap(),
-                Step::New(range) => body[range.clone()].to_vec(),
+                PlanStep::Old(e) => assemble(&[*e], |e| store.group(e.group)).unwrap(),
+                PlanStep::New(range) => body[range.clone()].to_vec(),
             })
             .collect();
         assert!(rebuilt == body);
@@ -183,26 +183,31 @@ fn wrong_anchors_and_a_wrong_previous_body_never_cost_a_byte() {
 
 /// A recipe that is too long to read is worse than bytes stored twice.
 #[test]
-fn a_body_in_too_many_pieces_is_stored_again() {
+fn body_with_too_many_extents_is_stored_again() {
     let steps_max = EXTENTS_MAX / 4;
     for (pieces, steps) in [(steps_max, steps_max), (steps_max + 1, 1)] {
         let body = std::sync::Arc::new(bytes_of(7, pieces, 1));
         let byte = |at| Extent { group: GroupId(1), offset: at, len: 1 };
         let extents = (0..u32::try_from(pieces).unwrap()).map(byte).collect();
-        let previous = Compared::new(&body, None).into_body(std::sync::Arc::new(extents));
-        let compared = Compared::new(&body, Some(&previous));
-        assert_eq!(plan(&body, compared.before(), &Store::new()).len(), steps, "{pieces} pieces");
+        let previous = ComparedBody::new(&body, None).into_body(std::sync::Arc::new(extents));
+        let compared = ComparedBody::new(&body, Some(&previous));
+        assert_eq!(
+            plan(&body, compared.previous_match(), &BlobTestStore::new()).len(),
+            steps,
+            "{pieces} pieces"
+        );
     }
 }
 
 #[test]
-fn a_changed_middle_is_bounded_to_the_byte() {
-    use crate::blob::compare::{Same, compare};
+fn changed_middle_is_found_to_the_byte() {
+    use crate::blob::compare::{CommonRange, compare};
     let (a, b) = (bytes_of(1, 5_000, 0), bytes_of(2, 9_000, 0));
     for (was, is) in [(130, 300), (300, 130), (0, 700), (700, 0), (2_000, 2_000)] {
         let old = [a.as_slice(), &bytes_of(3, was, 1), &b].concat();
         let new = [a.as_slice(), &bytes_of(4, is, 1), &b, b"a grown tail"].concat();
-        let whole = |same: &Same| old[same.old..same.old + same.len] == new[same.new..same.new + same.len];
+        let whole =
+            |same: &CommonRange| old[same.old..same.old + same.len] == new[same.new..same.new + same.len];
         let found = compare(&new, &old, MATCH_BYTES_MIN);
         assert!(found.iter().all(whole));
         let covered: usize = found.iter().map(|same| same.len).sum();
@@ -212,17 +217,17 @@ fn a_changed_middle_is_bounded_to_the_byte() {
 }
 
 #[test]
-fn a_plan_for_another_body_is_refused() {
+fn plan_of_another_body_is_refused() {
     let mut packer = Packer::new(SEED);
     let mut ids = || GroupId(1);
-    for steps in [vec![], vec![Step::New(0..3)], vec![Step::New(1..4)], vec![Step::New(0..5)]] {
+    for steps in [vec![], vec![PlanStep::New(0..3)], vec![PlanStep::New(1..4)], vec![PlanStep::New(0..5)]] {
         assert!(matches!(packer.put(b"four", &steps, &mut ids), Err(BlobError::PlanMismatch { .. })));
     }
     assert!(packer.flush().unwrap().is_empty());
 }
 
 #[test]
-fn anchors_are_the_same_in_any_slices_and_beside_any_neighbours() {
+fn anchors_do_not_depend_on_slices_or_neighbours() {
     let text = bytes_of(4, 20_000, 0);
     let whole = anchors_of(&text, SEED);
     let mut writer = GroupWriter::new(GroupId(1), Codec::Zstd, SEED).unwrap();
@@ -238,13 +243,13 @@ fn anchors_are_the_same_in_any_slices_and_beside_any_neighbours() {
 }
 
 #[test]
-fn a_lane_always_finds_its_base_and_holds_few() {
+fn lane_always_finds_its_base_and_keeps_few_recipes() {
     let mut lane = DeltaStack::new();
     for index in 0..5_000u64 {
         let base = lane.base_for(index).map(|b| *b.0);
         assert_eq!(base, DeltaStack::<u64>::base_index(index), "body {index}");
         lane.push(index, index, std::sync::Arc::default());
-        assert!(lane.held() <= 14, "body {index} leaves {}", lane.held());
+        assert!(lane.recipe_count() <= 14, "body {index} leaves {}", lane.recipe_count());
     }
     // Resumed from the chain of the last body alone.
     let mut chain = vec![4_999u64];

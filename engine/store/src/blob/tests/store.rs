@@ -7,19 +7,19 @@ use std::sync::Arc;
 use crate::blob::*;
 
 /// A store of parts, recipes and anchors in memory.
-pub(super) struct Store {
+pub(super) struct BlobTestStore {
     pub(super) packer: Packer,
     pub(super) next: u64,
-    pub(super) parts: BTreeMap<u64, Vec<Part>>,
+    pub(super) parts: BTreeMap<u64, Vec<EncodedPart>>,
     pub(super) anchors: RefCell<HashMap<AnchorKey, (GroupId, u32)>>,
     pub(super) lane: DeltaStack<usize>,
     pub(super) recipes: Vec<(Option<usize>, Vec<u8>)>,
-    pub(super) previous: Option<Body>,
+    pub(super) previous: Option<LaneBody>,
 }
 
 pub(super) const SEED: AnchorSeed = AnchorSeed(77);
 
-impl Earlier for Store {
+impl EarlierBytes for BlobTestStore {
     fn seed(&self) -> AnchorSeed {
         SEED
     }
@@ -31,7 +31,7 @@ impl Earlier for Store {
     }
 }
 
-impl Store {
+impl BlobTestStore {
     pub(super) fn new() -> Self {
         Self {
             packer: Packer::new(SEED),
@@ -52,9 +52,9 @@ impl Store {
 
     pub(super) fn put(&mut self, bytes: &[u8], flush: bool) {
         let whole = Arc::new(bytes.to_vec());
-        let compared = Compared::new(&whole, self.previous.as_ref());
+        let compared = ComparedBody::new(&whole, self.previous.as_ref());
         assert_eq!(compared.id(), crate::ids::BlobId::of(bytes));
-        let steps = plan(bytes, compared.before(), self);
+        let steps = plan(bytes, compared.previous_match(), self);
         let next = &mut self.next;
         let mut ids = || {
             *next += 3;

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::history::History;
+use super::history::OpHistory;
 use super::prng::SplitMix64;
-use super::replay::{DataChange, Fate, NameChange, Pending, Replay};
-use super::tree::{Ino, Tree, put};
-use super::{Op, SECTOR_BYTES, SimIo};
+use super::replay::{ChangeFate, DataChange, DiskReplay, NameChange, PendingChange};
+use super::tree::{DiskTree, Ino, write_bytes};
+use super::{SECTOR_BYTES, SimIo, SimOp};
 
 /// Which of the changes in doubt a crash keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Crash {
 
 /// The changes in doubt that a crash lost or reordered. Counts of single changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Losses {
+pub struct CrashLosses {
     /// Lost sectors of writes.
     pub sectors: u32,
     /// Sectors that were kept in part.
@@ -66,7 +66,7 @@ pub struct CrashPoint {
     /// Which changes in doubt were kept.
     pub how: Crash,
     /// The last operation done, if any.
-    pub last: Option<Op>,
+    pub last: Option<SimOp>,
 }
 
 impl fmt::Display for CrashPoint {
@@ -81,15 +81,15 @@ impl fmt::Display for CrashPoint {
 
 /// A cursor through a history that can crash at its position.
 #[derive(Debug, Clone)]
-pub struct Walk<'a> {
-    history: &'a History,
+pub struct HistoryWalk<'a> {
+    history: &'a OpHistory,
     at: usize,
-    state: Replay,
+    state: DiskReplay,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(history: &'a History) -> Self {
-        Self { history, at: 0, state: Replay::new(&history.base) }
+impl<'a> HistoryWalk<'a> {
+    pub(super) fn new(history: &'a OpHistory) -> Self {
+        Self { history, at: 0, state: DiskReplay::new(&history.base) }
     }
 
     /// Number of operations done.
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
 
     /// The operation that the next step applies.
     #[must_use]
-    pub fn next_op(&self) -> Option<&'a Op> {
+    pub fn next_op(&self) -> Option<&'a SimOp> {
         self.history.ops.get(self.at)
     }
 
@@ -114,16 +114,16 @@ impl<'a> Walk<'a> {
 
     /// Whether a crash at this point has more than one outcome.
     #[must_use]
-    pub fn in_doubt(&self) -> bool {
-        self.state.in_doubt()
+    pub fn is_in_doubt(&self) -> bool {
+        self.state.is_in_doubt()
     }
 
     /// Number of changes in doubt; each sector and each length counts separately.
     #[must_use]
-    pub fn choices(&self) -> usize {
-        let mut chooser = Chooser::Count(0);
-        survivors(&self.state, &mut chooser, &mut Losses::default());
-        if let Chooser::Count(n) = chooser { n } else { 0 }
+    pub fn choice_count(&self) -> usize {
+        let mut chooser = SurvivalChooser::Count(0);
+        surviving_tree(&self.state, &mut chooser, &mut CrashLosses::default());
+        if let SurvivalChooser::Count(n) = chooser { n } else { 0 }
     }
 
     /// Describes a crash at this point.
@@ -137,14 +137,15 @@ impl<'a> Walk<'a> {
     /// history. Its clocks continue from the time at which the history was taken.
     #[must_use]
     pub fn crash(&self, how: Crash) -> SimIo {
-        self.crash_counted(how).0
+        self.crash_with_losses(how).0
     }
 
     /// As [`HistoryWalk::crash`], with the losses of the crash.
     #[must_use]
-    pub fn crash_counted(&self, how: Crash) -> (SimIo, Losses) {
-        let mut losses = Losses::default();
-        let tree = survivors(&self.state, &mut Chooser::new(how, self.at, &self.state), &mut losses);
+    pub fn crash_with_losses(&self, how: Crash) -> (SimIo, CrashLosses) {
+        let mut losses = CrashLosses::default();
+        let tree =
+            surviving_tree(&self.state, &mut SurvivalChooser::new(how, self.at, &self.state), &mut losses);
         let mut mix = SplitMix64::new(self.history.seed ^ (self.at as u64).rotate_left(32));
         let salt = match how {
             Crash::Seed(n) | Crash::Ragged(n) | Crash::Mask(n) => n,
@@ -157,13 +158,13 @@ impl<'a> Walk<'a> {
 
 /// The kind of change that is kept or lost.
 #[derive(Clone, Copy)]
-enum About {
+enum SurvivalKind {
     Name,
     Data,
     Length,
 }
 
-enum Chooser {
+enum SurvivalChooser {
     All { data: bool, rest: bool },
     Torn { write: Option<usize> },
     Random { rng: SplitMix64, names: u64, data: u64, lengths: u64, ragged: bool },
@@ -171,8 +172,8 @@ enum Chooser {
     Count(usize),
 }
 
-impl Chooser {
-    fn new(how: Crash, at: usize, state: &Replay) -> Self {
+impl SurvivalChooser {
+    fn new(how: Crash, at: usize, state: &DiskReplay) -> Self {
         match how {
             Crash::Nothing => Self::All { data: false, rest: false },
             Crash::Everything => Self::All { data: true, rest: true },
@@ -190,18 +191,18 @@ impl Chooser {
         }
     }
 
-    fn keep(&mut self, fate: Fate, about: About) -> bool {
-        if fate == Fate::Durable {
+    fn keeps(&mut self, fate: ChangeFate, about: SurvivalKind) -> bool {
+        if fate == ChangeFate::Durable {
             return true;
         }
         match self {
-            Self::All { data, rest } => *if matches!(about, About::Data) { data } else { rest },
+            Self::All { data, rest } => *if matches!(about, SurvivalKind::Data) { data } else { rest },
             Self::Torn { .. } => true,
             Self::Random { rng, names, data, lengths, .. } => {
                 let odds = match about {
-                    About::Name => *names,
-                    About::Data => *data,
-                    About::Length => *lengths,
+                    SurvivalKind::Name => *names,
+                    SurvivalKind::Data => *data,
+                    SurvivalKind::Length => *lengths,
                 };
                 rng.next() >> 56 < odds
             }
@@ -218,9 +219,9 @@ impl Chooser {
     }
 
     /// Number of bytes of a kept sector that are kept.
-    fn bytes_of(&mut self, fate: Fate, len: usize) -> usize {
+    fn kept_sector_bytes(&mut self, fate: ChangeFate, len: usize) -> usize {
         match self {
-            Self::Random { rng, ragged: true, .. } if fate != Fate::Durable => {
+            Self::Random { rng, ragged: true, .. } if fate != ChangeFate::Durable => {
                 // Half of the sectors are whole: a disk that tears every sector does not work at all.
                 let drawn = rng.next();
                 if drawn & 1 == 0 { len } else { (drawn >> 1) as usize % (len + 1) }
@@ -230,7 +231,7 @@ impl Chooser {
     }
 
     /// Number of bytes of a write that are kept.
-    fn cut(&self, at: usize, offset: usize, len: usize) -> usize {
+    fn kept_write_bytes(&self, at: usize, offset: usize, len: usize) -> usize {
         if !matches!(self, Self::Torn { write } if *write == Some(at)) {
             return len;
         }
@@ -240,25 +241,27 @@ impl Chooser {
 }
 
 /// The operation index of the last write in doubt.
-fn last_write(state: &Replay) -> Option<usize> {
+fn last_write(state: &DiskReplay) -> Option<usize> {
     let changes = state.data.values().flat_map(|file| &file.changes);
     changes
-        .filter(|pending| pending.fate != Fate::Durable && matches!(pending.change, DataChange::Write { .. }))
+        .filter(|pending| {
+            pending.fate != ChangeFate::Durable && matches!(pending.change, DataChange::Write { .. })
+        })
         .map(|pending| pending.at)
         .max()
 }
 
-fn survivors(state: &Replay, chooser: &mut Chooser, losses: &mut Losses) -> Tree {
+fn surviving_tree(state: &DiskReplay, chooser: &mut SurvivalChooser, losses: &mut CrashLosses) -> DiskTree {
     let mut dirs = state.durable.dirs.clone();
     for (dir, pending) in state.names.iter().filter(|(_, pending)| !pending.is_empty()) {
         if let Some(names) = dirs.get_mut(dir) {
-            keep_names(Arc::make_mut(names), pending, chooser, losses);
+            surviving_names(Arc::make_mut(names), pending, chooser, losses);
         }
     }
     // Asks for the choices of every file, named or not, so that choice numbers do not depend on names.
     let mut changed = BTreeMap::new();
     for (ino, file) in &state.data {
-        changed.insert(*ino, keep_data(state.durable.bytes(*ino), &file.changes, chooser, losses));
+        changed.insert(*ino, surviving_data(state.durable.bytes(*ino), &file.changes, chooser, losses));
     }
     let mut files = BTreeMap::new();
     for ino in dirs.values().flat_map(|names| names.values()) {
@@ -272,17 +275,17 @@ fn survivors(state: &Replay, chooser: &mut Chooser, losses: &mut Losses) -> Tree
         };
         files.insert(*ino, bytes);
     }
-    Tree { dirs, files, ino_next: state.durable.ino_next }
+    DiskTree { dirs, files, ino_next: state.durable.ino_next }
 }
 
-fn keep_names(
+fn surviving_names(
     names: &mut BTreeMap<String, Ino>,
-    pending: &[Pending<NameChange>],
-    chooser: &mut Chooser,
-    losses: &mut Losses,
+    pending: &[PendingChange<NameChange>],
+    chooser: &mut SurvivalChooser,
+    losses: &mut CrashLosses,
 ) {
     for one in pending {
-        if chooser.keep(one.fate, About::Name) {
+        if chooser.keeps(one.fate, SurvivalKind::Name) {
             one.change.apply(names);
             continue;
         }
@@ -294,11 +297,11 @@ fn keep_names(
     }
 }
 
-fn keep_data(
+fn surviving_data(
     durable: &[u8],
-    pending: &[Pending<DataChange>],
-    chooser: &mut Chooser,
-    losses: &mut Losses,
+    pending: &[PendingChange<DataChange>],
+    chooser: &mut SurvivalChooser,
+    losses: &mut CrashLosses,
 ) -> Vec<u8> {
     let mut bytes = durable.to_vec();
     // The length is tracked separately from the bytes: kept sectors past it are dropped, or uncovered by a
@@ -308,15 +311,15 @@ fn keep_data(
     for one in pending {
         match &one.change {
             DataChange::Write { offset, bytes: all, grew } => {
-                let written = &all[..chooser.cut(one.at, *offset, all.len())];
+                let written = &all[..chooser.kept_write_bytes(one.at, *offset, all.len())];
                 let end = offset + written.len();
                 let (mut kept, mut lost) = (0, u32::from(written.len() < all.len()));
                 let mut from = *offset;
                 while from < end {
                     let to = end.min(from - from % SECTOR_BYTES + SECTOR_BYTES);
-                    if chooser.keep(one.fate, About::Data) {
-                        let came = chooser.bytes_of(one.fate, to - from);
-                        put(&mut bytes, from, &written[from - offset..from - offset + came]);
+                    if chooser.keeps(one.fate, SurvivalKind::Data) {
+                        let came = chooser.kept_sector_bytes(one.fate, to - from);
+                        write_bytes(&mut bytes, from, &written[from - offset..from - offset + came]);
                         losses.torn_sectors += u32::from(came < to - from);
                         kept += 1;
                     } else {
@@ -329,7 +332,7 @@ fn keep_data(
                 losses.reordered += u32::from(kept > 0 && lost_before);
                 lost_before |= lost > 0;
                 if *grew && !written.is_empty() {
-                    if chooser.keep(one.fate, About::Length) {
+                    if chooser.keeps(one.fate, SurvivalKind::Length) {
                         len = end;
                         losses.hollow += u32::from(lost > 0);
                     } else {
@@ -338,7 +341,7 @@ fn keep_data(
                 }
             }
             DataChange::SetLen { len: to } => {
-                if chooser.keep(one.fate, About::Length) {
+                if chooser.keeps(one.fate, SurvivalKind::Length) {
                     bytes.truncate(*to);
                     len = *to;
                 } else {
@@ -357,22 +360,22 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::io::{Io, Open};
+    use crate::io::{Io, OpenMode};
 
-    const ABOUTS: [About; 3] = [About::Name, About::Data, About::Length];
+    const ABOUTS: [SurvivalKind; 3] = [SurvivalKind::Name, SurvivalKind::Data, SurvivalKind::Length];
 
-    fn random(names: u64, data: u64, lengths: u64, ragged: bool) -> Chooser {
-        Chooser::Random { rng: SplitMix64::new(1), names, data, lengths, ragged }
+    fn random(names: u64, data: u64, lengths: u64, ragged: bool) -> SurvivalChooser {
+        SurvivalChooser::Random { rng: SplitMix64::new(1), names, data, lengths, ragged }
     }
 
     /// How many of 2000 changes in doubt are kept.
-    fn kept(chooser: &mut Chooser, about: About) -> usize {
-        (0..2000).filter(|_| chooser.keep(Fate::Open, about)).count()
+    fn kept_of_2000(chooser: &mut SurvivalChooser, about: SurvivalKind) -> usize {
+        (0..2000).filter(|_| chooser.keeps(ChangeFate::Open, about)).count()
     }
 
     #[test]
-    fn each_kind_of_change_has_its_odds_from_never_to_always() {
-        let counts = |mut chooser: Chooser| ABOUTS.map(|about| kept(&mut chooser, about));
+    fn each_change_kind_has_its_own_odds() {
+        let counts = |mut chooser: SurvivalChooser| ABOUTS.map(|about| kept_of_2000(&mut chooser, about));
         assert_eq!(counts(random(0, 256, 0, false)), [0, 2000, 0]);
         assert_eq!(counts(random(256, 0, 256, false)), [2000, 0, 2000]);
         let [eighth, half, most] = counts(random(32, 128, 224, false));
@@ -380,44 +383,44 @@ mod tests {
         assert!((1700..1800).contains(&most), "{most}");
         // A durable change is kept without drawing a random number.
         let mut never = random(0, 0, 0, false);
-        assert!(ABOUTS.iter().all(|about| never.keep(Fate::Durable, *about)));
-        let Chooser::Random { mut rng, .. } = never else { return };
+        assert!(ABOUTS.iter().all(|about| never.keeps(ChangeFate::Durable, *about)));
+        let SurvivalChooser::Random { mut rng, .. } = never else { return };
         assert_eq!(rng.next(), SplitMix64::new(1).next());
-        assert_eq!(counts(Chooser::All { data: true, rest: false }), [0, 2000, 0]);
-        assert_eq!(counts(Chooser::Mask { bits: 0b101, next: 0 }), [2, 0, 0]);
-        assert_eq!(counts(Chooser::Mask { bits: u64::MAX, next: 0 }), [64, 0, 0]);
+        assert_eq!(counts(SurvivalChooser::All { data: true, rest: false }), [0, 2000, 0]);
+        assert_eq!(counts(SurvivalChooser::Mask { bits: 0b101, next: 0 }), [2, 0, 0]);
+        assert_eq!(counts(SurvivalChooser::Mask { bits: u64::MAX, next: 0 }), [64, 0, 0]);
     }
 
     #[test]
-    fn a_ragged_sector_comes_whole_half_of_the_time_and_else_up_to_any_byte() {
+    fn ragged_sector_is_whole_half_of_the_time() {
         let mut ragged = random(0, 0, 0, true);
         let mut came = [0; 4];
-        (0..2000).for_each(|_| came[ragged.bytes_of(Fate::Open, 3)] += 1);
+        (0..2000).for_each(|_| came[ragged.kept_sector_bytes(ChangeFate::Open, 3)] += 1);
         assert!(came[..3].iter().all(|count| (200..300).contains(count)), "{came:?}");
         assert!((1150..1350).contains(&came[3]), "{came:?}");
-        assert!((0..100).all(|_| ragged.bytes_of(Fate::Durable, 3) == 3));
+        assert!((0..100).all(|_| ragged.kept_sector_bytes(ChangeFate::Durable, 3) == 3));
         let mut whole = random(0, 0, 0, false);
-        assert!((0..100).all(|_| whole.bytes_of(Fate::Open, 3) == 3));
+        assert!((0..100).all(|_| whole.kept_sector_bytes(ChangeFate::Open, 3) == 3));
     }
 
     #[test]
-    fn a_torn_write_stops_at_the_sector_before_its_middle() {
-        let torn = Chooser::Torn { write: Some(7) };
+    fn torn_write_stops_at_the_sector_before_its_middle() {
+        let torn = SurvivalChooser::Torn { write: Some(7) };
         let cuts = [(0, 1024), (0, 1023), (0, 4096), (100, 1024), (511, 4), (512, 10), (600, 1000)];
         let wanted = [512, 0, 2048, 412, 1, 0, 424];
         for ((offset, len), cut) in cuts.into_iter().zip(wanted) {
-            assert_eq!(torn.cut(7, offset, len), cut, "{len} bytes at {offset}");
-            assert_eq!(torn.cut(8, offset, len), len);
-            assert_eq!(Chooser::Torn { write: None }.cut(7, offset, len), len);
-            assert_eq!(random(0, 0, 0, true).cut(7, offset, len), len);
+            assert_eq!(torn.kept_write_bytes(7, offset, len), cut, "{len} bytes at {offset}");
+            assert_eq!(torn.kept_write_bytes(8, offset, len), len);
+            assert_eq!(SurvivalChooser::Torn { write: None }.kept_write_bytes(7, offset, len), len);
+            assert_eq!(random(0, 0, 0, true).kept_write_bytes(7, offset, len), len);
         }
     }
 
     #[test]
-    fn the_disk_that_is_left_has_random_numbers_of_its_own() {
+    fn disk_after_crash_has_its_own_random_numbers() {
         let sim = SimIo::new(9);
         for byte in 0..3 {
-            let file = sim.open(Path::new("a"), Open::CreateOrOpen).unwrap();
+            let file = sim.open(Path::new("a"), OpenMode::CreateOrOpen).unwrap();
             file.write_at(&[IoSlice::new(&[byte])], 0).unwrap();
         }
         let history = sim.history();
@@ -440,16 +443,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_a_torn_write_is_counted_as_lost() {
+    fn sectors_cut_off_a_torn_write_count_as_lost() {
         let sim = SimIo::new(1);
-        let file = sim.open(Path::new("a"), Open::CreateNew).unwrap();
+        let file = sim.open(Path::new("a"), OpenMode::CreateNew).unwrap();
         file.write_at(&[IoSlice::new(&[1; 1024])], 0).unwrap();
         let history = sim.history();
         let mut walk = history.walk();
         while walk.step() {}
-        let (disk, losses) = walk.crash_counted(Crash::Torn);
+        let (disk, losses) = walk.crash_with_losses(Crash::Torn);
         assert_eq!(disk.read(Path::new("a")).map(|bytes| bytes.len()), Some(512));
-        let wanted = Losses { sectors: 1, torn_writes: 1, hollow: 1, ..Losses::default() };
+        let wanted = CrashLosses { sectors: 1, torn_writes: 1, hollow: 1, ..CrashLosses::default() };
         assert_eq!(losses, wanted);
     }
 }

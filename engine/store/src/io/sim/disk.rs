@@ -6,15 +6,15 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
-use super::faults::Faults;
+use super::faults::FaultRules;
 use super::file::SimFile;
-use super::history::{History, Op, What};
+use super::history::{OpDetail, OpHistory, SimOp};
 use super::prng::SplitMix64;
-use super::tree::{Ino, Tree, normal, put};
+use super::tree::{DiskTree, Ino, normalized_path, write_bytes};
 use super::{Crash, FailRule, OpKind, SECTOR_BYTES};
 use crate::io::real::start_thread;
-use crate::io::seam::check_rename;
-use crate::io::{File, Io, IoError, Lock, Open, Result, Stat};
+use crate::io::traits::check_rename;
+use crate::io::{File, Io, IoError, IoResult, LockKind, OpenMode, PathStat};
 use crate::sync::{JoinHandle, Mutex, MutexGuard};
 
 /// The first `now_ns` of a new disk: 2020-09-13 12:26:40 UTC.
@@ -27,20 +27,20 @@ const STEP_NS: u64 = 1_000;
 /// The wall clock starts at 1.6e18 ns and the monotonic clock at 0; each read of a clock advances it by 1000
 /// ns. Random bytes come from SplitMix64 and the seed. Threads are real.
 #[derive(Clone)]
-pub struct SimIo(Arc<Mutex<State>>);
+pub struct SimIo(Arc<Mutex<SimState>>);
 
-pub(super) struct State {
+pub(super) struct SimState {
     /// The disk as the program sees it.
-    pub(super) tree: Tree,
+    pub(super) tree: DiskTree,
     /// The content of the disk at the start of `ops`.
-    base: Tree,
-    ops: Vec<Op>,
-    pub(super) faults: Faults,
+    base: DiskTree,
+    ops: Vec<SimOp>,
+    pub(super) faults: FaultRules,
     pub(super) capacity: Option<u64>,
     threads: usize,
     handles: BTreeMap<Ino, usize>,
     handle_next: u64,
-    pub(super) locks: BTreeMap<Ino, Vec<(u64, Lock)>>,
+    pub(super) locks: BTreeMap<Ino, Vec<(u64, LockKind)>>,
     /// Files without a name, kept while a handle is open.
     unlinked: BTreeSet<Ino>,
     /// For each misdirected write: the intended file, and the file that received it.
@@ -55,15 +55,15 @@ impl SimIo {
     /// An empty disk with the root and the working directory.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self::with_tree(Tree::new(), seed, NOW_NS)
+        Self::with_tree(DiskTree::new(), seed, NOW_NS)
     }
 
-    pub(super) fn with_tree(tree: Tree, seed: u64, now_ns: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
+    pub(super) fn with_tree(tree: DiskTree, seed: u64, now_ns: u64) -> Self {
+        Self(Arc::new(Mutex::new(SimState {
             base: tree.clone(),
             tree,
             ops: Vec::new(),
-            faults: Faults::default(),
+            faults: FaultRules::default(),
             capacity: None,
             threads: 1,
             misdirected: Vec::new(),
@@ -78,15 +78,15 @@ impl SimIo {
         })))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, SimState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The operations so far.
     #[must_use]
-    pub fn history(&self) -> History {
+    pub fn history(&self) -> OpHistory {
         let state = self.state();
-        History { base: state.base.clone(), ops: state.ops.clone(), now_ns: state.now_ns, seed: state.seed }
+        OpHistory { base: state.base.clone(), ops: state.ops.clone(), now_ns: state.now_ns, seed: state.seed }
     }
 
     /// Number of operations in the history. A change that was acknowledged when the count was n must survive
@@ -121,7 +121,7 @@ impl SimIo {
     }
 
     /// Removes every failure rule.
-    pub fn heal(&self) {
+    pub fn clear_faults(&self) {
         self.state().faults.clear();
     }
 
@@ -174,13 +174,13 @@ impl SimIo {
 
     /// Restores durably what a sector held before an earlier write; the seed chooses the write and the
     /// sector. Returns the file and the offset of the sector; `None` if nothing would change.
-    pub fn bring_back(&self, seed: u64) -> Option<(PathBuf, u64)> {
+    pub fn restore_old_sector(&self, seed: u64) -> Option<(PathBuf, u64)> {
         let mut rng = SplitMix64::new(seed);
         let history = self.history();
         let writes: Vec<usize> =
             (0..history.ops.len()).filter(|at| history.ops[*at].kind() == OpKind::Write).collect();
         let at = *writes.get((rng.next() % writes.len().max(1) as u64) as usize)?;
-        let What::Write { ino, offset, bytes } = &history.ops[at].what else { return None };
+        let OpDetail::Write { ino, offset, bytes } = &history.ops[at].what else { return None };
         let sector = (offset + (rng.next() % bytes.len() as u64) as usize) / SECTOR_BYTES * SECTOR_BYTES;
         let old = history.bytes_before(at, *ino);
         let mut state = self.state();
@@ -197,7 +197,7 @@ impl SimIo {
         }
         now[sector..end].copy_from_slice(&before);
         state.tree.bytes_mut(*ino).clone_from(&now);
-        state.log(Arc::from(path.as_path()), What::Edit { ino: *ino, bytes: Arc::from(now) });
+        state.log(Arc::from(path.as_path()), OpDetail::Edit { ino: *ino, bytes: Arc::from(now) });
         Some((path, sector as u64))
     }
 
@@ -206,13 +206,13 @@ impl SimIo {
     ///
     /// # Errors
     /// `NotFound` if there is no such file.
-    pub fn edit(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+    pub fn edit(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> IoResult<()> {
         let mut state = self.state();
         let (_, ino) = state.tree.find(path).map_err(|e| IoError::new("edit", path, e))?;
         let bytes = state.tree.bytes_mut(ino);
         change(bytes);
         let bytes = Arc::from(bytes.as_slice());
-        state.log(Arc::from(path), What::Edit { ino, bytes });
+        state.log(Arc::from(path), OpDetail::Edit { ino, bytes });
         Ok(())
     }
 }
@@ -227,16 +227,16 @@ impl fmt::Debug for SimIo {
     }
 }
 
-impl State {
-    pub(super) fn log(&mut self, path: Arc<Path>, what: What) {
-        self.ops.push(Op { path, what });
+impl SimState {
+    pub(super) fn log(&mut self, path: Arc<Path>, what: OpDetail) {
+        self.ops.push(SimOp { path, what });
     }
 
     /// Extends a file to at least `len` bytes, without data.
     pub(super) fn grow(&mut self, ino: Ino, path: &Arc<Path>, len: usize) {
         if len > self.tree.bytes(ino).len() {
             self.tree.bytes_mut(ino).resize(len, 0);
-            self.log(Arc::clone(path), What::SetLen { ino, len });
+            self.log(Arc::clone(path), OpDetail::SetLen { ino, len });
         }
     }
 
@@ -262,8 +262,8 @@ impl State {
         }
         let bytes: Arc<[u8]> = Arc::from(&bytes[..bytes.len().min(len - offset)]);
         self.misdirected.push((meant.to_owned(), path.clone()));
-        put(self.tree.bytes_mut(*victim), offset, &bytes);
-        self.log(Arc::from(path.as_path()), What::Write { ino: *victim, offset, bytes });
+        write_bytes(self.tree.bytes_mut(*victim), offset, &bytes);
+        self.log(Arc::from(path.as_path()), OpDetail::Write { ino: *victim, offset, bytes });
     }
 
     fn take_handle(&mut self, ino: Ino) -> u64 {
@@ -288,7 +288,7 @@ impl State {
 
     fn link(&mut self, from: &Path, to: &Path) -> std::result::Result<(), Error> {
         let (_, ino) = self.tree.find(from)?;
-        let place = self.tree.place(to)?;
+        let place = self.tree.resolve(to)?;
         if self.tree.lookup(&place).is_some() {
             return Err(ErrorKind::AlreadyExists.into());
         }
@@ -296,7 +296,7 @@ impl State {
         if let Some(names) = self.tree.names_mut(&place.dir) {
             names.insert(place.name.clone(), ino);
         }
-        self.log(Arc::from(to), What::Create { dir: place.dir, name: place.name, ino });
+        self.log(Arc::from(to), OpDetail::Create { dir: place.dir, name: place.name, ino });
         Ok(())
     }
 
@@ -314,16 +314,16 @@ impl State {
         }
     }
 
-    fn open(&mut self, path: &Path, how: Open) -> std::result::Result<(Ino, u64), Error> {
-        let place = self.tree.place(path)?;
+    fn open(&mut self, path: &Path, how: OpenMode) -> std::result::Result<(Ino, u64), Error> {
+        let place = self.tree.resolve(path)?;
         let ino = match (self.tree.lookup(&place), how) {
-            (Some(_), Open::CreateNew) => return Err(ErrorKind::AlreadyExists.into()),
-            (None, Open::Read | Open::Write) => return Err(ErrorKind::NotFound.into()),
+            (Some(_), OpenMode::CreateNew) => return Err(ErrorKind::AlreadyExists.into()),
+            (None, OpenMode::Read | OpenMode::Write) => return Err(ErrorKind::NotFound.into()),
             (Some(ino), _) => {
                 self.faults.check(OpKind::Open, path)?;
                 ino
             }
-            (None, Open::CreateNew | Open::CreateOrOpen) => {
+            (None, OpenMode::CreateNew | OpenMode::CreateOrOpen) => {
                 self.faults.check(OpKind::Create, path)?;
                 let ino = self.tree.ino_next;
                 self.tree.ino_next += 1;
@@ -331,7 +331,7 @@ impl State {
                 if let Some(names) = self.tree.names_mut(&place.dir) {
                     names.insert(place.name.clone(), ino);
                 }
-                self.log(Arc::from(path), What::Create { dir: place.dir, name: place.name, ino });
+                self.log(Arc::from(path), OpDetail::Create { dir: place.dir, name: place.name, ino });
                 ino
             }
         };
@@ -339,26 +339,26 @@ impl State {
     }
 
     fn create_dir_all(&mut self, dir: &Path) -> std::result::Result<(), Error> {
-        let dir = normal(dir)?;
+        let dir = normalized_path(dir)?;
         let mut missing: Vec<_> =
             dir.ancestors().filter(|path| !self.tree.dirs.contains_key(*path)).collect();
         missing.reverse();
         for path in missing {
-            let place = self.tree.place(path)?;
+            let place = self.tree.resolve(path)?;
             if self.tree.lookup(&place).is_some() {
                 let deeper = path != dir;
                 return Err(if deeper { ErrorKind::NotADirectory } else { ErrorKind::AlreadyExists }.into());
             }
             self.faults.check(OpKind::MakeDir, path)?;
             self.tree.dirs.insert(path.to_path_buf(), Arc::default());
-            self.log(Arc::from(path), What::MakeDir);
+            self.log(Arc::from(path), OpDetail::MakeDir);
         }
         Ok(())
     }
 
     fn rename(&mut self, from: &Path, to: &Path) -> std::result::Result<(), Error> {
         let (old, ino) = self.tree.find(from)?;
-        let new = self.tree.place(to)?;
+        let new = self.tree.resolve(to)?;
         self.faults.check(OpKind::Rename, from)?;
         if old.name == new.name {
             return Ok(());
@@ -369,7 +369,7 @@ impl State {
                 self.unlink(replaced);
             }
         }
-        self.log(Arc::from(from), What::Rename { dir: old.dir, from: old.name, to: new.name });
+        self.log(Arc::from(from), OpDetail::Rename { dir: old.dir, from: old.name, to: new.name });
         Ok(())
     }
 
@@ -380,37 +380,37 @@ impl State {
             names.remove(&place.name);
         }
         self.unlink(ino);
-        self.log(Arc::from(path), What::Remove { dir: place.dir, name: place.name });
+        self.log(Arc::from(path), OpDetail::Remove { dir: place.dir, name: place.name });
         Ok(())
     }
 
     fn sync_dir(&mut self, dir: &Path) -> std::result::Result<(), Error> {
         let dir = self.tree.dir(dir)?;
         let outcome = self.faults.check(OpKind::SyncDir, &dir);
-        self.log(Arc::from(dir), What::SyncDir { ok: outcome.is_ok() });
+        self.log(Arc::from(dir), OpDetail::SyncDir { ok: outcome.is_ok() });
         outcome
     }
 }
 
 impl Io for SimIo {
-    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn File>> {
+    fn open(&self, path: &Path, how: OpenMode) -> IoResult<Arc<dyn File>> {
         let (ino, handle) = self.state().open(path, how).map_err(|e| IoError::new("open", path, e))?;
-        Ok(Arc::new(SimFile::new(self.clone(), path, ino, handle, how != Open::Read)))
+        Ok(Arc::new(SimFile::new(self.clone(), path, ino, handle, how != OpenMode::Read)))
     }
 
-    fn stat(&self, path: &Path) -> Result<Option<Stat>> {
+    fn stat(&self, path: &Path) -> IoResult<Option<PathStat>> {
         let state = self.state();
         if state.tree.dir(path).is_ok() {
-            return Ok(Some(Stat { len: 0, is_dir: true }));
+            return Ok(Some(PathStat { len: 0, is_dir: true }));
         }
         match state.tree.find(path) {
-            Ok((_, ino)) => Ok(Some(Stat { len: state.tree.bytes(ino).len() as u64, is_dir: false })),
+            Ok((_, ino)) => Ok(Some(PathStat { len: state.tree.bytes(ino).len() as u64, is_dir: false })),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(IoError::new("stat", path, e)),
         }
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<String>> {
+    fn list(&self, dir: &Path) -> IoResult<Vec<String>> {
         let state = self.state();
         let dir = state.tree.dir(dir).map_err(|e| IoError::new("list", dir, e))?;
         let files = state.tree.dirs.get(&dir).into_iter().flat_map(|names| names.keys().cloned());
@@ -421,29 +421,29 @@ impl Io for SimIo {
         Ok(names)
     }
 
-    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+    fn create_dir_all(&self, dir: &Path) -> IoResult<()> {
         self.state().create_dir_all(dir).map_err(|e| IoError::new("create directory", dir, e))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    fn rename(&self, from: &Path, to: &Path) -> IoResult<()> {
         check_rename(from, to)?;
         self.state().rename(from, to).map_err(|e| IoError::new("rename", from, e))
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+    fn link(&self, from: &Path, to: &Path) -> IoResult<()> {
         self.state().link(from, to).map_err(|e| IoError::new("link", to, e))
     }
 
-    fn free_bytes(&self, _dir: &Path) -> Result<Option<u64>> {
+    fn free_bytes(&self, _dir: &Path) -> IoResult<Option<u64>> {
         let state = self.state();
         Ok(state.capacity.map(|all| all.saturating_sub(state.tree.used_bytes())))
     }
 
-    fn remove(&self, path: &Path) -> Result<()> {
+    fn remove(&self, path: &Path) -> IoResult<()> {
         self.state().remove(path).map_err(|e| IoError::new("remove", path, e))
     }
 
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
+    fn sync_dir(&self, dir: &Path) -> IoResult<()> {
         self.state().sync_dir(dir).map_err(|e| IoError::new("sync directory", dir, e))
     }
 
@@ -459,16 +459,16 @@ impl Io for SimIo {
         state.monotonic_ns
     }
 
-    fn random(&self, buf: &mut [u8]) -> Result<()> {
+    fn random(&self, buf: &mut [u8]) -> IoResult<()> {
         self.state().rng.fill(buf);
         Ok(())
     }
 
-    fn threads(&self) -> usize {
+    fn worker_threads(&self) -> usize {
         self.state().threads
     }
 
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<JoinHandle<()>> {
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> IoResult<JoinHandle<()>> {
         start_thread(name, body)
     }
 }
@@ -478,10 +478,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_about_a_path_are_those_of_a_file_a_directory_nothing_or_an_error() {
+    fn stat_tells_file_directory_missing_and_invalid_path() {
         let sim = SimIo::new(1);
         sim.create_dir_all(Path::new("d")).unwrap();
-        let file = sim.open(Path::new("d/f"), Open::CreateNew).unwrap();
+        let file = sim.open(Path::new("d/f"), OpenMode::CreateNew).unwrap();
         file.write_at(&[std::io::IoSlice::new(b"abc")], 0).unwrap();
         let stat =
             |path: &str| sim.stat(Path::new(path)).map(|stat| stat.map(|stat| (stat.len, stat.is_dir)));
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_go_on_by_a_microsecond_and_as_they_are_told() {
+    fn clocks_advance_a_microsecond_per_read_and_as_set() {
         let sim = SimIo::new(1);
         assert_eq!((sim.now_ns(), sim.now_ns()), (NOW_NS + STEP_NS, NOW_NS + 2 * STEP_NS));
         assert_eq!((sim.monotonic_ns(), sim.monotonic_ns()), (STEP_NS, 2 * STEP_NS));
@@ -504,11 +504,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_name_lasts_as_long_as_somebody_has_it_open() {
+    fn unlinked_file_lives_until_its_last_handle_closes() {
         let sim = SimIo::new(1);
         let files = || sim.state().tree.files.len();
         let open = |how| sim.open(Path::new("a"), how).unwrap();
-        let (one, two) = (open(Open::CreateNew), open(Open::Read));
+        let (one, two) = (open(OpenMode::CreateNew), open(OpenMode::Read));
         one.write_at(&[std::io::IoSlice::new(b"x")], 0).unwrap();
         sim.link(Path::new("a"), Path::new("b")).unwrap();
         sim.remove(Path::new("a")).unwrap();
@@ -522,6 +522,6 @@ mod tests {
     }
 
     fn open_b(sim: &SimIo) -> Arc<dyn File> {
-        sim.open(Path::new("b"), Open::Read).unwrap()
+        sim.open(Path::new("b"), OpenMode::Read).unwrap()
     }
 }

@@ -37,7 +37,7 @@ pub enum OpKind {
 
 /// The effect of a rule on an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum SimFault {
     /// It fails with this error number.
     Errno(i32),
     /// A write is reported as done but its bytes are lost. The file's length changes as if they were written.
@@ -53,7 +53,7 @@ pub(super) enum Fault {
 #[derive(Debug, Clone)]
 pub struct FailRule {
     kind: OpKind,
-    fault: Fault,
+    fault: SimFault,
     skip: u64,
     left: u64,
     on: Option<String>,
@@ -63,27 +63,27 @@ impl FailRule {
     /// The next operation of `kind` fails with an input/output error (EIO).
     #[must_use]
     pub fn eio(kind: OpKind) -> Self {
-        Self { kind, fault: Fault::Errno(EIO), skip: 0, left: 1, on: None }
+        Self { kind, fault: SimFault::Errno(EIO), skip: 0, left: 1, on: None }
     }
 
     /// The next operation of `kind` fails because the disk is full (ENOSPC).
     #[must_use]
     pub fn enospc(kind: OpKind) -> Self {
-        Self { fault: Fault::Errno(ENOSPC), ..Self::eio(kind) }
+        Self { fault: SimFault::Errno(ENOSPC), ..Self::eio(kind) }
     }
 
     /// The next write, and a sync after it, are reported as done, but the bytes are lost. The file's length
     /// grows, because lengths are written separately from data.
     #[must_use]
     pub fn lost_write() -> Self {
-        Self { fault: Fault::Lost, ..Self::eio(OpKind::Write) }
+        Self { fault: SimFault::Lost, ..Self::eio(OpKind::Write) }
     }
 
     /// The next write lands in other sectors than intended, of the same file or of another one, within that
     /// file's length. Nothing arrives at the intended place. The seed chooses the sectors.
     #[must_use]
     pub fn misdirected_write(seed: u64) -> Self {
-        Self { fault: Fault::Misdirected(seed), ..Self::eio(OpKind::Write) }
+        Self { fault: SimFault::Misdirected(seed), ..Self::eio(OpKind::Write) }
     }
 
     /// Lets `n` matching operations through first.
@@ -117,9 +117,9 @@ impl FailRule {
 
 /// The active rules. Every matching rule counts an operation; the first one that is due decides.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Vec<FailRule>);
+pub(super) struct FaultRules(Vec<FailRule>);
 
-impl Faults {
+impl FaultRules {
     pub(super) fn add(&mut self, rule: FailRule) {
         self.0.push(rule);
     }
@@ -129,7 +129,7 @@ impl Faults {
     }
 
     /// The fault that applies to an operation, if any.
-    pub(super) fn due(&mut self, kind: OpKind, path: &Path) -> Option<Fault> {
+    pub(super) fn next_fault(&mut self, kind: OpKind, path: &Path) -> Option<SimFault> {
         let mut due = None;
         for rule in self.0.iter_mut().filter(|rule| rule.matches(kind, path)) {
             if rule.skip > 0 {
@@ -144,8 +144,8 @@ impl Faults {
 
     /// The error of an operation other than a write.
     pub(super) fn check(&mut self, kind: OpKind, path: &Path) -> std::io::Result<()> {
-        match self.due(kind, path) {
-            Some(Fault::Errno(errno)) => Err(std::io::Error::from_raw_os_error(errno)),
+        match self.next_fault(kind, path) {
+            Some(SimFault::Errno(errno)) => Err(std::io::Error::from_raw_os_error(errno)),
             _ => Ok(()),
         }
     }

@@ -4,11 +4,11 @@ use std::io::{Error, ErrorKind, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::faults::{Fault, no_space};
-use super::history::What;
-use super::tree::{Ino, put};
+use super::faults::{SimFault, no_space};
+use super::history::OpDetail;
+use super::tree::{Ino, write_bytes};
 use super::{OpKind, SimIo};
-use crate::io::{Bytes, File, IoError, Lock, Result};
+use crate::io::{File, FileBytes, IoError, IoResult, LockKind};
 
 /// The longest file of a simulated disk, 1 GiB: a wild offset fails instead of using up memory.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -43,20 +43,20 @@ impl SimFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        let from = span(offset, bytes.len() as u64)?;
+        let from = checked_offset(offset, bytes.len() as u64)?;
         let mut state = self.io.state();
         let len = state.tree.bytes(self.ino).len();
         let (mut bytes, mut outcome) = (bytes, Ok(()));
-        match state.faults.due(OpKind::Write, &self.path) {
+        match state.faults.next_fault(OpKind::Write, &self.path) {
             None => {}
-            Some(Fault::Errno(errno)) => {
+            Some(SimFault::Errno(errno)) => {
                 (bytes, outcome) = (&bytes[..bytes.len() / 2], Err(Error::from_raw_os_error(errno)));
             }
-            Some(Fault::Lost) => {
+            Some(SimFault::Lost) => {
                 state.grow(self.ino, &self.path, from + bytes.len());
                 return Ok(());
             }
-            Some(Fault::Misdirected(seed)) => {
+            Some(SimFault::Misdirected(seed)) => {
                 state.grow(self.ino, &self.path, from + bytes.len());
                 state.misdirect((self.ino, &self.path), from, bytes, seed);
                 return Ok(());
@@ -71,16 +71,16 @@ impl SimFile {
             outcome = outcome.and(Err(no_space()));
         }
         if !bytes.is_empty() {
-            put(state.tree.bytes_mut(self.ino), from, bytes);
-            let what = What::Write { ino: self.ino, offset: from, bytes: Arc::from(bytes) };
+            write_bytes(state.tree.bytes_mut(self.ino), from, bytes);
+            let what = OpDetail::Write { ino: self.ino, offset: from, bytes: Arc::from(bytes) };
             state.log(Arc::clone(&self.path), what);
         }
         outcome
     }
 
-    fn cut(&self, len: u64) -> std::result::Result<(), Error> {
+    fn truncate_or_extend(&self, len: u64) -> std::result::Result<(), Error> {
         self.check_writable()?;
-        let len = span(len, 0)?;
+        let len = checked_offset(len, 0)?;
         let mut state = self.io.state();
         state.faults.check(OpKind::SetLen, &self.path)?;
         let growth = len.saturating_sub(state.tree.bytes(self.ino).len()) as u64;
@@ -88,13 +88,13 @@ impl SimFile {
             return Err(no_space());
         }
         state.tree.bytes_mut(self.ino).resize(len, 0);
-        state.log(Arc::clone(&self.path), What::SetLen { ino: self.ino, len });
+        state.log(Arc::clone(&self.path), OpDetail::SetLen { ino: self.ino, len });
         Ok(())
     }
 }
 
 /// The start of a range, checked against the longest simulated file.
-fn span(offset: u64, len: u64) -> std::result::Result<usize, Error> {
+fn checked_offset(offset: u64, len: u64) -> std::result::Result<usize, Error> {
     match offset.checked_add(len) {
         Some(end) if end <= FILE_BYTES_MAX => usize::try_from(offset).map_err(Error::other),
         _ => Err(ErrorKind::FileTooLarge.into()),
@@ -102,7 +102,7 @@ fn span(offset: u64, len: u64) -> std::result::Result<usize, Error> {
 }
 
 impl File for SimFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> IoResult<usize> {
         let mut state = self.io.state();
         state.faults.check(OpKind::Read, &self.path).map_err(self.fail("read"))?;
         let bytes = state.tree.bytes(self.ino);
@@ -112,7 +112,7 @@ impl File for SimFile {
         Ok(n)
     }
 
-    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+    fn write_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> IoResult<()> {
         let written = match bufs {
             [one] => self.write(one, offset),
             many => self.write(&many.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<_>>(), offset),
@@ -120,32 +120,32 @@ impl File for SimFile {
         written.map_err(self.fail("write"))
     }
 
-    fn len(&self) -> Result<u64> {
+    fn len(&self) -> IoResult<u64> {
         Ok(self.io.state().tree.bytes(self.ino).len() as u64)
     }
 
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.cut(len).map_err(self.fail("set the length of"))
+    fn set_len(&self, len: u64) -> IoResult<()> {
+        self.truncate_or_extend(len).map_err(self.fail("set the length of"))
     }
 
-    fn sync(&self) -> Result<()> {
+    fn sync(&self) -> IoResult<()> {
         let mut state = self.io.state();
         let outcome = state.faults.check(OpKind::Sync, &self.path);
-        state.log(Arc::clone(&self.path), What::Sync { ino: self.ino, ok: outcome.is_ok() });
+        state.log(Arc::clone(&self.path), OpDetail::Sync { ino: self.ino, ok: outcome.is_ok() });
         outcome.map_err(self.fail("sync"))
     }
 
-    fn map(&self) -> Result<Bytes> {
+    fn map(&self) -> IoResult<FileBytes> {
         let mut state = self.io.state();
         state.faults.check(OpKind::Read, &self.path).map_err(self.fail("map"))?;
-        Ok(Bytes::owned(Arc::from(state.tree.bytes(self.ino))))
+        Ok(FileBytes::owned(Arc::from(state.tree.bytes(self.ino))))
     }
 
-    fn try_lock(&self, lock: Lock) -> Result<bool> {
+    fn try_lock(&self, lock: LockKind) -> IoResult<bool> {
         let mut state = self.io.state();
         let locks = state.locks.entry(self.ino).or_default();
         let held = locks.iter().any(|(holder, held)| {
-            *holder != self.handle && (lock == Lock::Exclusive || *held == Lock::Exclusive)
+            *holder != self.handle && (lock == LockKind::Exclusive || *held == LockKind::Exclusive)
         });
         if !held {
             locks.retain(|(holder, _)| *holder != self.handle);
@@ -164,42 +164,46 @@ impl Drop for SimFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::{Io, Open};
+    use crate::io::{Io, OpenMode};
 
     #[test]
-    fn a_lock_is_its_handles_and_shared_ones_last_until_each_is_dropped() {
+    fn lock_belongs_to_its_handle_until_dropped() {
         let sim = SimIo::new(1);
-        let open = || sim.open(Path::new("a"), Open::CreateOrOpen).unwrap();
+        let open = || sim.open(Path::new("a"), OpenMode::CreateOrOpen).unwrap();
         let (one, two, three) = (open(), open(), open());
-        assert!(one.try_lock(Lock::Shared).unwrap() && two.try_lock(Lock::Shared).unwrap());
-        assert!(!three.try_lock(Lock::Exclusive).unwrap());
+        assert!(one.try_lock(LockKind::Shared).unwrap() && two.try_lock(LockKind::Shared).unwrap());
+        assert!(!three.try_lock(LockKind::Exclusive).unwrap());
         drop(two);
-        assert!(!three.try_lock(Lock::Exclusive).unwrap(), "the first one still has it");
-        assert!(three.try_lock(Lock::Shared).unwrap());
+        assert!(!three.try_lock(LockKind::Exclusive).unwrap(), "the first one still has it");
+        assert!(three.try_lock(LockKind::Shared).unwrap());
         drop(three);
-        assert!(one.try_lock(Lock::Exclusive).unwrap(), "its own shared lock is no hindrance");
-        assert!(!open().try_lock(Lock::Shared).unwrap());
+        assert!(one.try_lock(LockKind::Exclusive).unwrap(), "its own shared lock is no hindrance");
+        assert!(!open().try_lock(LockKind::Shared).unwrap());
         drop(one);
-        assert!(open().try_lock(Lock::Exclusive).unwrap());
+        assert!(open().try_lock(LockKind::Exclusive).unwrap());
         // A lock is per file.
-        let (a, b) = (open(), sim.open(Path::new("b"), Open::CreateNew).unwrap());
-        assert!(a.try_lock(Lock::Exclusive).unwrap() && b.try_lock(Lock::Exclusive).unwrap());
+        let (a, b) = (open(), sim.open(Path::new("b"), OpenMode::CreateNew).unwrap());
+        assert!(a.try_lock(LockKind::Exclusive).unwrap() && b.try_lock(LockKind::Exclusive).unwrap());
     }
 
     #[test]
-    fn a_file_ends_where_a_simulated_disk_has_its_longest() {
-        assert_eq!(span(FILE_BYTES_MAX - 5, 5).unwrap() as u64, FILE_BYTES_MAX - 5);
-        assert_eq!(span(FILE_BYTES_MAX, 0).unwrap() as u64, FILE_BYTES_MAX);
+    fn offset_past_the_longest_simulated_file_is_refused() {
+        assert_eq!(checked_offset(FILE_BYTES_MAX - 5, 5).unwrap() as u64, FILE_BYTES_MAX - 5);
+        assert_eq!(checked_offset(FILE_BYTES_MAX, 0).unwrap() as u64, FILE_BYTES_MAX);
         for (offset, len) in [(FILE_BYTES_MAX - 5, 6), (FILE_BYTES_MAX + 1, 0), (u64::MAX, 1), (1, u64::MAX)]
         {
-            assert_eq!(span(offset, len).unwrap_err().kind(), ErrorKind::FileTooLarge, "{len} at {offset}");
+            assert_eq!(
+                checked_offset(offset, len).unwrap_err().kind(),
+                ErrorKind::FileTooLarge,
+                "{len} at {offset}"
+            );
         }
     }
 
     #[test]
-    fn a_full_disk_takes_as_much_as_there_is_room_for_to_the_byte() {
+    fn full_disk_accepts_exactly_the_remaining_bytes() {
         let sim = SimIo::new(1);
-        let file = sim.open(Path::new("a"), Open::CreateNew).unwrap();
+        let file = sim.open(Path::new("a"), OpenMode::CreateNew).unwrap();
         let put = |bytes: &[u8], at| file.write_at(&[IoSlice::new(bytes)], at).is_ok();
         sim.set_capacity(Some(10));
         assert!(put(b"0123456", 0) && !put(b"789abc", 7));

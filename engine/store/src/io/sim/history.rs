@@ -4,18 +4,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::tree::{Ino, Tree, put};
-use super::{Crash, CrashPoint, OpKind, SimIo, Walk};
+use super::tree::{DiskTree, Ino, write_bytes};
+use super::{Crash, CrashPoint, HistoryWalk, OpKind, SimIo};
 
 /// One operation that changed the disk, or tried to sync it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Op {
+pub struct SimOp {
     pub(super) path: Arc<Path>,
-    pub(super) what: What,
+    pub(super) what: OpDetail,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum OpDetail {
     MakeDir,
     Create { dir: PathBuf, name: String, ino: Ino },
     Rename { dir: PathBuf, from: String, to: String },
@@ -27,20 +27,20 @@ pub(super) enum What {
     Edit { ino: Ino, bytes: Arc<[u8]> },
 }
 
-impl Op {
+impl SimOp {
     /// The kind of the operation.
     #[must_use]
     pub fn kind(&self) -> OpKind {
         match self.what {
-            What::MakeDir => OpKind::MakeDir,
-            What::Create { .. } => OpKind::Create,
-            What::Rename { .. } => OpKind::Rename,
-            What::Remove { .. } => OpKind::Remove,
-            What::SyncDir { .. } => OpKind::SyncDir,
-            What::Write { .. } => OpKind::Write,
-            What::SetLen { .. } => OpKind::SetLen,
-            What::Sync { .. } => OpKind::Sync,
-            What::Edit { .. } => OpKind::Edit,
+            OpDetail::MakeDir => OpKind::MakeDir,
+            OpDetail::Create { .. } => OpKind::Create,
+            OpDetail::Rename { .. } => OpKind::Rename,
+            OpDetail::Remove { .. } => OpKind::Remove,
+            OpDetail::SyncDir { .. } => OpKind::SyncDir,
+            OpDetail::Write { .. } => OpKind::Write,
+            OpDetail::SetLen { .. } => OpKind::SetLen,
+            OpDetail::Sync { .. } => OpKind::Sync,
+            OpDetail::Edit { .. } => OpKind::Edit,
         }
     }
 
@@ -54,7 +54,7 @@ impl Op {
     #[must_use]
     pub fn written(&self) -> &[u8] {
         match &self.what {
-            What::Write { bytes, .. } => bytes,
+            OpDetail::Write { bytes, .. } => bytes,
             _ => &[],
         }
     }
@@ -63,8 +63,8 @@ impl Op {
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         match &self.what {
-            What::Write { offset, .. } => Some(*offset as u64),
-            What::SetLen { len, .. } => Some(*len as u64),
+            OpDetail::Write { offset, .. } => Some(*offset as u64),
+            OpDetail::SetLen { len, .. } => Some(*len as u64),
             _ => None,
         }
     }
@@ -76,42 +76,42 @@ impl Op {
         part(self.path.as_os_str().as_encoded_bytes());
         let path = |dir: &PathBuf| dir.as_os_str().as_encoded_bytes().to_vec();
         match &self.what {
-            What::MakeDir => part(b"make"),
-            What::Create { dir, name, ino } => {
+            OpDetail::MakeDir => part(b"make"),
+            OpDetail::Create { dir, name, ino } => {
                 for piece in [&b"create"[..], &path(dir), name.as_bytes(), &ino.to_le_bytes()] {
                     part(piece);
                 }
             }
-            What::Rename { dir, from, to } => {
+            OpDetail::Rename { dir, from, to } => {
                 for piece in [&b"rename"[..], &path(dir), from.as_bytes(), to.as_bytes()] {
                     part(piece);
                 }
             }
-            What::Remove { dir, name } => {
+            OpDetail::Remove { dir, name } => {
                 for piece in [&b"remove"[..], &path(dir), name.as_bytes()] {
                     part(piece);
                 }
             }
-            What::SyncDir { ok } => {
+            OpDetail::SyncDir { ok } => {
                 part(b"sync_dir");
                 part(&[u8::from(*ok)]);
             }
-            What::Write { ino, offset, bytes } => {
+            OpDetail::Write { ino, offset, bytes } => {
                 for piece in [&b"write"[..], &ino.to_le_bytes(), &(*offset as u64).to_le_bytes(), bytes] {
                     part(piece);
                 }
             }
-            What::SetLen { ino, len } => {
+            OpDetail::SetLen { ino, len } => {
                 for piece in [&b"set_len"[..], &ino.to_le_bytes(), &(*len as u64).to_le_bytes()] {
                     part(piece);
                 }
             }
-            What::Sync { ino, ok } => {
+            OpDetail::Sync { ino, ok } => {
                 for piece in [&b"sync"[..], &ino.to_le_bytes(), &[u8::from(*ok)]] {
                     part(piece);
                 }
             }
-            What::Edit { ino, bytes } => {
+            OpDetail::Edit { ino, bytes } => {
                 for piece in [&b"edit"[..], &ino.to_le_bytes(), bytes] {
                     part(piece);
                 }
@@ -120,45 +120,47 @@ impl Op {
     }
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for SimOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         let outcome = |ok: &bool| if *ok { "" } else { " (failed)" };
         match &self.what {
-            What::MakeDir => write!(f, "make directory {path}"),
-            What::Create { .. } => write!(f, "create {path}"),
-            What::Rename { to, .. } => write!(f, "rename {path} to {to}"),
-            What::Remove { .. } => write!(f, "remove {path}"),
-            What::SyncDir { ok } => write!(f, "sync directory {path}{}", outcome(ok)),
-            What::Write { offset, bytes, .. } => write!(f, "write {path} at {offset}, {} bytes", bytes.len()),
-            What::SetLen { len, .. } => write!(f, "set the length of {path} to {len}"),
-            What::Sync { ok, .. } => write!(f, "sync {path}{}", outcome(ok)),
-            What::Edit { .. } => write!(f, "edit {path}"),
+            OpDetail::MakeDir => write!(f, "make directory {path}"),
+            OpDetail::Create { .. } => write!(f, "create {path}"),
+            OpDetail::Rename { to, .. } => write!(f, "rename {path} to {to}"),
+            OpDetail::Remove { .. } => write!(f, "remove {path}"),
+            OpDetail::SyncDir { ok } => write!(f, "sync directory {path}{}", outcome(ok)),
+            OpDetail::Write { offset, bytes, .. } => {
+                write!(f, "write {path} at {offset}, {} bytes", bytes.len())
+            }
+            OpDetail::SetLen { len, .. } => write!(f, "set the length of {path} to {len}"),
+            OpDetail::Sync { ok, .. } => write!(f, "sync {path}{}", outcome(ok)),
+            OpDetail::Edit { .. } => write!(f, "edit {path}"),
         }
     }
 }
 
 /// The operations of a [`SimIo`] so far, from the disk it started with. Cheap to take: contents are shared.
 #[derive(Debug, Clone)]
-pub struct History {
-    pub(super) base: Tree,
-    pub(super) ops: Vec<Op>,
+pub struct OpHistory {
+    pub(super) base: DiskTree,
+    pub(super) ops: Vec<SimOp>,
     /// Start values of the clocks and the random numbers of the disk after a crash.
     pub(super) now_ns: u64,
     pub(super) seed: u64,
 }
 
-impl History {
+impl OpHistory {
     /// The operations, in order.
     #[must_use]
-    pub fn ops(&self) -> &[Op] {
+    pub fn ops(&self) -> &[SimOp] {
         &self.ops
     }
 
     /// A cursor at the start, for crashing cheaply at every point of a long history.
     #[must_use]
-    pub fn walk(&self) -> Walk<'_> {
-        Walk::new(self)
+    pub fn walk(&self) -> HistoryWalk<'_> {
+        HistoryWalk::new(self)
     }
 
     /// The disk after a crash before operation `at`: operations `0..at` are done and no other. An `at` past
@@ -176,7 +178,7 @@ impl History {
         let mut walk = self.walk();
         let mut turn = 0;
         std::iter::from_fn(move || {
-            let all = if walk.in_doubt() { 4 + seeds } else { 1 };
+            let all = if walk.is_in_doubt() { 4 + seeds } else { 1 };
             if turn >= all {
                 turn = 0;
                 if !walk.step() {
@@ -202,9 +204,9 @@ impl History {
         let mut now = self.base.bytes(of).to_vec();
         for op in self.ops.iter().take(at) {
             match &op.what {
-                What::Write { ino, offset, bytes } if *ino == of => put(&mut now, *offset, bytes),
-                What::SetLen { ino, len } if *ino == of => now.resize(*len, 0),
-                What::Edit { ino, bytes } if *ino == of => now = bytes.to_vec(),
+                OpDetail::Write { ino, offset, bytes } if *ino == of => write_bytes(&mut now, *offset, bytes),
+                OpDetail::SetLen { ino, len } if *ino == of => now.resize(*len, 0),
+                OpDetail::Edit { ino, bytes } if *ino == of => now = bytes.to_vec(),
                 _ => {}
             }
         }
@@ -233,18 +235,18 @@ mod tests {
     use std::io::IoSlice;
 
     use super::*;
-    use crate::io::{File, Io, Open};
+    use crate::io::{File, Io, OpenMode};
 
     fn create(sim: &SimIo, name: &str) -> Arc<dyn File> {
-        sim.open(Path::new(name), Open::CreateNew).unwrap()
+        sim.open(Path::new(name), OpenMode::CreateNew).unwrap()
     }
 
     #[test]
-    fn what_a_file_held_before_an_operation_is_of_that_file_alone() {
+    fn bytes_before_replays_one_file_only() {
         let sim = SimIo::new(1);
         let (a, b) = (create(&sim, "a"), create(&sim, "b"));
         let [ino_a, ino_b] = [0, 1].map(|at| match sim.history().ops[at].what {
-            What::Create { ino, .. } => ino,
+            OpDetail::Create { ino, .. } => ino,
             _ => 0,
         });
         let put = |file: &Arc<dyn File>, bytes: &[u8], at| file.write_at(&[IoSlice::new(bytes)], at).unwrap();

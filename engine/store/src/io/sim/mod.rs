@@ -66,11 +66,11 @@ mod prng;
 mod replay;
 mod tree;
 
-pub use crash::{Crash, CrashPoint, Losses, Walk};
+pub use crash::{Crash, CrashLosses, CrashPoint, HistoryWalk};
 pub use disk::SimIo;
 pub use faults::{FailRule, OpKind};
 pub use file::FILE_BYTES_MAX;
-pub use history::{History, Op};
+pub use history::{OpHistory, SimOp};
 
 /// Bytes of a sector: a disk writes a sector completely or not at all.
 pub const SECTOR_BYTES: usize = 512;

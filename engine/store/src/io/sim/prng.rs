@@ -30,7 +30,7 @@ mod tests {
 
     /// The first numbers of the authors' reference program for seed 0.
     #[test]
-    fn the_numbers_are_those_of_the_reference() {
+    fn splitmix64_matches_the_reference() {
         let mut rng = SplitMix64::new(0);
         let numbers = [rng.next(), rng.next(), rng.next()];
         assert_eq!(numbers, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);

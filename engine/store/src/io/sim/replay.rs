@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::history::{Op, What};
-use super::tree::{Ino, Tree, put};
+use super::history::{OpDetail, SimOp};
+use super::tree::{DiskTree, Ino, write_bytes};
 
 /// How certain a change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ChangeFate {
     /// Not synced yet.
     Open,
     /// A sync that covered it failed: in doubt for good.
@@ -21,10 +21,10 @@ pub(super) enum Fate {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Pending<T> {
+pub(super) struct PendingChange<T> {
     /// Index of the operation.
     pub(super) at: usize,
-    pub(super) fate: Fate,
+    pub(super) fate: ChangeFate,
     pub(super) change: T,
 }
 
@@ -52,20 +52,20 @@ pub(super) enum DataChange {
 pub(super) struct PendingFile {
     /// The length as the program sees it.
     pub(super) len_now: usize,
-    pub(super) changes: Vec<Pending<DataChange>>,
+    pub(super) changes: Vec<PendingChange<DataChange>>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Replay {
-    pub(super) durable: Tree,
+pub(super) struct DiskReplay {
+    pub(super) durable: DiskTree,
     /// Names as the program sees them.
     pub(super) names_now: BTreeMap<PathBuf, Arc<BTreeMap<String, Ino>>>,
-    pub(super) names: BTreeMap<PathBuf, Vec<Pending<NameChange>>>,
+    pub(super) names: BTreeMap<PathBuf, Vec<PendingChange<NameChange>>>,
     pub(super) data: BTreeMap<Ino, PendingFile>,
 }
 
-impl Replay {
-    pub(super) fn new(base: &Tree) -> Self {
+impl DiskReplay {
+    pub(super) fn new(base: &DiskTree) -> Self {
         Self {
             durable: base.clone(),
             names_now: base.dirs.clone(),
@@ -74,57 +74,57 @@ impl Replay {
         }
     }
 
-    pub(super) fn in_doubt(&self) -> bool {
+    pub(super) fn is_in_doubt(&self) -> bool {
         self.names.values().any(|list| !list.is_empty())
             || self.data.values().any(|file| !file.changes.is_empty())
     }
 
     /// Applies operation number `at`.
-    pub(super) fn apply(&mut self, at: usize, op: &Op) {
+    pub(super) fn apply(&mut self, at: usize, op: &SimOp) {
         match &op.what {
-            What::MakeDir => {
+            OpDetail::MakeDir => {
                 self.durable.dirs.entry(op.path.to_path_buf()).or_default();
                 self.names_now.entry(op.path.to_path_buf()).or_default();
             }
-            What::Create { dir, name, ino } => {
+            OpDetail::Create { dir, name, ino } => {
                 self.durable.ino_next = self.durable.ino_next.max(ino + 1);
                 self.change_name(at, dir, NameChange::Create { name: name.clone(), ino: *ino });
             }
-            What::Rename { dir, from, to } => {
-                if let Some(ino) = self.now(dir, from) {
+            OpDetail::Rename { dir, from, to } => {
+                if let Some(ino) = self.current_ino(dir, from) {
                     let (from, to) = (from.clone(), to.clone());
                     self.change_name(at, dir, NameChange::Rename { from, to, ino });
                 }
             }
-            What::Remove { dir, name } => {
-                if let Some(ino) = self.now(dir, name) {
+            OpDetail::Remove { dir, name } => {
+                if let Some(ino) = self.current_ino(dir, name) {
                     self.change_name(at, dir, NameChange::Remove { name: name.clone(), ino });
                 }
             }
-            What::SyncDir { ok } => self.sync_dir(&op.path, *ok),
-            What::Write { ino, offset, bytes } => {
+            OpDetail::SyncDir { ok } => self.sync_dir(&op.path, *ok),
+            OpDetail::Write { ino, offset, bytes } => {
                 let file = self.file(*ino);
                 let end = offset + bytes.len();
                 let grew = end > file.len_now;
                 file.len_now = file.len_now.max(end);
                 let change = DataChange::Write { offset: *offset, bytes: Arc::clone(bytes), grew };
-                file.changes.push(Pending { at, fate: Fate::Open, change });
+                file.changes.push(PendingChange { at, fate: ChangeFate::Open, change });
             }
-            What::SetLen { ino, len } => {
+            OpDetail::SetLen { ino, len } => {
                 let file = self.file(*ino);
                 file.len_now = *len;
                 let change = DataChange::SetLen { len: *len };
-                file.changes.push(Pending { at, fate: Fate::Open, change });
+                file.changes.push(PendingChange { at, fate: ChangeFate::Open, change });
             }
-            What::Sync { ino, ok } => self.sync(*ino, *ok),
-            What::Edit { ino, bytes } => {
+            OpDetail::Sync { ino, ok } => self.sync(*ino, *ok),
+            OpDetail::Edit { ino, bytes } => {
                 self.data.remove(ino);
                 *self.durable.bytes_mut(*ino) = bytes.to_vec();
             }
         }
     }
 
-    fn now(&self, dir: &Path, name: &str) -> Option<Ino> {
+    fn current_ino(&self, dir: &Path, name: &str) -> Option<Ino> {
         self.names_now.get(dir)?.get(name).copied()
     }
 
@@ -137,12 +137,16 @@ impl Replay {
         if let Some(names) = self.names_now.get_mut(dir) {
             change.apply(Arc::make_mut(names));
         }
-        self.names.entry(dir.to_path_buf()).or_default().push(Pending { at, fate: Fate::Open, change });
+        self.names.entry(dir.to_path_buf()).or_default().push(PendingChange {
+            at,
+            fate: ChangeFate::Open,
+            change,
+        });
     }
 
     fn sync_dir(&mut self, dir: &Path, ok: bool) {
         let Some(list) = self.names.get_mut(dir) else { return };
-        settle(list, ok);
+        decide_pending(list, ok);
         if let Some(names) = self.durable.names_mut(dir) {
             for change in drain_durable(list) {
                 change.apply(names);
@@ -152,8 +156,8 @@ impl Replay {
 
     fn sync(&mut self, ino: Ino, ok: bool) {
         let Some(file) = self.data.get_mut(&ino) else { return };
-        settle(&mut file.changes, ok);
-        if file.changes.first().is_some_and(|first| first.fate == Fate::Durable) {
+        decide_pending(&mut file.changes, ok);
+        if file.changes.first().is_some_and(|first| first.fate == ChangeFate::Durable) {
             let bytes = self.durable.bytes_mut(ino);
             for change in drain_durable(&mut file.changes) {
                 change.apply(bytes);
@@ -166,15 +170,15 @@ impl Replay {
 }
 
 /// Applies the outcome of a sync to every change that is still open.
-fn settle<T>(list: &mut [Pending<T>], ok: bool) {
-    for pending in list.iter_mut().filter(|pending| pending.fate == Fate::Open) {
-        pending.fate = if ok { Fate::Durable } else { Fate::Limbo };
+fn decide_pending<T>(list: &mut [PendingChange<T>], ok: bool) {
+    for pending in list.iter_mut().filter(|pending| pending.fate == ChangeFate::Open) {
+        pending.fate = if ok { ChangeFate::Durable } else { ChangeFate::Limbo };
     }
 }
 
 /// Takes the durable changes up to the first change in doubt.
-fn drain_durable<T>(list: &mut Vec<Pending<T>>) -> impl Iterator<Item = T> {
-    let n = list.iter().take_while(|pending| pending.fate == Fate::Durable).count();
+fn drain_durable<T>(list: &mut Vec<PendingChange<T>>) -> impl Iterator<Item = T> {
+    let n = list.iter().take_while(|pending| pending.fate == ChangeFate::Durable).count();
     list.drain(..n).map(|pending| pending.change)
 }
 
@@ -202,7 +206,7 @@ impl NameChange {
 impl DataChange {
     fn apply(&self, file: &mut Vec<u8>) {
         match self {
-            Self::Write { offset, bytes, .. } => put(file, *offset, bytes),
+            Self::Write { offset, bytes, .. } => write_bytes(file, *offset, bytes),
             Self::SetLen { len } => file.resize(*len, 0),
         }
     }

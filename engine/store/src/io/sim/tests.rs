@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::prng::SplitMix64;
-use super::{Crash, FailRule, OpKind, SECTOR_BYTES, SimIo, Walk};
-use crate::io::{File, Io, Lock, Open, RealIo};
+use super::{Crash, FailRule, HistoryWalk, OpKind, SECTOR_BYTES, SimIo};
+use crate::io::{File, Io, LockKind, OpenMode, RealIo};
 
 const A: &str = "a";
 
 fn create(sim: &SimIo, name: &str) -> Arc<dyn File> {
-    sim.open(Path::new(name), Open::CreateNew).unwrap()
+    sim.open(Path::new(name), OpenMode::CreateNew).unwrap()
 }
 
 fn write(file: &Arc<dyn File>, bytes: &[u8], offset: u64) {
@@ -28,7 +28,7 @@ fn sync_root(sim: &SimIo) {
 }
 
 /// A disk with a durable file `a` of these bytes, and the file's handle.
-fn with_durable(bytes: &[u8]) -> (SimIo, Arc<dyn File>) {
+fn sim_with_durable_file(bytes: &[u8]) -> (SimIo, Arc<dyn File>) {
     let sim = SimIo::new(1);
     let file = create(&sim, A);
     write(&file, bytes, 0);
@@ -38,13 +38,13 @@ fn with_durable(bytes: &[u8]) -> (SimIo, Arc<dyn File>) {
 }
 
 /// Every crash state of a small case at the cursor.
-fn all_states<'a>(walk: &'a Walk<'_>) -> impl Iterator<Item = SimIo> + 'a {
-    let choices = walk.choices();
+fn all_states<'a>(walk: &'a HistoryWalk<'_>) -> impl Iterator<Item = SimIo> + 'a {
+    let choices = walk.choice_count();
     assert!(choices <= 12, "{choices} choices are too many to go through");
     (0..1_u64 << choices).map(|bits| walk.crash(Crash::Mask(bits)))
 }
 
-fn at_end(history: &super::History) -> Walk<'_> {
+fn at_end(history: &super::OpHistory) -> HistoryWalk<'_> {
     let mut walk = history.walk();
     while walk.step() {}
     walk
@@ -56,13 +56,13 @@ fn outcomes(sim: &SimIo) -> BTreeSet<Option<Vec<u8>>> {
     all_states(&at_end(&history)).map(|disk| read(&disk, A)).collect()
 }
 
-fn some(states: &[&[u8]]) -> BTreeSet<Option<Vec<u8>>> {
+fn contents_set(states: &[&[u8]]) -> BTreeSet<Option<Vec<u8>>> {
     states.iter().map(|bytes| Some(bytes.to_vec())).collect()
 }
 
 #[test]
-fn what_was_synced_survives_every_crash() {
-    let (sim, file) = with_durable(b"durable");
+fn synced_bytes_survive_every_crash() {
+    let (sim, file) = sim_with_durable_file(b"durable");
     let acknowledged = sim.op_count();
     write(&create(&sim, "b"), &[7; 3000], 100);
     write(&file, &[1; 600], 1024);
@@ -78,8 +78,8 @@ fn what_was_synced_survives_every_crash() {
 }
 
 #[test]
-fn a_write_is_kept_or_lost_sector_by_sector() {
-    let (sim, file) = with_durable(&[b'-'; 3 * SECTOR_BYTES]);
+fn write_survives_sector_by_sector() {
+    let (sim, file) = sim_with_durable_file(&[b'-'; 3 * SECTOR_BYTES]);
     write(&file, &[b'x'; 2 * SECTOR_BYTES], 256);
     let shapes: BTreeSet<Vec<u8>> = outcomes(&sim)
         .into_iter()
@@ -99,35 +99,35 @@ fn a_write_is_kept_or_lost_sector_by_sector() {
 
 #[test]
 fn an_older_write_may_outlive_a_newer_one() {
-    let (sim, file) = with_durable(b"0000");
+    let (sim, file) = sim_with_durable_file(b"0000");
     write(&file, b"11", 0);
     write(&file, b"22", 1);
-    assert_eq!(outcomes(&sim), some(&[b"0000", b"1100", b"0220", b"1220"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"0000", b"1100", b"0220", b"1220"]));
 }
 
 #[test]
-fn length_and_data_are_kept_apart() {
-    let (sim, file) = with_durable(b"ab");
+fn length_and_data_survive_independently() {
+    let (sim, file) = sim_with_durable_file(b"ab");
     write(&file, b"cd", 2);
-    assert_eq!(outcomes(&sim), some(&[b"ab", b"ab\0\0", b"abcd"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"ab", b"ab\0\0", b"abcd"]));
 
-    let (sim, file) = with_durable(b"abcd");
+    let (sim, file) = sim_with_durable_file(b"abcd");
     file.set_len(1).unwrap();
     file.set_len(3).unwrap();
-    assert_eq!(outcomes(&sim), some(&[b"abcd", b"a", b"abc", b"a\0\0"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"abcd", b"a", b"abc", b"a\0\0"]));
     file.sync().unwrap();
-    assert_eq!(outcomes(&sim), some(&[b"a\0\0"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"a\0\0"]));
 }
 
 #[test]
-fn a_name_is_lost_without_a_sync_of_its_directory() {
+fn name_without_directory_sync_may_be_lost() {
     let sim = SimIo::new(1);
     let file = create(&sim, A);
     write(&file, b"x", 0);
     file.sync().unwrap();
     assert_eq!(outcomes(&sim), BTreeSet::from([None, Some(b"x".to_vec())]));
     sync_root(&sim);
-    assert_eq!(outcomes(&sim), some(&[b"x"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"x"]));
     sim.remove(Path::new(A)).unwrap();
     assert_eq!(outcomes(&sim), BTreeSet::from([None, Some(b"x".to_vec())]));
     sync_root(&sim);
@@ -135,7 +135,7 @@ fn a_name_is_lost_without_a_sync_of_its_directory() {
 }
 
 #[test]
-fn a_directory_sync_is_of_that_directory_only() {
+fn directory_sync_covers_only_that_directory() {
     let sim = SimIo::new(1);
     sim.create_dir_all(Path::new("d/e")).unwrap();
     create(&sim, "d/x");
@@ -147,9 +147,9 @@ fn a_directory_sync_is_of_that_directory_only() {
 }
 
 #[test]
-fn a_rename_is_the_old_name_or_the_new_one() {
+fn rename_survives_as_old_or_new_name() {
     let rename = |source_durable: bool| {
-        let (sim, _file) = with_durable(b"old");
+        let (sim, _file) = sim_with_durable_file(b"old");
         let temporary = create(&sim, "t");
         write(&temporary, b"new", 0);
         temporary.sync().unwrap();
@@ -169,8 +169,8 @@ fn a_rename_is_the_old_name_or_the_new_one() {
 }
 
 #[test]
-fn the_extremes_are_reached() {
-    let (sim, file) = with_durable(b"");
+fn extreme_crashes_give_their_states() {
+    let (sim, file) = sim_with_durable_file(b"");
     write(&file, &[1; 600], 0);
     write(&file, &[2; 4 * SECTOR_BYTES], 600);
     let bytes = |how| read(&sim.crash(how), A).unwrap();
@@ -186,7 +186,7 @@ fn the_extremes_are_reached() {
 
 #[test]
 fn seeds_reach_every_state_of_a_small_case() {
-    let (sim, file) = with_durable(b"0000");
+    let (sim, file) = sim_with_durable_file(b"0000");
     write(&file, b"11", 0);
     write(&file, b"222", 2);
     let history = sim.history();
@@ -196,7 +196,7 @@ fn seeds_reach_every_state_of_a_small_case() {
 }
 
 #[test]
-fn a_point_names_its_state() {
+fn crash_point_reproduces_its_disk() {
     let sim = workload(3);
     let history = sim.history();
     for (point, disk) in history.crashes(3) {
@@ -213,30 +213,31 @@ fn a_point_names_its_state() {
 
 #[test]
 fn a_disk_after_a_crash_can_crash_again() {
-    let (sim, file) = with_durable(b"one");
+    let (sim, file) = sim_with_durable_file(b"one");
     write(&file, b"two", 0);
     let second = sim.crash(Crash::Everything);
     assert_eq!(second.op_count(), 0);
-    let file = second.open(Path::new(A), Open::Write).unwrap();
+    let file = second.open(Path::new(A), OpenMode::Write).unwrap();
     assert_eq!(read(&second.crash(Crash::Nothing), A).unwrap(), b"two", "what a crash left is durable");
     write(&file, b"x", 0);
-    assert_eq!(outcomes(&second), some(&[b"two", b"xwo"]));
+    assert_eq!(outcomes(&second), contents_set(&[b"two", b"xwo"]));
     assert_eq!(read(&sim, A).unwrap(), b"two", "the first disk is another one");
     create(&second, "b");
     assert_eq!(read(&second, A).unwrap(), b"xwo", "a new file is a new number");
 }
 
 #[test]
-fn a_crash_lets_locks_go() {
-    let (sim, file) = with_durable(b"");
-    assert!(file.try_lock(Lock::Exclusive).unwrap());
-    let other = |sim: &SimIo| sim.open(Path::new(A), Open::Read).unwrap().try_lock(Lock::Shared).unwrap();
+fn crash_releases_locks() {
+    let (sim, file) = sim_with_durable_file(b"");
+    assert!(file.try_lock(LockKind::Exclusive).unwrap());
+    let other =
+        |sim: &SimIo| sim.open(Path::new(A), OpenMode::Read).unwrap().try_lock(LockKind::Shared).unwrap();
     assert!(!other(&sim));
     assert!(other(&sim.crash(Crash::Everything)));
 }
 
 #[test]
-fn failures_come_when_asked() {
+fn fail_rules_fail_the_chosen_operations() {
     let sim = SimIo::new(1);
     let file = create(&sim, A);
     sim.fail(FailRule::eio(OpKind::Write).after(1).times(2).on("a"));
@@ -249,10 +250,10 @@ fn failures_come_when_asked() {
     write(&file, b"12", 1);
     sim.fail(FailRule::enospc(OpKind::Create).forever());
     for _ in 0..3 {
-        let error = sim.open(Path::new("b"), Open::CreateOrOpen).unwrap_err();
+        let error = sim.open(Path::new("b"), OpenMode::CreateOrOpen).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StorageFull);
     }
-    sim.heal();
+    sim.clear_faults();
     create(&sim, "b");
     let path = Path::new(A);
     for kind in [OpKind::Read, OpKind::SetLen, OpKind::Sync, OpKind::SyncDir, OpKind::Rename, OpKind::Remove]
@@ -273,17 +274,17 @@ fn failures_come_when_asked() {
 
 /// The fsync trap: the second sync succeeds and says nothing about what the first one lost.
 #[test]
-fn a_failed_sync_leaves_its_data_in_doubt_for_good() {
-    let (sim, file) = with_durable(b"000");
+fn failed_sync_leaves_its_data_in_doubt() {
+    let (sim, file) = sim_with_durable_file(b"000");
     write(&file, b"11", 0);
     sim.fail(FailRule::eio(OpKind::Sync));
     file.sync().unwrap_err();
     write(&file, b"22", 1);
     file.sync().unwrap();
-    assert_eq!(outcomes(&sim), some(&[b"022", b"122"]), "the later write is durable and on top");
+    assert_eq!(outcomes(&sim), contents_set(&[b"022", b"122"]), "the later write is durable and on top");
     write(&file, b"111", 0);
     file.sync().unwrap();
-    assert_eq!(outcomes(&sim), some(&[b"111"]), "writing it again makes it durable");
+    assert_eq!(outcomes(&sim), contents_set(&[b"111"]), "writing it again makes it durable");
 
     create(&sim, "b");
     sim.fail(FailRule::eio(OpKind::SyncDir));
@@ -294,8 +295,8 @@ fn a_failed_sync_leaves_its_data_in_doubt_for_good() {
 }
 
 #[test]
-fn a_full_disk_takes_what_fits() {
-    let (sim, file) = with_durable(b"0000");
+fn full_disk_writes_what_fits() {
+    let (sim, file) = sim_with_durable_file(b"0000");
     sim.set_capacity(Some(6));
     let error = file.write_at(&[IoSlice::new(b"12"), IoSlice::new(b"34")], 3).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StorageFull);
@@ -313,10 +314,10 @@ fn a_full_disk_takes_what_fits() {
 
 #[test]
 fn an_edit_is_durable_and_in_the_history() {
-    let (sim, file) = with_durable(b"abc");
+    let (sim, file) = sim_with_durable_file(b"abc");
     write(&file, b"x", 0);
     sim.edit(Path::new(A), |bytes| bytes[2] ^= 1).unwrap();
-    assert_eq!(outcomes(&sim), some(&[b"xbb"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"xbb"]));
     assert!(sim.edit(Path::new("none"), |_| {}).is_err());
 }
 
@@ -326,18 +327,18 @@ fn contents(sim: &SimIo) -> Vec<(PathBuf, Vec<u8>)> {
 
 fn workload(seed: u64) -> SimIo {
     let sim = SimIo::new(seed);
-    work(&sim, Path::new(""), seed);
+    run_workload(&sim, Path::new(""), seed);
     sim
 }
 
 /// Random operations on a few files, the same for the same seed.
-fn work(io: &dyn Io, root: &Path, seed: u64) {
+fn run_workload(io: &dyn Io, root: &Path, seed: u64) {
     let mut rng = SplitMix64::new(seed);
     io.create_dir_all(&root.join("d")).unwrap();
     let names = ["a", "b", "d/c", "d/t"].map(|name| root.join(name));
     for _ in 0..60 {
         let path = &names[(rng.next() % 4) as usize];
-        let file = io.open(path, Open::CreateOrOpen).unwrap();
+        let file = io.open(path, OpenMode::CreateOrOpen).unwrap();
         let dir = path.parent().unwrap();
         match rng.next() % 10 {
             0..5 => {
@@ -364,7 +365,7 @@ fn contents_of(io: &dyn Io, root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             let facts = io.stat(&root.join(&path)).unwrap().unwrap();
             if !facts.is_dir {
                 let mut bytes = vec![0; usize::try_from(facts.len).unwrap()];
-                io.open(&root.join(&path), Open::Read).unwrap().read_at(&mut bytes, 0).unwrap();
+                io.open(&root.join(&path), OpenMode::Read).unwrap().read_at(&mut bytes, 0).unwrap();
                 found.push((path, bytes));
             }
         }
@@ -378,7 +379,7 @@ fn the_simulation_does_what_the_real_disk_does() {
     for seed in 0..30 {
         let dir = tempfile::tempdir().unwrap();
         let real = RealIo::new();
-        work(&real, dir.path(), seed);
+        run_workload(&real, dir.path(), seed);
         let sim = workload(seed);
         let again = format!("seed {seed}; repeat: cargo test -p annals the_simulation_does");
         assert_eq!(contents(&sim), contents_of(&real, dir.path()), "{again}");
@@ -387,7 +388,7 @@ fn the_simulation_does_what_the_real_disk_does() {
 }
 
 #[test]
-fn any_difference_changes_the_trace() {
+fn any_difference_changes_the_trace_hash() {
     let trace = |name: &str, bytes: &[u8], offset: u64, sync_good: bool, len: u64| {
         let sim = SimIo::new(1);
         let file = create(&sim, name);
@@ -411,8 +412,8 @@ fn any_difference_changes_the_trace() {
 }
 
 #[test]
-fn a_history_says_what_each_operation_did() {
-    let (sim, file) = with_durable(b"abc");
+fn history_reports_each_operation() {
+    let (sim, file) = sim_with_durable_file(b"abc");
     let before = sim.op_count();
     write(&file, b"xy", 1);
     file.set_len(9).unwrap();
@@ -426,7 +427,7 @@ fn a_history_says_what_each_operation_did() {
 }
 
 #[test]
-fn equal_runs_have_equal_traces() {
+fn equal_runs_have_equal_trace_hashes() {
     assert_eq!(workload(5).trace_hash(), workload(5).trace_hash());
     let hashes: BTreeSet<_> = (0..20).map(|seed| workload(seed).trace_hash()).collect();
     assert_eq!(hashes.len(), 20);
@@ -441,7 +442,7 @@ fn a_replay_that_keeps_everything_is_what_the_program_saw() {
         assert_eq!(contents(&sim.crash(Crash::Everything)), contents(&sim), "{again}");
         // Once everything is synced, nothing is in doubt and every crash gives the same disk.
         for path in sim.files() {
-            sim.open(&path, Open::Write).unwrap().sync().unwrap();
+            sim.open(&path, OpenMode::Write).unwrap().sync().unwrap();
         }
         sync_root(&sim);
         sim.sync_dir(Path::new("d")).unwrap();
@@ -452,13 +453,13 @@ fn a_replay_that_keeps_everything_is_what_the_program_saw() {
 
 #[test]
 fn a_ragged_crash_tears_within_sectors() {
-    let (sim, file) = with_durable(&[b'-'; 2 * SECTOR_BYTES]);
+    let (sim, file) = sim_with_durable_file(&[b'-'; 2 * SECTOR_BYTES]);
     write(&file, &[b'x'; 2 * SECTOR_BYTES], 0);
     let history = sim.history();
     let walk = at_end(&history);
     let (mut whole, mut torn, mut counted) = (0, Vec::new(), 0);
     for seed in 0..200 {
-        let (disk, losses) = walk.crash_counted(Crash::Ragged(seed));
+        let (disk, losses) = walk.crash_with_losses(Crash::Ragged(seed));
         let bytes = read(&disk, A).unwrap();
         for sector in bytes.chunks(SECTOR_BYTES) {
             let came = sector.iter().take_while(|byte| **byte == b'x').count();
@@ -480,8 +481,8 @@ fn a_ragged_crash_tears_within_sectors() {
 }
 
 #[test]
-fn what_a_crash_took_is_counted() {
-    let (sim, file) = with_durable(b"0000");
+fn crash_losses_are_counted() {
+    let (sim, file) = sim_with_durable_file(b"0000");
     write(&file, &[1; 600], 0);
     write(&file, &[2; 10], 1024);
     file.set_len(2000).unwrap();
@@ -491,35 +492,35 @@ fn what_a_crash_took_is_counted() {
     sim.remove(Path::new(A)).unwrap();
     let history = sim.history();
     let walk = at_end(&history);
-    let none = walk.crash_counted(Crash::Everything).1;
-    assert_eq!(none, super::Losses::default());
-    let all = walk.crash_counted(Crash::Nothing).1;
+    let none = walk.crash_with_losses(Crash::Everything).1;
+    assert_eq!(none, super::CrashLosses::default());
+    let all = walk.crash_with_losses(Crash::Nothing).1;
     assert_eq!((all.sectors, all.lengths, all.torn_writes, all.reordered), (3, 4, 0, 0));
     assert_eq!((all.creations, all.renames, all.removals), (1, 1, 1));
-    assert_eq!(walk.crash_counted(Crash::Hollow).1.hollow, 2);
+    assert_eq!(walk.crash_with_losses(Crash::Hollow).1.hollow, 2);
     // Choices: names first, then both sectors and the length of the first write. Only its second sector is
     // lost.
-    let mixed = walk.crash_counted(Crash::Mask(0b1_1110_1111)).1;
+    let mixed = walk.crash_with_losses(Crash::Mask(0b1_1110_1111)).1;
     assert_eq!((mixed.sectors, mixed.torn_writes, mixed.reordered, mixed.hollow), (1, 1, 1, 1));
 }
 
 #[test]
 fn a_lost_write_leaves_its_length_alone() {
-    let (sim, file) = with_durable(b"abc");
+    let (sim, file) = sim_with_durable_file(b"abc");
     sim.fail(FailRule::lost_write());
     write(&file, b"xyz", 2);
     file.sync().unwrap();
     assert_eq!(read(&sim, A).unwrap(), b"abc\0\0");
-    assert_eq!(outcomes(&sim), some(&[b"abc\0\0"]));
+    assert_eq!(outcomes(&sim), contents_set(&[b"abc\0\0"]));
     write(&file, b"Z", 2);
     assert_eq!(read(&sim, A).unwrap(), b"abZ\0\0", "only one was lost");
 }
 
 #[test]
-fn a_misdirected_write_comes_elsewhere() {
+fn misdirected_write_lands_in_another_sector() {
     let (mut here, mut there) = (0, 0);
     for seed in 0..64 {
-        let (sim, file) = with_durable(&[b'-'; 3 * SECTOR_BYTES]);
+        let (sim, file) = sim_with_durable_file(&[b'-'; 3 * SECTOR_BYTES]);
         write(&create(&sim, "b"), &[b'.'; 2 * SECTOR_BYTES], 0);
         sim.fail(FailRule::misdirected_write(seed));
         write(&file, b"xy", SECTOR_BYTES as u64 + 7);
@@ -534,7 +535,7 @@ fn a_misdirected_write_comes_elsewhere() {
 }
 
 #[test]
-fn an_old_sector_comes_back() {
+fn restore_old_sector_brings_back_old_bytes() {
     let came: BTreeSet<_> = (0..64)
         .filter_map(|seed| {
             let disk = SimIo::new(1);
@@ -542,7 +543,7 @@ fn an_old_sector_comes_back() {
             write(&file, &[b'1'; 2 * SECTOR_BYTES], 0);
             write(&create(&disk, "b"), &[b'b'; 2 * SECTOR_BYTES], 0);
             write(&file, &[b'2'; 2 * SECTOR_BYTES], 0);
-            let (path, sector) = disk.bring_back(seed)?;
+            let (path, sector) = disk.restore_old_sector(seed)?;
             if path != Path::new(A) {
                 return None;
             }
@@ -556,7 +557,7 @@ fn an_old_sector_comes_back() {
 }
 
 #[test]
-fn disks_that_hold_the_same_have_the_same_hash() {
+fn equal_disks_have_equal_contents_hash() {
     let [one, two] = [1, 2].map(|seed| {
         let sim = SimIo::new(seed);
         write(&create(&sim, A), b"x", 0);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(super) type Ino = u64;
 
 #[derive(Debug, Clone)]
-pub(super) struct Tree {
+pub(super) struct DiskTree {
     pub(super) dirs: BTreeMap<PathBuf, Arc<BTreeMap<String, Ino>>>,
     pub(super) files: BTreeMap<Ino, Arc<Vec<u8>>>,
     pub(super) ino_next: Ino,
@@ -18,12 +18,12 @@ pub(super) struct Tree {
 
 /// A path split into directory and name; the directory exists.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct DirEntry {
     pub(super) dir: PathBuf,
     pub(super) name: String,
 }
 
-impl Tree {
+impl DiskTree {
     /// Only the root and the working directory.
     pub(super) fn new() -> Self {
         let dirs = [PathBuf::new(), PathBuf::from("/")].map(|path| (path, Arc::default()));
@@ -31,8 +31,8 @@ impl Tree {
     }
 
     /// The directory entry of a path, whether the file exists or not.
-    pub(super) fn place(&self, path: &Path) -> Result<Place, Error> {
-        let path = normal(path)?;
+    pub(super) fn resolve(&self, path: &Path) -> Result<DirEntry, Error> {
+        let path = normalized_path(path)?;
         if self.dirs.contains_key(&path) {
             return Err(ErrorKind::IsADirectory.into());
         }
@@ -42,22 +42,22 @@ impl Tree {
         if !self.dirs.contains_key(dir) {
             return Err(ErrorKind::NotFound.into());
         }
-        Ok(Place { dir: dir.to_path_buf(), name: name.to_owned() })
+        Ok(DirEntry { dir: dir.to_path_buf(), name: name.to_owned() })
     }
 
-    pub(super) fn lookup(&self, place: &Place) -> Option<Ino> {
+    pub(super) fn lookup(&self, place: &DirEntry) -> Option<Ino> {
         self.dirs.get(&place.dir)?.get(&place.name).copied()
     }
 
-    pub(super) fn find(&self, path: &Path) -> Result<(Place, Ino), Error> {
-        let place = self.place(path)?;
+    pub(super) fn find(&self, path: &Path) -> Result<(DirEntry, Ino), Error> {
+        let place = self.resolve(path)?;
         let ino = self.lookup(&place).ok_or(ErrorKind::NotFound)?;
         Ok((place, ino))
     }
 
     /// The normal form of a directory that exists.
     pub(super) fn dir(&self, path: &Path) -> Result<PathBuf, Error> {
-        let path = normal(path)?;
+        let path = normalized_path(path)?;
         if self.dirs.contains_key(&path) { Ok(path) } else { Err(ErrorKind::NotFound.into()) }
     }
 
@@ -96,7 +96,7 @@ impl Tree {
 }
 
 /// Writes `bytes` at `offset` and fills a gap before it with zeros. The caller has checked `FILE_BYTES_MAX`.
-pub(super) fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+pub(super) fn write_bytes(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     let end = offset + bytes.len();
     if file.len() < end {
         file.resize(end, 0);
@@ -105,7 +105,7 @@ pub(super) fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 /// A path without `.` and doubled slashes. Refuses `..`: no store needs it.
-pub(super) fn normal(path: &Path) -> Result<PathBuf, Error> {
+pub(super) fn normalized_path(path: &Path) -> Result<PathBuf, Error> {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {

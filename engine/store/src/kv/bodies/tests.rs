@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::blob::{AnchorSeed, GroupWriter};
-use crate::kv::hand_made::{Made, SPACE, STORE, first};
+use crate::kv::test_segment::{SPACE, STORE, TestSegment, first_part};
 
 #[test]
-fn a_recipe_makes_as_many_bytes_as_are_named() {
+fn recipe_of_another_length_is_damage() {
     let e = |len| Extent { group: GroupId(1), offset: 0, len };
     let none = BlobId::of(&[]);
     let some = BlobId([1; 32]);
@@ -35,18 +35,18 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 /// Group parts in a segment, the arguments to note each of them, and the anchors that their writers found.
-struct Log {
-    made: Made,
-    noted: Vec<(u64, u32, u32, Place)>,
+struct GroupTestLog {
+    made: TestSegment,
+    noted: Vec<(u64, u32, u32, RecordPlace)>,
     anchors: Vec<Anchor>,
 }
 
 /// Writes parts of noise, given as group and length. Each group has its own writer.
-fn log(parts: &[(u64, usize)]) -> Log {
+fn group_test_log(parts: &[(u64, usize)]) -> GroupTestLog {
     let seed = anchor_seed(STORE, SPACE);
     let mut writers: BTreeMap<u64, (GroupWriter, usize)> = BTreeMap::new();
     let (noise, mut anchors) = (noise(GROUP_BYTES_MAX * 2), Vec::new());
-    let (mut made, mut noted) = (Made::new(), Vec::new());
+    let (mut made, mut noted) = (TestSegment::new(), Vec::new());
     for (id, len) in parts {
         let (writer, at) = writers.entry(*id).or_insert_with(|| {
             (GroupWriter::new(GroupId(*id), Codec::Zstd, seed).unwrap(), usize::try_from(*id).unwrap() * 1000)
@@ -54,7 +54,7 @@ fn log(parts: &[(u64, usize)]) -> Log {
         let mut found = Vec::new();
         writer.append(&noise[*at..*at + len], &mut found).unwrap();
         *at += len;
-        found.retain(|anchor| *len < LARGE_PART_BYTES || keys::kept_of_large_bodies(anchor.key));
+        found.retain(|anchor| *len < LARGE_PART_BYTES || keys::is_kept_for_large_bodies(anchor.key));
         anchors.extend(found);
         let part = writer.flush().unwrap().unwrap();
         let place = made.put(&GroupPart {
@@ -62,63 +62,73 @@ fn log(parts: &[(u64, usize)]) -> Log {
             raw_start: part.raw_start,
             raw_len: part.raw_len,
             codec: 1,
-            ..first(&part.encoded)
+            ..first_part(&part.encoded)
         });
         noted.push((*id, part.raw_start, part.raw_len, place));
     }
-    Log { made, noted, anchors }
+    GroupTestLog { made, noted, anchors }
 }
 
-fn rebuild(log: &Log, newest: bool) -> AnchorRebuild {
+fn rebuild(log: &GroupTestLog, newest: bool) -> AnchorRebuild {
     let segments = Segments::default();
     segments.insert(log.made.segment());
     AnchorRebuild::new(STORE, &Arc::new(segments), newest)
 }
 
-fn note(rebuild: &mut AnchorRebuild, (group, raw_start, raw_len, place): (u64, u32, u32, Place), seqno: u64) {
-    rebuild.part(&GroupPart { group, raw_start, raw_len, ..first(b"") }, place, Seqno(seqno));
+fn note(
+    rebuild: &mut AnchorRebuild,
+    (group, raw_start, raw_len, place): (u64, u32, u32, RecordPlace),
+    seqno: u64,
+) {
+    rebuild.note_part(&GroupPart { group, raw_start, raw_len, ..first_part(b"") }, place, Seqno(seqno));
 }
 
-fn finish(rebuild: AnchorRebuild) -> Vec<Entry> {
+fn finish(rebuild: AnchorRebuild) -> Vec<IndexEntry> {
     let mut all = Vec::new();
     rebuild.finish(|entries| all.append(entries));
     all
 }
 
 /// The anchors that a rebuild must give, of those for which `of` is true: key, group and offset, sorted.
-fn wanted(log: &Log, of: impl Fn(&Anchor) -> bool) -> Vec<(Vec<u8>, u64, u32)> {
+fn expected_anchors(log: &GroupTestLog, of: impl Fn(&Anchor) -> bool) -> Vec<(Vec<u8>, u64, u32)> {
     let entry = |anchor: &Anchor| keys::anchor_entry(SPACE, anchor, Seqno(0));
     let kept = log
         .anchors
         .iter()
         .filter(|anchor| of(anchor))
         .map(entry)
-        .filter(|one| keys::kept_in_tables(&one.key));
+        .filter(|one| keys::is_kept_in_tables(&one.key));
     let mut all: Vec<_> = kept.map(|one| (one.key, one.value.a, one.value.b)).collect();
     all.sort();
     all
 }
 
-fn given(entries: &[Entry]) -> Vec<(Vec<u8>, u64, u32)> {
+fn anchor_places(entries: &[IndexEntry]) -> Vec<(Vec<u8>, u64, u32)> {
     let mut all: Vec<_> = entries.iter().map(|one| (one.key.clone(), one.value.a, one.value.b)).collect();
     all.sort();
     all
 }
 
 #[test]
-fn anchors_are_made_again_as_they_were_found_while_writing() {
-    let log =
-        log(&[(1, 20_000), (2, 30_000), (1, 3000), (3, LARGE_PART_BYTES), (3, LARGE_PART_BYTES - 1), (1, 9)]);
+fn rebuilt_anchors_equal_the_written_ones() {
+    let log = group_test_log(&[
+        (1, 20_000),
+        (2, 30_000),
+        (1, 3000),
+        (3, LARGE_PART_BYTES),
+        (3, LARGE_PART_BYTES - 1),
+        (1, 9),
+    ]);
     let mut rebuild = rebuild(&log, false);
     for (seqno, noted) in (10..).zip(&log.noted) {
         note(&mut rebuild, *noted, seqno);
     }
     let entries = finish(rebuild);
     assert!(entries.len() > 100);
-    assert_eq!(given(&entries), wanted(&log, |_| true));
+    assert_eq!(anchor_places(&entries), expected_anchors(&log, |_| true));
     // Each anchor has the seqno of its part's record. The group whose last part is oldest comes first.
     for entry in &entries {
-        let of = |(group, start, len, _): &(u64, u32, u32, Place)| {
+        let of = |(group, start, len, _): &(u64, u32, u32, RecordPlace)| {
             *group == entry.value.a && (*start..start + len).contains(&entry.value.b)
         };
         assert_eq!(entry.seqno, 10 + log.noted.iter().position(of).unwrap() as u64);
@@ -129,17 +139,17 @@ fn anchors_are_made_again_as_they_were_found_while_writing() {
 }
 
 #[test]
-fn a_group_whose_parts_do_not_follow_each_other_is_left_out() {
-    let log = log(&[(1, 5000), (2, 5000), (1, 5000)]);
+fn group_with_parts_out_of_order_is_skipped() {
+    let log = group_test_log(&[(1, 5000), (2, 5000), (1, 5000)]);
     let [one, two, more] = [log.noted[0], log.noted[1], log.noted[2]];
-    let made = |noted: &[(u64, u32, u32, Place)]| {
+    let made = |noted: &[(u64, u32, u32, RecordPlace)]| {
         let mut rebuild = rebuild(&log, false);
         noted.iter().for_each(|part| note(&mut rebuild, *part, 1));
         let held = rebuild.raw_bytes;
-        (held, given(&finish(rebuild)))
+        (held, anchor_places(&finish(rebuild)))
     };
-    assert_eq!(made(&[one, two, more]), (15_000, wanted(&log, |_| true)));
-    let second = wanted(&log, |anchor| anchor.group.0 == 2);
+    assert_eq!(made(&[one, two, more]), (15_000, expected_anchors(&log, |_| true)));
+    let second = expected_anchors(&log, |anchor| anchor.group.0 == 2);
     assert_eq!(made(&[two, more]), (5000, second.clone()), "its first part was not seen");
     assert_eq!(made(&[one, two, (1, 5001, 5000, more.3)]), (5000, second.clone()), "a gap");
     assert_eq!(made(&[one, two, one]), (5000, second.clone()), "again from the start");
@@ -150,36 +160,36 @@ fn a_group_whose_parts_do_not_follow_each_other_is_left_out() {
     // A part of another namespace.
     let mut rebuild = rebuild(&log, false);
     note(&mut rebuild, one, 1);
-    let part = GroupPart { raw_start: 5000, raw_len: 5000, namespace: NamespaceId(17), ..first(b"") };
-    rebuild.part(&part, more.3, Seqno(2));
+    let part = GroupPart { raw_start: 5000, raw_len: 5000, namespace: NamespaceId(17), ..first_part(b"") };
+    rebuild.note_part(&part, more.3, Seqno(2));
     assert_eq!((rebuild.raw_bytes, finish(rebuild).len()), (0, 0));
 }
 
 #[test]
-fn thirty_two_groups_are_held_while_a_log_is_read() {
-    let log = log(&(1..=33).map(|group| (group, 1000)).collect::<Vec<_>>());
+fn rebuild_holds_at_most_32_open_groups() {
+    let log = group_test_log(&(1..=33).map(|group| (group, 1000)).collect::<Vec<_>>());
     let mut rebuild = rebuild(&log, false);
     let mut entries = Vec::new();
     for (count, noted) in (1..).zip(&log.noted) {
         note(&mut rebuild, *noted, 1);
-        rebuild.settle(&mut entries);
-        assert_eq!((rebuild.open.len(), rebuild.touched.len()), (count.min(32), count.min(32)));
+        rebuild.close_excess_groups(&mut entries);
+        assert_eq!((rebuild.open.len(), rebuild.last_part_clock.len()), (count.min(32), count.min(32)));
     }
     assert_eq!(rebuild.raw_bytes, 32_000);
-    assert_eq!(given(&entries), wanted(&log, |anchor| anchor.group.0 == 1));
+    assert_eq!(anchor_places(&entries), expected_anchors(&log, |anchor| anchor.group.0 == 1));
     entries.append(&mut finish(rebuild));
-    assert_eq!(given(&entries), wanted(&log, |_| true));
+    assert_eq!(anchor_places(&entries), expected_anchors(&log, |_| true));
 }
 
 #[test]
-fn of_a_logs_end_64_mebibytes_of_groups_are_held() {
-    let log = log(&[(1, 1000)]);
+fn rebuild_of_log_end_holds_64_mib_of_groups() {
+    let log = group_test_log(&[(1, 1000)]);
     let most = u32::try_from(GROUP_BYTES_MAX).unwrap();
     let mut rebuild = rebuild(&log, true);
     let mut entries = Vec::new();
     for group in 1..=258 {
         note(&mut rebuild, (group, 0, most, log.noted[0].3), 1);
-        rebuild.settle(&mut entries);
+        rebuild.close_excess_groups(&mut entries);
         assert_eq!(rebuild.open.len() as u64, group.min(256));
         assert_eq!(rebuild.raw_bytes, rebuild.open.len() * GROUP_BYTES_MAX);
     }
@@ -188,7 +198,7 @@ fn of_a_logs_end_64_mebibytes_of_groups_are_held() {
 }
 
 #[test]
-fn each_namespace_of_each_store_has_a_seed_of_its_own() {
+fn anchor_seed_differs_by_store_and_namespace() {
     let seeds =
         [(1, 1), (1, 2), (2, 1)].map(|(store, space)| anchor_seed(StoreId([store; 16]), NamespaceId(space)));
     assert!(seeds[0] != seeds[1] && seeds[0] != seeds[2] && seeds[1] != seeds[2]);

@@ -13,7 +13,7 @@ fn options(sim: &SimIo) -> Options {
 }
 
 #[test]
-fn views_are_counted_and_gone_with_the_last() {
+fn view_count_ends_with_the_last_view() {
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("n").unwrap();
@@ -38,7 +38,7 @@ fn views_are_counted_and_gone_with_the_last() {
 }
 
 /// Creates and closes a store of one segment and one table. Returns the table's path.
-fn closed(sim: &SimIo) -> std::path::PathBuf {
+fn closed_store(sim: &SimIo) -> std::path::PathBuf {
     let store = Store::open_with("s", options(sim)).unwrap();
     let keyspace = store.namespace("n").unwrap().keyspace("k", History::Latest).unwrap();
     keyspace.put(b"key", "value").unwrap();
@@ -49,26 +49,26 @@ fn closed(sim: &SimIo) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_reader_beside_a_missing_table_looks_once_and_reads_the_log_instead() {
+fn reader_without_a_table_reads_the_log() {
     let sim = SimIo::new(1);
-    let table = closed(&sim);
+    let table = closed_store(&sim);
     sim.remove(&table).unwrap();
     // CURRENT is opened five times: for two stamps of the reader, two stamps of the log, and the read itself.
     sim.fail(FailRule::eio(OpKind::Open).on("CURRENT").after(5).forever());
     let store = Store::open_read_only_with("s", options(&sim)).unwrap();
-    assert!(sim.open(Path::new("s/CURRENT"), crate::io::Open::Read).is_err(), "all five were used");
+    assert!(sim.open(Path::new("s/CURRENT"), crate::io::OpenMode::Read).is_err(), "all five were used");
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
     assert_eq!(keyspace.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     assert_eq!(store.rebuilt().len(), 1);
     drop(store);
-    sim.heal();
+    sim.clear_faults();
     let store = Store::open_with("s", options(&sim)).unwrap();
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
     assert_eq!(keyspace.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
 #[test]
-fn after_an_unclean_end_the_segment_is_sealed_even_where_nothing_is_torn() {
+fn unclean_end_seals_the_segment() {
     let segments = |sim: &SimIo| {
         let files = sim.files();
         files.iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).count()
@@ -114,7 +114,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
+fn streamed_body_joins_adjacent_extents() {
     let sim = SimIo::new(1);
     let store = Store::open_with("s", Options { body_bytes_max: 2_500_000, ..options(&sim) }).unwrap();
     let space = store.namespace("n").unwrap();
@@ -126,26 +126,26 @@ fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
     let blob = space.store_blob(&body[..]).unwrap();
     let lens: Vec<usize> = blob.extents.iter().map(|extent| extent.len as usize).collect();
     assert_eq!(lens.iter().sum::<usize>(), body.len());
-    assert!(blob.extents.windows(2).all(|two| !two[0].meets(&two[1])), "{lens:?}");
+    assert!(blob.extents.windows(2).all(|two| !two[0].is_followed_by(&two[1])), "{lens:?}");
     let most = crate::blob::GROUP_BYTES_MAX;
     assert!(lens.iter().filter(|len| **len == most).count() >= 7, "{lens:?}");
     assert_eq!(blob.id(), crate::ids::BlobId::of(&body));
     let core = store.core();
     let read = |blob: &crate::StoredBlob| {
-        crate::kv::bodies::body(core, blob.namespace, &blob.extents, blob.len, blob.id).unwrap()
+        crate::kv::bodies::read_body(core, blob.namespace, &blob.extents, blob.len, blob.id).unwrap()
     };
     assert!(read(&blob) == body);
     let named = (blob.len, blob.id);
-    let hashing = crate::kv::bodies::Hashing::Compared;
+    let hashing = crate::kv::bodies::HashCheck::Compared;
     let mut reader =
         crate::BlobReader::new(core.clone(), blob.namespace, blob.extents.clone(), named, hashing);
     assert_eq!((reader.len(), reader.is_empty(), reader.id()), (blob.len, false, blob.id));
     let mut whole = Vec::new();
     reader.read_to_end(&mut whole).unwrap();
     assert!(whole == body);
-    let none = crate::BlobReader::of_bytes(core.clone(), blob.namespace, Vec::new());
+    let none = crate::BlobReader::from_bytes(core.clone(), blob.namespace, Vec::new());
     assert_eq!((none.len(), none.is_empty(), none.id()), (0, true, crate::ids::BlobId::of(&[])));
-    let mut few = crate::BlobReader::of_bytes(core.clone(), blob.namespace, b"few".to_vec());
+    let mut few = crate::BlobReader::from_bytes(core.clone(), blob.namespace, b"few".to_vec());
     let mut two = [0; 2];
     assert_eq!((few.len(), few.read(&mut two).unwrap(), two), (3, 2, *b"fe"));
     assert_eq!((few.read(&mut two).unwrap(), two[0], few.read(&mut two).unwrap()), (1, b'w', 0));
@@ -155,11 +155,11 @@ fn a_streamed_body_is_one_extent_where_its_pieces_meet() {
 }
 
 #[test]
-fn a_damaged_table_is_made_again_in_a_file_or_where_there_is_no_room_in_memory() {
+fn damaged_table_is_rebuilt_in_a_file_or_in_memory() {
     for (full, for_writing, files) in [(false, true, 2), (true, true, 1), (false, false, 1), (true, false, 1)]
     {
         let sim = SimIo::new(1);
-        let table = closed(&sim);
+        let table = closed_store(&sim);
         sim.edit(&table, |bytes| bytes[20] ^= 1).unwrap();
         if full {
             sim.fail(FailRule::enospc(OpKind::Create).on("tbl").forever());
@@ -171,7 +171,7 @@ fn a_damaged_table_is_made_again_in_a_file_or_where_there_is_no_room_in_memory()
         assert_eq!(store.rebuilt().len(), 1, "{full} {for_writing}");
         let tables = sim.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "tbl"));
         assert_eq!(tables.count(), files, "{full} {for_writing}");
-        sim.heal();
+        sim.clear_faults();
         store.close().unwrap();
         let again = Store::open_read_only_with("s", options(&sim)).unwrap();
         assert_eq!(again.rebuilt().len(), usize::from(!for_writing), "a writer leaves a repaired table");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::io::sim::SimIo;
-use crate::kv::hand_made::SPACE;
+use crate::kv::test_segment::SPACE;
 use crate::testing::KvStore as Store;
 use crate::{History, Keyspace, Options};
 
@@ -23,7 +23,7 @@ fn get(keyspace: &Keyspace, number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
+fn group_cache_keeps_its_bound_and_decodes_only_needed_bytes() {
     let bound = 600 << 10;
     let io = Arc::new(SimIo::new(1));
     let options = Options { io, group_cache_bytes: bound, ..Options::default() };
@@ -54,15 +54,15 @@ fn the_cache_keeps_its_bound_and_a_front_is_decoded_no_further_than_wanted() {
 }
 
 #[test]
-fn a_body_reaches_as_far_into_a_group_as_its_last_extent_there() {
+fn needed_len_is_the_end_of_the_last_extent() {
     let e = |group, offset, len| Extent { group: GroupId(group), offset, len };
     let extents = [e(1, 50, 10), e(1, 0, 70), e(2, 100, 5), e(1, 20, 1)];
-    assert_eq!([1, 2, 3].map(|group| reach(&extents, GroupId(group))), [70, 105, 0]);
-    assert_eq!(reach(&[], GroupId(1)), 0);
+    assert_eq!([1, 2, 3].map(|group| needed_len(&extents, GroupId(group))), [70, 105, 0]);
+    assert_eq!(needed_len(&[], GroupId(1)), 0);
 }
 
 #[test]
-fn four_decoders_are_kept_for_the_groups_to_come() {
+fn four_decoders_are_kept_for_reuse() {
     let io = Arc::new(SimIo::new(1));
     let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
     let keyspace = store.namespace("default").unwrap().keyspace("k", History::Latest).unwrap();
@@ -81,7 +81,7 @@ fn four_decoders_are_kept_for_the_groups_to_come() {
 }
 
 #[test]
-fn a_group_is_whole_once_all_of_its_parts_are_decoded() {
+fn group_is_whole_once_all_parts_are_decoded() {
     let io = Arc::new(SimIo::new(1));
     let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
     let keyspace = store.namespace("default").unwrap().keyspace("k", History::Latest).unwrap();
@@ -96,10 +96,10 @@ fn a_group_is_whole_once_all_of_its_parts_are_decoded() {
     store.drop_caches();
     drop(get(&keyspace, 1));
     assert_eq!(held(), Some((10_000, false)), "its front");
-    assert_eq!(group(core, SPACE, GroupId(1), 1).unwrap().len(), 30_000);
+    assert_eq!(whole_group(core, SPACE, GroupId(1), 1).unwrap().len(), 30_000);
     assert_eq!(held(), Some((30_000, true)));
     store.drop_caches();
-    assert!(group(core, SPACE, GroupId(1), 30_000).is_ok());
+    assert!(whole_group(core, SPACE, GroupId(1), 30_000).is_ok());
     store.drop_caches();
-    assert_eq!(group(core, SPACE, GroupId(1), 30_001).unwrap_err().kind(), ErrorKind::Damaged);
+    assert_eq!(whole_group(core, SPACE, GroupId(1), 30_001).unwrap_err().kind(), ErrorKind::Damaged);
 }

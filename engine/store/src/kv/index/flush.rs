@@ -8,17 +8,19 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;
-use crate::io::{Bytes, File, IoError, Open};
-use crate::kv::index::levels::{Index, Levels, Listed};
-use crate::kv::index::memtable::{MemoryScan, Memtable};
+use crate::io::{File, FileBytes, IoError, OpenMode};
+use crate::kv::index::levels::{Index, IndexLevels, ListedTable};
+use crate::kv::index::memtable::{Memtable, MemtableSource};
 use crate::kv::index::reads::table_error;
 use crate::kv::keys;
-use crate::kv::table::{All, Covers, Source, Table, TableError, TableMeta, TableWriter, merge};
+use crate::kv::table::{
+    MergeSource, Table, TableCoverage, TableError, TableMeta, TableSource, TableWriter, merge,
+};
 use crate::log::layout::LogState;
 use crate::log::manifest::TableEntry;
 use crate::log::paths::parse_table;
 use crate::log::record::HistoryCode;
-use crate::log::segments::{lock, read};
+use crate::log::segments::{lock, read_lock};
 use crate::sync::atomic::Ordering;
 
 /// A table is merged into the one before it unless that one is at least this many times larger. Over 38
@@ -28,7 +30,7 @@ const TABLE_RATIO: u64 = 2;
 
 /// How many of the oldest tables stay as they are when this many entries come. The newest are merged until
 /// each remaining table is [`TABLE_RATIO`] times larger than what follows.
-fn kept_of(tables: &[Listed], entries: u64) -> usize {
+fn tables_to_keep(tables: &[ListedTable], entries: u64) -> usize {
     let mut size = entries;
     let mut keep = tables.len();
     while keep > 0 && tables[keep - 1].table.entry_count() < size.saturating_mul(TABLE_RATIO) {
@@ -40,7 +42,7 @@ fn kept_of(tables: &[Listed], entries: u64) -> usize {
 
 /// Where a table is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum TableLocation {
     /// In its own file.
     File,
     /// In memory, in the same form: a table that a reader rebuilt.
@@ -49,30 +51,30 @@ pub(super) enum Kept {
 
 /// Why a table could not be written.
 #[derive(Debug)]
-pub(super) enum WriteError {
+pub(super) enum TableWriteError {
     /// A table to be merged is damaged, or the new one cannot be encoded.
     Table(TableError),
     /// Any other error.
     Other(Error),
 }
 
-impl From<TableError> for WriteError {
+impl From<TableError> for TableWriteError {
     fn from(error: TableError) -> Self {
         Self::Table(error)
     }
 }
 
-impl From<IoError> for WriteError {
+impl From<IoError> for TableWriteError {
     fn from(error: IoError) -> Self {
         Self::Other(error.into())
     }
 }
 
-impl From<WriteError> for Error {
-    fn from(error: WriteError) -> Self {
+impl From<TableWriteError> for Error {
+    fn from(error: TableWriteError) -> Self {
         match error {
-            WriteError::Table(error) => table_error(error),
-            WriteError::Other(error) => error,
+            TableWriteError::Table(error) => table_error(error),
+            TableWriteError::Other(error) => error,
         }
     }
 }
@@ -81,41 +83,45 @@ impl Index {
     /// Writes memory, newest first, into a table merged with the newest existing tables. Returns the
     /// resulting tables. All of them are on disk with their names, but the new one is not listed yet. The
     /// caller holds the lock on tables until they are in the levels.
-    pub(super) fn written_down(
+    pub(super) fn flush_memory(
         &self,
         at: (SegmentId, u64),
         state: &LogState,
         memory: &[Arc<Memtable>],
-    ) -> Result<Vec<Listed>> {
-        let covers = Covers { segment: u64::from(at.0.0), offset: at.1, seqno: state.next_seqno.0 };
-        self.mending_while_writing(|| self.written(covers, memory, &self.levels().tables, Kept::File))
+    ) -> Result<Vec<ListedTable>> {
+        let covers = TableCoverage { segment: u64::from(at.0.0), offset: at.1, seqno: state.next_seqno.0 };
+        self.with_repair_locked(|| {
+            self.try_flush_memory(covers, memory, &self.levels().tables, TableLocation::File)
+        })
     }
 
     /// One attempt of [`Index::flush_memory`], over these tables.
-    pub(super) fn written(
+    pub(super) fn try_flush_memory(
         &self,
-        covers: Covers,
+        covers: TableCoverage,
         memory: &[Arc<Memtable>],
-        tables: &[Listed],
-        kept: Kept,
-    ) -> std::result::Result<Vec<Listed>, WriteError> {
+        tables: &[ListedTable],
+        kept: TableLocation,
+    ) -> std::result::Result<Vec<ListedTable>, TableWriteError> {
         let entries: usize = memory.iter().map(|memory| memory.len()).sum();
         // The manifest cannot list a table that is only in memory, so it is merged into the file.
-        let files =
-            tables.iter().take_while(|listed| listed.kept == Kept::File || kept == Kept::Memory).count();
+        let files = tables
+            .iter()
+            .take_while(|listed| listed.location == TableLocation::File || kept == TableLocation::Memory)
+            .count();
         if entries == 0 && files == tables.len() {
             return Ok(tables.to_vec());
         }
-        let pinned = self.pinned.load(Ordering::Relaxed);
-        let keep = kept_of(tables, entries as u64).max(pinned).min(files);
+        let pinned = self.pinned_tables.load(Ordering::Relaxed);
+        let keep = tables_to_keep(tables, entries as u64).max(pinned).min(files);
         let id = self.next_table.fetch_add(1, Ordering::Relaxed);
         let meta = TableMeta { store: self.store.0, id, covers };
         let table = match kept {
-            Kept::Memory => {
+            TableLocation::Memory => {
                 let bytes = self.merge_into(Vec::new(), meta, memory, &tables[keep..])?;
-                Table::open(Bytes::owned(bytes.into()))?
+                Table::open(FileBytes::owned(bytes.into()))?
             }
-            Kept::File => {
+            TableLocation::File => {
                 let table = self.write_file(meta, memory, &tables[keep..]).inspect_err(|_| {
                     // The incomplete file takes space. If it cannot be removed now, the next cleanup removes
                     // it.
@@ -127,7 +133,7 @@ impl Index {
         };
         let entry = TableEntry { id, bytes: table.file_len() };
         let mut now = tables[..keep].to_vec();
-        now.push(Listed { table: Arc::new(table), entry, kept });
+        now.push(ListedTable { table: Arc::new(table), entry, location: kept });
         Ok(now)
     }
 
@@ -135,8 +141,8 @@ impl Index {
         &self,
         meta: TableMeta,
         memory: &[Arc<Memtable>],
-        tables: &[Listed],
-    ) -> std::result::Result<Table, WriteError> {
+        tables: &[ListedTable],
+    ) -> std::result::Result<Table, TableWriteError> {
         self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables))
     }
 
@@ -145,16 +151,16 @@ impl Index {
         &self,
         meta: TableMeta,
         fill: impl FnOnce(FileSink) -> std::result::Result<FileSink, TableError>,
-    ) -> std::result::Result<Table, WriteError> {
+    ) -> std::result::Result<Table, TableWriteError> {
         let path = self.paths.table(meta.id);
         if self.io.stat(&path)?.is_some() {
             self.io.remove(&path)?;
         }
-        let file = self.io.open(&path, Open::CreateNew)?;
+        let file = self.io.open(&path, OpenMode::CreateNew)?;
         let sink = FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
-        fill(sink)?.finish().map_err(WriteError::Other)?;
+        fill(sink)?.finish().map_err(TableWriteError::Other)?;
         file.sync()?;
-        Ok(Table::open(self.limits.read_mode.whole(&*file)?)?)
+        Ok(Table::open(self.limits.read_mode.read_whole(&*file)?)?)
     }
 
     /// Merges memory and tables into one table. Returns the sink.
@@ -163,17 +169,17 @@ impl Index {
         sink: S,
         meta: TableMeta,
         memory: &[Arc<Memtable>],
-        tables: &[Listed],
+        tables: &[ListedTable],
     ) -> std::result::Result<S, TableError> {
         let mut writer = TableWriter::new(sink, meta)?;
         // A view that is opened from now on sees the newest of everything written here.
         let keep_all = !lock(&self.views).is_empty();
-        let mut sources: Vec<Box<dyn Source>> = Vec::new();
+        let mut sources: Vec<Box<dyn MergeSource>> = Vec::new();
         for memory in memory {
-            sources.push(Box::new(MemoryScan::new(memory.clone())));
+            sources.push(Box::new(MemtableSource::new(memory.clone())));
         }
         for listed in tables.iter().rev() {
-            sources.push(Box::new(All::new(listed.table.clone())));
+            sources.push(Box::new(TableSource::new(listed.table.clone())));
         }
         // Number of newer versions of the same key.
         let (mut last, mut newer): (Vec<u8>, usize) = (Vec::new(), 0);
@@ -187,8 +193,8 @@ impl Index {
                 (newer, first) = (0, false);
             }
             let space = keys::space_of(key);
-            let dropped = self.is_superseded(space, newer) && (keys::newest_only(space) || !keep_all);
-            if dropped || !keys::kept_in_tables(key) {
+            let dropped = self.is_superseded(space, newer) && (keys::keeps_newest_only(space) || !keep_all);
+            if dropped || !keys::is_kept_in_tables(key) {
                 return Ok(());
             }
             writer.push(key, seqno, value)
@@ -198,10 +204,10 @@ impl Index {
 
     /// Whether a version may be left out of a table because its keyspace's policy no longer keeps it.
     pub fn is_superseded(&self, space: u32, newer: usize) -> bool {
-        if keys::newest_only(space) || newer == 0 {
+        if keys::keeps_newest_only(space) || newer == 0 {
             return newer >= 1;
         }
-        match read(&self.policies).get(&space) {
+        match read_lock(&self.policies).get(&space) {
             Some(HistoryCode::Latest) => newer >= 1,
             Some(HistoryCode::Newest(count)) => newer >= (*count).max(1) as usize,
             _ => false,
@@ -210,11 +216,11 @@ impl Index {
 
     /// Removes table files that are not in these levels. A later call removes those that cannot be removed
     /// now.
-    pub(super) fn remove_other_tables(&self, levels: &Levels) {
+    pub(super) fn remove_tables_not_in(&self, levels: &IndexLevels) {
         let Ok(names) = self.io.list(&self.paths.tables()) else { return };
         for name in names {
             if let Some(id) = parse_table(&name)
-                && id != self.making.load(Ordering::Relaxed)
+                && id != self.rebuilding_table.load(Ordering::Relaxed)
                 && levels.tables.iter().all(|listed| listed.entry.id != id)
             {
                 let _ = self.io.remove(&self.paths.table(id));

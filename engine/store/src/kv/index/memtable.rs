@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::kv::table::{Entry, Source, Value};
-use crate::log::segments::{read, write};
+use crate::kv::table::{IndexEntry, IndexValue, MergeSource};
+use crate::log::segments::{read_lock, write_lock};
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicUsize, Ordering as Memory};
 
@@ -21,9 +21,9 @@ const INLINE_BYTES: usize = 24;
 /// for inner nodes.
 pub(super) const ENTRY_BYTES: usize = 128;
 /// From this number of entries on, they are sorted before they are added.
-const SORTED_ENTRIES: usize = 64;
+const SORT_ENTRIES_MIN: usize = 64;
 /// Bytes that the allocator adds to the rest of a long key.
-const REST_BYTES: usize = 32;
+const LONG_KEY_OVERHEAD_BYTES: usize = 32;
 
 /// A key and a seqno, in a table's order: key ascending, then seqno descending.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl MemKey {
         self.rest.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    fn put_key(&self, out: &mut Vec<u8>) {
+    fn copy_key(&self, out: &mut Vec<u8>) {
         out.clear();
         for word in self.words {
             out.extend_from_slice(&word.to_be_bytes());
@@ -116,8 +116,8 @@ impl PartialEq for MemKey {
 
 impl Eq for MemKey {}
 
-fn value_of(key: &MemKey, value: MemValue) -> Value {
-    Value { kind: key.kind, a: value.a, b: value.b, c: value.c }
+fn full_value(key: &MemKey, value: MemValue) -> IndexValue {
+    IndexValue { kind: key.kind, a: value.a, b: value.b, c: value.c }
 }
 
 /// See the module.
@@ -129,7 +129,7 @@ pub(super) struct Memtable {
 
 impl Memtable {
     /// Adds entries, all under one lock.
-    pub(super) fn insert(&self, entries: impl IntoIterator<Item = Entry>) {
+    pub(super) fn insert(&self, entries: impl IntoIterator<Item = IndexEntry>) {
         self.insert_with(|add| {
             entries.into_iter().for_each(|entry| add(&entry.key, entry.seqno, entry.value))
         });
@@ -137,21 +137,21 @@ impl Memtable {
 
     /// Adds the entries that `entries` passes to its argument, all under one lock. Many entries are sorted
     /// first: then neighbours are found near each other, and the lock is held for less time.
-    pub(super) fn insert_with(&self, entries: impl FnOnce(&mut dyn FnMut(&[u8], u64, Value))) {
+    pub(super) fn insert_with(&self, entries: impl FnOnce(&mut dyn FnMut(&[u8], u64, IndexValue))) {
         let mut ready: Vec<(MemKey, MemValue)> = Vec::new();
-        entries(&mut |key, seqno, Value { kind, a, b, c }| {
+        entries(&mut |key, seqno, IndexValue { kind, a, b, c }| {
             ready.push((MemKey { kind, ..MemKey::new(key, seqno) }, MemValue { a, b, c }));
         });
-        if ready.len() >= SORTED_ENTRIES {
+        if ready.len() >= SORT_ENTRIES_MIN {
             // The sort is stable: of two entries with the same key and seqno, the later one counts.
             ready.sort_by(|(one, _), (other, _)| one.cmp(other));
         }
-        let mut map = write(&self.map);
+        let mut map = write_lock(&self.map);
         let mut bytes = 0;
         for (key, value) in ready {
             let rest = (key.len as usize).saturating_sub(INLINE_BYTES);
             if map.insert(key, value).is_none() {
-                bytes += ENTRY_BYTES + if rest > 0 { rest + REST_BYTES } else { 0 };
+                bytes += ENTRY_BYTES + if rest > 0 { rest + LONG_KEY_OVERHEAD_BYTES } else { 0 };
             }
         }
         self.bytes.fetch_add(bytes, Memory::Relaxed);
@@ -164,31 +164,31 @@ impl Memtable {
 
     /// Number of entries.
     pub(super) fn len(&self) -> usize {
-        read(&self.map).len()
+        read_lock(&self.map).len()
     }
 
     /// The newest version of a key with a seqno of at most `at`.
-    pub(super) fn get(&self, key: &[u8], at: u64) -> Option<(u64, Value)> {
+    pub(super) fn get(&self, key: &[u8], at: u64) -> Option<(u64, IndexValue)> {
         let wanted = MemKey::new(key, at);
-        let map = read(&self.map);
+        let map = read_lock(&self.map);
         let (found, value) = map.range(&wanted..).next()?;
-        found.same_key(&wanted).then(|| (!found.newness, value_of(found, *value)))
+        found.same_key(&wanted).then(|| (!found.newness, full_value(found, *value)))
     }
 
     /// Calls `each` with all versions of a key, newest first.
-    pub(super) fn versions(&self, key: &[u8], mut each: impl FnMut(u64, Value)) {
+    pub(super) fn versions(&self, key: &[u8], mut each: impl FnMut(u64, IndexValue)) {
         let wanted = MemKey::new(key, u64::MAX);
         for (found, value) in
-            read(&self.map).range(&wanted..).take_while(|(found, _)| found.same_key(&wanted))
+            read_lock(&self.map).range(&wanted..).take_while(|(found, _)| found.same_key(&wanted))
         {
-            each(!found.newness, value_of(found, *value));
+            each(!found.newness, full_value(found, *value));
         }
     }
 
     /// Up to `limit` entries after `last`, in order.
-    fn after(&self, last: Option<&MemKey>, limit: usize) -> Vec<(MemKey, MemValue)> {
+    fn entries_after(&self, last: Option<&MemKey>, limit: usize) -> Vec<(MemKey, MemValue)> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        let map = read(&self.map);
+        let map = read_lock(&self.map);
         let range = map.range::<MemKey, _>((from, Bound::Unbounded));
         range.take(limit).map(|(key, value)| (key.clone(), *value)).collect()
     }
@@ -200,7 +200,7 @@ impl Memtable {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         reverse: bool,
-        mut each: impl FnMut(&[u8], u64, Value) -> bool,
+        mut each: impl FnMut(&[u8], u64, IndexValue) -> bool,
     ) {
         // Each bound becomes a position before the newest version of its key, or after the oldest.
         let from = match from {
@@ -213,12 +213,12 @@ impl Memtable {
             Bound::Excluded(key) => Bound::Excluded(MemKey::new(key, u64::MAX)),
             Bound::Unbounded => Bound::Unbounded,
         };
-        let map = read(&self.map);
+        let map = read_lock(&self.map);
         let range = map.range((from, to));
         let mut bytes = Vec::new();
         let mut give = |(key, value): (&MemKey, &MemValue)| {
-            key.put_key(&mut bytes);
-            each(&bytes, !key.newness, value_of(key, *value))
+            key.copy_key(&mut bytes);
+            each(&bytes, !key.newness, full_value(key, *value))
         };
         if reverse {
             range.rev().all(&mut give);
@@ -233,7 +233,7 @@ const CHUNK_ENTRIES: usize = 1024;
 
 /// All entries in order, of memory that no longer changes. Holds no lock between two steps.
 #[derive(Debug)]
-pub(super) struct MemoryScan {
+pub(super) struct MemtableSource {
     memory: Arc<Memtable>,
     chunk: Vec<(MemKey, MemValue)>,
     /// The position of the current entry in `chunk`.
@@ -241,25 +241,25 @@ pub(super) struct MemoryScan {
     key: Vec<u8>,
 }
 
-impl MemoryScan {
+impl MemtableSource {
     pub(super) fn new(memory: Arc<Memtable>) -> Self {
         Self { memory, chunk: Vec::new(), at: 0, key: Vec::new() }
     }
 }
 
-impl Source for MemoryScan {
-    fn step(&mut self) -> crate::kv::table::Result<bool> {
+impl MergeSource for MemtableSource {
+    fn advance(&mut self) -> crate::kv::table::TableResult<bool> {
         self.at += 1;
         if self.at >= self.chunk.len() {
             let last = self.chunk.last().map(|(key, _)| key.clone());
-            let chunk = self.memory.after(last.as_ref(), CHUNK_ENTRIES);
+            let chunk = self.memory.entries_after(last.as_ref(), CHUNK_ENTRIES);
             if chunk.is_empty() {
                 return Ok(false);
             }
             (self.chunk, self.at) = (chunk, 0);
         }
         if let Some((key, _)) = self.chunk.get(self.at) {
-            key.put_key(&mut self.key);
+            key.copy_key(&mut self.key);
         }
         Ok(true)
     }
@@ -272,9 +272,9 @@ impl Source for MemoryScan {
         self.chunk.get(self.at).map_or(0, |(key, _)| !key.newness)
     }
 
-    fn value(&self) -> Value {
-        let none = Value { kind: 0, a: 0, b: 0, c: 0 };
-        self.chunk.get(self.at).map_or(none, |(key, value)| value_of(key, *value))
+    fn value(&self) -> IndexValue {
+        let none = IndexValue { kind: 0, a: 0, b: 0, c: 0 };
+        self.chunk.get(self.at).map_or(none, |(key, value)| full_value(key, *value))
     }
 }
 
@@ -282,17 +282,17 @@ impl Source for MemoryScan {
 mod tests {
     use super::*;
 
-    fn entry(key: &[u8], seqno: u64) -> Entry {
-        Entry { key: key.to_vec(), seqno, value: Value { kind: 1, a: seqno, b: 2, c: 3 } }
+    fn entry(key: &[u8], seqno: u64) -> IndexEntry {
+        IndexEntry { key: key.to_vec(), seqno, value: IndexValue { kind: 1, a: seqno, b: 2, c: 3 } }
     }
 
     #[test]
-    fn an_entry_takes_64_bytes() {
+    fn memtable_entry_takes_64_bytes() {
         assert_eq!(size_of::<MemKey>() + size_of::<MemValue>(), 64);
     }
 
     #[test]
-    fn order_is_that_of_the_bytes() {
+    fn memtable_order_is_byte_order() {
         let long = |last: u8| [vec![7; 24], vec![last; 9]].concat();
         let mut keys = vec![
             vec![],
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_once_for_each_version_of_a_key() {
+    fn bytes_are_counted_once_per_version() {
         let memtable = Memtable::default();
         let mut expected = 0;
         for (len, bytes) in [(0, 128), (1, 128), (24, 128), (25, 128 + 1 + 32), (100, 128 + 76 + 32)] {
@@ -355,18 +355,18 @@ mod tests {
     }
 
     #[test]
-    fn of_two_entries_with_one_key_and_seqno_the_later_counts_however_many_there_are() {
+    fn later_entry_with_same_key_and_seqno_wins() {
         for count in [1, 10, 40, 500] {
             let memtable = Memtable::default();
             let twice = |n: u64| [(n, 1), (n, 2)];
-            let entries = (0..count).rev().flat_map(twice).map(|(n, a)| Entry {
-                value: Value { kind: 9, a, b: 5, c: 6 },
+            let entries = (0..count).rev().flat_map(twice).map(|(n, a)| IndexEntry {
+                value: IndexValue { kind: 9, a, b: 5, c: 6 },
                 ..entry(&n.to_be_bytes(), 3)
             });
             memtable.insert(entries);
             assert_eq!((memtable.len() as u64, memtable.bytes() as u64), (count, 128 * count));
             for n in 0..count {
-                let wanted = Some((3, Value { kind: 9, a: 2, b: 5, c: 6 }));
+                let wanted = Some((3, IndexValue { kind: 9, a: 2, b: 5, c: 6 }));
                 assert_eq!(memtable.get(&n.to_be_bytes(), 3), wanted);
                 assert_eq!(memtable.get(&n.to_be_bytes(), 2), None);
             }
@@ -378,17 +378,17 @@ mod tests {
         for count in [0, 1, 1023, 1024, 1025, 2500] {
             let memtable = Memtable::default();
             memtable.insert((0..count).map(|n: u64| entry(&n.to_be_bytes(), n)));
-            let mut scan = MemoryScan::new(Arc::new(memtable));
+            let mut scan = MemtableSource::new(Arc::new(memtable));
             for n in 0..count {
-                assert!(scan.step().unwrap());
+                assert!(scan.advance().unwrap());
                 assert_eq!((scan.key(), scan.seqno(), scan.value().a), (&n.to_be_bytes()[..], n, n));
             }
-            assert!(!scan.step().unwrap() && !scan.step().unwrap());
+            assert!(!scan.advance().unwrap() && !scan.advance().unwrap());
         }
     }
 
     #[test]
-    fn keys_are_compared_alike_by_every_operator() {
+    fn key_comparison_operators_agree() {
         let ascending =
             [(&b""[..], 5), (b"a", 9), (b"a", 3), (b"a\0", 3), (&[b'b'; 24], 1), (&[b'b'; 25], 1)];
         let keys = ascending.map(|(key, seqno)| MemKey::new(key, seqno));

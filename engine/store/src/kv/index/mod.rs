@@ -9,14 +9,14 @@
 mod flush;
 mod levels;
 mod memtable;
-mod mend;
 mod reads;
-mod remake;
+mod rebuild;
+mod repair;
 mod sink;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
-pub use levels::{Covered, Index, Limits};
-pub use reads::{Hit, as_slice, prefix_end};
-pub use remake::{Base, Remade, Remap};
+pub use levels::{Index, IndexCoverage, IndexLimits};
+pub use reads::{IndexHit, bound_as_slice, prefix_end};
+pub use rebuild::{CompactionBase, PlaceMap, RebuiltTable};

@@ -7,15 +7,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
 use crate::kv::index::levels::Index;
 use crate::kv::keys;
-use crate::kv::table::{Entry, Table, TableError, Value};
+use crate::kv::table::{IndexEntry, IndexValue, Table, TableError};
 
-type TableResult<T> = std::result::Result<T, TableError>;
+type LookupResult<T> = std::result::Result<T, TableError>;
 
 /// One key of a scan, with its value.
 #[derive(Debug, Clone)]
-pub struct Hit {
+pub struct IndexHit {
     pub key: Vec<u8>,
-    pub value: Value,
+    pub value: IndexValue,
 }
 
 /// The error that callers get for a table that cannot be read or written.
@@ -34,20 +34,20 @@ pub(super) fn table_error(error: TableError) -> Error {
 }
 
 /// Counts the keys that one source contributes to a page.
-struct Keys {
+struct KeyCounter {
     last: Vec<u8>,
     seen: usize,
     limit: usize,
 }
 
-impl Keys {
+impl KeyCounter {
     fn new(limit: usize) -> Self {
         Self { last: Vec::new(), seen: 0, limit }
     }
 
     /// Counts the next entry's key. Returns the last key as the error if the page already has all it needs
     /// before this one.
-    fn count(&mut self, key: &[u8]) -> std::result::Result<(), &[u8]> {
+    fn count_key(&mut self, key: &[u8]) -> std::result::Result<(), &[u8]> {
         if self.seen > 0 && self.last == key {
             return Ok(());
         }
@@ -63,18 +63,18 @@ impl Keys {
 
 impl Index {
     /// The newest version of a key at `at`.
-    pub fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, Value)>> {
-        self.mending(|| self.try_get(key, at))
+    pub fn get(&self, key: &[u8], at: Seqno) -> Result<Option<(Seqno, IndexValue)>> {
+        self.with_repair(|| self.try_get(key, at))
     }
 
-    fn try_get(&self, key: &[u8], at: Seqno) -> TableResult<Option<(Seqno, Value)>> {
+    fn try_get(&self, key: &[u8], at: Seqno) -> LookupResult<Option<(Seqno, IndexValue)>> {
         let levels = self.levels();
         for memory in levels.memory() {
             if let Some((seqno, value)) = memory.get(key, at.0) {
                 return Ok(Some((Seqno(seqno), value)));
             }
         }
-        if !keys::kept_in_tables(key) {
+        if !keys::is_kept_in_tables(key) {
             return Ok(None);
         }
         for table in levels.tables() {
@@ -86,17 +86,17 @@ impl Index {
     }
 
     /// The living newest value of a key of the engine's own keyspaces.
-    pub fn newest(&self, key: &[u8]) -> Result<Option<Value>> {
+    pub fn newest(&self, key: &[u8]) -> Result<Option<IndexValue>> {
         Ok(self.get(key, Seqno(u64::MAX))?.map(|(_, value)| value).filter(|value| value.kind != keys::ENDED))
     }
 
     /// All versions of a key up to `at`, newest first.
-    pub fn versions(&self, key: &[u8], at: Seqno) -> Result<Vec<(Seqno, Value)>> {
-        self.mending(|| self.try_versions(key, at))
+    pub fn versions(&self, key: &[u8], at: Seqno) -> Result<Vec<(Seqno, IndexValue)>> {
+        self.with_repair(|| self.try_versions(key, at))
     }
 
-    fn try_versions(&self, key: &[u8], at: Seqno) -> TableResult<Vec<(Seqno, Value)>> {
-        let mut found: Vec<(Seqno, Value)> = Vec::new();
+    fn try_versions(&self, key: &[u8], at: Seqno) -> LookupResult<Vec<(Seqno, IndexValue)>> {
+        let mut found: Vec<(Seqno, IndexValue)> = Vec::new();
         let levels = self.levels();
         for memory in levels.memory() {
             memory.versions(key, |seqno, value| found.push((Seqno(seqno), value)));
@@ -113,34 +113,34 @@ impl Index {
 
     /// Up to about `limit` living keys between two bounds as of `at`, in the requested order; and the key
     /// after which to continue, if there may be more.
-    pub fn page(
+    pub fn read_page(
         &self,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         at: Seqno,
         reverse: bool,
         limit: usize,
-    ) -> Result<(Vec<Hit>, Option<Vec<u8>>)> {
+    ) -> Result<(Vec<IndexHit>, Option<Vec<u8>>)> {
         if is_empty_range(from, to) {
             return Ok((Vec::new(), None));
         }
-        self.mending(|| self.try_page(from, to, at, reverse, limit, keys::is_living))
+        self.with_repair(|| self.try_read_page(from, to, at, reverse, limit, keys::is_living))
     }
 
-    fn try_page(
+    fn try_read_page(
         &self,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         at: Seqno,
         reverse: bool,
         limit: usize,
-        wanted: fn(Value) -> bool,
-    ) -> TableResult<(Vec<Hit>, Option<Vec<u8>>)> {
+        wanted: fn(IndexValue) -> bool,
+    ) -> LookupResult<(Vec<IndexHit>, Option<Vec<u8>>)> {
         // Each source gives the first keys of its part. Nothing is known beyond the nearest key at which a
         // source was cut.
-        let mut newest: BTreeMap<Vec<u8>, (u64, Value)> = BTreeMap::new();
+        let mut newest: BTreeMap<Vec<u8>, (u64, IndexValue)> = BTreeMap::new();
         let mut frontier: Option<Vec<u8>> = None;
-        let mut note = |key: &[u8], seqno: u64, value: Value| {
+        let mut note = |key: &[u8], seqno: u64, value: IndexValue| {
             if seqno > at.0 {
                 return;
             }
@@ -161,8 +161,8 @@ impl Index {
         };
         let levels = self.levels();
         for memory in levels.memory() {
-            let mut keys = Keys::new(limit);
-            memory.range(from, to, reverse, |key, seqno, value| match keys.count(key) {
+            let mut keys = KeyCounter::new(limit);
+            memory.range(from, to, reverse, |key, seqno, value| match keys.count_key(key) {
                 Ok(()) => {
                     note(key, seqno, value);
                     true
@@ -174,8 +174,8 @@ impl Index {
             });
         }
         for table in levels.tables() {
-            let mut keys = Keys::new(limit);
-            let mut each = |entry: &Entry| match keys.count(&entry.key) {
+            let mut keys = KeyCounter::new(limit);
+            let mut each = |entry: &IndexEntry| match keys.count_key(&entry.key) {
                 Ok(()) => {
                     note(&entry.key, entry.seqno, entry.value);
                     true
@@ -202,10 +202,10 @@ impl Index {
         let within = |key: &Vec<u8>| {
             frontier.as_ref().is_none_or(|frontier| if reverse { key >= frontier } else { key <= frontier })
         };
-        let mut hits: Vec<Hit> = newest
+        let mut hits: Vec<IndexHit> = newest
             .into_iter()
             .filter(|(key, (_, value))| wanted(*value) && within(key))
-            .map(|(key, (_, value))| Hit { key, value })
+            .map(|(key, (_, value))| IndexHit { key, value })
             .collect();
         if reverse {
             hits.reverse();
@@ -214,13 +214,13 @@ impl Index {
     }
 
     /// All living keys with a prefix, in order.
-    pub fn prefix(&self, prefix: &[u8], at: Seqno) -> Result<Vec<Hit>> {
+    pub fn scan_prefix(&self, prefix: &[u8], at: Seqno) -> Result<Vec<IndexHit>> {
         let mut all = Vec::new();
         let end = prefix_end(prefix);
         let mut from = Bound::Included(prefix.to_vec());
         loop {
             let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let (hits, more) = self.page(as_slice(&from), to, at, false, 4096)?;
+            let (hits, more) = self.read_page(bound_as_slice(&from), to, at, false, 4096)?;
             all.extend(hits);
             match more {
                 Some(last) => from = Bound::Excluded(last),
@@ -231,12 +231,12 @@ impl Index {
 
     /// Up to about `limit` ended keys with a prefix, in order, and only those after `after` if it is given;
     /// and the key after which to continue, if there may be more.
-    pub fn ended(
+    pub fn ended_keys(
         &self,
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
-    ) -> Result<(Vec<Hit>, Option<Vec<u8>>)> {
+    ) -> Result<(Vec<IndexHit>, Option<Vec<u8>>)> {
         let end = prefix_end(prefix);
         let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
         let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -244,15 +244,15 @@ impl Index {
             return Ok((Vec::new(), None));
         }
         let ended = |value| !keys::is_living(value);
-        self.mending(|| self.try_page(from, to, Seqno(u64::MAX), false, limit, ended))
+        self.with_repair(|| self.try_read_page(from, to, Seqno(u64::MAX), false, limit, ended))
     }
 
     /// The last living key that has a prefix and is at most `to`.
-    pub fn last(&self, prefix: &[u8], to: &[u8]) -> Result<Option<Hit>> {
+    pub fn last_key(&self, prefix: &[u8], to: &[u8]) -> Result<Option<IndexHit>> {
         let mut upper = Bound::Included(to.to_vec());
         loop {
             let (hits, more) =
-                self.page(Bound::Included(prefix), as_slice(&upper), Seqno(u64::MAX), true, 16)?;
+                self.read_page(Bound::Included(prefix), bound_as_slice(&upper), Seqno(u64::MAX), true, 16)?;
             if let Some(hit) = hits.into_iter().next() {
                 return Ok(Some(hit));
             }
@@ -279,7 +279,7 @@ fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
 }
 
 /// A bound on owned bytes as one on a slice.
-pub fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+pub fn bound_as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     match bound {
         Bound::Included(key) => Bound::Included(key),
         Bound::Excluded(key) => Bound::Excluded(key),
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_that_exclude_each_other_leave_nothing() {
+    fn contradicting_bounds_are_an_empty_range() {
         use Bound::{Excluded, Included, Unbounded};
         let (a, b): (&[u8], &[u8]) = (b"a", b"b");
         for (from, to, empty) in [
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_prefix_is_the_least_key_past_it() {
+    fn prefix_end_is_the_least_key_after_it() {
         let ends: [(&[u8], Option<&[u8]>); 6] = [
             (b"a", Some(b"b")),
             (b"", None),
@@ -342,35 +342,35 @@ mod tests {
 
     #[test]
     fn a_page_counts_keys_and_not_versions() {
-        let mut keys = Keys::new(2);
+        let mut keys = KeyCounter::new(2);
         for key in [&b""[..], b"", b"x", b"x"] {
-            assert_eq!(keys.count(key), Ok(()));
+            assert_eq!(keys.count_key(key), Ok(()));
         }
-        assert_eq!(keys.count(b"y"), Err(&b"x"[..]));
-        assert_eq!(keys.count(b"x"), Ok(()));
-        assert_eq!(Keys::new(0).count(b""), Err(&b""[..]));
+        assert_eq!(keys.count_key(b"y"), Err(&b"x"[..]));
+        assert_eq!(keys.count_key(b"x"), Ok(()));
+        assert_eq!(KeyCounter::new(0).count_key(b""), Err(&b""[..]));
     }
 
     /// Versions are in memory, in frozen memory and in two tables. Reads pages of every size, in both
     /// directions, as of every seqno.
     #[test]
-    fn pages_give_the_newest_living_version_of_each_key_wherever_it_stands() {
-        use crate::kv::index::Limits;
-        use crate::kv::index::flush::Kept;
+    fn pages_give_newest_living_versions_from_all_levels() {
+        use crate::kv::index::IndexLimits;
+        use crate::kv::index::flush::TableLocation;
         use crate::kv::index::memtable::Memtable;
-        use crate::kv::table::Covers;
+        use crate::kv::table::TableCoverage;
         use std::sync::Arc;
 
         let io: Arc<dyn crate::io::Io> = Arc::new(crate::io::sim::SimIo::new(1));
-        let limits = Limits { memory_bytes: 1 << 20, read_mode: crate::io::ReadMode::Mapped };
-        let paths = crate::log::paths::Paths::new(std::path::Path::new("s"));
+        let limits = IndexLimits { memory_bytes: 1 << 20, read_mode: crate::io::ReadMode::Mapped };
+        let paths = crate::log::paths::StorePaths::new(std::path::Path::new("s"));
         let index =
             Index::empty(&io, &paths, crate::ids::StoreId::default(), limits, &crate::testing::no_schema());
         // Each seqno writes one of twelve keys. Every fifth ends its key.
         let entry = |seqno: u64| {
-            let kind = if seqno.is_multiple_of(5) { keys::ENDED } else { keys::AT };
-            let value = Value { kind, a: seqno, b: 0, c: 0 };
-            Entry {
+            let kind = if seqno.is_multiple_of(5) { keys::ENDED } else { keys::AT_PLACE };
+            let value = IndexValue { kind, a: seqno, b: 0, c: 0 };
+            IndexEntry {
                 key: keys::user(50, &[(seqno * seqno % 12) as u8 + seqno.is_multiple_of(7) as u8]),
                 seqno,
                 value,
@@ -381,28 +381,30 @@ mod tests {
             memory.insert(seqnos.map(entry));
             Arc::new(memory)
         };
-        let covers = Covers { segment: 1, offset: 96, seqno: 1 };
-        let table = |seqnos| index.written(covers, &[memory(seqnos)], &[], Kept::Memory).unwrap();
+        let covers = TableCoverage { segment: 1, offset: 96, seqno: 1 };
+        let table =
+            |seqnos| index.try_flush_memory(covers, &[memory(seqnos)], &[], TableLocation::Memory).unwrap();
         let tables = [table(1..20), table(20..30)].concat();
         index.change_levels(|levels| {
             (levels.active, levels.frozen, levels.tables) = (memory(35..45), Some(memory(30..35)), tables);
         });
         for at in [0, 1, 19, 20, 29, 33, 36, 44, 99] {
-            let mut newest: BTreeMap<Vec<u8>, Entry> = BTreeMap::new();
+            let mut newest: BTreeMap<Vec<u8>, IndexEntry> = BTreeMap::new();
             (1..45)
                 .filter(|seqno| *seqno <= at)
                 .map(entry)
                 .for_each(|one| drop(newest.insert(one.key.clone(), one)));
             let living: Vec<u64> =
-                newest.values().filter(|one| one.value.kind == keys::AT).map(|one| one.seqno).collect();
+                newest.values().filter(|one| one.value.kind == keys::AT_PLACE).map(|one| one.seqno).collect();
             for (reverse, limit) in
                 [1, 2, 3, 5, 100].into_iter().flat_map(|limit| [(false, limit), (true, limit)])
             {
                 let (mut from, mut to) = (Bound::Unbounded, Bound::Unbounded);
                 let mut seen = Vec::new();
                 for _ in 0..50 {
-                    let (hits, more) =
-                        index.page(as_slice(&from), as_slice(&to), Seqno(at), reverse, limit).unwrap();
+                    let (hits, more) = index
+                        .read_page(bound_as_slice(&from), bound_as_slice(&to), Seqno(at), reverse, limit)
+                        .unwrap();
                     assert!(hits.len() <= 4 * limit);
                     seen.extend(hits.iter().map(|hit| hit.value.a));
                     let Some(last) = more else { break };

@@ -2,13 +2,13 @@
 
 use crate::error::Result;
 use crate::ids::{SegmentId, Seqno};
-use crate::kv::index::levels::{Covered, Index, LOG_BYTES_MAX};
+use crate::kv::index::levels::{Index, IndexCoverage, LOG_BYTES_MAX};
 use crate::kv::keys;
 use crate::log::layout::LogState;
-use crate::log::manifest::State;
-use crate::log::queue::Queued;
+use crate::log::manifest::ManifestState;
+use crate::log::queue::QueuedBatch;
 use crate::log::segments::lock;
-use crate::log::writer::{LogEnd, Persisted, Sink};
+use crate::log::writer::{LogEnd, LogSink, PersistedTables};
 use crate::sync::atomic::Ordering;
 
 impl Index {
@@ -18,7 +18,7 @@ impl Index {
         &self,
         at: (SegmentId, u64),
         state: &LogState,
-        covered: &mut Option<Covered>,
+        covered: &mut Option<IndexCoverage>,
     ) -> Result<()> {
         let levels = self.levels();
         let logged = state.totals.bytes();
@@ -27,34 +27,34 @@ impl Index {
             return Ok(());
         }
         let _tables = lock(&self.tables);
-        let tables = self.written_down(at, state, std::slice::from_ref(&levels.active))?;
+        let tables = self.flush_memory(at, state, std::slice::from_ref(&levels.active))?;
         self.change_levels(|levels| {
             levels.tables = tables;
             levels.active = std::sync::Arc::default();
         });
         self.frozen_at.store(logged, Ordering::Relaxed);
-        *covered = Some(Covered { at, state: state.clone() });
+        *covered = Some(IndexCoverage { at, state: state.clone() });
         Ok(())
     }
 
     /// Puts the tables and what they cover into the manifest's state.
-    pub fn list(&self, covered: Covered, state: &mut State) {
-        state.tables = self.levels().entries();
+    pub fn write_listing(&self, covered: IndexCoverage, state: &mut ManifestState) {
+        state.tables = self.levels().table_entries();
         state.next_table = self.next_table.load(Ordering::Relaxed);
         state.covers = covered.at;
         state.covers_state = covered.state;
     }
 }
 
-impl Sink for Index {
-    fn publish(&self, batches: &[Queued]) -> Result<()> {
+impl LogSink for Index {
+    fn publish(&self, batches: &[QueuedBatch]) -> Result<()> {
         let mut last = self.visible();
         self.levels().active.insert_with(|add| {
-            for Queued { batch, segment, offset, first_seqno, .. } in batches {
+            for QueuedBatch { batch, segment, offset, first_seqno, .. } in batches {
                 for posting in batch.postings() {
-                    let place = batch.place(posting.record, *segment, *offset);
+                    let place = batch.record_place(posting.record, *segment, *offset);
                     let seqno = first_seqno.0 + posting.record as u64;
-                    let value = keys::at(posting.kind, place);
+                    let value = keys::record_value(posting.kind, place);
                     match keys::is_numbered(posting.key) {
                         true => add(&keys::vectors(Seqno(seqno)), seqno, value),
                         false => add(posting.key, seqno, value),
@@ -67,16 +67,16 @@ impl Sink for Index {
                 last = Seqno(first_seqno.0 + batch.starts.len() as u64 - 1);
             }
         });
-        self.show(last);
+        self.set_visible(last);
         Ok(())
     }
 
     fn make_room(&self, end: &LogEnd<'_>) -> Result<()> {
-        self.freeze_where_full(end)
+        self.freeze_if_full(end)
     }
 
-    fn write_down(&self, end: &LogEnd<'_>) -> Result<()> {
-        self.freeze_whatever_there_is(end)
+    fn flush_index(&self, end: &LogEnd<'_>) -> Result<()> {
+        self.freeze_now(end)
     }
 
     fn stop(&self) {
@@ -85,18 +85,21 @@ impl Sink for Index {
         self.writable.store(false, Ordering::Release);
     }
 
-    fn persist(&self, end: &LogEnd<'_>) -> Result<Persisted> {
+    fn persist(&self, end: &LogEnd<'_>) -> Result<PersistedTables> {
         let levels = self.levels();
         let memory: Vec<_> = levels.memory().cloned().collect();
         let _tables = lock(&self.tables);
-        let tables = self.written_down((end.segment, end.tail), end.state, &memory)?;
+        let tables = self.flush_memory((end.segment, end.tail), end.state, &memory)?;
         self.change_levels(|levels| {
-            *levels = super::levels::Levels { tables, ..Default::default() };
+            *levels = super::levels::IndexLevels { tables, ..Default::default() };
         });
-        Ok(Persisted { tables: self.levels().entries(), next_table: self.next_table.load(Ordering::Relaxed) })
+        Ok(PersistedTables {
+            tables: self.levels().table_entries(),
+            next_table: self.next_table.load(Ordering::Relaxed),
+        })
     }
 
-    fn persisted(&self) {
-        self.remove_other_tables(&self.levels());
+    fn after_persist(&self) {
+        self.remove_tables_not_in(&self.levels());
     }
 }

@@ -14,13 +14,13 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{File, Open};
-use crate::kv::index::levels::{Covered, Index, LOG_BYTES_MAX};
+use crate::io::{File, OpenMode};
+use crate::kv::index::levels::{Index, IndexCoverage, LOG_BYTES_MAX};
 use crate::kv::index::memtable::Memtable;
 use crate::log::manifest::SharedManifest;
-use crate::log::queue::Queue;
+use crate::log::queue::WriteQueue;
 use crate::log::segments::lock;
-use crate::log::ticket::Failure;
+use crate::log::ticket::WriteFailure;
 use crate::log::writer::LogEnd;
 use crate::sync::{Condvar, JoinHandle, Mutex};
 
@@ -31,9 +31,9 @@ const RETRY_PART: usize = 4;
 
 /// Memory on its way into a table.
 #[derive(Debug, Clone)]
-struct Frozen {
+struct FrozenMemory {
     memory: Arc<Memtable>,
-    covered: Covered,
+    covered: IndexCoverage,
     /// The segment in which it ends, if that is not durable up to there. The handle is its own and was opened
     /// before a failure: the system reports a disk error once to each handle, so the writer's sync still sees
     /// it.
@@ -42,39 +42,43 @@ struct Frozen {
 
 /// What the thread is doing.
 #[derive(Debug)]
-enum Phase {
+enum UpkeepPhase {
     /// Nothing is frozen.
     Idle,
     /// Memory is to be written, or is being written.
-    Working(Frozen),
+    Working(FrozenMemory),
     /// Memory was not written. The next try comes once memory has `again_at` bytes.
-    Failed { frozen: Frozen, why: Failure, again_at: usize },
+    Failed { frozen: FrozenMemory, why: WriteFailure, again_at: usize },
     /// The thread has ended.
     Ended,
 }
 
 #[derive(Debug)]
-struct State {
-    phase: Phase,
+struct UpkeepState {
+    phase: UpkeepPhase,
     stop: bool,
 }
 
 /// State that the writer's thread and the upkeep's share.
 #[derive(Debug)]
 pub(super) struct Upkeep {
-    state: Mutex<State>,
+    state: Mutex<UpkeepState>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
-    queue: Arc<Queue>,
+    queue: Arc<WriteQueue>,
     pub(super) manifest: Arc<SharedManifest>,
 }
 
 impl Index {
     /// Starts the thread. Without it memory grows without a bound. A store open for reading has no such
     /// thread.
-    pub fn start_upkeep(self: &Arc<Self>, queue: &Arc<Queue>, manifest: &Arc<SharedManifest>) -> Result<()> {
+    pub fn start_upkeep(
+        self: &Arc<Self>,
+        queue: &Arc<WriteQueue>,
+        manifest: &Arc<SharedManifest>,
+    ) -> Result<()> {
         let upkeep = Upkeep {
-            state: Mutex::new(State { phase: Phase::Idle, stop: false }),
+            state: Mutex::new(UpkeepState { phase: UpkeepPhase::Idle, stop: false }),
             changed: Condvar::new(),
             thread: Mutex::new(None),
             queue: queue.clone(),
@@ -84,7 +88,7 @@ impl Index {
             return Err(Error::bug("upkeep was started twice"));
         }
         let index = self.clone();
-        let thread = self.io.spawn("annals-upkeep", Box::new(move || index.keep_up()))?;
+        let thread = self.io.spawn("annals-upkeep", Box::new(move || index.run_upkeep()))?;
         if let Some(upkeep) = self.upkeep.get() {
             *lock(&upkeep.thread) = Some(thread);
         }
@@ -104,23 +108,23 @@ impl Index {
 
     /// Freezes memory that is full or covers much log, and hands it to the thread. Waits if memory is full
     /// and the last one is not written yet.
-    pub(super) fn freeze_where_full(&self, end: &LogEnd<'_>) -> Result<()> {
+    pub(super) fn freeze_if_full(&self, end: &LogEnd<'_>) -> Result<()> {
         let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
         let used = self.levels().active.bytes();
         let bound = self.limits.memory_bytes;
         let logged = end.state.totals.bytes();
         let long = logged.saturating_sub(self.frozen_at.load(crate::sync::atomic::Ordering::Relaxed))
             >= LOG_BYTES_MAX;
-        if used == 0 || !(used >= bound || long) || !upkeep.is_free(used, bound)? {
+        if used == 0 || !(used >= bound || long) || !upkeep.can_freeze(used, bound)? {
             return Ok(());
         }
         self.freeze(upkeep, end)
     }
 
     /// Freezes memory of any size. If an earlier flush failed, waits for a last try.
-    pub(super) fn freeze_whatever_there_is(&self, end: &LogEnd<'_>) -> Result<()> {
+    pub(super) fn freeze_now(&self, end: &LogEnd<'_>) -> Result<()> {
         let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
-        if upkeep.is_free(usize::MAX, self.limits.memory_bytes)? {
+        if upkeep.can_freeze(usize::MAX, self.limits.memory_bytes)? {
             self.freeze(upkeep, end)?;
         }
         Ok(())
@@ -130,15 +134,15 @@ impl Index {
     ///
     /// # Errors
     /// The cause if it was not written.
-    pub fn wait_written(&self) -> Result<()> {
+    pub fn wait_flushed(&self) -> Result<()> {
         let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
         let mut state = lock(&upkeep.state);
         loop {
             match &state.phase {
-                Phase::Idle => return Ok(()),
-                Phase::Failed { why, .. } => return Err(why.error()),
-                Phase::Ended => return Err(Error::new(ErrorKind::Unavailable, "the store is closed")),
-                Phase::Working(_) => {
+                UpkeepPhase::Idle => return Ok(()),
+                UpkeepPhase::Failed { why, .. } => return Err(why.to_error()),
+                UpkeepPhase::Ended => return Err(Error::new(ErrorKind::Unavailable, "the store is closed")),
+                UpkeepPhase::Working(_) => {
                     state = upkeep.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
@@ -147,7 +151,7 @@ impl Index {
 
     fn freeze(&self, upkeep: &Upkeep, end: &LogEnd<'_>) -> Result<()> {
         let unsynced = match end.synced < end.tail {
-            true => Some(self.io.open(&self.paths.segment(end.segment), Open::Read)?),
+            true => Some(self.io.open(&self.paths.segment(end.segment), OpenMode::Read)?),
             false => None,
         };
         let memory = self.levels().active.clone();
@@ -156,24 +160,24 @@ impl Index {
         });
         let logged = end.state.totals.bytes();
         self.frozen_at.store(logged, crate::sync::atomic::Ordering::Relaxed);
-        let covered = Covered { at: (end.segment, end.tail), state: end.state.clone() };
-        lock(&upkeep.state).phase = Phase::Working(Frozen { memory, covered, unsynced });
+        let covered = IndexCoverage { at: (end.segment, end.tail), state: end.state.clone() };
+        lock(&upkeep.state).phase = UpkeepPhase::Working(FrozenMemory { memory, covered, unsynced });
         upkeep.changed.notify_all();
         Ok(())
     }
 
     /// The thread's work.
-    fn keep_up(&self) {
+    fn run_upkeep(&self) {
         let Some(upkeep) = self.upkeep.get() else { return };
-        let _ended = Ended(upkeep);
-        while let Some(frozen) = upkeep.next() {
-            let done = self.write_frozen(upkeep, &frozen);
+        let _ended = UpkeepEndGuard(upkeep);
+        while let Some(frozen) = upkeep.next_frozen() {
+            let done = self.flush_frozen(upkeep, &frozen);
             let mut state = lock(&upkeep.state);
             state.phase = match done {
-                Ok(()) => Phase::Idle,
+                Ok(()) => UpkeepPhase::Idle,
                 Err(error) => {
                     let again_at = self.levels().active.bytes() + self.limits.memory_bytes / RETRY_PART;
-                    Phase::Failed { frozen, why: Failure::of(&error), again_at }
+                    UpkeepPhase::Failed { frozen, why: WriteFailure::from_error(&error), again_at }
                 }
             };
             drop(state);
@@ -181,20 +185,20 @@ impl Index {
         }
     }
 
-    fn write_frozen(&self, upkeep: &Upkeep, frozen: &Frozen) -> Result<()> {
-        upkeep.queue.check()?;
+    fn flush_frozen(&self, upkeep: &Upkeep, frozen: &FrozenMemory) -> Result<()> {
+        upkeep.queue.check_poisoned()?;
         if let Some(file) = &frozen.unsynced
             && let Err(error) = file.sync()
         {
             let error = Error::from(error);
-            upkeep.queue.poison(Failure::of(&error));
+            upkeep.queue.poison(WriteFailure::from_error(&error));
             return Err(error);
         }
-        let Covered { at, state } = &frozen.covered;
+        let IndexCoverage { at, state } = &frozen.covered;
         let _tables = lock(&self.tables);
-        let tables = self.written_down(*at, state, std::slice::from_ref(&frozen.memory))?;
+        let tables = self.flush_memory(*at, state, std::slice::from_ref(&frozen.memory))?;
         // The writer's own sync may have failed meanwhile: then it is unknown what of the log is on disk.
-        upkeep.queue.check()?;
+        upkeep.queue.check_poisoned()?;
         let listed = tables.iter().map(|listed| listed.entry.clone()).collect();
         let next_table = self.next_table.load(crate::sync::atomic::Ordering::Relaxed);
         let edited = upkeep.manifest.edit(|manifest| {
@@ -208,7 +212,7 @@ impl Index {
         });
         if let Err(failed) = edited {
             if failed.in_doubt {
-                upkeep.queue.poison(Failure::of(&failed.error));
+                upkeep.queue.poison(WriteFailure::from_error(&failed.error));
             }
             return Err(failed.error);
         }
@@ -216,18 +220,18 @@ impl Index {
             levels.tables = tables;
             levels.frozen = None;
         });
-        self.remove_other_tables(&self.levels());
+        self.remove_tables_not_in(&self.levels());
         Ok(())
     }
 }
 
 impl Upkeep {
     /// Waits for memory to write; `None` once there is none and the thread must end.
-    fn next(&self) -> Option<Frozen> {
+    fn next_frozen(&self) -> Option<FrozenMemory> {
         let mut state = lock(&self.state);
         loop {
             match &state.phase {
-                Phase::Working(frozen) => return Some(frozen.clone()),
+                UpkeepPhase::Working(frozen) => return Some(frozen.clone()),
                 _ if state.stop => return None,
                 _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
@@ -236,28 +240,28 @@ impl Upkeep {
 
     /// Whether memory of `used` bytes may be frozen now. Waits for that if it must; false if memory may grow
     /// on.
-    fn is_free(&self, used: usize, bound: usize) -> Result<bool> {
+    fn can_freeze(&self, used: usize, bound: usize) -> Result<bool> {
         let mut tried = false;
         let mut state = lock(&self.state);
         loop {
             match &mut state.phase {
-                Phase::Idle => return Ok(true),
-                Phase::Ended => return Err(Error::bug("the upkeep thread has ended")),
-                Phase::Working(_) if used < bound => return Ok(false),
-                Phase::Working(_) => {
+                UpkeepPhase::Idle => return Ok(true),
+                UpkeepPhase::Ended => return Err(Error::bug("the upkeep thread has ended")),
+                UpkeepPhase::Working(_) if used < bound => return Ok(false),
+                UpkeepPhase::Working(_) => {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
-                Phase::Failed { frozen, why, again_at } => {
+                UpkeepPhase::Failed { frozen, why, again_at } => {
                     let last = used >= bound.saturating_mul(GROWTH_MAX);
                     if last && tried {
-                        return Err(why.error());
+                        return Err(why.to_error());
                     }
                     if !last && (tried || used < *again_at) {
                         return Ok(false);
                     }
                     tried = true;
                     let frozen = frozen.clone();
-                    state.phase = Phase::Working(frozen);
+                    state.phase = UpkeepPhase::Working(frozen);
                     self.changed.notify_all();
                     if !last {
                         return Ok(false);
@@ -269,11 +273,11 @@ impl Upkeep {
 }
 
 /// Marks the thread as ended when it is dropped, also after a panic.
-struct Ended<'a>(&'a Upkeep);
+struct UpkeepEndGuard<'a>(&'a Upkeep);
 
-impl Drop for Ended<'_> {
+impl Drop for UpkeepEndGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).phase = Phase::Ended;
+        lock(&self.0.state).phase = UpkeepPhase::Ended;
         self.0.changed.notify_all();
     }
 }
@@ -289,47 +293,48 @@ mod tests {
     use crate::{ErrorKind, Options};
 
     #[test]
-    fn what_failed_is_tried_again_once_memory_has_grown_and_waited_for_at_four_times_its_bound() {
+    fn failed_flush_is_retried_as_memory_grows() {
         let store =
             Store::open_with("s", Options { io: Arc::new(SimIo::new(1)), ..Options::default() }).unwrap();
         let upkeep = store.core().index.upkeep.get().unwrap();
         let failed = || {
-            let covered = Covered { at: (SegmentId(1), 96), state: LogState::empty() };
-            let frozen = Frozen { memory: Arc::default(), covered, unsynced: None };
-            let why = Failure { kind: ErrorKind::Unavailable, message: "full".into() };
-            lock(&upkeep.state).phase = Phase::Failed { frozen, why, again_at: 50 };
+            let covered = IndexCoverage { at: (SegmentId(1), 96), state: LogState::empty() };
+            let frozen = FrozenMemory { memory: Arc::default(), covered, unsynced: None };
+            let why = WriteFailure { kind: ErrorKind::Unavailable, message: "full".into() };
+            lock(&upkeep.state).phase = UpkeepPhase::Failed { frozen, why, again_at: 50 };
         };
-        let has_failed = || matches!(lock(&upkeep.state).phase, Phase::Failed { .. });
+        let has_failed = || matches!(lock(&upkeep.state).phase, UpkeepPhase::Failed { .. });
         let idle = || {
             let mut state = lock(&upkeep.state);
-            while !matches!(state.phase, Phase::Idle) {
+            while !matches!(state.phase, UpkeepPhase::Idle) {
                 state = upkeep.changed.wait(state).unwrap();
             }
         };
-        assert!(upkeep.is_free(0, 100).unwrap());
+        assert!(upkeep.can_freeze(0, 100).unwrap());
         // While frozen memory is written, memory may grow up to its bound.
         failed();
         {
             let mut state = lock(&upkeep.state);
-            if let Phase::Failed { frozen, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
-                state.phase = Phase::Working(frozen);
+            if let UpkeepPhase::Failed { frozen, .. } = std::mem::replace(&mut state.phase, UpkeepPhase::Idle)
+            {
+                state.phase = UpkeepPhase::Working(frozen);
             }
         }
-        assert!(!upkeep.is_free(99, 100).unwrap() && !upkeep.is_free(0, 100).unwrap());
+        assert!(!upkeep.can_freeze(99, 100).unwrap() && !upkeep.can_freeze(0, 100).unwrap());
         upkeep.changed.notify_all();
         idle();
         for (used, again) in [(0, false), (49, false), (50, true), (399, true)] {
             failed();
-            assert!(!upkeep.is_free(used, 100).unwrap(), "{used}: nobody waits");
+            assert!(!upkeep.can_freeze(used, 100).unwrap(), "{used}: nobody waits");
             assert_eq!(!has_failed(), again, "{used}");
             if again {
                 idle();
             }
         }
         failed();
-        assert!(upkeep.is_free(400, 100).unwrap(), "waited for, and done");
-        lock(&upkeep.state).phase = Phase::Ended;
-        assert_eq!(upkeep.is_free(0, 100).unwrap_err().kind(), ErrorKind::Bug);
-        lock(&upkeep.state).phase = Phase::Idle;
+        assert!(upkeep.can_freeze(400, 100).unwrap(), "waited for, and done");
+        lock(&upkeep.state).phase = UpkeepPhase::Ended;
+        assert_eq!(upkeep.can_freeze(0, 100).unwrap_err().kind(), ErrorKind::Bug);
+        lock(&upkeep.state).phase = UpkeepPhase::Idle;
     }
 }

@@ -7,12 +7,12 @@
 //! Left out: codings that must be read from their start, and zstd. They save a tenth, but a lookup must
 //! decode a whole block.
 
-use super::cursor::{Cursor, put_varint, unzigzag, zigzag};
-use super::error::What;
+use super::cursor::{TableByteCursor, put_varint, unzigzag, zigzag};
+use super::error::DamageReason;
 
 /// Where a column's numbers are in a block's body.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
+pub(super) struct PackedColumn {
     base: u64,
     slope: u64,
     width: u32,
@@ -20,11 +20,15 @@ pub(super) struct Column {
     at: usize,
 }
 
-const LENGTH: What = "a column is cut short";
+const LENGTH: DamageReason = "a column is cut short";
 
-impl Column {
+impl PackedColumn {
     /// Reads a column's head and skips its bits. `cursor` walks over `body`.
-    pub(super) fn read(body: &[u8], cursor: &mut Cursor<'_>, count: usize) -> Result<Self, What> {
+    pub(super) fn read(
+        body: &[u8],
+        cursor: &mut TableByteCursor<'_>,
+        count: usize,
+    ) -> Result<Self, DamageReason> {
         let base = unzigzag(cursor.varint().ok_or(LENGTH)?);
         let slope = unzigzag(cursor.varint().ok_or(LENGTH)?);
         let width = u32::from(cursor.u8().ok_or(LENGTH)?);
@@ -66,7 +70,7 @@ impl Column {
 
 /// Appends a column of numbers. Without numbers it is only a head.
 pub(super) fn put_numbers(numbers: &[u64], out: &mut Vec<u8>) {
-    let level = Line::new(numbers, 0);
+    let level = LinearFit::new(numbers, 0);
     let slope = match numbers {
         [first, .., last] => (i128::from(*last) - i128::from(*first)) / (numbers.len() as i128 - 1),
         _ => 0,
@@ -74,7 +78,7 @@ pub(super) fn put_numbers(numbers: &[u64], out: &mut Vec<u8>) {
     let line = match slope {
         0 => level,
         slope => {
-            let sloping = Line::new(numbers, slope);
+            let sloping = LinearFit::new(numbers, slope);
             if sloping.width < level.width { sloping } else { level }
         }
     };
@@ -82,13 +86,13 @@ pub(super) fn put_numbers(numbers: &[u64], out: &mut Vec<u8>) {
 }
 
 #[derive(Clone, Copy)]
-struct Line {
+struct LinearFit {
     base: i128,
     slope: i128,
     width: u32,
 }
 
-impl Line {
+impl LinearFit {
     fn new(numbers: &[u64], slope: i128) -> Self {
         let (mut least, mut greatest, mut along) = (i128::MAX, i128::MIN, 0);
         for number in numbers {
@@ -135,20 +139,20 @@ mod tests {
         let len = body.len() - 3;
         for after in [0, 1, 20] {
             let body = [&body[..], &vec![0xff; after]].concat();
-            let mut cursor = Cursor::new(&body[3..]);
-            let column = Column::read(&body, &mut cursor, numbers.len()).unwrap();
+            let mut cursor = TableByteCursor::new(&body[3..]);
+            let column = PackedColumn::read(&body, &mut cursor, numbers.len()).unwrap();
             assert_eq!(cursor.rest().len(), after);
             for (i, number) in numbers.iter().enumerate() {
                 assert_eq!(column.get(&body, i), *number, "{i} of {numbers:?}");
             }
             let cut = &body[..body.len() - after - 1];
-            assert!(Column::read(cut, &mut Cursor::new(&cut[3..]), numbers.len()).is_err());
+            assert!(PackedColumn::read(cut, &mut TableByteCursor::new(&cut[3..]), numbers.len()).is_err());
         }
         len
     }
 
     #[test]
-    fn numbers_come_back_one_by_one() {
+    fn column_numbers_round_trip() {
         assert_eq!(check(&[5; 100]), 3);
         assert_eq!(check(&(7..107).collect::<Vec<_>>()), 3);
         assert_eq!(check(&(0..100).rev().map(|n| n * 3).collect::<Vec<_>>()), 4);

@@ -2,11 +2,11 @@
 
 /// Walks over a slice; every read is checked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cursor<'a> {
+pub(super) struct TableByteCursor<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TableByteCursor<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -85,14 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn varints_round_trip() {
         for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX, 1 << 63] {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
-            let mut cursor = Cursor::new(&bytes);
+            let mut cursor = TableByteCursor::new(&bytes);
             assert_eq!(cursor.varint(), Some(value));
             assert!(cursor.is_empty());
-            assert_eq!(Cursor::new(&bytes[..bytes.len() - 1]).varint(), None);
+            assert_eq!(TableByteCursor::new(&bytes[..bytes.len() - 1]).varint(), None);
             assert_eq!(unzigzag(zigzag(value)), value);
         }
         assert_eq!(zigzag(1u64.wrapping_neg()), 1);
@@ -100,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn oversized_numbers_are_refused() {
-        assert_eq!(Cursor::new(&[0xff; 11]).varint(), None);
+    fn oversized_varints_are_refused() {
+        assert_eq!(TableByteCursor::new(&[0xff; 11]).varint(), None);
         let mut ten = [0xff; 10];
         ten[9] = 2;
-        assert_eq!(Cursor::new(&ten).varint(), None);
+        assert_eq!(TableByteCursor::new(&ten).varint(), None);
     }
 }

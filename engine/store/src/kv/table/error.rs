@@ -1,7 +1,7 @@
 //! The errors of tables.
 
 /// Result of a table operation.
-pub type Result<T> = std::result::Result<T, TableError>;
+pub type TableResult<T> = std::result::Result<T, TableError>;
 
 /// Why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -69,4 +69,4 @@ pub enum TableError {
 }
 
 /// What is wrong with some bytes; the caller knows where they are.
-pub(super) type What = &'static str;
+pub(super) type DamageReason = &'static str;

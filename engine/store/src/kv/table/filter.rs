@@ -10,7 +10,7 @@ use super::entry::TableMeta;
 /// Which of a table's blocks get filters. A filter costs 10 bits for each distinct key. It spares a lookup of
 /// a missing key the decoding of a block, except about once in a hundred lookups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Filter {
+pub(crate) enum FilterPolicy {
     /// Only blocks that begin at or after 64 KiB of the file: a small table does not gain from one.
     #[default]
     Auto,
@@ -29,8 +29,8 @@ const KEY_BITS: usize = 10;
 /// Bytes of a word: eight lanes of 32 bits, one bit set in each for each key.
 pub(super) const WORD_LEN: usize = 32;
 
-impl Filter {
-    pub(super) fn wants(self, offset: u64) -> bool {
+impl FilterPolicy {
+    pub(super) fn applies_at(self, offset: u64) -> bool {
         match self {
             Self::Auto => offset >= AUTO_FROM,
             #[cfg(test)]
@@ -58,14 +58,14 @@ fn hash(meta: &TableMeta, key: &[u8]) -> (u64, u64) {
         word[..chunk.len()].copy_from_slice(chunk);
         h = mix(h ^ u64::from_le_bytes(word));
     }
-    (h, mix(h ^ SECOND))
+    (h, mix(h ^ SECOND_HASH_SEED))
 }
 
 /// Makes the second number differ from the first.
-const SECOND: u64 = 0x9e37_79b9_7f4a_7c15;
+const SECOND_HASH_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The word that a key sets, and the byte and bit in each lane.
-fn marks(meta: &TableMeta, key: &[u8], words: usize) -> (usize, [(usize, u8); 8]) {
+fn filter_bits(meta: &TableMeta, key: &[u8], words: usize) -> (usize, [(usize, u8); 8]) {
     let (place, picks) = hash(meta, key);
     // Scaling the upper half down to 0..words uses its bits best (Lemire 2019).
     let word = usize::try_from(((place >> 32) * words as u64) >> 32).unwrap_or(0);
@@ -81,7 +81,7 @@ pub(super) fn build<'a>(meta: &TableMeta, keys: impl ExactSizeIterator<Item = &'
     let words = (keys.len() * KEY_BITS).div_ceil(WORD_LEN * 8).max(1);
     let mut bytes = vec![0; words * WORD_LEN];
     for key in keys {
-        let (word, lanes) = marks(meta, key, words);
+        let (word, lanes) = filter_bits(meta, key, words);
         for (at, bit) in lanes {
             if let Some(byte) = bytes.get_mut(word * WORD_LEN + at) {
                 *byte |= bit;
@@ -92,12 +92,12 @@ pub(super) fn build<'a>(meta: &TableMeta, keys: impl ExactSizeIterator<Item = &'
 }
 
 /// Whether `key` may be among the keys. Always true for a filter without words.
-pub(super) fn may_hold(meta: &TableMeta, filter: &[u8], key: &[u8]) -> bool {
+pub(super) fn may_contain(meta: &TableMeta, filter: &[u8], key: &[u8]) -> bool {
     let words = filter.len() / WORD_LEN;
     if words == 0 {
         return true;
     }
-    let (word, lanes) = marks(meta, key, words);
+    let (word, lanes) = filter_bits(meta, key, words);
     lanes.iter().all(|(at, bit)| filter.get(word * WORD_LEN + at).is_none_or(|byte| byte & bit != 0))
 }
 
@@ -107,12 +107,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_its_keys_and_few_others() {
+    fn filter_passes_its_keys_and_few_others() {
         let keys: Vec<[u8; 4]> = (0..400u32).map(u32::to_be_bytes).collect();
         let filter = build(&META, keys.iter().map(|key| &key[..]));
         assert!(filter.len() * 8 <= keys.len() * KEY_BITS + WORD_LEN * 8);
-        assert!(keys.iter().all(|key| may_hold(&META, &filter, key)));
-        let wrong = (1000..21_000u32).filter(|n| may_hold(&META, &filter, &n.to_be_bytes())).count();
+        assert!(keys.iter().all(|key| may_contain(&META, &filter, key)));
+        let wrong = (1000..21_000u32).filter(|n| may_contain(&META, &filter, &n.to_be_bytes())).count();
         println!("filter: {wrong} of 20000 missing keys pass");
         assert!(wrong < 600, "{wrong} of 20000");
     }

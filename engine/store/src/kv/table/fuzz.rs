@@ -2,39 +2,42 @@
 
 use std::ops::Bound;
 
-use super::entry::Spot;
-use super::index::IndexBuilder;
-use super::layout::{Footer, HEADER_LEN, block_crc, header};
-use super::{Covers, Table, TableMeta};
-use crate::io::Bytes;
-use crate::testing::{byte, short, take};
+use super::entry::VersionKey;
+use super::index::BlockIndexBuilder;
+use super::layout::{HEADER_LEN, TableFooter, block_crc, header};
+use super::{Table, TableCoverage, TableMeta};
+use crate::io::FileBytes;
+use crate::testing::{byte, take_bytes, take_u16};
 
-const META: TableMeta =
-    TableMeta { store: *b"0123456789abcdef", id: 7, covers: Covers { segment: 3, offset: 4096, seqno: 99 } };
+const META: TableMeta = TableMeta {
+    store: *b"0123456789abcdef",
+    id: 7,
+    covers: TableCoverage { segment: 3, offset: 4096, seqno: 99 },
+};
 
 /// The input begins with a count of entries, and whether it holds the index, too. Then follow blocks: first
 /// key, filter, body.
 pub fn table(data: &[u8]) {
     let mut rest = data;
-    let entry_count = short(&mut rest) as u64;
+    let entry_count = take_u16(&mut rest) as u64;
     let own_index = byte(&mut rest) & 1 == 1;
-    let (mut blocks, mut index, mut keys) = (Vec::new(), IndexBuilder::default(), Vec::<Vec<u8>>::new());
+    let (mut blocks, mut index, mut keys) = (Vec::new(), BlockIndexBuilder::default(), Vec::<Vec<u8>>::new());
     let given_index = match own_index {
         true => {
-            let len = short(&mut rest);
-            Some(take(&mut rest, len))
+            let len = take_u16(&mut rest);
+            Some(take_bytes(&mut rest, len))
         }
         false => None,
     };
     while !rest.is_empty() {
         let (key_len, words) = (usize::from(byte(&mut rest)), usize::from(byte(&mut rest) & 3));
-        let key = take(&mut rest, key_len).to_vec();
-        let filter = take(&mut rest, words * 32).to_vec();
-        let body_len = short(&mut rest);
-        let body = take(&mut rest, body_len);
+        let key = take_bytes(&mut rest, key_len).to_vec();
+        let filter = take_bytes(&mut rest, words * 32).to_vec();
+        let body_len = take_u16(&mut rest);
+        let body = take_bytes(&mut rest, body_len);
         let offset = (HEADER_LEN + blocks.len()) as u64;
-        let before = keys.last().map(|key| Spot::last(key));
-        if index.add(offset, before, Spot::first(&key)).is_err() {
+        let before = keys.last().map(|key| VersionKey::oldest_of(key));
+        if index.add(offset, before, VersionKey::newest_of(&key)).is_err() {
             return;
         }
         let words = (filter.len() / 32) as u32;
@@ -52,14 +55,14 @@ pub fn table(data: &[u8]) {
     let index = given_index.unwrap_or(&made);
     let index_offset = (HEADER_LEN + blocks.len()) as u64;
     let index_crc = crc32fast::hash(index);
-    let footer = Footer { index_offset, block_count, entry_count, meta: META, index_crc };
+    let footer = TableFooter { index_offset, block_count, entry_count, meta: META, index_crc };
     let file = [&header()[..], &blocks, index, &footer.encode()].concat();
-    if let Ok(table) = Table::open(Bytes::owned(file.into())) {
-        read(&table, &keys);
+    if let Ok(table) = Table::open(FileBytes::owned(file.into())) {
+        check_reads(&table, &keys);
     }
 }
 
-fn read(table: &Table, keys: &[Vec<u8>]) {
+fn check_reads(table: &Table, keys: &[Vec<u8>]) {
     for key in keys {
         let _ = table.get(key, u64::MAX);
         let _ = table.versions(key);

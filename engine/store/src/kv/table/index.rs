@@ -3,40 +3,40 @@
 //! It is searched in place, in the file's own bytes, so an open table holds none of it in memory. For the
 //! same reason separators are not compressed against each other. `layout.rs` specifies the layout.
 
-use super::block::shared_len;
-use super::cursor::{Cursor, put_varint};
-use super::entry::Spot;
-use super::error::{TableError, What};
-use super::layout::{BLOCK_ENTRIES_MAX, Footer, HEADER_LEN, KEY_LEN_MAX};
+use super::block_builder::shared_len;
+use super::cursor::{TableByteCursor, put_varint};
+use super::entry::VersionKey;
+use super::error::{DamageReason, TableError};
+use super::layout::{BLOCK_ENTRIES_MAX, HEADER_LEN, KEY_LEN_MAX, TableFooter};
 use std::ops::Range;
 
 /// Bytes of an index entry without its separator.
 const FIXED_LEN: usize = 12;
 
-const SEPARATOR: What = "a separator is cut short or too long";
+const SEPARATOR: DamageReason = "a separator is cut short or too long";
 
 /// Collects the index while blocks are written.
 #[derive(Debug, Default)]
-pub(super) struct IndexBuilder {
+pub(super) struct BlockIndexBuilder {
     fixed: Vec<u8>,
     separators: Vec<u8>,
     count: u32,
 }
 
-impl IndexBuilder {
+impl BlockIndexBuilder {
     /// Adds the block at `offset` whose first entry is `first`; `before` is the entry before it, if any.
     pub(super) fn add(
         &mut self,
         offset: u64,
-        before: Option<Spot<'_>>,
-        first: Spot<'_>,
+        before: Option<VersionKey<'_>>,
+        first: VersionKey<'_>,
     ) -> Result<(), TableError> {
         let separator = match before {
-            None => Spot::first(&[]),
+            None => VersionKey::newest_of(&[]),
             Some(before) if before.key == first.key => first,
             Some(before) => {
                 let len = shared_len(before.key, first.key) + 1;
-                Spot::first(first.key.get(..len).unwrap_or(first.key))
+                VersionKey::newest_of(first.key.get(..len).unwrap_or(first.key))
             }
         };
         put_varint(&mut self.separators, !separator.seqno);
@@ -59,7 +59,7 @@ impl IndexBuilder {
 
 /// The index in a file's bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Index<'a> {
+pub(super) struct BlockIndex<'a> {
     fixed: &'a [u8],
     separators: &'a [u8],
     count: usize,
@@ -67,13 +67,13 @@ pub(super) struct Index<'a> {
     offset: u64,
 }
 
-impl<'a> Index<'a> {
+impl<'a> BlockIndex<'a> {
     /// Finds the index between `HEADER_LEN` and the footer: `middle` is all that lies there.
-    pub(super) fn new(footer: &Footer, middle: &'a [u8]) -> Result<Self, What> {
+    pub(super) fn new(footer: &TableFooter, middle: &'a [u8]) -> Result<Self, DamageReason> {
         Self::split(footer, middle).ok_or("the index lies outside the file")
     }
 
-    fn split(footer: &Footer, middle: &'a [u8]) -> Option<Self> {
+    fn split(footer: &TableFooter, middle: &'a [u8]) -> Option<Self> {
         let start = usize::try_from(footer.index_offset).ok()?.checked_sub(HEADER_LEN)?;
         let count = usize::try_from(footer.block_count).ok()?;
         let bytes = middle.get(start..)?;
@@ -82,7 +82,7 @@ impl<'a> Index<'a> {
     }
 
     /// Checks the crc, and everything that the index alone can show.
-    pub(super) fn validate(&self, footer: &Footer) -> Result<(), What> {
+    pub(super) fn validate(&self, footer: &TableFooter) -> Result<(), DamageReason> {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(self.fixed);
         hasher.update(self.separators);
@@ -104,7 +104,7 @@ impl<'a> Index<'a> {
                 return Err("the index names blocks out of order");
             }
             let separator = self.separator(block).ok_or(SEPARATOR)?;
-            if block == 0 && separator != Spot::first(&[]) {
+            if block == 0 && separator != VersionKey::newest_of(&[]) {
                 return Err("the first separator is not the least");
             }
             if last.is_some_and(|last| last >= separator) {
@@ -120,18 +120,18 @@ impl<'a> Index<'a> {
         self.count
     }
 
-    fn fixed(&self, block: usize) -> Option<(u64, u32)> {
+    fn fixed_entry(&self, block: usize) -> Option<(u64, u32)> {
         let start = block.checked_mul(FIXED_LEN)?;
-        let mut cursor = Cursor::new(self.fixed.get(start..start.checked_add(FIXED_LEN)?)?);
+        let mut cursor = TableByteCursor::new(self.fixed.get(start..start.checked_add(FIXED_LEN)?)?);
         Some((cursor.u64()?, cursor.u32()?))
     }
 
     fn start(&self, block: usize) -> Option<u64> {
-        self.fixed(block).map(|fixed| fixed.0)
+        self.fixed_entry(block).map(|fixed| fixed.0)
     }
 
     fn separator_end(&self, block: usize) -> Option<usize> {
-        usize::try_from(self.fixed(block)?.1).ok()
+        usize::try_from(self.fixed_entry(block)?.1).ok()
     }
 
     /// First byte of a block and the byte after its last, in the file.
@@ -140,22 +140,26 @@ impl<'a> Index<'a> {
         Some((self.start(block)?, end))
     }
 
-    pub(super) fn separator(&self, block: usize) -> Option<Spot<'a>> {
+    pub(super) fn separator(&self, block: usize) -> Option<VersionKey<'a>> {
         let start = match block.checked_sub(1) {
             Some(before) => self.separator_end(before)?,
             None => 0,
         };
-        let mut cursor = Cursor::new(self.separators.get(start..self.separator_end(block)?)?);
+        let mut cursor = TableByteCursor::new(self.separators.get(start..self.separator_end(block)?)?);
         let seqno = !cursor.varint()?;
         let key = cursor.rest();
-        (key.len() <= KEY_LEN_MAX).then_some(Spot { key, seqno })
+        (key.len() <= KEY_LEN_MAX).then_some(VersionKey { key, seqno })
     }
 
     /// The last block whose separator is not after `spot`. All entries from `spot` up to the next block's
     /// separator are in it. `None` if the table is empty.
     ///
     /// The caller knows that separators before `among` are not after `spot`, and that those behind it are.
-    pub(super) fn locate(&self, spot: Spot<'_>, among: Range<usize>) -> Result<Option<usize>, What> {
+    pub(super) fn find_block(
+        &self,
+        spot: VersionKey<'_>,
+        among: Range<usize>,
+    ) -> Result<Option<usize>, DamageReason> {
         let (mut low, mut high) = (among.start, among.end);
         while low < high {
             let middle = low + (high - low) / 2;

@@ -58,9 +58,9 @@
 //! Not in the file: the key range and any count of keys. The first and last block give them if they are
 //! needed.
 
-use super::cursor::Cursor;
-use super::entry::{Covers, TableMeta};
-use super::error::{Result, TableError};
+use super::cursor::TableByteCursor;
+use super::entry::{TableCoverage, TableMeta};
+use super::error::{TableError, TableResult};
 
 /// The first bytes of a table file.
 pub(super) const MAGIC: [u8; 8] = *b"ANNALTBL";
@@ -88,7 +88,7 @@ const _: () = assert!(KEY_LEN_MAX < BLOCK_KEYS_MAX);
 
 /// The fields of a footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Footer {
+pub(super) struct TableFooter {
     pub(super) index_offset: u64,
     pub(super) block_count: u32,
     pub(super) entry_count: u64,
@@ -122,7 +122,7 @@ fn footer_crc(footer: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-impl Footer {
+impl TableFooter {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FOOTER_LEN);
         out.extend_from_slice(&self.index_offset.to_le_bytes());
@@ -140,10 +140,10 @@ impl Footer {
     }
 
     /// Reads header and footer of a whole file, and the bytes between them.
-    pub(super) fn decode(file: &[u8]) -> Result<(Self, &[u8])> {
+    pub(super) fn decode(file: &[u8]) -> TableResult<(Self, &[u8])> {
         let len = file.len() as u64;
         let not = |what| TableError::NotATable { len, what };
-        let mut cursor = Cursor::new(file);
+        let mut cursor = TableByteCursor::new(file);
         if cursor.array().ok_or_else(|| not("no room for a header"))? != MAGIC {
             return Err(not("its first bytes are not a table's"));
         }
@@ -154,7 +154,7 @@ impl Footer {
         let (middle, footer) =
             cursor.rest().split_last_chunk::<FOOTER_LEN>().ok_or_else(|| not("no room for a footer"))?;
         let offset = (HEADER_LEN + middle.len()) as u64;
-        let this = Self::fields(footer).ok_or(TableError::Damaged {
+        let this = Self::checked_fields(footer).ok_or(TableError::Damaged {
             table: 0,
             offset,
             what: "the footer's checksum does not match",
@@ -163,12 +163,12 @@ impl Footer {
     }
 
     /// `None` if the crc does not match.
-    fn fields(footer: &[u8; FOOTER_LEN]) -> Option<Self> {
+    fn checked_fields(footer: &[u8; FOOTER_LEN]) -> Option<Self> {
         let (fields, crc) = footer.split_last_chunk::<4>()?;
         if footer_crc(fields) != u32::from_le_bytes(*crc) {
             return None;
         }
-        let mut cursor = Cursor::new(fields);
+        let mut cursor = TableByteCursor::new(fields);
         Some(Self {
             index_offset: cursor.u64()?,
             block_count: cursor.u32()?,
@@ -176,7 +176,7 @@ impl Footer {
             meta: TableMeta {
                 store: cursor.array()?,
                 id: cursor.u64()?,
-                covers: Covers { segment: cursor.u64()?, offset: cursor.u64()?, seqno: cursor.u64()? },
+                covers: TableCoverage { segment: cursor.u64()?, offset: cursor.u64()?, seqno: cursor.u64()? },
             },
             index_crc: cursor.u32()?,
         })

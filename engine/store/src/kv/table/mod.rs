@@ -2,7 +2,8 @@
 //!
 //! Start at [`Table`] to read and at [`TableWriter`] to write; the bytes are specified in `layout.rs`.
 
-mod block;
+mod block_builder;
+mod block_view;
 mod column;
 mod cursor;
 mod entry;
@@ -15,16 +16,15 @@ mod layout;
 mod merge;
 mod reader;
 mod scan;
-mod shape;
 #[cfg(test)]
-pub(crate) use {filter::Filter, layout::KEY_LEN_MAX, scan::Scan, scan::ScanBack};
+pub(crate) use {filter::FilterPolicy, layout::KEY_LEN_MAX, scan::ReverseTableScan, scan::TableScan};
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use entry::{Covers, Entry, TableMeta, Value};
-pub use error::{Result, TableError};
-pub use merge::{Source, merge};
+pub use entry::{IndexEntry, IndexValue, TableCoverage, TableMeta};
+pub use error::{TableError, TableResult};
+pub use merge::{MergeSource, merge};
 pub use reader::Table;
-pub use scan::All;
+pub use scan::TableSource;
 pub use writer::TableWriter;

@@ -1,7 +1,7 @@
 //! The queue without a writer: what it counts, leases and keeps.
 
 use super::*;
-use crate::blob::{AnchorSeed, GroupId, Step};
+use crate::blob::{AnchorSeed, GroupId, PlanStep};
 use crate::log::layout::BATCH_HEADER_BYTES;
 use crate::log::record::GroupPart;
 use crate::sync::channel::{Receiver, unbounded};
@@ -9,9 +9,9 @@ use crate::testing::no_schema;
 
 const SPACE: NamespaceId = NamespaceId(16);
 
-fn queue(segment_bytes_max: u64) -> (Arc<Queue>, Receiver<Job>) {
+fn queue(segment_bytes_max: u64) -> (Arc<WriteQueue>, Receiver<WriterJob>) {
     let (sender, jobs) = unbounded();
-    let queue = Queue::new(
+    let queue = WriteQueue::new(
         sender,
         StoreId::default(),
         SegmentId(3),
@@ -41,59 +41,59 @@ fn batch(group: u64) -> (BatchBuf, Vec<(u64, u32, u32)>) {
         before_len: 0,
         encoded: b"four",
     };
-    let (start, len) = batch.group_part(&part).unwrap();
+    let (start, len) = batch.push_group_part(&part).unwrap();
     (batch, vec![(group, start, len)])
 }
 
 /// A lease whose packer has an open group.
-fn lease_with(queue: &Arc<Queue>, group: u64) -> Lease {
+fn lease_with(queue: &Arc<WriteQueue>, group: u64) -> Lease {
     let mut lease = queue.lease(SPACE, packer);
     let packer = &mut lease.groups().unwrap().packer;
-    packer.put(b"four", &[Step::New(0..4)], &mut || GroupId(group)).unwrap();
+    packer.put(b"four", &[PlanStep::New(0..4)], &mut || GroupId(group)).unwrap();
     lease
 }
 
-fn submit(queue: &Arc<Queue>, group: u64, lease: Option<Lease>) -> Result<Seqno> {
+fn submit(queue: &Arc<WriteQueue>, group: u64, lease: Option<Lease>) -> Result<Seqno> {
     let (batch, places) = batch(group);
     queue.submit(batch, &places, lease, Durability::Process, 7, false).map(|(seqno, _)| seqno)
 }
 
-fn continuing(queue: &Queue) -> (usize, usize) {
+fn lease_counts(queue: &WriteQueue) -> (usize, usize) {
     let order = lock(&queue.order);
-    (order.continuing, order.idle.len())
+    (order.continuing_leases, order.idle.len())
 }
 
 #[test]
-fn groups_on_loan_are_counted_until_they_come_back_or_are_dropped() {
+fn leased_groups_count_until_returned_or_dropped() {
     let (queue, _jobs) = queue(1 << 30);
     let fresh = lease_with(&queue, 1);
-    assert_eq!(continuing(&queue), (0, 0));
+    assert_eq!(lease_counts(&queue), (0, 0));
     drop(fresh);
-    assert_eq!(continuing(&queue), (0, 0), "what has no parts yet was not counted");
+    assert_eq!(lease_counts(&queue), (0, 0), "what has no parts yet was not counted");
     let lease = lease_with(&queue, 2);
     submit(&queue, 2, Some(lease)).unwrap();
-    assert_eq!(continuing(&queue), (0, 1));
+    assert_eq!(lease_counts(&queue), (0, 1));
     drop(queue.lease(NamespaceId(17), packer));
-    assert_eq!(continuing(&queue), (0, 1), "another namespace's");
+    assert_eq!(lease_counts(&queue), (0, 1), "another namespace's");
     let mut lease = queue.lease(SPACE, packer);
-    assert_eq!(continuing(&queue), (1, 0));
+    assert_eq!(lease_counts(&queue), (1, 0));
     // The part follows the header of the batch at offset 96.
     let len = batch(2).1[0].2;
     assert_eq!(lease.groups().unwrap().last_part(2), (96 + BATCH_HEADER_BYTES as u32, len));
     assert_eq!(lease.groups().unwrap().last_part(3), (0, 0));
     submit(&queue, 2, Some(lease)).unwrap();
-    assert_eq!(continuing(&queue), (0, 1));
+    assert_eq!(lease_counts(&queue), (0, 1));
     drop(queue.lease(SPACE, packer));
-    assert_eq!(continuing(&queue), (0, 0), "closed for good");
+    assert_eq!(lease_counts(&queue), (0, 0), "closed for good");
 }
 
 #[test]
-fn eight_idle_groups_are_kept_the_newest_lent_first() {
+fn eight_idle_groups_are_kept_newest_leased_first() {
     let (queue, _jobs) = queue(1 << 30);
     let leases: Vec<Lease> = (1..=10).map(|group| lease_with(&queue, group)).collect();
     for (group, lease) in (1..).zip(leases) {
         submit(&queue, group, Some(lease)).unwrap();
-        assert_eq!(continuing(&queue), (0, IDLE_GROUPS_MAX.min(usize::try_from(group).unwrap())));
+        assert_eq!(lease_counts(&queue), (0, IDLE_GROUPS_MAX.min(usize::try_from(group).unwrap())));
     }
     let mut lent: Vec<Lease> = (0..9).map(|_| queue.lease(SPACE, packer)).collect();
     let groups: Vec<_> = lent.iter_mut().map(|lease| lease.groups().unwrap().packer.open_groups()).collect();
@@ -105,16 +105,16 @@ fn eight_idle_groups_are_kept_the_newest_lent_first() {
             .chain([vec![]])
             .collect::<Vec<_>>()
     );
-    assert_eq!(continuing(&queue), (8, 0));
+    assert_eq!(lease_counts(&queue), (8, 0));
 }
 
 #[test]
-fn a_segment_changes_once_it_is_full_and_no_group_is_left_behind() {
+fn full_segment_rotates_once_no_group_continues_in_it() {
     let bytes = batch(1).0.bytes.len() as u64;
     // The second batch fills the segment exactly.
     let (queue, jobs) = queue(96 + 2 * bytes);
     let place = || match jobs.try_recv() {
-        Ok(Job::Batch(queued)) => (queued.segment.0, queued.offset, queued.first_seqno.0),
+        Ok(WriterJob::Batch(queued)) => (queued.segment.0, queued.offset, queued.first_seqno.0),
         other => panic!("{other:?}"),
     };
     let first = lease_with(&queue, 1);
@@ -127,7 +127,7 @@ fn a_segment_changes_once_it_is_full_and_no_group_is_left_behind() {
     submit(&queue, 3, None).unwrap();
     assert_eq!(place(), (3, 96 + 2 * bytes, 7));
     submit(&queue, 1, Some(held)).unwrap();
-    assert_eq!((place(), continuing(&queue)), ((3, 96 + 3 * bytes, 8), (0, 0)));
+    assert_eq!((place(), lease_counts(&queue)), ((3, 96 + 3 * bytes, 8), (0, 0)));
     submit(&queue, 4, None).unwrap();
     assert_eq!(place(), (4, 96, 9));
     submit(&queue, 5, None).unwrap();
@@ -137,24 +137,24 @@ fn a_segment_changes_once_it_is_full_and_no_group_is_left_behind() {
 }
 
 #[test]
-fn no_more_is_on_its_way_than_the_budget_unless_one_goes_alone() {
-    let budget = Budget { limit: 10, used: Mutex::new(0), freed: Condvar::new() };
-    budget.take(4);
-    budget.take(6);
+fn budget_bounds_bytes_except_for_a_single_large_batch() {
+    let budget = ByteBudget { limit: 10, used: Mutex::new(0), freed: Condvar::new() };
+    budget.acquire(4);
+    budget.acquire(6);
     assert_eq!(*lock(&budget.used), 10, "just full");
-    budget.give(4);
-    budget.give(6);
-    budget.take(25);
+    budget.release(4);
+    budget.release(6);
+    budget.acquire(25);
     assert_eq!(*lock(&budget.used), 25, "alone");
-    budget.give(25);
+    budget.release(25);
     crate::sync::thread::scope(|scope| {
         for bytes in [3, 4, 5, 6, 7] {
             let budget = &budget;
             scope.spawn(move || {
                 for _ in 0..2000 {
-                    budget.take(bytes);
+                    budget.acquire(bytes);
                     assert!(*lock(&budget.used) <= 10);
-                    budget.give(bytes);
+                    budget.release(bytes);
                 }
             });
         }
@@ -166,24 +166,24 @@ fn no_more_is_on_its_way_than_the_budget_unless_one_goes_alone() {
 fn thirty_two_spare_batches_are_kept() {
     let (queue, _jobs) = queue(1 << 30);
     for count in 1..=40 {
-        queue.take_back(batch(1).0);
+        queue.recycle(batch(1).0);
         assert_eq!(lock(&queue.spare).len(), SPARE_BATCHES_MAX.min(count));
     }
     let again = queue.batch(NamespaceId(99));
     assert_eq!((again.namespace, again.is_empty(), lock(&queue.spare).len()), (NamespaceId(99), true, 31));
     let mut large = BatchBuf::new(SPACE);
     large.bytes.reserve(1 << 20);
-    queue.take_back(large);
+    queue.recycle(large);
     assert_eq!(lock(&queue.spare).len(), 31, "too large to keep");
 }
 
 #[test]
-fn a_barrier_waits_just_where_something_is_on_its_way() {
+fn barrier_waits_only_for_unpublished_batches() {
     let (queue, jobs) = queue(1 << 30);
     queue.barrier(Seqno(4)).unwrap();
     assert!(jobs.is_empty());
     submit(&queue, 1, None).unwrap();
-    assert!(matches!(jobs.try_recv(), Ok(Job::Batch(_))));
+    assert!(matches!(jobs.try_recv(), Ok(WriterJob::Batch(_))));
     queue.barrier(Seqno(5)).unwrap();
     assert!(jobs.is_empty());
     // No writer answers: waiters get an error.
@@ -195,7 +195,7 @@ fn a_barrier_waits_just_where_something_is_on_its_way() {
 }
 
 #[test]
-fn a_stopped_queue_takes_only_what_closing_writes_and_a_closed_one_nothing() {
+fn stopped_queue_takes_only_close_batches_closed_takes_none() {
     let (queue, jobs) = queue(1 << 30);
     let refused = |at_close| {
         let (batch, places) = batch(1);
@@ -204,23 +204,23 @@ fn a_stopped_queue_takes_only_what_closing_writes_and_a_closed_one_nothing() {
     };
     assert_eq!(refused(false), None);
     assert_eq!(queue.budget.used.lock().unwrap().clone(), batch(1).0.bytes.len());
-    queue.stop();
+    queue.stop_accepting();
     assert_eq!(refused(false), Some(ErrorKind::Unavailable));
     assert_eq!(refused(true), None);
     queue.close();
     assert_eq!(refused(true), Some(ErrorKind::Unavailable));
     queue.close();
-    let kinds: Vec<_> = jobs.try_iter().map(|job| (job.from().0, job.to().0)).collect();
+    let kinds: Vec<_> = jobs.try_iter().map(|job| (job.first_seqno().0, job.end_seqno().0)).collect();
     assert_eq!(kinds, [(5, 6), (6, 7), (7, 7)]);
     // A refused batch releases its budget.
     assert_eq!(*lock(&queue.budget.used), 2 * batch(1).0.bytes.len());
-    queue.give_back(2 * batch(1).0.bytes.len());
-    assert!(!queue.is_poisoned() && queue.check().is_ok());
-    let failure = Failure { kind: ErrorKind::Unavailable, message: "first".into() };
-    let other = Failure { message: "second".into(), ..failure.clone() };
+    queue.release_bytes(2 * batch(1).0.bytes.len());
+    assert!(!queue.is_poisoned() && queue.check_poisoned().is_ok());
+    let failure = WriteFailure { kind: ErrorKind::Unavailable, message: "first".into() };
+    let other = WriteFailure { message: "second".into(), ..failure.clone() };
     assert_eq!(&*queue.poison(failure).message, "first");
     assert_eq!(&*queue.poison(other).message, "first");
     assert!(queue.is_poisoned());
-    assert!(queue.check().unwrap_err().to_string().contains("first"));
+    assert!(queue.check_poisoned().unwrap_err().to_string().contains("first"));
     assert_eq!(refused(true), Some(ErrorKind::Poisoned));
 }

@@ -3,24 +3,24 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::blob::{GROUP_BYTES_MAX, GroupDecoder, GroupId, RestEncoder};
+use crate::blob::{GROUP_BYTES_MAX, GroupDecoder, GroupId, RemainderEncoder};
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
-use crate::ids::Place;
-use crate::log::cursor::glance_at_records;
-use crate::log::erased::{Erased, ErasedBatches};
+use crate::ids::RecordPlace;
+use crate::log::cursor::for_each_unchecked_record;
+use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::layout::RawRecord;
-use crate::log::ledger::Node;
+use crate::log::ledger::LedgerNode;
 use crate::log::parts;
-use crate::log::record::{GroupPart, GroupRest, Kind, LAYOUT};
-use crate::log::rewrite::Keep;
-use crate::log::rewrite::draft::Draft;
-use crate::log::rewrite::source::Source;
+use crate::log::record::{GroupPart, GroupRest, LAYOUT, RecordKind};
+use crate::log::rewrite::LiveSet;
+use crate::log::rewrite::draft::BatchDraft;
+use crate::log::rewrite::source::SourceSegment;
 use crate::log::segments::Segment;
 
 /// What the rewrite does with a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Plan {
+pub enum GroupPlan {
     /// No live record names it.
     Drop,
     /// Copies its records.
@@ -31,48 +31,48 @@ pub enum Plan {
 
 /// A group of the current source segment.
 #[derive(Debug)]
-struct Group {
-    held: Held,
-    plan: Option<Plan>,
+struct SourceGroup {
+    held: GroupContent,
+    plan: Option<GroupPlan>,
     /// Offset and length of its last written part.
     written: (u32, u32),
 }
 
 /// The content of a group in a source segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
+struct GroupContent {
     /// Offset of its last record.
     last: u32,
     /// The raw ranges that it contains.
-    has: Vec<Range<u32>>,
+    present: Vec<Range<u32>>,
 }
 
 /// The groups and ledger leaves of the records seen.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
-    groups: HashMap<GroupId, Held>,
+struct GroupSurvey {
+    groups: HashMap<GroupId, GroupContent>,
     leaves: u64,
     /// Whether the current batch has a leaf.
     has_leaf: bool,
 }
 
-impl Seen {
-    fn record(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
-        match Kind::parse(record.kind, record.layout)? {
+impl GroupSurvey {
+    fn note_record(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+        match RecordKind::parse(record.kind, record.layout)? {
             None => {}
-            Some(Kind::GroupPart) => {
+            Some(RecordKind::GroupPart) => {
                 let part = GroupPart::parse(record.body)?;
                 let end = part.raw_start.saturating_add(part.raw_len);
-                self.note(part.group, at, std::iter::once(0..end).collect());
+                self.note_group(part.group, at, std::iter::once(0..end).collect());
             }
-            Some(Kind::GroupRest) => {
+            Some(RecordKind::GroupRest) => {
                 let rest = GroupRest::parse(record.body)?;
-                self.note(rest.group, at, rest.ranges);
+                self.note_group(rest.group, at, rest.ranges);
             }
-            Some(Kind::Erased) => self.has_leaf |= !Erased::parse(record.body)?.nodes.is_empty(),
-            Some(Kind::ErasedBatches) => {
+            Some(RecordKind::Erased) => self.has_leaf |= !ErasedRecords::parse(record.body)?.nodes.is_empty(),
+            Some(RecordKind::ErasedBatches) => {
                 let node = ErasedBatches::parse(record.body)?.node;
-                let leaves = node.as_ref().map_or(Ok(0), Node::leaves)?;
+                let leaves = node.as_ref().map_or(Ok(0), LedgerNode::leaves)?;
                 self.leaves = self.leaves.saturating_add(leaves);
             }
             Some(_) => self.has_leaf = true,
@@ -80,50 +80,58 @@ impl Seen {
         Ok(())
     }
 
-    fn note(&mut self, id: u64, at: u64, has: Vec<Range<u32>>) {
+    fn note_group(&mut self, id: u64, at: u64, has: Vec<Range<u32>>) {
         // Offsets in a segment have 32 bits.
-        self.groups.insert(GroupId(id), Held { last: at as u32, has });
+        self.groups.insert(GroupId(id), GroupContent { last: at as u32, present: has });
     }
 
-    fn batch_ends(&mut self) {
+    fn end_batch(&mut self) {
         self.leaves = self.leaves.saturating_add(u64::from(std::mem::take(&mut self.has_leaf)));
     }
 }
 
 /// The groups of a rewrite.
-pub struct Groups<'a> {
-    keep: &'a dyn Keep,
+pub struct GroupRewriter<'a> {
+    keep: &'a dyn LiveSet,
     recompress: Option<i32>,
-    known: HashMap<GroupId, Group>,
+    groups: HashMap<GroupId, SourceGroup>,
     /// Leaves of the source, counted by the survey.
     leaves: u64,
     /// Groups and leaves of the records checked since the survey.
-    checked: Seen,
+    checked: GroupSurvey,
     decoder: GroupDecoder,
-    encoder: Option<RestEncoder>,
+    encoder: Option<RemainderEncoder>,
 }
 
-impl<'a> Groups<'a> {
-    pub fn new(keep: &'a dyn Keep, recompress: Option<i32>) -> Self {
-        let (known, checked) = (HashMap::new(), Seen::default());
-        Self { keep, recompress, known, leaves: 0, checked, decoder: GroupDecoder::default(), encoder: None }
+impl<'a> GroupRewriter<'a> {
+    pub fn new(keep: &'a dyn LiveSet, recompress: Option<i32>) -> Self {
+        let (known, checked) = (HashMap::new(), GroupSurvey::default());
+        Self {
+            keep,
+            recompress,
+            groups: known,
+            leaves: 0,
+            checked,
+            decoder: GroupDecoder::default(),
+            encoder: None,
+        }
     }
 
     /// Surveys the groups of a source, whose records all stand in it; returns the number of its first leaf.
     /// The survey checks nothing: [`GroupRewriter::confirm_survey`] compares it with the checked records.
-    pub fn survey(&mut self, source: &Source) -> Result<u64> {
-        let mut seen = Seen::default();
-        source.glance(&mut |batch| {
-            glance_at_records(batch.whole, batch.offset, source.segment.salt, |at, _, record| {
-                seen.record(at, &record)
+    pub fn survey(&mut self, source: &SourceSegment) -> Result<u64> {
+        let mut seen = GroupSurvey::default();
+        source.each_batch_unchecked(&mut |batch| {
+            for_each_unchecked_record(batch.whole, batch.offset, source.segment.salt, |at, _, record| {
+                seen.note_record(at, &record)
             })
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))?;
-            seen.batch_ends();
+            seen.end_batch();
             Ok(())
         })?;
-        let group = |(id, held)| (id, Group { held, plan: None, written: (0, 0) });
-        self.known = seen.groups.into_iter().map(group).collect();
-        (self.leaves, self.checked) = (seen.leaves, Seen::default());
+        let group = |(id, held)| (id, SourceGroup { held, plan: None, written: (0, 0) });
+        self.groups = seen.groups.into_iter().map(group).collect();
+        (self.leaves, self.checked) = (seen.leaves, GroupSurvey::default());
         source.footer.state.ledger.leaves.checked_sub(seen.leaves).ok_or_else(|| {
             let what = "it has more leaves than the ledger after it";
             Error::damaged(&source.segment.path, source.footer.tail, what)
@@ -131,24 +139,25 @@ impl<'a> Groups<'a> {
     }
 
     /// Notes a checked record of the source.
-    pub fn checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
-        self.checked.record(at, record)
+    pub fn note_checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+        self.checked.note_record(at, record)
     }
 
     /// Ends a batch of the source.
-    pub fn batch_ends(&mut self) {
-        self.checked.batch_ends();
+    pub fn end_batch(&mut self) {
+        self.checked.end_batch();
     }
 
     /// Ends the source: the survey must match the checked records.
     ///
     /// # Errors
     /// `Damaged` if they differ.
-    pub fn settle(&self, source: &Source) -> Result<()> {
+    pub fn confirm_survey(&self, source: &SourceSegment) -> Result<()> {
         let checked = &self.checked;
-        let same =
-            |(id, held): (&GroupId, &Held)| self.known.get(id).is_some_and(|known| known.held == *held);
-        let all = checked.groups.len() == self.known.len() && checked.groups.iter().all(same);
+        let same = |(id, held): (&GroupId, &GroupContent)| {
+            self.groups.get(id).is_some_and(|known| known.held == *held)
+        };
+        let all = checked.groups.len() == self.groups.len() && checked.groups.iter().all(same);
         match all && checked.leaves == self.leaves {
             true => Ok(()),
             false => Err(Error::damaged(
@@ -159,30 +168,34 @@ impl<'a> Groups<'a> {
         }
     }
 
-    fn group(&mut self, id: GroupId) -> std::result::Result<&mut Group, CodecError> {
-        self.known.get_mut(&id).ok_or_else(|| CodecError::Header("a group appears while it is read".into()))
+    fn group(&mut self, id: GroupId) -> std::result::Result<&mut SourceGroup, CodecError> {
+        self.groups.get_mut(&id).ok_or_else(|| CodecError::Header("a group appears while it is read".into()))
     }
 
     /// The plan for a group; decided on first use.
-    pub fn plan(&mut self, id: GroupId) -> std::result::Result<&Plan, CodecError> {
+    pub fn plan(&mut self, id: GroupId) -> std::result::Result<&GroupPlan, CodecError> {
         let (keep, anew) = (self.keep, self.recompress.is_some());
         let group = self.group(id)?;
         let plan = match group.plan.take() {
             Some(plan) => plan,
             None => {
-                let named = joined(keep.group(id));
+                let named = merge_touching(keep.live_ranges(id));
                 let held = |range: &Range<u32>| {
                     range.start < range.end
-                        && group.held.has.iter().any(|has| has.start <= range.start && range.end <= has.end)
+                        && group
+                            .held
+                            .present
+                            .iter()
+                            .any(|has| has.start <= range.start && range.end <= has.end)
                 };
                 if !named.iter().all(held) {
                     let what = format!("group {} lacks bytes that live records name", id.0);
                     return Err(CodecError::Header(what));
                 }
                 match named {
-                    none if none.is_empty() => Plan::Drop,
-                    all if all == group.held.has && !anew => Plan::Copy,
-                    some => Plan::Encode(some),
+                    none if none.is_empty() => GroupPlan::Drop,
+                    all if all == group.held.present && !anew => GroupPlan::Copy,
+                    some => GroupPlan::Encode(some),
                 }
             }
         };
@@ -190,17 +203,17 @@ impl<'a> Groups<'a> {
     }
 
     /// Whether the group's record at this offset is replaced by a record in the output.
-    pub fn stands(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
+    pub fn keeps_record_at(&mut self, id: GroupId, offset: u32) -> std::result::Result<bool, CodecError> {
         let last = self.group(id)?.held.last;
         Ok(match self.plan(id)? {
-            Plan::Drop => false,
-            Plan::Copy => true,
-            Plan::Encode(_) => offset == last,
+            GroupPlan::Drop => false,
+            GroupPlan::Copy => true,
+            GroupPlan::Encode(_) => offset == last,
         })
     }
 
     pub fn is_last(&self, id: GroupId, offset: u32) -> bool {
-        self.known.get(&id).is_some_and(|group| group.held.last == offset)
+        self.groups.get(&id).is_some_and(|group| group.held.last == offset)
     }
 
     /// Copies a record of a group that stays whole.
@@ -208,10 +221,10 @@ impl<'a> Groups<'a> {
         &mut self,
         id: GroupId,
         record: &RawRecord<'_>,
-        draft: &mut Draft,
-    ) -> std::result::Result<Place, CodecError> {
+        draft: &mut BatchDraft,
+    ) -> std::result::Result<RecordPlace, CodecError> {
         let group = self.group(id)?;
-        if record.kind == Kind::GroupRest.code() {
+        if record.kind == RecordKind::GroupRest.code() {
             return Ok(draft.record(record.kind, record.layout, |out| out.extend_from_slice(record.body)));
         }
         let part = GroupPart::parse(record.body)?;
@@ -230,14 +243,14 @@ impl<'a> Groups<'a> {
     pub(super) fn encode(
         &mut self,
         segment: &Segment,
-        from: Place,
+        from: RecordPlace,
         record: &RawRecord<'_>,
         ranges: &[Range<u32>],
-        draft: &mut Draft,
-    ) -> Result<Place> {
+        draft: &mut BatchDraft,
+    ) -> Result<RecordPlace> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, u64::from(from.offset), e);
         let bug = |e: crate::blob::BlobError| Error::bug(e.to_string());
-        let (group, namespace) = crate::log::record::group_of(record.body).map_err(damaged)?;
+        let (group, namespace) = crate::log::record::group_and_namespace(record.body).map_err(damaged)?;
         let raw = parts::read(segment, from, namespace, GroupId(group), GROUP_BYTES_MAX, &mut self.decoder)?;
         let mut living = Vec::new();
         for range in ranges {
@@ -248,17 +261,17 @@ impl<'a> Groups<'a> {
         }
         let encoder = match &mut self.encoder {
             Some(encoder) => encoder,
-            None => self.encoder.insert(RestEncoder::new(self.recompress).map_err(bug)?),
+            None => self.encoder.insert(RemainderEncoder::new(self.recompress).map_err(bug)?),
         };
         let (codec, encoded) = encoder.encode(&living).map_err(bug)?;
         let rest =
             GroupRest { group, namespace, codec: codec.code(), ranges: ranges.to_vec(), encoded: &encoded };
-        Ok(draft.record(Kind::GroupRest.code(), LAYOUT, |out| rest.put(out)))
+        Ok(draft.record(RecordKind::GroupRest.code(), LAYOUT, |out| rest.put(out)))
     }
 }
 
 /// Merges ranges that touch.
-fn joined(ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+fn merge_touching(ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
     let mut joined: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
     for range in ranges {
         match joined.last_mut() {

@@ -17,26 +17,26 @@ use std::sync::Arc;
 use crate::blob::GroupId;
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
-use crate::ids::{Place, SegmentId, Seqno, StoreId};
-use crate::io::{Io, Open};
-use crate::log::cursor::{Batch, for_each_record};
-use crate::log::erased::Erased;
-use crate::log::layout::{BatchHeader, Footer, RawRecord, SegmentHeader};
-use crate::log::ledger::{Node, record_hash};
+use crate::ids::{RecordPlace, SegmentId, Seqno, StoreId};
+use crate::io::{Io, OpenMode};
+use crate::log::cursor::{LogBatch, for_each_checked_record};
+use crate::log::erased::ErasedRecords;
+use crate::log::layout::{BatchHeader, RawRecord, SegmentFooter, SegmentHeader};
+use crate::log::ledger::{LedgerNode, record_hash};
 use crate::log::manifest::SegmentEntry;
-use crate::log::paths::Paths;
-use crate::log::record::{Kind, Logical, group_of};
+use crate::log::paths::StorePaths;
+use crate::log::record::{LogicalBody, RecordKind, group_and_namespace};
 use crate::log::segments::Segment;
-use crate::log::sums::Sums;
-use crate::log::totals::Totals;
+use crate::log::sums::BatchSums;
+use crate::log::totals::LogTotals;
 use crate::schema::RecordSchema;
 
-use collapse::Collapse;
-use draft::Draft;
-use groups::{Groups, Plan};
-use output::Output;
-use source::Source;
-use tally::Tally;
+use collapse::BatchCollapse;
+use draft::BatchDraft;
+use groups::{GroupPlan, GroupRewriter};
+use output::SegmentOutput;
+use source::SourceSegment;
+use tally::SegmentTally;
 
 mod collapse;
 mod draft;
@@ -46,31 +46,31 @@ pub mod source;
 mod tally;
 
 /// Decides which records and ranges are live.
-pub trait Keep {
+pub trait LiveSet {
     /// Whether the logical record at `offset` of a source is live.
-    fn record(&self, segment: SegmentId, offset: u32) -> bool;
+    fn keeps_record(&self, segment: SegmentId, offset: u32) -> bool;
     /// The live raw ranges of a group, ascending and disjoint; empty if there are none.
-    fn group(&self, group: GroupId) -> Vec<Range<u32>>;
+    fn live_ranges(&self, group: GroupId) -> Vec<Range<u32>>;
 }
 
 /// A segment that was written and synced, but is not listed yet.
 #[derive(Debug)]
-pub struct Made {
+pub struct RewrittenSegment {
     /// Replaces the sources in the manifest.
     pub entry: SegmentEntry,
     /// Totals of what the sources held and the output does not.
-    pub erased: Totals,
+    pub erased: LogTotals,
     /// Moves of live logical records and groups. A group is identified by its last record.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<RecordMove>,
     /// Bytes of live records in the output.
     pub live_bytes: u64,
 }
 
 /// Old and new place of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
-    pub from: Place,
-    pub to: Place,
+pub struct RecordMove {
+    pub from: RecordPlace,
+    pub to: RecordPlace,
 }
 
 /// Writes and syncs the segment `id` from sealed segments that are adjacent in the order of the log. With
@@ -83,15 +83,15 @@ pub struct Moved {
 #[expect(clippy::too_many_arguments, reason = "each says another thing; there is one caller")]
 pub fn rewrite(
     io: &dyn Io,
-    paths: &Paths,
+    paths: &StorePaths,
     store: StoreId,
     schema: &dyn RecordSchema,
     sources: &[Arc<Segment>],
     id: SegmentId,
-    keep: &dyn Keep,
+    keep: &dyn LiveSet,
     recompress: Option<i32>,
     spend: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<Made> {
+) -> Result<RewrittenSegment> {
     if !id.is_rewritten() {
         return Err(Error::bug("a rewritten segment has a number of the writer's"));
     }
@@ -100,7 +100,7 @@ pub fn rewrite(
     if io.stat(&path)?.is_some() {
         io.remove(&path)?;
     }
-    let made = write(io, paths, store, schema, sources, id, keep, recompress, spend);
+    let made = write_segment(io, paths, store, schema, sources, id, keep, recompress, spend);
     if made.is_err() {
         // A partial file takes space. If it cannot be removed now, the next opening for writing removes it.
         let _ = io.remove(&path);
@@ -109,39 +109,39 @@ pub fn rewrite(
 }
 
 #[expect(clippy::too_many_arguments, reason = "as `rewrite`")]
-fn write(
+fn write_segment(
     io: &dyn Io,
-    paths: &Paths,
+    paths: &StorePaths,
     store: StoreId,
     schema: &dyn RecordSchema,
     sources: &[Arc<Segment>],
     id: SegmentId,
-    keep: &dyn Keep,
+    keep: &dyn LiveSet,
     recompress: Option<i32>,
     spend: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<Made> {
-    let sources = source::in_a_row(sources)?;
+) -> Result<RewrittenSegment> {
+    let sources = source::open_consecutive(sources)?;
     let (Some(first), Some(last)) = (sources.first(), sources.last()) else {
         return Err(Error::bug("a rewrite has no source segments"));
     };
     let header = SegmentHeader { segment: id, created_ns: io.now_ns(), ..first.header.clone() };
     let header = SegmentHeader { format: crate::log::layout::REWRITTEN_FORMAT, ..header };
     let begins = (header.first_seqno, header.chain);
-    let output = Output::create(io, paths.segment(id), &header, spend)?;
-    let groups = Groups::new(keep, recompress);
-    let mut work = Work {
+    let output = SegmentOutput::create(io, paths.segment(id), &header, spend)?;
+    let groups = GroupRewriter::new(keep, recompress);
+    let mut work = SegmentRewrite {
         schema,
         keep,
         groups,
         output,
-        collapse: Collapse::default(),
+        collapse: BatchCollapse::default(),
         tally: None,
-        lives: Vec::new(),
+        keeps_record: Vec::new(),
         moved: Vec::new(),
         live_bytes: 0,
     };
     for source in &sources {
-        work.source(source)?;
+        work.rewrite_source(source)?;
     }
     for stretch in work.collapse.take_all() {
         work.output.erased_batches(&stretch)?;
@@ -150,70 +150,70 @@ fn write(
     let (moved, live_bytes) = (std::mem::take(&mut work.moved), work.live_bytes);
     let state = last.footer.state.clone();
     let chain = work.output.chain();
-    let footer = Footer { tail: 0, root: state.ledger.root(), state, rewritten_chain: Some(chain) };
+    let footer = SegmentFooter { tail: 0, root: state.ledger.root(), state, rewritten_chain: Some(chain) };
     let sealed_bytes = work.output.seal(footer)?;
     io.sync_dir(&paths.segments())?;
-    let made = Segment::open(io, paths, store, id, Open::Read)?;
-    let after = Tally::of(schema, &Source::open(Arc::new(made))?, before.begins())?;
+    let made = Segment::open(io, paths, store, id, OpenMode::Read)?;
+    let after = SegmentTally::of_segment(schema, &SourceSegment::open(Arc::new(made))?, before.first_leaf())?;
     if after.leaves() != before.leaves() {
         return Err(Error::bug("a rewritten segment has other leaves than its sources"));
     }
     let entry = SegmentEntry { id, first_seqno: begins.0, sealed_bytes: Some(sealed_bytes) };
-    Ok(Made { entry, erased: before.without(&after), moved, live_bytes })
+    Ok(RewrittenSegment { entry, erased: before.minus(&after), moved, live_bytes })
 }
 
 /// The progress of a rewrite.
-struct Work<'a> {
+struct SegmentRewrite<'a> {
     schema: &'a dyn RecordSchema,
-    keep: &'a dyn Keep,
-    groups: Groups<'a>,
-    output: Output<'a>,
-    collapse: Collapse,
+    keep: &'a dyn LiveSet,
+    groups: GroupRewriter<'a>,
+    output: SegmentOutput<'a>,
+    collapse: BatchCollapse,
     /// Totals and leaves of the sources.
-    tally: Option<Tally>,
+    tally: Option<SegmentTally>,
     /// For each record of the current batch, whether it stays.
-    lives: Vec<bool>,
-    moved: Vec<Moved>,
+    keeps_record: Vec<bool>,
+    moved: Vec<RecordMove>,
     live_bytes: u64,
 }
 
-impl Work<'_> {
-    fn source(&mut self, source: &Source) -> Result<()> {
+impl SegmentRewrite<'_> {
+    fn rewrite_source(&mut self, source: &SourceSegment) -> Result<()> {
         let first_leaf = self.groups.survey(source)?;
-        self.collapse.begins(first_leaf);
-        self.tally.get_or_insert_with(|| Tally::new(first_leaf));
-        source.each_batch(&mut |batch, header| self.batch(&source.segment, batch, header))?;
-        self.groups.settle(source)
+        self.collapse.start_at_leaf(first_leaf);
+        self.tally.get_or_insert_with(|| SegmentTally::new(first_leaf));
+        source.each_batch(&mut |batch, header| self.rewrite_batch(&source.segment, batch, header))?;
+        self.groups.confirm_survey(source)
     }
 
-    fn batch(&mut self, segment: &Segment, batch: &Batch<'_>, header: &BatchHeader) -> Result<()> {
+    fn rewrite_batch(&mut self, segment: &Segment, batch: &LogBatch<'_>, header: &BatchHeader) -> Result<()> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
-        let (mut sums, keep, schema) = (Sums::default(), self.keep, self.schema);
-        self.lives.clear();
-        let (lives, groups) = (&mut self.lives, &mut self.groups);
-        for_each_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-            sums.record(schema, seqno, &record)?;
-            groups.checked(at, &record)?;
-            lives.push(match Kind::parse(record.kind, record.layout)? {
+        let (mut sums, keep, schema) = (BatchSums::default(), self.keep, self.schema);
+        self.keeps_record.clear();
+        let (lives, groups) = (&mut self.keeps_record, &mut self.groups);
+        for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+            sums.add_record(schema, seqno, &record)?;
+            groups.note_checked(at, &record)?;
+            lives.push(match RecordKind::parse(record.kind, record.layout)? {
                 // Records of unknown kind are not kept: their liveness cannot be decided.
-                None | Some(Kind::Erased | Kind::ErasedBatches) => false,
-                Some(Kind::GroupPart | Kind::GroupRest) => {
-                    groups.stands(GroupId(group_of(record.body)?.0), at as u32)?
+                None | Some(RecordKind::Erased | RecordKind::ErasedBatches) => false,
+                Some(RecordKind::GroupPart | RecordKind::GroupRest) => {
+                    groups.keeps_record_at(GroupId(group_and_namespace(record.body)?.0), at as u32)?
                 }
-                Some(_) => keep.record(segment.id, at as u32),
+                Some(_) => keep.keeps_record(segment.id, at as u32),
             });
             Ok(())
         })
         .map_err(damaged)?;
-        self.groups.batch_ends();
+        self.groups.end_batch();
         let node = sums.node().map_err(damaged)?;
         self.tally.as_mut().map_or(Ok(()), |tally| tally.add(&sums)).map_err(damaged)?;
-        if self.lives.contains(&true) {
+        if self.keeps_record.contains(&true) {
             for stretch in self.collapse.take_all() {
                 self.output.erased_batches(&stretch)?;
             }
-            self.collapse.skip(node).map_err(damaged)?;
-            return self.thinned(segment, batch, header);
+            self.collapse.skip_batch(node).map_err(damaged)?;
+            return self.write_live_records(segment, batch, header);
         }
         self.collapse.push(header, &sums, node).map_err(damaged)?;
         for stretch in self.collapse.take_ready() {
@@ -223,27 +223,33 @@ impl Work<'_> {
     }
 
     /// Writes a batch without its erased records.
-    fn thinned(&mut self, segment: &Segment, batch: &Batch<'_>, header: &BatchHeader) -> Result<()> {
+    fn write_live_records(
+        &mut self,
+        segment: &Segment,
+        batch: &LogBatch<'_>,
+        header: &BatchHeader,
+    ) -> Result<()> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
-        let mut records: Vec<(Place, Seqno, RawRecord<'_>)> = Vec::with_capacity(self.lives.len());
-        for_each_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-            let place = Place { segment: segment.id, offset: at as u32, len: record.bytes };
+        let mut records: Vec<(RecordPlace, Seqno, RawRecord<'_>)> =
+            Vec::with_capacity(self.keeps_record.len());
+        for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
+            let place = RecordPlace { segment: segment.id, offset: at as u32, len: record.bytes };
             records.push((place, seqno, record));
             Ok(())
         })
         .map_err(damaged)?;
-        let mut draft = Draft::new(self.output.next()?);
-        for ((from, seqno, record), lives) in records.into_iter().zip(&self.lives) {
+        let mut draft = BatchDraft::new(self.output.next_offset()?);
+        for ((from, seqno, record), lives) in records.into_iter().zip(&self.keeps_record) {
             if !lives {
-                draft.erase(&erased(seqno, &record).map_err(damaged)?).map_err(damaged)?;
+                draft.erase(&erased_record(seqno, &record).map_err(damaged)?).map_err(damaged)?;
                 continue;
             }
             let to = match record.kind {
-                kind if kind == Kind::GroupPart.code() || kind == Kind::GroupRest.code() => {
-                    let id = GroupId(group_of(record.body).map_err(damaged)?.0);
+                kind if kind == RecordKind::GroupPart.code() || kind == RecordKind::GroupRest.code() => {
+                    let id = GroupId(group_and_namespace(record.body).map_err(damaged)?.0);
                     let plan = self.groups.plan(id).map_err(damaged)?.clone();
                     let to = match plan {
-                        Plan::Encode(ranges) => {
+                        GroupPlan::Encode(ranges) => {
                             self.groups.encode(segment, from, &record, &ranges, &mut draft)?
                         }
                         _ => self.groups.copy(id, &record, &mut draft).map_err(damaged)?,
@@ -257,21 +263,21 @@ impl Work<'_> {
                 kind => draft.logical(kind, record.layout, record.body),
             };
             self.live_bytes += u64::from(to.len);
-            self.moved.push(Moved { from, to: Place { segment: self.output.segment(), ..to } });
+            self.moved.push(RecordMove { from, to: RecordPlace { segment: self.output.segment(), ..to } });
         }
         self.output.batch(draft, header)
     }
 }
 
 /// The summary of an erased record.
-fn erased(seqno: Seqno, record: &RawRecord<'_>) -> std::result::Result<Erased, CodecError> {
-    match Kind::parse(record.kind, record.layout)? {
-        Some(Kind::Erased) => Erased::parse(record.body),
+fn erased_record(seqno: Seqno, record: &RawRecord<'_>) -> std::result::Result<ErasedRecords, CodecError> {
+    match RecordKind::parse(record.kind, record.layout)? {
+        Some(RecordKind::Erased) => ErasedRecords::parse(record.body),
         Some(kind) if kind.is_logical() => {
-            let logical = Logical::parse(record.body)?;
+            let logical = LogicalBody::parse(record.body)?;
             let hash = record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head);
-            Ok(Erased { count: 1, nodes: vec![Node::leaf(hash)] })
+            Ok(ErasedRecords { count: 1, nodes: vec![LedgerNode::leaf(hash)] })
         }
-        _ => Ok(Erased { count: 1, nodes: Vec::new() }),
+        _ => Ok(ErasedRecords { count: 1, nodes: Vec::new() }),
     }
 }

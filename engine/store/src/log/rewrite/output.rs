@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;
-use crate::io::{File, Io, Open};
+use crate::io::{File, Io, OpenMode};
 use crate::log::layout::{
-    BATCH_BYTES_MAX, BatchHeader, ChainDigest, Footer, Salt, SegmentHeader, chain_digest, stamp_record,
+    BATCH_BYTES_MAX, BatchHeader, ChainDigest, Salt, SegmentFooter, SegmentHeader, chain_digest, stamp_record,
 };
-use crate::log::record::{Kind, LAYOUT};
-use crate::log::rewrite::collapse::Stretch;
-use crate::log::rewrite::draft::Draft;
+use crate::log::record::{LAYOUT, RecordKind};
+use crate::log::rewrite::collapse::ErasedStretch;
+use crate::log::rewrite::draft::BatchDraft;
 
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Writes a rewritten segment.
-pub(super) struct Output<'a> {
+pub(super) struct SegmentOutput<'a> {
     file: Arc<dyn File>,
     segment: SegmentId,
     salt: Salt,
@@ -29,7 +29,7 @@ pub(super) struct Output<'a> {
     spend: &'a mut dyn FnMut(u64) -> Result<()>,
 }
 
-impl<'a> Output<'a> {
+impl<'a> SegmentOutput<'a> {
     pub(super) fn create(
         io: &dyn Io,
         path: PathBuf,
@@ -38,7 +38,7 @@ impl<'a> Output<'a> {
     ) -> Result<Self> {
         let pending = header.encode().map_err(|e| Error::bug(e.to_string()))?;
         let salt = Salt::new(header.store, header.segment);
-        let file = io.open(&path, Open::CreateNew)?;
+        let file = io.open(&path, OpenMode::CreateNew)?;
         Ok(Self { file, segment: header.segment, salt, at: 0, pending, chain: header.chain, spend })
     }
 
@@ -56,14 +56,14 @@ impl<'a> Output<'a> {
     }
 
     /// Offset of the next batch.
-    pub(super) fn next(&self) -> Result<u32> {
+    pub(super) fn next_offset(&self) -> Result<u32> {
         u32::try_from(self.end()).map_err(|_| too_large())
     }
 
     /// Writes the records that stay of the batch with this header.
-    pub(super) fn batch(&mut self, mut draft: Draft, of: &BatchHeader) -> Result<()> {
-        draft.settle();
-        let Draft { mut bytes, starts, .. } = draft;
+    pub(super) fn batch(&mut self, mut draft: BatchDraft, of: &BatchHeader) -> Result<()> {
+        draft.flush_erased();
+        let BatchDraft { mut bytes, starts, .. } = draft;
         let at = self.end();
         if bytes.len() > BATCH_BYTES_MAX || u32::try_from(at + bytes.len() as u64).is_err() {
             return Err(too_large());
@@ -87,9 +87,9 @@ impl<'a> Output<'a> {
     }
 
     /// Writes a batch that replaces erased ones.
-    pub(super) fn erased_batches(&mut self, stretch: &Stretch) -> Result<()> {
-        let mut draft = Draft::new(self.next()?);
-        draft.record(Kind::ErasedBatches.code(), LAYOUT, |out| stretch.gone.put(out));
+    pub(super) fn erased_batches(&mut self, stretch: &ErasedStretch) -> Result<()> {
+        let mut draft = BatchDraft::new(self.next_offset()?);
+        draft.record(RecordKind::ErasedBatches.code(), LAYOUT, |out| stretch.gone.put(out));
         let (first_seqno, time_ns) = (stretch.first_seqno, stretch.time_ns);
         // The other fields are filled in for the new batch.
         let of =
@@ -106,8 +106,8 @@ impl<'a> Output<'a> {
     }
 
     /// Writes the footer and syncs the file; returns its length.
-    pub(super) fn seal(mut self, footer: Footer) -> Result<u64> {
-        let footer = Footer { tail: self.end(), ..footer };
+    pub(super) fn seal(mut self, footer: SegmentFooter) -> Result<u64> {
+        let footer = SegmentFooter { tail: self.end(), ..footer };
         self.pending.extend(footer.encode(self.salt).map_err(|e| Error::bug(e.to_string()))?);
         self.flush()?;
         self.file.sync()?;

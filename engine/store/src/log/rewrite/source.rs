@@ -3,24 +3,26 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::log::cursor::{Batch, Cursor, next_seqno};
-use crate::log::layout::{BatchHeader, Footer, LogState, SEGMENT_HEADER_BYTES, SegmentHeader, chain_digest};
+use crate::log::cursor::{LogBatch, LogCursor, next_seqno};
+use crate::log::layout::{
+    BatchHeader, LogState, SEGMENT_HEADER_BYTES, SegmentFooter, SegmentHeader, chain_digest,
+};
 use crate::log::open::sealed_footer;
 use crate::log::segments::Segment;
 use crate::sync::thread;
 
 /// A sealed segment with its header and footer.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceSegment {
     pub segment: Arc<Segment>,
     pub header: SegmentHeader,
-    pub footer: Footer,
+    pub footer: SegmentFooter,
 }
 
 /// Opens the sources; each must follow the previous one.
-pub fn in_a_row(segments: &[Arc<Segment>]) -> Result<Vec<Source>> {
-    let sources: Vec<Source> =
-        segments.iter().map(|segment| Source::open(segment.clone())).collect::<Result<_>>()?;
+pub fn open_consecutive(segments: &[Arc<Segment>]) -> Result<Vec<SourceSegment>> {
+    let sources: Vec<SourceSegment> =
+        segments.iter().map(|segment| SourceSegment::open(segment.clone())).collect::<Result<_>>()?;
     for two in sources.windows(2) {
         let (before, after) = (&two[0].footer.state, &two[1]);
         if after.header.first_seqno != before.next_seqno || after.header.chain != before.chain {
@@ -30,7 +32,7 @@ pub fn in_a_row(segments: &[Arc<Segment>]) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-impl Source {
+impl SourceSegment {
     pub fn open(segment: Arc<Segment>) -> Result<Self> {
         let header = segment.header()?;
         let footer = sealed_footer(&segment, segment.file.len()?)?;
@@ -42,12 +44,12 @@ impl Source {
     ///
     /// # Errors
     /// `Damaged` if the batch lengths do not fit; the error of `visit`.
-    pub fn glance(&self, visit: &mut dyn FnMut(&Batch<'_>) -> Result<()>) -> Result<()> {
+    pub fn each_batch_unchecked(&self, visit: &mut dyn FnMut(&LogBatch<'_>) -> Result<()>) -> Result<()> {
         let Self { segment, footer, .. } = self;
-        let mut cursor = Cursor::sealed(segment, SEGMENT_HEADER_BYTES, footer.tail);
+        let mut cursor = LogCursor::sealed(segment, SEGMENT_HEADER_BYTES, footer.tail);
         while cursor.at < footer.tail {
             let at = cursor.at;
-            visit(&cursor.glance()?.map_err(|e| Error::damaged(&segment.path, at, e))?)?;
+            visit(&cursor.next_unchecked()?.map_err(|e| Error::damaged(&segment.path, at, e))?)?;
         }
         Ok(())
     }
@@ -56,11 +58,11 @@ impl Source {
     ///
     /// # Errors
     /// `Damaged` if the batches differ from what was written; the error of `visit`.
-    pub fn each_batch(&self, visit: &mut dyn FnMut(&Batch<'_>, &BatchHeader) -> Result<()>) -> Result<()> {
+    pub fn each_batch(&self, visit: &mut dyn FnMut(&LogBatch<'_>, &BatchHeader) -> Result<()>) -> Result<()> {
         let Self { segment, header, footer } = self;
         let mut state =
             LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
-        let mut cursor = Cursor::sealed(segment, SEGMENT_HEADER_BYTES, footer.tail);
+        let mut cursor = LogCursor::sealed(segment, SEGMENT_HEADER_BYTES, footer.tail);
         while cursor.at < footer.tail {
             let at = cursor.at;
             let damaged = |e| Error::damaged(&segment.path, at, e);

@@ -2,37 +2,37 @@
 
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
-use crate::log::cursor::for_each_record;
+use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::BATCH_HEADER_BYTES;
-use crate::log::ledger::Tiles;
-use crate::log::rewrite::source::Source;
-use crate::log::sums::Sums;
-use crate::log::totals::Totals;
+use crate::log::ledger::LedgerTiles;
+use crate::log::rewrite::source::SourceSegment;
+use crate::log::sums::BatchSums;
+use crate::log::totals::LogTotals;
 use crate::schema::RecordSchema;
 
 /// Totals and leaves, for comparing a rewrite with its sources.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct SegmentTally {
     /// Number of the first leaf.
     begins: u64,
-    leaves: Tiles,
+    leaves: LedgerTiles,
     /// Totals of present records. Erased records and batches are not counted, but the bytes of their
     /// replacements are.
-    totals: Totals,
+    totals: LogTotals,
 }
 
-impl Tally {
+impl SegmentTally {
     pub(super) fn new(begins: u64) -> Self {
-        Self { begins, leaves: Tiles::from(begins), totals: Totals::default() }
+        Self { begins, leaves: LedgerTiles::starting_at(begins), totals: LogTotals::default() }
     }
 
     /// The tally of a segment with this first leaf.
-    pub(super) fn of(schema: &dyn RecordSchema, source: &Source, begins: u64) -> Result<Self> {
+    pub(super) fn of_segment(schema: &dyn RecordSchema, source: &SourceSegment, begins: u64) -> Result<Self> {
         let mut tally = Self::new(begins);
         source.each_batch(&mut |batch, _| {
-            let mut sums = Sums::default();
-            for_each_record(batch.whole, batch.offset, source.segment.salt, |_, seqno, record| {
-                sums.record(schema, seqno, &record)
+            let mut sums = BatchSums::default();
+            for_each_checked_record(batch.whole, batch.offset, source.segment.salt, |_, seqno, record| {
+                sums.add_record(schema, seqno, &record)
             })
             .and_then(|()| tally.add(&sums))
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))
@@ -40,25 +40,25 @@ impl Tally {
         Ok(tally)
     }
 
-    pub(super) fn add(&mut self, sums: &Sums) -> std::result::Result<(), CodecError> {
+    pub(super) fn add(&mut self, sums: &BatchSums) -> std::result::Result<(), CodecError> {
         self.totals.add(sums.totals());
         self.totals.chain_bytes += BATCH_HEADER_BYTES as u64;
-        self.totals.batches += u64::from(!sums.is_of_erased_batches());
-        self.totals.records += sums.records_there();
+        self.totals.batches += u64::from(!sums.stands_for_batches());
+        self.totals.records += sums.present_records();
         sums.node()?.map_or(Ok(()), |node| self.leaves.push(node))
     }
 
-    pub(super) fn begins(&self) -> u64 {
+    pub(super) fn first_leaf(&self) -> u64 {
         self.begins
     }
 
-    pub(super) fn leaves(&self) -> &Tiles {
+    pub(super) fn leaves(&self) -> &LedgerTiles {
         &self.leaves
     }
 
     /// The totals of this tally minus those of `other`. If one kind of bytes grew, the other kinds are
     /// reported as shrunk by less, so that the sum is correct.
-    pub(super) fn without(&self, other: &Self) -> Totals {
+    pub(super) fn minus(&self, other: &Self) -> LogTotals {
         let (all, left) = (self.totals, other.totals);
         let mut bytes = all.bytes().saturating_sub(left.bytes());
         let mut shrunk = |all: u64, left: u64| {
@@ -66,7 +66,7 @@ impl Tally {
             bytes -= own;
             own
         };
-        Totals {
+        LogTotals {
             batches: all.batches.saturating_sub(left.batches),
             records: all.records.saturating_sub(left.records),
             frames: all.frames.saturating_sub(left.frames),

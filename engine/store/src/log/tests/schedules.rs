@@ -161,38 +161,35 @@ fn places_follow_each_other_whoever_is_faster() {
 
 #[test]
 fn a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_waiting() {
-    driver::explore(
-        "schedules::batch_lost_after_placing_poisons_the_queue",
-        |_| {
-            let (queue, jobs) = queue_of(500);
-            let writer = {
+    driver::explore("schedules::batch_lost_after_placing_poisons_the_queue", |_| {
+        let (queue, jobs) = queue_of(500);
+        let writer = {
+            let queue = queue.clone();
+            thread::spawn(move || write(&queue, &jobs))
+        };
+        let submitters: Vec<_> = (0..SUBMITTERS)
+            .map(|submitter| {
                 let queue = queue.clone();
-                thread::spawn(move || write(&queue, &jobs))
-            };
-            let submitters: Vec<_> = (0..SUBMITTERS)
-                .map(|submitter| {
-                    let queue = queue.clone();
-                    thread::spawn(move || {
-                        for i in 0..BATCHES {
-                            if submitter == 0 && i == 1 {
-                                queue.lose(&batch(2));
-                            }
-                            let sent = queue.submit(batch(1), &[], None, Durability::Disk, 0, false);
-                            match sent.and_then(|(_, ticket)| ticket.wait()) {
-                                Ok(_) => assert!(submitter != 0 || i == 0, "acknowledged after a lost batch"),
-                                Err(error) => assert_eq!(error.kind(), ErrorKind::Poisoned),
-                            }
+                thread::spawn(move || {
+                    for i in 0..BATCHES {
+                        if submitter == 0 && i == 1 {
+                            queue.lose(&batch(2));
                         }
-                        if queue.barrier(Seqno(0)).is_ok() {
-                            assert!(submitter != 0, "acknowledged after a lost batch");
+                        let sent = queue.submit(batch(1), &[], None, Durability::Disk, 0, false);
+                        match sent.and_then(|(_, ticket)| ticket.wait()) {
+                            Ok(_) => assert!(submitter != 0 || i == 0, "acknowledged after a lost batch"),
+                            Err(error) => assert_eq!(error.kind(), ErrorKind::Poisoned),
                         }
-                    })
+                    }
+                    if queue.barrier(Seqno(0)).is_ok() {
+                        assert!(submitter != 0, "acknowledged after a lost batch");
+                    }
                 })
-                .collect();
-            submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
-            queue.close();
-            assert!(writer.join().unwrap() < SUBMITTERS * BATCHES);
-            assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::Poisoned);
-        },
-    );
+            })
+            .collect();
+        submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
+        queue.close();
+        assert!(writer.join().unwrap() < SUBMITTERS * BATCHES);
+        assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::Poisoned);
+    });
 }

@@ -7,40 +7,40 @@ use crate::ErrorKind;
 use crate::ids::NamespaceId;
 use crate::io::sim::{FailRule, OpKind, SimIo};
 use crate::log::batch::BatchBuf;
-use crate::log::manifest::{Manifest, State};
-use crate::log::record::{Kind, KvHead};
-use crate::log::ticket::ticket;
+use crate::log::manifest::{Manifest, ManifestState};
+use crate::log::record::{KvHead, RecordKind};
+use crate::log::ticket::new_ticket;
 use crate::sync::channel::{bounded, unbounded};
 use crate::testing::{NoSchema, no_schema};
 
 /// An index without content.
 #[derive(Debug)]
-struct Nothing;
+struct EmptySink;
 
-impl Sink for Nothing {
-    fn publish(&self, _: &[Queued]) -> Result<()> {
+impl LogSink for EmptySink {
+    fn publish(&self, _: &[QueuedBatch]) -> Result<()> {
         Ok(())
     }
     fn make_room(&self, _: &LogEnd<'_>) -> Result<()> {
         Ok(())
     }
     fn stop(&self) {}
-    fn persist(&self, _: &LogEnd<'_>) -> Result<Persisted> {
-        Ok(Persisted { tables: Vec::new(), next_table: 1 })
+    fn persist(&self, _: &LogEnd<'_>) -> Result<PersistedTables> {
+        Ok(PersistedTables { tables: Vec::new(), next_table: 1 })
     }
-    fn persisted(&self) {}
+    fn after_persist(&self) {}
 }
 
-fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
+fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
     let sim = SimIo::new(1);
     let io: Arc<dyn Io> = Arc::new(sim.clone());
-    let paths = Paths::new(Path::new("s"));
+    let paths = StorePaths::new(Path::new("s"));
     sim.create_dir_all(&paths.segments()).unwrap();
     let (store, id, state) = (StoreId([7; 16]), SegmentId(1), LogState::empty());
     let active = Arc::new(create_segment(&sim, &paths, &store, id, &state).unwrap());
     let segments = Arc::new(Segments::default());
     segments.insert(active.clone());
-    let listed = State {
+    let listed = ManifestState {
         format: SEGMENT_FORMAT,
         store,
         created_ns: 1,
@@ -52,20 +52,21 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
         clean: None,
         next_table: 1,
         next_rewritten: SegmentId::REWRITTEN_MIN,
-        erased: crate::log::totals::Totals::default(),
+        erased: crate::log::totals::LogTotals::default(),
         vectors: crate::log::manifest::VectorList::default(),
     };
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, None));
     let (sender, jobs) = unbounded();
-    let queue = Queue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30, no_schema());
-    let writer = Writer {
+    let queue =
+        WriteQueue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30, no_schema());
+    let writer = LogWriter {
         io,
         paths,
         jobs,
         queue: Arc::new(queue),
         segments,
-        sink: Arc::new(Nothing),
+        sink: Arc::new(EmptySink),
         manifest,
         store,
         active,
@@ -83,7 +84,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, Writer) {
 fn batch(bytes: usize) -> BatchBuf {
     let head = KvHead { space: 20, time_ns: 1, key: b"key".to_vec(), value: None }.encode();
     let mut batch = BatchBuf::new(NamespaceId(16));
-    batch.logical(Kind::Delete, [1; 16], &head, &vec![0; bytes]).unwrap();
+    batch.push_logical(RecordKind::Delete, [1; 16], &head, &vec![0; bytes]).unwrap();
     batch
 }
 
@@ -97,7 +98,7 @@ fn writes(sim: &SimIo, from: usize) -> Vec<(u64, usize)> {
 }
 
 #[test]
-fn what_waits_is_written_together_up_to_four_mebibytes() {
+fn waiting_batches_are_written_together_up_to_4_mib() {
     let (sim, writer) = writer(0);
     let queue = writer.queue.clone();
     let len = batch(1 << 20).bytes.len();
@@ -116,13 +117,13 @@ fn what_waits_is_written_together_up_to_four_mebibytes() {
 }
 
 #[test]
-fn a_batch_is_bound_to_the_logs_end_or_refused() {
+fn batch_not_at_the_log_end_is_refused() {
     let (_, mut writer) = writer(0);
     let salt = writer.active.salt;
     let queued = |segment, offset, first_seqno| {
         let mut batch = batch(5);
-        let sums = batch.settle(&NoSchema, salt, offset, Seqno(first_seqno)).unwrap();
-        Queued {
+        let sums = batch.stamp_and_sum(&NoSchema, salt, offset, Seqno(first_seqno)).unwrap();
+        QueuedBatch {
             batch,
             sums,
             segment: SegmentId(segment),
@@ -130,25 +131,25 @@ fn a_batch_is_bound_to_the_logs_end_or_refused() {
             first_seqno: Seqno(first_seqno),
             time_ns: 1,
             durability: Durability::Process,
-            completer: ticket(&Arc::default()).0,
+            completer: new_ticket(&Arc::default()).0,
         }
     };
     for (segment, offset, seqno) in [(2, 96, 1), (1, 97, 1), (1, 96, 2), (0, 96, 1), (1, 0, 1), (1, 96, 0)] {
-        let refused = writer.bind(&mut queued(segment, offset, seqno)).unwrap_err();
+        let refused = writer.bind_to_chain(&mut queued(segment, offset, seqno)).unwrap_err();
         assert_eq!((refused.kind(), writer.tail), (ErrorKind::Bug, 96), "{segment} {offset} {seqno}");
     }
     let mut first = queued(1, 96, 1);
-    writer.bind(&mut first).unwrap();
+    writer.bind_to_chain(&mut first).unwrap();
     let len = first.batch.bytes.len() as u64;
     assert_eq!((writer.tail, writer.state.next_seqno), (96 + len, Seqno(2)));
     let (header, _) = BatchHeader::check(&first.batch.bytes, writer.active.salt, 96).unwrap();
     assert_eq!((u64::from(header.bytes), header.records, header.synced), (len, 1, 96));
-    assert!(writer.bind(&mut queued(1, 96, 1)).is_err());
-    writer.bind(&mut queued(1, 96 + len, 2)).unwrap();
+    assert!(writer.bind_to_chain(&mut queued(1, 96, 1)).is_err());
+    writer.bind_to_chain(&mut queued(1, 96 + len, 2)).unwrap();
 }
 
 #[test]
-fn zeros_go_as_far_ahead_as_a_multiple_of_the_step() {
+fn zeros_are_written_to_a_multiple_of_the_step() {
     let (sim, mut writer) = writer(1000);
     let mut ahead = |tail| {
         let before = sim.op_count();

@@ -3,14 +3,14 @@
 use annals::{Component, Severity};
 use serde_json::{Value, json};
 
-use super::{Bench, NOW, TRACE, metadata, request, span};
-use crate::otlp::{BODY_BYTES_MAX, Form, unpack};
+use super::{IngestBench, NOW, TRACE, metadata, request, span};
+use crate::otlp::{BODY_BYTES_MAX, TraceEncoding, gunzip};
 
 #[test]
-fn an_agent_as_the_genai_conventions_have_it() {
-    let bench = Bench::new();
-    let body = unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
-    assert_eq!(bench.ingest.traces(&body, Form::Protobuf, NOW).unwrap().frames, 4);
+fn genai_trace_becomes_frames() {
+    let bench = IngestBench::new();
+    let body = gunzip(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
+    assert_eq!(bench.ingest.ingest_request(&body, TraceEncoding::Protobuf, NOW).unwrap().frames, 4);
     let name = bench.names().remove(0);
     let run = bench.run(&name);
     let info = run.info();
@@ -65,11 +65,11 @@ fn an_agent_as_the_genai_conventions_have_it() {
 }
 
 #[test]
-fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
-    let bench = Bench::new();
-    let body = unpack(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap();
-    bench.ingest.traces(&body, Form::Protobuf, NOW).unwrap();
-    bench.ingest.traces(include_bytes!("data/openinference.json"), Form::Json, NOW).unwrap();
+fn openinference_trace_is_equal_from_both_encodings() {
+    let bench = IngestBench::new();
+    let body = gunzip(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap();
+    bench.ingest.ingest_request(&body, TraceEncoding::Protobuf, NOW).unwrap();
+    bench.ingest.ingest_request(include_bytes!("data/openinference.json"), TraceEncoding::Json, NOW).unwrap();
     let names = bench.names();
     let [one, other] = names.as_slice() else { panic!("{names:?}") };
     let (one, other) = (bench.frames(one), bench.frames(other));
@@ -101,16 +101,16 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
 
 /// The viewing functions for recorded runs also accept ingested runs.
 #[test]
-fn a_person_looks_at_an_ingested_run_as_at_any() {
-    let bench = Bench::new();
-    bench.ingest.traces(include_bytes!("data/openinference.json"), Form::Json, NOW).unwrap();
+fn ingested_run_is_shown_like_a_recorded_run() {
+    let bench = IngestBench::new();
+    bench.ingest.ingest_request(include_bytes!("data/openinference.json"), TraceEncoding::Json, NOW).unwrap();
     let name = bench.names().remove(0);
     let run = bench.run(&name);
     let (before, new) = annals_review::new_part(&run, 4, None).unwrap().unwrap();
     assert_eq!(before, 2);
     let new = new.to_string();
     assert!(new.contains("high_water") && !new.contains("You plan departures"), "{new}");
-    assert_eq!(annals_review::failing(&run, None).unwrap().unwrap().frame.seq, 4);
+    assert_eq!(annals_review::failure_report(&run, None).unwrap().unwrap().frame.seq, 4);
     // GenAI messages have no provider's format; they are shown as they are.
     let messages = r#"[{"role":"user","parts":[{"type":"text","content":"hello"}]}]"#;
     let chat = [("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages)];
@@ -120,7 +120,7 @@ fn a_person_looks_at_an_ingested_run_as_at_any() {
     run.verify().unwrap();
 }
 
-fn one(bench: &Bench, span: &Value) -> (annals::RecordedFrame, Value) {
+fn one(bench: &IngestBench, span: &Value) -> (annals::RecordedFrame, Value) {
     assert_eq!(bench.take(&request(std::slice::from_ref(span))).frames, 1);
     let frame = bench.frames(&format!("trace-{TRACE}")).pop().unwrap();
     let metadata = metadata(&frame);
@@ -128,8 +128,8 @@ fn one(bench: &Bench, span: &Value) -> (annals::RecordedFrame, Value) {
 }
 
 #[test]
-fn components_are_by_kind() {
-    let bench = Bench::new();
+fn span_kind_determines_component() {
+    let bench = IngestBench::new();
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("gen_ai.operation.name", "text_completion")], "llm"),
         (&[("gen_ai.operation.name", "execute_tool")], "tool"),
@@ -154,8 +154,8 @@ fn components_are_by_kind() {
 }
 
 #[test]
-fn bodies_of_several_parts_keep_each_of_them() {
-    let bench = Bench::new();
+fn multi_part_bodies_keep_every_part() {
+    let bench = IngestBench::new();
     let messages = r#"[{"role":"user","parts":[{"type":"text","content":"a \u00e4"}]}]"#;
     let mut two =
         span(1, 0, &[("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages), ("other", "x")]);
@@ -226,8 +226,8 @@ fn bodies_of_several_parts_keep_each_of_them() {
 }
 
 #[test]
-fn a_span_that_failed_is_a_frame_that_failed() {
-    let bench = Bench::new();
+fn failed_span_becomes_failed_frame() {
+    let bench = IngestBench::new();
     let mut failed = span(1, 0, &[("gen_ai.operation.name", "chat"), ("error.type", "timeout")]);
     failed["status"] = json!({ "code": 2, "message": "no answer" });
     let (frame, told) = one(&bench, &failed);
@@ -243,13 +243,13 @@ fn a_span_that_failed_is_a_frame_that_failed() {
     assert_eq!((frame.error, frame.duration_ns, &told["error"]), (false, 0, &Value::Null));
 }
 
-fn edges(bench: &Bench) -> Vec<Value> {
+fn edges(bench: &IngestBench) -> Vec<Value> {
     bench.frames(&format!("trace-{TRACE}")).iter().map(|frame| metadata(frame)["edges"].clone()).collect()
 }
 
 #[test]
-fn children_that_come_before_their_parents_keep_what_they_recorded() {
-    let bench = Bench::new();
+fn early_children_keep_their_recorded_edges() {
+    let bench = IngestBench::new();
     bench.take(&request(&[span(3, 2, &[])]));
     bench.take(&request(&[span(4, 2, &[])]));
     let mut middle = span(2, 1, &[]);
@@ -274,15 +274,15 @@ fn children_that_come_before_their_parents_keep_what_they_recorded() {
 }
 
 #[test]
-fn spans_that_are_their_own_ancestors_are_frames_all_the_same() {
-    let bench = Bench::new();
+fn cyclic_spans_still_become_frames() {
+    let bench = IngestBench::new();
     assert_eq!(bench.take(&request(&[span(1, 1, &[]), span(2, 3, &[]), span(3, 2, &[])])).frames, 3);
     assert_eq!(edges(&bench)[1]["recorded"]["parent"], "later");
 }
 
 #[test]
-fn what_is_inferred_stands_apart_and_names_its_rule() {
-    let bench = Bench::new();
+fn inferred_edges_are_separate_and_name_their_rule() {
+    let bench = IngestBench::new();
     let asks =
         r#"[{"role":"assistant","parts":[{"type":"tool_call","id":"c1","name":"f","arguments":{"x":1}}]}]"#;
     let carries = r#"[{"role":"tool","parts":[{"type":"tool_call_response","id":"c1","response":"42"}]}]"#;
@@ -340,8 +340,8 @@ fn what_is_inferred_stands_apart_and_names_its_rule() {
 }
 
 #[test]
-fn what_was_recorded_is_not_inferred_again_and_no_effect_comes_before_its_cause() {
-    let bench = Bench::new();
+fn inference_skips_recorded_edges_and_respects_time_order() {
+    let bench = IngestBench::new();
     let long = "an output that is long enough to be told";
     let tool = |number, parent| {
         span(

@@ -8,13 +8,13 @@ mod runs;
 use annals::{Namespace, RecordedFrame, RunReader, Store};
 use serde_json::{Value, json};
 
-use super::{Form, Ingest, Taken};
+use super::{TraceEncoding, TraceIngest, TraceReceipt};
 
 /// A store and an ingest for it.
-struct Bench {
+struct IngestBench {
     store: Store,
     space: Namespace,
-    ingest: Ingest,
+    ingest: TraceIngest,
     _directory: tempfile::TempDir,
 }
 
@@ -22,7 +22,7 @@ struct Bench {
 const NOW: u64 = 1_700_000_100_000_000_000;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-impl Bench {
+impl IngestBench {
     fn new() -> Self {
         Self::over(tempfile::tempdir().unwrap())
     }
@@ -31,12 +31,12 @@ impl Bench {
     fn over(directory: tempfile::TempDir) -> Self {
         let store = Store::open(directory.path().join("s")).unwrap();
         let space = store.namespace("default").unwrap();
-        Self { ingest: Ingest::new(space.clone()), store, space, _directory: directory }
+        Self { ingest: TraceIngest::new(space.clone()), store, space, _directory: directory }
     }
 
     #[track_caller]
-    fn take(&self, request: &Value) -> Taken {
-        self.ingest.traces(request.to_string().as_bytes(), Form::Json, NOW).unwrap()
+    fn take(&self, request: &Value) -> TraceReceipt {
+        self.ingest.ingest_request(request.to_string().as_bytes(), TraceEncoding::Json, NOW).unwrap()
     }
 
     #[track_caller]

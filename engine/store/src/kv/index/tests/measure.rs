@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, RealIo};
-use crate::kv::index::levels::{Index, Levels, Limits};
+use crate::kv::index::levels::{Index, IndexLevels, IndexLimits};
 use crate::kv::keys;
-use crate::kv::table::{Entry, Value};
+use crate::kv::table::{IndexEntry, IndexValue};
 use crate::log::layout::LogState;
-use crate::log::manifest::State;
-use crate::log::paths::Paths;
+use crate::log::manifest::ManifestState;
+use crate::log::paths::StorePaths;
 
 fn mix(n: u64) -> u64 {
     let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -25,16 +25,17 @@ fn key(n: u64) -> Vec<u8> {
     keys::user(17, format!("{:016x}", mix(n)).as_bytes())
 }
 
-fn entry(n: u64) -> Entry {
-    let value = Value { kind: keys::AT, a: 1 + n / 400_000, b: (n % 400_000) as u32 * 600, c: 600 };
-    Entry { key: key(n), seqno: n + 1, value }
+fn entry(n: u64) -> IndexEntry {
+    let value =
+        IndexValue { kind: keys::AT_PLACE, a: 1 + n / 400_000, b: (n % 400_000) as u32 * 600, c: 600 };
+    IndexEntry { key: key(n), seqno: n + 1, value }
 }
 
 fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
     let io: Arc<dyn Io> = Arc::new(RealIo::new());
-    let paths = Paths::new(dir);
+    let paths = StorePaths::new(dir);
     io.create_dir_all(&paths.tables()).unwrap();
-    let state = State {
+    let state = ManifestState {
         format: 1,
         store: StoreId([7; 16]),
         created_ns: 0,
@@ -46,21 +47,21 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
         clean: None,
         next_table: 1,
         next_rewritten: SegmentId::REWRITTEN_MIN,
-        erased: crate::log::totals::Totals::default(),
+        erased: crate::log::totals::LogTotals::default(),
         vectors: crate::log::manifest::VectorList::default(),
     };
     Index::open(
         &io,
         &paths,
         &state,
-        Limits { memory_bytes, read_mode: crate::io::ReadMode::default() },
+        IndexLimits { memory_bytes, read_mode: crate::io::ReadMode::default() },
         &crate::testing::no_schema(),
     )
     .0
 }
 
 /// Processor time of this thread in nanoseconds: other load on the machine does not count.
-fn now() -> f64 {
+fn thread_cpu_ns() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     told.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0)
 }
@@ -73,7 +74,7 @@ fn resident_kb() -> u64 {
 
 #[test]
 #[ignore = "figures for people"]
-fn costs() {
+fn print_index_costs() {
     let count: u64 = std::env::var("ANNALS_KEYS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path(), 16 << 20);
@@ -84,9 +85,9 @@ fn costs() {
     for n in 0..count {
         batch.push(entry(n));
         if batch.len() == 5000 || n + 1 == count {
-            let start = now();
+            let start = thread_cpu_ns();
             index.insert(batch.drain(..));
-            inserting += (now() - start) / 1e9;
+            inserting += (thread_cpu_ns() - start) / 1e9;
             let levels = index.levels();
             if levels.active.bytes() >= index.limits.memory_bytes || n + 1 == count {
                 if flushes == 0 {
@@ -98,16 +99,16 @@ fn costs() {
                         resident_kb() - before
                     );
                 }
-                let start = now();
+                let start = thread_cpu_ns();
                 let memory = [levels.active.clone()];
-                let tables = index.written_down((SegmentId(1), 96), &LogState::empty(), &memory).unwrap();
-                let took = (now() - start) / 1e9;
+                let tables = index.flush_memory((SegmentId(1), 96), &LogState::empty(), &memory).unwrap();
+                let took = (thread_cpu_ns() - start) / 1e9;
                 let newest = &tables.last().unwrap().table;
                 writing += took;
                 flushes += 1;
                 written += newest.entry_count();
-                index.change_levels(|levels| *levels = Levels { tables, ..Levels::default() });
-                index.remove_other_tables(&index.levels());
+                index.change_levels(|levels| *levels = IndexLevels { tables, ..IndexLevels::default() });
+                index.remove_tables_not_in(&index.levels());
             }
         }
     }
@@ -133,9 +134,9 @@ fn costs() {
                 of => key(mix(n + of) % of),
             })
             .collect();
-        let start = now();
+        let start = thread_cpu_ns();
         let found = keys.iter().filter(|key| index.get(key, Seqno(u64::MAX)).unwrap().is_some()).count();
-        let took = (now() - start) / gets as f64;
+        let took = (thread_cpu_ns() - start) / gets as f64;
         println!("{took:.0} ns a get, {what}: {found} found");
     }
     println!("{} KB resident", resident_kb());

@@ -3,7 +3,7 @@
 use super::*;
 use std::ops::Bound;
 
-fn sample() -> Vec<Entry> {
+fn sample() -> Vec<IndexEntry> {
     let mut all = Vec::new();
     for n in 0..40u64 {
         let key = [&[0, 0, 0, 5][..], &(n / 3).to_be_bytes()].concat();
@@ -16,7 +16,7 @@ fn sample() -> Vec<Entry> {
 }
 
 /// Checks that every answer is right or an error. Returns the number of errors.
-fn harmless(bytes: &[u8], all: &[Entry]) -> usize {
+fn errors_of_damaged_table(bytes: &[u8], all: &[IndexEntry]) -> usize {
     let Ok(table) = open(bytes) else { return 1 };
     let mut errors = 0;
     assert_eq!(table.entry_count(), all.len() as u64);
@@ -31,11 +31,11 @@ fn harmless(bytes: &[u8], all: &[Entry]) -> usize {
         Ok(found) => assert_eq!(found.len(), 3),
         Err(_) => errors += 1,
     }
-    match table.scan(Bound::Unbounded, Bound::Unbounded).collect::<Result<Vec<Entry>, _>>() {
+    match table.scan(Bound::Unbounded, Bound::Unbounded).collect::<Result<Vec<IndexEntry>, _>>() {
         Ok(found) => assert_eq!(found, all),
         Err(_) => errors += 1,
     }
-    match table.scan_back(Bound::Unbounded, Bound::Unbounded).collect::<Result<Vec<Entry>, _>>() {
+    match table.scan_back(Bound::Unbounded, Bound::Unbounded).collect::<Result<Vec<IndexEntry>, _>>() {
         Ok(found) => assert!(found.iter().rev().eq(all)),
         Err(_) => errors += 1,
     }
@@ -44,16 +44,16 @@ fn harmless(bytes: &[u8], all: &[Entry]) -> usize {
 }
 
 #[test]
-fn every_flipped_bit_is_found() {
+fn every_flipped_bit_is_detected() {
     let all = sample();
-    for filter in [Filter::Never, Filter::Always] {
+    for filter in [FilterPolicy::Never, FilterPolicy::Always] {
         let mut bytes = write(&all, filter);
-        assert_eq!(harmless(&bytes, &all), 0);
+        assert_eq!(errors_of_damaged_table(&bytes, &all), 0);
         println!("{} bytes", bytes.len());
         for at in 0..bytes.len() {
             for mask in [1, 0x80, 0xff, 0x10] {
                 bytes[at] ^= mask;
-                assert!(harmless(&bytes, &all) > 0, "byte {at} xor {mask} was not noticed");
+                assert!(errors_of_damaged_table(&bytes, &all) > 0, "byte {at} xor {mask} was not noticed");
                 bytes[at] ^= mask;
             }
         }
@@ -61,8 +61,8 @@ fn every_flipped_bit_is_found() {
 }
 
 #[test]
-fn every_cut_and_every_longer_file_is_refused() {
-    let bytes = write(&sample(), Filter::Always);
+fn truncated_and_longer_files_are_refused() {
+    let bytes = write(&sample(), FilterPolicy::Always);
     for len in 0..bytes.len() {
         assert!(open(&bytes[..len]).is_err(), "cut to {len}");
     }
@@ -73,9 +73,9 @@ fn every_cut_and_every_longer_file_is_refused() {
 }
 
 #[test]
-fn a_damaged_block_spares_the_others() {
+fn damaged_block_leaves_the_others_readable() {
     let all = sample();
-    let mut bytes = write(&all, Filter::Never);
+    let mut bytes = write(&all, FilterPolicy::Never);
     bytes[20] ^= 1;
     let table = open(&bytes).unwrap();
     assert!(table.get(&all[0].key, u64::MAX).is_err());
@@ -87,12 +87,12 @@ fn a_damaged_block_spares_the_others() {
 }
 
 #[test]
-fn a_block_counts_only_in_its_own_place_and_table() {
+fn blocks_of_another_table_are_damage() {
     let all = sample();
     let mut other = TableWriter::new(Vec::new(), TableMeta { id: 8, ..META }).unwrap();
     all.iter().for_each(|entry| other.add(entry).unwrap());
     let other = other.finish().unwrap();
-    let mut bytes = write(&all, Filter::Auto);
+    let mut bytes = write(&all, FilterPolicy::Auto);
     assert_eq!(bytes.len(), other.len());
     // Everything before the footer comes from the other table.
     let end = bytes.len() - 76;

@@ -9,16 +9,16 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-fn tailed() -> Vec<Entry> {
+fn tailed() -> Vec<IndexEntry> {
     vec![entry(b"run\x01", 9, 1, 64), entry(b"run\x01", 4, 1, 32), entry(b"run\x02", 10, 2, 0)]
 }
 
-fn ended() -> Vec<Entry> {
+fn ended() -> Vec<IndexEntry> {
     vec![entry(b"", 3, 7, 1), entry(b"ab", 2, 7, 2), entry(b"abcd", 1, 7, 900)]
 }
 
 /// Three versions of each of four keys.
-fn many() -> Vec<Entry> {
+fn many() -> Vec<IndexEntry> {
     let version = |n: u64| entry(format!("session/{}", n / 3).as_bytes(), 100 - n, n % 2, (n * n * 7) as u32);
     (0..12).map(version).collect()
 }
@@ -47,36 +47,36 @@ const EMPTY: &str = "
          30313233343536373839616263646566 0700000000000000 0300000000000000 0010000000000000
          6300000000000000 00000000 3d63c147";
 
-fn check(entries: &[Entry], filter: Filter, golden: &str) {
+fn check(entries: &[IndexEntry], filter: FilterPolicy, golden: &str) {
     let written = write(entries, filter);
     assert_eq!(hex::encode(&written), hex::encode(&bytes(golden)));
     check_read(entries, golden);
 }
 
-fn check_read(entries: &[Entry], golden: &str) {
+fn check_read(entries: &[IndexEntry], golden: &str) {
     let table = open(&bytes(golden)).unwrap();
     table.verify().unwrap();
     assert_eq!(table.meta(), &META);
-    let found: Vec<Entry> = table.scan(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap).collect();
+    let found: Vec<IndexEntry> = table.scan(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap).collect();
     assert_eq!(found, entries);
 }
 
 #[test]
-fn keys_with_a_tail() {
-    check(&tailed(), Filter::Never, TAILED);
+fn golden_table_with_key_tails() {
+    check(&tailed(), FilterPolicy::Never, TAILED);
 }
 
 #[test]
-fn keys_of_any_length_with_a_filter() {
-    check(&ended(), Filter::Always, ENDED);
+fn golden_table_with_a_filter() {
+    check(&ended(), FilterPolicy::Always, ENDED);
 }
 
 #[test]
-fn keys_of_several_versions() {
-    check(&many(), Filter::Never, MANY);
+fn golden_table_with_several_versions() {
+    check(&many(), FilterPolicy::Never, MANY);
 }
 
 #[test]
-fn no_entries() {
-    check(&[], Filter::Always, EMPTY);
+fn golden_table_without_entries() {
+    check(&[], FilterPolicy::Always, EMPTY);
 }

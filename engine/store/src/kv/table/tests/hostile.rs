@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::kv::table::TableError;
+use crate::kv::table::block_view::{BlockShape, RawBlock};
 use crate::kv::table::cursor::{put_varint, zigzag};
-use crate::kv::table::entry::Spot;
-use crate::kv::table::index::{Index, IndexBuilder};
-use crate::kv::table::layout::{Footer, HEADER_LEN, block_crc, header};
-use crate::kv::table::shape::{RawBlock, Shape};
+use crate::kv::table::entry::VersionKey;
+use crate::kv::table::index::{BlockIndex, BlockIndexBuilder};
+use crate::kv::table::layout::{HEADER_LEN, TableFooter, block_crc, header};
 use std::ops::Bound;
 
 /// A block with a correct checksum around any body.
@@ -16,7 +16,7 @@ fn block(offset: u64, body: &[u8]) -> Vec<u8> {
 
 /// A file with correct checksums around any blocks and index.
 fn file(blocks: &[u8], index: &[u8], block_count: u32, entry_count: u64) -> Vec<u8> {
-    let footer = Footer {
+    let footer = TableFooter {
         index_offset: (HEADER_LEN + blocks.len()) as u64,
         block_count,
         entry_count,
@@ -47,7 +47,7 @@ fn bytes(numbers: &[u8]) -> Vec<u8> {
     [&[0, 0, 8], numbers].concat()
 }
 
-fn decode(body: &[u8]) -> Result<Shape, &'static str> {
+fn decode(body: &[u8]) -> Result<BlockShape, &'static str> {
     let bytes = block(12, body);
     RawBlock::new(&bytes)?.check(&META, 12, |_| Ok(()))
 }
@@ -76,8 +76,8 @@ fn columns(entries: u64, which: &[u8], seqno: &[u8], kind: &[u8], b: &[u8]) -> V
 }
 
 #[test]
-fn the_builders_above_build_good_blocks() {
-    let len = |body: &[u8]| decode(body).map(|shape| shape.of(body).len());
+fn test_builders_build_valid_blocks() {
+    let len = |body: &[u8]| decode(body).map(|shape| shape.view(body).len());
     assert_eq!(len(&tailed(4, b"k", 1, &rising(7))), Ok(4));
     assert_eq!(len(&ended(2, b"a", &rising(1), b"bc")), Ok(2));
     assert_eq!(len(&ended(3, b"", &bytes(&[0, 1, 3]), b"aab")), Ok(3));
@@ -129,8 +129,8 @@ fn bad_blocks_are_refused() {
         }
         // The same by the public functions.
         let (index, count) = {
-            let mut index = IndexBuilder::default();
-            index.add(12, None, Spot::first(b"k")).unwrap();
+            let mut index = BlockIndexBuilder::default();
+            index.add(12, None, VersionKey::newest_of(b"k")).unwrap();
             index.finish()
         };
         let table = open(&file(&block(12, &body), &index, count, 1)).unwrap();
@@ -184,11 +184,11 @@ fn bad_indexes_are_refused() {
 
 #[test]
 fn an_index_outside_the_file_is_refused() {
-    let bytes = write(&[entry(b"k", 1, 1, 1)], Filter::Never);
-    let (footer, middle) = Footer::decode(&bytes).unwrap();
+    let bytes = write(&[entry(b"k", 1, 1, 1)], FilterPolicy::Never);
+    let (footer, middle) = TableFooter::decode(&bytes).unwrap();
     for index_offset in [0, 11, footer.index_offset + 1, bytes.len() as u64, u64::MAX] {
-        let moved = Footer { index_offset, ..footer };
-        let refused = Index::new(&moved, middle).and_then(|index| index.validate(&moved));
+        let moved = TableFooter { index_offset, ..footer };
+        let refused = BlockIndex::new(&moved, middle).and_then(|index| index.validate(&moved));
         assert!(refused.is_err(), "{index_offset}");
         let forged = [&header()[..], middle, &moved.encode()].concat();
         assert!(open(&forged).is_err(), "{index_offset}");
@@ -196,16 +196,16 @@ fn an_index_outside_the_file_is_refused() {
 }
 
 #[test]
-fn a_miscounted_table_is_found_by_verify() {
-    let bytes = write(&[entry(b"k", 1, 1, 1)], Filter::Never);
-    let (footer, middle) = Footer::decode(&bytes).unwrap();
-    let forged = [&header()[..], middle, &Footer { entry_count: 2, ..footer }.encode()].concat();
+fn wrong_entry_count_is_found_by_verify() {
+    let bytes = write(&[entry(b"k", 1, 1, 1)], FilterPolicy::Never);
+    let (footer, middle) = TableFooter::decode(&bytes).unwrap();
+    let forged = [&header()[..], middle, &TableFooter { entry_count: 2, ..footer }.encode()].concat();
     assert!(open(&forged).unwrap().verify().is_err());
 }
 
 #[test]
-fn a_filter_that_denies_its_keys_is_found_by_verify() {
-    let mut bytes = write(&[entry(b"k", 1, 1, 1)], Filter::Always);
+fn filter_without_its_keys_is_found_by_verify() {
+    let mut bytes = write(&[entry(b"k", 1, 1, 1)], FilterPolicy::Always);
     let (crc, filter) = (HEADER_LEN + 1, HEADER_LEN + 5..HEADER_LEN + 37);
     bytes[filter.clone()].fill(0);
     let right = block_crc(&META, HEADER_LEN as u64, 1, &bytes[filter]).to_le_bytes();
@@ -214,8 +214,8 @@ fn a_filter_that_denies_its_keys_is_found_by_verify() {
 }
 
 #[test]
-fn other_files_and_versions_are_named() {
-    let mut bytes = write(&[], Filter::Never);
+fn other_files_and_versions_are_refused() {
+    let mut bytes = write(&[], FilterPolicy::Never);
     bytes[8] = 1;
     assert!(matches!(open(&bytes), Err(TableError::UnknownVersion { found: 1, known: 2 })));
     bytes[0] = b'a';
@@ -225,7 +225,7 @@ fn other_files_and_versions_are_named() {
 
 #[test]
 fn random_bodies_never_panic() {
-    let mut mix = Mix(4);
+    let mut mix = TableTestRng(4);
     let good = tailed(40, b"k", 1, &rising(1));
     for round in 0..20_000u64 {
         let mut body = good.clone();
@@ -235,16 +235,21 @@ fn random_bodies_never_panic() {
         }
         body.truncate(usize::try_from(1 + mix.below(2 * good.len() as u64)).unwrap());
         // Unchecked blocks may be queried, too: nothing panics.
-        if let Ok(shape) = Shape::read(&body) {
-            let view = shape.of(&body);
-            let spot = Spot { key: b"k\x09", seqno: 5 };
-            assert!(view.count(spot, false) <= view.len() && view.count(spot, true) <= view.len());
+        if let Ok(shape) = BlockShape::read(&body) {
+            let view = shape.view(&body);
+            let spot = VersionKey { key: b"k\x09", seqno: 5 };
+            assert!(
+                view.count_before(spot, false) <= view.len() && view.count_before(spot, true) <= view.len()
+            );
             let entries: Vec<_> =
-                (0..view.len() + 2).map(|at| (view.entry(at), view.is_of(at, b"k\x09"))).collect();
+                (0..view.len() + 2).map(|at| (view.entry(at), view.is_version_of(at, b"k\x09"))).collect();
             if decode(&body).is_ok() {
                 let spots: Vec<_> = entries.iter().filter_map(|(entry, _)| entry.as_ref()).collect();
                 assert_eq!(spots.len(), view.len());
-                assert!(spots.windows(2).all(|pair| pair[0].spot() < pair[1].spot()), "round {round}");
+                assert!(
+                    spots.windows(2).all(|pair| pair[0].version_key() < pair[1].version_key()),
+                    "round {round}"
+                );
             }
         }
     }

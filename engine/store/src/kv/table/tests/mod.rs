@@ -6,13 +6,16 @@ mod hostile;
 mod model;
 mod size;
 
-use super::{Covers, Entry, Filter, Table, TableMeta, TableWriter, Value};
-use crate::io::Bytes;
+use super::{FilterPolicy, IndexEntry, IndexValue, Table, TableCoverage, TableMeta, TableWriter};
+use crate::io::FileBytes;
 
-pub(super) const META: TableMeta =
-    TableMeta { store: *b"0123456789abcdef", id: 7, covers: Covers { segment: 3, offset: 4096, seqno: 99 } };
+pub(super) const META: TableMeta = TableMeta {
+    store: *b"0123456789abcdef",
+    id: 7,
+    covers: TableCoverage { segment: 3, offset: 4096, seqno: 99 },
+};
 
-fn write(entries: &[Entry], filter: Filter) -> Vec<u8> {
+fn write(entries: &[IndexEntry], filter: FilterPolicy) -> Vec<u8> {
     let mut writer = TableWriter::new(Vec::new(), META).unwrap().with_filter(filter);
     for entry in entries {
         writer.add(entry).unwrap();
@@ -20,18 +23,18 @@ fn write(entries: &[Entry], filter: Filter) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn open(bytes: &[u8]) -> super::Result<Table> {
-    Table::open(Bytes::owned(bytes.into()))
+fn open(bytes: &[u8]) -> super::TableResult<Table> {
+    Table::open(FileBytes::owned(bytes.into()))
 }
 
-fn entry(key: &[u8], seqno: u64, a: u64, b: u32) -> Entry {
-    Entry { key: key.to_vec(), seqno, value: Value { kind: 1, a, b, c: 100 } }
+fn entry(key: &[u8], seqno: u64, a: u64, b: u32) -> IndexEntry {
+    IndexEntry { key: key.to_vec(), seqno, value: IndexValue { kind: 1, a, b, c: 100 } }
 }
 
 /// A generator good enough to shuffle test data (Steele, Lea, Flood: SplitMix, 2014).
-struct Mix(u64);
+struct TableTestRng(u64);
 
-impl Mix {
+impl TableTestRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,14 +1,16 @@
 //! Tables answer like a sorted map.
 
 use super::*;
-use crate::kv::table::{All, KEY_LEN_MAX, Scan, ScanBack, Source, TableError, merge};
+use crate::kv::table::{
+    KEY_LEN_MAX, MergeSource, ReverseTableScan, TableError, TableScan, TableSource, merge,
+};
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-type Model = BTreeMap<(Vec<u8>, Reverse<u64>), Value>;
+type TableModel = BTreeMap<(Vec<u8>, Reverse<u64>), IndexValue>;
 
 fn keys() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
@@ -27,14 +29,14 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn values() -> impl Strategy<Value = Value> {
+fn values() -> impl Strategy<Value = IndexValue> {
     prop_oneof![
-        (0u8..3, 0u64..5, 0u32..5000, 0u32..200).prop_map(|(kind, a, b, c)| Value { kind, a, b, c }),
-        any::<(u8, u64, u32, u32)>().prop_map(|(kind, a, b, c)| Value { kind, a, b, c }),
+        (0u8..3, 0u64..5, 0u32..5000, 0u32..200).prop_map(|(kind, a, b, c)| IndexValue { kind, a, b, c }),
+        any::<(u8, u64, u32, u32)>().prop_map(|(kind, a, b, c)| IndexValue { kind, a, b, c }),
     ]
 }
 
-fn models() -> impl Strategy<Value = Model> {
+fn models() -> impl Strategy<Value = TableModel> {
     let seqno = prop_oneof![0u64..20, any::<u64>(), Just(u64::MAX)];
     proptest::collection::btree_map((keys(), seqno.prop_map(Reverse)), values(), 0..800)
 }
@@ -43,8 +45,8 @@ fn bounds() -> impl Strategy<Value = Bound<Vec<u8>>> {
     prop_oneof![keys().prop_map(Bound::Included), keys().prop_map(Bound::Excluded), Just(Bound::Unbounded),]
 }
 
-fn entries(model: &Model) -> Vec<Entry> {
-    let entry = |((key, seqno), value): (&(Vec<u8>, Reverse<u64>), &Value)| Entry {
+fn entries(model: &TableModel) -> Vec<IndexEntry> {
+    let entry = |((key, seqno), value): (&(Vec<u8>, Reverse<u64>), &IndexValue)| IndexEntry {
         key: key.clone(),
         seqno: seqno.0,
         value: *value,
@@ -66,20 +68,21 @@ fn inside(key: &[u8], from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     above && below
 }
 
-fn check_point(table: &Table, all: &[Entry], key: &[u8], at: u64) {
-    let versions: Vec<(u64, Value)> =
+fn check_point(table: &Table, all: &[IndexEntry], key: &[u8], at: u64) {
+    let versions: Vec<(u64, IndexValue)> =
         all.iter().filter(|entry| entry.key == key).map(|entry| (entry.seqno, entry.value)).collect();
     assert_eq!(table.versions(key).unwrap(), versions);
     let newest = versions.iter().find(|(seqno, _)| *seqno <= at);
     assert_eq!(table.get(key, at).unwrap(), newest.copied());
 }
 
-fn check_range(table: &Table, all: &[Entry], from: Bound<&[u8]>, to: Bound<&[u8]>) {
-    let mut wanted: Vec<Entry> = all.iter().filter(|entry| inside(&entry.key, from, to)).cloned().collect();
-    let found: Vec<Entry> = table.scan(from, to).map(Result::unwrap).collect();
+fn check_range(table: &Table, all: &[IndexEntry], from: Bound<&[u8]>, to: Bound<&[u8]>) {
+    let mut wanted: Vec<IndexEntry> =
+        all.iter().filter(|entry| inside(&entry.key, from, to)).cloned().collect();
+    let found: Vec<IndexEntry> = table.scan(from, to).map(Result::unwrap).collect();
     assert_eq!(found, wanted);
     wanted.reverse();
-    let found: Vec<Entry> = table.scan_back(from, to).map(Result::unwrap).collect();
+    let found: Vec<IndexEntry> = table.scan_back(from, to).map(Result::unwrap).collect();
     assert_eq!(found, wanted);
 }
 
@@ -87,14 +90,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_table_answers_as_a_map_does(
+    fn table_answers_like_a_sorted_map(
         model in models(),
         always in any::<bool>(),
         strangers in proptest::collection::vec((keys(), any::<u64>()), 8),
         ranges in proptest::collection::vec((bounds(), bounds()), 8),
     ) {
         let all = entries(&model);
-        let bytes = write(&all, if always { Filter::Always } else { Filter::Auto });
+        let bytes = write(&all, if always { FilterPolicy::Always } else { FilterPolicy::Auto });
         let table = open(&bytes).unwrap();
         prop_assert_eq!(table.meta(), &META);
         prop_assert_eq!(table.entry_count(), all.len() as u64);
@@ -122,34 +125,34 @@ proptest! {
     }
 
     #[test]
-    fn merged_tables_answer_as_one(
+    fn merged_tables_answer_like_one_table(
         models in proptest::collection::vec(models(), 0..4),
         memory in models(),
     ) {
         // Of equal entries, that of the first source counts: memory first, then the tables in their order.
-        let mut whole = Model::new();
+        let mut whole = TableModel::new();
         for model in models.iter().rev().chain([&memory]) {
             whole.extend(model.iter().map(|(at, value)| (at.clone(), *value)));
         }
-        let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Listed::of(entries(&memory)))];
+        let mut sources: Vec<Box<dyn MergeSource>> = vec![Box::new(ListSource::new(entries(&memory)))];
         for model in &models {
-            let table = Arc::new(open(&write(&entries(model), Filter::Auto)).unwrap());
-            sources.push(Box::new(All::new(table)));
+            let table = Arc::new(open(&write(&entries(model), FilterPolicy::Auto)).unwrap());
+            sources.push(Box::new(TableSource::new(table)));
         }
         let mut writer = TableWriter::new(Vec::new(), META).unwrap();
         merge(sources, |key, seqno, value| writer.push(key, seqno, value)).unwrap();
         let table = open(&writer.finish().unwrap()).unwrap();
-        let found: Vec<Entry> = table.scan(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap).collect();
+        let found: Vec<IndexEntry> = table.scan(Bound::Unbounded, Bound::Unbounded).map(Result::unwrap).collect();
         prop_assert_eq!(found, entries(&whole));
     }
 }
 
 #[test]
-fn versions_may_fill_many_blocks() {
+fn versions_of_one_key_span_many_blocks() {
     let mut all = vec![entry(b"a", 5, 0, 0)];
     all.extend((0..5000u64).rev().map(|seqno| entry(b"k", seqno * 2, seqno, 1)));
     all.push(entry(b"k\0", 1, 0, 0));
-    let table = open(&write(&all, Filter::Always)).unwrap();
+    let table = open(&write(&all, FilterPolicy::Always)).unwrap();
     for at in (0..10_100).chain([u64::MAX]) {
         let wanted = (at / 2 * 2).min(9998);
         assert_eq!(table.get(b"k", at).unwrap().map(|found| found.0), Some(wanted));
@@ -163,14 +166,14 @@ fn versions_may_fill_many_blocks() {
 
 #[test]
 fn the_longest_keys_fit() {
-    let all: Vec<Entry> = (0..6u8)
+    let all: Vec<IndexEntry> = (0..6u8)
         .map(|last| {
             let mut key = vec![9; KEY_LEN_MAX];
             key[KEY_LEN_MAX - 1] = last;
             entry(&key, 1, 2, 3)
         })
         .collect();
-    let table = open(&write(&all, Filter::Always)).unwrap();
+    let table = open(&write(&all, FilterPolicy::Always)).unwrap();
     table.verify().unwrap();
     for entry in &all {
         check_point(&table, &all, &entry.key, 1);
@@ -197,10 +200,10 @@ fn entries_out_of_order_are_refused_and_leave_no_trace() {
 }
 
 #[test]
-fn a_failing_sink_fails_the_writer_for_good() {
+fn failing_sink_fails_the_writer_permanently() {
     #[derive(Debug)]
-    struct Full(usize);
-    impl std::io::Write for Full {
+    struct FullSink(usize);
+    impl std::io::Write for FullSink {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 = self.0.checked_sub(bytes.len()).ok_or_else(|| std::io::Error::other("full"))?;
             Ok(bytes.len())
@@ -209,8 +212,8 @@ fn a_failing_sink_fails_the_writer_for_good() {
             Ok(())
         }
     }
-    let mut writer = TableWriter::new(Full(20), META).unwrap();
-    let mut mix = Mix(3);
+    let mut writer = TableWriter::new(FullSink(20), META).unwrap();
+    let mut mix = TableTestRng(3);
     let failure =
         (0..10_000u32).find_map(|n| writer.add(&entry(&n.to_be_bytes(), mix.next(), mix.next(), 0)).err());
     assert!(matches!(failure, Some(TableError::Sink { .. })));
@@ -219,24 +222,24 @@ fn a_failing_sink_fails_the_writer_for_good() {
 }
 
 /// Entries of a list; with `broken`, an error after them.
-struct Listed {
-    entries: Vec<Entry>,
+struct ListSource {
+    entries: Vec<IndexEntry>,
     next: usize,
     broken: bool,
 }
 
-impl Listed {
-    fn of(entries: Vec<Entry>) -> Self {
+impl ListSource {
+    fn new(entries: Vec<IndexEntry>) -> Self {
         Self { entries, next: 0, broken: false }
     }
 
-    fn hand(&self) -> &Entry {
+    fn current(&self) -> &IndexEntry {
         &self.entries[self.next - 1]
     }
 }
 
-impl Source for Listed {
-    fn step(&mut self) -> Result<bool, TableError> {
+impl MergeSource for ListSource {
+    fn advance(&mut self) -> Result<bool, TableError> {
         if self.next == self.entries.len() && self.broken {
             return Err(TableError::WriterFailed);
         }
@@ -245,22 +248,22 @@ impl Source for Listed {
     }
 
     fn key(&self) -> &[u8] {
-        &self.hand().key
+        &self.current().key
     }
 
     fn seqno(&self) -> u64 {
-        self.hand().seqno
+        self.current().seqno
     }
 
-    fn value(&self) -> Value {
-        self.hand().value
+    fn value(&self) -> IndexValue {
+        self.current().value
     }
 }
 
 #[test]
 fn a_merge_ends_at_its_first_error() {
-    let good = Listed::of(vec![entry(b"a", 1, 1, 1), entry(b"z", 1, 1, 1)]);
-    let bad = Listed { broken: true, ..Listed::of(vec![entry(b"b", 1, 1, 1)]) };
+    let good = ListSource::new(vec![entry(b"a", 1, 1, 1), entry(b"z", 1, 1, 1)]);
+    let bad = ListSource { broken: true, ..ListSource::new(vec![entry(b"b", 1, 1, 1)]) };
     let mut seen = Vec::new();
     let ended = merge(vec![Box::new(good), Box::new(bad)], |key, _, _| {
         seen.push(key.to_vec());
@@ -268,17 +271,17 @@ fn a_merge_ends_at_its_first_error() {
     });
     assert!(matches!(ended, Err(TableError::WriterFailed)));
     assert_eq!(seen, [b"a", b"b"]);
-    let good = Listed::of(vec![entry(b"a", 1, 1, 1), entry(b"z", 1, 1, 1)]);
+    let good = ListSource::new(vec![entry(b"a", 1, 1, 1), entry(b"z", 1, 1, 1)]);
     let refused = merge(vec![Box::new(good)], |_, _, _| Err(TableError::WriterFailed));
     assert!(matches!(refused, Err(TableError::WriterFailed)));
 }
 
 #[test]
-fn walks_may_own_their_table() {
+fn scans_can_own_their_table() {
     let all = [entry(b"a", 1, 1, 1), entry(b"b", 1, 1, 1)];
-    let table = Arc::new(open(&write(&all, Filter::Never)).unwrap());
-    let back = ScanBack::new(Arc::clone(&table), Bound::Unbounded, Bound::Excluded(b"b"));
-    let ahead = Scan::new(table, Bound::Excluded(b"a"), Bound::Unbounded);
+    let table = Arc::new(open(&write(&all, FilterPolicy::Never)).unwrap());
+    let back = ReverseTableScan::new(Arc::clone(&table), Bound::Unbounded, Bound::Excluded(b"b"));
+    let ahead = TableScan::new(table, Bound::Excluded(b"a"), Bound::Unbounded);
     assert_eq!(back.map(Result::unwrap).collect::<Vec<_>>(), all[..1]);
     assert_eq!(ahead.map(Result::unwrap).collect::<Vec<_>>(), all[1..]);
 }
