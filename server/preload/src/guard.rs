@@ -771,7 +771,7 @@ macro_rules! spawns {
             unsafe {
                 let real =
                     real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringArray, CStringArray) -> c_int);
-                starting(path, environment, |list| {
+                with_library_environment(path, environment, |list| {
                     real.map_or(38, |real| real(process, path, actions, attributes, arguments, list))
                 })
             }

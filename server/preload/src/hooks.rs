@@ -452,7 +452,7 @@ macro_rules! spawns {
                 real.map_or(38, |real| unsafe { real(process, path, actions, attributes, arguments, list) })
             };
             // SAFETY: the caller's.
-            unsafe { exec::starting(path, environment, start, |done| done != 0) }
+            unsafe { exec::with_lane_environment(path, environment, start, |done| done != 0) }
         }
     )*};
 }
