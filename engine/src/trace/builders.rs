@@ -124,7 +124,7 @@ impl LlmFrame {
         missing
     }
 
-    /// The frame, whatever is missing.
+    /// The frame, also if fields are missing.
     #[must_use]
     pub fn build(self) -> Frame {
         let Self { prompt, completion, fields, volatile } = self;
@@ -132,10 +132,10 @@ impl LlmFrame {
             .metadata(metadata(fields, volatile))
     }
 
-    /// The frame, if nothing is missing.
+    /// The frame, if no field is missing.
     ///
     /// # Errors
-    /// `Invalid`, naming what is missing.
+    /// `Invalid`, with the missing fields.
     pub fn build_complete(self) -> Result<Frame> {
         refuse("a model call", &self.missing())?;
         Ok(self.build())
@@ -174,7 +174,7 @@ impl ToolFrame {
         self
     }
 
-    /// What went wrong.
+    /// The error that the tool reported.
     #[must_use]
     pub fn error(mut self, error: &str) -> Self {
         self.error = Some(error.to_owned());
@@ -202,7 +202,7 @@ impl ToolFrame {
         missing
     }
 
-    /// The frame, whatever is missing.
+    /// The frame, also if fields are missing.
     #[must_use]
     pub fn build(self) -> Frame {
         let mut fields = Map::new();
@@ -216,10 +216,10 @@ impl ToolFrame {
         frame
     }
 
-    /// The frame, if nothing is missing.
+    /// The frame, if no field is missing.
     ///
     /// # Errors
-    /// `Invalid`, naming what is missing.
+    /// `Invalid`, with the missing fields.
     pub fn build_complete(self) -> Result<Frame> {
         refuse("a tool call", &self.missing())?;
         Ok(self.build())

@@ -33,7 +33,7 @@ pub(crate) struct StoredBody {
     pub(crate) extents: Arc<Vec<Extent>>,
 }
 
-/// Where a body's bytes are.
+/// The location of a body's bytes.
 #[derive(Debug)]
 pub(super) enum Found {
     /// In the record that names it.
@@ -173,7 +173,7 @@ impl RunReader {
         })
     }
 
-    /// Where a body's bytes are.
+    /// Finds a body's bytes.
     pub(super) fn find_body(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<Found> {
         let (at, origin) = self.origin(seq, record, slot)?;
         match origin.body(place_of(slot)) {
@@ -220,7 +220,7 @@ impl RunReader {
         }
         let extents = bodies::extents(recipe, |back| {
             let wrong =
-                || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
+                || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} has no earlier base"));
             let at =
                 seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX).ok_or_else(wrong)?;
             let base = self.record(at)?;

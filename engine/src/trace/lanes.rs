@@ -56,7 +56,7 @@ pub(crate) struct Lane {
     /// Number of bodies so far.
     count: u64,
     stack: DeltaStack<u32>,
-    /// Where recent bodies were first stored.
+    /// The frames that first stored the recent bodies, with the ids of the bodies.
     recent: Vec<(u32, BlobId)>,
 }
 

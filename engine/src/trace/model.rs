@@ -182,7 +182,7 @@ impl fmt::Display for Component {
 /// One decision point, as a caller hands it in.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// What made it.
+    /// The component that made it.
     pub component: Component,
     /// The frame that caused it.
     pub parent: Option<u32>,

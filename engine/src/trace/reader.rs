@@ -28,7 +28,7 @@ pub struct RecordedFrame {
     pub seq: u32,
     /// The frame that caused it.
     pub parent: Option<u32>,
-    /// What made it.
+    /// The component that made it.
     pub component: Component,
     /// How much it matters.
     pub severity: Severity,
@@ -38,11 +38,11 @@ pub struct RecordedFrame {
     pub error: bool,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// How long it took.
+    /// How long it took, in nanoseconds.
     pub duration_ns: u64,
-    /// What went in.
+    /// The exact bytes of its input.
     pub input: Vec<u8>,
-    /// What came out.
+    /// The exact bytes of its output.
     pub output: Vec<u8>,
     /// JSON, or nothing.
     pub metadata: Vec<u8>,
@@ -61,7 +61,7 @@ pub struct FrameInfo {
     pub seq: u32,
     /// The frame that caused it.
     pub parent: Option<u32>,
-    /// What made it.
+    /// The component that made it.
     pub component: Component,
     /// How much it matters.
     pub severity: Severity,
@@ -71,7 +71,7 @@ pub struct FrameInfo {
     pub error: bool,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// How long it took.
+    /// How long it took, in nanoseconds.
     pub duration_ns: u64,
     /// Bytes of its input.
     pub input_bytes: u64,
@@ -415,7 +415,7 @@ impl RunReader {
         Self { hashing: Hashing::LeftOut, ..self.clone() }
     }
 
-    /// Reads one frame. Of the frames before it, at most the nearest stored link and what follows it is read.
+    /// Reads one frame, and of the frames before it only what its link needs.
     ///
     /// # Errors
     /// `NotFound` if the run has no frame of this number; `Damaged` if bytes or link differ from what was

@@ -149,7 +149,7 @@ impl RunReader {
     fn snapshot_extents(&self, seq: u32, back: u32, depth: u32) -> Result<Arc<Vec<Extent>>> {
         let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
         let at =
-            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
+            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe has no earlier base"))?;
         let (_, tail) = self.snapshot_record(self.snapshot_owner(at)?, at)?;
         let mut tail = Reader::new(&tail, "snapshot tail");
         let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;

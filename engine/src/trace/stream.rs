@@ -1,4 +1,4 @@
-//! Frames whose output arrives in parts.
+//! Records frames whose output arrives in parts.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ pub enum ImportError {
     /// The text is not JSON.
     #[error("{place}: expected {expected} at line {at_line}, column {column}, found {}", Found(*.found))]
     Syntax {
-        /// The line to look at first: where the object began if each object has a line of its own.
+        /// The reported position: the line on which the object began, if each object has a line of its own.
         place: Place,
         /// The text that was expected.
         expected: &'static str,
@@ -113,7 +113,7 @@ impl ImportError {
         }
     }
 
-    /// A hint what to do, as a sentence without a full stop.
+    /// A hint for the user, as a sentence without a full stop.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => "check that the file is whole, for example with `xz -t` or `zstd -t`",

@@ -17,7 +17,7 @@ pub const RUN_BYTES_MAX: u64 = 1 << 30;
 pub(super) struct Object {
     /// Its exact text.
     pub(super) text: String,
-    /// Where it begins.
+    /// The position of its first byte.
     pub(super) place: Place,
 }
 
