@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
-//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only modules before it in this list.
+//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those before it.
 
 #[cfg(test)]
 mod format_tests;

@@ -16,8 +16,8 @@ use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
 use crate::trace::model::{TAGS_MAX, check_text};
 use crate::trace::{Component, RunSpec, Severity, Snapshot, Status, chain};
 
-/// A tape that was read whole and checked. Every body hashes to its id, and the chain of its frames ends in its
-/// fingerprint. The digest at its end matches all bytes before it.
+/// A tape that was read whole and checked. Every body hashes to its id, and the chain of its frames ends in
+/// its fingerprint. The digest at its end matches all bytes before it.
 #[derive(Debug)]
 pub struct Tape {
     bytes: Vec<u8>,

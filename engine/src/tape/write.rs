@@ -74,8 +74,8 @@ impl RunReader {
         let info = self.info();
         let (Some(fingerprint), Some(ended_ns)) = (info.fingerprint, info.ended_ns) else {
             return Err(Error::conflict(format!(
-                "run {:?} has not ended: it is still being recorded, or its recorder was killed; in that case open \
-                 the store for writing, which ends the run",
+                "run {:?} has not ended: it is still being recorded, or its recorder was killed; in that \
+                 case open the store for writing, which ends the run",
                 info.name
             )));
         };

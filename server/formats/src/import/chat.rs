@@ -5,19 +5,19 @@
 //! has).
 //!
 //! - Each user message becomes a user frame. Its output is the message.
-//! - Each assistant message becomes an LLM frame. Its input is the request `{"model":M,"messages":[m1,m2,…]}` with
-//!   every message before it, its output is the message.
-//! - Each tool message becomes a tool frame. Its input is the tool call that it answers, its output is the message. The
-//! call has the message's `tool_call_id` and is in the nearest earlier assistant message with a call of this
-//! id.
+//! - Each assistant message becomes an LLM frame. Its input is the request `{"model":M,"messages":[m1,m2,…]}`
+//!   with every message before it, its output is the message.
+//! - Each tool message becomes a tool frame. Its input is the tool call that it answers, its output is the
+//!   message. The call has the message's `tool_call_id` and is in the nearest earlier assistant message with a
+//!   call of this id.
 //!
 //! The parent of a user or LLM frame is the frame before it; a tool frame's parent is the LLM frame that made
 //! the call. In a transcript of agents every message becomes a frame; `expand` decides which runs are
 //! transcripts.
 //!
 //! Messages that are in no frame (system messages that no model call follows) are counted in
-//! [`ImportedRun::unframed_messages`]. They are kept in the run's metadata under `annals.trailing_messages`, after the
-//! run's own keys.
+//! [`ImportedRun::unframed_messages`]. They are kept in the run's metadata under `annals.trailing_messages`,
+//! after the run's own keys.
 //!
 //! Left out on purpose: separate frames for messages of other shapes (Anthropic's tool results, the older
 //! `function` role). The requests after them contain them.

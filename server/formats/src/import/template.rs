@@ -6,7 +6,7 @@
 pub enum TemplateError {
     /// An opening or closing brace is missing.
     #[error(
-        "the template `{template}` has a brace without its counterpart; write {{{{ or }}}} for a literal brace"
+        "the template `{template}` has a brace without its partner; write {{{{ or }}}} for a literal brace"
     )]
     Unbalanced {
         /// The template.
