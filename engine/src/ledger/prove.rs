@@ -323,8 +323,8 @@ impl<'a> Growth<'a> {
     fn finish(self) -> Result<Option<Consistency>> {
         let Some((since, nodes)) = self.since else { return Ok(None) };
         if self.erased {
-            let what = "the checkpoint's last batch was erased together with later ones, so growth since then \
-                        cannot be proved; compare the store with the checkpoint instead: annals verify --against";
+            let what = "the checkpoint's last batch was erased together with later ones, so growth since \
+                        then cannot be proved; compare the store with it instead: annals verify --against";
             return Err(Error::new(ErrorKind::Gone, what));
         }
         match nodes.all().filter(|_| self.root == Some(since.root.0)) {

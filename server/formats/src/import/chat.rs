@@ -8,8 +8,8 @@
 //! - Each assistant message becomes an LLM frame. Its input is the request `{"model":M,"messages":[m1,m2,…]}`
 //!   with every message before it, its output is the message.
 //! - Each tool message becomes a tool frame. Its input is the tool call that it answers, its output is the
-//!   message. The call has the message's `tool_call_id` and is in the nearest earlier assistant message with a
-//!   call of this id.
+//!   message. The call has the message's `tool_call_id` and is in the nearest earlier assistant message with
+//!   a call of this id.
 //!
 //! The parent of a user or LLM frame is the frame before it; a tool frame's parent is the LLM frame that made
 //! the call. In a transcript of agents every message becomes a frame; `expand` decides which runs are

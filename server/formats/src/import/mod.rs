@@ -2,7 +2,7 @@
 //!
 //! [`ChatRuns`] reads runs of messages in the OpenAI shape and expands them into the frames that an agent would
 //! have recorded. [`FrameRuns`] reads frames, one JSON object each. Both return [`ImportedRun`]s.
-//! Invariant: bodies and metadata are exact bytes of the source's JSON text, never parsed and printed again.
+//! Invariant: JSON of the source is kept as its exact text, never parsed and printed again.
 //!
 //! Layout: `scan` (recognises JSON byte by byte), `source` (cuts a stream into objects), `span` (the members
 //! of an object as text), `template` (run names), `run` (the imported run), `chat` and `frames` (the two
