@@ -1,4 +1,5 @@
-//! Reading a tape. Two passes read the same bytes in the same way: one checks all of it, the other hands it out.
+//! Reads a tape in two passes with the same decoder: the first checks everything, the second returns the
+//! frames.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
 use crate::trace::model::{TAGS_MAX, check_text};
 use crate::trace::{Component, RunSpec, Severity, Snapshot, Status, chain};
 
-/// A tape that was read whole: every body hashes to its id, the chain of its frames ends in its fingerprint, and all of it
-/// adds up to the digest at its end.
+/// A tape that was read whole and checked. Every body hashes to its id, and the chain of its frames ends in
+/// its fingerprint. The digest at its end matches all bytes before it.
 #[derive(Debug)]
 pub struct Tape {
     bytes: Vec<u8>,
@@ -50,7 +51,7 @@ pub(super) struct TapeBody {
 type TapeResult<T> = std::result::Result<T, TapeError>;
 
 impl Tape {
-    /// Whether bytes begin as a tape does.
+    /// Whether these bytes begin with the magic of a tape.
     #[must_use]
     pub fn is_tape(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
@@ -59,8 +60,8 @@ impl Tape {
     /// Reads and checks a tape.
     ///
     /// # Errors
-    /// `Invalid` for what is no tape, one of another format, or one larger than [`TAPE_BYTES_MAX`]; `Damaged`, naming what
-    /// and where, for one that is not as it was written.
+    /// `Invalid` if the bytes are not a tape, or one of another format or over [`TAPE_BYTES_MAX`] bytes;
+    /// `Damaged`, with the location, if the tape was changed.
     pub fn read(bytes: Vec<u8>) -> Result<Self> {
         if bytes.len() as u64 > TAPE_BYTES_MAX {
             return Err(Error::invalid(format!("a tape has at most {TAPE_BYTES_MAX} bytes")));
@@ -69,7 +70,7 @@ impl Tape {
         Ok(Self { bytes, info })
     }
 
-    /// What it says of its run.
+    /// The tape's head, with the counts and fingerprint of its run.
     #[must_use]
     pub fn info(&self) -> &TapeInfo {
         &self.info
@@ -81,13 +82,13 @@ impl Tape {
         self.bytes.len() as u64
     }
 
-    /// Never: a tape has a head.
+    /// Always false, since a tape has a head.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Its frames in order.
+    /// The tape's frames in order.
     pub(super) fn frames(&self) -> Result<impl Iterator<Item = Result<TapeFrame>> + '_> {
         let (mut decoder, head) = TapeDecoder::begin(&self.bytes)?;
         Ok((1..=head.frames).map(move |seq| Ok(decoder.frame(seq, head.started_ns)?)))
@@ -131,17 +132,17 @@ fn check_tape(bytes: &[u8]) -> TapeResult<TapeInfo> {
     Ok(info)
 }
 
-/// A tape as far as it has been read.
+/// Decodes a tape from its first byte.
 struct TapeDecoder<'a> {
     reader: ByteReader<'a>,
     site: TapeLocation,
     window: BodyWindow,
-    /// Bytes that bodies may still have.
+    /// Bytes that the remaining bodies may have.
     raw_left: u64,
 }
 
 impl<'a> TapeDecoder<'a> {
-    /// Reads the head. The fingerprint stands at the tape's end.
+    /// Reads the head. The fingerprint is at the end of the tape, so it is not set yet.
     fn begin(bytes: &'a [u8]) -> TapeResult<(Self, TapeInfo)> {
         if !bytes.starts_with(MAGIC) {
             return Err(TapeError::Magic);
@@ -174,7 +175,7 @@ impl<'a> TapeDecoder<'a> {
         let severity = self.severity()?;
         let (started_ns, ended_ns) = (self.time()?, self.time()?);
         let frames = self.decode(ByteReader::varint32)?;
-        // Each has a byte at least.
+        // Each frame has at least one byte.
         if frames as usize > tape_bytes {
             return Err(self.damaged(&format!("{frames} frames do not fit into it")));
         }
@@ -276,7 +277,7 @@ impl<'a> TapeDecoder<'a> {
         Ok(Snapshot { seq, state, embeddings })
     }
 
-    /// A body, its bytes compared with its id.
+    /// Reads a body and compares its bytes with its id.
     fn body(&mut self) -> TapeResult<TapeBody> {
         let same = self.decode(ByteReader::varint)?;
         if let Some(back) = same.checked_sub(1) {
@@ -307,7 +308,7 @@ impl<'a> TapeDecoder<'a> {
         Ok(TapeBody { bytes, id })
     }
 
-    /// The next piece of a body: bytes that stand here, or a range of an earlier body.
+    /// Reads the next piece of a body: literal bytes, or a range of an earlier body.
     fn piece(&mut self, body: &mut Vec<u8>, len: u64) -> TapeResult<()> {
         let head = self.decode(ByteReader::varint)?;
         let count = head >> 1;
@@ -335,7 +336,7 @@ impl<'a> TapeDecoder<'a> {
         Severity::from_code(code).map_err(|e| self.damaged(&e.to_string()))
     }
 
-    /// A time since 1970 that has room for a difference to any other.
+    /// Reads a time in nanoseconds since 1970. It must fit into an i64, so that differences do not overflow.
     fn time(&mut self) -> TapeResult<u64> {
         let ns = self.decode(ByteReader::varint)?;
         if ns > i64::MAX as u64 {
