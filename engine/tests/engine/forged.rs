@@ -99,7 +99,7 @@ fn verify_compares_each_footer_with_what_its_batches_add_up_to() {
     let root = end - 16 - 32;
     let totals = root - (9 * 8 + 8 + 8 + 8 + 4);
     for (at, says) in
-        [(root, "ledger root is not that of its ledger"), (totals, "what its batches add up to")]
+        [(root, "ledger root does not match its ledger"), (totals, "what its batches add up to")]
     {
         let mut files = sound.clone();
         let bytes = files.get_mut(first).unwrap();
