@@ -99,8 +99,8 @@ fn a_matcher_that_would_hide_too_much_or_is_none_is_refused_with_its_place() {
         ("rule = 'mask time $.model'", "line 2, column 8: a rule that masks time at $.model is refused"),
         ("rule = 'query model'", "line 2, column 8: a rule that ignores the query key \"model\""),
         ("rule = 'drop $.a'", "write `ignore PATH`, `mask SHAPE PATH` or `query KEY`"),
-        ("preset = 'gemeni'", "line 2, column 10: there is no matcher \"gemeni\"; there are: none, gemini"),
-        ("ignore = 'user'", "line 2, column 10: \"user\" is no path"),
+        ("preset = 'gemeni'", "line 2, column 10: unknown matcher \"gemeni\"; known matchers: none, gemini"),
+        ("ignore = 'user'", "line 2, column 10: \"user\" is not a valid path"),
         ("ignore = 7", "line 2, column 10: ignore is a text or a list of texts, and this is a number"),
         (
             "ignore = ['$.a', ['$.b']]",
