@@ -24,10 +24,10 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Answers a program's calls from a run; it never makes a real call.
 ///
-/// A request is answered by the first unused recorded call with the same name and bytes, or by one that is
-/// the same under the rules. Any other request is an error of kind `Diverged`. Answers are released in the
-/// order in which the recorded calls ended. An answer that waits too long for calls that the program does not
-/// make is given up, which is `Diverged`, too. So a replay never hangs.
+/// A request is answered by the first unused recorded call with the same name and bytes. Without one, a call
+/// that is the same under the rules answers it. Any other request is an error of kind `Diverged`. Answers are
+/// released in the order in which the recorded calls ended. An answer that waits too long for calls that the
+/// program does not make is given up, which is `Diverged`, too. So a replay never hangs.
 #[derive(Debug)]
 pub struct Replayer {
     reader: RunReader,

@@ -56,9 +56,9 @@ pub struct Rule {
     pub statuses: Vec<Status>,
     /// The severities that match.
     pub severities: Vec<Severity>,
-    /// Tags, of which a run must have at least one: the key and, if given, the exact value.
+    /// Tags: a run must have at least one of them. Each is a key and, if given, the exact value.
     pub tags: Vec<(String, Option<String>)>,
-    /// Components, of which a run must have at least one frame.
+    /// Components: a run must have a frame of at least one of them.
     pub components: Vec<Component>,
     /// The run ended longer ago than this, in nanoseconds.
     pub older_than_ns: Option<u64>,

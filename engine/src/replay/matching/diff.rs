@@ -326,7 +326,7 @@ impl<'a> Differ<'_, 'a> {
         self.diff.add(bytes.max(1), difference);
     }
 
-    /// Compares bodies of which at least one is neither JSON nor a form.
+    /// Compares bodies if at least one of them is neither JSON nor a form.
     fn bytes(&mut self, a: &[u8], b: &[u8]) {
         if a == b {
             return;

@@ -189,7 +189,7 @@ impl fmt::Display for Divergence {
                 write!(f, "\n    {difference}")?;
             }
             if near.more > 0 {
-                write!(f, "\n    and {} more fields", near.more)?;
+                write!(f, "\n    further fields: {}", near.more)?;
             }
         }
         Ok(())

@@ -1,8 +1,10 @@
 //! JSON for the matcher: a tree over the body's own bytes, in which every number keeps its text.
 //!
 //! `serde_json` reads numbers as 64 bits, so two long ids could become the same number; here they stay
-//! different. A body has no tree if it is not JSON (RFC 8259), if an object has a key twice, if it is nested
-//! deeper than [`DEPTH_MAX`], or if it has more than [`NODES_MAX`] values. Its bytes are then compared
+//! different.
+//!
+//! A body has no tree if it is not JSON (RFC 8259), or if an object has a key twice. The same holds for a
+//! body nested deeper than [`DEPTH_MAX`], or with more than [`NODES_MAX`] values. Its bytes are then compared
 //! unchanged.
 //!
 //! Invariant: the members of an object are sorted by key, in the order of RFC 8785 (UTF-16 code units).

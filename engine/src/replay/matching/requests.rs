@@ -1,9 +1,9 @@
 //! Matches requests, in the order in which the program makes them, with the calls of a recording.
 //!
-//! A request is answered by the earliest unserved call with the same hash, or else by the earliest one that
-//! is the same after the rules. Recorded bodies are read and brought into canonical form once per route, and
-//! only when a request of that route has no exact match. A request without an answer is compared with a
-//! limited number of calls.
+//! A request is answered by the earliest unserved call with the same hash. Without one, the earliest call
+//! that is the same after the rules answers it. Recorded bodies are read and brought into canonical form once
+//! per route, and only when a request of that route has no exact match. A request without an answer is
+//! compared with a limited number of calls.
 //!
 //! Invariant: a call is served once, and only to an equal request.
 

@@ -1,7 +1,7 @@
 //! Rules about the parts of a request that may differ from run to run, and about those that must not.
 //!
-//! A rule removes a value from both requests before they are compared (*ignore*), replaces parts of strings
-//! that have a shape (*mask*), or leaves out a key of the query (*query*).
+//! An *ignore* rule removes a value from both requests before they are compared. A *mask* rule replaces parts
+//! of strings that have a shape. A *query* rule leaves out a key of the query.
 //!
 //! Invariant: no rule hides a message, a prompt, a tool or a model. A rule that could is refused when it is
 //! made, by the member names of providers' requests. If a path contains such a name, it may ignore only an
@@ -152,8 +152,8 @@ impl Rules {
     /// Ignores the values at a path, such as `$.user`, `$.messages[*].tool_call_id` or `$..request_id`.
     ///
     /// # Errors
-    /// `Invalid` for a malformed path, for one that would hide a message, a prompt, tools, a model or the
-    /// whole request, and for too many rules.
+    /// `Invalid` for a malformed path, and for too many rules. Also for a path that would hide a message, a
+    /// prompt, tools, a model or the whole request.
     pub fn ignore(mut self, path: &str) -> Result<Self> {
         let path = Path::parse(path)?;
         if let Some(why) = hides(&path.0) {
@@ -192,8 +192,8 @@ impl Rules {
     /// Leaves out a key of the query; upper and lower case are equal.
     ///
     /// # Errors
-    /// `Invalid` for a key that is empty, longer than 256 bytes or malformed, for one that names the model,
-    /// and for too many rules.
+    /// `Invalid` for a key that is empty, longer than 256 bytes or malformed, and for one that names the
+    /// model. Also for too many rules.
     pub fn ignore_query(mut self, key: &str) -> Result<Self> {
         if key.is_empty() || key.len() > QUERY_KEY_BYTES_MAX || key.contains(['&', '=', '?', '#', ' ']) {
             return Err(Error::invalid(format!("{key:?} is not a valid query key")));

@@ -158,8 +158,8 @@ impl Store {
     /// # Errors
     /// `Conflict` while another compaction runs. `Damaged`, with the location, if data to keep is not what
     /// was written; then nothing is dropped. `Invalid` in a store open for reading, except for a dry run.
-    /// `Poisoned`. `Unavailable` if the disk lacks room for the new files (the message says how much they
-    /// need), if the compaction was cancelled, or if the store is closed.
+    /// `Poisoned`. `Unavailable` if the disk lacks room for the new files; the message says how much they
+    /// need. `Unavailable` also if the compaction was cancelled, or if the store is closed.
     pub fn compact(&self, options: &CompactOptions) -> Result<Compacted> {
         match options.dry_run {
             true => run::rehearse(self.core(), options),
