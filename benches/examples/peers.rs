@@ -28,7 +28,9 @@ use std::time::Instant;
 
 use annals_benches::conversation::{BenchConversation, ConversationForm};
 use annals_benches::measure::run_in_turn;
-use annals_benches::peers::{Durability, OpenPeer, Peer, PeerRecord, PeerSettings, ValueSizes, all_peers, bytes_on_disk};
+use annals_benches::peers::{
+    Durability, OpenPeer, Peer, PeerRecord, PeerSettings, ValueSizes, all_peers, bytes_on_disk,
+};
 
 const STEPS: usize = 200;
 const KV_RECORDS: usize = 500_000;

@@ -102,7 +102,7 @@ fn check_tape(bytes: &[u8]) -> TapeResult<TapeInfo> {
     for seq in 1..=info.frames {
         let frame = decoder.frame(seq, info.started_ns)?;
         if frame.incomplete && info.status != Status::Abandoned {
-            return Err(decoder.damaged("it was never finished, in a run that was ended"));
+            return Err(decoder.damaged("the frame is unfinished, but its run has ended"));
         }
         let digest = chain::digest(
             &frame.component,
@@ -119,15 +119,15 @@ fn check_tape(bytes: &[u8]) -> TapeResult<TapeInfo> {
     decoder.site = TapeLocation::End;
     info.fingerprint = Link(decoder.decode(|r| r.array())?);
     if info.fingerprint != link {
-        return Err(decoder.damaged("its frames do not add up to its fingerprint"));
+        return Err(decoder.damaged("its fingerprint does not match its frames"));
     }
     let covered = blake3::hash(&bytes[..decoder.reader.position()]);
     let digest: [u8; 32] = decoder.decode(|r| r.array())?;
     if covered != blake3::Hash::from_bytes(digest) {
-        return Err(decoder.damaged("its bytes do not add up to its digest"));
+        return Err(decoder.damaged("its digest does not match its bytes"));
     }
     if !decoder.reader.is_empty() {
-        return Err(decoder.damaged("more follows after it"));
+        return Err(decoder.damaged("bytes follow after the end"));
     }
     Ok(info)
 }
@@ -177,7 +177,7 @@ impl<'a> TapeDecoder<'a> {
         let frames = self.decode(ByteReader::varint32)?;
         // Each frame has at least one byte.
         if frames as usize > tape_bytes {
-            return Err(self.damaged(&format!("{frames} frames do not fit into it")));
+            return Err(self.damaged(&format!("it is too short for {frames} frames")));
         }
         let spec = tags
             .iter()
@@ -205,21 +205,21 @@ impl<'a> TapeDecoder<'a> {
         self.site = TapeLocation::Frame(seq);
         let flags = self.decode(ByteReader::u8)?;
         if flags & !(INCOMPLETE | ERROR | PARENT | SNAPSHOT) != 0 {
-            return Err(self.damaged(&format!("its flags are {flags:#04x}, which are not known")));
+            return Err(self.damaged(&format!("its flags {flags:#04x} are unknown")));
         }
         let has = |flag: u8| flags & flag != 0;
         let component = self.component()?;
         let severity = self.severity()?;
         let parent = if has(PARENT) { Some(self.decode(ByteReader::varint32)?) } else { None };
         if parent.is_some_and(|parent| parent == 0 || parent >= seq) {
-            return Err(self.damaged("its parent is no earlier frame"));
+            return Err(self.damaged("its parent is not an earlier frame"));
         }
         let after = self.decode(ByteReader::signed)?;
         let started_ns = run_started_ns.checked_add_signed(after).filter(|ns| *ns <= i64::MAX as u64);
         let started_ns = started_ns.ok_or_else(|| self.damaged("its time is out of range"))?;
         let duration_ns = self.decode(ByteReader::varint)?;
         if has(INCOMPLETE) && (has(ERROR) || duration_ns != 0) {
-            return Err(self.damaged("it was never finished, and has an end"));
+            return Err(self.damaged("it is unfinished, but has an error or a duration"));
         }
         let (input, output, metadata) = (self.body()?, self.body()?, self.body()?);
         let snapshot = if has(SNAPSHOT) { Some(self.snapshot(seq)?) } else { None };
@@ -246,7 +246,7 @@ impl<'a> TapeDecoder<'a> {
                 let name = self.decode(|r| r.text(COMPONENT_BYTES_MAX))?.to_owned();
                 match name.parse::<Component>() {
                     Ok(Component::Other(name)) => Some(name),
-                    Ok(_) => return Err(self.damaged("its component is named as one of the engine's own")),
+                    Ok(_) => return Err(self.damaged("its custom component has a built-in name")),
                     Err(error) => return Err(self.damaged(&error.to_string())),
                 }
             }
@@ -270,7 +270,7 @@ impl<'a> TapeDecoder<'a> {
             let (floats, rest) = bytes.as_chunks::<4>();
             let vector: Vec<f32> = floats.iter().map(|b| f32::from_le_bytes(*b)).collect();
             if vector.is_empty() || !rest.is_empty() || vector.iter().any(|x| !x.is_finite()) {
-                return Err(self.damaged("an embedding of its snapshot is no vector of finite numbers"));
+                return Err(self.damaged("an embedding of its snapshot is not a vector of finite numbers"));
             }
             embeddings.push((embedder, vector));
         }
@@ -283,7 +283,7 @@ impl<'a> TapeDecoder<'a> {
         if let Some(back) = same.checked_sub(1) {
             let found = self.window.promote(back);
             let (id, bytes) =
-                found.ok_or_else(|| self.damaged("a body is the same as one that is not kept"))?;
+                found.ok_or_else(|| self.damaged("a body refers to one that is not in the window"))?;
             return Ok(TapeBody { bytes, id });
         }
         let len = self.decode(ByteReader::varint)?;
@@ -326,7 +326,7 @@ impl<'a> TapeDecoder<'a> {
         let range = self.window.get(back).and_then(|base| base.get(offset as usize..end? as usize));
         match range {
             Some(range) => body.extend_from_slice(range),
-            None => return Err(self.damaged("a piece of a body is of one that is not kept")),
+            None => return Err(self.damaged("a piece of a body refers to bytes that are not in the window")),
         }
         Ok(())
     }

@@ -134,7 +134,7 @@ impl<'a> PathScanner<'a> {
         if self.rest.starts_with('[') {
             return self.bracket();
         }
-        self.eat(".").ok_or_else(|| self.path_error("`.`, `..` or `[` comes next"))?;
+        self.eat(".").ok_or_else(|| self.path_error("expected `.`, `..` or `[`"))?;
         match self.eat("*") {
             Some(()) => Ok(PathStep::Every),
             None => self.name().map(PathStep::Member),
@@ -145,14 +145,14 @@ impl<'a> PathScanner<'a> {
         let len = self.rest.find(['.', '[', ']', '\'', '"', '*', ' ', '?', '(', ')', '$', '@']);
         let (name, rest) = self.rest.split_at(len.unwrap_or(self.rest.len()));
         if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(self.path_error("a name comes next; write others as ['a b']"));
+            return Err(self.path_error("expected a name; quote other names, as in ['a b']"));
         }
         self.rest = rest;
         Ok(name.to_owned())
     }
 
     fn bracket(&mut self) -> Result<PathStep> {
-        let wrong = |scanner: &Self| scanner.path_error("[3], [*] or ['a b'] comes next");
+        let wrong = |scanner: &Self| scanner.path_error("expected [3], [*] or ['a b']");
         self.eat("[").ok_or_else(|| wrong(self))?;
         let step = if self.eat("*").is_some() {
             PathStep::Every

@@ -286,7 +286,7 @@ pub(super) fn hiding_reason(steps: &[PathStep]) -> Option<&'static str> {
     match steps {
         // A request may be an array, and any member may hold the messages.
         [PathStep::Every | PathStep::Element(_), ..] => {
-            Some("it leads to any part of the request: name the member")
+            Some("it matches any part of the request: name the member")
         }
         steps if steps.iter().any(|step| matches!(step, PathStep::Anywhere(_))) => {
             Some("`..` also searches in messages, and the name is not that of an id or a time")

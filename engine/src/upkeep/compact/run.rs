@@ -210,7 +210,7 @@ impl Compaction<'_> {
     /// would seal it first.
     fn survey_read_only(&self, keep_all: bool) -> Result<CompactionSurvey> {
         let core = self.core;
-        let end = core.read_position().ok_or_else(|| Error::bug("a reader has read up to nowhere"))?;
+        let end = core.read_position().ok_or_else(|| Error::bug("a reader has no read position"))?;
         let listed: Vec<SegmentId> =
             read_lock(&core.segments).all().iter().map(|segment| segment.id).collect();
         let last = listed.iter().position(|id| *id == end.0).unwrap_or(listed.len());

@@ -344,7 +344,7 @@ impl ReferenceFinder<'_> {
                 BodyRef::Blob { .. } => {
                     let recipe = RecipeRef::take(tail).map_err(wrong)?;
                     live.add_extents(&bodies::decode_extents(recipe, |_| {
-                        Err(Error::bug("such a recipe stands alone"))
+                        Err(Error::bug("this recipe has a base"))
                     })?);
                     Ok(())
                 }

@@ -193,7 +193,7 @@ impl<'a> MessageReader<'a> {
     }
 
     fn span(&self, part: &str) -> Result<TextSpan, String> {
-        TextSpan::new(part, self.text).ok_or_else(|| "a message outside its run".to_owned())
+        TextSpan::new(part, self.text).ok_or_else(|| "a message is not in the text of its run".to_owned())
     }
 }
 
