@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use roaring::RoaringBitmap;
 
 use crate::error::Result;
-use crate::error::VectorResult;
+use crate::search_error::VectorResult;
 use crate::ids::NamespaceId;
 use crate::index::VectorIndex;
 use crate::kv::core::Core;

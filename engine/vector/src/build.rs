@@ -6,7 +6,7 @@
 use hnsw_rs::anndists::dist::distances::Distance;
 use hnsw_rs::hnsw::Hnsw;
 
-use crate::error::VectorResult;
+use crate::search_error::VectorResult;
 use crate::graph::NO_NEIGHBOUR;
 use crate::merged::MergedVectors;
 use crate::quantise::approximate_cosine;

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::error::{VectorError, VectorResult};
+use crate::search_error::VectorResult;
+use crate::search_error::VectorError;
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::index::{Partitions, VectorIndex};
 use crate::io::OpenMode;

@@ -18,7 +18,7 @@ use std::collections::BinaryHeap;
 
 use roaring::RoaringBitmap;
 
-use crate::error::VectorResult;
+use crate::search_error::VectorResult;
 use crate::kernel::prefetch;
 use crate::log::open::Damage;
 use crate::merged::MergedVectors;

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::error::{VectorError, VectorResult};
+use crate::search_error::VectorResult;
+use crate::search_error::VectorError;
 use crate::files::{FlushScope, PartitionChange};
 use crate::graph;
 use crate::index::VectorIndex;

@@ -17,7 +17,7 @@ pub mod among;
 pub mod block;
 #[cfg(feature = "graphs")]
 pub mod build;
-pub mod error;
+pub mod search_error;
 pub mod files;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod fuzz;

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use crate::error::VectorResult;
+use crate::search_error::VectorResult;
 use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
 use crate::log::open::Damage;

@@ -11,7 +11,8 @@ use roaring::RoaringBitmap;
 
 use crate::among::ResolvedOwnerFilter;
 use crate::error::{Error, Result};
-use crate::error::{VectorError, VectorResult};
+use crate::search_error::VectorResult;
+use crate::search_error::VectorError;
 use crate::graph::{ScoredPosition, walk};
 use crate::ids::{NamespaceId, Seqno};
 use crate::index::VectorIndex;

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::path::Path;
 
 use crate::error::Error;
-use crate::error::VectorResult;
+use crate::search_error::VectorResult;
 use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::{File, Io, OpenMode};
 use crate::layout::{
