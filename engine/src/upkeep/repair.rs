@@ -66,7 +66,7 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
         }
     };
     let site = look(&*io, &from)?;
-    let schema = RunSchema::new();
+    let schema = RunSchema::shared();
     let limits = Limits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
     let index = Index::empty(&io, &from, site.store, limits, &schema);
     let mut found = salvage(&site, &mut |entries| index.insert(entries))?;

@@ -113,7 +113,7 @@ pub(super) fn salvage(site: &Site, index: &mut dyn FnMut(Vec<Entry>)) -> Result<
 impl Salvage {
     fn segment(&mut self, standing: &Standing, last: bool, index: &mut dyn FnMut(Vec<Entry>)) -> Result<()> {
         let Standing { segment, header, len } = standing;
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         if let Some(header) = header {
             self.follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
         }
@@ -191,7 +191,7 @@ impl Salvage {
         self.settle(None, index);
         let mut budget = cursor.budget(from);
         let start = Seqno(self.next);
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         let mut pending = Pending::new(segment, from, None, start, start);
         let mut found = 0;
         while let Some((at, whole)) = cursor.search_record(&mut budget)? {

@@ -67,7 +67,7 @@ pub struct Floor {
     tail_rows: AtomicUsize,
     /// and what they take there, about.
     tail_bytes: AtomicUsize,
-    /// [`MEMORY_BYTES`]; tests lower it.
+    /// `MEMORY_BYTES`; tests lower it.
     pub memory_bytes: AtomicUsize,
     /// Held by whoever makes a graph.
     pub making: Mutex<()>,

@@ -63,7 +63,7 @@ fn entered(
     let Some((snapshot, tellings)) = snapshot_of(reader)? else {
         return Ok(Remembered::Nothing("it has no question, or no answer"));
     };
-    let (memory, id) = (Memory::open(&space)?, format!("run-{}", info.name));
+    let (memory, id) = (Memory::open(space)?, format!("run-{}", info.name));
     let mut metadata = json!({ "run": info.name, "status": status.name() });
     if snapshot.tool_calls.is_empty() {
         // What its requests tell of, whoever recalled that; and what it was told by a door of ours and did not pass on word for word.

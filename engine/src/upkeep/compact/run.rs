@@ -71,7 +71,7 @@ pub(super) fn rehearse(core: &Arc<Core>, options: &CompactOptions) -> Result<Com
     if core.is_closed() {
         return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
     }
-    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::new())?;
+    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::shared())?;
     // Readers of this process are not the new one's.
     let keep_all = !lock(&core.index.views).is_empty();
     let work = Work { core: &reader, options };

@@ -87,7 +87,7 @@ impl Scanner {
 
 /// The anchors of a part's raw bytes: key and start of each window, counted from the part's start.
 ///
-/// A part gives the same anchors when it is written ([`super::Packed::anchors`]) and here.
+/// A part gives the same anchors when it is written (`Packed::anchors`) and here.
 #[must_use]
 pub fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> {
     let mut out = Vec::with_capacity(part_raw.len() / ANCHOR_SPACING_BYTES + 1);

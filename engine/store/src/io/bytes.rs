@@ -35,6 +35,7 @@ impl Bytes {
     ///
     /// # Errors
     /// What the disk says.
+    #[doc(hidden)]
     pub fn populate(&self, from: usize, len: usize) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
         if let Repr::Mapped(map) = &self.0 {
@@ -65,12 +66,13 @@ pub enum ReadMode {
     Mapped,
     /// By position, as the active segment always is. Every failure is an error, and costs are higher: a system call
     /// and a copy for each record or stretch of a group that no cache holds; and each table is read whole when it is
-    /// opened and kept in memory, as many bytes as [`BytesByKind::tables`](crate::BytesByKind::tables) says.
+    /// opened and kept in memory, as many bytes as `BytesByKind::tables` says.
     Positional,
 }
 
 impl ReadMode {
     /// All bytes of a file that nobody writes any more.
+    #[doc(hidden)]
     pub fn whole(self, file: &dyn File) -> Result<Bytes> {
         if self == Self::Mapped {
             return file.map();

@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 128 << 10;
 ///
 /// They are hashed as they pass. The last piece is handed out only once the whole is known to hash to the body's id:
 /// where it does not, reading ends with an error instead, so whoever reads to the end has the right bytes or knows.
-/// One that comes from [`RunReader::unverified`](crate::RunReader::unverified) does not hash them.
+/// One that comes from `RunReader::unverified` does not hash them.
 #[derive(Debug)]
 pub struct BlobReader {
     core: Arc<Core>,
@@ -39,6 +39,7 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
+    #[doc(hidden)]
     pub fn new(
         core: Arc<Core>,
         namespace: NamespaceId,
@@ -64,6 +65,7 @@ impl BlobReader {
     }
 
     /// A body that is in memory already.
+    #[doc(hidden)]
     pub fn of_bytes(core: Arc<Core>, namespace: NamespaceId, bytes: Vec<u8>) -> Self {
         let (len, id) = (bytes.len() as u64, BlobId::of(&bytes));
         let all = Self::new(core, namespace, Arc::default(), (len, id), Hashing::LeftOut);

@@ -11,12 +11,12 @@ use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt, seal_record, stamp_record, 
 use crate::log::record::{GroupPart, Kind, LAYOUT};
 use crate::log::segments::Segment;
 
-pub const STORE: StoreId = StoreId([7; 16]);
-pub const SEGMENT: SegmentId = SegmentId(3);
-pub const SPACE: NamespaceId = NamespaceId(16);
+pub(crate) const STORE: StoreId = StoreId([7; 16]);
+pub(crate) const SEGMENT: SegmentId = SegmentId(3);
+pub(crate) const SPACE: NamespaceId = NamespaceId(16);
 
 /// The first part of group 1, stored as it is.
-pub fn first(encoded: &[u8]) -> GroupPart<'_> {
+pub(crate) fn first(encoded: &[u8]) -> GroupPart<'_> {
     GroupPart {
         group: 1,
         namespace: SPACE,
@@ -30,26 +30,26 @@ pub fn first(encoded: &[u8]) -> GroupPart<'_> {
 }
 
 /// A part behind `part`, which stands at `place`.
-pub fn behind<'a>(part: &GroupPart<'_>, place: Place, encoded: &'a [u8]) -> GroupPart<'a> {
+pub(crate) fn behind<'a>(part: &GroupPart<'_>, place: Place, encoded: &'a [u8]) -> GroupPart<'a> {
     let (before_offset, before_len) = (place.offset, place.len);
     GroupPart { raw_start: part.raw_start + part.raw_len, before_offset, before_len, ..first(encoded) }
 }
 
 /// Bytes of a segment, record after record.
-pub struct Made {
+pub(crate) struct Made {
     bytes: Vec<u8>,
 }
 
 impl Made {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: vec![0; SEGMENT_HEADER_BYTES as usize] }
     }
 
-    pub fn put(&mut self, part: &GroupPart<'_>) -> Place {
+    pub(crate) fn put(&mut self, part: &GroupPart<'_>) -> Place {
         self.put_as(Kind::GroupPart, part)
     }
 
-    pub fn put_as(&mut self, kind: Kind, part: &GroupPart<'_>) -> Place {
+    pub(crate) fn put_as(&mut self, kind: Kind, part: &GroupPart<'_>) -> Place {
         let mut record = Vec::new();
         let start = start_record(&mut record, kind.code(), LAYOUT);
         part.put(&mut record);
@@ -61,11 +61,11 @@ impl Made {
         Place { segment: SEGMENT, offset: place(offset), len: place(record.len()) }
     }
 
-    pub fn fill_up_to(&mut self, offset: usize) {
+    pub(crate) fn fill_up_to(&mut self, offset: usize) {
         self.bytes.resize(offset, 0);
     }
 
-    pub fn segment(&self) -> Arc<Segment> {
+    pub(crate) fn segment(&self) -> Arc<Segment> {
         let sim = SimIo::new(1);
         let file = sim.open(Path::new("seg"), Open::CreateNew).unwrap();
         file.write_at(&[IoSlice::new(&self.bytes)], 0).unwrap();

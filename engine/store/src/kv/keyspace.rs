@@ -36,6 +36,7 @@ pub enum History {
 }
 
 impl History {
+    #[doc(hidden)]
     pub fn code(self) -> HistoryCode {
         match self {
             Self::Latest => HistoryCode::Latest,
@@ -45,6 +46,7 @@ impl History {
         }
     }
 
+    #[doc(hidden)]
     pub fn from_code(code: HistoryCode) -> Self {
         match code {
             HistoryCode::Latest => Self::Latest,
@@ -257,6 +259,7 @@ impl Keyspace {
         }
     }
 
+    #[doc(hidden)]
     pub fn version_in(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
         check_key(key)?;
         let _pin = self.core.pin();
@@ -267,6 +270,7 @@ impl Keyspace {
     }
 
     /// The version of a key that the record at a place wrote.
+    #[doc(hidden)]
     pub fn read(&self, key: &[u8], seqno: Seqno, value: Value) -> Result<Version> {
         let (time_ns, kept) = self.record(key, value)?;
         let value = match kept {
@@ -345,6 +349,7 @@ pub struct KvBatch {
 }
 
 impl KvBatch {
+    #[doc(hidden)]
     pub fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
         Self {
             core: core.clone(),
@@ -358,6 +363,7 @@ impl KvBatch {
     }
 
     /// Changes that happened at another time than now.
+    #[doc(hidden)]
     pub fn at(mut self, time_ns: u64) -> Self {
         self.time_ns = Some(time_ns);
         self
@@ -369,7 +375,7 @@ impl KvBatch {
     }
 
     /// Sets a key, and lets its value be found by vectors: each an embedder's id and what it made of the value. They are
-    /// found by [`Namespace::nearest`](crate::Namespace::nearest) once this is committed, until the key is set again or
+    /// found by `Namespace::nearest` once this is committed, until the key is set again or
     /// deleted. At most 16, of one embedder one, with as many dimensions as that embedder's first vector in the namespace.
     ///
     /// A vector that could never be found again (NaN, infinity, zero, another number of dimensions) is refused when the
@@ -532,6 +538,7 @@ pub struct Scan {
 }
 
 impl Scan {
+    #[doc(hidden)]
     pub fn new(keyspace: Keyspace, range: ScanRange, view: View) -> Self {
         let user = |bound: Bound<Vec<u8>>| bound.map(|key| keys::user(keyspace.id, &key));
         let from = match user(range.from) {

@@ -9,7 +9,7 @@ pub mod embeddings;
 pub mod fence;
 pub mod groups;
 #[cfg(test)]
-pub mod hand_made;
+pub(crate) mod hand_made;
 pub mod index;
 pub mod keys;
 pub mod keyspace;

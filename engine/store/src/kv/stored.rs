@@ -5,17 +5,23 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::ids::{BlobId, NamespaceId};
 
-/// A body whose bytes are in the log already, by [`crate::Namespace::store_blob`]. It lasts once something that is
+/// A body whose bytes are in the log already, by `Namespace::store_blob`. It lasts once something that is
 /// committed (a frame, a value) holds it.
 #[derive(Debug, Clone)]
 pub struct StoredBlob {
-    pub namespace: NamespaceId,
-    pub id: BlobId,
-    pub len: u64,
-    pub extents: Arc<Vec<Extent>>,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) id: BlobId,
+    pub(crate) len: u64,
+    pub(crate) extents: Arc<Vec<Extent>>,
 }
 
 impl StoredBlob {
+    /// A body of which all bytes are in the log. For the layers above.
+    #[doc(hidden)]
+    pub fn new(namespace: NamespaceId, id: BlobId, len: u64, extents: Arc<Vec<Extent>>) -> Self {
+        Self { namespace, id, len, extents }
+    }
+
     /// BLAKE3 of its bytes.
     #[must_use]
     pub fn id(&self) -> BlobId {

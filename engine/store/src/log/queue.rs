@@ -222,6 +222,7 @@ impl Drop for Position<'_> {
 }
 
 impl Queue {
+    #[expect(clippy::too_many_arguments, reason = "each says another thing; there is one caller")]
     pub fn new(
         jobs: Sender<Job>,
         store: StoreId,
