@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 
 use annals::Store;
-use annals_memory::{Identity, Memory, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, told};
+use annals_memory::{Identity, Memory, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, prompt_text};
 use annals_server::ask_daemon;
 use serde_json::{Value, json};
 

@@ -23,7 +23,8 @@ pub(crate) struct RunSchema {
 }
 
 impl RunSchema {
-    pub(crate) fn new() -> Arc<dyn RecordSchema> {
+    /// A new one, as a store takes it.
+    pub(crate) fn shared() -> Arc<dyn RecordSchema> {
         Arc::new(Self { frames: Arc::new(FrameCache::new()) })
     }
 

@@ -219,12 +219,9 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         batch.apply_ending(&mut begun, ending)?;
         let until_now = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
         begun.head.duration_ns = ending.duration_ns.unwrap_or(until_now);
-        let output = StoredBlob {
-            namespace: self.run.namespace(),
-            id: BlobId(*state.hasher.finalize().as_bytes()),
-            len: state.len,
-            extents: Arc::new(std::mem::take(&mut state.extents)),
-        };
+        let id = BlobId(*state.hasher.finalize().as_bytes());
+        let extents = Arc::new(std::mem::take(&mut state.extents));
+        let output = StoredBlob::new(self.run.namespace(), id, state.len, extents);
         let seq = begun.head.seq;
         let lane = (begun.component.clone(), BodySlot::Output);
         let (output, base) = batch.pack_body(&lane, seq, &output.into())?;

@@ -69,7 +69,7 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
         }
     };
     let site = inspect_directory(&*io, &from)?;
-    let schema = RunSchema::new();
+    let schema = RunSchema::shared();
     let limits = IndexLimits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
     let index = Index::empty(&io, &from, site.store, limits, &schema);
     let mut found = salvage(&site, &mut |entries| index.insert(entries))?;

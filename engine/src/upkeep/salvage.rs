@@ -119,7 +119,7 @@ impl Salvage {
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<()> {
         let SegmentFile { segment, header, len } = standing;
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         if let Some(header) = header {
             self.check_follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
         }
@@ -199,7 +199,7 @@ impl Salvage {
         self.settle(None, index);
         let mut budget = cursor.search_budget(from);
         let start = Seqno(self.next);
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         let mut pending = PendingBatch::new(segment, from, None, start, start);
         let mut found = 0;
         while let Some((at, whole)) = cursor.search_record(&mut budget)? {

@@ -5,7 +5,7 @@ use annals::Result;
 use annals::io::sim::SimIo;
 use annals_memory::{
     Embedder, Identity, Memory, MemoryHit, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, render,
-    told,
+    prompt_text,
 };
 use proptest::prelude::*;
 

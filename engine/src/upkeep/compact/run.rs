@@ -71,7 +71,7 @@ pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     if core.is_closed() {
         return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
     }
-    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::new())?;
+    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::shared())?;
     // The new reader does not see the views of this process, so their presence is passed on.
     let keep_all = !lock(&core.index.views).is_empty();
     let work = Compaction { core: &reader, options };
