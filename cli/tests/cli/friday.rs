@@ -72,7 +72,7 @@ fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
             let told = ask(kept_by, projection, true);
             let text = format!("{HEADER}{body}");
             assert!(told.starts_with(&text), "{place}: {told}");
-            let when = prompt_text.strip_prefix(&text).unwrap();
+            let when = told.strip_prefix(&text).unwrap();
             assert!(when.starts_with("\ndecided at 20") && when.ends_with('Z'), "{place}: {when}");
             times.push(when.to_owned());
         }

@@ -4,11 +4,11 @@
 
 use std::borrow::Cow;
 
-use crate::search_error::VectorResult;
 use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
 use crate::log::open::Damage;
 use crate::partition::PartitionLevels;
+use crate::search_error::VectorResult;
 use crate::source::is_living;
 use crate::types::VectorOrigin;
 use crate::vector_file::CodeScale;
