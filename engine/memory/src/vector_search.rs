@@ -13,7 +13,7 @@ use super::recall::{RANKED_EACH, RANKED_MIN};
 use super::*;
 use annals::{Owner, OwnerFilter, Search};
 use annals_store::log::segments::lock;
-use annals_store::sync::Mutex;
+use annals_store::sync::{Mutex, rank};
 use annals_vector::kernel::dot;
 
 /// Longer embedder ids are hashed in partition names.
@@ -42,7 +42,7 @@ struct SearchFilter<'a> {
     prefix: &'a str,
     tiers: &'a [String],
     /// The first error met while filtering.
-    failed: Mutex<Option<Error>>,
+    failed: Mutex<Option<Error>, { rank::MEMORY_SEARCH_FAILURE }>,
 }
 
 impl SearchFilter<'_> {

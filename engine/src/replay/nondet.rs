@@ -19,7 +19,7 @@ use crate::io::Io;
 use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::trace::{Component, Frame, Run, RunReader};
 
 /// Approximate maximum number of bytes of draws in one frame.
@@ -144,7 +144,7 @@ impl RecordedDraw {
 pub struct RecordingNondet {
     run: Arc<Run>,
     source: Box<dyn Nondet>,
-    pending: Mutex<PendingDraws>,
+    pending: Mutex<PendingDraws, { rank::DRAWS_PENDING }>,
 }
 
 #[derive(Default)]
@@ -252,7 +252,7 @@ impl Nondet for RecordingNondet {
 #[derive(Debug)]
 pub struct ReplayingNondet {
     reader: RunReader,
-    left: Mutex<RemainingDraws>,
+    left: Mutex<RemainingDraws, { rank::DRAWS_LEFT }>,
 }
 
 #[derive(Debug)]

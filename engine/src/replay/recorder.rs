@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::log::segments::lock;
 use crate::replay::calls::{CallError, CallFn, Calls, Request};
 use crate::replay::nondet::{Nondet, RecordingNondet, SystemNondet};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::trace::{Frame, Run, RunInfo, Status};
 
 /// Makes a program's calls and records each as a frame of a run. Failed calls are recorded, too; the draws
@@ -20,7 +20,7 @@ pub struct Recorder {
     run: Arc<Run>,
     nondet: RecordingNondet,
     /// The first failure to record.
-    failure: Mutex<Option<Error>>,
+    failure: Mutex<Option<Error>, { rank::CALL_FAILURE }>,
 }
 
 impl Recorder {

@@ -10,7 +10,7 @@ use crate::replay::matching::{
     CallHash, Divergence, Grade, MatchOutcome, Matching, Receipt, RecordedCall, Rules,
 };
 use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draw_count};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::sync::{Condvar, Mutex, MutexGuard, rank, thread};
 use crate::trace::RunReader;
 
 /// Key of the request hashes. It is no secret: the recording holds the requests unredacted, and the hashes
@@ -35,7 +35,7 @@ pub struct Replayer {
     reader: RunReader,
     source: DrawSource,
     patience: Duration,
-    turns: Mutex<ReplayState>,
+    turns: Mutex<ReplayState, { rank::REPLAYER_TURNS }>,
     released: Condvar,
 }
 

@@ -16,7 +16,7 @@ use crate::kv::write::{BatchWriter, PackedBody};
 use crate::log::record::BodyRef;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
 use crate::trace::dropping::{PendingForks, is_dropped};
@@ -30,12 +30,12 @@ use crate::trace::reader::{RunReader, find_living_run, run_record};
 /// bodies, and prepared forks.
 #[derive(Debug)]
 pub(crate) struct RecorderRegistry {
-    names: Mutex<HashMap<(NamespaceId, String), RunUid>>,
+    names: Mutex<HashMap<(NamespaceId, String), RunUid>, { rank::RUN_NAMES }>,
     pub(crate) previous: PreviousBodies,
     /// Locked while a run is pinned, dropped or forked.
-    pub(crate) forking: Mutex<PendingForks>,
+    pub(crate) forking: Mutex<PendingForks, { rank::FORKING }>,
     /// Runs that ended since the last call of `take_ended`; `None` before the first call.
-    ended: Mutex<Option<Vec<(NamespaceId, RunUid)>>>,
+    ended: Mutex<Option<Vec<(NamespaceId, RunUid)>>, { rank::ENDED_RUNS }>,
 }
 
 /// Maximum number of ended runs that are remembered until the next
@@ -78,7 +78,7 @@ pub struct Run {
     pub(super) namespace: NamespaceId,
     pub(super) uid: RunUid,
     pub(super) name: String,
-    pub(super) state: Mutex<RunState>,
+    pub(super) state: Mutex<RunState, { rank::RUN_STATE }>,
     /// Protects the frames that a fork shares with its parent while the log may not have the fork yet.
     _parent: Option<HeldParent>,
 }

@@ -11,7 +11,7 @@ use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::trace::batch::BegunFrame;
 use crate::trace::heads::PartHead;
 use crate::trace::kinds;
@@ -31,7 +31,7 @@ const PART_NS: u64 = 50_000_000;
 pub struct OpenFrame<R> {
     run: R,
     begun: BegunFrame,
-    state: Mutex<ArrivedOutput>,
+    state: Mutex<ArrivedOutput, { rank::STREAM_STATE }>,
 }
 
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The only access to locks, atomics, channels and threads.
 //!
-//! Ordinarily these are the standard library's types and crossbeam's channel, under their own names. Built
+//! In an ordinary build these are the standard library's types and crossbeam's channel. `Mutex` and `RwLock`
+//! also carry their rank ([`rank`]) in their type, which costs nothing. Built
 //! with `--cfg annals_shuttle`, they are shuttle's instead. One system thread then runs all threads in turn,
 //! and a seeded scheduler chooses who continues at each lock, atomic, message and wait. So a test explores
 //! thousands of schedules, a failing schedule can be repeated, and a deadlock is an immediate error
@@ -12,11 +13,10 @@
 
 #[cfg(not(annals_shuttle))]
 mod backend {
+    pub use super::plain::{Mutex, RwLock};
     pub use crossbeam_channel as channel;
     pub use std::hint::spin_loop;
-    pub use std::sync::{
-        Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
-    };
+    pub use std::sync::{Condvar, MutexGuard, OnceLock, RwLockReadGuard, RwLockWriteGuard, atomic};
     pub use std::thread::{self, JoinHandle};
 
     /// Whether a test's scheduler runs all threads.
@@ -29,10 +29,11 @@ mod backend {
 }
 
 #[cfg(annals_shuttle)]
-mod door {
+mod backend {
+    pub use super::ranked::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
     pub use super::scheduled::{OnceLock, channel};
     pub use shuttle::hint::spin_loop;
-    pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
+    pub use shuttle::sync::atomic;
     pub use shuttle::thread::{self, JoinHandle};
 
     /// Whether a test's scheduler runs all threads.
@@ -44,6 +45,11 @@ mod door {
     }
 }
 
+#[cfg(not(annals_shuttle))]
+mod plain;
+pub mod rank;
+#[cfg(annals_shuttle)]
+mod ranked;
 #[cfg(annals_shuttle)]
 mod scheduled;
 

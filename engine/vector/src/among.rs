@@ -16,7 +16,7 @@ use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::log::segments::lock;
 use crate::search_error::VectorResult;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::types::{Owner, OwnerId};
 use crate::vector_file::OpenVectorFile;
 
@@ -60,7 +60,7 @@ impl fmt::Debug for OwnerFilter {
 
 /// Cached bitmaps of one file: by predicate, and by keyspace and key prefix.
 #[derive(Default)]
-pub struct BitmapCache(Mutex<BitmapCacheState>);
+pub struct BitmapCache(Mutex<BitmapCacheState, { rank::VECTOR_BITMAPS }>);
 
 #[derive(Default)]
 struct BitmapCacheState {

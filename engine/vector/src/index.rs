@@ -18,7 +18,7 @@ use crate::log::segments::{lock, read_lock, write_lock};
 use crate::partition::{Partition, PartitionId};
 use crate::source::{self, RunNamespaces};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED};
+use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED, rank};
 use crate::types::{Owner, OwnerId, VectorOrigin};
 
 /// The thread wakes after this many batches with vectors.
@@ -27,7 +27,7 @@ pub const WAKE_BATCHES: u64 = if SCHEDULED { 2 } else { 64 };
 /// The thread that catches up in the background, so that searches need not, and writes files.
 #[derive(Debug, Default)]
 struct VectorWorker {
-    state: Mutex<VectorWorkerState>,
+    state: Mutex<VectorWorkerState, { rank::VECTOR_WORKER }>,
     changed: Condvar,
     stop: AtomicBool,
     /// Number of batches with vectors that were queued.
@@ -56,12 +56,12 @@ pub type Partitions = BTreeMap<PartitionId, Arc<Partition>>;
 #[derive(Debug, Default)]
 pub struct VectorIndex {
     pub weak_self: Weak<VectorIndex>,
-    pub partitions: RwLock<Arc<Partitions>>,
+    pub partitions: RwLock<Arc<Partitions>, { rank::VECTOR_PARTITIONS }>,
     /// The last record that was read.
     pub upto: AtomicU64,
-    pub catch_up_lock: Mutex<RunNamespaces>,
+    pub catch_up_lock: Mutex<RunNamespaces, { rank::VECTOR_CATCH_UP }>,
     /// What the manifest lists. Held while files are written or discarded.
-    pub files: Mutex<VectorList>,
+    pub files: Mutex<VectorList, { rank::VECTOR_FILES }>,
     /// Raised before and after all files are discarded.
     pub discards: AtomicU64,
     /// Number of vectors in memory.
@@ -71,15 +71,15 @@ pub struct VectorIndex {
     /// `MEMORY_BYTES`; tests lower it.
     pub memory_bytes: AtomicUsize,
     /// Held while a graph is built.
-    pub graph_lock: Mutex<()>,
+    pub graph_lock: Mutex<(), { rank::VECTOR_MAKING }>,
     /// The file whose graph is being built; 0: none.
     pub pinned_file: AtomicU64,
     /// Whether a large file has no graph.
     pub lacks_graph: AtomicBool,
     worker: VectorWorker,
     /// Dimensions of vectors on their way into the log, for embedders that have no vectors there yet.
-    expected_dimensions: Mutex<HashMap<PartitionId, usize>>,
-    keyspace_names: RwLock<KeyspaceNames>,
+    expected_dimensions: Mutex<HashMap<PartitionId, usize>, { rank::VECTOR_EXPECTED }>,
+    keyspace_names: RwLock<KeyspaceNames, { rank::VECTOR_NAMES }>,
 }
 
 impl VectorIndex {

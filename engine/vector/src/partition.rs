@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::block::VectorBlock;
 use crate::ids::{NamespaceId, Seqno};
 use crate::log::segments::{read_lock, write_lock};
-use crate::sync::RwLock;
+use crate::sync::{RwLock, rank};
 use crate::types::VectorOrigin;
 use crate::vector_file::OpenVectorFile;
 
@@ -35,7 +35,7 @@ impl PartitionLevels {
 #[derive(Debug)]
 pub struct Partition {
     pub dimensions: usize,
-    levels: RwLock<Arc<PartitionLevels>>,
+    levels: RwLock<Arc<PartitionLevels>, { rank::VECTOR_LEVELS }>,
 }
 
 impl Partition {

@@ -18,7 +18,7 @@ use crate::log::open::sealed_tail;
 use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
 use crate::log::segments::{Segment, lock, read_lock};
 use crate::log::ticket::WriteFailure;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::trace::schema::RunSchema;
 use crate::upkeep::compact::choose::{CompactionPlan, choose};
 use crate::upkeep::compact::live::LiveRecords;
@@ -46,7 +46,7 @@ pub(super) struct Pace {
     /// Estimate of the phase's bytes in total.
     of: u64,
     began_ns: u64,
-    done: Arc<Mutex<u64>>,
+    done: Arc<Mutex<u64, { rank::COMPACT_PROGRESS }>>,
 }
 
 /// What the survey found: the live data and the plan.
@@ -407,7 +407,7 @@ impl Compaction<'_> {
     /// again.
     fn remove_sources(&self, looked: CompactionSurvey) -> Result<()> {
         let CompactionSurvey { weighed, plan, .. } = looked;
-        let mut taken: Vec<Mutex<Option<Arc<Segment>>>> = Vec::new();
+        let mut taken: Vec<Mutex<Option<Arc<Segment>>, { rank::TAKEN_SEGMENT }>> = Vec::new();
         for (at, weighed) in weighed.into_iter().enumerate() {
             if plan.stretches.iter().any(|stretch| stretch.contains(&at)) {
                 taken.push(Mutex::new(Some(weighed.segment)));

@@ -16,7 +16,7 @@ use crate::kv::core::Core;
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::log::record::{BodyRef, EmbeddingHead, GroupRest, KvHead, LogicalBody, RecipeRef, RecordKind};
 use crate::log::segments::{Segment, lock};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead};
 use crate::trace::kinds;
@@ -69,7 +69,7 @@ struct RecordFront<'a> {
 }
 
 /// A segment to weigh: its file size, the end of its readable batches, and its live records.
-type SegmentJob = (Arc<Segment>, u64, u64, Mutex<LiveRecords>);
+type SegmentJob = (Arc<Segment>, u64, u64, Mutex<LiveRecords, { rank::LIVE_BYTES }>);
 
 /// Weighs each segment. `segments` holds each with its file size and the end of its readable batches.
 /// `wanted` lists the runs whose bytes must go.

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::log::segments::lock;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, rank};
 
 struct WorkerPool<T, F> {
     job: F,
     count: usize,
     next: AtomicUsize,
     failed: AtomicBool,
-    ends: Mutex<Vec<Option<Result<T>>>>,
+    ends: Mutex<Vec<Option<Result<T>>>, { rank::CREW_RESULTS }>,
 }
 
 /// Runs the jobs 0 to `count` (exclusive) on at most `io.threads()` threads and returns their results in

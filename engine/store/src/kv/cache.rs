@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::log::segments::lock;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 /// See the module. Values must be cheap to clone.
 #[derive(Debug)]
 pub struct ClockCache<K, V> {
     bytes_max: usize,
-    state: Mutex<ClockState<K, V>>,
+    state: Mutex<ClockState<K, V>, { rank::CACHE }>,
 }
 
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use crate::kv::store_reader::StoreReader;
 use crate::kv::write::BatchWriter;
 use crate::log::record::{RecordKind, SpaceHead};
 use crate::log::segments::{lock, write_lock};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, rank};
 
 /// Greatest length of a namespace's or keyspace's name, in bytes.
 const SPACE_NAME_BYTES_MAX: usize = 512;
@@ -22,7 +22,7 @@ const SPACE_NAME_BYTES_MAX: usize = 512;
 #[derive(Debug)]
 pub struct Catalogue {
     /// Held from looking a name up until it is written.
-    names: Mutex<()>,
+    names: Mutex<(), { rank::SPACES }>,
     next_space: AtomicU32,
 }
 

@@ -26,7 +26,7 @@ use crate::log::segments::{Segments, lock};
 use crate::log::writer::LogSink as _;
 use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, OnceLock, RwLock};
+use crate::sync::{Mutex, OnceLock, RwLock, rank};
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ pub struct Core {
     /// Prevents compaction from removing content that no record names yet.
     pub fence: Arc<Fence>,
     /// Held by the layers above while they look at something and then write it.
-    pub memory_lock: Mutex<()>,
+    pub memory_lock: Mutex<(), { rank::MEMORY_UPDATE }>,
     /// The vector index, once the module `vector` has set it.
     pub embedding_index: OnceLock<Arc<dyn EmbeddingIndex>>,
     closed: AtomicBool,

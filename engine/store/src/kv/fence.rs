@@ -18,12 +18,12 @@ use crate::error::Result;
 use crate::ids::RunUid;
 use crate::log::segments::lock;
 use crate::log::spin_wait::STOP_CHECK_INTERVAL;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, rank};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Fence {
-    state: Mutex<FenceState>,
+    state: Mutex<FenceState, { rank::FENCE_STATE }>,
     changed: Condvar,
 }
 
@@ -36,7 +36,7 @@ struct FenceState {
     /// Number of living passes by the round in which they were issued.
     passes: BTreeMap<u64, usize>,
     bodies: Vec<Weak<Vec<Extent>>>,
-    streams: Vec<Weak<Mutex<Vec<Extent>>>>,
+    streams: Vec<Weak<Mutex<Vec<Extent>, { rank::STREAM_EXTENTS }>>>,
     /// Parents of forks that may not be in the log yet, and the last frame that each fork shares.
     parents: Vec<(RunUid, u32)>,
 }
@@ -139,7 +139,7 @@ impl Fence {
     }
 
     /// Holds a body that is still being streamed.
-    pub fn hold_stream(&self) -> Arc<Mutex<Vec<Extent>>> {
+    pub fn hold_stream(&self) -> Arc<Mutex<Vec<Extent>, { rank::STREAM_EXTENTS }>> {
         let stream = Arc::new(Mutex::new(Vec::new()));
         let mut state = lock(&self.state);
         state.streams.retain(|held| held.strong_count() > 0);

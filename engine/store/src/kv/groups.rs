@@ -14,7 +14,7 @@ use crate::kv::keys;
 use crate::kv::store_reader::StoreReader;
 use crate::log::parts::{GroupBytes, read};
 use crate::log::segments::lock;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 /// Maximum number of idle decoders.
 const DECODERS_MAX: usize = 4;
@@ -25,9 +25,9 @@ const DECODING_LOCKS: usize = 16;
 #[derive(Debug)]
 pub struct GroupCache {
     decoded: ClockCache<(NamespaceId, GroupId), DecodedGroup>,
-    decoders: Mutex<Vec<GroupDecoder>>,
+    decoders: Mutex<Vec<GroupDecoder>, { rank::GROUP_DECODERS }>,
     /// Held while a group is decoded, so that no other thread decodes the same group.
-    decoding: [Mutex<()>; DECODING_LOCKS],
+    decoding: [Mutex<(), { rank::GROUP_DECODING }>; DECODING_LOCKS],
 }
 
 #[derive(Debug, Clone)]

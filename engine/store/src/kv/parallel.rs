@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::log::segments::lock;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 /// A job that borrows nothing from its caller.
 pub type ParallelJob<T> = Box<dyn FnOnce() -> T + Send>;
@@ -20,8 +20,9 @@ pub fn run_all<T: Send + 'static>(io: &dyn Io, threads: usize, jobs: Vec<Paralle
     if threads <= 1 || count <= 1 {
         return Ok(jobs.into_iter().map(|job| job()).collect());
     }
-    let waiting = Arc::new(Mutex::new(jobs.into_iter().enumerate()));
-    let done: Arc<Mutex<Vec<Option<T>>>> = Arc::new(Mutex::new((0..count).map(|_| None).collect()));
+    let waiting = Arc::new(Mutex::<_, { rank::PARALLEL_JOBS }>::new(jobs.into_iter().enumerate()));
+    let done: Arc<Mutex<Vec<Option<T>>, { rank::PARALLEL_RESULTS }>> =
+        Arc::new(Mutex::new((0..count).map(|_| None).collect()));
     let work = {
         let (waiting, done) = (waiting.clone(), done.clone());
         move || {

@@ -22,7 +22,7 @@ use crate::log::segments::{SegmentPin, Segments, lock};
 use crate::log::totals::LogTotals;
 use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 
 /// A clock that is more than this ahead of the newest record is ignored: 400 days.
 pub const AHEAD_NS_MAX: u64 = 400 * 86_400 * 1_000_000_000;
@@ -49,11 +49,11 @@ pub struct StoreReader {
     pub paths: StorePaths,
     pub store: StoreId,
     pub index: Arc<Index>,
-    pub segments: RwLock<Arc<Segments>>,
+    pub segments: RwLock<Arc<Segments>, { rank::SEGMENTS }>,
     pub groups: GroupCache,
     /// What the layer above says about its records.
     pub schema: Arc<dyn RecordSchema>,
-    pub(super) followed: Mutex<Option<LogFollower>>,
+    pub(super) followed: Mutex<Option<LogFollower>, { rank::FOLLOWED }>,
     /// The last opening for writing followed a crash.
     pub recovered: bool,
     /// See [`StoreReader::newest_ns`].

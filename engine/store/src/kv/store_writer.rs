@@ -6,8 +6,8 @@ use crate::io::Io;
 use crate::log::layout::LogState;
 use crate::log::open::OpenLog;
 use crate::log::segments::lock;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, rank};
 
 /// See the module.
 #[derive(Debug)]
@@ -15,9 +15,9 @@ pub struct StoreWriter {
     pub log: OpenLog,
     next_group: AtomicU64,
     next_uid: AtomicU64,
-    salts: Mutex<SaltGenerator>,
+    salts: Mutex<SaltGenerator, { rank::SALTS }>,
     /// Held while a compaction runs, and by the thread that closes the store.
-    pub compacting: Mutex<()>,
+    pub compacting: Mutex<(), { rank::COMPACTING }>,
 }
 
 impl StoreWriter {

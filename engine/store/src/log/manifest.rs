@@ -23,7 +23,7 @@ use crate::log::layout::{COUNT_MAX, LogState};
 use crate::log::paths::{StorePaths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
 use crate::log::totals::LogTotals;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 const MAGIC: [u8; 8] = *b"annalman";
 /// Version of an edit as it is written. Two older formats are also read: format 2 has no vector files, format
@@ -232,7 +232,7 @@ pub struct Manifest {
 pub struct SharedManifest {
     io: Arc<dyn Io>,
     paths: StorePaths,
-    inner: Mutex<GuardedManifest>,
+    inner: Mutex<GuardedManifest, { rank::MANIFEST }>,
 }
 
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use crate::log::segments::{Segment, Segments, lock};
 use crate::log::totals::LogTotals;
 use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
 use crate::schema::RecordSchema;
-use crate::sync::Mutex;
 use crate::sync::channel::{Receiver, unbounded};
+use crate::sync::{Mutex, rank};
 
 /// Sizes that a store is opened with.
 #[derive(Debug, Clone, Copy)]
@@ -454,9 +454,9 @@ pub struct OpenLog {
     pub manifest: Arc<SharedManifest>,
     sink: Arc<dyn LogSink>,
     ended: Receiver<Result<()>>,
-    thread: Mutex<Option<crate::sync::JoinHandle<()>>>,
+    thread: Mutex<Option<crate::sync::JoinHandle<()>>, { rank::WRITER_THREAD }>,
     /// Released by the close.
-    lock: Mutex<Option<Arc<dyn File>>>,
+    lock: Mutex<Option<Arc<dyn File>>, { rank::LOCK_FILE }>,
 }
 
 /// Starts writing after `end`: cuts torn bytes, starts a new manifest generation and the writer thread.

@@ -22,7 +22,7 @@ use crate::log::sums::BatchSums;
 use crate::log::ticket::{Completer, Ticket, WriteFailure, new_ticket};
 use crate::schema::RecordSchema;
 use crate::sync::channel::Sender;
-use crate::sync::{Condvar, Mutex, OnceLock};
+use crate::sync::{Condvar, Mutex, OnceLock, rank};
 
 /// When a commit counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -163,7 +163,7 @@ struct QueueOrder {
 #[derive(Debug)]
 struct ByteBudget {
     limit: usize,
-    used: Mutex<usize>,
+    used: Mutex<usize, { rank::QUEUE_BUDGET }>,
     freed: Condvar,
 }
 
@@ -186,14 +186,14 @@ impl ByteBudget {
 /// Fixes the order of batches and hands them to the writer.
 #[derive(Debug)]
 pub struct WriteQueue {
-    order: Mutex<QueueOrder>,
+    order: Mutex<QueueOrder, { rank::QUEUE_ORDER }>,
     /// Signalled when a lease ends.
     returned: Condvar,
     jobs: Sender<WriterJob>,
     budget: ByteBudget,
     pub counters: ActivityCounters,
     /// Written batches, for reuse.
-    spare: Mutex<Vec<BatchBuf>>,
+    spare: Mutex<Vec<BatchBuf>, { rank::SPARE_BUFFERS }>,
     /// Shared by all waiters for tickets.
     spin_wait: Arc<SpinWait>,
     failure: OnceLock<WriteFailure>,

@@ -13,7 +13,7 @@ use crate::io::{File, FileBytes, Io, OpenMode, ReadMode};
 use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
 use crate::log::paths::StorePaths;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{OnceLock, RwLock};
+use crate::sync::{OnceLock, RwLock, rank};
 
 /// One open segment.
 #[derive(Debug)]
@@ -181,10 +181,10 @@ impl Segment {
 /// until then.
 #[derive(Debug, Default)]
 pub struct Segments {
-    open: RwLock<SegmentList>,
+    open: RwLock<SegmentList, { rank::SEGMENT_LIST }>,
     /// Segments removed from the store; they exist while a pin holds them.
-    retired: RwLock<BTreeMap<SegmentId, Weak<Segment>>>,
-    era: RwLock<Arc<PinEra>>,
+    retired: RwLock<BTreeMap<SegmentId, Weak<Segment>>, { rank::RETIRED_SEGMENTS }>,
+    era: RwLock<Arc<PinEra>, { rank::SEGMENT_ERA }>,
 }
 
 #[derive(Debug, Default)]
@@ -308,16 +308,16 @@ fn unlisted(id: SegmentId) -> Error {
 }
 
 /// A read lock. Ignores poisoning by a panic, because every value behind these locks is always consistent.
-pub fn read_lock<T>(lock: &RwLock<T>) -> crate::sync::RwLockReadGuard<'_, T> {
+pub fn read_lock<T, const RANK: u8>(lock: &RwLock<T, RANK>) -> crate::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A write lock; poisoning as in [`read_lock`].
-pub fn write_lock<T>(lock: &RwLock<T>) -> crate::sync::RwLockWriteGuard<'_, T> {
+pub fn write_lock<T, const RANK: u8>(lock: &RwLock<T, RANK>) -> crate::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A mutex; poisoning as in [`read_lock`].
-pub fn lock<T>(mutex: &crate::sync::Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
+pub fn lock<T, const RANK: u8>(mutex: &crate::sync::Mutex<T, RANK>) -> crate::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use crate::ids::Seqno;
 use crate::log::segments::lock;
 use crate::log::spin_wait::SpinWait;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, rank};
 
 /// A failure shared by many tickets.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ struct TicketState {
 struct TicketShared {
     /// Set after the state holds the outcome.
     is_done: AtomicBool,
-    state: Mutex<TicketState>,
+    state: Mutex<TicketState, { rank::TICKET }>,
     changed: Condvar,
     spin_wait: Arc<SpinWait>,
 }

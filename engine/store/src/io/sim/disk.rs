@@ -15,7 +15,7 @@ use super::{Crash, FailRule, OpKind, SECTOR_BYTES};
 use crate::io::real::start_thread;
 use crate::io::traits::check_rename;
 use crate::io::{File, Io, IoError, IoResult, LockKind, OpenMode, PathStat};
-use crate::sync::{JoinHandle, Mutex, MutexGuard};
+use crate::sync::{JoinHandle, Mutex, MutexGuard, rank};
 
 /// The first `now_ns` of a new disk: 2020-09-13 12:26:40 UTC.
 const NOW_NS: u64 = 1_600_000_000_000_000_000;
@@ -27,7 +27,7 @@ const STEP_NS: u64 = 1_000;
 /// The wall clock starts at 1.6e18 ns and the monotonic clock at 0; each read of a clock advances it by 1000
 /// ns. Random bytes come from SplitMix64 and the seed. Threads are real.
 #[derive(Clone)]
-pub struct SimIo(Arc<Mutex<SimState>>);
+pub struct SimIo(Arc<Mutex<SimState, { rank::SIMULATED_DISK }>>);
 
 pub(super) struct SimState {
     /// The disk as the program sees it.

@@ -22,7 +22,7 @@ use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read_lock, write_lock};
 use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, OnceLock, RwLock};
+use crate::sync::{Mutex, OnceLock, RwLock, rank};
 
 /// How much may be in memory, and how tables are read.
 #[derive(Debug, Clone, Copy)]
@@ -89,14 +89,14 @@ pub struct Index {
     pub(super) store: StoreId,
     pub(super) limits: IndexLimits,
     pub(super) schema: Arc<dyn RecordSchema>,
-    levels: RwLock<Arc<IndexLevels>>,
+    levels: RwLock<Arc<IndexLevels>, { rank::INDEX_LEVELS }>,
     /// Held while tables are made, from reading the levels until they are changed. A reader takes it only
     /// after it has met a damaged table.
-    pub(super) tables: Mutex<()>,
+    pub(super) tables: Mutex<(), { rank::INDEX_TABLES }>,
     /// Files may be written: from opening for writing until the upkeep has ended. False otherwise.
     pub(super) writable: AtomicBool,
     /// What was rebuilt from the log.
-    pub(super) rebuilt: Mutex<Vec<Damage>>,
+    pub(super) rebuilt: Mutex<Vec<Damage>, { rank::REBUILT_TABLES }>,
     pub(super) next_table: AtomicU64,
     /// Number of the oldest tables that no flush may merge, because a compaction replaces them.
     pub(super) pinned_tables: AtomicUsize,
@@ -108,9 +108,9 @@ pub struct Index {
     visible: AtomicU64,
     pub(super) upkeep: OnceLock<Upkeep>,
     /// History policies of users' keyspaces: they decide what a new table may leave out.
-    pub policies: RwLock<HashMap<u32, HistoryCode>>,
+    pub policies: RwLock<HashMap<u32, HistoryCode>, { rank::HISTORY_POLICIES }>,
     /// Number of living views by seqno.
-    pub views: Mutex<BTreeMap<u64, usize>>,
+    pub views: Mutex<BTreeMap<u64, usize>, { rank::VIEWS }>,
 }
 
 impl Index {

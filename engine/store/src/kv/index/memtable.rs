@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crate::kv::table::{IndexEntry, IndexValue, MergeSource};
 use crate::log::segments::{read_lock, write_lock};
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicUsize, Ordering as Memory};
+use crate::sync::{RwLock, rank};
 
 /// Bytes of a key that are stored in the entry itself.
 const INLINE_BYTES: usize = 24;
@@ -123,7 +123,7 @@ fn full_value(key: &MemKey, value: MemValue) -> IndexValue {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Memtable {
-    map: RwLock<BTreeMap<MemKey, MemValue>>,
+    map: RwLock<BTreeMap<MemKey, MemValue>, { rank::MEMTABLE }>,
     bytes: AtomicUsize,
 }
 

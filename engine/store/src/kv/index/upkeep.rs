@@ -22,7 +22,7 @@ use crate::log::queue::WriteQueue;
 use crate::log::segments::lock;
 use crate::log::ticket::WriteFailure;
 use crate::log::writer::LogEnd;
-use crate::sync::{Condvar, JoinHandle, Mutex};
+use crate::sync::{Condvar, JoinHandle, Mutex, rank};
 
 /// Writing fails once memory that cannot be flushed has grown to this many times its bound.
 const GROWTH_MAX: usize = 4;
@@ -62,9 +62,9 @@ struct UpkeepState {
 /// State that the writer's thread and the upkeep's share.
 #[derive(Debug)]
 pub(super) struct Upkeep {
-    state: Mutex<UpkeepState>,
+    state: Mutex<UpkeepState, { rank::UPKEEP_STATE }>,
     changed: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>, { rank::UPKEEP_THREAD }>,
     queue: Arc<WriteQueue>,
     pub(super) manifest: Arc<SharedManifest>,
 }
