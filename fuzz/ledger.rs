@@ -39,7 +39,7 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
 /// Both readers must agree on a checkpoint. The engine does not check signatures; the holder of the key does.
 pub(crate) fn checkpoint(data: &[u8]) {
     let data = put_right(data).unwrap_or_else(|| data.to_vec());
-    let ours = annals::Checkpoint::from_json(&data);
+    let ours = annals::ledger::Checkpoint::from_json(&data);
     match annals_proof::Checkpoint::parse(&data) {
         Ok(theirs) => {
             let ours = ours.unwrap_or_else(|e| panic!("the engine refuses what the checker takes: {e}"));

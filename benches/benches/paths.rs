@@ -2,7 +2,7 @@
 //! runs them beside their physical limits, and the example `hot` counts their instructions.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
-use annals::{Durability, History, RunSpec, Status, Store};
+use annals::{Durability, RunSpec, Status, Store, kv::History};
 use annals_benches::conversation::{BenchConversation, ConversationForm, ConversationStep};
 use annals_benches::workloads::{begin_run, open_store, record_step, scattered_key, small_frames};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};

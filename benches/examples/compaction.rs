@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use annals::{CompactOptions, Component, Durability, Frame, Namespace, RunSpec, Status, Store};
+use annals::{Component, Durability, Frame, Namespace, RunSpec, Status, Store, upkeep::CompactOptions};
 use annals_benches::conversation::BenchRng;
 use annals_benches::measure::quantile;
 use annals_benches::workloads::{begin_run, open_store, small_bodies};

@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use annals::{Durability, History, Status};
+use annals::{Durability, Status, kv::History};
 use annals_benches::conversation::{BenchConversation, ConversationForm, ConversationStep};
 use annals_benches::workloads::{begin_run, open_store, scattered_key, small_frames, submit_step};
 

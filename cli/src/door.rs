@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use annals::{
-    BackupReport, Checkpoint, CompactOptions, CompactReport, Comparison, Diagnosis, DroppedRun, Durability,
-    Error, ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Proof, REDACTED_TAG, RecordedFrame,
-    RepairReport, RetentionPlan, RetentionPolicy, RetentionReport, Run, RunInfo, RunReader, RunRemnants,
-    RunSpec, RunUid, ScanRange, Seqno, Sharing, Status, Store, Tape, TapeRedaction,
+    Durability, Error, ErrorKind, Frame, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo,
+    RunReader, RunSpec, RunUid, Seqno, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Checkpoint, Comparison, Gap, Proof},
+    retention::{RetentionPlan, RetentionPolicy, RetentionReport, RunRemnants},
+    runs::DroppedRun,
+    tape::{REDACTED_TAG, Tape, TapeRedaction},
+    upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing},
 };
 use annals_formats::import::ImportedRun;
 use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
@@ -839,7 +843,7 @@ impl Door {
     pub(crate) fn versions(&self, keyspace: &str, key: &[u8]) -> Result<Vec<VersionRow>> {
         let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(Vec::new()) };
         let versions = keyspace.history(key).map_err(engine)?;
-        let row = |version: annals::Version| VersionRow {
+        let row = |version: annals::kv::Version| VersionRow {
             seqno: version.seqno.0,
             time_ns: version.time_ns,
             value: version.value,
@@ -880,7 +884,8 @@ impl Door {
 
 /// What state a store is in.
 pub(crate) fn diagnose(root: &Path) -> Result<Diagnosis> {
-    let mut found = annals::diagnose(root, Options::default()).map_err(|error| opening(root, error))?;
+    let mut found =
+        annals::upkeep::diagnose(root, Options::default()).map_err(|error| opening(root, error))?;
     // The engine does not know it, and it is ours.
     found.foreign.retain(|file| Some(file) != crate::profiles::own(root).as_ref());
     Ok(found)
@@ -888,12 +893,12 @@ pub(crate) fn diagnose(root: &Path) -> Result<Diagnosis> {
 
 /// Saves what is whole of a store into a new one.
 pub(crate) fn repair(root: &Path, to: &Path) -> Result<RepairReport> {
-    annals::repair(root, to, Options::default()).map_err(|error| opening(root, error))
+    annals::upkeep::repair(root, to, Options::default()).map_err(|error| opening(root, error))
 }
 
 /// Makes a store of a backup.
 pub(crate) fn restore(backup: &Path, dest: &Path) -> Result<BackupReport> {
-    annals::restore(backup, dest, Options::default()).map_err(|error| opening(backup, error))
+    annals::upkeep::restore(backup, dest, Options::default()).map_err(|error| opening(backup, error))
 }
 
 impl Live {

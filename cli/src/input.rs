@@ -68,13 +68,13 @@ pub(crate) fn at_most(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u
 
 /// A tape of ours, checked whole, or one of tracefork.
 pub(crate) enum AnyTape {
-    Ours(Box<annals::Tape>),
+    Ours(Box<annals::tape::Tape>),
     Foreign(Foreign),
 }
 
 /// Reads a tape; what it is its first bytes say.
 pub(crate) fn tape(path: &Path) -> Result<AnyTape> {
-    let limit = usize::try_from(annals::TAPE_BYTES_MAX).unwrap_or(usize::MAX);
+    let limit = usize::try_from(annals::tape::TAPE_BYTES_MAX).unwrap_or(usize::MAX);
     let bytes = small(path, limit)?;
     if !tracefork::is_one(&bytes) {
         let tape = crate::door::tape(bytes).map_err(|failure| failure.at(path.display()))?;

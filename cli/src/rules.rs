@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annals::matching::Rules;
+use annals::replay::matching::Rules;
 use annals_server::{Origin, RULES_BYTES_MAX, RulesFile};
 
 use crate::args::RuleArgs;

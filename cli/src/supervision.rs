@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use annals::{RunReader, parse_duration_ns};
+use annals::{RunReader, retention::parse_duration_ns};
 use annals_server::{Origin, RecordingSummary, StandardInput, Supervision, Survivor};
 
 use crate::args::{InputArgs, LingerArgs, RecordArgs, StdinArg};

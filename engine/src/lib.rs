@@ -27,47 +27,68 @@
 mod format_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod ledger;
-mod replay;
+pub mod ledger;
+pub mod replay;
 mod store;
-mod tape;
+pub mod tape;
 mod trace;
-mod upkeep;
+pub mod upkeep;
 #[cfg(test)]
 mod vector_tests;
 
 pub use annals_store::io;
-use annals_store::{blob, codec, error, ids, kv, log, sync, timestamp};
+use annals_store::{blob, codec, error, ids, log, sync, timestamp};
 use annals_vector as vector;
+
+pub mod kv {
+    //! Keyspaces: versioned keys beside the runs. Get, put, history, reads as of any record, scans, batches, and
+    //! values as streams. [`Namespace::keyspace`](crate::Namespace::keyspace) opens one.
+
+    pub use annals_store::kv::{
+        BlobReader, Content, History, KEY_BYTES_MAX, Keys, Keyspace, KvBatch, Scan, ScanRange, StoredBlob,
+        Version, View,
+    };
+}
+
+pub mod retention {
+    //! Which runs are kept for how long: policies, plans and reports
+    //! ([`Store::plan_retention`](crate::Store::plan_retention)).
+
+    pub use crate::upkeep::due::is_due;
+    pub use crate::upkeep::forget::RunRemnants;
+    pub use crate::upkeep::retention::{
+        FORGET, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, SAMPLING,
+        parse_duration_ns,
+    };
+    pub use crate::upkeep::sweep::{RetentionPlan, RetentionReport, RuleReport, RunTotals};
+}
+
+pub mod runs {
+    //! Runs and their frames: recording, reading, forking, pinning.
+    //! [`Namespace::begin_run`](crate::Namespace::begin_run) begins a run,
+    //! [`Namespace::run`](crate::Namespace::run) reads one.
+
+    pub use crate::trace::{
+        Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame,
+        OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec,
+        Severity, Snapshot, Status, ToolFrame, VerifyCounts,
+    };
+    pub use annals_store::ids::Link;
+}
+
+pub mod vectors {
+    //! The nearest vectors to a vector: [`Namespace::nearest`](crate::Namespace::nearest).
+
+    pub use annals_vector::{Owner, OwnerFilter, Search, SearchHit};
+}
+
+pub use annals_store::kv::core::Options;
 pub use error::{Error, ErrorKind, Result};
-pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
+pub use ids::{BlobId, RunUid, Seqno, StoreId};
 pub use io::ReadMode;
-pub use kv::core::Options;
-pub use kv::{
-    BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
+pub use kv::{Keyspace, KvBatch};
+pub use log::{Durability, Ticket};
+pub use runs::{
+    Component, Frame, RecordedFrame, Run, RunInfo, RunReader, RunSpec, Severity, Snapshot, Status,
 };
-pub use kv::{Keys, Scan};
-pub use ledger::{
-    Checkpoint, CheckpointDifference, Comparison, Gap, GapKind, HistoryPart, Mark, Proof, Signature,
-};
-pub use log::activity::{Activity, SYNC_BOUNDS_NS};
-pub use log::{Damage, Durability, Ticket, socket_paths};
-pub use replay::matching;
-pub use replay::{
-    CallError, CallFn, Calls, DriftingNondet, Nondet, Recorder, RecordingNondet, Replayer, ReplayingNondet,
-    Request, SystemNondet, VerifyProblem, VerifyReport,
-};
-pub use store::{BytesByKind, Namespace, Stats, Store};
-pub use tape::{REDACTED_TAG, TAPE_BYTES_MAX, Tape, TapeInfo, TapeRedaction};
-pub use trace::{
-    Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame,
-    Pin, RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,
-    Status, ToolFrame, VerifyCounts,
-};
-pub use upkeep::{
-    BackupNote, BackupReport, CompactOptions, CompactPhase, CompactProgress, CompactReport, Diagnosis,
-    FORGET, Finding, LostItem, RETENTION_RULES_MAX, RepairReport, RetentionLimit, RetentionPlan,
-    RetentionPolicy, RetentionReport, RetentionRule, RuleReport, RunRemnants, RunShare, RunTotals, SAMPLING,
-    Sharing, diagnose, is_due, parse_duration_ns, repair, restore,
-};
-pub use vector::{Owner, OwnerFilter, Search, SearchHit};
+pub use store::{Namespace, Stats, Store};

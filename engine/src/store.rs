@@ -5,12 +5,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
-use crate::kv::content::StoredBlob;
-use crate::kv::core::{Core, Options};
-use crate::kv::index::IndexHit;
-use crate::kv::keyspace::{History, Keyspace, KvBatch};
-use crate::kv::view::View;
-use crate::kv::write::store_stream;
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
 use crate::log::record::SpaceHead;
@@ -20,10 +14,16 @@ use crate::trace::reader::RunReader;
 use crate::trace::recorder::{RecorderRegistry, Run, abandon};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
-use crate::upkeep::SAMPLING;
+use crate::retention::SAMPLING;
 use crate::vector::index::VectorIndex;
 use crate::vector::nearest::nearest;
 use crate::vector::{Search, SearchHit};
+use annals_store::kv::content::StoredBlob;
+use annals_store::kv::core::{Core, Options};
+use annals_store::kv::index::IndexHit;
+use annals_store::kv::keyspace::{History, Keyspace, KvBatch};
+use annals_store::kv::view::View;
+use annals_store::kv::write::store_stream;
 
 /// An open store. Cheap to clone; dropping the last clone closes it.
 ///
@@ -399,11 +399,11 @@ impl Namespace {
 
     /// Finds the embeddings nearest to a vector, of those that `embedder` made of this namespace's snapshots
     /// and keys. Sees what was committed before this call and still belongs to its owner. The nearest come
-    /// first, equally near ones by [`Owner`](crate::Owner). Hits below `wanted.min_score` are left out, so
+    /// first, equally near ones by [`Owner`](crate::vectors::Owner). Hits below `wanted.min_score` are left out, so
     /// the list may be empty.
     ///
     /// ```
-    /// # use annals::{History, Owner, Search, Store};
+    /// # use annals::{Store, kv::History, vectors::{Owner, Search}};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::open(dir.path().join("store"))?;
     /// let lending = store.namespace("lending")?;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::path::Path;
 
-use annals::{Durability, Frame, History, RunSpec, Status};
+use annals::{Durability, Frame, RunSpec, Status, kv::History};
 use annals_benches::conversation::{BenchConversation, BenchRng, ConversationForm, ConversationStep};
 use annals_benches::measure::{Contender, TimedWork, interleave, timed};
 use annals_benches::workloads::{
@@ -108,8 +108,8 @@ pub(crate) fn real_runs(plan: &PerformanceArgs) {
         .flatten()
         .map(|frame| {
             [&frame.input, &frame.output].map(|body| match body {
-                annals::Content::Bytes(bytes) => bytes.clone(),
-                annals::Content::Stored(_) => panic!("imported bodies are bytes"),
+                annals::kv::Content::Bytes(bytes) => bytes.clone(),
+                annals::kv::Content::Stored(_) => panic!("imported bodies are bytes"),
             })
         })
         .collect();
@@ -195,7 +195,7 @@ fn kv_run<'a>(
         for (batch, keys) in keys.chunks(size).enumerate() {
             let mut changes = space.batch();
             for (index, key) in keys.iter().enumerate() {
-                changes.put(&kv, scattered_key, record(batch * size + index));
+                changes.put(&kv, key, record(batch * size + index));
             }
             let ticket = changes.submit().unwrap();
             match wait {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use annals::{Component, Durability, Frame, History, Namespace, Options, RunSpec, Status, Store};
+use annals::{Component, Durability, Frame, Namespace, Options, RunSpec, Status, Store, kv::History};
 use annals_benches::conversation::{BenchConversation, BenchRng, ConversationForm, ConversationStep};
 use annals_benches::measure::{quantile, resident_bytes as resident, sorted_samples, timed};
 use annals_benches::workloads::{open_store, record_step, scattered_key};

@@ -37,15 +37,15 @@ fn the_kept_proofs_are_taken_or_refused_without_a_panic() {
 fn a_digest_that_is_put_right_is_taken() {
     let text = include_str!("data/older.json");
     let value: serde_json::Value = serde_json::from_str(text).unwrap();
-    assert!(annals::Checkpoint::from_json(text.as_bytes()).is_ok());
+    assert!(annals::ledger::Checkpoint::from_json(text.as_bytes()).is_ok());
     let mut edited = value;
     edited["time_ns"] = 5.into();
     edited["signature"] = serde_json::Value::Null;
     edited.as_object_mut().unwrap().remove("signature");
     let edited = edited.to_string();
-    assert!(annals::Checkpoint::from_json(edited.as_bytes()).is_err());
+    assert!(annals::ledger::Checkpoint::from_json(edited.as_bytes()).is_err());
     ledger::checkpoint(format!(" {edited}").as_bytes());
     let right = ledger::put_right(format!(" {edited}").as_bytes()).unwrap();
-    assert!(annals::Checkpoint::from_json(&right).is_ok());
+    assert!(annals::ledger::Checkpoint::from_json(&right).is_ok());
     assert!(annals_proof::Checkpoint::parse(&right).is_ok());
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
-use annals::{Component, Frame, Namespace, Options, RunSpec, Signature, Status, Store};
+use annals::{Component, Frame, Namespace, Options, RunSpec, Status, Store, ledger::Signature};
 use annals_proof::{About, Checkpoint, Error, Kept, PrivateKey, PublicKey, Verdict, check};
 use serde_json::{Value, json};
 
@@ -32,12 +32,12 @@ MC4CAQAwBQYDK2VwBCIEIEzNCJso/5banbbDRuwRTg9bijGfNaumJNqM9u1PuKb7
 -----END PRIVATE KEY-----
 ";
 
-fn signature(pem: &str, checkpoint: &annals::Checkpoint) -> Signature {
+fn signature(pem: &str, checkpoint: &annals::ledger::Checkpoint) -> Signature {
     let key = PrivateKey::from_pem(pem).unwrap();
     Signature { public_key: key.public().0, bytes: key.sign(&checkpoint.statement()) }
 }
 
-fn signed(proof: &annals::Proof) -> String {
+fn signed(proof: &annals::ledger::Proof) -> String {
     proof.to_json(Some(&signature(PRIVATE, &proof.checkpoint))).unwrap()
 }
 
@@ -45,7 +45,7 @@ fn public() -> PublicKey {
     PublicKey::from_pem(PUBLIC).unwrap()
 }
 
-fn kept(checkpoint: &annals::Checkpoint) -> Checkpoint {
+fn kept(checkpoint: &annals::ledger::Checkpoint) -> Checkpoint {
     Checkpoint::parse(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
 }
 
@@ -178,7 +178,7 @@ fn a_proof_agrees_with_older_and_newer_checkpoints_of_its_own_history_alone() {
     }
     let new = store.checkpoint().unwrap();
     assert!(new.leaves > old.leaves + 100 && new.marks.len() <= 64);
-    let agreed = |proof: &str, with: &annals::Checkpoint| {
+    let agreed = |proof: &str, with: &annals::ledger::Checkpoint| {
         check(proof.as_bytes(), None, Some(&kept(with))).map(|v| v.kept)
     };
     // A checkpoint that was taken before or after, of a record that it covers.
@@ -216,12 +216,12 @@ fn a_proof_agrees_with_older_and_newer_checkpoints_of_its_own_history_alone() {
         assert_eq!(refused.kind(), annals::ErrorKind::Diverged, "{refused}");
     }
     // One that contradicts itself.
-    let refused = store.verify_against(&annals::Checkpoint { leaves: 3, ..old.clone() }).unwrap_err();
+    let refused = store.verify_against(&annals::ledger::Checkpoint { leaves: 3, ..old.clone() }).unwrap_err();
     assert_eq!(refused.kind(), annals::ErrorKind::Invalid);
 }
 
 /// The root of marks, whatever they are.
-fn remade_root(checkpoint: &annals::Checkpoint) -> annals::NodeHash {
+fn remade_root(checkpoint: &annals::ledger::Checkpoint) -> annals::ledger::NodeHash {
     let node =
         |left: &[u8; 32], right: &[u8; 32]| *blake3::hash(&[&[1], &left[..], right].concat()).as_bytes();
     let mut stack: Vec<(u64, [u8; 32])> = Vec::new();
@@ -240,7 +240,7 @@ fn remade_root(checkpoint: &annals::Checkpoint) -> annals::NodeHash {
     while let Some((_, left)) = stack.pop() {
         root = node(&left, &root);
     }
-    annals::NodeHash(root)
+    annals::ledger::NodeHash(root)
 }
 
 #[test]
@@ -270,13 +270,13 @@ fn a_signature_counts_only_if_it_is_right_and_of_the_key_that_is_named() {
 fn a_checkpoint_whose_marks_do_not_make_its_tree_is_refused_by_both_readings() {
     let (_dir, store, _) = store();
     let good = store.checkpoint().unwrap();
-    let refused = |change: &dyn Fn(&mut annals::Checkpoint)| {
+    let refused = |change: &dyn Fn(&mut annals::ledger::Checkpoint)| {
         let mut changed = good.clone();
         change(&mut changed);
         // Its digest and signature are right: they are of what it says.
         let json = changed.to_json(Some(&signature(PRIVATE, &changed))).unwrap();
         assert!(matches!(Checkpoint::parse(json.as_bytes()), Err(Error::Refused(_))), "{json}");
-        let kind = annals::Checkpoint::from_json(json.as_bytes()).unwrap_err().kind();
+        let kind = annals::ledger::Checkpoint::from_json(json.as_bytes()).unwrap_err().kind();
         assert_eq!(kind, annals::ErrorKind::Invalid, "{json}");
         assert_eq!(store.verify_against(&changed).unwrap_err().kind(), annals::ErrorKind::Invalid);
     };
@@ -492,18 +492,18 @@ fn true_records_cannot_be_put_together_to_a_false_story() {
 }
 
 /// What a checkpoint would have been when the ledger had only so many leaves: of a small one each mark is one leaf.
-fn older(checkpoint: &annals::Checkpoint, leaves: usize) -> annals::Checkpoint {
+fn older(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> annals::ledger::Checkpoint {
     let marks = checkpoint.marks[..leaves].to_vec();
     let last = marks[leaves - 1];
     assert_eq!(last.leaves, leaves as u64);
-    let older = annals::Checkpoint {
+    let older = annals::ledger::Checkpoint {
         leaves: last.leaves,
         seqno: last.seqno,
         time_ns: last.time_ns,
         marks,
         ..checkpoint.clone()
     };
-    annals::Checkpoint { root: remade_root(&older), ..older }
+    annals::ledger::Checkpoint { root: remade_root(&older), ..older }
 }
 
 fn golden() -> [(&'static str, String); 4] {
@@ -555,7 +555,7 @@ fn the_kept_proofs_are_made_again_and_hold() {
     assert!(run.since.is_some());
     assert!(
         fixture()
-            .verify_against(&annals::Checkpoint::from_json(&read("older.json")).unwrap())
+            .verify_against(&annals::ledger::Checkpoint::from_json(&read("older.json")).unwrap())
             .unwrap()
             .differences
             .is_empty()

@@ -4,8 +4,8 @@
 //! path is the one that bodies of that shape are asked at, the status 200, as tracefork itself answers. A draw is a
 //! `nondet` frame, a tool's exchange a `tool` frame.
 
-use annals::matching::CallHash;
-use annals::{Component, Content, Frame};
+use annals::replay::matching::CallHash;
+use annals::{Component, Frame, kv::Content};
 use annals_server::{ExchangeMetadata, Headers, HttpExchange, Mounts, Origin, Variable, VolatileExchange};
 use serde_json::{Map, Value, json};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annals::{CompactOptions, CompactPhase, CompactProgress};
+use annals::upkeep::{CompactOptions, CompactPhase, CompactProgress};
 use annals_server::{ask_daemon_without_timeout, when_interrupted};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;

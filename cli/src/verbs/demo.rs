@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use annals::{Content, Frame};
+use annals::{Frame, kv::Content};
 use annals_formats::import::{ChatOptions, ChatRuns, ImportedRun};
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use annals::{Checkpoint, Signature};
+use annals::ledger::{Checkpoint, Signature};
 use annals_proof::{About, Body, Kept, PrivateKey, PublicKey, Verdict};
 use serde_json::{Map, Value, json};
 

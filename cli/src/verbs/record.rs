@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::{RunSpec, parse_duration_ns};
+use annals::{RunSpec, retention::parse_duration_ns};
 use annals_server::{
     CONVERSATION_TAG, CacheUse, CaptureReport, Destination, HostPattern, MEMORY_OFF, MEMORY_TAG, Mounts,
     NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions, RecordingSummary, TENANT_TAG, TrafficReport,

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
-use annals::{CompactOptions, RetentionPolicy, RetentionReport, parse_duration_ns};
+use annals::{
+    retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
+    upkeep::CompactOptions,
+};
 use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, parse_policy};
 use serde_json::json;
 
@@ -132,14 +135,17 @@ fn tell(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
         return out.object(&json!({ "done": done, "dropped": dropped, "report": report }));
     }
     out.line(format_args!("by the time {}", time(report.at_ns)))?;
-    let row = |name: &str, keep: &str, kept: &annals::RunTotals, dropped: &annals::RunTotals| {
+    let row = |name: &str,
+               keep: &str,
+               kept: &annals::retention::RunTotals,
+               dropped: &annals::retention::RunTotals| {
         let mut row = vec![name.to_owned(), keep.to_owned()];
         for amount in [kept, dropped] {
             row.extend([count(amount.runs), count(amount.frames), bytes(amount.bytes)]);
         }
         row
     };
-    let nothing = annals::RunTotals::default();
+    let nothing = annals::retention::RunTotals::default();
     let mut rows: Vec<_> =
         report.rules.iter().map(|rule| row(&rule.rule, &rule.keep, &rule.kept, &rule.dropped)).collect();
     rows.push(row("(no rule)", "for ever", &report.unmatched, &nothing));

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::{REDACTED_TAG, RunInfo};
+use annals::{RunInfo, tape::REDACTED_TAG};
 use serde_json::json;
 
 use super::runs::short;

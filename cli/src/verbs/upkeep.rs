@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annals::{BackupReport, Diagnosis, LostItem, Sharing};
+use annals::upkeep::{BackupReport, Diagnosis, LostItem, Sharing};
 use serde_json::{Value, json};
 
 use crate::args::{BackupArgs, Global, RepairArgs, RestoreArgs};
@@ -56,7 +56,7 @@ fn diagnosis(root: &Path, found: &Diagnosis) -> Value {
     })
 }
 
-fn damage(damage: &annals::Damage) -> Value {
+fn damage(damage: &annals::upkeep::Damage) -> Value {
     json!({ "file": damage.file.display().to_string(), "offset": damage.offset, "what": damage.what })
 }
 

@@ -1,6 +1,6 @@
 //! `annals verify`: damage, and history that is not what a checkpoint says, are listed and exit with their own code.
 
-use annals::{CheckpointDifference, Comparison, HistoryPart};
+use annals::ledger::{CheckpointDifference, Comparison, HistoryPart};
 use serde_json::{Value, json};
 
 use super::ledger;

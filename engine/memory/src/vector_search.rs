@@ -11,7 +11,7 @@ use super::operations::{embedder_mismatch, entry_key, has_tier, identity_of_key,
 use super::rank::{rank, resolve_source};
 use super::recall::{RANKED_EACH, RANKED_MIN};
 use super::*;
-use annals::{Owner, OwnerFilter, Search};
+use annals::vectors::{Owner, OwnerFilter, Search};
 use annals_store::log::segments::lock;
 use annals_store::sync::{Mutex, rank};
 use annals_vector::kernel::dot;

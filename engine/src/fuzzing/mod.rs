@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use crate::io::sim::{Crash, SimIo};
 use crate::io::{Io, OpenMode};
-use crate::{Component, Frame, History, Options, RunSpec, ScanRange, Store};
+use crate::{
+    Component, Frame, Options, RunSpec, Store,
+    kv::{History, ScanRange},
+};
 
 mod log;
 
@@ -99,7 +102,7 @@ fn make_compacted_files() -> DiskFiles {
             keyspace.put(b"key", name)?;
         }
         space.drop_run("gone", "rule", "")?;
-        store.compact(&crate::CompactOptions::default())?;
+        store.compact(&crate::upkeep::CompactOptions::default())?;
         keyspace.put(b"after", "it")?;
         store.close()?;
         Ok(io.crash(Crash::Everything))

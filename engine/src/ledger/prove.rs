@@ -7,8 +7,6 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
-use crate::kv::core::Core;
-use crate::kv::keys;
 use crate::ledger::checkpoint::{Checkpoint, CheckpointBuilder, Signature};
 use crate::ledger::json::{CheckpointJson, to_json_text};
 use crate::ledger::tree::{self, SubtreeRoots};
@@ -23,6 +21,8 @@ use crate::trace::kinds;
 use crate::trace::reader::run_record;
 use crate::trace::run_keys;
 use crate::trace::{Component, RunReader, Severity, Status};
+use annals_store::kv::core::Core;
+use annals_store::kv::keys;
 
 /// Maximum number of records in a proof: the frame's record, those of its run and of the run's ancestors, and
 /// those of frames whose bodies it refers to.

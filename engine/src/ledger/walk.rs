@@ -3,12 +3,12 @@
 
 use crate::error::{Error, Result};
 use crate::ids::Seqno;
-use crate::kv::core::Core;
 use crate::log::cursor::LogBatch;
 use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_states};
 use crate::log::segments::Segment;
+use annals_store::kv::core::Core;
 use annals_store::schema::RecordSchema;
 
 /// A leaf, or a subtree of erased leaves, visited by [`walk`].

@@ -125,11 +125,11 @@ impl From<Error> for CallError {
 /// Makes the real call and returns the answer, or an error text.
 pub type CallFn<'a> = Box<dyn FnOnce() -> std::result::Result<Vec<u8>, String> + 'a>;
 
-/// The interface for a program's calls: a [`Recorder`](crate::Recorder) or a [`Replayer`](crate::Replayer).
+/// The interface for a program's calls: a [`Recorder`](crate::replay::Recorder) or a [`Replayer`](crate::replay::Replayer).
 /// Several threads may use it at once.
 ///
 /// ```
-/// use annals::{Calls, CallError, Recorder, Replayer, RunSpec, Status, Store, matching::Rules};
+/// use annals::{RunSpec, Status, Store, replay::{Calls, CallError, Recorder, Replayer, matching::Rules}};
 ///
 /// fn agent(calls: &dyn Calls) -> Result<String, CallError> {
 ///     let question = format!(r#"{{"prompt":"It is {} ns. What now?"}}"#, calls.nondet().now_ns()?);

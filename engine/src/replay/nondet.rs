@@ -140,7 +140,7 @@ impl RecordedDraw {
 }
 
 /// Draws from another source and records the values. They are in the log once this is flushed; a
-/// [`Recorder`](crate::Recorder) flushes it before it records a call.
+/// [`Recorder`](crate::replay::Recorder) flushes it before it records a call.
 pub struct RecordingNondet {
     run: Arc<Run>,
     source: Box<dyn Nondet>,

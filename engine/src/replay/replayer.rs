@@ -116,7 +116,7 @@ impl Replayer {
         self
     }
 
-    /// The recorded answer to a model call. `metadata` and `send` are unused; a [`Recorder`](crate::Recorder)
+    /// The recorded answer to a model call. `metadata` and `send` are unused; a [`Recorder`](crate::replay::Recorder)
     /// needs them.
     ///
     /// # Errors

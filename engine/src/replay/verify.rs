@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::kv::parallel;
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::open::{Damage, find, scan_states, sealed_footer};
 use crate::store::Store;
 use crate::trace::reader::RunReader;
 use crate::trace::verify::ranges_per_thread;
+use annals_store::kv::parallel;
 
 /// Maximum number of runs that are open for verification at a time.
 const RUNS_AT_ONCE: usize = 256;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::io::sim::{Crash, FailRule, OpKind, SimIo};
-use crate::{Durability, ErrorKind, History, Options, Store};
+use crate::{Durability, ErrorKind, Options, Store, kv::History};
 
 const BOUND: usize = 64 << 10;
 
@@ -52,7 +52,7 @@ fn check(store: &Store, count: usize) {
     for n in 0..count {
         assert_eq!(keyspace.get(&key(n)).unwrap(), Some(n.to_string().into_bytes()), "key {n}");
     }
-    assert_eq!(keyspace.scan(crate::ScanRange::all()).count(), count);
+    assert_eq!(keyspace.scan(crate::kv::ScanRange::all()).count(), count);
     assert_eq!(store.verify().unwrap().damaged, []);
 }
 

@@ -2,9 +2,9 @@
 
 use super::read::{Tape, TapeFrame};
 use crate::error::Result;
-use crate::kv::Content;
 use crate::store::Namespace;
 use crate::trace::{Frame, RunBatch, RunInfo, RunSpec};
+use annals_store::kv::Content;
 
 /// Maximum raw bytes of frames in one commit. A run up to this size is one commit. A larger run is committed
 /// in parts; if the import stops between them, the run stays open and is abandoned later.

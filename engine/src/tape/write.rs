@@ -54,7 +54,7 @@ impl RunReader {
     ///
     /// # Errors
     /// `Conflict` if the run has not ended; `Invalid` if the tape would be larger than
-    /// [`crate::TAPE_BYTES_MAX`]; `Damaged` at the first frame that differs from what was recorded;
+    /// [`crate::tape::TAPE_BYTES_MAX`]; `Damaged` at the first frame that differs from what was recorded;
     /// `Unavailable` if the tape cannot be written. After an error, the written bytes are not a valid tape.
     pub fn write_tape(&self, to: &mut dyn Write) -> Result<u64> {
         self.write(to, None)

@@ -6,9 +6,6 @@ use std::sync::Arc;
 use crate::blob::{ComparedBody, Extent, LaneBody};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link, Seqno};
-use crate::kv::Content;
-use crate::kv::embeddings;
-use crate::kv::write::{BatchWriter, PackedBody};
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, EMBEDDINGS_MAX, INLINE_BYTES_MAX};
 use crate::log::ticket::Ticket;
@@ -22,6 +19,9 @@ use crate::trace::model::{Component, Frame, Severity, Status};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
 use crate::trace::stream::Ending;
+use annals_store::kv::Content;
+use annals_store::kv::embeddings;
+use annals_store::kv::write::{BatchWriter, PackedBody};
 
 /// Maximum number of a fork's shared frames that are searched for a body of the same component.
 const FORK_LOOK_BACK: u32 = 16;

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, RunUid};
-use crate::kv::core::Core;
-use crate::kv::keyspace::{History, Keyspace, ScanRange};
-use crate::kv::write::BatchWriter;
 use crate::log::record::{KvHead, RecordKind};
 use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::reader::run_record;
+use annals_store::kv::core::Core;
+use annals_store::kv::keyspace::{History, Keyspace, ScanRange};
+use annals_store::kv::write::BatchWriter;
 
 /// The keyspace of links.
 pub(crate) const BELONGINGS: &str = "annals.belongings";

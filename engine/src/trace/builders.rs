@@ -4,13 +4,13 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::kv::Content;
 use crate::trace::model::{Component, Frame};
+use annals_store::kv::Content;
 
 /// A model call.
 ///
 /// ```
-/// use annals::LlmFrame;
+/// use annals::runs::LlmFrame;
 /// let frame = LlmFrame::new(r#"{"model":"gpt-4o-2024-08-06","messages":[]}"#)
 ///     .model("gpt-4o-2024-08-06")
 ///     .completion(r#"{"choices":[]}"#);

@@ -16,10 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid};
-use crate::kv::core::Core;
-use crate::kv::keys;
-use crate::kv::keyspace::{History, ScanRange};
-use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::store::Namespace;
@@ -29,6 +25,10 @@ use crate::trace::kinds;
 use crate::trace::model::{Status, check_text};
 use crate::trace::reader::{RunOrTombstone, RunReader, find_living_run, find_run_or_tombstone, run_record};
 use crate::trace::run_keys;
+use annals_store::kv::core::Core;
+use annals_store::kv::keys;
+use annals_store::kv::keyspace::{History, ScanRange};
+use annals_store::kv::write::BatchWriter;
 
 /// The keyspace of pins.
 pub(crate) const PINS: &str = "annals.pins";

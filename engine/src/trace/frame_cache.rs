@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::codec::{ByteReader, CodecError};
 use crate::ids::RunUid;
-use crate::kv::cache::ClockCache;
 use crate::log::record::{BodyRef, LogicalBody, RecipeRef};
 use crate::trace::heads::FrameHead;
+use annals_store::kv::cache::ClockCache;
 
 /// Maximum bytes of cached records.
 const RECORDS_BYTES: usize = 2 << 20;

@@ -7,10 +7,6 @@ use crate::blob::Extent;
 use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, RunUid, Seqno};
-use crate::kv::blob_reader::BlobReader;
-use crate::kv::bodies;
-use crate::kv::groups::DecodeScope;
-use crate::kv::keys;
 use crate::log::record::{BodyRef, RecipeRef};
 use crate::trace::frame_cache::FrameRecord;
 use crate::trace::heads::{FrameHead, PartHead};
@@ -19,6 +15,10 @@ use crate::trace::lanes::BodySlot;
 use crate::trace::model::Component;
 use crate::trace::reader::{Ancestor, RunReader};
 use crate::trace::run_keys;
+use annals_store::kv::blob_reader::BlobReader;
+use annals_store::kv::bodies;
+use annals_store::kv::groups::DecodeScope;
+use annals_store::kv::keys;
 
 /// Maximum depth of recipes coded against each other. A million bodies need a depth of twenty.
 pub(crate) const BASE_DEPTH_MAX: u32 = 64;

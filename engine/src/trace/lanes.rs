@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crate::blob::{DeltaStack, Extent, LaneBody};
 use crate::ids::BlobId;
-use crate::kv::cache::ClockCache;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::trace::model::Component;
+use annals_store::kv::cache::ClockCache;
 
 /// A body larger than this is not kept as a previous body, in bytes.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;

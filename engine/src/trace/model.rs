@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::ids::{Link, RunUid};
-use crate::kv::Content;
 use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
+use annals_store::kv::Content;
 pub(crate) use annals_store::kv::catalogue::check_text;
 
 /// Greatest length of a run's name, in bytes.

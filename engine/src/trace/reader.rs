@@ -5,9 +5,6 @@ use std::sync::Arc;
 use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
-use crate::kv::bodies::{self, HashCheck};
-use crate::kv::core::Core;
-use crate::kv::keys;
 use crate::log::record::{BodyRef, RecipeRef, RecordKind};
 use crate::trace::chain::{self, FrameDigest};
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
@@ -19,6 +16,9 @@ use crate::trace::model::{Component, ForkPoint, RunInfo, Severity, Status};
 use crate::trace::run_keys;
 use crate::trace::scan::{BodyOutput, FrameScan};
 use crate::trace::schema::RunSchema;
+use annals_store::kv::bodies::{self, HashCheck};
+use annals_store::kv::core::Core;
+use annals_store::kv::keys;
 
 /// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. A
 /// frame from [`RunReader::unverified`] has the recorded ids; its bytes were not hashed.

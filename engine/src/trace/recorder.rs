@@ -9,10 +9,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
-use crate::kv::Content;
-use crate::kv::core::Core;
-use crate::kv::fence::HeldParent;
-use crate::kv::write::{BatchWriter, PackedBody};
 use crate::log::record::BodyRef;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -25,6 +21,10 @@ use crate::trace::kinds;
 use crate::trace::lanes::{PreviousBodies, RunLanes};
 use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_living_run, run_record};
+use annals_store::kv::Content;
+use annals_store::kv::core::Core;
+use annals_store::kv::fence::HeldParent;
+use annals_store::kv::write::{BatchWriter, PackedBody};
 
 /// State shared by all recorders of a store: names reserved by runs that are not in the index yet, previous
 /// bodies, and prepared forks.

@@ -1,7 +1,7 @@
 //! Index keys of the records of runs.
 
 use crate::ids::{NamespaceId, RunUid};
-use crate::kv::keys::{key, space_of};
+use annals_store::kv::keys::{key, space_of};
 
 const RUNS: u32 = 2;
 const RUN_NAMES: u32 = 3;

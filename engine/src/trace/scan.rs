@@ -16,13 +16,13 @@ use std::sync::Arc;
 use crate::blob::{BLOCK_BYTES, Extent, TreeHash};
 use crate::error::Result;
 use crate::ids::{BlobId, Link};
-use crate::kv::bodies::{self, HashCheck};
-use crate::kv::groups::{DecodeScope, group_for_extent};
 use crate::trace::chain;
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
 use crate::trace::frames::{BodyLocation, ReadBody};
 use crate::trace::lanes::BodySlot;
 use crate::trace::reader::{RecordedFrame, RunReader, UnlinkedBodies};
+use annals_store::kv::bodies::{self, HashCheck};
+use annals_store::kv::groups::{DecodeScope, group_for_extent};
 
 /// A body larger than this is not kept for the next one, in bytes.
 const KEPT_BYTES_MAX: u64 = 16 << 20;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::codec::{ByteReader, CodecError};
 use crate::ids::{NamespaceId, RunUid};
-use crate::kv::core::Core;
-use crate::kv::keys::{AT_PLACE, ENDED, unnumbered_vectors};
 use crate::log::record::{BodyRef, LogicalBody, RecipeRef, RecordKind};
 use crate::trace::frame_cache::FrameCache;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::{kinds, run_keys};
+use annals_store::kv::core::Core;
+use annals_store::kv::keys::{AT_PLACE, ENDED, unnumbered_vectors};
 use annals_store::schema::{RecordSchema, SchemaBytes, SchemaCounts, SchemaVectors};
 
 /// Bytes of a link in a frame's head.

@@ -6,14 +6,14 @@ use crate::blob::Extent;
 use crate::codec::{ByteReader, CodecError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RunUid;
-use crate::kv::bodies;
-use crate::kv::keys;
 use crate::log::record::{BodyRef, RecipeRef};
 use crate::trace::frames::BASE_DEPTH_MAX;
 use crate::trace::heads::SnapshotHead;
 use crate::trace::kinds;
 use crate::trace::reader::{Ancestor, RunReader};
 use crate::trace::run_keys;
+use annals_store::kv::bodies;
+use annals_store::kv::keys;
 
 /// An agent's state after a frame.
 #[derive(Debug, Clone, PartialEq)]

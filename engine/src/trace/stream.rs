@@ -6,8 +6,6 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::error::{Error, Result};
 use crate::ids::BlobId;
-use crate::kv::content::{Content, StoredBlob};
-use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -18,6 +16,8 @@ use crate::trace::kinds;
 use crate::trace::lanes::BodySlot;
 use crate::trace::model::{Frame, Severity};
 use crate::trace::recorder::Run;
+use annals_store::kv::content::{Content, StoredBlob};
+use annals_store::kv::write::BatchWriter;
 
 /// Pending output is written to the log once it has this many bytes.
 const PART_BYTES: usize = 16 << 10;

@@ -5,11 +5,11 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Link;
-use crate::kv::bodies::HashCheck;
-use crate::kv::parallel::{self, ParallelJob};
 use crate::trace::chain;
 use crate::trace::reader::RunReader;
 use crate::trace::scan::{BodyOutput, FrameScan};
+use annals_store::kv::bodies::HashCheck;
+use annals_store::kv::parallel::{self, ParallelJob};
 
 /// Minimum number of frames in a range; a smaller one is not worth a thread.
 const RANGE_FRAMES_MIN: u32 = 32;

@@ -13,13 +13,13 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
 use crate::io::{File, Io, OpenMode};
-use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{CleanClose, FORMAT, Manifest, ManifestState, VectorList};
 use crate::log::open::{FoundLog, ScanEnd, find, scan};
 use crate::log::paths::StorePaths;
 use crate::store::Store;
 use crate::upkeep::repair::require_empty_dir;
+use annals_store::kv::core::{Core, Options};
 
 /// Bytes that one read copies.
 const COPY_BYTES: usize = 1 << 20;

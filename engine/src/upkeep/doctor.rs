@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::kv::core::Options;
 use crate::log::manifest::ManifestState;
 use crate::log::open::{Damage, find, scan};
 use crate::log::paths::{
@@ -14,6 +13,7 @@ use crate::replay::VerifyReport;
 use crate::store::Store;
 use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
+use annals_store::kv::core::Options;
 
 /// A damaged place in a file, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]

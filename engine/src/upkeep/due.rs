@@ -6,18 +6,18 @@
 //! that is behind that record.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::kv::store_reader::is_plausible_time;
 use crate::store::{Namespace, Store};
 use crate::timestamp::rfc3339;
+use annals_store::kv::store_reader::is_plausible_time;
 
 /// Whether the clock `now_ns` has reached a deadline. `newest_ns` is the time of the store's newest record; 0
 /// means that there is none. A clock more than 400 days ahead of `newest_ns` makes nothing due.
 ///
 /// ```
 /// let (second, day) = (1_000_000_000, 86_400_000_000_000);
-/// assert!(annals::is_due(5 * second, 5 * second, 4 * second));
-/// assert!(!annals::is_due(6 * second, 5 * second, 4 * second));
-/// assert!(!annals::is_due(5 * second, 401 * day, 4 * second));
+/// assert!(annals::retention::is_due(5 * second, 5 * second, 4 * second));
+/// assert!(!annals::retention::is_due(6 * second, 5 * second, 4 * second));
+/// assert!(!annals::retention::is_due(5 * second, 401 * day, 4 * second));
 /// ```
 #[must_use]
 pub fn is_due(deadline_ns: u64, now_ns: u64, newest_ns: u64) -> bool {
@@ -77,7 +77,7 @@ impl Namespace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::store_reader::AHEAD_NS_MAX;
+    use annals_store::kv::store_reader::AHEAD_NS_MAX;
 
     #[test]
     fn deadline_is_due_only_by_a_believed_clock() {

@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
 use crate::ids::{RunUid, SegmentId, Seqno};
-use crate::kv::keys;
-use crate::kv::{History, ScanRange};
 use crate::log::queue::Durability;
 use crate::store::{Namespace, Store};
 use crate::trace::DroppedRun;
@@ -15,6 +13,8 @@ use crate::trace::model::check_text;
 use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys;
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
+use annals_store::kv::keys;
+use annals_store::kv::{History, ScanRange};
 
 const BACKUPS: &str = "annals.backups";
 /// Maximum length of a backup's place, in bytes.

@@ -16,24 +16,22 @@ mod backup;
 mod compact;
 mod directory;
 mod doctor;
-mod due;
-mod forget;
+pub(crate) mod due;
+pub(crate) mod forget;
 mod order;
 mod repair;
 mod repair_report;
-mod retention;
+pub(crate) mod retention;
 mod salvage;
-mod sweep;
+pub(crate) mod sweep;
 
 pub use backup::{BackupReport, Sharing, restore};
 pub use compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
 pub use doctor::{Diagnosis, Finding, diagnose};
-pub use due::is_due;
-pub use forget::{BackupNote, RunRemnants};
+pub use forget::BackupNote;
 pub use repair::repair;
 pub use repair_report::{LostItem, RepairReport};
-pub use retention::{
-    FORGET, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, SAMPLING,
-    parse_duration_ns,
-};
-pub use sweep::{RetentionPlan, RetentionReport, RuleReport, RunTotals};
+
+pub use crate::store::BytesByKind;
+pub use annals_store::log::activity::{Activity, SYNC_BOUNDS_NS};
+pub use annals_store::log::{Damage, socket_paths};

@@ -18,10 +18,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno};
-use crate::kv::core::{Core, Options};
-use crate::kv::index::{Index, IndexLimits};
-use crate::kv::keys;
-use crate::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, RecordKind, SpaceHead};
@@ -41,6 +37,10 @@ use crate::upkeep::directory::{LockHolder, StoreDirectory, inspect_directory, lo
 use crate::upkeep::repair_report::{LostItem, RepairReport};
 use crate::upkeep::salvage::{Salvage, SalvagedRecord, salvage};
 use crate::vector::source::vectors_at;
+use annals_store::kv::core::{Core, Options};
+use annals_store::kv::index::{Index, IndexLimits};
+use annals_store::kv::keys;
+use annals_store::kv::keyspace::{History, Keyspace, KvBatch, ScanRange};
 
 /// The tag of a run that lost parts.
 const REPAIR_TAG: &str = "annals.repair";

@@ -15,8 +15,6 @@ use std::collections::{BTreeSet, HashMap};
 use crate::codec::CodecError;
 use crate::error::Result;
 use crate::ids::{RecordPlace, SegmentId, Seqno};
-use crate::kv::keys;
-use crate::kv::table::IndexEntry;
 use crate::log::cursor::{BatchSearch, LogCursor, for_each_checked_record, next_seqno};
 use crate::log::erased::seqnos_of;
 use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
@@ -28,6 +26,8 @@ use crate::trace::kinds;
 use crate::trace::schema::RunSchema;
 use crate::upkeep::directory::{SegmentFile, StoreDirectory};
 use crate::upkeep::repair_report::LostItem;
+use annals_store::kv::keys;
+use annals_store::kv::table::IndexEntry;
 use annals_store::schema::RecordSchema;
 
 /// Greatest distance, in record numbers, between the last known record and a batch that the search accepts.

@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::ids::{NamespaceId, RunUid, Seqno};
-use crate::kv::core::Core;
-use crate::kv::keys;
 use crate::log::record::SpaceHead;
 use crate::store::{Namespace, Store};
 use crate::trace::dropping::DropBlocker;
@@ -23,6 +21,8 @@ use crate::trace::run_keys;
 use crate::trace::{Severity, Status};
 use crate::upkeep::due::sweep_time;
 use crate::upkeep::retention::{RetentionCause, RetentionFacts, RetentionPolicy, RunVerdict, SAMPLING};
+use annals_store::kv::core::Core;
+use annals_store::kv::keys;
 
 /// Totals over some runs: how many, their own frames, and the raw bytes of those frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -169,7 +169,7 @@ impl Store {
     /// and returns their number. Each run is judged as of its end; the rules are left to the next sweep.
     ///
     /// From the first call on, the store remembers which runs end, up to
-    /// [`ENDED_RUNS_MAX`](crate::ENDED_RUNS_MAX). Runs that ended before the first call, or beyond that
+    /// [`ENDED_RUNS_MAX`](crate::runs::ENDED_RUNS_MAX). Runs that ended before the first call, or beyond that
     /// limit, are left to the next sweep, too. The drops are on disk when this returns.
     ///
     /// # Errors

@@ -21,7 +21,11 @@ use crate::vector::types::{OwnerId, VectorOrigin};
 use crate::vector::vector_file::OpenVectorFile;
 use crate::vector::writer::{self, GraphBytes, VectorFileMeta};
 use crate::vector::{graph, kernel};
-use crate::{History, Options, Owner, ReadMode, RunUid, ScanRange, Search, SearchHit, Seqno, Store};
+use crate::{
+    Options, ReadMode, RunUid, Seqno, Store,
+    kv::{History, ScanRange},
+    vectors::{Owner, Search, SearchHit},
+};
 
 type VectorFileModel = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 

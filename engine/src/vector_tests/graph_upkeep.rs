@@ -8,7 +8,7 @@ use super::{VectorTestRng, options};
 use crate::io::sim::{Crash, SimIo};
 use crate::vector::files::FlushScope;
 use crate::vector::graph::GRAPH_ROWS_MIN;
-use crate::{History, Namespace, Search, Store};
+use crate::{Namespace, Store, kv::History, vectors::Search};
 
 const DIMENSIONS: usize = 4;
 

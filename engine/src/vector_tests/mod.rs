@@ -12,7 +12,11 @@ use std::sync::Arc;
 
 use crate::io::sim::SimIo;
 use crate::vector::files::FlushScope;
-use crate::{ErrorKind, History, Keyspace, Namespace, Options, Owner, Search, SearchHit, Seqno, Store};
+use crate::{
+    ErrorKind, Keyspace, Namespace, Options, Seqno, Store,
+    kv::History,
+    vectors::{Owner, Search, SearchHit},
+};
 
 /// Repeatable random numbers: xorshift64*.
 struct VectorTestRng(u64);

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use crate::io::sim::SimIo;
-use crate::kv::view::View;
 use crate::vector::files::FlushScope;
 use crate::vector::nearest::{PartitionSearch, Query};
-use crate::{History, Options, Owner, Search, SearchHit, Store};
+use crate::{
+    Options, Store,
+    kv::History,
+    vectors::{Owner, Search, SearchHit},
+};
+use annals_store::kv::view::View;
 
 #[test]
 fn searches_of_different_moments_do_not_share_deaths() {

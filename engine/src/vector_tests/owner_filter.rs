@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use super::{VectorTestRng, expected_hits, options, put};
 use crate::io::sim::SimIo;
 use crate::vector::files::FlushScope;
-use crate::{Component, Frame, History, Namespace, Owner, OwnerFilter, RunSpec, Search, Status, Store};
+use crate::{
+    Component, Frame, Namespace, RunSpec, Status, Store,
+    kv::History,
+    vectors::{Owner, OwnerFilter, Search},
+};
 
 type OwnerFilterModel = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 

@@ -1,6 +1,6 @@
 //! Bodies of every size come back exactly and take the expected space.
 
-use annals::{Component, ErrorKind, Frame, History, Options, RunSpec, Status, Store};
+use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status, Store, kv::History};
 
 use crate::support::{SeededRng, assert_whole, bodies, delete_tables, fresh, process_durability_options};
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{
-    CompactOptions, CompactPhase, CompactReport, Component, ErrorKind, Frame, History, Keyspace, Namespace,
-    Options, RunSpec, ScanRange, Status, Store,
+    Component, ErrorKind, Frame, Keyspace, Namespace, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+    upkeep::{CompactOptions, CompactPhase, CompactReport},
 };
 
 use crate::support::{
@@ -172,7 +173,7 @@ fn segment_files(path: &Path) -> Vec<String> {
 fn on_first_phase(
     phase: CompactPhase,
     act: impl Fn() + Send + Sync + 'static,
-) -> Option<Arc<dyn Fn(annals::CompactProgress) + Send + Sync>> {
+) -> Option<Arc<dyn Fn(annals::upkeep::CompactProgress) + Send + Sync>> {
     let done = AtomicBool::new(false);
     Some(Arc::new(move |progress| {
         if progress.phase == phase && !done.swap(true, Ordering::SeqCst) {

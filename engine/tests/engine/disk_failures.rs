@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
-use annals::{Component, Error, ErrorKind, Frame, History, Namespace, Options, RunSpec, Status, Store};
+use annals::{Component, Error, ErrorKind, Frame, Namespace, Options, RunSpec, Status, Store, kv::History};
 
 use crate::support::{GrowingConversation, assert_whole, bodies, recorded, sim_options};
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Error, ErrorKind, History, RunSpec, Status, Store};
+use annals::{Error, ErrorKind, RunSpec, Status, Store, kv::History};
 
 use crate::damage::{ReadableContent, assert_typed_error, disk_of, files, options, read_all, small_store};
 use crate::support::{GrowingConversation, SeededRng, batches, record, reseal_batch, seed};
@@ -435,7 +435,7 @@ fn child_opens_hostile_stores() {
         }
         if repair {
             let to = path.with_extension("repaired");
-            drop(annals::repair(path, &to, options()));
+            drop(annals::upkeep::repair(path, &to, options()));
             let _ = std::fs::remove_dir_all(to);
         }
     };

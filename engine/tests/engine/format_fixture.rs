@@ -15,8 +15,10 @@ use std::sync::Arc;
 
 use annals::io::sim::SimIo;
 use annals::{
-    CompactOptions, Component, ErrorKind, Frame, Gap, GapKind, History, Options, RunSpec, ScanRange,
-    Severity, Status, Store,
+    Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Gap, GapKind},
+    upkeep::CompactOptions,
 };
 use sha2::{Digest, Sha256};
 

@@ -2,7 +2,9 @@
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    Checkpoint, CheckpointDifference, Durability, GapKind, History, Options, RunSpec, Status, Store,
+    Durability, Options, RunSpec, Status, Store,
+    kv::History,
+    ledger::{Checkpoint, CheckpointDifference, GapKind},
 };
 
 use crate::support::{SeededRng, fresh, process_durability_options, recorded, sim_options};

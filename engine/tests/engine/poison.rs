@@ -7,7 +7,7 @@
 //! continue.
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
-use annals::{Error, ErrorKind, History, Options, Store};
+use annals::{Error, ErrorKind, Options, Store, kv::History};
 
 use crate::support::{SeededRng, assert_whole, seed, sim_options};
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
 use annals::{
-    Component, ErrorKind, Frame, History, Namespace, Options, ReadMode, RunSpec, ScanRange, Status, Store,
+    Component, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store,
+    kv::{History, ScanRange},
 };
 
 use crate::support::{SeededRng, assert_whole, frames};

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use annals::io::sim::{Crash, SimIo};
 use annals::io::{Io, OpenMode};
 use annals::{
-    Component, ErrorKind, Frame, History, LostItem, Options, RepairReport, RunSpec, ScanRange, Severity,
-    Status, Store, repair,
+    Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
+    kv::{History, ScanRange},
+    upkeep::{LostItem, RepairReport, repair},
 };
 
 use crate::support::{GrowingConversation, SeededRng, assert_whole, record, seed, sim_options};
@@ -46,7 +47,7 @@ fn content(store: &Store) -> StoreContent {
                     continue;
                 }
                 let mut frame = frame;
-                frame.link = annals::Link([0; 32]);
+                frame.link = annals::runs::Link([0; 32]);
                 let of = (id.0.clone(), id.1.clone(), frame.seq);
                 all.frames.insert(of.clone(), format!("{frame:?}"));
                 if let Ok(snapshot) = reader.snapshot(frame.seq) {

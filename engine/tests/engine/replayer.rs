@@ -6,10 +6,12 @@ use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use annals::io::RealIo;
-use annals::matching::{Receipt, Rules, Shape};
+use annals::replay::matching::{Receipt, Rules, Shape};
 use annals::{
-    CallError, Calls, Component, DriftingNondet, ErrorKind, Frame, Namespace, Nondet, Recorder, Replayer,
-    ReplayingNondet, Request, RunReader, RunSpec, Status, SystemNondet,
+    Component, ErrorKind, Frame, Namespace, RunReader, RunSpec, Status,
+    replay::{
+        CallError, Calls, DriftingNondet, Nondet, Recorder, Replayer, ReplayingNondet, Request, SystemNondet,
+    },
 };
 
 use crate::support::fresh;

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    CompactOptions, Component, DroppedRun, ErrorKind, Frame, GapKind, Namespace, Options, RetentionLimit,
-    RetentionPolicy, RetentionRule, RunShare, RunSpec, Search, Severity, Status, Store,
+    Component, ErrorKind, Frame, Namespace, Options, RunSpec, Severity, Status, Store,
+    ledger::GapKind,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    runs::DroppedRun,
+    upkeep::CompactOptions,
+    vectors::Search,
 };
 
 use crate::support::{
@@ -461,7 +465,8 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     drop(space);
     store.close().unwrap();
     let report =
-        annals::repair(dir.path().join("s"), dir.path().join("new"), process_durability_options()).unwrap();
+        annals::upkeep::repair(dir.path().join("s"), dir.path().join("new"), process_durability_options())
+            .unwrap();
     assert_eq!((report.runs, report.lost), (1, Vec::new()));
     let store = writer(dir.path().join("new")).unwrap();
     let space = store.namespace("default").unwrap();

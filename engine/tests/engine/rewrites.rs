@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
 use annals::{
-    Checkpoint, CheckpointDifference, CompactOptions, ErrorKind, Frame as Spec, History, Options, RunSpec,
-    ScanRange, Status, Store,
+    ErrorKind, Frame as Spec, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Checkpoint, CheckpointDifference},
+    upkeep::CompactOptions,
 };
 
 use crate::forge::{

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use annals::{History, Options, Store};
+use annals::{Options, Store, kv::History};
 
 use crate::support::{SeededRng, process_durability_options};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
-use annals::{Options, Status, Store, Tape};
+use annals::{Options, Status, Store, tape::Tape};
 
 /// A file in `tests/data/tape`, and its run.
 const KEPT: [(&str, &str); 2] = [("loan-42.tape", "loan-42"), ("loan-42-again.tape", "loan-42 again")];

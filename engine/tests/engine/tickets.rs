@@ -8,7 +8,8 @@ use std::thread::Thread;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    Component, Durability, ErrorKind, Frame, History, Options, RunSpec, ScanRange, Seqno, Status, Store,
+    Component, Durability, ErrorKind, Frame, Options, RunSpec, Seqno, Status, Store,
+    kv::{History, ScanRange},
 };
 
 use crate::support::{

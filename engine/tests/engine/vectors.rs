@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use annals::{
-    CompactOptions, ErrorKind, History, Keyspace, Namespace, Options, Owner, Search, SearchHit, Sharing,
-    Store, repair, restore,
+    ErrorKind, Keyspace, Namespace, Options, Store,
+    kv::History,
+    upkeep::{CompactOptions, Sharing, repair, restore},
+    vectors::{Owner, Search, SearchHit},
 };
 
 use crate::support::{SeededRng, assert_whole, process_durability_options, seed, sim_options};

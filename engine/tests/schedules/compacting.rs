@@ -2,7 +2,9 @@
 //! stable, and the log keeps all acknowledged data.
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{CompactOptions, ErrorKind, Frame, History, Keyspace, Namespace, RunSpec, Status, Store};
+use annals::{
+    ErrorKind, Frame, Keyspace, Namespace, RunSpec, Status, Store, kv::History, upkeep::CompactOptions,
+};
 
 use crate::driver::explore;
 use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};
@@ -21,7 +23,7 @@ fn put_round(space: &Namespace, latest: &Keyspace, round: u64) {
     batch.commit().unwrap();
 }
 
-fn rounds(view: &annals::View, latest: &Keyspace) -> Vec<u64> {
+fn rounds(view: &annals::kv::View, latest: &Keyspace) -> Vec<u64> {
     (0..KEYS).map(|key| round_of(&view.get(latest, &[key]).unwrap().unwrap()[..8])).collect()
 }
 

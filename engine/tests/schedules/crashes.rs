@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use annals::io::sim::{Crash, OpHistory, OpKind, SimIo, SimOp};
 use annals::{
-    Component, Durability, ErrorKind, Frame, History as Keep, Keyspace, Namespace, Run, RunSpec, Store,
+    Component, Durability, ErrorKind, Frame, Keyspace, Namespace, Run, RunSpec, Store, kv::History as Keep,
 };
 
 use crate::driver::{announce, hook, number, once, schedules};

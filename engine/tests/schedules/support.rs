@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
-use annals::{History, Keyspace, Namespace, Options, Store};
+use annals::{Keyspace, Namespace, Options, Store, kv::History};
 
 pub(crate) const STORE: &str = "/store";
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use annals::io::sim::SimIo;
-use annals::{Component, Durability, Frame, Options, RunSpec, ScanRange, Seqno, Status};
+use annals::{Component, Durability, Frame, Options, RunSpec, Seqno, Status, kv::ScanRange};
 
 use crate::driver::explore;
 use crate::support::{assert_whole, fresh, options, reopened};

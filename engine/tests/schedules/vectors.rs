@@ -1,7 +1,7 @@
 //! Searches beside the writer, the thread that writes vector files, and callers that trigger it.
 
 use annals::io::sim::SimIo;
-use annals::{History, Keyspace, Namespace, Options, Search, Store};
+use annals::{Keyspace, Namespace, Options, Store, kv::History, vectors::Search};
 
 use crate::driver::explore;
 use crate::support::{STORE, assert_whole, fresh, options};

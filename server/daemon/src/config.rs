@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use annals::RetentionPolicy;
+use annals::retention::RetentionPolicy;
 use serde::Deserialize;
 
 use super::access::{AccessToken, Rights, check_profile};
@@ -188,14 +188,16 @@ impl ServeConfig {
         let refused = |what: String| Err(ServeError::Refused(what));
         let every = match self.sweep_every.as_deref() {
             None => SWEEP_EVERY,
-            Some(text) => match annals::parse_duration_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
-                Some(ns) => Duration::from_nanos(ns),
-                None => {
-                    return refused(format!(
-                        "sweep_every must be a duration of a second or more, such as \"1h\", and not {text:?}"
-                    ));
+            Some(text) => {
+                match annals::retention::parse_duration_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
+                    Some(ns) => Duration::from_nanos(ns),
+                    None => {
+                        return refused(format!(
+                            "sweep_every must be a duration of a second or more, such as \"1h\", and not {text:?}"
+                        ));
+                    }
                 }
-            },
+            }
         };
         let Some(path) = &self.retain else {
             return match &self.sweep_every {

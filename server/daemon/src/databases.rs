@@ -3,7 +3,7 @@
 //! Database `n` is the keyspace `dbN` of the namespace. The keyspace `annals.deadlines` has the deadlines:
 //! the key is the database's number as a byte and then the key; the value is milliseconds since 1970 in eight
 //! bytes, little-endian. A deadline changes in the same batch as its value. The engine decides whether it is
-//! past (`annals::is_due`), as for every deadline.
+//! past (`annals::retention::is_due`), as for every deadline.
 //!
 //! The engine makes a batch visible once it is durable. Until then, `pending` holds its values, so that the
 //! next turn reads them; a turn that reads a pending value waits for it before replying. Few batches of keys
@@ -15,7 +15,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::io::Io;
-use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, StoredBlob, Ticket};
+use annals::{
+    Durability, Keyspace, Namespace, Ticket,
+    kv::{Content, History, ScanRange, StoredBlob},
+};
 use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -24,7 +27,7 @@ use super::value_cache::ValueCache;
 /// Number of databases.
 pub(super) const DATABASES: u8 = 16;
 /// Maximum key length in bytes: one byte less than the engine's, which the key of the deadline needs.
-pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
+pub(super) const KEY_BYTES_MAX: usize = annals::kv::KEY_BYTES_MAX - 1;
 /// Maximum number of batches of keys in flight.
 const BATCHES_IN_FLIGHT_MAX: usize = 4;
 /// Gathered writes of this many bytes are submitted regardless of the batches in flight.

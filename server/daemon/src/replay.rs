@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annals::matching::{CallHash, MatchOutcome, Matching, RecordedCall, Rules};
-use annals::{Component, ReplayingNondet, RunReader};
+use annals::replay::matching::{CallHash, MatchOutcome, Matching, RecordedCall, Rules};
+use annals::{Component, RunReader, replay::ReplayingNondet};
 use serde::Deserialize;
 
 use super::turn::CommandRefusal;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use annals::StoredBlob;
 use annals::io::Io;
+use annals::kv::StoredBlob;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use annals::{ErrorKind, StoredBlob};
+use annals::{ErrorKind, kv::StoredBlob};
 use tokio::sync::oneshot;
 
 use super::command_table::Command;

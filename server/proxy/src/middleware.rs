@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use annals::matching::MatchOutcome as Found;
+use annals::replay::matching::MatchOutcome as Found;
 use annals::{Namespace, Run, RunReader, RunSpec, Status};
 use bytes::Bytes;
 use http_body_util::BodyExt;

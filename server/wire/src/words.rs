@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
+use annals::{Component, ErrorKind, Frame, RunSpec, Severity, kv::Content, runs::Ending};
 use annals_memory::Identity;
 
 /// Builds the words of a command.
@@ -310,7 +310,7 @@ pub fn parse_error(error: &str) -> annals::Error {
 
 #[cfg(test)]
 mod tests {
-    use annals::{Component, Ending, Frame, RunSpec, Severity};
+    use annals::{Component, Frame, RunSpec, Severity, runs::Ending};
 
     use super::{CommandArguments, CommandWriter};
 

@@ -2,8 +2,10 @@
 
 use annals::io::sim::SimIo;
 use annals::{
-    CompactOptions, Component, ErrorKind, Frame, Namespace, Options, RetentionLimit, RetentionPolicy,
-    RetentionRule, RunShare, RunSpec, RunUid, ScanRange, Status, Store,
+    Component, ErrorKind, Frame, Namespace, Options, RunSpec, RunUid, Status, Store,
+    kv::ScanRange,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    upkeep::CompactOptions,
 };
 use annals_memory::{Identity, Memory, MemoryEntry, MemoryQuery, WordEmbedder};
 
@@ -194,7 +196,7 @@ fn repair_renumbers_links_of_belongings() {
     space.drop_run("gone", "r", "").unwrap();
     drop((space, memory));
     store.close().unwrap();
-    let report = annals::repair(dir.path().join("s"), dir.path().join("new"), quick()).unwrap();
+    let report = annals::upkeep::repair(dir.path().join("s"), dir.path().join("new"), quick()).unwrap();
     assert_eq!((report.runs, report.lost), (2, Vec::new()));
     let store = Store::open(dir.path().join("new")).unwrap();
     let space = store.namespace("default").unwrap();

@@ -19,7 +19,10 @@ use crate::log::rewrite::LiveSet;
 use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead};
 use crate::trace::kinds;
 use crate::{
-    Checkpoint, Component, ErrorKind, Frame, History, Namespace, RunSpec, Status, Store, diagnose, restore,
+    Component, ErrorKind, Frame, Namespace, RunSpec, Status, Store,
+    kv::History,
+    ledger::Checkpoint,
+    upkeep::{diagnose, restore},
 };
 
 /// The live records and ranges, as compaction marks them.
@@ -290,14 +293,14 @@ fn check_store_stays_usable(sim: &SimIo, before: &[(Vec<String>, String)], check
     fork.record(Frame::new(Component::Tool, "and then", sample::noise(9, 3000))).unwrap();
     fork.end(Status::Ok).unwrap();
     assert_eq!(space.keyspace("keys", History::All).unwrap().get(b"two").unwrap().unwrap().len(), 50);
-    store.backup("copy", crate::Sharing::Copied).unwrap();
+    store.backup("copy", crate::upkeep::Sharing::Copied).unwrap();
     store.close().unwrap();
     for root in [ROOT, "copy"] {
         assert_eq!(holds(root, before.len() + 1).verify_against(checkpoint).unwrap().differences, []);
     }
     restore("copy", "restored", options(sim)).unwrap();
     holds("restored", before.len() + 1);
-    let repaired = crate::repair("copy", "repaired", options(sim)).unwrap();
+    let repaired = crate::upkeep::repair("copy", "repaired", options(sim)).unwrap();
     assert_eq!((repaired.lost, repaired.damage), (vec![], vec![]));
     holds("repaired", before.len() + 1);
 

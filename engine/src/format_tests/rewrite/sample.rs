@@ -19,7 +19,7 @@ use crate::log::parts;
 use crate::log::paths::StorePaths;
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
 use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
-use crate::{Component, Frame, History, Options, RunSpec, Status, Store};
+use crate::{Component, Frame, Options, RunSpec, Status, Store, kv::History};
 
 pub(crate) const ROOT: &str = "s";
 

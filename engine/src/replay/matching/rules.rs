@@ -95,7 +95,7 @@ pub const PRESETS: [&str; 4] = ["none", "gemini", "bedrock", "redacting"];
 /// The rules for leaving out parts of a request when it is compared.
 ///
 /// ```
-/// use annals::matching::{Rules, Shape};
+/// use annals::replay::matching::{Rules, Shape};
 /// let rules = Rules::none()
 ///     .ignore("$.metadata.request_id")?
 ///     .mask("$.messages[0].content", Shape::Time)?

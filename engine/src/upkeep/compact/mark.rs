@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, RecordPlace, RunUid};
-use crate::kv::core::Core;
-use crate::kv::index::CompactionBase;
-use crate::kv::keys::{self, KeyKind};
-use crate::kv::table::IndexValue;
 use crate::log::record::{HistoryCode, KvHead, RecordKind};
 use crate::log::segments::read_lock;
 use crate::trace::heads::{RunHead, TombstoneHead};
 use crate::trace::kinds;
 use crate::trace::run_keys::{self, RunKey};
 use crate::upkeep::compact::live::LiveRecords;
+use annals_store::kv::core::Core;
+use annals_store::kv::index::CompactionBase;
+use annals_store::kv::keys::{self, KeyKind};
+use annals_store::kv::table::IndexValue;
 
 /// A run according to its newest record.
 #[derive(Debug)]

@@ -8,10 +8,6 @@ use std::time::Duration;
 use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId};
-use crate::kv::core::Core;
-use crate::kv::fence::RaisedFence;
-use crate::kv::index::{CompactionBase, PlaceMap, RebuiltTable};
-use crate::kv::keys;
 use crate::log::layout::SEGMENT_HEADER_BYTES;
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
@@ -26,6 +22,10 @@ use crate::upkeep::compact::mark::{MarkedStore, mark};
 use crate::upkeep::compact::weigh::{SegmentWeight, weigh};
 use crate::upkeep::compact::workers::run_jobs;
 use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
+use annals_store::kv::core::Core;
+use annals_store::kv::fence::RaisedFence;
+use annals_store::kv::index::{CompactionBase, PlaceMap, RebuiltTable};
+use annals_store::kv::keys;
 use std::sync::TryLockError;
 
 /// Bytes for a manifest and for the parts of new segments other than records.

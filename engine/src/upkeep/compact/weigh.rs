@@ -11,8 +11,6 @@ use crate::blob::{Extent, GroupId};
 use crate::codec::{ByteReader, CodecError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, RecordPlace, RunUid};
-use crate::kv::bodies;
-use crate::kv::core::Core;
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::log::record::{BodyRef, EmbeddingHead, GroupRest, KvHead, LogicalBody, RecipeRef, RecordKind};
 use crate::log::segments::{Segment, lock};
@@ -25,6 +23,8 @@ use crate::upkeep::compact::live::LiveRecords;
 use crate::upkeep::compact::mark::{MarkedRun, MarkedStore};
 use crate::upkeep::compact::run::Pace;
 use crate::upkeep::compact::workers::run_jobs;
+use annals_store::kv::bodies;
+use annals_store::kv::core::Core;
 
 /// Bytes that one read takes from a segment that is not mapped.
 const WINDOW_BYTES: usize = 64 << 10;

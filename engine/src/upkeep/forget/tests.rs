@@ -8,12 +8,14 @@ use crate::blob::ANCHOR_WINDOW_BYTES;
 use crate::format_tests::rewrite::sample::{self, ROOT, noise};
 use crate::io::FileBytes;
 use crate::io::sim::{Crash, SimIo};
-use crate::kv::keys;
-use crate::kv::table::Table;
 use crate::{
-    CompactOptions, Component, ErrorKind, Frame, History, Namespace, Options, RetentionLimit,
-    RetentionPolicy, RetentionRule, RunShare, RunSpec, Status, Store,
+    Component, ErrorKind, Frame, Namespace, Options, RunSpec, Status, Store,
+    kv::History,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    upkeep::CompactOptions,
 };
+use annals_store::kv::keys;
+use annals_store::kv::table::Table;
 
 /// Length of the byte rows that the tests search for.
 const ROW: usize = 16;

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use annals::io::sim::SimIo;
 use annals::{
-    Checkpoint, CompactOptions, Component, Durability, ErrorKind, Frame, History, Keyspace, Namespace,
-    Options, Result, RetentionLimit, RetentionPolicy, RetentionRule, Run, RunShare, RunSpec, Severity,
+    Component, Durability, ErrorKind, Frame, Keyspace, Namespace, Options, Result, Run, RunSpec, Severity,
     Status, Store,
+    kv::History,
+    ledger::Checkpoint,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    upkeep::CompactOptions,
 };
 
 use super::STORE;

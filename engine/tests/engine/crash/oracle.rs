@@ -12,8 +12,11 @@ use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    Checkpoint, DroppedRun, Error, ErrorKind, GapKind, History, Keyspace, Namespace, Owner, RunReader,
-    ScanRange, Search, Status, Store,
+    Error, ErrorKind, Keyspace, Namespace, RunReader, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Checkpoint, GapKind},
+    runs::DroppedRun,
+    vectors::{Owner, Search},
 };
 
 use super::drive::{DrivenCommit, IndexRoom};
@@ -356,7 +359,7 @@ fn gaps_are_tombstones(store: &Store) -> Result<(), String> {
     let tombstones: Vec<_> =
         dropped(&space, &mut errors).into_iter().map(|one| (one.uid, one.frames, one.rule)).collect();
     let mut gaps = Vec::new();
-    let each = &mut |gap: annals::Gap| {
+    let each = &mut |gap: annals::ledger::Gap| {
         if gap.kind == GapKind::Dropped {
             gaps.push((gap.run, gap.frames, gap.rule));
         }

@@ -1,6 +1,6 @@
 //! Frames: added whole, or begun, appended to and ended; and read.
 
-use annals::{BlobReader, Durability, RecordedFrame};
+use annals::{Durability, RecordedFrame, kv::BlobReader};
 
 use super::parse::{arguments, field, integer_reply, number, run_reader, syntax, word_is};
 use super::runs::open_run;

@@ -1,7 +1,7 @@
 //! Earlier values of keys, as far as the database's keyspace keeps them. Keyspaces made by the daemon keep
 //! only the latest value.
 
-use annals::{Seqno, Version};
+use annals::{Seqno, kv::Version};
 
 use super::parse::{field, integer_reply, number, syntax, word_is};
 use crate::command_table::Handler;

@@ -1,7 +1,7 @@
 //! Times, ids and random numbers: drawn and recorded for an open run, served from the recording for an ended
 //! one.
 
-use annals::Nondet;
+use annals::replay::Nondet;
 
 use super::parse::{integer_reply, number, run_name, syntax, word_is};
 use super::runs::{connection_replay, open_run};

@@ -1,6 +1,6 @@
 //! Parses words as numbers and options, as Redis does.
 
-use annals::{RUN_NAME_BYTES_MAX, RunReader};
+use annals::{RunReader, runs::RUN_NAME_BYTES_MAX};
 
 use crate::turn::{CommandCall, CommandRefusal};
 use annals_wire::resp::Reply;

@@ -3,7 +3,7 @@
 //! An action on a run is recorded with the run's number: the name of a dropped run must not survive in the
 //! store.
 
-use annals::{CompactOptions, Namespace, RetentionPolicy};
+use annals::{Namespace, retention::RetentionPolicy, upkeep::CompactOptions};
 
 use super::parse::{number, run_name, syntax, word_is};
 use crate::command_table::Handler;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use annals::{CompactOptions, Sharing};
+use annals::upkeep::{CompactOptions, Sharing};
 
 use super::parse::{field, integer_reply, number, syntax, word_is};
 use crate::command_table::Handler;

@@ -7,7 +7,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use annals::BlobReader;
+use annals::kv::BlobReader;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawPathParams, Request, State};

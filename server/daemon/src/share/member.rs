@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use annals::{Durability, ErrorKind, Namespace, OpenFrame, Run, Status, Store, StoredBlob};
+use annals::{Durability, ErrorKind, Namespace, Run, Status, Store, kv::StoredBlob, runs::OpenFrame};
 use annals_memory::{Embedder, Memory, SnapshotOptions};
 
 use super::host::{WriterGate, WriterPass};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use annals::{Ending, ErrorKind, Frame, RunSpec, Status};
+use annals::{ErrorKind, Frame, RunSpec, Status, runs::Ending};
 
 use super::socket;
 use annals_proxy::destination::{Destination, RemoteBlob, RemoteFrame, RemoteRun, RemoteSpace};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use annals::{ErrorKind, Options, RetentionPolicy, Store};
+use annals::{ErrorKind, Options, Store, retention::RetentionPolicy};
 use annals_proxy::destination::Destination;
 
 use super::host::Host;

@@ -33,7 +33,7 @@ impl Drop for ListeningSocket {
 /// # Errors
 /// The file system has no sockets, or the path is too long for one.
 pub(super) fn listen(root: &Path) -> io::Result<UnixListener> {
-    let (place, making) = annals::socket_paths(root);
+    let (place, making) = annals::upkeep::socket_paths(root);
     bind_and_move(&place, &making)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn listen(root: &Path) -> io::Result<UnixListener> {
 /// As [`listen`].
 pub(crate) fn listen_guarded(root: &Path) -> io::Result<ListeningSocket> {
     let root = std::path::absolute(root)?;
-    Ok(ListeningSocket { listener: listen(&root)?, place: annals::socket_paths(&root).0 })
+    Ok(ListeningSocket { listener: listen(&root)?, place: annals::upkeep::socket_paths(&root).0 })
 }
 
 /// Listens at a path of the caller's choice.
@@ -89,12 +89,12 @@ fn bind_and_move(place: &Path, making: &Path) -> io::Result<UnixListener> {
 /// # Errors
 /// No process listens there.
 pub(super) fn connect(root: &Path) -> io::Result<UnixStream> {
-    with_socket_address(&annals::socket_paths(root).0, UnixStream::connect)
+    with_socket_address(&annals::upkeep::socket_paths(root).0, UnixStream::connect)
 }
 
 /// Removes the socket. Only the process that listens there may call this.
 pub(super) fn remove(root: &Path) {
-    remove_file(&annals::socket_paths(root).0);
+    remove_file(&annals::upkeep::socket_paths(root).0);
 }
 
 fn remove_file(place: &Path) {
@@ -135,7 +135,7 @@ mod tests {
             drop(listen(&deep).unwrap());
             assert!(connect(&deep).is_err());
             let listener = listen(&deep).unwrap();
-            let (place, making) = annals::socket_paths(&deep);
+            let (place, making) = annals::upkeep::socket_paths(&deep);
             assert_eq!(std::fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
             assert!(!making.exists());
             connect(&deep).unwrap().write_all(b"here").unwrap();

@@ -1,7 +1,7 @@
 //! The commands that Redis does not have, on blobs, keys and the store; and hostile arguments for all of
 //! them.
 
-use annals::{History, Store};
+use annals::{Store, kv::History};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -177,7 +177,7 @@ fn the_store_is_counted_verified_and_copied() {
     assert_eq!(client.field("store.verify", "frames"), ":2");
     let told = client.bytes(b"store.checkpoint\r\n").0;
     let json = told.split('|').nth(1).unwrap();
-    let checkpoint = annals::Checkpoint::from_json(json.as_bytes()).unwrap();
+    let checkpoint = annals::ledger::Checkpoint::from_json(json.as_bytes()).unwrap();
     assert_eq!(checkpoint.store, bench.daemon.store.id());
     let told = client.bytes(b"store.compact dryrun rate 1000000 recompress\r\n").0;
     let told: serde_json::Value = serde_json::from_str(told.split('|').nth(1).unwrap()).unwrap();

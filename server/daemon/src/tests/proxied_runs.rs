@@ -321,7 +321,7 @@ fn fifty_concurrent_runs_record_and_replay_without_provider() {
             let seq = u32::try_from(ask).unwrap() + 1;
             let found = replayer.ask("POST openai /v1/chat/completions", body.as_bytes()).unwrap();
             assert!(
-                matches!(found, annals::matching::MatchOutcome::Exact(number) if number == seq),
+                matches!(found, annals::replay::matching::MatchOutcome::Exact(number) if number == seq),
                 "{found:?}"
             );
             let frame = reader.frame(seq).unwrap();

@@ -31,7 +31,7 @@ fn operators_pin_drop_and_sweep_runs() {
         store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] lacks a keep condition: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
         "#,
     );
-    let report = |told: &str| -> annals::RetentionReport {
+    let report = |told: &str| -> annals::retention::RetentionReport {
         serde_json::from_str(told.split('|').nth(1).unwrap()).unwrap()
     };
     let now = bench.daemon.now_ns();

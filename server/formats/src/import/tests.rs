@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::*;
-use annals::Content;
+use annals::kv::Content;
 use annals::{Component, Frame, Severity, Status};
 
 pub(super) const TWO_RUNS: &str = r#"[

@@ -1,6 +1,6 @@
 //! Profiles of the user's own, in one TOML file. docs/redaction.md has the format as tables.
 
-use annals::matching::Path;
+use annals::replay::matching::Path;
 use regex::RegexBuilder;
 
 use super::detect::{Detector, Detectors};

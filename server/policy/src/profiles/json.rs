@@ -6,7 +6,7 @@
 use std::hash::BuildHasher as _;
 use std::ops::Range;
 
-use annals::matching::{Path, PathStep};
+use annals::replay::matching::{Path, PathStep};
 use foldhash::fast::FixedState;
 use serde::de::IgnoredAny;
 

@@ -1,6 +1,6 @@
 //! The store's key: what makes placeholders of one store equal for equal values, and of no other.
 
-use annals::{Durability, History, Store};
+use annals::{Durability, Store, kv::History};
 
 /// Where it stands: in the namespace of what is about the store itself.
 const NAMESPACE: &str = "annals";

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
-use annals::matching::Path;
+use annals::replay::matching::Path;
 use regex::Regex;
 
 use super::body;

@@ -1,7 +1,7 @@
 //! The three kinds of rules in a rules file. docs/record.md describes the format.
 
 use annals::Severity;
-use annals::matching::Rules;
+use annals::replay::matching::Rules;
 use regex::RegexBuilder;
 use toml::Spanned;
 use toml::de::DeValue;

@@ -1,8 +1,10 @@
 //! Retention policies: how long runs are kept. docs/retention.md describes the format.
 
 use annals::{
-    Component, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, Severity,
-    Status, parse_duration_ns,
+    Component, Severity, Status,
+    retention::{
+        RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, parse_duration_ns,
+    },
 };
 
 use super::document::{Located, RulesDocument, RulesError, RulesResult, RulesSection};

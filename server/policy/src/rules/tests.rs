@@ -1,6 +1,6 @@
 //! Rules files: parsing, and the error and position of each refusal.
 
-use annals::matching::Rules;
+use annals::replay::matching::Rules;
 
 use super::{RULES_BYTES_MAX, RulesFile};
 

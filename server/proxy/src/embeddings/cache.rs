@@ -4,7 +4,7 @@
 //! for each number, little-endian. No text is stored. The empty text has no vector: under its key stands the
 //! length of the embedder's vectors, in four bytes.
 
-use annals::{Durability, History, Keyspace, Namespace, Result};
+use annals::{Durability, Keyspace, Namespace, Result, kv::History};
 
 /// The keyspace of the cache.
 const KEYSPACE: &str = "annals.embeddings";

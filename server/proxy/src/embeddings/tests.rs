@@ -287,8 +287,8 @@ fn repeated_text_is_served_from_cache() {
     server.embedder(Some(&space)).embed(&["a"]).unwrap();
     assert_eq!(server.requests().len(), 3);
     server.options.model = "letters".into();
-    let kept = space.keyspace("annals.embeddings", annals::History::Latest).unwrap();
-    let keys: Vec<Vec<u8>> = kept.scan(annals::ScanRange::all()).keys().map(Result::unwrap).collect();
+    let kept = space.keyspace("annals.embeddings", annals::kv::History::Latest).unwrap();
+    let keys: Vec<Vec<u8>> = kept.scan(annals::kv::ScanRange::all()).keys().map(Result::unwrap).collect();
     assert_eq!(keys.len(), 6, "four vectors, and each embedder's vector length");
     for (key, junk) in
         keys.iter().zip([&b"abc"[..], b"", &f32::NAN.to_le_bytes(), &1f32.to_le_bytes()].iter().cycle())

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use annals::matching::RecordedCall;
+use annals::replay::matching::RecordedCall;
 
 use annals_policy::exchange::{ExchangeMetadata, VolatileExchange};
 
@@ -58,7 +58,7 @@ pub(super) fn calls_without_overlap(calls: &[RecordedCall]) -> HashSet<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use annals::matching::CallHash;
+    use annals::replay::matching::CallHash;
 
     fn call(begun_ms: u64, ended_ms: u64) -> RecordedCall {
         let name = "POST openai /v1/x".to_owned();

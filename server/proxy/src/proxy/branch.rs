@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use annals::matching::MatchOutcome as Found;
+use annals::replay::matching::MatchOutcome as Found;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH};

@@ -7,8 +7,11 @@
 //! An entry ends with its run, however that is dropped, and before that at its deadline, if it has one.
 
 use annals::io::{Io, RealIo};
-use annals::matching::CallHash;
-use annals::{ErrorKind, History, Keyspace, Namespace, Run, ScanRange};
+use annals::replay::matching::CallHash;
+use annals::{
+    ErrorKind, Keyspace, Namespace, Run,
+    kv::{History, ScanRange},
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 

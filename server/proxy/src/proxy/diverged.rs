@@ -1,6 +1,6 @@
 //! What was not as recorded when a program was replayed.
 
-use annals::matching::Divergence;
+use annals::replay::matching::Divergence;
 
 /// A request that the recording has no answer for, or an answer that could not wait.
 #[derive(Debug, Clone)]

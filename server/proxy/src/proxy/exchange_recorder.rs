@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use annals::io::{Io, RealIo};
-use annals::matching::CallHash;
+use annals::replay::matching::CallHash;
 use annals::{Component, Frame};
 use bytes::Bytes;
 use http_body_util::BodyExt;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use annals::matching::{CallHash, MatchOutcome};
+use annals::replay::matching::{CallHash, MatchOutcome};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

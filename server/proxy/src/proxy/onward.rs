@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use annals::matching::MatchOutcome as Found;
+use annals::replay::matching::MatchOutcome as Found;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use annals::io::{Io, RealIo};
-use annals::{Ending, Severity};
+use annals::{Severity, runs::Ending};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::header::HeaderMap;

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use annals::RunReader;
-use annals::matching::{CallHash, Divergence, MatchOutcome as Found, Matching, Receipt, RecordedCall, Rules};
+use annals::replay::matching::{
+    CallHash, Divergence, MatchOutcome as Found, Matching, Receipt, RecordedCall, Rules,
+};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};

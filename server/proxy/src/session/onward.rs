@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use annals::matching::CallHash;
-use annals::{ErrorKind, Frame, Namespace, Run, RunReader, RunSpec, StoredBlob};
+use annals::replay::matching::CallHash;
+use annals::{ErrorKind, Frame, Namespace, Run, RunReader, RunSpec, kv::StoredBlob};
 
 use super::SessionError;
 use super::fork::check_credentials;

@@ -207,8 +207,12 @@ fn ingested_run_is_marked_and_not_replayable() {
     assert!(is_ingested(&bench.run(&name())).unwrap());
     assert!(!is_ingested(&bench.run("own")).unwrap());
     // A program that replays it diverges at the first step.
-    let replayer = annals::Replayer::new(&bench.run(&name()), annals::matching::Rules::none()).unwrap();
-    let asked =
-        annals::Calls::exchange(&replayer, annals::Request::llm("llm", b"{}"), Box::new(|| Ok(Vec::new())));
+    let replayer =
+        annals::replay::Replayer::new(&bench.run(&name()), annals::replay::matching::Rules::none()).unwrap();
+    let asked = annals::replay::Calls::exchange(
+        &replayer,
+        annals::replay::Request::llm("llm", b"{}"),
+        Box::new(|| Ok(Vec::new())),
+    );
     assert!(asked.unwrap_err().is_divergence());
 }

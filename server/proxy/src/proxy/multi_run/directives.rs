@@ -11,7 +11,7 @@
 //! `/replay` is the same of a run that is replayed, and so is `x-annals-replay: RUN`; `RUN;SESSION` names a replay of several. TOKEN, RUN and SESSION are
 //! percent-decoded, once. What is said twice has to be the same. No refusal repeats what may be a token.
 
-use annals::RUN_NAME_BYTES_MAX;
+use annals::runs::RUN_NAME_BYTES_MAX;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
