@@ -10,7 +10,7 @@ behind `crate::mutant::is(N)`, which compares with the variable MUTANT (mutant s
 run once without a mutant, and which mutants it comes by is noted; a mutant is then given the tests that come by it, the quick ones
 first, and is caught when one fails twice or takes ten times as long ("hangs"). One JSON line for each is written to OUT as it is known.
 
-Left out: fuzz.rs (only tests have it), Debug texts, and of the unsafe kernel the choice of one and those of single processors: this one has
+Left out: fuzz.rs and testing.rs (only tests have them), Debug texts, and of the unsafe kernel the choice of one and those of single processors: this one has
 some of them, each of which a test holds against the portable one, and one that reads past its end proves nothing. Not tried: what a constant
 needs, a link of a let chain, what is for a build without graphs (they are on, as in the program). What does not build is found by the
 compiler's errors and taken out. Works on what is committed, in a worktree below target/mutants, and builds where
@@ -47,7 +47,7 @@ BINARIES = [["--lib"], ["--test", "engine"], ["--test", "memory"]]
 QUICK_SECONDS = 9
 SECONDS_MIN = 10
 MEMORY_MAX = 8 << 30
-LEFT_OUT = re.compile(r"/fuzz\.rs:|Debug for|\bx86::|vector/kernel\.rs:.* kernels\b")
+LEFT_OUT = re.compile(r"/(fuzz|testing)\.rs:|Debug for|\bx86::|vector/src/kernel\.rs:.* kernels\b")
 
 SWITCH = """
 use std::io::Write;
@@ -234,7 +234,8 @@ def build(sample):
         (TREE / crate / "mutant.rs").write_text(SWITCH.replace("COUNT", str(len(sample))))
         lib = TREE / crate / "src/lib.rs"
         module = "\n#[allow(warnings)]\n#[path = \"../mutant.rs\"]\nmod mutant;\n"
-        lib.write_text(re.sub(r"\n(?=(pub )?mod \w+;)", module, lib.read_text(), count=1))
+        # Before the attributes of the first module: an attribute must not pass to this one.
+        lib.write_text(re.sub(r"\n(?=(#\[.*\]\n)*(pub )?mod \w+;)", module, lib.read_text(), count=1))
         toml = TREE / crate / "Cargo.toml"
         toml.write_text(toml.read_text().replace("[lints]\nworkspace = true\n", lints))
     command = ["cargo", "test", *sum((["-p", one] for one in PACKAGES.values()), []), "--features", "annals/graphs"]
