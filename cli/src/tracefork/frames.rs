@@ -24,7 +24,7 @@ impl Recording {
     pub(crate) fn of(tape: &Foreign) -> Result<Self, Refusal> {
         // No secret: a tape of tracefork holds the requests themselves. The same tape gives the same run.
         let key = tape.digest();
-        let digest: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = annals_text::hex::encode(&key);
         let mounts = Mounts::new(&Variable::known(), &[], |_| None).map_err(|error| error.to_string())?;
         let origin = Origin {
             masked: Vec::new(),
@@ -78,7 +78,7 @@ fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> Exchange {
     let (mount, path) = (mount.to_owned(), path.to_owned());
     let method = "POST".to_owned();
     let http = Http { mount, method, path, query: None, status: Some(200), broken: None };
-    let asked = CallHash::of(key, &http.call(), request).0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let asked = annals_text::hex::encode(&CallHash::of(key, &http.call(), request).0);
     let volatile = Volatile {
         asked,
         response_headers: Headers(vec![("content-type".to_owned(), kind.to_owned())]),

@@ -100,7 +100,7 @@ impl Blobs {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    annals_text::hex::encode(&Sha256::digest(bytes))
 }
 
 impl Foreign {
@@ -224,7 +224,7 @@ mod tests {
     const DIGEST: &str = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
 
     fn text(digest: [u8; 32]) -> String {
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        annals_text::hex::encode(&digest)
     }
 
     fn container(version: u16, header: &Json, blobs: &[&[u8]]) -> Vec<u8> {

@@ -14,12 +14,14 @@ use std::str::FromStr;
 use annals::memory::Identity;
 use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
 
+use crate::schema::recorder::RecorderCommand;
+
 /// The words of a command that is to be sent.
 pub struct Words<'a>(Vec<Cow<'a, [u8]>>);
 
 impl<'a> Words<'a> {
-    pub fn new(command: &'a str) -> Self {
-        Self(vec![command.as_bytes().into()])
+    pub fn new(command: RecorderCommand) -> Self {
+        Self(vec![command.name().as_bytes().into()])
     }
 
     pub fn word(mut self, word: impl Into<Cow<'a, [u8]>>) -> Self {
@@ -308,7 +310,7 @@ pub fn told(error: &str) -> annals::Error {
 mod tests {
     use annals::{Component, Ending, Frame, RunSpec, Severity};
 
-    use super::{Arguments, Words};
+    use super::{Arguments, RecorderCommand, Words};
 
     fn there(words: &Words<'_>) -> Arguments {
         Arguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
@@ -320,7 +322,7 @@ mod tests {
         let full = RunSpec::new("r").agent("a").model("m").severity(Severity::Flagged).started_ns(7);
         let full = full.tag("TAG", "REPLACE").tag("k", "").metadata(b"{\"a\":1}").replace(true);
         for spec in [plain, full] {
-            let back = there(&Words::new("RUN.BEGIN").run(&spec).unwrap()).run().unwrap();
+            let back = there(&Words::new(RecorderCommand::BeginRun).run(&spec).unwrap()).run().unwrap();
             assert_eq!(format!("{back:?}"), format!("{spec:?}"));
         }
         let plain = Frame::new(Component::Llm, "in", "out");
@@ -328,7 +330,7 @@ mod tests {
         full = full.metadata("ERROR");
         (full.started_ns, full.duration_ns, full.severity, full.error) = (Some(1), 2, Severity::Debug, true);
         for frame in [plain, full] {
-            let words = Words::new("FRAME.ADD").word(frame.component.name().as_bytes());
+            let words = Words::new(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
             let words =
                 words.word(super::bytes(&frame.input).unwrap()).word(super::bytes(&frame.output).unwrap());
             let (back, blob) = there(&words.frame(&frame)).frame(false).unwrap();
@@ -341,7 +343,7 @@ mod tests {
             duration_ns: Some(9),
         };
         for ending in [Ending::default(), full] {
-            let back = there(&Words::new("FRAME.END").ending(&ending)).ending().unwrap();
+            let back = there(&Words::new(RecorderCommand::EndFrame).ending(&ending)).ending().unwrap();
             assert_eq!(format!("{back:?}"), format!("{ending:?}"));
         }
     }

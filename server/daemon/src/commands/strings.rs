@@ -9,7 +9,6 @@ use crate::table::Handler;
 use crate::turn::{Call, Outcome, Refusal, wrong_number};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("get", |call| Ok(get(call)?.map_or(Reply::Null, bulk))),
     ("set", set),

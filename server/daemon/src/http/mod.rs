@@ -33,7 +33,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -54,6 +54,7 @@ use super::proxied::ProxyRuns;
 use super::session::{Daemon, Facts, Session};
 use super::turn::Apart;
 use annals_proxy::Mounts;
+use annals_proxy::body::BodyAssembler;
 use annals_proxy::proxy::{Many, RECORDED, REPLAYED, Refused, Wants};
 use annals_text::percent;
 use annals_wire::resp::Reply;
@@ -265,7 +266,7 @@ impl Shared {
 
     /// A whole body, and its place among all bodies.
     async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
-        let (mut body, mut bytes, mut place) = (body, BytesMut::new(), None::<OwnedSemaphorePermit>);
+        let (mut body, mut bytes, mut place) = (body, BodyAssembler::default(), None::<OwnedSemaphorePermit>);
         let too_long = || {
             let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
@@ -288,9 +289,9 @@ impl Shared {
                     None => place = Some(more),
                 }
             }
-            bytes.extend_from_slice(&data);
+            bytes.push(data);
         }
-        Ok((bytes.freeze(), place))
+        Ok((bytes.into_bytes(), place))
     }
 }
 

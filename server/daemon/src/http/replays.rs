@@ -77,7 +77,7 @@ async fn begin(State(shared): State<Arc<Shared>>, path: RawPathParams, request: 
     }
     let mut bytes = [0; 16];
     shared.daemon.io.random(&mut bytes).map_err(annals::Error::from)?;
-    let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = annals_text::hex::encode(&bytes);
     let who = who(&session);
     let session = Arc::new(tokio::sync::Mutex::new(session));
     let mut known = shared.replays.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,19 +1,6 @@
 //! What a connection may ask for, done: commands in, replies out. Takes no socket.
 //!
-//! ```text
-//! PING                        +PONG
-//! STORE.USE namespace         +OK; makes the namespace where there is none. First of all, and once
-//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `words`; a run is begun with +OK, the others reply with the frame's number
-//! FRAME.APPEND run seq bytes  +OK, adds to an output that is still to come
-//! BLOB.APPEND name bytes      +OK, streams a body under a name of the connection's own
-//! BLOB.END name               its length; a frame may hold it from then on
-//! RUN.END run status          +OK once all of it is on disk
-//! RUN.REMEMBER run            the id of what is remembered of a run that has just ended; nil where there is nothing
-//! MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]
-//!                             the id of what was brought, once it is on disk: for whoever wants nothing else, without STORE.USE
-//! MEM.DEFINE definition NAMESPACE namespace
-//!                             +OK, the same
-//! ```
+//! The commands are those of [`RecorderCommand`].
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
 use std::collections::HashMap;
@@ -31,6 +18,7 @@ use annals_proxy::embeddings::{EmbedderHere, environment_embedder};
 use annals_review::remembering::{of_embedder, remember};
 use annals_review::run_memory::{Remembered, remember_ended};
 use annals_wire::resp::Reply;
+use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{Arguments, code_of, wrong};
 
 /// Runs, and bodies that are being streamed, of a connection at a time.
@@ -66,7 +54,7 @@ impl Member {
     /// The reply to a command; none where the connection is to end without one.
     pub(super) fn answer(&mut self, command: Vec<Vec<u8>>) -> Option<Reply> {
         let (name, mut arguments) = Arguments::of(command);
-        if name == "STORE.USE" && self.entered.is_none() {
+        if name == RecorderCommand::UseStore.name() && self.entered.is_none() {
             // Before anything is promised: who is turned away here looks for the store anew.
             let writer = self.writing.enter()?;
             return Some(replied(self.enter(writer, &mut arguments)));
@@ -82,29 +70,21 @@ impl Member {
     }
 
     fn obey(&mut self, name: &str, arguments: &mut Arguments) -> annals::Result<Reply> {
-        match name {
-            "PING" => Ok(Reply::Simple("PONG".into())),
-            "RUN.BEGIN" => self.begin_run(arguments),
-            "RUN.END" => self.end_run(arguments),
-            "RUN.REMEMBER" => self.remember(arguments),
-            "MEM.PUT" => self.keep(arguments),
-            "MEM.DEFINE" => self.define(arguments),
-            "FRAME.BEGIN" => self.begin_frame(arguments),
-            "FRAME.APPEND" => self.append(arguments),
-            "FRAME.END" => self.end_frame(arguments),
-            "FRAME.ADD" => self.add_frame(arguments),
-            "BLOB.APPEND" => self.append_blob(arguments),
-            "BLOB.END" => self.end_blob(arguments),
-            "STORE.USE" => Err(wrong("a connection stays with its namespace".to_owned())),
-            "STORE.COMPACT" => Err(annals::Error::new(
-                ErrorKind::Locked,
-                "a recorder holds the store and compacts nothing: wait until it has ended",
-            )),
-            "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => Err(annals::Error::new(
-                ErrorKind::Locked,
-                "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
-            )),
-            _ => Err(wrong(format!("unknown command '{name}'"))),
+        let Some(command) = RecorderCommand::find(name) else { return Err(refusal(name)) };
+        match command {
+            RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
+            RecorderCommand::BeginRun => self.begin_run(arguments),
+            RecorderCommand::EndRun => self.end_run(arguments),
+            RecorderCommand::RememberRun => self.remember(arguments),
+            RecorderCommand::PutMemory => self.keep(arguments),
+            RecorderCommand::DefineMemory => self.define(arguments),
+            RecorderCommand::BeginFrame => self.begin_frame(arguments),
+            RecorderCommand::AppendFrame => self.append(arguments),
+            RecorderCommand::EndFrame => self.end_frame(arguments),
+            RecorderCommand::AddFrame => self.add_frame(arguments),
+            RecorderCommand::AppendBlob => self.append_blob(arguments),
+            RecorderCommand::EndBlob => self.end_blob(arguments),
+            RecorderCommand::UseStore => Err(wrong("a connection stays with its namespace".to_owned())),
         }
     }
 
@@ -316,6 +296,21 @@ impl Read for Coming {
         let read = (&self.part[self.taken..]).read(buffer)?;
         self.taken += read;
         Ok(read)
+    }
+}
+
+/// Why a command that is not a recorder's is refused.
+fn refusal(name: &str) -> annals::Error {
+    match name {
+        "STORE.COMPACT" => annals::Error::new(
+            ErrorKind::Locked,
+            "a recorder holds the store and compacts nothing: wait until it has ended",
+        ),
+        "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => annals::Error::new(
+            ErrorKind::Locked,
+            "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
+        ),
+        _ => wrong(format!("unknown command '{name}'")),
     }
 }
 

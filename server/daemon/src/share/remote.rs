@@ -14,6 +14,7 @@ use annals::{Ending, ErrorKind, Frame, RunSpec, Status};
 use super::socket;
 use annals_proxy::destination::{Destination, RemoteBlob, RemoteFrame, RemoteRun, RemoteSpace};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply, Responses, write_command};
+use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{Words, bytes, told, wrong};
 
 /// Commands that may be under way without their replies having been read. Those of so many fit in a socket: whoever serves is never kept
@@ -83,7 +84,7 @@ impl Remote {
         let link =
             Link { stream, decoder: Responses::default(), read: Vec::new(), ahead: 0, lost: None, blobs: 0 };
         let remote = Self(Arc::new(Mutex::new(link)));
-        let asked = remote.call(&Words::new("STORE.USE").word(namespace.as_bytes()));
+        let asked = remote.call(&Words::new(RecorderCommand::UseStore).word(namespace.as_bytes()));
         match asked {
             Ok(_) => Ok(Joined::Yes(remote)),
             // It closes; one that is only silent has the store for longer than anybody should wait.
@@ -120,7 +121,7 @@ impl Remote {
 
 impl RemoteSpace for Remote {
     fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
-        self.call(&Words::new("RUN.BEGIN").run(spec)?)?;
+        self.call(&Words::new(RecorderCommand::BeginRun).run(spec)?)?;
         Ok(Arc::new(SocketRun { remote: self.clone(), name: spec.name.clone() }))
     }
 
@@ -138,9 +139,9 @@ impl RemoteSpace for Remote {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(annals::Error::new(ErrorKind::Unavailable, error.to_string())),
             };
-            self.post(&Words::new("BLOB.APPEND").word(name.as_slice()).word(&buffer[..read]))?;
+            self.post(&Words::new(RecorderCommand::AppendBlob).word(name.as_slice()).word(&buffer[..read]))?;
         }
-        let len = self.call(&Words::new("BLOB.END").word(name.as_slice()))?;
+        let len = self.call(&Words::new(RecorderCommand::EndBlob).word(name.as_slice()))?;
         Ok(RemoteBlob { len: number(&len)?, name })
     }
 }
@@ -218,7 +219,7 @@ impl Link {
 }
 
 impl SocketRun {
-    fn words<'a>(&'a self, command: &'a str) -> Words<'a> {
+    fn words(&self, command: RecorderCommand) -> Words<'_> {
         Words::new(command).word(self.name.as_bytes())
     }
 }
@@ -229,7 +230,7 @@ impl RemoteRun for SocketRun {
     }
 
     fn submit(&self, frame: &Frame, blob: Option<&RemoteBlob>) -> annals::Result<()> {
-        let words = self.words("FRAME.ADD").word(frame.component.name().as_bytes());
+        let words = self.words(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
         let mut words = words.word(bytes(&frame.input)?).word(bytes(&frame.output)?);
         if let Some(blob) = blob {
             words = words.word(b"BLOB".as_slice()).word(blob.name.as_slice());
@@ -238,22 +239,22 @@ impl RemoteRun for SocketRun {
     }
 
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>> {
-        let words = self.words("FRAME.BEGIN").word(frame.component.name().as_bytes());
+        let words = self.words(RecorderCommand::BeginFrame).word(frame.component.name().as_bytes());
         let seq = self.remote.call(&words.word(bytes(&frame.input)?).frame(frame))?;
         Ok(Box::new(SocketFrame { run: self.clone(), seq: number(&seq)? }))
     }
 
     fn end(&self, status: Status) -> annals::Result<()> {
-        self.remote.call(&self.words("RUN.END").word(status.name().as_bytes())).map(drop)
+        self.remote.call(&self.words(RecorderCommand::EndRun).word(status.name().as_bytes())).map(drop)
     }
 
     fn remember(&self) -> annals::Result<()> {
-        self.remote.call(&self.words("RUN.REMEMBER")).map(drop)
+        self.remote.call(&self.words(RecorderCommand::RememberRun)).map(drop)
     }
 }
 
 impl SocketFrame {
-    fn words<'a>(&'a self, command: &'a str) -> Words<'a> {
+    fn words(&self, command: RecorderCommand) -> Words<'_> {
         self.run.words(command).word(self.seq.to_string().into_bytes())
     }
 }
@@ -266,11 +267,11 @@ impl RemoteFrame for SocketFrame {
     fn append(&self, bytes: &[u8]) -> annals::Result<()> {
         bytes
             .chunks(PART_BYTES)
-            .try_for_each(|part| self.run.remote.post(&self.words("FRAME.APPEND").word(part)))
+            .try_for_each(|part| self.run.remote.post(&self.words(RecorderCommand::AppendFrame).word(part)))
     }
 
     fn finish_with(self: Box<Self>, ending: &Ending) -> annals::Result<u32> {
-        number(&self.run.remote.call(&self.words("FRAME.END").ending(ending))?)
+        number(&self.run.remote.call(&self.words(RecorderCommand::EndFrame).ending(ending))?)
     }
 }
 

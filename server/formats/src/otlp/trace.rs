@@ -10,7 +10,7 @@ use serde_json::json;
 use super::edges::{Known, Noted, Place};
 use super::reply::Taken;
 use super::span::{Mapped, TraceId};
-use super::value::hex;
+use annals_text::hex;
 
 /// Spans of a run, and span ids of a trace's earlier runs that are remembered.
 pub(super) const SPANS_MAX: usize = 1 << 14;
@@ -40,8 +40,8 @@ pub(super) struct Trace {
 /// The name of a trace's run.
 fn name(id: &TraceId, part: u16) -> String {
     match part {
-        1 => format!("trace-{}", hex(id)),
-        part => format!("trace-{}.{part}", hex(id)),
+        1 => format!("trace-{}", hex::encode(id)),
+        part => format!("trace-{}.{part}", hex::encode(id)),
     }
 }
 
@@ -175,7 +175,7 @@ fn spec(id: &TraceId, part: u16, spans: &[Mapped]) -> RunSpec {
     };
     let agent = first(|span| span.agent.as_ref());
     let agent = if agent.is_empty() { first(Mapped::service) } else { agent };
-    let mut ingested = json!({ "from": "otlp", "trace_id": hex(id) });
+    let mut ingested = json!({ "from": "otlp", "trace_id": hex::encode(id) });
     let mut spec = RunSpec::new(name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
     spec = spec.tag(TAG, "otlp");
     if part > 1 {

@@ -2,6 +2,7 @@
 //!
 //! Written straight from the messages: a tree of JSON values in between would take hundreds of bytes for each.
 
+use annals_text::hex::encode;
 use std::collections::BTreeSet;
 
 use base64::Engine as _;
@@ -147,8 +148,8 @@ otlp!(Status, |status, fields| {
 });
 
 otlp!(Link, |link, fields| {
-    fields.text("traceId", &hex(&link.trace_id))?;
-    fields.text("spanId", &hex(&link.span_id))?;
+    fields.text("traceId", &encode(&link.trace_id))?;
+    fields.text("spanId", &encode(&link.span_id))?;
     fields.text("traceState", &link.trace_state)?;
     fields.list("attributes", &link.attributes)?;
     fields.number("droppedAttributesCount", link.dropped_attributes_count)?;
@@ -182,10 +183,10 @@ impl Serialize for OfSpan<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let span = self.span;
         let mut fields = Fields::<S>::new(serializer)?;
-        fields.text("traceId", &hex(&span.trace_id))?;
-        fields.text("spanId", &hex(&span.span_id))?;
+        fields.text("traceId", &encode(&span.trace_id))?;
+        fields.text("spanId", &encode(&span.span_id))?;
         fields.text("traceState", &span.trace_state)?;
-        fields.text("parentSpanId", &hex(&span.parent_span_id))?;
+        fields.text("parentSpanId", &encode(&span.parent_span_id))?;
         fields.number("flags", span.flags)?;
         fields.text("name", &span.name)?;
         fields.number("kind", span.kind)?;
@@ -274,8 +275,4 @@ pub(super) fn plain(value: &AnyValue, left: &mut usize) -> Value {
         }
         Some(Held::BytesValue(_) | Held::StringValueStrindex(_)) | None => Value::Null,
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,8 @@
 //! A body as a whole: what it is, and what is left of it.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+
+use annals_text::hex::encode;
 
 use super::detect::Near;
 use super::json::{TooDeep, is_json, scan};
@@ -138,22 +139,14 @@ fn name(rules: &Rules, kind: Kind) -> &str {
 
 /// `[email:3f2a9c01d2e4]`: plain in JSON, however often escaped, and in text.
 fn placeholder(name: &str, tag: Tag) -> String {
-    let mut text = format!("[{name}:{}", hex(tag));
+    let mut text = format!("[{name}:{}", encode(&tag));
     text.push(']');
     text
 }
 
-fn hex(tag: Tag) -> String {
-    tag.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// A placeholder for all of a body, with its type and size.
 fn whole<'a>(search: &Search<'_>, name: &str, body: &[u8], of: &str) -> RedactedBody<'a> {
-    let tag = hex(search.tag(name, body));
+    let tag = encode(&search.tag(name, body));
     let text = format!("[{name}:{tag} {of}, {} bytes]", body.len());
     RedactedBody { bytes: Cow::Owned(text.into_bytes()), replaced: 1 }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use annals::memory::Embedder;
 use annals::{Error, ErrorKind, Namespace, Result};
+use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, Url};
 
@@ -13,6 +14,7 @@ use super::cache::Cache;
 use super::options::{EmbeddingsOptions, invalid};
 use super::patience::{Failed, Next, next};
 use super::wire;
+use crate::body::BodyAssembler;
 use crate::upstream::{Upstream, chain};
 
 /// The longest answer, in bytes.
@@ -239,15 +241,15 @@ impl Far {
     }
 }
 
-async fn whole(mut response: Response, most: usize) -> std::result::Result<Vec<u8>, Failed> {
-    let mut body = Vec::new();
+async fn whole(mut response: Response, most: usize) -> std::result::Result<Bytes, Failed> {
+    let mut body = BodyAssembler::default();
     while let Some(chunk) = response.chunk().await.map_err(|e| Failed::Transport(chain(&e)))? {
         if body.len() + chunk.len() > most {
             return Err(Failed::Nonsense(format!("its answer is longer than {most} bytes")));
         }
-        body.extend_from_slice(&chunk);
+        body.push(chunk);
     }
-    Ok(body)
+    Ok(body.into_bytes())
 }
 
 /// A number at random; where the system gives none, all wait the same.

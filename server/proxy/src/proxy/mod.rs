@@ -35,6 +35,5 @@ pub use many::{Opened, Proxied, Refused, Runs, Unended, has_ended};
 pub(crate) use onward::{Onward, Served};
 pub use record::Recorded;
 pub(crate) use record::{Recorder, http_of};
-pub(crate) use replay::unhex;
 pub use replay::{ReplayOptions, Replayed, Replayer, Timing};
 pub use room::Room;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use annals::RunReader;
 use annals::matching::{Answer as Found, Call, CallHash, Divergence, Matching, Receipt, Rules};
+use annals_text::hex;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
@@ -165,7 +166,8 @@ impl Replayer {
                 let why = "too many calls are replayed at once: end other replays first";
                 annals::Error::new(annals::ErrorKind::Unavailable, why)
             })?;
-            let hash = unhex(&exchange.volatile.asked).ok_or_else(|| {
+            let hash = hex::decode(&exchange.volatile.asked);
+            let hash = hash.and_then(|hash| hash.try_into().ok()).ok_or_else(|| {
                 annals::Error::new(
                     annals::ErrorKind::Invalid,
                     format!("frame {seq} does not say what was asked"),
@@ -314,18 +316,6 @@ impl Replayer {
         }
         (tokens, cost)
     }
-}
-
-pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != bytes.len() || !rest.is_empty() {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 impl Handler for Inner {

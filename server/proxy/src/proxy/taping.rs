@@ -86,7 +86,7 @@ impl Taping {
     ) -> Self {
         let (http, mut removed) = http_of(asked);
         let hash = CallHash::of(&recorder.key, &http.call(), &body);
-        let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let asked_as = annals_text::hex::encode(&hash.0);
         let volatile = Volatile { asked: asked_as, arrived: asked.arrived, ..Volatile::default() };
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);

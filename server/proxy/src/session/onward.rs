@@ -233,7 +233,7 @@ impl Child {
         {
             let (http, _) = http_of(asked);
             let hash = CallHash::of(&self.origin.key_bytes()?, &http.call(), &asked.body);
-            exchange.volatile.asked = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            exchange.volatile.asked = annals_text::hex::encode(&hash.0);
             exchange.volatile.request_headers = Headers::of(&asked.headers);
             exchange.volatile.request_headers.remove_secrets();
             exchange.http.query = http.query;

@@ -80,7 +80,7 @@ impl Many {
             revision: None,
             environment: BTreeMap::new(),
             mounts: (*self.mounts).clone(),
-            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            key: annals_text::hex::encode(key),
             captured: false,
             secrets: Vec::new(),
             rules: String::new(),
