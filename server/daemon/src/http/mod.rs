@@ -3,7 +3,7 @@
 //! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `annals_wire::schema::routes` is
 //! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
 //! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
-//! of many runs ([`crate::proxy`]).
+//! of many runs (`annals_proxy::proxy`).
 //!
 //! Who may ask: whoever has a token (`Authorization: Bearer`), and nobody from a page that a browser shows: the request has to name this server as its host,
 //! by an address or a name of the loopback, and as its origin, if it has one.

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use annals_text::hex::encode;
 
-use super::detect::Near;
 use super::json::{TooDeep, is_json, scan};
 use super::profile::{Kind, REDACTED_BODY_BYTES_MAX, RedactedBody, Rules};
 use super::search::{Place, Search, Tag};
 use super::stream::{self, Rows};
+use crate::detect::Near;
 use crate::providers::decode;
 
 /// Redacts a body by rules; `key` makes the placeholders.

@@ -3,9 +3,9 @@
 use annals::matching::Path;
 use regex::RegexBuilder;
 
-use super::detect::{Detector, Detectors};
 use super::json::Paths;
 use super::profile::{Pattern, Profile, Rules};
+use crate::detect::{Detector, Detectors};
 use crate::rules::RulesError;
 use crate::rules::document::{Document, Section, list};
 

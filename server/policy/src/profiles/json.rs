@@ -10,7 +10,7 @@ use annals::matching::{Path, Step};
 use foldhash::fast::FixedState;
 use serde::de::IgnoredAny;
 
-use super::detect::Near;
+use crate::detect::Near;
 
 /// How deep JSON may be nested; deeper, it is replaced as a whole.
 const DEPTH_MAX: usize = 1024;

@@ -7,8 +7,8 @@ use annals::matching::Path;
 use regex::Regex;
 
 use super::body;
-use super::detect::{Detector, Detectors};
 use super::json::Paths;
+use crate::detect::{Detector, Detectors};
 use crate::exchange::Exchange;
 
 /// The longest body that is redacted, in bytes, and the most that a compressed one may become: it is held in memory as a whole. A longer one

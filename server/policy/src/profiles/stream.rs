@@ -10,10 +10,10 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use super::detect::Near;
 use super::json::{Escape, Token, TooDeep, What, decode, is_json, scan, written};
 use super::profile::Kind;
 use super::search::{Place, Search};
+use crate::detect::Near;
 
 /// The most rows that are joined; texts of further ones are searched only where they stand.
 const ROWS_MAX: usize = 4096;

@@ -9,8 +9,7 @@ use annals::{Component, Content, Frame};
 use annals_server::{Exchange, Headers, Http, Mounts, Origin, Variable, Volatile};
 use serde_json::{Map, Value, json};
 
-use super::Refusal;
-use super::parse::{Event, Foreign};
+use annals_formats::tracefork::{Event, Foreign, Refusal};
 
 /// What is recorded of a tape.
 #[derive(Debug)]
