@@ -1,10 +1,10 @@
-//! What the fuzz targets `checkpoint` and `proof` do with any bytes, and what `cli/proof/tests/corpora.rs` does with the kept
-//! ones: both readers of a checkpoint, which share no code, and the checker of proofs.
+//! The checks of the fuzz targets `checkpoint` and `proof`; `cli/proof/tests/corpora.rs` runs them on the kept
+//! corpora. They run both readers of a checkpoint, which share no code, and the checker of proofs.
 
 use serde_json::Value;
 
-/// Where the first byte is a space, what the fuzzer cannot guess is put right: the digest, and the root of a tree with
-/// one mark.
+/// If the first byte is a space, repairs what a fuzzer cannot guess: the digest, and the root of a tree with one
+/// mark.
 pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
     json.strip_prefix(b" ")?;
     let mut value: Value = serde_json::from_slice(json).ok()?;
@@ -36,7 +36,7 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&value).ok()
 }
 
-/// Both readers say the same of a checkpoint. The engine leaves signatures to whoever has the key.
+/// Both readers must agree on a checkpoint. The engine does not check signatures; the holder of the key does.
 pub(crate) fn checkpoint(data: &[u8]) {
     let data = put_right(data).unwrap_or_else(|| data.to_vec());
     let ours = annals::Checkpoint::from_json(&data);
@@ -56,7 +56,7 @@ pub(crate) fn checkpoint(data: &[u8]) {
     }
 }
 
-/// A proof that is taken is taken again with the checkpoint that it carries, and says the same.
+/// An accepted proof must also be accepted with its own checkpoint, with the same result.
 pub(crate) fn proof(data: &[u8]) {
     let data = put_right(data).unwrap_or_else(|| data.to_vec());
     let Ok(verdict) = annals_proof::check(&data, None, None) else { return };

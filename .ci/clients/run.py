@@ -3,7 +3,7 @@
 
 Usage: .ci/clients/run.py [--replays 20] [--client NAME]... [--work DIR]
 Makes a virtual environment and a node_modules in DIR (default target/clients), with pip and npm; a client that cannot be installed is skipped and said.
-Prints a table for docs/record.md. ANNALS names the binary (default: target/debug/annals, built if it is not there).
+Prints a table for docs/measurements/clients.md. ANNALS names the binary (default: target/debug/annals, built if it is not there).
 """
 import argparse
 import os

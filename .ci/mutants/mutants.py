@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do the tests notice when the engine's code is changed? Mutants of folders of engine/src, many in one build.
+"""Do the tests notice when the engine's code is changed? Mutants of folders of the engine's crates, many in one build.
 
     mutants.py OUT --seed N [--count N] [--besides FILE...]     a random sample, without the mutants of other results
     mutants.py OUT --again FILE                                 those that survived there, against the tests of now
@@ -39,7 +39,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACE = ROOT / "target" / "mutants"
 TREE = PLACE / "tree"
 FOLDERS = ["log", "blob", "io", "kv"]
-BINARIES = [["--lib"], ["--test", "engine"]]
+# The crate that a folder belongs to; any other folder is the engine's own. Of these crates the whole is one folder.
+CRATES = {one: "engine/store" for one in FOLDERS} | {"vector": "engine/vector", "memory": "engine/memory"}
+WHOLE = ["vector", "memory"]
+PACKAGES = {"engine": "annals", "engine/store": "annals-store", "engine/vector": "annals-vector", "engine/memory": "annals-memory"}
+BINARIES = [["--lib"], ["--test", "engine"], ["--test", "memory"]]
 QUICK_SECONDS = 9
 SECONDS_MIN = 10
 MEMORY_MAX = 8 << 30
@@ -83,9 +87,12 @@ fn is_slow(n: u32) -> bool {
 
 def listed(folders):
     """The mutants of the tree: name, file, genre, replacement, span."""
-    command = ["cargo", "mutants", "-p", "annals", "--list", "--json"]
+    command = ["cargo", "mutants", "--list", "--json"]
+    for package in PACKAGES.values():
+        command += ["-p", package]
     for folder in folders:
-        command += ["-f", f"engine/src/{folder}/**"]
+        crate = CRATES.get(folder, "engine")
+        command += ["-f", f"{crate}/src/**" if folder in WHOLE else f"{crate}/src/{folder}/**"]
     found = json.loads(subprocess.run(command, cwd=TREE, check=True, capture_output=True).stdout)
     kept = [one for one in found if not LEFT_OUT.search(one["name"])]
     print(f"{len(found)} mutants, {len(found) - len(kept)} of them left out")
@@ -220,15 +227,18 @@ def write_tree(sample):
 
 def build(sample):
     """Builds the tests with as many mutants as compile; the binaries."""
-    # Not in src: a test looks there for who reaches for atomics.
-    (TREE / "engine/mutant.rs").write_text(SWITCH.replace("COUNT", str(len(sample))))
-    lib = TREE / "engine/src/lib.rs"
-    lib.write_text(lib.read_text().replace("\nmod blob;", "\n#[allow(warnings)]\n#[path = \"../mutant.rs\"]\nmod mutant;\nmod blob;"))
-    toml = TREE / "engine/Cargo.toml"
     allow = ["warnings", "arithmetic_overflow", "unconditional_panic"]
     lints = "[lints.rust]\n" + "".join(f'{one} = "allow"\n' for one in allow)
-    toml.write_text(toml.read_text().replace("[lints]\nworkspace = true\n", lints))
-    command = ["cargo", "test", "-p", "annals", "--features", "graphs", "--no-run", "--message-format=json", *sum(BINARIES, [])]
+    for crate in PACKAGES:
+        # Not in src: a test looks there for who reaches for atomics.
+        (TREE / crate / "mutant.rs").write_text(SWITCH.replace("COUNT", str(len(sample))))
+        lib = TREE / crate / "src/lib.rs"
+        module = "\n#[allow(warnings)]\n#[path = \"../mutant.rs\"]\nmod mutant;\n"
+        lib.write_text(re.sub(r"\n(?=(pub )?mod \w+;)", module, lib.read_text(), count=1))
+        toml = TREE / crate / "Cargo.toml"
+        toml.write_text(toml.read_text().replace("[lints]\nworkspace = true\n", lints))
+    command = ["cargo", "test", *sum((["-p", one] for one in PACKAGES.values()), []), "--features", "annals/graphs"]
+    command += ["--no-run", "--message-format=json", *sum(BINARIES, [])]
     while True:
         write_tree(sample)
         began = time.monotonic()

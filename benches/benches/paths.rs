@@ -1,24 +1,24 @@
-//! Each path of the engine by itself: `cargo bench -p annals-benches`. Beside their physical limits they run in the
-//! example `performance`; counted in instructions, in the example `hot`.
+//! Measures each path of the engine by itself: `cargo bench -p annals-benches`. The example `performance`
+//! runs them beside their physical limits, and the example `hot` counts their instructions.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use annals::{Durability, History, RunSpec, Status, Store};
-use annals_benches::conversation::{Conversation, Form, Step};
-use annals_benches::work::{begin, key, open, record_step, small_frames};
+use annals_benches::conversation::{BenchConversation, ConversationForm, ConversationStep};
+use annals_benches::workloads::{begin_run, open_store, record_step, scattered_key, small_frames};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 
 const STEPS: usize = 50;
 
 fn fresh(durability: Durability) -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("store"), durability);
+    let store = open_store(&dir.path().join("store"), durability);
     (dir, store)
 }
 
 fn conversations(criterion: &mut Criterion) {
-    for form in Form::ALL {
-        let steps: Vec<Step> = Conversation::new(form, 1).take(STEPS).collect();
-        let bytes: usize = steps.iter().map(Step::raw_len).sum();
+    for form in ConversationForm::ALL {
+        let steps: Vec<ConversationStep> = BenchConversation::new(form, 1).take(STEPS).collect();
+        let bytes: usize = steps.iter().map(ConversationStep::raw_len).sum();
         let mut group = criterion.benchmark_group(form.name());
         group.throughput(Throughput::Bytes(bytes as u64)).sample_size(10);
         for durability in [Durability::Process, Durability::Disk] {
@@ -26,7 +26,7 @@ fn conversations(criterion: &mut Criterion) {
                 bench.iter_batched(
                     || (fresh(durability), steps.clone()),
                     |((dir, store), steps)| {
-                        let run = begin(&store, "run");
+                        let run = begin_run(&store, "run");
                         steps.into_iter().for_each(|step| record_step(&run, step));
                         (dir, store)
                     },
@@ -35,7 +35,7 @@ fn conversations(criterion: &mut Criterion) {
             });
         }
         let (_dir, store) = fresh(Durability::Process);
-        let run = begin(&store, "run");
+        let run = begin_run(&store, "run");
         steps.into_iter().for_each(|step| record_step(&run, step));
         run.end(Status::Ok).unwrap();
         let reader = store.namespace("default").unwrap().run("run").unwrap();
@@ -51,8 +51,8 @@ fn conversations(criterion: &mut Criterion) {
 
 fn single_frames(criterion: &mut Criterion) {
     let (_dir, store) = fresh(Durability::Process);
-    let run = begin(&store, "run");
-    Conversation::new(Form::Plain, 1).take(200).for_each(|step| record_step(&run, step));
+    let run = begin_run(&store, "run");
+    BenchConversation::new(ConversationForm::Plain, 1).take(200).for_each(|step| record_step(&run, step));
     run.end(Status::Ok).unwrap();
     let reader = store.namespace("default").unwrap().run("run").unwrap();
     let mut group = criterion.benchmark_group("one frame");
@@ -92,7 +92,7 @@ fn records(criterion: &mut Criterion) {
             let mut batch = space.batch();
             for _ in 0..100 {
                 number += 1;
-                batch.put(&kv, &key(number), &[7; 512]);
+                batch.put(&kv, &scattered_key(number), &[7; 512]);
             }
             batch.commit().unwrap()
         });
@@ -102,7 +102,7 @@ fn records(criterion: &mut Criterion) {
     group.bench_function("get", |bench| {
         bench.iter(|| {
             at = (at * 31 + 7) % number;
-            kv.get(&key(at + 1)).unwrap()
+            kv.get(&scattered_key(at + 1)).unwrap()
         });
     });
     group.throughput(Throughput::Elements(1000));
@@ -111,7 +111,7 @@ fn records(criterion: &mut Criterion) {
         bench.iter_batched(
             || {
                 name += 1;
-                (begin(&store, &format!("run-{name}")), small_frames(1000))
+                (begin_run(&store, &format!("run-{name}")), small_frames(1000))
             },
             |(run, frames)| {
                 let last = frames.into_iter().map(|frame| run.submit(frame).unwrap().1).last();
@@ -130,7 +130,7 @@ fn opening(criterion: &mut Criterion) {
     for first in (0..200_000).step_by(100) {
         let mut batch = space.batch();
         for number in first..first + 100 {
-            batch.put(&kv, &key(number), &[7; 100]);
+            batch.put(&kv, &scattered_key(number), &[7; 100]);
         }
         batch.commit().unwrap();
     }

@@ -1,9 +1,12 @@
-//! How long a small body takes to be read when nothing of it is in memory: neither in the engine's caches nor in the system's.
+//! Measures how long a small body takes to read when nothing of it is in memory, neither in the engine's
+//! caches nor in the system's.
 //!
-//! `cargo run --profile dist -p annals-benches --example cold -- STORE... [--samples N]`: frames of the namespace `default` of which input and output
-//! together have 2 to 8 KB, drawn by chance (300 without N). For each the store's files are dropped from the system's page cache
-//! (`posix_fadvise`, DONTNEED) and the store is opened anew, which reads no log; then they are dropped again, and finding the run and
-//! reading the one frame, verified, is timed. A store that nobody writes; one on a disk, not in memory.
+//! `cargo run --profile dist -p annals-benches --example cold -- STORE... [--samples N]`: draws N frames
+//! (default 300) of the namespace `default` whose input and output together have 2 to 8 KB.
+//! For each frame, the store's files are dropped from the system's page cache (`posix_fadvise`, DONTNEED),
+//! and the store is opened, which reads no log. Then the files are dropped again, and finding the run and
+//! reading the frame, verified, is timed.
+//! The store must be on a disk, not in memory, and no process may write it.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -13,20 +16,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use annals::Store;
-use annals_benches::conversation::Random;
+use annals_benches::conversation::BenchRng;
 use annals_benches::measure::quantile;
 use rustix::fs::{Advice, fadvise};
 
 /// What counts as a small body, in bytes.
-const SMALL: std::ops::RangeInclusive<u64> = 2 << 10..=8 << 10;
+const SMALL_BODY_BYTES: std::ops::RangeInclusive<u64> = 2 << 10..=8 << 10;
 
-fn files(store: &Path) -> Vec<PathBuf> {
+fn store_files(store: &Path) -> Vec<PathBuf> {
     let dirs = [store.to_path_buf(), store.join("segments"), store.join("tables")];
     let listed = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     listed.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
 }
 
-fn drop_pages(files: &[PathBuf]) {
+fn evict_pages(files: &[PathBuf]) {
     for path in files {
         let file = File::open(path).unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -41,7 +44,7 @@ fn small_frames(store: &Store) -> Vec<(String, u32)> {
         let reader = space.run(&run.name).unwrap();
         for seq in 1..=run.frames {
             let info = reader.frame_info(seq).unwrap();
-            if SMALL.contains(&(info.input_bytes + info.output_bytes)) {
+            if SMALL_BODY_BYTES.contains(&(info.input_bytes + info.output_bytes)) {
                 all.push((run.name.clone(), seq));
             }
         }
@@ -51,20 +54,20 @@ fn small_frames(store: &Store) -> Vec<(String, u32)> {
 
 fn measure(path: &Path, count: usize) {
     let there = small_frames(&Store::open_read_only(path).unwrap());
-    let files = files(path);
+    let files = store_files(path);
     for file in &files {
         // Pages that wait to be written are not dropped.
         File::open(file).unwrap().sync_all().unwrap();
     }
-    let mut random = Random(1);
+    let mut random = BenchRng(1);
     let (mut opening, mut cold, mut warm, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..count {
         let (name, seq) = &there[(random.next() % there.len() as u64) as usize];
-        drop_pages(&files);
+        evict_pages(&files);
         let began = Instant::now();
         let store = Store::open_read_only(path).unwrap();
         opening.push(began.elapsed());
-        drop_pages(&files);
+        evict_pages(&files);
         let read = || {
             let began = Instant::now();
             let frame = store.namespace("default").unwrap().run(name).unwrap().frame(*seq).unwrap();

@@ -1,9 +1,10 @@
-//! What a compaction does a second, and what it costs whoever works beside it: a store of which 70% is dead is compacted
-//! while one thread records and two read.
+//! Measures the rate of a compaction, and what it costs the work beside it. A store that is 70% dead is
+//! compacted while one thread records and two read.
 //!
-//! `cargo run --profile dist -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress] [--nobody] [--restless]`; 2048 MiB without
-//! MIB; with `--nobody` nobody works beside it; with `--restless` the readers do not rest between their reads, so that five threads want all of two
-//! cores.
+//! `cargo run --profile dist -p annals-benches --example compaction -- [MIB] [--dir DIR] [--recompress]
+//! [--nobody] [--restless]`
+//! MIB is 2048 by default. With `--nobody` nothing runs beside the compaction. With `--restless` the readers
+//! do not pause between reads, so that five threads compete for two cores.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -13,28 +14,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use annals::{CompactOptions, Component, Durability, Frame, Namespace, RunSpec, Status, Store};
-use annals_benches::conversation::Random;
+use annals_benches::conversation::BenchRng;
 use annals_benches::measure::quantile;
-use annals_benches::work::{begin, open, small_bodies};
+use annals_benches::workloads::{begin_run, open_store, small_bodies};
 
-/// Frames of a run, and bytes of each that nothing makes smaller.
+/// Frames of a run, and incompressible bytes of each.
 const FRAMES: u64 = 64;
 const FRAME_BYTES: u64 = 16 << 10;
-/// Of ten runs so many are dropped.
-const DEAD_OF_TEN: u64 = 7;
-/// How long a reader rests after each read.
-const REST: Duration = Duration::from_millis(1);
+/// How many of ten runs are dropped.
+const DEAD_RUNS_OF_TEN: u64 = 7;
+/// How long a reader pauses after each read.
+const READER_REST: Duration = Duration::from_millis(1);
 /// How long writer and readers are measured without a compaction.
-const ALONE: Duration = Duration::from_secs(5);
+const BASELINE: Duration = Duration::from_secs(5);
 
-fn body(random: &mut Random) -> Vec<u8> {
+fn body(random: &mut BenchRng) -> Vec<u8> {
     (0..FRAME_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-/// Records runs until there are so many bytes; gives how many there are.
-fn fill(space: &Namespace, bytes: u64) -> u64 {
+/// Records runs until there are about `bytes` bytes. Returns the number of runs.
+fn record_runs(space: &Namespace, bytes: u64) -> u64 {
     let runs = (bytes / (FRAMES * FRAME_BYTES)).max(10);
-    let mut random = Random(1);
+    let mut random = BenchRng(1);
     for number in 0..runs {
         let run = space.begin_run(RunSpec::new(format!("r{number}"))).unwrap();
         for _ in 0..FRAMES {
@@ -42,25 +43,31 @@ fn fill(space: &Namespace, bytes: u64) -> u64 {
         }
         run.end(Status::Ok).unwrap();
     }
-    for number in (0..runs).filter(|number| number % 10 < DEAD_OF_TEN) {
+    for number in (0..runs).filter(|number| number % 10 < DEAD_RUNS_OF_TEN) {
         let spec = RunSpec::new(format!("r{number}")).replace(true);
         space.begin_run(spec).unwrap().end(Status::Ok).unwrap();
     }
     runs
 }
 
-/// What writer and readers did while `beside` ran.
-struct Beside {
+/// What the writer and the readers did while other work ran.
+struct ConcurrentLoad {
     frames_a_second: f64,
     reads: Vec<Duration>,
     took: Duration,
 }
 
-fn beside(store: &Store, runs: u64, name: &str, rest: Duration, work: impl FnOnce()) -> Beside {
+fn run_alongside(
+    store: &Store,
+    runs: u64,
+    name: &str,
+    rest: Duration,
+    work: impl FnOnce(),
+) -> ConcurrentLoad {
     let (done, written) = (AtomicBool::new(false), AtomicU64::new(0));
-    let run = begin(store, name);
+    let run = begin_run(store, name);
     let space = store.namespace("default").unwrap();
-    let living: Vec<u64> = (0..runs).filter(|number| number % 10 >= DEAD_OF_TEN).collect();
+    let living: Vec<u64> = (0..runs).filter(|number| number % 10 >= DEAD_RUNS_OF_TEN).collect();
     let began = Instant::now();
     let (took, reads) = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -77,7 +84,7 @@ fn beside(store: &Store, runs: u64, name: &str, rest: Duration, work: impl FnOnc
             .map(|reader| {
                 let (space, living, done) = (&space, &living, &done);
                 scope.spawn(move || {
-                    let (mut random, mut took) = (Random(reader), Vec::new());
+                    let (mut random, mut took) = (BenchRng(reader), Vec::new());
                     while !done.load(Ordering::Relaxed) {
                         let number = living[(random.next() % living.len() as u64) as usize];
                         let seq = 1 + (random.next() % FRAMES) as u32;
@@ -103,10 +110,10 @@ fn beside(store: &Store, runs: u64, name: &str, rest: Duration, work: impl FnOnc
     });
     run.end(Status::Ok).unwrap();
     let frames_a_second = written.load(Ordering::Relaxed) as f64 / took.as_secs_f64();
-    Beside { frames_a_second, reads, took }
+    ConcurrentLoad { frames_a_second, reads, took }
 }
 
-fn told(what: &str, beside: &Beside) {
+fn print_load(what: &str, beside: &ConcurrentLoad) {
     println!(
         "  {what:24} {:>10.0} frames a second written, {:>8} reads, p50 {:?}, p99.9 {:?}",
         beside.frames_a_second,
@@ -116,18 +123,18 @@ fn told(what: &str, beside: &Beside) {
     );
 }
 
-/// What is asked for.
-struct Asked {
+/// The command line's arguments.
+struct CompactionBenchArgs {
     bytes: u64,
     recompress: bool,
-    nobody: bool,
+    idle: bool,
     rest: Duration,
 }
 
-fn measure(path: &Path, asked: &Asked) {
-    let Asked { bytes, recompress, nobody, rest } = *asked;
-    let store = open(path, Durability::Process);
-    let runs = fill(&store.namespace("default").unwrap(), bytes);
+fn measure(path: &Path, asked: &CompactionBenchArgs) {
+    let CompactionBenchArgs { bytes, recompress, idle: nobody, rest } = *asked;
+    let store = open_store(path, Durability::Process);
+    let runs = record_runs(&store.namespace("default").unwrap(), bytes);
     if nobody {
         let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
         let began = Instant::now();
@@ -139,30 +146,31 @@ fn measure(path: &Path, asked: &Asked) {
         );
         return store.close().unwrap();
     }
-    // What filling it left to be done is not to count: the index' tables, and 2 GB on their way to the disk.
+    // The work that filling left must not count: the index's tables, and 2 GB on their way to the disk.
     std::process::Command::new("sync").status().unwrap();
-    std::thread::sleep(ALONE);
+    std::thread::sleep(BASELINE);
     let before = store.stats().unwrap().disk_bytes;
-    println!("{runs} runs, {before} bytes on disk, {DEAD_OF_TEN} of ten dropped");
+    println!("{runs} runs, {before} bytes on disk, {DEAD_RUNS_OF_TEN} of ten dropped");
     let mut done = None;
-    let with = beside(&store, runs, "beside", rest, || {
+    let with = run_alongside(&store, runs, "beside", rest, || {
         let recompress = recompress.then_some(CompactOptions::RECOMPRESS_LEVEL);
         done = Some(store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap());
     });
-    told("beside a compaction", &with);
+    print_load("beside a compaction", &with);
     let done = done.unwrap();
-    let (after, lives) = (store.stats().unwrap().disk_bytes, live(&store));
-    // Only now, so that what the writer leaves is not part of what is compacted.
-    let alone = beside(&store, runs, "alone", rest, || std::thread::sleep(ALONE));
-    told("alone", &alone);
-    // A virtual machine's cores that fall asleep are slow to wake: a writer may be quicker beside anything that keeps one awake.
-    let awake = beside(&store, runs, "awake", rest, || {
+    let (after, lives) = (store.stats().unwrap().disk_bytes, live_bytes(&store));
+    // Only now, so that what the writer leaves is not compacted.
+    let alone = run_alongside(&store, runs, "alone", rest, || std::thread::sleep(BASELINE));
+    print_load("alone", &alone);
+    // Idle cores of a virtual machine are slow to wake: a writer may be faster beside anything that keeps a
+    // core awake.
+    let awake = run_alongside(&store, runs, "awake", rest, || {
         let began = Instant::now();
-        while began.elapsed() < ALONE {
+        while began.elapsed() < BASELINE {
             std::hint::spin_loop();
         }
     });
-    told("beside an empty loop", &awake);
+    print_load("beside an empty loop", &awake);
     println!("  {done:?}");
     println!(
         "  {:.1} MB of live bytes a second, in {:?}; the writer has {:.2} of its greater speed, readers' p99.9 is {:.1} times as long",
@@ -175,8 +183,8 @@ fn measure(path: &Path, asked: &Asked) {
     store.close().unwrap();
 }
 
-/// Bytes of log and index that say what lives: what a second compaction would leave.
-fn live(store: &Store) -> u64 {
+/// Bytes of log and index that are live: what a second compaction would leave.
+fn live_bytes(store: &Store) -> u64 {
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     let tables = store.stats().unwrap().bytes.tables;
     told.segment_bytes - told.rewritten_bytes + told.made_bytes + tables
@@ -184,7 +192,7 @@ fn live(store: &Store) -> u64 {
 
 fn main() {
     let (mut mib, mut dir) = (2048, std::env::temp_dir());
-    let (mut recompress, mut nobody, mut rest) = (false, false, REST);
+    let (mut recompress, mut nobody, mut rest) = (false, false, READER_REST);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -196,5 +204,8 @@ fn main() {
         }
     }
     let dir = tempfile::tempdir_in(dir).unwrap();
-    measure(&dir.path().join("store"), &Asked { bytes: mib << 20, recompress, nobody, rest });
+    measure(
+        &dir.path().join("store"),
+        &CompactionBenchArgs { bytes: mib << 20, recompress, idle: nobody, rest },
+    );
 }

@@ -1,9 +1,10 @@
-//! One hot path, over and over, for a profiler or a count of instructions: everything it needs is made before it
-//! begins, and only what goes through `measured` counts. Commits are submitted inside it and awaited outside, so that
-//! how long the writer took does not show in a count.
+//! Runs one hot path repeatedly, for a profiler or a count of instructions. Everything it needs is made
+//! before, and only what runs in `measured` counts. Commits are submitted inside it and awaited outside, so
+//! that the writer's time does not show in a count.
 //!
-//! `cargo run --profile dist -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker, head, kv, frames,
-//! scan, single, get. TIMES is how much of it is done: steps, batches of 100 records, frames, scans, reads.
+//! `cargo run --profile dist -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker,
+//! head, kv, frames, scan, single, get. TIMES is the amount of work: steps, batches of 100 records, frames,
+//! scans, reads.
 #![expect(clippy::print_stderr, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -11,10 +12,10 @@
 use std::time::{Duration, Instant};
 
 use annals::{Durability, History, Status};
-use annals_benches::conversation::{Conversation, Form, Step};
-use annals_benches::work::{begin, key, open, small_frames, submit_step};
+use annals_benches::conversation::{BenchConversation, ConversationForm, ConversationStep};
+use annals_benches::workloads::{begin_run, open_store, scattered_key, small_frames, submit_step};
 
-/// The name that a profiler looks for.
+/// The function that a profiler looks for.
 #[inline(never)]
 fn measured<T>(work: impl FnOnce() -> T) -> T {
     work()
@@ -25,7 +26,7 @@ fn main() {
     let path = arguments.next().unwrap_or_else(|| panic!("name a path"));
     let times: Option<usize> = arguments.next().map(|times| times.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir.path().join("store"), Durability::Process);
+    let store = open_store(&dir.path().join("store"), Durability::Process);
     let space = store.namespace("default").unwrap();
     let mut took = Duration::ZERO;
     let mut clock = |work: &mut dyn FnMut()| {
@@ -34,14 +35,15 @@ fn main() {
         took += began.elapsed();
     };
     let form = match path.as_str() {
-        "marker" => Form::MovingMarker,
-        "head" => Form::ChangingHead,
-        _ => Form::Plain,
+        "marker" => ConversationForm::MovingMarker,
+        "head" => ConversationForm::ChangingHead,
+        _ => ConversationForm::Plain,
     };
     let count = match path.as_str() {
         "plain" | "marker" | "head" => {
-            let steps: Vec<Step> = Conversation::new(form, 1).take(times.unwrap_or(200)).collect();
-            let (count, run) = (steps.len(), begin(&store, "run"));
+            let steps: Vec<ConversationStep> =
+                BenchConversation::new(form, 1).take(times.unwrap_or(200)).collect();
+            let (count, run) = (steps.len(), begin_run(&store, "run"));
             let mut steps = steps.into_iter();
             clock(&mut || {
                 for step in steps.by_ref() {
@@ -56,7 +58,7 @@ fn main() {
             let put = |batch: u64| {
                 let mut changes = space.batch();
                 for record in 0..100u64 {
-                    changes.put(&kv, &key(batch * 100 + record), &value);
+                    changes.put(&kv, &scattered_key(batch * 100 + record), &value);
                 }
                 changes.submit().unwrap()
             };
@@ -72,13 +74,13 @@ fn main() {
             for first in (0..count).step_by(100) {
                 let mut batch = space.batch();
                 for number in first..first + 100 {
-                    batch.put(&kv, &key(number), &[7; 100]);
+                    batch.put(&kv, &scattered_key(number), &[7; 100]);
                 }
                 batch.commit().unwrap();
             }
             clock(&mut || {
                 for number in 0..count {
-                    let wanted = key(number.wrapping_mul(0x9e37_79b9) % count);
+                    let wanted = scattered_key(number.wrapping_mul(0x9e37_79b9) % count);
                     assert!(measured(|| kv.get(&wanted).unwrap()).is_some());
                 }
             });
@@ -86,7 +88,7 @@ fn main() {
         }
         "frames" => {
             let frames = small_frames(times.unwrap_or(100_000));
-            let (count, run) = (frames.len(), begin(&store, "run"));
+            let (count, run) = (frames.len(), begin_run(&store, "run"));
             let mut frames = frames.into_iter();
             clock(&mut || {
                 let last = frames.by_ref().map(|frame| measured(|| run.submit(frame).unwrap().1)).last();
@@ -95,8 +97,8 @@ fn main() {
             count
         }
         "scan" | "single" => {
-            let run = begin(&store, "run");
-            for step in Conversation::new(Form::Plain, 1).take(200) {
+            let run = begin_run(&store, "run");
+            for step in BenchConversation::new(ConversationForm::Plain, 1).take(200) {
                 submit_step(&run, step).wait().unwrap();
             }
             run.end(Status::Ok).unwrap();

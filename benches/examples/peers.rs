@@ -7,8 +7,8 @@
 //!   without a sync; then a clean close, a reopening (with the first read), and reads from the reopened
 //!   store: one scan with the peer's own cache cold and the system's warm, then single values.
 //! - `kv`: 500,000 records of 512 bytes under random keys of 16 bytes, 100 a transaction, without a sync.
-//! - `kv-sync`: 1,500 such records, each its own synced transaction: by one thread, and by 16 threads that
-//!   share a handle where the peer lets writers run at once and wait for a lock of ours where not.
+//! - `kv-sync`: 1,500 such records, each in its own synced transaction, by one thread and by 16 threads. The
+//!   threads share a handle if the peer lets writers run at once; otherwise they take a lock of ours.
 //!
 //! `raw` is one file in the same folder that gets the same bytes, one `pwrite` a transaction, with
 //! `fdatasync` after each where the peers sync; `raw over zeros` is the same over a file filled before, whose
@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use annals_benches::conversation::{Conversation, Form};
-use annals_benches::measure::in_turn;
+use annals_benches::conversation::{BenchConversation, ConversationForm};
+use annals_benches::measure::run_in_turn;
 use annals_benches::peers::{Durability, Open, Peer, Record, Settings, Values, all, bytes_on_disk};
 
 const STEPS: usize = 200;
@@ -39,20 +39,20 @@ const RECORD_BYTES: usize = 512;
 const READS: usize = 200;
 
 fn main() {
-    let arguments = Arguments::parse();
+    let arguments = PeerBenchArgs::parse();
     let peers: Vec<_> = all().into_iter().filter(|(name, _)| arguments.wants_peer(name)).collect();
     if arguments.wants("conversation") {
-        let data = Data::conversation();
+        let data = WorkloadData::conversation();
         for durability in [Durability::Process, Durability::Disk] {
             let mut contest = Contest::new(&arguments, "conversation", durability, &data);
-            for &(name, open) in peers.iter().filter(|(name, _)| differs(name, durability)) {
+            for &(name, open) in peers.iter().filter(|(name, _)| is_distinct_peer(name, durability)) {
                 contest.add(name, move |data, folder| conversation(open, durability, data, folder));
             }
             contest.run();
         }
     }
     if arguments.wants("kv") {
-        let data = Data::records(KV_RECORDS, KV_BATCH);
+        let data = WorkloadData::records(KV_RECORDS, KV_BATCH);
         let mut contest = Contest::new(&arguments, "kv", Durability::Process, &data);
         for &(name, open) in &peers {
             contest.add(name, move |data, folder| kv(open, data, folder));
@@ -60,23 +60,23 @@ fn main() {
         contest.run();
     }
     if arguments.wants("kv-sync") {
-        let data = Data::records(SYNC_RECORDS, 1);
+        let data = WorkloadData::records(SYNC_RECORDS, 1);
         let mut contest = Contest::new(&arguments, "kv-sync", Durability::Disk, &data);
-        for &(name, open) in peers.iter().filter(|(name, _)| differs(name, Durability::Disk)) {
+        for &(name, open) in peers.iter().filter(|(name, _)| is_distinct_peer(name, Durability::Disk)) {
             contest.add(name, move |data, folder| kv_sync(open, data, folder));
         }
         contest.run();
     }
 }
 
-/// Whether this peer is another than one already there: redb-memory is redb where commits are synced.
-fn differs(name: &str, durability: Durability) -> bool {
+/// Whether this peer differs from one already measured: redb-memory equals redb if commits are synced.
+fn is_distinct_peer(name: &str, durability: Durability) -> bool {
     name != "redb-memory" || durability == Durability::Process
 }
 
 // The workloads.
 
-fn conversation(open: Open, durability: Durability, data: &Data, folder: &Path) -> Figures {
+fn conversation(open: Open, durability: Durability, data: &WorkloadData, folder: &Path) -> PeerFigures {
     let settings = Settings { durability, values: Values::Large };
     let mut peer = open(folder, settings);
     let written = write(&mut *peer, data);
@@ -89,7 +89,7 @@ fn conversation(open: Open, durability: Durability, data: &Data, folder: &Path) 
     let mut bytes = 0;
     let scanned = seconds(|| bytes = peer.scan());
     assert_eq!(bytes, data.value_bytes());
-    let get = |(key, value): &Pair| {
+    let get = |(key, value): &OwnedRecord| {
         let mut found = None;
         let took = seconds(|| found = peer.get(key));
         assert!(found.as_ref() == Some(value), "not the bytes that were put");
@@ -110,7 +110,7 @@ fn conversation(open: Open, durability: Durability, data: &Data, folder: &Path) 
     figures
 }
 
-fn kv(open: Open, data: &Data, folder: &Path) -> Figures {
+fn kv(open: Open, data: &WorkloadData, folder: &Path) -> PeerFigures {
     let mut peer = open(folder, Settings { durability: Durability::Process, values: Values::Small });
     let written = write(&mut *peer, data);
     assert_eq!(peer.scan(), data.value_bytes());
@@ -122,7 +122,7 @@ fn kv(open: Open, data: &Data, folder: &Path) -> Figures {
     ]
 }
 
-fn kv_sync(open: Open, data: &Data, folder: &Path) -> Figures {
+fn kv_sync(open: Open, data: &WorkloadData, folder: &Path) -> PeerFigures {
     let settings = Settings { durability: Durability::Disk, values: Values::Small };
     let mut figures = Vec::new();
     for (label, threads) in [(data.unit, 1), ("by 16 threads", THREADS)] {
@@ -143,14 +143,14 @@ fn kv_sync(open: Open, data: &Data, folder: &Path) -> Figures {
     figures
 }
 
-/// Writes everything; gives the seconds taken.
-fn write(peer: &mut dyn Peer, data: &Data) -> f64 {
+/// Writes everything. Returns the seconds taken.
+fn write(peer: &mut dyn Peer, data: &WorkloadData) -> f64 {
     let batches = data.batches();
     seconds(|| batches.iter().for_each(|batch| peer.put(batch)))
 }
 
-/// Writes by several threads at once; gives the peer back, and the seconds taken.
-fn write_together(peer: Box<dyn Peer>, data: &Data) -> (Box<dyn Peer>, f64) {
+/// Writes from several threads at once. Returns the peer, and the seconds taken.
+fn write_together(peer: Box<dyn Peer>, data: &WorkloadData) -> (Box<dyn Peer>, f64) {
     let batches = data.batches();
     let shares = batches.chunks(batches.len().div_ceil(THREADS));
     let handles: Vec<_> = shares.clone().map(|_| peer.share()).collect();
@@ -169,9 +169,9 @@ fn write_together(peer: Box<dyn Peer>, data: &Data) -> (Box<dyn Peer>, f64) {
     (locked.into_inner().unwrap(), taken)
 }
 
-/// What the file system does with the same bytes.
-fn raw(data: &Data, file: &Path, sync: bool, zeros_ahead: bool) -> Figures {
-    let batches: Vec<Vec<u8>> = data.batches().iter().map(|batch| joined(batch)).collect();
+/// The rates of the file system with the same bytes.
+fn measure_raw_file(data: &WorkloadData, file: &Path, sync: bool, zeros_ahead: bool) -> PeerFigures {
+    let batches: Vec<Vec<u8>> = data.batches().iter().map(|batch| join_records(batch)).collect();
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(file).unwrap();
     let bytes: usize = batches.iter().map(Vec::len).sum();
     if zeros_ahead {
@@ -202,27 +202,27 @@ fn raw(data: &Data, file: &Path, sync: bool, zeros_ahead: bool) -> Figures {
     figures
 }
 
-fn joined(batch: &[Record<'_>]) -> Vec<u8> {
+fn join_records(batch: &[Record<'_>]) -> Vec<u8> {
     batch.iter().flat_map(|(key, value)| [*key, *value]).collect::<Vec<_>>().concat()
 }
 
 // The data.
 
-type Pair = (Vec<u8>, Vec<u8>);
+type OwnedRecord = (Vec<u8>, Vec<u8>);
 
-/// Records in the order of writing, so many to a transaction.
-struct Data {
-    records: Vec<Pair>,
+/// Records in the order of writing, and how many make a transaction.
+struct WorkloadData {
+    records: Vec<OwnedRecord>,
     batch: usize,
-    /// What is counted a second.
+    /// The unit of the rate.
     unit: &'static str,
     records_per_unit: usize,
 }
 
-impl Data {
+impl WorkloadData {
     fn conversation() -> Self {
         let mut records = Vec::with_capacity(STEPS * 4);
-        for (number, step) in Conversation::new(Form::Plain, 1).take(STEPS).enumerate() {
+        for (number, step) in BenchConversation::new(ConversationForm::Plain, 1).take(STEPS).enumerate() {
             let slots = [
                 ("request", step.request),
                 ("response", step.response),
@@ -238,7 +238,7 @@ impl Data {
 
     /// Records of the conversation's words, each drawn anew, so that only common words repeat.
     fn records(count: usize, batch: usize) -> Self {
-        let texts: Vec<Vec<u8>> = Conversation::new(Form::Plain, 1)
+        let texts: Vec<Vec<u8>> = BenchConversation::new(ConversationForm::Plain, 1)
             .take(60)
             .flat_map(|step| [step.response, step.tool_output])
             .collect();
@@ -247,7 +247,7 @@ impl Data {
             .flat_map(|text| text.split(|&byte| byte == b' '))
             .filter(|word| word.len() < 20)
             .collect();
-        let mut random = Random(2);
+        let mut random = PeerRng(2);
         let record = |_| {
             let key = [random.next().to_be_bytes(), random.next().to_be_bytes()].concat();
             let mut value = Vec::with_capacity(RECORD_BYTES + 20);
@@ -263,7 +263,7 @@ impl Data {
     }
 
     fn batches(&self) -> Vec<Vec<Record<'_>>> {
-        fn parts((key, value): &Pair) -> Record<'_> {
+        fn parts((key, value): &OwnedRecord) -> Record<'_> {
             (key, value)
         }
         self.records.chunks(self.batch).map(|batch| batch.iter().map(parts).collect()).collect()
@@ -279,9 +279,9 @@ impl Data {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
+struct PeerRng(u64);
 
-impl Random {
+impl PeerRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -293,7 +293,7 @@ impl Random {
 
 // Measuring and printing.
 
-type Figures = Vec<(&'static str, f64)>;
+type PeerFigures = Vec<(&'static str, f64)>;
 
 fn seconds(work: impl FnOnce()) -> f64 {
     let started = Instant::now();
@@ -306,48 +306,55 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-type Run<'a> = Box<dyn Fn(&Data, &Path) -> Figures + 'a>;
+type PeerWorkload<'a> = Box<dyn Fn(&WorkloadData, &Path) -> PeerFigures + 'a>;
 
-/// Peers that take turns at one workload, with the raw file among them.
+/// Peers that take turns at one workload, together with the raw file.
 struct Contest<'a> {
-    arguments: &'a Arguments,
+    arguments: &'a PeerBenchArgs,
     workload: &'static str,
     durability: Durability,
-    data: &'a Data,
-    entrants: Vec<(&'static str, Run<'a>)>,
+    data: &'a WorkloadData,
+    entrants: Vec<(&'static str, PeerWorkload<'a>)>,
 }
 
 impl<'a> Contest<'a> {
-    fn new(arguments: &'a Arguments, workload: &'static str, durability: Durability, data: &'a Data) -> Self {
+    fn new(
+        arguments: &'a PeerBenchArgs,
+        workload: &'static str,
+        durability: Durability,
+        data: &'a WorkloadData,
+    ) -> Self {
         let sync = durability == Durability::Disk;
         let mut contest = Self { arguments, workload, durability, data, entrants: Vec::new() };
-        contest.add("raw", move |data, folder| raw(data, &folder.join("raw"), sync, false));
+        contest.add("raw", move |data, folder| measure_raw_file(data, &folder.join("raw"), sync, false));
         if sync {
-            contest.add("raw over zeros", move |data, folder| raw(data, &folder.join("raw"), sync, true));
+            contest.add("raw over zeros", move |data, folder| {
+                measure_raw_file(data, &folder.join("raw"), sync, true)
+            });
         }
         contest
     }
 
-    fn add(&mut self, name: &'static str, run: impl Fn(&Data, &Path) -> Figures + 'a) {
+    fn add(&mut self, name: &'static str, run: impl Fn(&WorkloadData, &Path) -> PeerFigures + 'a) {
         self.entrants.push((name, Box::new(run)));
     }
 
     fn run(&self) {
-        let rounds = in_turn(self.arguments.rounds, self.entrants.len(), |index| {
+        let rounds = run_in_turn(self.arguments.rounds, self.entrants.len(), |index| {
             let folder = tempfile::tempdir_in(&self.arguments.dir).unwrap();
-            // Else one run's dirty pages would be written while the next is timed.
+            // Otherwise the dirty pages of one run would be written while the next is timed.
             assert!(std::process::Command::new("sync").status().unwrap().success());
             (self.entrants[index].1)(self.data, folder.path())
         });
         for ((name, _), rounds) in self.entrants.iter().zip(&rounds) {
-            let figures: Figures = (0..rounds[0].len())
+            let figures: PeerFigures = (0..rounds[0].len())
                 .map(|i| (rounds[0][i].0, median(rounds.iter().map(|figures| figures[i].1).collect())))
                 .collect();
             self.print(name, &figures);
         }
     }
 
-    fn print(&self, name: &str, figures: &Figures) {
+    fn print(&self, name: &str, figures: &PeerFigures) {
         let durability = match self.durability {
             Durability::Disk => "disk",
             Durability::Process => "process",
@@ -362,14 +369,14 @@ impl<'a> Contest<'a> {
             println!("{line}");
         } else {
             let figures: Vec<_> =
-                figures.iter().map(|&(label, value)| format!("{label} {}", shown(value))).collect();
+                figures.iter().map(|&(label, value)| format!("{label} {}", format_figure(value))).collect();
             println!("{:<12} {durability:<7} {name:<14} {}", self.workload, figures.join("  "));
         }
     }
 }
 
-/// Three significant digits, or whole where there are more.
-fn shown(value: f64) -> String {
+/// Three significant digits, or all digits of a larger whole number.
+fn format_figure(value: f64) -> String {
     let decimals = if value < 1.0 {
         3
     } else if value < 10.0 {
@@ -382,8 +389,8 @@ fn shown(value: f64) -> String {
     format!("{value:>8.decimals$}")
 }
 
-/// What the program was told.
-struct Arguments {
+/// The command line's arguments.
+struct PeerBenchArgs {
     rounds: usize,
     workload: Option<String>,
     peer: Option<String>,
@@ -391,7 +398,7 @@ struct Arguments {
     json: bool,
 }
 
-impl Arguments {
+impl PeerBenchArgs {
     fn parse() -> Self {
         let mut arguments =
             Self { rounds: 5, workload: None, peer: None, dir: std::env::temp_dir(), json: false };

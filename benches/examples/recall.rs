@@ -1,99 +1,103 @@
-//! How well the built-in embedder finds what real runs are asked about: precision and recall at its threshold, and at others, for two halves of the questions,
-//! one that its constants were chosen on and one that was held out.
+//! Measures how well the built-in embedder finds what real runs are asked about: precision and recall at its
+//! threshold and at others. The questions are in two halves. The constants were chosen on one half, and the
+//! other was held out.
 //!
-//! `cargo run --profile dist -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N] [--costs N]`, FILE the runs of tau-bench's airline agent (`tau-airline.json.xz`, see
-//! docs/memory.md). Of each task's four runs three are remembered and the fourth is only asked about, so that no question is the text of an entry.
-//! The halves go by a hash of the task, since a task's runs are much alike. docs/memory.md says how questions are made. With `--times` the
-//! runs are remembered so many times. With `--costs` nothing of this is done: so many entries of a tenant are remembered, each with ids of its own, and what
-//! a question takes among them is printed.
+//! `cargo run --profile dist -p annals-benches --example recall -- FILE.json[.xz] [--misses] [--times N]
+//! [--costs N]`
+//! FILE holds the runs of tau-bench's airline agent (`tau-airline.json.xz`, see docs/memory.md). Of each
+//! task's four runs, three are remembered. The fourth is only asked about, so that no question is the text of
+//! an entry. A hash of the task chooses the half, because a task's runs are alike. docs/memory.md says how
+//! questions are made.
+//! With `--times` the runs are remembered N times. With `--costs` it does something else: it remembers N
+//! entries of a tenant, each with its own ids, and prints the time of a question among them.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-use annals::memory::{Embedder, Identity, Keep, Memory, Wanted, Words};
 use annals::{Durability, Options, Store};
+use annals_memory::{Embedder, Identity, Memory, MemoryQuery, SnapshotOptions, WordEmbedder};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type RecallBenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The trial that is not remembered.
-const ASKED_TRIAL: u64 = 3;
-/// UTF-16 units of what a tool gave that a snapshot keeps.
+const HELD_BACK_TRIAL: u64 = 3;
+/// UTF-16 units that a snapshot keeps of a tool's result.
 const PREVIEW_UNITS: usize = 200;
-/// The least score that is tried.
-const TRIED: [f32; 9] = [0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8];
+/// The minimum scores that are tried.
+const MIN_SCORES: [f32; 9] = [0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8];
 
 #[derive(Deserialize)]
-struct Run {
+struct TauRun {
     task_id: u64,
     trial: u64,
-    traj: Vec<Message>,
-    info: Info,
+    traj: Vec<TauMessage>,
+    info: TauRunInfo,
 }
 
 #[derive(Deserialize)]
-struct Info {
-    task: Task,
+struct TauRunInfo {
+    task: TauTask,
 }
 
 #[derive(Deserialize)]
-struct Task {
+struct TauTask {
     user_id: String,
     instruction: String,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct TauMessage {
     role: String,
     #[serde(default)]
     content: Option<String>,
     #[serde(default)]
-    tool_calls: Option<Vec<Call>>,
+    tool_calls: Option<Vec<TauCall>>,
     #[serde(default)]
     tool_call_id: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Call {
+struct TauCall {
     id: String,
-    function: Function,
+    function: TauFunction,
 }
 
 #[derive(Deserialize)]
-struct Function {
+struct TauFunction {
     name: String,
     arguments: String,
 }
 
-/// What would answer a question.
-enum Answer {
+/// What is a right answer to a question.
+enum ExpectedAnswer {
     /// A run of this customer.
     Customer(String),
     /// A run whose record has this text.
-    Holds(String),
-    /// None.
-    Nobody,
+    RunWithText(String),
+    /// No run.
+    NoRun,
 }
 
-struct Question {
+struct RecallQuestion {
     kind: &'static str,
     held_out: bool,
     text: String,
-    answer: Answer,
+    answer: ExpectedAnswer,
 }
 
-/// What came of a question: the score of the one hit, and whether it was right.
-struct Told {
+/// The result of a question: the score of the one hit, and whether it was right.
+struct RecallOutcome {
     score: Option<f32>,
     right: bool,
-    /// It names what it is about by an identifier: it has no threshold.
+    /// The question names an identifier, so that no threshold applies.
     passes: bool,
 }
 
-fn main() -> Outcome<()> {
+fn main() -> RecallBenchResult<()> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("name the file of runs")?;
     let more: Vec<String> = arguments.collect();
@@ -105,25 +109,25 @@ fn main() -> Outcome<()> {
     let times = number("--times")?.unwrap_or(1);
     let runs = read(&path)?;
     if let Some(entries) = number("--costs")? {
-        return costs(&runs, entries);
+        return measure_costs(&runs, entries);
     }
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = store.namespace("default")?.memory()?;
+    let memory = Memory::open(&store.namespace("default")?)?;
     let mut customers = BTreeMap::new();
     for time in 0..times {
         remember(&memory, &runs, time, &mut customers)?;
     }
     let questions = questions(&runs);
     println!("{} runs remembered, {} questions", customers.len(), questions.len());
-    let told: Vec<Told> = questions
+    let told: Vec<RecallOutcome> = questions
         .iter()
         .map(|question| ask(&memory, question, &customers, with_misses))
-        .collect::<Outcome<_>>()?;
+        .collect::<RecallBenchResult<_>>()?;
     let began = std::time::Instant::now();
     for question in &questions {
-        memory.recall(&identity("asking"), &question.text, &Words, &wanted(None))?;
+        memory.recall(&identity("asking"), &question.text, &WordEmbedder, &recall_options(None))?;
     }
     let each = began.elapsed().as_secs_f64() * 1e3 / questions.len() as f64;
     println!(
@@ -135,7 +139,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-fn read(path: &str) -> Outcome<Vec<Run>> {
+fn read(path: &str) -> RecallBenchResult<Vec<TauRun>> {
     let bytes = std::fs::read(path)?;
     let mut text = Vec::new();
     match path.ends_with(".xz") {
@@ -145,8 +149,8 @@ fn read(path: &str) -> Outcome<Vec<Run>> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// A run's conversation.
-fn conversation(run: &Run, time: usize) -> String {
+/// The name of a run's conversation.
+fn conversation(run: &TauRun, time: usize) -> String {
     format!("run-{}-{}-{time}", run.task_id, run.trial)
 }
 
@@ -157,30 +161,35 @@ fn identity(conversation: &str) -> Identity {
 /// Remembers all but one run of each task. Notes the customer of each conversation.
 fn remember(
     memory: &Memory,
-    runs: &[Run],
+    runs: &[TauRun],
     time: usize,
     customers: &mut BTreeMap<String, String>,
-) -> Outcome<()> {
-    for run in runs.iter().filter(|run| run.trial != ASKED_TRIAL) {
+) -> RecallBenchResult<()> {
+    for run in runs.iter().filter(|run| run.trial != HELD_BACK_TRIAL) {
         let identity = identity(&conversation(run, time));
-        memory.write_snapshot(&identity, &snapshot(run).to_string(), &Words, &Keep::default())?;
+        memory.write_snapshot(
+            &identity,
+            &snapshot(run).to_string(),
+            &WordEmbedder,
+            &SnapshotOptions::default(),
+        )?;
         customers.insert(identity.name(), run.info.task.user_id.clone());
     }
     Ok(())
 }
 
-/// Questions that are timed.
-const TIMED: usize = 200;
+/// Number of questions that are timed.
+const TIMED_QUESTIONS: usize = 200;
 
-/// Times questions among so many entries of a tenant: the runs that are remembered, over and over, each time with other ids.
-fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
+/// Times questions among `entries` entries of a tenant: copies of the remembered runs, each with other ids.
+fn measure_costs(runs: &[TauRun], entries: usize) -> RecallBenchResult<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("store"), options)?;
-    let memory = store.namespace("default")?.memory()?;
-    let kept: Vec<(&Run, String)> = runs
+    let memory = Memory::open(&store.namespace("default")?)?;
+    let kept: Vec<(&TauRun, String)> = runs
         .iter()
-        .filter(|run| run.trial != ASKED_TRIAL)
+        .filter(|run| run.trial != HELD_BACK_TRIAL)
         .map(|run| (run, snapshot(run).to_string()))
         .collect();
     let began = std::time::Instant::now();
@@ -193,11 +202,13 @@ fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
             text = text.replace(id.as_str(), &format!("{id}{copy}"));
         }
         let entry = format!("{{\"id\":\"snap-1\",\"value\":{text}}}");
-        memory.remember(&identity, &entry, &Words)?;
+        memory.remember(&identity, &entry, &WordEmbedder)?;
     }
     println!("{entries} entries remembered in {:.1} s", began.elapsed().as_secs_f64());
-    let questions: Vec<Question> = questions(runs).into_iter().take(TIMED).collect();
-    let ask = |question: &Question| memory.recall(&identity("asking"), &question.text, &Words, &wanted(None));
+    let questions: Vec<RecallQuestion> = questions(runs).into_iter().take(TIMED_QUESTIONS).collect();
+    let ask = |question: &RecallQuestion| {
+        memory.recall(&identity("asking"), &question.text, &WordEmbedder, &recall_options(None))
+    };
     for question in questions.iter().take(5) {
         ask(question)?;
     }
@@ -214,8 +225,8 @@ fn costs(runs: &[Run], entries: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A run as agentfootprint would remember it.
-fn snapshot(run: &Run) -> Value {
+/// A run's snapshot, as agentfootprint would remember it.
+fn snapshot(run: &TauRun) -> Value {
     let preview = |text: &str| {
         let units: Vec<u16> = text.encode_utf16().collect();
         match units.get(..PREVIEW_UNITS).filter(|_| units.len() > PREVIEW_UNITS) {
@@ -227,7 +238,7 @@ fn snapshot(run: &Run) -> Value {
         let message = run.traj.iter().find(|message| message.tool_call_id.as_deref() == Some(id));
         preview(message.and_then(|message| message.content.as_deref()).unwrap_or_default())
     };
-    let calls: Vec<Value> = calls(run)
+    let calls: Vec<Value> = tool_calls(run)
         .map(|call| {
             let args: Value = serde_json::from_str(&call.function.arguments).unwrap_or_default();
             json!({"name": call.function.name, "args": args, "resultPreview": result(&call.id), "errored": false})
@@ -239,23 +250,23 @@ fn snapshot(run: &Run) -> Value {
     })
 }
 
-fn calls(run: &Run) -> impl Iterator<Item = &Call> {
+fn tool_calls(run: &TauRun) -> impl Iterator<Item = &TauCall> {
     run.traj.iter().flat_map(|message| message.tool_calls.iter().flatten())
 }
 
-fn query(run: &Run) -> &str {
+fn query(run: &TauRun) -> &str {
     let first = run.traj.iter().find(|message| message.role == "user");
     first.and_then(|message| message.content.as_deref()).unwrap_or_default()
 }
 
-fn last_answer(run: &Run) -> &str {
+fn last_answer(run: &TauRun) -> &str {
     let said = run.traj.iter().rev().filter(|message| message.role == "assistant");
     said.filter_map(|message| message.content.as_deref())
         .find(|content| !content.is_empty())
         .unwrap_or_default()
 }
 
-fn questions(runs: &[Run]) -> Vec<Question> {
+fn questions(runs: &[TauRun]) -> Vec<RecallQuestion> {
     let mut questions = Vec::new();
     let mut known = String::new();
     for run in runs {
@@ -263,8 +274,9 @@ fn questions(runs: &[Run]) -> Vec<Question> {
     }
     for run in runs {
         let held_out = is_held_out(&format!("task-{}", run.task_id));
-        let mut add = |kind, text: String, answer| questions.push(Question { kind, held_out, text, answer });
-        let customer = || Answer::Customer(run.info.task.user_id.clone());
+        let mut add =
+            |kind, text: String, answer| questions.push(RecallQuestion { kind, held_out, text, answer });
+        let customer = || ExpectedAnswer::Customer(run.info.task.user_id.clone());
         if run.trial == 0 {
             let ids = ids(run);
             for (number, id) in ids.iter().take(2).enumerate() {
@@ -272,39 +284,39 @@ fn questions(runs: &[Run]) -> Vec<Question> {
                     0 => format!("What was done about {id}?"),
                     _ => format!("Why was the request concerning {id} handled that way?"),
                 };
-                add("by id", text, Answer::Holds(id.clone()));
+                add("by id", text, ExpectedAnswer::RunWithText(id.clone()));
             }
-            // The same with an id that differs in one letter, which no run has.
+            // The same with an id that differs in one letter and that no run has.
             for id in ids.iter().take(2) {
-                let other = altered(id);
+                let other = with_other_last_letter(id);
                 if !known.contains(&other) {
                     add(
                         "unknown id",
                         format!("Why was the flight change of {other} refused?"),
-                        Answer::Nobody,
+                        ExpectedAnswer::NoRun,
                     );
                 }
             }
         }
-        if run.trial == ASKED_TRIAL {
+        if run.trial == HELD_BACK_TRIAL {
             let task = instruction(&run.info.task.instruction);
-            if let Some(sentence) = longest(task.iter().map(String::as_str)) {
+            if let Some(sentence) = longest_named_sentence(task.iter().map(String::as_str)) {
                 let text = format!("What was decided for the customer of whom it was said: {sentence}");
                 add("by topic", text, customer());
             }
             let kind = if names_something(query(run)) { "other words" } else { "vague" };
             add(kind, query(run).to_owned(), customer());
-            if let Some(sentence) = longest(sentences(last_answer(run)).into_iter()) {
+            if let Some(sentence) = longest_named_sentence(sentences(last_answer(run)).into_iter()) {
                 add("by answer", format!("Who was told this? {sentence}"), customer());
             }
         }
     }
     for text in include_str!("recall_unknown.txt").lines() {
-        questions.push(Question {
+        questions.push(RecallQuestion {
             kind: "unknown topic",
             held_out: is_held_out(text),
             text: text.to_owned(),
-            answer: Answer::Nobody,
+            answer: ExpectedAnswer::NoRun,
         });
     }
     questions
@@ -314,10 +326,10 @@ fn is_held_out(name: &str) -> bool {
     blake3::hash(name.as_bytes()).as_bytes()[0] % 2 == 1
 }
 
-/// The customers and reservations that a run's calls are about.
-fn ids(run: &Run) -> BTreeSet<String> {
+/// The ids of customers and reservations in a run's calls.
+fn ids(run: &TauRun) -> BTreeSet<String> {
     let arguments =
-        calls(run).filter_map(|call| serde_json::from_str::<Value>(&call.function.arguments).ok());
+        tool_calls(run).filter_map(|call| serde_json::from_str::<Value>(&call.function.arguments).ok());
     arguments
         .flat_map(|args| ["reservation_id", "user_id"].map(|name| args[name].as_str().map(str::to_owned)))
         .flatten()
@@ -325,7 +337,7 @@ fn ids(run: &Run) -> BTreeSet<String> {
 }
 
 /// An id with another last letter.
-fn altered(id: &str) -> String {
+fn with_other_last_letter(id: &str) -> String {
     let (front, last) = id.split_at(id.len() - 1);
     let other = match last {
         "7" => "3",
@@ -336,7 +348,7 @@ fn altered(id: &str) -> String {
     format!("{front}{other}")
 }
 
-/// What a customer was told to want, as said of them: sentences of a text that no run has.
+/// A customer's instructions in the third person. No run has these sentences.
 fn instruction(text: &str) -> Vec<String> {
     let of_them = |sentence: &str| {
         let words = sentence.split(' ').map(|word| match word.to_lowercase().as_str() {
@@ -367,13 +379,13 @@ fn sentences(text: &str) -> Vec<&str> {
 }
 
 /// The longest sentence that names something.
-fn longest<'a>(sentences: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn longest_named_sentence<'a>(sentences: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     sentences
         .filter(|sentence| sentence.len() > 30 && names_something(sentence))
         .max_by_key(|sentence| sentence.len())
 }
 
-/// Whether it has a digit, or a capital within: a place, a date, a flight, a person.
+/// Whether it has a digit, or a capital after the first word: a place, a date, a flight, a person.
 fn names_something(text: &str) -> bool {
     let capital = |word: &str| {
         let word = word.trim_matches(|letter: char| !letter.is_alphanumeric());
@@ -383,26 +395,26 @@ fn names_something(text: &str) -> bool {
         || sentences(text).iter().any(|sentence| sentence.split_whitespace().skip(1).any(capital))
 }
 
-fn wanted(min_score: Option<f32>) -> Wanted<'static> {
-    Wanted { k: 1, across: true, min_score, ..Wanted::default() }
+fn recall_options(min_score: Option<f32>) -> MemoryQuery<'static> {
+    MemoryQuery { k: 1, across_conversations: true, min_score, ..MemoryQuery::default() }
 }
 
 fn ask(
     memory: &Memory,
-    question: &Question,
+    question: &RecallQuestion,
     customers: &BTreeMap<String, String>,
     with_misses: bool,
-) -> Outcome<Told> {
+) -> RecallBenchResult<RecallOutcome> {
     let who = identity("asking");
-    let best = memory.recall(&who, &question.text, &Words, &wanted(Some(0.0)))?;
-    let passes = !memory.recall(&who, &question.text, &Words, &wanted(None))?.is_empty();
+    let best = memory.recall(&who, &question.text, &WordEmbedder, &recall_options(Some(0.0)))?;
+    let passes = !memory.recall(&who, &question.text, &WordEmbedder, &recall_options(None))?.is_empty();
     let right = best.first().is_some_and(|hit| match &question.answer {
-        Answer::Nobody => false,
-        Answer::Customer(customer) => customers.get(&hit.identity) == Some(customer),
-        Answer::Holds(id) => hit.entry.value().contains(id.as_str()),
+        ExpectedAnswer::NoRun => false,
+        ExpectedAnswer::Customer(customer) => customers.get(&hit.identity) == Some(customer),
+        ExpectedAnswer::RunWithText(id) => hit.entry.value().contains(id.as_str()),
     });
     let score = best.first().map(|hit| hit.score);
-    let is_negative = matches!(question.answer, Answer::Nobody);
+    let is_negative = matches!(question.answer, ExpectedAnswer::NoRun);
     if with_misses && if is_negative { passes } else { !(passes && right) } {
         let half = if question.held_out { "held out" } else { "tuned" };
         println!(
@@ -412,20 +424,24 @@ fn ask(
             question.text
         );
     }
-    Ok(Told { score, right, passes: passes && score.is_some_and(|score| score < Words.threshold()) })
+    Ok(RecallOutcome {
+        score,
+        right,
+        passes: passes && score.is_some_and(|score| score < WordEmbedder.threshold()),
+    })
 }
 
-fn print(questions: &[Question], told: &[Told]) {
+fn print(questions: &[RecallQuestion], told: &[RecallOutcome]) {
     let kinds: BTreeSet<&str> = questions.iter().map(|question| question.kind).collect();
     let all = || questions.iter().zip(told);
-    println!("at the threshold, {}: right, wrong, nothing, of all", Words.threshold());
+    println!("at the threshold, {}: right, wrong, nothing, of all", WordEmbedder.threshold());
     for kind in kinds {
         for held_out in [false, true] {
-            let of: Vec<&Told> = all()
+            let of: Vec<&RecallOutcome> = all()
                 .filter(|(question, _)| question.kind == kind && question.held_out == held_out)
                 .map(|(_, told)| told)
                 .collect();
-            let given = of.iter().filter(|told| told.is_given(Words.threshold()));
+            let given = of.iter().filter(|told| told.is_given(WordEmbedder.threshold()));
             let right = given.clone().filter(|told| told.right).count();
             let wrong = given.count() - right;
             let half = if held_out { "held out" } else { "tuned" };
@@ -437,17 +453,18 @@ fn print(questions: &[Question], told: &[Told]) {
         }
     }
     println!("\nwithout the vague ones: precision and recall");
-    for least in TRIED {
+    for least in MIN_SCORES {
         let mut line = format!("  {least:4.2}");
         for held_out in [false, true] {
-            let of: Vec<(&Question, &Told)> = all()
+            let of: Vec<(&RecallQuestion, &RecallOutcome)> = all()
                 .filter(|(question, _)| question.kind != "vague" && question.held_out == held_out)
                 .collect();
-            let given: Vec<&Told> =
+            let given: Vec<&RecallOutcome> =
                 of.iter().map(|(_, told)| *told).filter(|told| told.is_given(least)).collect();
             let right = given.iter().filter(|told| told.right).count() as f64;
             let wanted =
-                of.iter().filter(|(question, _)| !matches!(question.answer, Answer::Nobody)).count() as f64;
+                of.iter().filter(|(question, _)| !matches!(question.answer, ExpectedAnswer::NoRun)).count()
+                    as f64;
             let half = if held_out { "held out" } else { "tuned" };
             line += &format!("   {half} {:.3} {:.3}", right / given.len().max(1) as f64, right / wanted);
         }
@@ -455,7 +472,7 @@ fn print(questions: &[Question], told: &[Told]) {
     }
 }
 
-impl Told {
+impl RecallOutcome {
     fn is_given(&self, least: f32) -> bool {
         self.passes || self.score.is_some_and(|score| score >= least)
     }

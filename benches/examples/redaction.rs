@@ -1,8 +1,9 @@
-//! How fast bodies are redacted, on one core, by the profile `safe`, and by one with a pattern more: megabytes a second of what is stored, medians of
-//! seven rounds.
+//! Measures how fast bodies are redacted on one core, by the profile `safe` and by one with an additional
+//! pattern. Prints megabytes a second of stored bodies, medians of seven rounds.
 //!
-//! `cargo run --profile dist -p annals-benches --example redaction [FILE ...]`: requests of a growing conversation, the same with values to be found in every
-//! turn, tools' results full of ids, digests and numbers, a streamed answer, plain text; and the files that are named.
+//! `cargo run --profile dist -p annals-benches --example redaction [FILE ...]`
+//! The bodies are requests of a growing conversation, and the same with values to find in every turn. Then
+//! follow tool results full of ids, digests and numbers, a streamed answer, plain text, and the named files.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -10,7 +11,7 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use annals_benches::conversation::{Conversation, Form};
+use annals_benches::conversation::{BenchConversation, ConversationForm};
 use annals_server::profiles::{Profile, Profiles, Redactor};
 
 /// Bytes of each kind of body.
@@ -37,7 +38,8 @@ fn main() {
     for (name, bodies) in kinds {
         let bytes: usize = bodies.iter().map(Vec::len).sum();
         let speed = |redactor: &Redactor| {
-            let mut speeds: Vec<f64> = (0..ROUNDS).map(|_| round(redactor, &bodies, bytes)).collect();
+            let mut speeds: Vec<f64> =
+                (0..ROUNDS).map(|_| megabytes_per_second(redactor, &bodies, bytes)).collect();
             speeds.sort_by(f64::total_cmp);
             speeds[ROUNDS / 2]
         };
@@ -46,7 +48,7 @@ fn main() {
     }
 }
 
-fn round(redactor: &Redactor, bodies: &[Vec<u8>], bytes: usize) -> f64 {
+fn megabytes_per_second(redactor: &Redactor, bodies: &[Vec<u8>], bytes: usize) -> f64 {
     let begun = Instant::now();
     let shown: usize = bodies.iter().map(|body| redactor.body(body, None).bytes.len()).sum();
     assert!(shown > 0);
@@ -55,7 +57,7 @@ fn round(redactor: &Redactor, bodies: &[Vec<u8>], bytes: usize) -> f64 {
 
 fn conversation() -> Vec<Vec<u8>> {
     let mut bytes = 0;
-    let steps = Conversation::new(Form::Plain, 1).skip(20);
+    let steps = BenchConversation::new(ConversationForm::Plain, 1).skip(20);
     let whole = steps.flat_map(|step| [step.request, step.response, step.tool_input, step.tool_output]);
     whole
         .take_while(|body| {
@@ -65,10 +67,10 @@ fn conversation() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Numbers that look drawn; the same everywhere.
-struct Numbers(u64);
+/// Repeatable numbers that look random.
+struct RedactionRng(u64);
 
-impl Numbers {
+impl RedactionRng {
     fn next(&mut self) -> u64 {
         // SplitMix64 (Steele et al., 2014).
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -79,7 +81,7 @@ impl Numbers {
 }
 
 fn turns() -> Vec<u8> {
-    let (mut numbers, mut body) = (Numbers(1), String::from("{\"messages\":["));
+    let (mut numbers, mut body) = (RedactionRng(1), String::from("{\"messages\":["));
     let says = "I ordered it two weeks ago and nothing came so far.\\n\\nThe shop said \\\"soon\\\", but my neighbour had hers after three days; please look it up. ";
     while body.len() < BODY_BYTES {
         let (user, port) = (numbers.next() % 10_000, numbers.next() % 200);
@@ -96,7 +98,7 @@ fn turns() -> Vec<u8> {
 }
 
 fn results() -> Vec<u8> {
-    let (mut numbers, mut body) = (Numbers(2), String::from("["));
+    let (mut numbers, mut body) = (RedactionRng(2), String::from("["));
     while body.len() < BODY_BYTES {
         let (a, b, c) = (numbers.next(), numbers.next(), numbers.next());
         let _ = write!(
@@ -123,7 +125,7 @@ fn results() -> Vec<u8> {
 fn stream() -> Vec<u8> {
     let words =
         ["The ", "order ", "was ", "sent ", "to ", "you ", "on ", "Monday", ", ", "by ", "ship", ".\\n"];
-    let (mut numbers, mut body) = (Numbers(3), String::new());
+    let (mut numbers, mut body) = (RedactionRng(3), String::new());
     while body.len() < BODY_BYTES {
         let word = words[usize::try_from(numbers.next() % 12).unwrap()];
         let _ = write!(

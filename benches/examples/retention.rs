@@ -1,8 +1,9 @@
-//! How long a sweep takes, and what stays of a year.
+//! Measures how long a sweep takes, and what is left of a year.
 //!
-//! `cargo run --profile dist -p annals-benches --example retention -- [RUNS]` records so many runs (100,000 where nothing is said) and sweeps them by
-//! the built-in policy, its dry run first. Then it simulates a year: each day runs of every kind, and a sweep; it prints what is there at
-//! the end, as docs/retention.md has it.
+//! `cargo run --profile dist -p annals-benches --example retention -- [RUNS]`
+//! It records RUNS runs (default 100,000) and sweeps them by the built-in policy, first as a dry run. Then it
+//! simulates a year: each day it records runs of every kind and sweeps. It prints what is left in the end, as
+//! in docs/retention.md.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and prints")]
 
@@ -12,17 +13,19 @@ use std::time::Instant;
 
 use annals::io::Io as _;
 use annals::io::sim::SimIo;
-use annals::{Component, Durability, Frame, Namespace, Options, Policy, RunSpec, Severity, Status, Store};
+use annals::{
+    Component, Durability, Frame, Namespace, Options, RetentionPolicy, RunSpec, Severity, Status, Store,
+};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type RetentionBenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 const RUNS_A_DAY: u64 = 60;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Rng(u64);
+struct RetentionRng(u64);
 
-impl Rng {
+impl RetentionRng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -32,8 +35,14 @@ impl Rng {
     }
 }
 
-/// Records a run of so many frames in one commit.
-fn run(space: &Namespace, name: String, frames: u64, severity: Severity, status: Status) -> Outcome<()> {
+/// Records a run of `frames` frames in one commit.
+fn record_run(
+    space: &Namespace,
+    name: String,
+    frames: u64,
+    severity: Severity,
+    status: Status,
+) -> RetentionBenchResult<()> {
     let run = space.prepare_run(RunSpec::new(name).severity(severity))?;
     let mut batch = run.batch()?;
     for frame in 0..frames {
@@ -45,22 +54,22 @@ fn run(space: &Namespace, name: String, frames: u64, severity: Severity, status:
     Ok(())
 }
 
-fn sweep(runs: u64) -> Outcome<()> {
+fn measure_sweep(runs: u64) -> RetentionBenchResult<()> {
     let dir = tempfile::tempdir()?;
     let options = Options { durability: Durability::Process, ..Options::default() };
     let store = Store::open_with(dir.path().join("s"), options.clone())?;
     let space = store.namespace("default")?;
     for number in 0..runs {
         let status = if number % 20 == 0 { Status::Failed } else { Status::Ok };
-        run(&space, format!("run-{number}"), 2, Severity::Normal, status)?;
+        record_run(&space, format!("run-{number}"), 2, Severity::Normal, status)?;
     }
     store.close()?;
     let store = Store::open_with(dir.path().join("s"), options)?;
     let at_ns = Some(store.newest_ns() + 8 * DAY_NS);
     let began = Instant::now();
-    let dry = store.plan_retention(&Policy::default(), at_ns)?.report().dropped();
+    let dry = store.plan_retention(&RetentionPolicy::default(), at_ns)?.report().dropped();
     let planned = began.elapsed();
-    let plan = store.plan_retention(&Policy::default(), at_ns)?;
+    let plan = store.plan_retention(&RetentionPolicy::default(), at_ns)?;
     let done = store.retain(plan)?.dropped();
     let all = began.elapsed();
     println!(
@@ -75,21 +84,21 @@ fn sweep(runs: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// What was recorded, and what of it is there.
+/// Runs, frames and bytes: what was recorded, and what is left.
 #[derive(Default)]
-struct Line {
+struct RetentionRow {
     recorded: [u64; 3],
-    stays: [u64; 3],
+    kept: [u64; 3],
 }
 
-fn year() -> Outcome<()> {
+fn simulate_year() -> RetentionBenchResult<()> {
     let sim = SimIo::new(1);
     let options =
         Options { io: Arc::new(sim.clone()), durability: Durability::Process, ..Options::default() };
     let store = Store::open_with("s", options)?;
     let space = store.namespace("default")?;
-    let mut rng = Rng(1);
-    let mut lines: BTreeMap<&str, Line> = BTreeMap::new();
+    let mut rng = RetentionRng(1);
+    let mut lines: BTreeMap<&str, RetentionRow> = BTreeMap::new();
     let mut kinds: Vec<&str> = Vec::new();
     for day in 0..365 {
         for number in 0..RUNS_A_DAY {
@@ -103,9 +112,9 @@ fn year() -> Outcome<()> {
                 _ => ("escalated", Severity::Escalated, Status::Ok),
             };
             let name = format!("{day}-{number}");
-            run(&space, name.clone(), 2 + rng.below(9), severity, status)?;
+            record_run(&space, name.clone(), 2 + rng.below(9), severity, status)?;
             kinds.push(kind);
-            // One in five hundred matters to somebody.
+            // One run in five hundred is pinned.
             if kinds.len().is_multiple_of(500) {
                 space.pin(&name, "an example to keep")?;
             }
@@ -113,18 +122,18 @@ fn year() -> Outcome<()> {
         sim.advance_ns(DAY_NS / (RUNS_A_DAY + 1));
         let now_ns = sim.now_ns();
         count(&space, &kinds, &mut lines, |line| &mut line.recorded, now_ns - DAY_NS)?;
-        let plan = store.plan_retention(&Policy::default(), None)?;
+        let plan = store.plan_retention(&RetentionPolicy::default(), None)?;
         store.retain(plan)?;
     }
-    count(&space, &kinds, &mut lines, |line| &mut line.stays, 0)?;
+    count(&space, &kinds, &mut lines, |line| &mut line.kept, 0)?;
     println!("| kind | recorded: runs | frames | bytes | stays: runs | frames | bytes | of the bytes |");
     println!("|---|---|---|---|---|---|---|---|");
-    let mut all = Line::default();
+    let mut all = RetentionRow::default();
     for (kind, line) in &lines {
         print(kind, line);
         for at in 0..3 {
             all.recorded[at] += line.recorded[at];
-            all.stays[at] += line.stays[at];
+            all.kept[at] += line.kept[at];
         }
     }
     print("all", &all);
@@ -135,7 +144,7 @@ fn year() -> Outcome<()> {
         stats.dropped_frames,
         space.pins()?.len()
     );
-    assert_eq!(stats.runs, all.stays[0]);
+    assert_eq!(stats.runs, all.kept[0]);
     assert_eq!(stats.runs + stats.dropped_runs, all.recorded[0]);
     Ok(())
 }
@@ -144,13 +153,13 @@ fn year() -> Outcome<()> {
 fn count(
     space: &Namespace,
     kinds: &[&'static str],
-    lines: &mut BTreeMap<&'static str, Line>,
-    of: fn(&mut Line) -> &mut [u64; 3],
+    lines: &mut BTreeMap<&'static str, RetentionRow>,
+    of: fn(&mut RetentionRow) -> &mut [u64; 3],
     after_ns: u64,
-) -> Outcome<()> {
+) -> RetentionBenchResult<()> {
     for info in space.runs()? {
         let info = info?;
-        // Numbers count from 1, and every run here is begun once.
+        // Numbers count from 1, and every run here begins once.
         let Some(kind) = kinds.get(info.uid.0 as usize - 1).filter(|_| info.started_ns >= after_ns) else {
             continue;
         };
@@ -162,17 +171,17 @@ fn count(
     Ok(())
 }
 
-fn print(kind: &str, line: &Line) {
+fn print(kind: &str, line: &RetentionRow) {
     let [runs, frames, bytes] = line.recorded;
-    let [stay, stay_frames, stay_bytes] = line.stays;
+    let [stay, stay_frames, stay_bytes] = line.kept;
     let share = 100.0 * stay_bytes as f64 / bytes as f64;
     println!(
         "| {kind} | {runs} | {frames} | {bytes} | {stay} | {stay_frames} | {stay_bytes} | {share:.1}% |"
     );
 }
 
-fn main() -> Outcome<()> {
+fn main() -> RetentionBenchResult<()> {
     let runs = std::env::args().nth(1).map_or(Ok(100_000), |text| text.parse())?;
-    sweep(runs)?;
-    year()
+    measure_sweep(runs)?;
+    simulate_year()
 }

@@ -1,5 +1,5 @@
-//! What a store costs on disk: the growing conversation in its three forms with one commit a frame, runs of real
-//! input, and forks. Every file is counted after a clean close.
+//! Measures what a store costs on disk: the growing conversation in its three forms with one commit for each
+//! frame, real runs, and forks. Every file is counted after a clean close.
 //!
 //! `cargo run --profile dist -p annals-benches --example storage -- [STEPS] [--csv FILE] [--chat FILE.json]`
 
@@ -9,9 +9,9 @@ use std::io::Write;
 use std::path::Path;
 
 use annals::{Component, Durability, Frame, Options, RunSpec, Stats, Status, Store};
-use annals_benches::conversation::{Conversation, Form};
+use annals_benches::conversation::{BenchConversation, ConversationForm};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type StorageBenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn options() -> Options {
     Options { durability: Durability::Process, ..Options::default() }
@@ -29,18 +29,22 @@ fn print(what: &str, raw: u64, stats: &Stats) {
     println!("  {:?}", stats.bytes);
 }
 
-fn stats(path: &Path) -> Outcome<Stats> {
+fn stats(path: &Path) -> StorageBenchResult<Stats> {
     Ok(Store::open_read_only(path)?.stats()?)
 }
 
-fn growing(form: Form, steps: usize, csv: &mut Option<std::fs::File>) -> Outcome<()> {
+fn measure_conversation(
+    form: ConversationForm,
+    steps: usize,
+    csv: &mut Option<std::fs::File>,
+) -> StorageBenchResult<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("store");
     let store = Store::open_with(&path, options())?;
     let space = store.namespace("default")?;
     let run = space.begin_run(RunSpec::new("conversation").model("gpt-4o"))?;
     let mut raw = 0;
-    for (number, step) in Conversation::new(form, 1).take(steps).enumerate() {
+    for (number, step) in BenchConversation::new(form, 1).take(steps).enumerate() {
         raw += step.raw_len() as u64;
         let llm = run.record(Frame::new(Component::Llm, step.request, step.response))?;
         run.record(Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm))?;
@@ -66,7 +70,7 @@ fn growing(form: Form, steps: usize, csv: &mut Option<std::fs::File>) -> Outcome
     Ok(())
 }
 
-fn chat(file: &str) -> Outcome<()> {
+fn measure_chat(file: &str) -> StorageBenchResult<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("store");
     let store = Store::open_with(&path, options())?;
@@ -98,7 +102,7 @@ fn chat(file: &str) -> Outcome<()> {
     Ok(())
 }
 
-fn main() -> Outcome<()> {
+fn main() -> StorageBenchResult<()> {
     let mut steps = 200;
     let mut csv = None;
     let mut transcript = None;
@@ -111,14 +115,14 @@ fn main() -> Outcome<()> {
         }
     }
     if let Some(file) = transcript {
-        return chat(&file);
+        return measure_chat(&file);
     }
     let mut csv = csv.map(std::fs::File::create).transpose()?;
     if let Some(csv) = &mut csv {
         writeln!(csv, "form,step,stored_bytes,raw_bytes")?;
     }
-    for form in [Form::Plain, Form::MovingMarker, Form::ChangingHead] {
-        growing(form, steps, &mut csv)?;
+    for form in [ConversationForm::Plain, ConversationForm::MovingMarker, ConversationForm::ChangingHead] {
+        measure_conversation(form, steps, &mut csv)?;
     }
     Ok(())
 }

@@ -1,9 +1,12 @@
-//! Vectors: recall, searches a second, opening, memory, building, searches beside inserts, filters; with the feature `usearch`
-//! that beside it, on one thread, the queries of both by turns, medians of rounds. One table, a line a figure.
+//! Measures vector search: recall, searches a second, opening, memory, building, searches beside inserts,
+//! filters. With the feature `usearch`, usearch runs beside it on one thread, with the queries by turns.
+//! Prints medians of rounds, one line for each figure.
 //!
-//! `cargo run --profile dist -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS] [FOLDER] [KINDS]`, 100,000 and 384
-//! unless said otherwise; usearch keeps its numbers in these kinds (`f32,bf16,i8`). A folder that is given stays, with what was built in it:
-//! a second run measures that again; and with the vectors, the queries and their nearest ones, for `benches/vectors_hnswlib.py`.
+//! `cargo run --profile dist -p annals-benches --features usearch --example vectors -- [COUNT] [DIMENSIONS]
+//! [FOLDER] [KINDS]`
+//! COUNT is 100,000 and DIMENSIONS 384 by default. usearch keeps its numbers in these KINDS (`f32,bf16,i8`).
+//! A given FOLDER stays with what was built in it, and a second run measures that again. It also gets the
+//! vectors, the queries and their nearest vectors, for `benches/vectors_hnswlib.py`.
 //! The vectors are clustered, as embeddings are: a centre for each hundred, and noise around it, from a seed.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 #![expect(clippy::unwrap_used, reason = "a measurement fails by panicking")]
@@ -16,13 +19,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use annals::{Among, Durability, Found, History, Namespace, Options, Owner, Search, Store};
+use annals::{Durability, History, Namespace, Options, Owner, OwnerFilter, Search, SearchHit, Store};
 
 const EMBEDDER: &str = "bench";
 const QUERIES: usize = 1000;
 const BATCH: usize = 500;
 
-/// Vectors of one seed: centres, and noise around them.
+/// The vectors of one seed: centres, and noise around them.
 struct Clusters {
     state: u64,
     centres: Vec<Vec<f32>>,
@@ -43,7 +46,7 @@ impl Clusters {
         self.state
     }
 
-    /// About normal: the sum of four even ones.
+    /// About normal: the sum of four uniform numbers.
     fn normal(&mut self) -> f32 {
         (0..4).map(|_| (self.next() >> 40) as f32 / 8_388_608.0 - 1.0).sum()
     }
@@ -59,21 +62,21 @@ fn open(path: &Path) -> Store {
 }
 
 /// A line of /proc/self/status, in kilobytes.
-fn status(name: &str) -> f64 {
+fn proc_status_kb(name: &str) -> f64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0.0)
 }
 
 /// Processor time of this process so far.
-fn processor() -> Duration {
+fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = text.rsplit(") ").next().unwrap_or_default();
     let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|number| number.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 10)
 }
 
-/// The number of one of a hundred tenants, and its own.
+/// A key: the number of one of a hundred tenants, then the vector's number.
 fn key(number: usize) -> [u8; 9] {
     let mut key = [(number % 100) as u8; 9];
     key[1..].copy_from_slice(&(number as u64).to_be_bytes());
@@ -89,7 +92,7 @@ fn put(space: &Namespace, from: usize, vectors: &[Vec<f32>]) {
     batch.commit().unwrap();
 }
 
-fn number(found: &Found) -> u64 {
+fn number(found: &SearchHit) -> u64 {
     match &found.owner {
         Owner::Key { key, .. } => u64::from_be_bytes(key[1..].try_into().unwrap()),
         Owner::Snapshot { .. } => u64::MAX,
@@ -122,8 +125,9 @@ fn recall(found: &[Vec<u64>], truth: &[Vec<u64>]) -> f64 {
     hits as f64 / truth.iter().map(Vec::len).sum::<usize>().max(1) as f64
 }
 
-/// Leaves little-endian numbers for other programs: the vectors and the queries by f32, ten nearest of each query by u64.
-fn leave(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u64>]) {
+/// Writes little-endian numbers for other programs: vectors and queries as f32, and the ten nearest of each
+/// query as u64.
+fn write_inputs(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u64>]) {
     for (name, rows) in [("vectors.f32", vectors), ("queries.f32", queries)] {
         let mut file = BufWriter::new(File::create(dir.join(name)).unwrap());
         rows.iter().flatten().for_each(|number| file.write_all(&number.to_le_bytes()).unwrap());
@@ -133,7 +137,7 @@ fn leave(dir: &Path, vectors: &[Vec<f32>], queries: &[Vec<f32>], truth: &[Vec<u6
     std::fs::write(dir.join("truth.u64"), truth).unwrap();
 }
 
-fn line(what: &str, took: &[Duration], recall: f64) {
+fn print_latencies(what: &str, took: &[Duration], recall: f64) {
     let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
     let rate = took.len() as f64 / took.iter().sum::<Duration>().as_secs_f64();
     println!(
@@ -143,27 +147,27 @@ fn line(what: &str, took: &[Duration], recall: f64) {
     );
 }
 
-/// How wide a graph is walked.
+/// The widths with which graphs are walked.
 const WIDTHS: [usize; 7] = [16, 24, 32, 48, 64, 128, 256];
-/// Queries that each asks before it is the next one's turn.
-const TURN: usize = 50;
-/// Ten vectors are inserted so often beside searches: a thousand a second.
+/// Queries that each searcher answers before the next one's turn.
+const TURN_QUERIES: usize = 50;
+/// The interval at which ten vectors are inserted beside searches: a thousand a second.
 const INSERT_EVERY: Duration = Duration::from_millis(10);
-/// Nearly as many as are written down.
-const IN_MEMORY: usize = 4000;
-/// Of which the median is said.
+/// Nearly as many vectors as a flush needs.
+const IN_MEMORY_VECTORS: usize = 4000;
+/// Rounds, of which the median is printed.
 const ROUNDS: usize = 5;
 
-/// One that answers, by name.
-type Answers<'a> = (String, Box<dyn FnMut(&[f32]) -> Vec<u64> + 'a>);
+/// A search function, with its name.
+type NamedSearcher<'a> = (String, Box<dyn FnMut(&[f32]) -> Vec<u64> + 'a>);
 
-/// Has all of them answer all queries by turns, round after round.
-fn by_turns(queries: &[Vec<f32>], all: &mut [Answers<'_>], truth: &[Vec<u64>]) {
+/// Lets all searchers answer all queries by turns, round after round.
+fn compare_searchers(queries: &[Vec<f32>], all: &mut [NamedSearcher<'_>], truth: &[Vec<u64>]) {
     let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
     let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); all.len()];
     for round in 0..ROUNDS {
         let mut took = vec![Duration::ZERO; all.len()];
-        for turn in queries.chunks(TURN) {
+        for turn in queries.chunks(TURN_QUERIES) {
             for (at, (_, one)) in all.iter_mut().enumerate() {
                 for query in turn {
                     let began = Instant::now();
@@ -192,7 +196,8 @@ fn by_turns(queries: &[Vec<f32>], all: &mut [Answers<'_>], truth: &[Vec<u64>]) {
     }
 }
 
-/// usearch at its defaults (16 neighbours, 128 candidates when adding), by the kinds of numbers that it can keep.
+/// usearch at its defaults (16 neighbours, 128 candidates when adding), for the kinds of numbers that it can
+/// keep.
 #[cfg(feature = "usearch")]
 mod peer {
     use std::path::Path;
@@ -217,12 +222,12 @@ mod peer {
         }
     }
 
-    /// Builds one unless its file is there, and gives it as a view of that.
+    /// Builds an index unless its file exists. Returns a view of the file.
     pub(super) fn built(dir: &Path, (name, kind): (&str, ScalarKind), vectors: &[Vec<f32>]) -> Index {
         let path = dir.join(format!("usearch-{name}"));
         let dimensions = vectors[0].len();
         if !path.exists() {
-            let (began, before) = (Instant::now(), processor());
+            let (began, before) = (Instant::now(), cpu_time());
             let index = new_index(&options(dimensions, kind)).unwrap();
             index.reserve(vectors.len()).unwrap();
             for (at, vector) in vectors.iter().enumerate() {
@@ -263,24 +268,24 @@ fn main() {
     std::fs::create_dir_all(dir).unwrap();
     let path = dir.join("store");
     if !path.exists() {
-        let (began, before) = (Instant::now(), processor());
+        let (began, before) = (Instant::now(), cpu_time());
         let store = open(&path);
         let space = store.namespace("n").unwrap();
         for (batch, some) in vectors.chunks(BATCH).enumerate() {
             put(&space, batch * BATCH, some);
         }
-        println!("inserted                     {:?}, processor {:?}", began.elapsed(), processor() - before);
-        let resident = status("RssAnon");
+        println!("inserted                     {:?}, processor {:?}", began.elapsed(), cpu_time() - before);
+        let resident = proc_status_kb("RssAnon");
         store.settle_vectors().unwrap();
-        println!("inserted, files and graph    {:?}, processor {:?}", began.elapsed(), processor() - before);
+        println!("inserted, files and graph    {:?}, processor {:?}", began.elapsed(), cpu_time() - before);
         println!(
             "at most resident             {:.0} MB, {resident:.0} KB before that",
-            status("VmHWM") / 1e3
+            proc_status_kb("VmHWM") / 1e3
         );
         store.close().unwrap();
     }
 
-    let resident = || status("RssAnon") + status("RssFile");
+    let resident = || proc_status_kb("RssAnon") + proc_status_kb("RssFile");
     let before = resident();
     let began = Instant::now();
     let store = open(&path);
@@ -296,9 +301,9 @@ fn main() {
     let wanted = Search::default();
     let exact = Search { exact: true, ..wanted };
     let (took, truth) = searches(&space, &queries, &exact);
-    line("exact", &took, 1.0);
+    print_latencies("exact", &took, 1.0);
     if folder.is_some() {
-        leave(dir, &vectors, &queries, &truth);
+        write_inputs(dir, &vectors, &queries, &truth);
     }
     let ask = |wanted: Search<'static>| {
         let space = &space;
@@ -312,28 +317,29 @@ fn main() {
         .filter(|(name, _)| kinds.split(',').any(|kind| kind == *name))
         .map(|kind| (kind.0, peer::built(dir, kind, &vectors)))
         .collect();
-    let ours = WIDTHS.map(|width| -> Answers<'_> {
+    let ours = WIDTHS.map(|width| -> NamedSearcher<'_> {
         (format!("annals, width {width}"), Box::new(ask(Search { width: Some(width), ..wanted })))
     });
-    let mut all: Vec<Answers<'_>> = ours.into();
+    let mut all: Vec<NamedSearcher<'_>> = ours.into();
     #[cfg(feature = "usearch")]
     for (name, index) in &indexes {
-        all.extend(WIDTHS.map(|width| -> Answers<'_> {
+        all.extend(WIDTHS.map(|width| -> NamedSearcher<'_> {
             let asked = move |query: &[f32]| peer::ask(index, width, query);
             (format!("usearch {name}, width {width}"), Box::new(asked))
         }));
     }
-    by_turns(&queries, &mut all, &truth);
+    compare_searchers(&queries, &mut all, &truth);
     drop(all);
 
-    // One tenant, by a closure, and as keys that begin so; and a tenth of all, by what is looked at once.
+    // One tenant, by a closure and by its keys' prefix; and a tenth of all, by a filter that is evaluated
+    // once.
     let own = |owner: &Owner| matches!(owner, Owner::Key { key, .. } if key[0] == 7);
-    let tenant = Among::keys("k", &[7]);
-    let tenth = Among::new(|owner| matches!(owner, Owner::Key { key, .. } if key[0] % 10 == 3));
+    let tenant = OwnerFilter::keys("k", &[7]);
+    let tenth = OwnerFilter::new(|owner| matches!(owner, Owner::Key { key, .. } if key[0] % 10 == 3));
     for (name, filtered) in [
         ("closure, 1% pass", Search { filter: Some(&own), ..wanted }),
-        ("keys of one tenant, 1%", Search { among: Some(&tenant), ..wanted }),
-        ("among 10%", Search { among: Some(&tenth), ..wanted }),
+        ("keys of one tenant, 1%", Search { owners: Some(&tenant), ..wanted }),
+        ("among 10%", Search { owners: Some(&tenth), ..wanted }),
     ] {
         let began = Instant::now();
         let _ = space.nearest(EMBEDDER, &queries[0], &filtered).unwrap();
@@ -341,12 +347,12 @@ fn main() {
         let queries = &queries[..QUERIES / if filtered.filter.is_some() { 10 } else { 1 }];
         let (_, truth) = searches(&space, queries, &Search { exact: true, ..filtered });
         let (took, found) = searches(&space, queries, &filtered);
-        line(name, &took, recall(&found, &truth));
+        print_latencies(name, &took, recall(&found, &truth));
         println!("{name}, for the first time {first:?}");
     }
     let mut idle: Vec<Duration> = (0..ROUNDS).flat_map(|_| searches(&space, &queries, &wanted).0).collect();
     idle.sort_unstable();
-    line("nearest, idle", &idle, 1.0);
+    print_latencies("nearest, idle", &idle, 1.0);
     let stop = AtomicBool::new(false);
     let mut inserted = 0;
     let mut took = std::thread::scope(|scope| {
@@ -367,16 +373,16 @@ fn main() {
         took
     });
     took.sort_unstable();
-    line("nearest, beside inserts", &took, 1.0);
+    print_latencies("nearest, beside inserts", &took, 1.0);
     println!("inserted meanwhile           {inserted}");
     let before = inserted;
-    inserted = inserted.max(IN_MEMORY);
+    inserted = inserted.max(IN_MEMORY_VECTORS);
     for from in (before..inserted).step_by(BATCH) {
         put(&space, count + from, &vectors[from..inserted.min(from + BATCH)]);
     }
     let (took, _) = searches(&space, &queries, &wanted);
-    line("nearest, 4,000 in memory", &took, 1.0);
-    // For another run over the same folder.
+    print_latencies("nearest, 4,000 in memory", &took, 1.0);
+    // Restores the folder for another run.
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();
     (count..count + inserted).for_each(|number| {

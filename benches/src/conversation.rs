@@ -1,15 +1,15 @@
-//! The growing conversation: the work that storage figures are measured on.
+//! The growing conversation: the work on which storage figures are measured.
 //!
-//! Step i's request holds all before it: 2 KB at first, about 780 KB after 200 steps, 79.8 MB raw in
-//! all of which about 1 MB is new text. Each step also has a response of about 4 KB, whose text is
-//! the next request's last assistant message, and a tool call with input and output of about 1 KB.
-//! Text is drawn from 5,000 made-up words by Zipf's law and JSON-escaped. The same seed gives the
-//! same bytes everywhere; nothing is read from outside.
+//! The request of step i holds everything before it: 2 KB at first, about 780 KB after 200 steps. That is
+//! 79.8 MB raw, of which about 1 MB is new text. Each step also has a response of about 4 KB, whose text is
+//! the next request's last assistant message. Its tool call has input and output of about 1 KB. Text is drawn
+//! from 5,000 made-up words by Zipf's law and JSON-escaped. The same seed gives the same bytes everywhere;
+//! nothing is read from outside.
 
 /// How a request differs from the one before it, besides what is appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
-    /// Only appended to.
+pub enum ConversationForm {
+    /// Messages are only appended.
     Plain,
     /// A cache marker moves to the newest message.
     MovingMarker,
@@ -17,7 +17,7 @@ pub enum Form {
     ChangingHead,
 }
 
-impl Form {
+impl ConversationForm {
     /// All forms.
     pub const ALL: [Self; 3] = [Self::Plain, Self::MovingMarker, Self::ChangingHead];
 
@@ -34,7 +34,7 @@ impl Form {
 
 /// What one step of the agent sends and gets.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct ConversationStep {
     /// The LLM request's body.
     pub request: Vec<u8>,
     /// The LLM response's body.
@@ -45,7 +45,7 @@ pub struct Step {
     pub tool_output: Vec<u8>,
 }
 
-impl Step {
+impl ConversationStep {
     /// All bytes of the step.
     #[must_use]
     pub fn raw_len(&self) -> usize {
@@ -53,29 +53,29 @@ impl Step {
     }
 }
 
-/// JSON-escaped bytes of the texts: of the system prompt, an answer, a user's turn, a tool's output.
+/// JSON-escaped bytes of each text: the system prompt, an answer, a user's turn, a tool's output.
 const SYSTEM_BYTES: usize = 1_500;
 const ANSWER_BYTES: usize = 3_590;
 const TURN_BYTES: usize = 190;
 const TOOL_OUTPUT_BYTES: usize = 760;
 
-/// An endless conversation; take as many steps as wanted.
-pub struct Conversation {
-    form: Form,
-    words: Words,
-    random: Random,
+/// An endless conversation; take as many steps as needed.
+pub struct BenchConversation {
+    form: ConversationForm,
+    words: ZipfWords,
+    random: BenchRng,
     system: String,
     /// Role and escaped text of each message so far.
     messages: Vec<(&'static str, String)>,
     step: u64,
 }
 
-impl Conversation {
+impl BenchConversation {
     /// A conversation of this form from this seed.
     #[must_use]
-    pub fn new(form: Form, seed: u64) -> Self {
-        let mut random = Random(seed);
-        let words = Words::new(&mut random);
+    pub fn new(form: ConversationForm, seed: u64) -> Self {
+        let mut random = BenchRng(seed);
+        let words = ZipfWords::new(&mut random);
         let system = words.text(&mut random, SYSTEM_BYTES);
         let turn = words.text(&mut random, TURN_BYTES);
         Self { form, words, random, system, messages: vec![("user", turn)], step: 0 }
@@ -85,7 +85,7 @@ impl Conversation {
         let mut out = String::from(
             r#"{"model":"made-up-large-2","temperature":0.7,"top_p":0.95,"max_tokens":4096,"stream":false,"system":""#,
         );
-        if self.form == Form::ChangingHead {
+        if self.form == ConversationForm::ChangingHead {
             let (minute, second) = (self.step / 60 % 60, self.step % 60);
             out += &format!(
                 "It is 2026-03-01T09:{minute:02}:{second:02}Z, request {:016x}. ",
@@ -99,7 +99,7 @@ impl Conversation {
                 out.push(',');
             }
             out += &format!(r#"{{"role":"{role}","content":[{{"type":"text","text":"{text}""#);
-            if self.form == Form::MovingMarker && i + 1 == self.messages.len() {
+            if self.form == ConversationForm::MovingMarker && i + 1 == self.messages.len() {
                 out += r#","cache_control":{"type":"ephemeral"}"#;
             }
             out += "}]}";
@@ -109,10 +109,10 @@ impl Conversation {
     }
 }
 
-impl Iterator for Conversation {
-    type Item = Step;
+impl Iterator for BenchConversation {
+    type Item = ConversationStep;
 
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Option<ConversationStep> {
         let request = self.request();
         let answer = self.words.text(&mut self.random, ANSWER_BYTES);
         let response = format!(
@@ -132,7 +132,7 @@ impl Iterator for Conversation {
         self.messages.push(("assistant", answer));
         self.messages.push(("user", turn));
         self.step += 1;
-        Some(Step {
+        Some(ConversationStep {
             request,
             response: response.into_bytes(),
             tool_input: tool_input.into_bytes(),
@@ -143,9 +143,9 @@ impl Iterator for Conversation {
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
-pub struct Random(pub u64);
+pub struct BenchRng(pub u64);
 
-impl Random {
+impl BenchRng {
     /// The next number.
     #[expect(clippy::should_implement_trait, reason = "it never ends, and is no iterator elsewhere either")]
     pub fn next(&mut self) -> u64 {
@@ -167,22 +167,22 @@ impl Random {
 }
 
 /// 5,000 made-up words; the word of rank k is drawn with a probability proportional to 1/k.
-struct Words {
+struct ZipfWords {
     words: Vec<String>,
     cumulated: Vec<f64>,
 }
 
-impl Words {
+impl ZipfWords {
     const COUNT: usize = 5_000;
 
-    fn new(random: &mut Random) -> Self {
+    fn new(random: &mut BenchRng) -> Self {
         const ONSETS: [&str; 20] = [
             "b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr", "pl",
             "ch", "",
         ];
         const CORES: [&str; 9] = ["a", "e", "i", "o", "u", "ai", "ea", "ou", "io"];
         const CODAS: [&str; 10] = ["", "", "", "n", "r", "s", "t", "l", "nd", "ck"];
-        let word = |random: &mut Random| {
+        let word = |random: &mut BenchRng| {
             let mut word = String::new();
             for _ in 0..1 + random.below(2) {
                 for set in [&ONSETS[..], &CORES[..], &CODAS[..]] {
@@ -202,7 +202,7 @@ impl Words {
         Self { words, cumulated }
     }
 
-    fn word(&self, random: &mut Random) -> &str {
+    fn word(&self, random: &mut BenchRng) -> &str {
         let total = self.cumulated.last().copied().unwrap_or(0.0);
         let wanted = random.fraction() * total;
         let rank = self.cumulated.partition_point(|&sum| sum <= wanted);
@@ -210,7 +210,7 @@ impl Words {
     }
 
     /// Sentences of about `len` bytes once JSON-escaped, with escaped line ends and quotes.
-    fn text(&self, random: &mut Random, len: usize) -> String {
+    fn text(&self, random: &mut BenchRng, len: usize) -> String {
         let mut out = String::with_capacity(len + 16);
         let mut left_in_sentence = 4 + random.below(14);
         while out.len() < len {
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     fn sizes_are_those_described() {
-        for form in Form::ALL {
-            let steps: Vec<Step> = Conversation::new(form, 1).take(200).collect();
-            let raw: usize = steps.iter().map(Step::raw_len).sum();
+        for form in ConversationForm::ALL {
+            let steps: Vec<ConversationStep> = BenchConversation::new(form, 1).take(200).collect();
+            let raw: usize = steps.iter().map(ConversationStep::raw_len).sum();
             assert!((78_000_000..82_000_000).contains(&raw), "{form:?}: {raw} bytes raw");
             assert!((1_800..2_300).contains(&steps[0].request.len()), "{}", steps[0].request.len());
             assert!((765_000..795_000).contains(&steps[199].request.len()), "{}", steps[199].request.len());

@@ -3,4 +3,4 @@ pub mod conversation;
 pub mod measure;
 #[cfg(feature = "peers")]
 pub mod peers;
-pub mod work;
+pub mod workloads;

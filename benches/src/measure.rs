@@ -1,58 +1,59 @@
-//! Measuring on a noisy machine: what is compared runs in one process, in turn, and the median of each is taken.
+//! Measures on a noisy machine: alternatives run in one process, by turns, and the median of each is taken.
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
 
 use std::time::{Duration, Instant};
 
-/// One thing to be measured: gives how long it took, and how much it did in that time.
+/// An alternative to measure. It returns how long it took, and how much it did in that time.
 pub struct Contender<'a> {
-    /// For tables.
+    /// Its name in tables.
     pub name: String,
-    /// Does the work once. What it gives is counted by the second.
-    pub run: Box<dyn FnMut() -> Work + 'a>,
+    /// Does the work once.
+    pub run: Box<dyn FnMut() -> TimedWork + 'a>,
 }
 
 /// What was done and how long it took.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
-    /// Things done: steps, bytes, records.
+pub struct TimedWork {
+    /// Number of things done: steps, bytes, records.
     pub done: f64,
-    /// Time it took, preparation left out.
+    /// The time taken, without preparation.
     pub took: Duration,
 }
 
 impl<'a> Contender<'a> {
-    /// Something that gives what it did and how long that took.
-    pub fn new(name: impl Into<String>, run: impl FnMut() -> Work + 'a) -> Self {
+    /// A contender of this name. `run` returns what it did and how long that took.
+    pub fn new(name: impl Into<String>, run: impl FnMut() -> TimedWork + 'a) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
 }
 
 /// Times a piece of work.
-pub fn timed<T>(done: f64, work: impl FnOnce() -> T) -> (T, Work) {
+pub fn timed<T>(done: f64, work: impl FnOnce() -> T) -> (T, TimedWork) {
     let began = Instant::now();
     let out = work();
-    (out, Work { done, took: began.elapsed() })
+    (out, TimedWork { done, took: began.elapsed() })
 }
 
-/// Rates of one contender, things a second, one for each round.
+/// The rates of one contender: things a second, one for each round.
 #[derive(Clone, Debug)]
 pub struct Rates {
     /// The contender's name.
     pub name: String,
-    /// Sorted.
+    /// The rates, ascending.
     pub rates: Vec<f64>,
 }
 
 impl Rates {
-    /// The middle one.
+    /// The median rate.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.rates.get(self.rates.len() / 2).copied().unwrap_or(0.0)
     }
 }
 
-/// Lets all take a turn, `rounds` times, the order turned round each time; gives what each gave, round by round.
-pub fn in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> T) -> Vec<Vec<T>> {
+/// Lets all entrants take turns, `rounds` times, in alternating order. Returns what each gave, round by
+/// round.
+pub fn run_in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> T) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = (0..entrants).map(|_| Vec::with_capacity(rounds)).collect();
     for round in 0..rounds {
         for turn in 0..entrants {
@@ -63,11 +64,11 @@ pub fn in_turn<T>(rounds: usize, entrants: usize, mut run: impl FnMut(usize) -> 
     all
 }
 
-/// Runs all contenders in turn, `rounds` times.
+/// Runs all contenders by turns, `rounds` times.
 #[must_use]
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Rates> {
     let count = contenders.len();
-    let all = in_turn(rounds, count, |index| {
+    let all = run_in_turn(rounds, count, |index| {
         let work = (contenders[index].run)();
         work.done / work.took.as_secs_f64().max(1e-9)
     });
@@ -85,8 +86,8 @@ pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
     sorted.get(((last as f64) * share).round() as usize).copied().unwrap_or_default()
 }
 
-/// Calls `work` `count` times and gives each call's time, sorted.
-pub fn samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
+/// Calls `work` `count` times. Returns each call's time, sorted.
+pub fn sorted_samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
     let mut all: Vec<Duration> = (0..count)
         .map(|index| {
             let began = Instant::now();
@@ -98,9 +99,9 @@ pub fn samples(count: usize, mut work: impl FnMut(usize)) -> Vec<Duration> {
     all
 }
 
-/// Anonymous resident memory of this process in bytes, and the most that it ever had resident (files included).
+/// Anonymous resident memory of this process in bytes, and the most that was ever resident (files included).
 #[must_use]
-pub fn memory() -> (u64, u64) {
+pub fn resident_bytes() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

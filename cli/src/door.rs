@@ -4,21 +4,21 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use annals::memory::{Definition, Hit, Identity, Keep, Training, Wanted};
 use annals::{
-    BackupReport, Checkpoint, CompactOptions, Compacted, Comparison, Diagnosis, Dropped, Durability, Error,
-    ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Plan, Policy, Proof, REDACTED_TAG,
-    RecordedFrame, RepairReport, Retention, Run, RunInfo, RunReader, RunSpec, RunUid, ScanRange, Seqno,
-    Sharing, ShownTape, Status, StillHeld, Store, Tape,
+    BackupReport, Checkpoint, CompactOptions, CompactReport, Comparison, Diagnosis, DroppedRun, Durability,
+    Error, ErrorKind, Frame, Gap, History, Keyspace, Namespace, Options, Proof, REDACTED_TAG, RecordedFrame,
+    RepairReport, RetentionPlan, RetentionPolicy, RetentionReport, Run, RunInfo, RunReader, RunRemnants,
+    RunSpec, RunUid, ScanRange, Seqno, Sharing, Status, Store, Tape, TapeRedaction,
 };
 use annals_formats::import::ImportedRun;
+use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
 
-use annals_server::profiles::{Redactor, make_placeholder_key, passing_key, placeholder_key};
-use annals_server::providers::{NewPart, Prices};
+use annals_server::profiles::{Redactor, make_placeholder_key, placeholder_key, temporary_key};
+use annals_server::providers::{Prices, RequestChanges};
 use annals_server::{
-    Alignment, AskedOrOpened, Destination, EmbedderHere, Failing, ForkReport, Forking, FrameDifference,
-    Onward, OnwardReport, Origin, Program, ReplayOptions, RunUsage, SessionError, Shared, Supervision,
-    UnrecordedTraffic, ask_or_open,
+    Alignment, AskOutcome, ConfiguredEmbedder, Destination, FailureReport, ForkOptions, ForkReport,
+    FrameDifference, OnwardOptions, OnwardReport, Origin, Program, ReplayOptions, RunUsage, SessionError,
+    Shared, Supervision, UnrecordedTraffic, ask_or_open,
 };
 
 use crate::failure::{Code, Failure, Result, before};
@@ -127,11 +127,11 @@ impl Recorder {
     /// Opens a store, or joins whoever records into it. A frame counts as recorded once the system has it, so that no program
     /// waits for the disk; the run's end waits for it.
     /// Runs are sampled by `policy` once they have ended.
-    pub(crate) fn open(root: &Path, namespace: &str, policy: Option<Policy>) -> Result<Self> {
+    pub(crate) fn open(root: &Path, namespace: &str, policy: Option<RetentionPolicy>) -> Result<Self> {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let shared = Shared::open(root, namespace, &options).map_err(engine)?;
         match policy {
-            Some(policy) => shared.sampled_by(policy).map(Self).map_err(engine),
+            Some(policy) => shared.with_sampling(policy).map(Self).map_err(engine),
             None => Ok(Self(shared)),
         }
     }
@@ -222,7 +222,7 @@ impl Door {
             store.close()?;
             Ok(key)
         });
-        drawn.map(|key| (key, true)).or_else(|_| Ok((passing_key().map_err(engine)?, false)))
+        drawn.map(|key| (key, true)).or_else(|_| Ok((temporary_key().map_err(engine)?, false)))
     }
 
     /// Opens a store for reading.
@@ -270,7 +270,7 @@ impl Door {
 
     /// The traffic of a run's program that is not in the run, if there was some.
     pub(crate) fn unrecorded(&self, id: &str) -> Result<Option<UnrecordedTraffic>> {
-        UnrecordedTraffic::of(&self.reader(id)?).map_err(engine)
+        UnrecordedTraffic::from_reader(&self.reader(id)?).map_err(engine)
     }
 
     /// Models, tokens and cost of a run.
@@ -319,12 +319,16 @@ impl Door {
     }
 
     /// What a policy drops.
-    pub(crate) fn plan_retention(&self, policy: &Policy, at_ns: Option<u64>) -> Result<Plan> {
+    pub(crate) fn plan_retention(
+        &self,
+        policy: &RetentionPolicy,
+        at_ns: Option<u64>,
+    ) -> Result<RetentionPlan> {
         self.store.plan_retention(policy, at_ns).map_err(engine)
     }
 
     /// Drops what was planned.
-    pub(crate) fn retain(&self, plan: Plan) -> Result<Retention> {
+    pub(crate) fn retain(&self, plan: RetentionPlan) -> Result<RetentionReport> {
         self.store.retain(plan).map_err(engine)
     }
 
@@ -345,13 +349,13 @@ impl Door {
     }
 
     /// A dropped run, and what still holds its bytes.
-    pub(crate) fn held_of(&self, uid: RunUid) -> Result<(Dropped, StillHeld)> {
-        self.namespace()?.still_held(uid).map_err(engine)
+    pub(crate) fn held_of(&self, uid: RunUid) -> Result<(DroppedRun, RunRemnants)> {
+        self.namespace()?.run_remnants(uid).map_err(engine)
     }
 
     /// What a run was recorded of, if a program was.
     pub(crate) fn origin(&self, reader: &RunReader) -> Result<Option<Origin>> {
-        Origin::of(reader).map_err(engine)
+        Origin::from_reader(reader).map_err(engine)
     }
 
     /// Whether a run was made of traces that others recorded.
@@ -372,7 +376,12 @@ impl Door {
     }
 
     /// What the request of a frame adds to the one before, and that one's number, as `by` shows it.
-    pub(crate) fn new_part(&self, id: &str, seq: u32, by: Option<&Redactor>) -> Result<(u32, NewPart)> {
+    pub(crate) fn new_part(
+        &self,
+        id: &str,
+        seq: u32,
+        by: Option<&Redactor>,
+    ) -> Result<(u32, RequestChanges)> {
         let found = annals_server::new_part(&self.reader(id)?, seq, by).map_err(engine)?;
         found.ok_or_else(|| {
             let message = format!("frame {seq} of run `{id}` is no model call");
@@ -397,8 +406,8 @@ impl Door {
     }
 
     /// The frame of a run to look at first.
-    pub(crate) fn failing(&self, id: &str, by: Option<&Redactor>) -> Result<Option<Failing>> {
-        annals_server::failing(&self.reader(id)?, by).map_err(engine)
+    pub(crate) fn failing(&self, id: &str, by: Option<&Redactor>) -> Result<Option<FailureReport>> {
+        annals_server::failure_report(&self.reader(id)?, by).map_err(engine)
     }
 
     pub(crate) fn metadata(&self, id: &str) -> Result<Vec<u8>> {
@@ -459,7 +468,7 @@ impl Door {
         reader: &RunReader,
         origin: &Origin,
         name: &str,
-        forking: &Forking,
+        forking: &ForkOptions,
     ) -> Result<ForkReport> {
         let of = reader.info();
         let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
@@ -474,7 +483,7 @@ impl Door {
         program: &Program,
         supervision: &Supervision,
         options: ReplayOptions,
-        onward: &Onward,
+        onward: &OnwardOptions,
     ) -> Result<OnwardReport> {
         let space = self.namespace().map_err(before)?;
         Ok(annals_server::replay_onward(&space, reader, origin, program, supervision, options, onward)?)
@@ -547,7 +556,7 @@ impl Door {
         redactor: &Redactor,
         to: &mut dyn std::io::Write,
     ) -> Result<u64> {
-        let shown = ShownTape {
+        let shown = TapeRedaction {
             by: redactor.profile().name(),
             frame: &mut |frame| {
                 let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
@@ -556,7 +565,7 @@ impl Door {
             bytes: &mut |bytes| redactor.metadata(&bytes).bytes.into_owned(),
             tag: &mut |tag| redactor.text(tag),
         };
-        reader.write_shown_tape(to, shown).map_err(|error| match error.kind() {
+        reader.write_redacted_tape(to, shown).map_err(|error| match error.kind() {
             ErrorKind::Conflict => Failure::new(Code::Failed, error, "wait until it has ended"),
             _ => engine(error),
         })
@@ -639,7 +648,7 @@ impl Door {
     }
 
     /// Gives back the room of what nothing leads to any more.
-    pub(crate) fn compact(&self, options: &CompactOptions) -> Result<Compacted> {
+    pub(crate) fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         self.store.compact(options).map_err(engine)
     }
 
@@ -651,7 +660,7 @@ impl Door {
     /// Has the store keep that a backup of it was made, where nobody writes to it and it need not be recovered for that: a daemon
     /// keeps it of the backups that it makes itself.
     pub(crate) fn note_backup(&self, root: &Path, dest: &Path) {
-        if !self.store.was_clean() {
+        if !self.store.was_closed_cleanly() {
             return;
         }
         let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
@@ -698,8 +707,8 @@ impl Door {
     ) -> Result<String> {
         const FORM: &str = "docs/memory.md has the form of an entry and of a snapshot";
         let store = match ask_or_open(root, words, &Options::default()) {
-            Ok(AskedOrOpened::Asked(id)) => return Ok(id),
-            Ok(AskedOrOpened::Opened(store)) => store,
+            Ok(AskOutcome::Asked(id)) => return Ok(id),
+            Ok(AskOutcome::Opened(store)) => store,
             Err(error) => {
                 let told = error.to_string();
                 return Err(match told.strip_prefix("ERR ") {
@@ -710,9 +719,9 @@ impl Door {
             }
         };
         let space = store.namespace(namespace).map_err(engine)?;
-        let memory = space.memory().map_err(engine)?;
-        let with = Watched::new(EmbedderHere::of_environment(Some(&space)).map_err(embedder)?);
-        let kept = annals_server::remember(&memory, whose, text, &with, &Keep::default());
+        let memory = Memory::open(&space).map_err(engine)?;
+        let with = Watched::new(ConfiguredEmbedder::from_environment(Some(&space)).map_err(embedder)?);
+        let kept = annals_server::remember_json(&memory, whose, text, &with, &SnapshotOptions::default());
         let id = kept.map(|entry| entry.id).map_err(|error| match error.kind() {
             _ if with.has_failed() => embedder(error),
             ErrorKind::Invalid => Failure::new(Code::Failed, error, FORM),
@@ -737,11 +746,9 @@ impl Door {
         };
         let definition = Definition::parse(text).map_err(refused)?;
         let words = [&b"MEM.DEFINE"[..], text.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
-        if let AskedOrOpened::Opened(store) =
-            ask_or_open(root, &words, &Options::default()).map_err(refused)?
-        {
+        if let AskOutcome::Opened(store) = ask_or_open(root, &words, &Options::default()).map_err(refused)? {
             let space = store.namespace(namespace).map_err(engine)?;
-            space.memory().and_then(|memory| memory.define(text)).map_err(refused)?;
+            Memory::open(&space).and_then(|memory| memory.define(text)).map_err(refused)?;
             drop(space);
             store.close().map_err(engine)?;
         }
@@ -751,7 +758,7 @@ impl Door {
     /// How a memory is asked.
     pub(crate) fn defined(&self, id: &str) -> Result<Definition> {
         const HINT: &str = "`annals define-memory` defines one";
-        let memory = match self.namespace()?.memory() {
+        let memory = match Memory::open(&self.namespace()?) {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let message = format!("there is no memory {id:?}: none is defined");
@@ -759,17 +766,22 @@ impl Door {
             }
             found => found.map_err(engine)?,
         };
-        memory.defined(id).map_err(|error| match error.kind() {
+        memory.definition(id).map_err(|error| match error.kind() {
             ErrorKind::NotFound => Failure::new(Code::NoSuchThing, error, HINT),
             _ => engine(error),
         })
     }
 
     /// What is remembered that answers a question.
-    pub(crate) fn recall(&self, whose: &Identity, question: &str, wanted: &Wanted<'_>) -> Result<Vec<Hit>> {
+    pub(crate) fn recall(
+        &self,
+        whose: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
         // A question is asked for each time: nothing is written here.
-        let with = Watched::new(EmbedderHere::of_environment(None).map_err(embedder)?);
-        let memory = match self.namespace()?.memory() {
+        let with = Watched::new(ConfiguredEmbedder::from_environment(None).map_err(embedder)?);
+        let memory = match Memory::open(&self.namespace()?) {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             found => found.map_err(engine)?,
@@ -789,16 +801,16 @@ impl Door {
         &self,
         whose: &Identity,
         across: bool,
-        form: Training,
+        form: TrainingFormat,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let memory = match self.namespace()?.memory() {
+        let memory = match Memory::open(&self.namespace()?) {
             // Nothing was ever kept here.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             found => found.map_err(engine)?,
         };
         let mut failed = None;
-        let given = memory.training(whose, across, form, &mut |line| {
+        let given = memory.training_lines(whose, across, form, &mut |line| {
             each(line).map_err(|failure| {
                 failed = Some(failure);
                 Error::new(ErrorKind::Unavailable, "the lines can go nowhere")

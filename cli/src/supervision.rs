@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-use annals::{RunReader, lasting_ns};
-use annals_server::{Origin, Recorded, StandardInput, Supervision, Survivor};
+use annals::{RunReader, parse_duration_ns};
+use annals_server::{Origin, RecordingSummary, StandardInput, Supervision, Survivor};
 
 use crate::args::{InputArgs, LingerArgs, RecordArgs, StdinArg};
 use crate::door::engine;
@@ -44,7 +44,7 @@ pub(crate) fn of_replay(
 }
 
 fn supervision(stdin: StandardInput, args: &LingerArgs) -> Result<Supervision> {
-    let linger = lasting_ns(&args.linger).map(Duration::from_nanos).ok_or_else(|| {
+    let linger = parse_duration_ns(&args.linger).map(Duration::from_nanos).ok_or_else(|| {
         let message = format!("--linger is a time such as 30s, and {:?} is none", args.linger);
         Failure::new(Code::Usage, message, "--linger 0s waits for no process that outlives the program")
     })?;
@@ -75,14 +75,14 @@ fn processes(survivors: &[Survivor]) -> String {
 }
 
 /// That arguments of the command are not stored, as an aside of a closing line.
-pub(crate) fn masked(recorded: &Recorded) -> Option<String> {
+pub(crate) fn masked(recorded: &RecordingSummary) -> Option<String> {
     let masked = recorded.masked_arguments;
     (masked > 0).then(|| format!("{} masked", many(masked, "argument")))
 }
 
 /// How a recording ends.
 pub(crate) struct RecordingEnd<'a> {
-    pub(crate) recorded: &'a Recorded,
+    pub(crate) recorded: &'a RecordingSummary,
     /// The program's exit code, if there was one program.
     pub(crate) code: Option<u8>,
     /// A recording without a model call is as good as any.
@@ -121,7 +121,7 @@ impl RecordingEnd<'_> {
     /// What is not in the store, or will not be.
     pub(crate) fn lost(&self, program: &str) -> Option<Failure> {
         let recorded = self.recorded;
-        if let Some(why) = &recorded.failed {
+        if let Some(why) = &recorded.failure {
             let (stored, seen) = (recorded.requests.min(recorded.seen), recorded.seen);
             let lost = if stored == seen { ", the run's end is not" } else { "" };
             return Some(Failure::new(
@@ -135,13 +135,13 @@ impl RecordingEnd<'_> {
                 "the program went on without being recorded; what is stored can be read and replayed",
             ));
         }
-        if self.waits && !recorded.left.is_empty() {
+        if self.waits && !recorded.survivors.is_empty() {
             return Some(Failure::new(
                 Code::Failed,
                 format!(
                     "the recording ended before {} of the program: {}{program}",
-                    processes(&recorded.left),
-                    named(&recorded.left)
+                    processes(&recorded.survivors),
+                    named(&recorded.survivors)
                 ),
                 "--linger TIME waits longer for them; --linger 0s expects them to stay",
             ));

@@ -6,7 +6,7 @@
 
 use annals::matching::CallHash;
 use annals::{Component, Content, Frame};
-use annals_server::{Exchange, Headers, Http, Mounts, Origin, Variable, Volatile};
+use annals_server::{ExchangeMetadata, Headers, HttpExchange, Mounts, Origin, Variable, VolatileExchange};
 use serde_json::{Map, Value, json};
 
 use annals_formats::tracefork::{Event, Foreign, Refusal};
@@ -69,21 +69,21 @@ fn frame(event: &Event, key: &[u8; 32]) -> Frame {
     }
 }
 
-fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> Exchange {
+fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> ExchangeMetadata {
     let (mount, path) = asked_at(request);
     let streamed =
         [&b"data:"[..], b"event:", b":", b"id:", b"retry:"].iter().any(|head| answer.starts_with(head));
     let kind = if streamed { "text/event-stream" } else { "application/json" };
     let (mount, path) = (mount.to_owned(), path.to_owned());
     let method = "POST".to_owned();
-    let http = Http { mount, method, path, query: None, status: Some(200), broken: None };
-    let asked = annals_text::hex::encode(&CallHash::of(key, &http.call(), request).0);
-    let volatile = Volatile {
+    let http = HttpExchange { mount, method, path, query: None, status: Some(200), broken: None };
+    let asked = annals_text::hex::encode(&CallHash::new(key, &http.call(), request).0);
+    let volatile = VolatileExchange {
         asked,
         response_headers: Headers(vec![("content-type".to_owned(), kind.to_owned())]),
         part_bytes: vec![answer.len() as u64],
         part_ms: vec![0],
-        ..Volatile::default()
+        ..VolatileExchange::default()
     };
     let mut summary = Map::new();
     if let Some(model) =
@@ -91,7 +91,7 @@ fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> Exchange {
     {
         summary.insert("model".to_owned(), model);
     }
-    Exchange { http, summary, volatile }
+    ExchangeMetadata { http, summary, volatile }
 }
 
 /// Where a request of this shape is asked. tracefork began with Anthropic's interface: what is unclear is that.

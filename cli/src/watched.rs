@@ -2,18 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annals::memory::Embedder;
-use annals_server::EmbedderHere;
+use annals_memory::Embedder;
+use annals_server::ConfiguredEmbedder;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    with: EmbedderHere,
+    with: ConfiguredEmbedder,
     failed: AtomicBool,
 }
 
 impl Watched {
-    pub(crate) fn new(with: EmbedderHere) -> Self {
+    pub(crate) fn new(with: ConfiguredEmbedder) -> Self {
         Self { with, failed: AtomicBool::new(false) }
     }
 

@@ -1,5 +1,5 @@
-//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs bit-exactly and
-//! hands them back bit-exactly.
+//! annals: an embedded key-value storage engine whose log is the database. It records AI-agent runs
+//! bit-exactly and returns them bit-exactly.
 //!
 //! ```
 //! use annals::{Component, Frame, RunSpec, Status, Store};
@@ -20,29 +20,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The engine prints nothing, reads no environment variable and starts no runtime. Floors, lowest first: [`io`],
-//! `blob`, `log`, `kv`, `trace`, `replay` and `ledger`; a module uses only those below it.
+//! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
+//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those below it.
 
-mod blob;
-mod codec;
-mod error;
+#[cfg(test)]
+mod format_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod ids;
-pub mod io;
-mod kv;
 mod ledger;
-mod log;
-pub mod memory;
 mod replay;
 mod store;
-mod sync;
 mod tape;
-mod timestamp;
 mod trace;
 mod upkeep;
-mod vector;
+#[cfg(test)]
+mod vector_tests;
 
+pub use annals_store::io;
+use annals_store::{blob, codec, error, ids, kv, log, sync, timestamp};
+use annals_vector as vector;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
 pub use io::ReadMode;
@@ -51,24 +47,27 @@ pub use kv::{
     BlobReader, Content, History, KEY_BYTES_MAX, Keyspace, KvBatch, ScanRange, StoredBlob, Version, View,
 };
 pub use kv::{Keys, Scan};
-pub use ledger::{Checkpoint, Comparison, Difference, Gap, GapKind, Mark, Part, Proof, Signature};
+pub use ledger::{
+    Checkpoint, CheckpointDifference, Comparison, Gap, GapKind, HistoryPart, Mark, Proof, Signature,
+};
 pub use log::activity::{Activity, SYNC_BOUNDS_NS};
 pub use log::{Damage, Durability, Ticket, socket_paths};
 pub use replay::matching;
 pub use replay::{
-    CallError, CallFn, Calls, DriftingNondet, Nondet, Problem, Recorder, RecordingNondet, Replayer,
-    ReplayingNondet, Request, SystemNondet, VerifyReport,
+    CallError, CallFn, Calls, DriftingNondet, Nondet, Recorder, RecordingNondet, Replayer, ReplayingNondet,
+    Request, SystemNondet, VerifyProblem, VerifyReport,
 };
 pub use store::{BytesByKind, Namespace, Stats, Store};
-pub use tape::{REDACTED_TAG, ShownTape, TAPE_BYTES_MAX, Tape, TapeInfo};
+pub use tape::{REDACTED_TAG, TAPE_BYTES_MAX, Tape, TapeInfo, TapeRedaction};
 pub use trace::{
-    Component, Dropped, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame,
+    Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame, OpenFrame,
     Pin, RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec, Severity, Snapshot,
-    Status, ToolFrame, Verified,
+    Status, ToolFrame, VerifyCounts,
 };
 pub use upkeep::{
-    Amount, BackupMade, BackupReport, CompactOptions, CompactPhase, CompactProgress, Compacted, Diagnosis,
-    FORGET, Finding, Keep, Lost, Plan, Policy, RETENTION_RULES_MAX, RepairReport, Retention, Rule,
-    RuleReport, SAMPLING, Share, Sharing, StillHeld, diagnose, is_due, lasting_ns, repair, restore,
+    BackupNote, BackupReport, CompactOptions, CompactPhase, CompactProgress, CompactReport, Diagnosis,
+    FORGET, Finding, LostItem, RETENTION_RULES_MAX, RepairReport, RetentionLimit, RetentionPlan,
+    RetentionPolicy, RetentionReport, RetentionRule, RuleReport, RunRemnants, RunShare, RunTotals, SAMPLING,
+    Sharing, diagnose, is_due, parse_duration_ns, repair, restore,
 };
-pub use vector::{Among, Found, Owner, Search};
+pub use vector::{Owner, OwnerFilter, Search, SearchHit};

@@ -5,63 +5,64 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
+use crate::kv::content::StoredBlob;
 use crate::kv::core::{Core, Options};
+use crate::kv::index::IndexHit;
 use crate::kv::keyspace::{History, Keyspace, KvBatch};
-use crate::kv::stored::StoredBlob;
 use crate::kv::view::View;
-use crate::kv::write::{BatchWriter, store_stream};
-use crate::kv::{index::Hit, keys};
+use crate::kv::write::store_stream;
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
-use crate::log::record::{Kind, SpaceHead};
-use crate::log::segments::lock;
-use crate::log::ticket::Failure;
-use crate::trace::model::{RunInfo, RunSpec, check_text};
+use crate::log::record::SpaceHead;
+use crate::log::ticket::WriteFailure;
+use crate::trace::model::{RunInfo, RunSpec};
 use crate::trace::reader::RunReader;
-use crate::trace::recorder::{Recording, Run, abandon};
+use crate::trace::recorder::{RecorderRegistry, Run, abandon};
+use crate::trace::run_keys;
+use crate::trace::schema::RunSchema;
 use crate::upkeep::SAMPLING;
-use crate::vector::{Floor, Found, Search, nearest};
+use crate::vector::index::VectorIndex;
+use crate::vector::nearest::nearest;
+use crate::vector::{Search, SearchHit};
 
-/// Greatest length of a namespace's or keyspace's name, in bytes.
-const SPACE_NAME_BYTES_MAX: usize = 512;
-
-/// An open store. Cheap to clone; the last clone to go closes it.
+/// An open store. Cheap to clone; dropping the last clone closes it.
 ///
-/// One process writes a store at a time; any number read it, also beside the writer.
+/// One process writes a store at a time. Any number of processes read it, also beside the writer.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct StoreInner {
     core: Arc<Core>,
-    recording: Arc<Recording>,
-    vectors: Arc<Floor>,
+    recording: Arc<RecorderRegistry>,
+    vectors: Arc<VectorIndex>,
 }
 
-impl Drop for Inner {
+impl Drop for StoreInner {
     fn drop(&mut self) {
-        // Best effort: whoever wants to know calls `Store::close`.
+        // Best effort: a caller that needs the result calls `Store::close`.
         let _ = self.close();
     }
 }
 
-impl Inner {
-    /// Runs still open become abandoned: nobody can go on with them.
+impl StoreInner {
+    /// Runs that are still open become abandoned: nothing can continue them.
     fn close(&self) -> Result<()> {
         if !self.core.is_writer() || self.core.is_closed() {
             return Ok(());
         }
-        if let Some(finder) = self.core.finder.get() {
+        if let Some(finder) = self.core.embedding_index.get() {
             finder.stop(&self.core);
         }
         let abandoned = self.core.log().and_then(|log| {
-            // What a run holds is known only once nobody adds to it and all that was queued can be read.
-            log.queue.stop();
-            log.queue.check()?;
+            // What a run holds is final only once nothing adds to it and everything that was queued can be
+            // read.
+            log.queue.stop_accepting();
+            log.queue.check_poisoned()?;
             log.queue.barrier(self.core.index.visible())?;
-            // A clean close would tell the next opening that no run is left to abandon.
-            abandon_open(&self.core).inspect_err(|error| {
-                log.queue.poison(Failure::of(error));
+            // After a clean close, the next opening would not look for runs to abandon.
+            abandon_open_runs(&self.core).inspect_err(|error| {
+                log.queue.poison(WriteFailure::from_error(error));
             })
         });
         let closed = self.core.close();
@@ -69,14 +70,14 @@ impl Inner {
     }
 }
 
-/// Bytes of the log by what they serve.
+/// Bytes of a store by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BytesByKind {
     /// Compressed new bytes of bodies.
     pub pieces: u64,
     /// Blob ids, lengths, and where the bytes are.
     pub recipes: u64,
-    /// Frame records but for their recipes, links and salts.
+    /// Frame records without their recipes, links and salts.
     pub frame_records: u64,
     /// Run, snapshot and namespace records, and tombstones.
     pub run_records: u64,
@@ -95,27 +96,27 @@ pub struct BytesByKind {
 pub struct Stats {
     /// Living runs.
     pub runs: u64,
-    /// Their frames; those that forks share are counted once.
+    /// Frames of living runs. Frames that forks share are counted once.
     pub frames: u64,
-    /// Bytes of their bodies and metadata as callers gave them.
+    /// Bytes of their bodies and metadata, as callers gave them.
     pub raw_bytes: u64,
-    /// Runs that were dropped, sampled out ones among them.
+    /// Dropped runs, including those that sampling left out.
     pub dropped_runs: u64,
-    /// Frames of their own that they had, forks' shares included.
+    /// Own frames of the dropped runs, including those that forks shared.
     pub dropped_frames: u64,
-    /// Of the dropped ones those that sampling left out.
+    /// Dropped runs that sampling left out.
     pub sampled_out_runs: u64,
-    /// Every file of the store.
+    /// Bytes of every file of the store.
     pub disk_bytes: u64,
-    /// The same by kind.
+    /// The same bytes by kind.
     pub bytes: BytesByKind,
-    /// Log files.
+    /// Number of log files.
     pub segments: u64,
-    /// Batches in the log: commits.
+    /// Number of batches in the log: commits.
     pub batches: u64,
-    /// The last record.
+    /// Seqno of the last record.
     pub seqno: Seqno,
-    /// Leaves of the ledger.
+    /// Number of leaves of the ledger.
     pub ledger_leaves: u64,
     /// The ledger's root.
     pub ledger_root: Option<Link>,
@@ -124,55 +125,55 @@ pub struct Stats {
 impl Store {
     /// Opens a store for writing; creates one in an empty or missing directory.
     ///
-    /// After a crash it opens by itself, to a prefix of whole batches that holds all that was acknowledged; runs
-    /// that were open become abandoned.
+    /// After a crash it recovers by itself, to a prefix of whole batches that holds everything that was
+    /// acknowledged. Runs that were open become abandoned.
     ///
     /// # Errors
-    /// `Locked` with the pid of the process that writes it; `Invalid` for a directory of something else; `Damaged`;
-    /// `Unavailable`.
+    /// `Locked` with the pid of the process that writes it; `Invalid` if the directory holds something else;
+    /// `Damaged`; `Unavailable`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, Options::default())
     }
 
-    /// The same with options.
+    /// Like [`Store::open`], with options.
     ///
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, true)?;
+        let core = Core::open(path.as_ref(), options, true, RunSchema::new())?;
         if core.recovered {
-            abandon_open(&core)?;
+            abandon_open_runs(&core)?;
         }
-        Ok(Self::over(core))
+        Ok(Self::from_core(core))
     }
 
-    pub(crate) fn over(core: Arc<Core>) -> Self {
-        let recording = Arc::new(Recording::new(core.options.previous_bytes_max));
-        let vectors = Floor::open(&core);
-        // Nobody has set another: a core is given one store.
-        let _ = core.finder.set(vectors.clone());
-        Self(Arc::new(Inner { core, recording, vectors }))
+    pub(crate) fn from_core(core: Arc<Core>) -> Self {
+        let recording = Arc::new(RecorderRegistry::new(core.options.previous_bytes_max));
+        let vectors = VectorIndex::open(&core);
+        // No other index was set: a core belongs to one store.
+        let _ = core.embedding_index.set(vectors.clone());
+        Self(Arc::new(StoreInner { core, recording, vectors }))
     }
 
-    /// Opens a store for reading, beside a writer or not. Sees what was in the log when it was opened and when
-    /// [`Store::refresh`] was last called.
+    /// Opens a store for reading, with or without a writer beside it. Sees what was in the log when it was
+    /// opened or at the last [`Store::refresh`].
     ///
     /// # Errors
-    /// `NotFound` where there is no store; `Damaged`; `Unavailable`.
+    /// `NotFound` if there is no store; `Damaged`; `Unavailable`.
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_read_only_with(path, Options::default())
     }
 
-    /// The same with options.
+    /// Like [`Store::open_read_only`], with options.
     ///
     /// # Errors
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, false)?;
-        Ok(Self::over(core))
+        let core = Core::open(path.as_ref(), options, false, RunSchema::new())?;
+        Ok(Self::from_core(core))
     }
 
-    /// Reads on from the end of the log as it was last seen. Does nothing in the writing process.
+    /// Reads what was added to the log since it was last read. Does nothing in the writing process.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -180,8 +181,8 @@ impl Store {
         self.0.core.refresh()
     }
 
-    /// Writes all that is queued, abandons runs still open, and closes. Every other handle on this store, run or
-    /// keyspace fails from then on.
+    /// Writes everything that is queued, abandons runs that are still open, and closes. Every other handle on
+    /// this store, run or keyspace then fails.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
@@ -189,39 +190,25 @@ impl Store {
         self.0.close()
     }
 
-    /// A tenant: nothing is shared or compared across two. A writer makes it if there is none of this name.
+    /// Opens a namespace: a tenant, with which others share nothing and are never compared. A writer creates
+    /// a missing one.
     ///
     /// # Errors
-    /// `NotFound` in a store open for reading; `Invalid` for a name that is empty, over 512 bytes or has control
-    /// characters.
+    /// `NotFound` if it is missing in a store open for reading; `Invalid` for a name that is empty, over 512
+    /// bytes or has control characters.
     pub fn namespace(&self, name: &str) -> Result<Namespace> {
-        check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
-        let core = &self.0.core;
-        let _guard = lock(&core.spaces);
-        for space in core.spaces_known()? {
-            if let SpaceHead::Namespace { id, name: known } = space
-                && known == name
-            {
-                return Ok(Namespace { store: self.clone(), id });
-            }
-        }
-        if !core.is_writer() {
-            return Err(Error::not_found(format!("there is no namespace {name:?}")));
-        }
-        let id = NamespaceId(core.new_space());
-        put_space(core, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
-        Ok(Namespace { store: self.clone(), id })
+        Ok(Namespace { store: self.clone(), id: self.0.core.namespace(name)? })
     }
 
-    /// Whether this takes writes.
+    /// Checks that this store accepts writes.
     ///
     /// # Errors
     /// `Poisoned` with the first cause after a failure of the writer; `Invalid` in a store open for reading.
     pub fn check_writer(&self) -> Result<()> {
-        self.0.core.log()?.queue.check()
+        self.0.core.log()?.queue.check_poisoned()
     }
 
-    /// What the writer has done since this was opened, and what waits for it; nothing in a store open for reading.
+    /// What the writer has done since opening, and what waits for it. All zero in a store open for reading.
     #[must_use]
     pub fn activity(&self) -> Activity {
         self.0.core.log().map(|log| log.queue.activity()).unwrap_or_default()
@@ -232,7 +219,7 @@ impl Store {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn namespaces(&self) -> Result<Vec<String>> {
-        let spaces = self.0.core.spaces_known()?;
+        let spaces = self.0.core.list_spaces()?;
         Ok(spaces
             .into_iter()
             .filter_map(|space| match space {
@@ -254,7 +241,7 @@ impl Store {
         self.0.core.index.visible()
     }
 
-    /// Counts and bytes by kind. Costs a look at each run's record and at the unsealed end of the log.
+    /// Counts, and bytes by kind. Reads each run's record and the unsealed end of the log.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -263,7 +250,7 @@ impl Store {
         let (state, held) = core.log_state()?;
         let mut stats = Stats {
             disk_bytes: disk_bytes(core)?,
-            segments: crate::log::segments::read(&core.segments).all().len() as u64,
+            segments: crate::log::segments::read_lock(&core.segments).all().len() as u64,
             batches: state.totals.batches,
             seqno: state.last_seqno(),
             ledger_leaves: state.ledger.leaves,
@@ -310,38 +297,40 @@ impl Store {
         Ok(stats)
     }
 
-    /// What of the index was missing or not what was written, and was made again from the log since this store was
-    /// opened. Nothing is lost with a table; but a disk that changes what it was given deserves a look.
+    /// Parts of the index that were missing or damaged, and were rebuilt from the log since this store was
+    /// opened. No data is lost with a table. But check a disk that changes what it stores.
     #[must_use]
     pub fn rebuilt(&self) -> Vec<Damage> {
         self.0.core.index.rebuilt()
     }
 
-    /// Forgets decoded groups and frame records, so that what is read next comes from the files. For measuring.
+    /// Empties the caches of decoded groups and frame records, so that the next reads come from the files.
+    /// For measuring.
     pub fn drop_caches(&self) {
         self.0.core.groups.clear();
-        self.0.core.frames.clear();
+        RunSchema::frames(&self.0.core).clear();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
     }
 
-    /// Writes all vectors that are committed into files, one for each embedder of a namespace, and builds their graphs; waits
-    /// until that is done. Left alone, a thread does so as vectors come, and merges files that are not much larger than what
-    /// comes: this is for whoever has brought in many and wants the searches after it to be as fast as they get.
+    /// Writes all committed vectors into files, one for each embedder of a namespace, builds their graphs,
+    /// and waits until that is done. Without this call, a thread writes vectors as they come, and merges
+    /// files that are not much larger than what comes. Call it after loading many vectors, so that the
+    /// following searches are as fast as possible.
     ///
     /// # Errors
     /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`.
     pub fn settle_vectors(&self) -> Result<()> {
-        self.0.vectors.settle(&self.0.core)
+        self.0.vectors.write_all_with_graphs(&self.0.core)
     }
 
-    pub(crate) fn vectors(&self) -> &Arc<Floor> {
+    pub(crate) fn vectors(&self) -> &Arc<VectorIndex> {
         &self.0.vectors
     }
 
-    pub(crate) fn recording(&self) -> &Arc<Recording> {
+    pub(crate) fn recording(&self) -> &Arc<RecorderRegistry> {
         &self.0.recording
     }
 }
@@ -365,22 +354,12 @@ fn disk_bytes(core: &Core) -> Result<u64> {
     Ok(total)
 }
 
-fn put_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
-    let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
-    let mut writer = BatchWriter::new(core, namespace)?;
-    writer.record(Kind::Space, &bytes, &[])?;
-    match writer.submit(core.options.durability)? {
-        Some((_, ticket)) => ticket.wait().map(drop),
-        None => Err(Error::bug("a definition was not written")),
-    }
-}
-
 /// Marks every open run as abandoned.
-fn abandon_open(core: &Arc<Core>) -> Result<()> {
-    for space in core.spaces_known()? {
+fn abandon_open_runs(core: &Arc<Core>) -> Result<()> {
+    for space in core.list_spaces()? {
         let SpaceHead::Namespace { id, .. } = space else { continue };
-        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
-            if let Some(uid) = keys::run_uid(&hit.key) {
+        for hit in core.index.scan_prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
+            if let Some(uid) = run_keys::run_uid(&hit.key) {
                 abandon(core, id, uid)?;
             }
         }
@@ -395,71 +374,33 @@ pub struct Namespace {
     pub(crate) id: NamespaceId,
 }
 
-/// The set of keys of a name in a namespace, if there is one.
-pub(crate) fn find_keyspace(
-    core: &Arc<Core>,
-    wanted_in: NamespaceId,
-    wanted: &str,
-) -> Result<Option<Keyspace>> {
-    for space in core.spaces_known()? {
-        if let SpaceHead::Keyspace { id, namespace, name, history } = space
-            && namespace == wanted_in
-            && name == wanted
-        {
-            let history = History::from_code(history);
-            return Ok(Some(Keyspace { core: core.clone(), namespace, id, history }));
-        }
-    }
-    Ok(None)
-}
-
 impl Namespace {
-    /// A set of keys. A writer makes it, with this history policy, if there is none of this name.
+    /// Opens a keyspace. A writer creates a missing one with this history policy.
     ///
     /// # Errors
-    /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
+    /// `Conflict` if it has another policy; `NotFound` if it is missing in a store open for reading;
+    /// `Invalid` for its name.
     pub fn keyspace(&self, name: &str, history: History) -> Result<Keyspace> {
-        let core = self.core();
-        let _guard = lock(&core.spaces);
-        match self.find_keyspace(name)? {
-            Some(found) if found.history == History::from_code(history.code()) => Ok(found),
-            Some(found) => Err(Error::conflict(format!(
-                "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
-                found.history
-            ))),
-            None if !core.is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
-            None => {
-                let id = core.new_space();
-                let head = SpaceHead::Keyspace {
-                    id,
-                    namespace: self.id,
-                    name: name.to_owned(),
-                    history: history.code(),
-                };
-                put_space(core, self.id, &head)?;
-                crate::log::segments::write(&core.index.policies).insert(id, history.code());
-                Ok(Keyspace { core: core.clone(), namespace: self.id, id, history })
-            }
-        }
+        self.core().keyspace(self.id, name, history)
     }
 
-    /// The set of keys of this name, if there is one.
+    /// The keyspace of this name, if it exists.
     ///
     /// # Errors
     /// `Invalid` for its name; `Damaged`, `Unavailable`.
     pub fn find_keyspace(&self, wanted: &str) -> Result<Option<Keyspace>> {
-        check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
-        find_keyspace(self.core(), self.id, wanted)
+        self.core().find_checked_keyspace(self.id, wanted)
     }
 
-    /// Changes to several keys that happen together.
+    /// Begins a batch of changes to several keys that happen together.
     pub fn batch(&self) -> KvBatch {
         KvBatch::new(self.core(), self.id)
     }
 
-    /// The embeddings nearest to a vector, of those that `embedder` made of this namespace's snapshots and keys: what was
-    /// committed before this call, of owners that still have them. The nearest come first, equally near ones by
-    /// [`Owner`](crate::Owner); nothing under `wanted.min_score` is given, so the list may be empty.
+    /// Finds the embeddings nearest to a vector, of those that `embedder` made of this namespace's snapshots
+    /// and keys. Sees what was committed before this call and still belongs to its owner. The nearest come
+    /// first, equally near ones by [`Owner`](crate::Owner). Hits below `wanted.min_score` are left out, so
+    /// the list may be empty.
     ///
     /// ```
     /// # use annals::{History, Owner, Search, Store};
@@ -478,18 +419,18 @@ impl Namespace {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` naming the embedders there are where no vector is of this one; `Invalid` for a vector of other
-    /// dimensions, with NaN or infinity, or without a direction; `Damaged`, `Unavailable`.
-    pub fn nearest(&self, embedder: &str, query: &[f32], wanted: &Search<'_>) -> Result<Vec<Found>> {
+    /// `NotFound`, naming the embedders there are, if this one has no vectors; `Invalid` for a vector of
+    /// other dimensions, with NaN or infinity, or without a direction; `Damaged`, `Unavailable`.
+    pub fn nearest(&self, embedder: &str, query: &[f32], wanted: &Search<'_>) -> Result<Vec<SearchHit>> {
         nearest(&self.store.0.vectors, self.core(), self.id, embedder, query, wanted)
     }
 
-    /// The embedders that have made vectors of this namespace's snapshots and keys, in their order.
+    /// The embedders that have made vectors of this namespace's snapshots and keys, sorted.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn embedders(&self) -> Result<Vec<String>> {
-        self.store.0.vectors.embedders_of(self.core(), self.id)
+        self.store.0.vectors.committed_embedders(self.core(), self.id)
     }
 
     /// A consistent read of the keyspaces as they are now.
@@ -498,18 +439,19 @@ impl Namespace {
         View::new(self.core())
     }
 
-    /// Begins a run: it is in the log, open, when this returns.
+    /// Begins a run. When this returns, the run is in the log, open.
     ///
     /// # Errors
-    /// `Conflict` where a run of this name lives and is not to be replaced; `Invalid` for its name; `Unavailable`,
-    /// `Poisoned`.
+    /// `Conflict` if a run of this name lives and must not be replaced; `Invalid` for its name;
+    /// `Unavailable`, `Poisoned`.
     pub fn begin_run(&self, spec: RunSpec) -> Result<Run> {
         let run = self.prepare_run(spec)?;
         run.batch()?.commit()?;
         Ok(run)
     }
 
-    /// A run of which nothing is in the log until its first batch is: so a whole run can be recorded in one.
+    /// Prepares a run. Nothing is in the log until its first batch, so that a whole run can be recorded in
+    /// one batch.
     ///
     /// # Errors
     /// As [`Namespace::begin_run`].
@@ -520,19 +462,19 @@ impl Namespace {
         Run::prepare(self.core(), &self.store.0.recording, self.id, spec, None)
     }
 
-    /// Begins a run that shares another one's frames up to `at`; with `edit`, only those before `at`, which the
-    /// fork is going to record otherwise. Costs one record, however long the run is; the run itself is untouched.
+    /// Begins a run that shares another run's frames up to `at`. With `edit` it shares only those before
+    /// `at`, and records `at` anew. Costs one record, however long the run is. The other run is not changed.
     ///
     /// # Errors
-    /// `NotFound` for the run or the frame; `Conflict` where a shared frame is not finished and may yet be; else as
-    /// [`Namespace::begin_run`].
+    /// `NotFound` for the run or the frame; `Conflict` if a shared frame is not finished but still may be;
+    /// otherwise as [`Namespace::begin_run`].
     pub fn fork(&self, run: &str, at: u32, edit: bool, spec: RunSpec) -> Result<Run> {
         let fork = self.prepare_fork(run, at, edit, spec)?;
         fork.batch()?.commit()?;
         Ok(fork)
     }
 
-    /// A fork of which nothing is in the log until its first batch is.
+    /// Prepares a fork. Nothing is in the log until its first batch.
     ///
     /// # Errors
     /// As [`Namespace::fork`].
@@ -571,27 +513,28 @@ impl Namespace {
         self.runs_after(None)
     }
 
-    /// Those that began after this one, which may be gone by now.
+    /// Living runs that began after this one, which may be gone by now.
     ///
     /// # Errors
     /// As [`Namespace::runs`].
     pub fn runs_after(&self, after: Option<RunUid>) -> Result<impl Iterator<Item = Result<RunInfo>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
+        let hits: Vec<IndexHit> = self.core().index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(hits.into_iter().filter_map(move |hit| {
-            let uid: RunUid = keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
+            let uid: RunUid =
+                run_keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
             Some(RunReader::open(&core, namespace, uid).map(|reader| reader.info().clone()))
         }))
     }
 
-    /// All living runs, the one that began last first. Each is opened when its turn comes, so that a few of many cost little;
-    /// the length is known before.
+    /// All living runs, newest first. Each is opened when the iterator reaches it, so that reading a few of
+    /// many is cheap. The length is known at once.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`; each item may fail, too.
     pub fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<RunReader>> + use<>> {
-        let hits: Vec<Hit> = self.core().index.prefix(&keys::runs(self.id), Seqno(u64::MAX))?;
-        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| keys::run_uid(&hit.key)).collect();
+        let hits: Vec<IndexHit> = self.core().index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
+        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).collect();
         let (core, namespace) = (self.core().clone(), self.id);
         Ok(uids.into_iter().rev().map(move |uid| RunReader::open(&core, namespace, uid)))
     }
@@ -599,20 +542,20 @@ impl Namespace {
     /// The living run that began last.
     ///
     /// # Errors
-    /// `NotFound` where there is none.
+    /// `NotFound` if there is none.
     pub fn last_run(&self) -> Result<RunReader> {
-        let (from, to) = (keys::runs(self.id), keys::run(self.id, RunUid(u64::MAX)));
-        let hit = self.core().index.last(&from, &to)?;
-        match hit.and_then(|hit| keys::run_uid(&hit.key)) {
+        let (from, to) = (run_keys::runs(self.id), run_keys::run(self.id, RunUid(u64::MAX)));
+        let hit = self.core().index.last_key(&from, &to)?;
+        match hit.and_then(|hit| run_keys::run_uid(&hit.key)) {
             Some(uid) => RunReader::open(self.core(), self.id, uid),
             None => Err(Error::new(ErrorKind::NotFound, "there is no run yet")),
         }
     }
 
-    /// Streams a body into the log, to be named by a frame or value of this namespace afterwards.
+    /// Streams a body into the log. Afterwards a frame or value of this namespace can name it.
     ///
     /// # Errors
-    /// `Invalid` over the limit for bodies; `Unavailable` where the source cannot be read; `Poisoned`.
+    /// `Invalid` over the limit for bodies; `Unavailable` if the source cannot be read; `Poisoned`.
     pub fn store_blob(&self, mut from: impl std::io::Read) -> Result<StoredBlob> {
         store_stream(self.core(), self.id, &mut from)
     }
@@ -621,3 +564,6 @@ impl Namespace {
         self.store.core()
     }
 }
+
+#[cfg(test)]
+mod bounds;

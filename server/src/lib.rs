@@ -5,17 +5,18 @@
 //! With the feature `middleware` a program of one's own records and replays itself ([`middleware`]).
 
 pub use annals_daemon::{
-    AskedOrOpened, Began, ConfiguredToken, Log, Rights, Serving, ServingError, Shared, Token, ask_daemon,
-    ask_daemon_patiently, ask_or_open, make_token, revoke_token, serve, tokens,
+    AccessToken, AskOutcome, ConfiguredToken, LogFormat, Rights, ServeConfig, ServeError, Shared,
+    StartedDaemon, ask_daemon, ask_daemon_without_timeout, ask_or_open, list_tokens, make_token,
+    revoke_token, serve,
 };
 pub use annals_formats::otlp::is_ingested;
-pub use annals_policy::exchange::{Exchange, Headers, Http, Volatile};
-pub use annals_policy::place::Place;
+pub use annals_policy::body_path::BodyPath;
+pub use annals_policy::exchange::{ExchangeMetadata, Headers, HttpExchange, VolatileExchange};
 pub use annals_policy::rules::{POLICY_BYTES_MAX, RULES_BYTES_MAX, RulesError, RulesFile, parse_policy};
 pub use annals_policy::{profiles, providers, redact};
 pub use annals_proxy::destination::Destination;
 pub use annals_proxy::embeddings::{
-    EMBEDDINGS_VARIABLES, EmbedderHere, Embeddings, EmbeddingsOptions, environment_embedder,
+    ConfiguredEmbedder, EMBEDDINGS_VARIABLES, EmbeddingsOptions, HttpEmbedder, environment_embedder,
 };
 #[cfg(feature = "middleware")]
 pub use annals_proxy::middleware;
@@ -23,18 +24,21 @@ pub use annals_proxy::program::{
     Program, ProgramError, StandardInput, Supervision, Survivor, interrupted, when_interrupted,
 };
 pub use annals_proxy::proxy::{
-    CacheUse, Diverged, Edit, Edits, Recorded, ReplayOptions, Replayed, Timing, Upstreams, forget_answers,
+    CacheUse, ForkEdit, ForkEdits, RecordingSummary, ReplayDivergence, ReplayOptions, ReplaySummary, Timing,
+    UpstreamOptions, forget_answers,
 };
 pub use annals_proxy::{
-    Attached, Attaching, Captured, Connection, DestinationKind, ForkReport, Forking, Guard, HostPattern,
-    Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn, Onward, OnwardReport,
-    Origin, ProxyError, RecordedInput, Recording, ReplayReport, Report, RunUsage, SessionError,
-    TrafficReport, UnrecordedTraffic, Variable, attach, fork, inspect, record, replay, replay_onward,
-    run_usage,
+    AttachOptions, AttachReport, CaptureReport, Connection, DestinationKind, ForkOptions, ForkReport,
+    HostPattern, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
+    OnwardOptions, OnwardReport, Origin, ProxyError, RecordOptions, RecordReport, RecordedInput,
+    ReplayReport, RunUsage, SessionError, TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach,
+    fork, inspect, record, replay, replay_onward, run_usage,
 };
-pub use annals_review::remembering::remember;
-pub use annals_review::run_memory::{CONVERSATION, MEMORY, OFF, PRINCIPAL, Remembered, TENANT, remember_run};
+pub use annals_review::memory_input::remember_json;
+pub use annals_review::run_memory::{
+    CONVERSATION_TAG, MEMORY_OFF, MEMORY_TAG, PRINCIPAL_TAG, RememberOutcome, TENANT_TAG, remember_run,
+};
 pub use annals_review::{
-    Alignment, BodyDifference, Failing, FrameDifference, Pair, align, failing, frame_difference, new_part,
-    new_tool_results, plain_answer,
+    Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,
+    failure_report, frame_difference, new_part, new_tool_results,
 };

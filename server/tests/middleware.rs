@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use annals::{Namespace, Options, RunSpec, Status, Store};
 use annals_server::ReplayOptions;
-use annals_server::middleware::{Recording, Replaying};
+use annals_server::middleware::{ClientRecording, ClientReplay};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 
 /// Answers each connection once, and says how many it has had; breaks off what asks for it.
@@ -82,31 +82,31 @@ fn space(directory: &tempfile::TempDir) -> Namespace {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_lines_record_and_replay_a_client() {
+async fn middleware_records_and_replays_a_client() {
     // The client is the program's own, and so is the choice that this build of it leaves open.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (directory, (url, count)) = (tempfile::tempdir().unwrap(), upstream());
     let space = space(&directory);
-    let recording = Recording::begin(&space, RunSpec::new("agent")).unwrap();
+    let recording = ClientRecording::begin(&space, RunSpec::new("agent")).unwrap();
     let client = ClientBuilder::new(reqwest::Client::new()).with(recording.layer()).build();
     let told = agent(&client, &url).await;
     assert!(told[0].contains("200 OK") && told[0].contains("/a 1: one"), "{told:?}");
     assert!(told[2].contains("429") && told[3] == "no answer", "{told:?}");
     let recorded = recording.end(Status::Ok).await.unwrap();
     assert_eq!((recorded.requests, recorded.broken, recorded.secrets_removed), (5, 1, 5));
-    assert_eq!(recorded.failed, None);
+    assert_eq!(recorded.failure, None);
     let asked = count.load(Ordering::SeqCst);
 
     let reader = space.run("agent").unwrap();
     for _ in 0..3 {
-        let replaying = Replaying::of(&reader, ReplayOptions::default()).unwrap();
+        let replaying = ClientReplay::new(&reader, ReplayOptions::default()).unwrap();
         let client = ClientBuilder::new(reqwest::Client::new()).with(replaying.layer()).build();
         assert_eq!(agent(&client, &url).await, told);
         let done = replaying.finish();
         assert!(done.receipt.is_faithful() && done.diverged.is_empty(), "{done:?}");
     }
     // Another request is refused, and named.
-    let replaying = Replaying::of(&reader, ReplayOptions::default()).unwrap();
+    let replaying = ClientReplay::new(&reader, ReplayOptions::default()).unwrap();
     let client = ClientBuilder::new(reqwest::Client::new()).with(replaying.layer()).build();
     assert_eq!(ask(&client, &format!("{url}/a"), "other").await, "no answer");
     let done = replaying.finish();

@@ -36,7 +36,7 @@ LEFT_OUT = {
     "a cluster, a module, a second server or a server at port 6379 is asked for": "test_mset_on_cluster_multiple_slots test_module test_module_loadex "
     "test_psync test_client_setinfo test_client_setinfo_with_driver_info",
     "the stand-in for SHUTDOWN makes no connection": "test_shutdown test_shutdown_with_params",
-    "an entry's id is its time and the number of its frame: only * is offered": "test_xadd test_xadd_explicit_ms",
+    "an entry's id is its time and its frame's number: only * is supported": "test_xadd test_xadd_explicit_ms",
     "nothing recorded is trimmed": "test_xadd_minlen_and_limit test_xinfo_stream",
     "consumer groups, XINFO STREAM FULL": "test_xgroup_create test_xgroup_create_entriesread test_xinfo_stream_full",
 }

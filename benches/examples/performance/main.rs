@@ -1,4 +1,5 @@
-//! What the engine does a second, each path beside its physical limit in the same process, in turn, medians.
+//! Measures the engine's rates, each path beside its physical limit, in one process and in turn. Prints
+//! medians.
 //!
 //! `cargo run --profile dist -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
@@ -15,25 +16,25 @@ mod reading;
 mod recording;
 mod scale;
 
-/// What the command line said.
-pub(crate) struct Plan {
+/// The command line's arguments.
+pub(crate) struct PerformanceArgs {
     dir: PathBuf,
     rounds: usize,
     chat: Option<PathBuf>,
 }
 
-impl Plan {
-    /// A fresh directory that goes with the result.
-    pub(crate) fn fresh(&self) -> tempfile::TempDir {
+impl PerformanceArgs {
+    /// A new directory that is removed when the result is dropped.
+    pub(crate) fn temporary_dir(&self) -> tempfile::TempDir {
         tempfile::tempdir_in(&self.dir).unwrap()
     }
 }
 
 /// A section's name, and what measures it.
-type Section = (&'static str, fn(&Plan));
+type BenchSection = (&'static str, fn(&PerformanceArgs));
 
-/// Prints rates, the first of them being what the others are compared with.
-pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
+/// Prints rates. The others are compared with the first.
+pub(crate) fn print_rates(title: &str, unit: &str, rates: &[Rates]) {
     println!("\n{title} ({unit} a second; median, least, most)");
     let base = rates.first().map_or(1.0, Rates::median);
     for row in rates {
@@ -49,7 +50,7 @@ pub(crate) fn table(title: &str, unit: &str, rates: &[Rates]) {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut plan = Plan { dir: std::env::temp_dir(), rounds: 5, chat: None };
+    let mut plan = PerformanceArgs { dir: std::env::temp_dir(), rounds: 5, chat: None };
     let mut sections = Vec::new();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
@@ -57,15 +58,15 @@ fn main() {
             "--dir" => plan.dir = value().into(),
             "--rounds" => plan.rounds = value().parse().unwrap(),
             "--chat" => plan.chat = Some(value().into()),
-            // What `open` starts to be killed.
+            // The section `open` starts this program with `--fill`, and kills it.
             "--fill" => return scale::fill_until_killed(Path::new(&value())),
             _ => sections.push(argument),
         }
     }
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
-    let all: [Section; 10] = [
+    let all: [BenchSection; 10] = [
         ("conversation", recording::conversation),
-        ("real", recording::real),
+        ("real", recording::real_runs),
         ("kv", recording::kv),
         ("frames", recording::frames),
         ("scan", reading::scan),
@@ -73,7 +74,7 @@ fn main() {
         ("open", scale::open_and_recover),
         ("forks", scale::forks),
         ("memory", scale::memory),
-        ("curve", scale::curve),
+        ("curve", scale::step_cost_curve),
     ];
     for section in &sections {
         assert!(all.iter().any(|(name, _)| name == section), "there is no section {section:?}");

@@ -1,22 +1,22 @@
 //! Reading: verified scans beside the hash's own rate, single frames cold and warm.
 
 use annals::{Component, Durability, Frame, RunReader, RunSpec, Status};
-use annals_benches::conversation::{Conversation, Form};
-use annals_benches::measure::{Contender, interleave, quantile, samples, timed};
-use annals_benches::work::{open, record_step};
+use annals_benches::conversation::{BenchConversation, ConversationForm};
+use annals_benches::measure::{Contender, interleave, quantile, sorted_samples, timed};
+use annals_benches::workloads::{open_store, record_step};
 
-use crate::{Plan, table};
+use crate::{PerformanceArgs, print_rates};
 
-/// A store with a run of 200 steps, closed; the number of a frame whose bodies are 4 KB together, halfway.
-fn filled(plan: &Plan, form: Form) -> (tempfile::TempDir, annals::Store, u32) {
-    let dir = plan.fresh();
+/// A closed store with a run of 200 steps, and the number of a frame halfway whose bodies together have 4 KB.
+fn filled_store(plan: &PerformanceArgs, form: ConversationForm) -> (tempfile::TempDir, annals::Store, u32) {
+    let dir = plan.temporary_dir();
     let path = dir.path().join("store");
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
     let mut small = 0;
-    for (index, step) in Conversation::new(form, 1).take(200).enumerate() {
+    for (index, step) in BenchConversation::new(form, 1).take(200).enumerate() {
         if index == 100 {
-            let words = Conversation::new(Form::Plain, 2).next().unwrap().response;
+            let words = BenchConversation::new(ConversationForm::Plain, 2).next().unwrap().response;
             let (input, output) = words[..4096.min(words.len())].split_at(1024);
             let frame = Frame::new(Component::Planner, input.to_vec(), output.to_vec());
             small = run.record(frame).unwrap();
@@ -33,13 +33,13 @@ fn reader(store: &annals::Store) -> RunReader {
 }
 
 /// All frames of a run, every byte checked against its hash.
-pub(crate) fn scan(plan: &Plan) {
-    let bodies: Vec<Vec<u8>> = Conversation::new(Form::Plain, 1)
+pub(crate) fn scan(plan: &PerformanceArgs) {
+    let bodies: Vec<Vec<u8>> = BenchConversation::new(ConversationForm::Plain, 1)
         .take(200)
         .flat_map(|step| [step.request, step.response, step.tool_input, step.tool_output])
         .collect();
     let bytes: usize = bodies.iter().map(Vec::len).sum();
-    let stores = Form::ALL.map(|form| (form, filled(plan, form)));
+    let stores = ConversationForm::ALL.map(|form| (form, filled_store(plan, form)));
     let mut contenders = vec![
         Contender::new("BLAKE3 of the same bodies in memory", || {
             timed(bytes as f64, || {
@@ -49,7 +49,7 @@ pub(crate) fn scan(plan: &Plan) {
             })
             .1
         }),
-        // What a second thread is worth here and now.
+        // How much a second thread gains on this machine.
         Contender::new("BLAKE3 of the same bodies, two threads", || {
             let (even, odd): (Vec<_>, Vec<_>) =
                 bodies.iter().enumerate().partition(|(at, _)| at / 4 % 2 == 0);
@@ -99,16 +99,17 @@ pub(crate) fn scan(plan: &Plan) {
             .1
         }));
     }
-    table("verified replay scan, caches empty at first", "bytes", &interleave(plan.rounds, contenders));
+    print_rates("verified replay scan, caches empty at first", "bytes", &interleave(plan.rounds, contenders));
 }
 
-/// One frame: its records and groups read and decoded anew, and out of the caches.
+/// Times reading one frame: with its records and groups decoded anew, and from the caches.
 ///
-/// "Cold" is without the engine's caches; the system's page cache is warm, and dropping the caches is counted.
-/// The frame of 780 KB is the conversation's last request (needs all groups), the tool frame the one after it (in the
-/// last group), the frame of 4 KB stands in the middle of a run and of a group, and the response is streamed.
-pub(crate) fn single(plan: &Plan) {
-    let (_dir, store, small) = filled(plan, Form::Plain);
+/// "Cold" is without the engine's caches. The system's page cache is warm, and dropping the caches is
+/// counted. The frame of 780 KB is the conversation's last request and needs all groups. The tool frame
+/// follows it, in the last group. The frame of 4 KB is in the middle of a run and of a group. The response is
+/// streamed.
+pub(crate) fn single(plan: &PerformanceArgs) {
+    let (_dir, store, small) = filled_store(plan, ConversationForm::Plain);
     let verified = reader(&store);
     let unverified = verified.unverified();
     let last = (1..=verified.info().frames).rev();
@@ -122,46 +123,46 @@ pub(crate) fn single(plan: &Plan) {
     let body = verified.frame(big).unwrap().input;
     show(
         "BLAKE3 of 780 KB",
-        &samples(1000, |_| {
+        &sorted_samples(1000, |_| {
             std::hint::black_box(blake3::hash(&body));
         }),
     );
-    show("copy of 780 KB", &samples(1000, |_| drop(std::hint::black_box(body.clone()))));
+    show("copy of 780 KB", &sorted_samples(1000, |_| drop(std::hint::black_box(body.clone()))));
     show(
         "BLAKE3 of 4 KB",
-        &samples(5000, |_| {
+        &sorted_samples(5000, |_| {
             std::hint::black_box(blake3::hash(&body[..4096]));
         }),
     );
     for (name, seq) in [("780 KB", big), ("1 KB tool frame", big + 1), ("4 KB frame", small)] {
-        let cold = samples(200, |_| {
+        let cold = sorted_samples(200, |_| {
             store.drop_caches();
             std::hint::black_box(verified.frame(seq).unwrap());
         });
         show(&format!("{name}, cold, verified"), &cold);
-        let cold = samples(200, |_| {
+        let cold = sorted_samples(200, |_| {
             store.drop_caches();
             std::hint::black_box(unverified.frame(seq).unwrap());
         });
         show(&format!("{name}, cold, unverified"), &cold);
-        let warm = samples(2000, |_| drop(std::hint::black_box(verified.frame(seq).unwrap())));
+        let warm = sorted_samples(2000, |_| drop(std::hint::black_box(verified.frame(seq).unwrap())));
         show(&format!("{name}, from the caches, verified"), &warm);
-        let warm = samples(2000, |_| drop(std::hint::black_box(unverified.frame(seq).unwrap())));
+        let warm = sorted_samples(2000, |_| drop(std::hint::black_box(unverified.frame(seq).unwrap())));
         show(&format!("{name}, from the caches, unverified"), &warm);
     }
     let mut out = Vec::new();
-    let response = samples(1000, |_| {
+    let response = sorted_samples(1000, |_| {
         store.drop_caches();
         out.clear();
         std::io::Read::read_to_end(&mut verified.output_reader(big).unwrap(), &mut out).unwrap();
     });
     show("4 KB response streamed, cold, verified", &response);
-    let response = samples(5000, |_| {
+    let response = sorted_samples(5000, |_| {
         out.clear();
         std::io::Read::read_to_end(&mut verified.output_reader(big).unwrap(), &mut out).unwrap();
     });
     show("4 KB response streamed, from the caches", &response);
-    let streamed = samples(500, |_| {
+    let streamed = sorted_samples(500, |_| {
         out.clear();
         std::io::Read::read_to_end(&mut verified.input_reader(big).unwrap(), &mut out).unwrap();
     });

@@ -5,16 +5,18 @@ use std::io::IoSlice;
 use std::path::Path;
 
 use annals::{Durability, Frame, History, RunSpec, Status};
-use annals_benches::conversation::{Conversation, Form, Random, Step};
-use annals_benches::measure::{Contender, Work, interleave, timed};
-use annals_benches::work::{begin, key, open, record_step, small_bodies, small_frames};
+use annals_benches::conversation::{BenchConversation, BenchRng, ConversationForm, ConversationStep};
+use annals_benches::measure::{Contender, TimedWork, interleave, timed};
+use annals_benches::workloads::{
+    begin_run, open_store, record_step, scattered_key, small_bodies, small_frames,
+};
 use annals_formats::import::{ChatOptions, ChatRuns, Expansion};
 
-use crate::{Plan, table};
+use crate::{PerformanceArgs, print_rates};
 
 const STEPS: usize = 200;
 
-/// Appends to a file, and makes it durable where asked.
+/// Appends to a file, and syncs it if `sync` is set.
 pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let want: usize = parts.iter().map(|part| part.len()).sum();
@@ -26,8 +28,8 @@ pub(crate) fn append(file: &File, parts: &[&[u8]], at: &mut u64, sync: bool) {
     }
 }
 
-/// As with the engine, each step is handed over and freed.
-fn raw_steps(dir: &Path, steps: Vec<Step>, sync: bool) -> Work {
+/// Each step is handed over and freed, as with the engine.
+fn raw_steps(dir: &Path, steps: Vec<ConversationStep>, sync: bool) -> TimedWork {
     let file = File::create_new(dir.join("raw")).unwrap();
     let mut at = 0;
     timed(steps.len() as f64, || {
@@ -39,8 +41,8 @@ fn raw_steps(dir: &Path, steps: Vec<Step>, sync: bool) -> Work {
     .1
 }
 
-fn annals_steps(dir: &Path, steps: Vec<Step>, durability: Durability) -> Work {
-    let store = open(&dir.join("store"), durability);
+fn annals_steps(dir: &Path, steps: Vec<ConversationStep>, durability: Durability) -> TimedWork {
+    let store = open_store(&dir.join("store"), durability);
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
     let (_, work) = timed(steps.len() as f64, || {
         for step in steps {
@@ -53,29 +55,31 @@ fn annals_steps(dir: &Path, steps: Vec<Step>, durability: Durability) -> Work {
 }
 
 /// The growing conversation beside a bare write of its raw bytes.
-pub(crate) fn conversation(plan: &Plan) {
-    let forms: Vec<(Form, Vec<Step>)> =
-        Form::ALL.into_iter().map(|form| (form, Conversation::new(form, 1).take(STEPS).collect())).collect();
+pub(crate) fn conversation(plan: &PerformanceArgs) {
+    let forms: Vec<(ConversationForm, Vec<ConversationStep>)> = ConversationForm::ALL
+        .into_iter()
+        .map(|form| (form, BenchConversation::new(form, 1).take(STEPS).collect()))
+        .collect();
     for (durability, sync) in [(Durability::Process, false), (Durability::Disk, true)] {
         let raw = &forms[0].1;
         let mut contenders = vec![Contender::new(
             if sync { "pwrite of the raw bodies + fdatasync" } else { "pwrite of the raw bodies" },
-            move || raw_steps(plan.fresh().path(), raw.clone(), sync),
+            move || raw_steps(plan.temporary_dir().path(), raw.clone(), sync),
         )];
         for (form, steps) in &forms {
             contenders.push(Contender::new(format!("annals, {}", form.name()), move || {
-                annals_steps(plan.fresh().path(), steps.clone(), durability)
+                annals_steps(plan.temporary_dir().path(), steps.clone(), durability)
             }));
         }
         if sync {
             contenders.push(Contender::new("append of 2.5 KB + fdatasync", || {
-                let dir = plan.fresh();
+                let dir = plan.temporary_dir();
                 let file = File::create_new(dir.path().join("raw")).unwrap();
                 let (bytes, mut at) = (vec![7; 2560], 0);
                 timed(STEPS as f64, || (0..STEPS).for_each(|_| append(&file, &[&bytes], &mut at, true))).1
             }));
         }
-        table(
+        print_rates(
             &format!("growing conversation, {durability:?}"),
             "steps",
             &interleave(plan.rounds, contenders),
@@ -83,8 +87,8 @@ pub(crate) fn conversation(plan: &Plan) {
     }
 }
 
-/// Runs of real input, one commit a frame, beside a bare write of their bodies.
-pub(crate) fn real(plan: &Plan) {
+/// Real runs, one commit for each frame, beside a bare write of their bodies.
+pub(crate) fn real_runs(plan: &PerformanceArgs) {
     let Some(chat) = &plan.chat else {
         println!("\nreal: give --chat FILE.json");
         return;
@@ -111,7 +115,7 @@ pub(crate) fn real(plan: &Plan) {
         .collect();
     let contenders = vec![
         Contender::new("pwrite of the raw bodies", || {
-            let dir = plan.fresh();
+            let dir = plan.temporary_dir();
             let file = File::create_new(dir.path().join("raw")).unwrap();
             let mut at = 0;
             timed(frames as f64, || {
@@ -120,8 +124,8 @@ pub(crate) fn real(plan: &Plan) {
             .1
         }),
         Contender::new("annals", || {
-            let dir = plan.fresh();
-            let store = open(&dir.path().join("store"), Durability::Process);
+            let dir = plan.temporary_dir();
+            let store = open_store(&dir.path().join("store"), Durability::Process);
             let space = store.namespace("default").unwrap();
             let work = timed(frames as f64, || {
                 for (run, frames) in runs.iter().zip(&bodies) {
@@ -137,20 +141,20 @@ pub(crate) fn real(plan: &Plan) {
             work
         }),
     ];
-    table("real runs, Process, a commit a frame", "frames", &interleave(plan.rounds, contenders));
+    print_rates("real runs, Process, a commit a frame", "frames", &interleave(plan.rounds, contenders));
 }
 
 /// Small records in batches.
-pub(crate) fn kv(plan: &Plan) {
+pub(crate) fn kv(plan: &PerformanceArgs) {
     const COUNT: usize = 500_000;
     const BATCH: usize = 100;
-    let mut random = Random(7);
+    let mut random = BenchRng(7);
     let value: Vec<u8> = (0..512 + 64).map(|_| b' ' + (random.next() % 90) as u8).collect();
-    let keys: Vec<[u8; 16]> = (0..COUNT as u64).map(key).collect();
+    let keys: Vec<[u8; 16]> = (0..COUNT as u64).map(scattered_key).collect();
     let record = |index: usize| &value[index % 64..index % 64 + 512];
     let contenders = vec![
         Contender::new("pwrite, 100 records at once", || {
-            let dir = plan.fresh();
+            let dir = plan.temporary_dir();
             let file = File::create_new(dir.path().join("raw")).unwrap();
             let (mut at, mut buffer) = (0, Vec::new());
             timed(COUNT as f64, || {
@@ -168,18 +172,22 @@ pub(crate) fn kv(plan: &Plan) {
         Contender::new("annals, submitted, the last awaited", || kv_run(plan, &keys, BATCH, &record, false)),
         Contender::new("annals, each batch awaited", || kv_run(plan, &keys, BATCH, &record, true)),
     ];
-    table("kv records of 512 B, batches of 100, Process", "records", &interleave(plan.rounds, contenders));
+    print_rates(
+        "kv records of 512 B, batches of 100, Process",
+        "records",
+        &interleave(plan.rounds, contenders),
+    );
 }
 
 fn kv_run<'a>(
-    plan: &Plan,
+    plan: &PerformanceArgs,
     keys: &[[u8; 16]],
     size: usize,
     record: &dyn Fn(usize) -> &'a [u8],
     wait: bool,
-) -> Work {
-    let dir = plan.fresh();
-    let store = open(&dir.path().join("store"), Durability::Process);
+) -> TimedWork {
+    let dir = plan.temporary_dir();
+    let store = open_store(&dir.path().join("store"), Durability::Process);
     let space = store.namespace("default").unwrap();
     let kv = space.keyspace("kv", History::Latest).unwrap();
     let (_, work) = timed(keys.len() as f64, || {
@@ -187,7 +195,7 @@ fn kv_run<'a>(
         for (batch, keys) in keys.chunks(size).enumerate() {
             let mut changes = space.batch();
             for (index, key) in keys.iter().enumerate() {
-                changes.put(&kv, key, record(batch * size + index));
+                changes.put(&kv, scattered_key, record(batch * size + index));
             }
             let ticket = changes.submit().unwrap();
             match wait {
@@ -206,12 +214,12 @@ fn kv_run<'a>(
 }
 
 /// Frames of 512 bytes: submitted without waiting, and durable one by one from 16 callers.
-pub(crate) fn frames(plan: &Plan) {
+pub(crate) fn frames(plan: &PerformanceArgs) {
     const COUNT: usize = 50_000;
     let bodies = small_bodies(COUNT);
     let contenders = vec![
         Contender::new("pwrite, one frame at once", || {
-            let dir = plan.fresh();
+            let dir = plan.temporary_dir();
             let file = File::create_new(dir.path().join("raw")).unwrap();
             let mut at = 0;
             timed(COUNT as f64, || {
@@ -220,9 +228,9 @@ pub(crate) fn frames(plan: &Plan) {
             .1
         }),
         Contender::new("annals, submitted, one caller", || {
-            let dir = plan.fresh();
-            let store = open(&dir.path().join("store"), Durability::Process);
-            let run = begin(&store, "run");
+            let dir = plan.temporary_dir();
+            let store = open_store(&dir.path().join("store"), Durability::Process);
+            let run = begin_run(&store, "run");
             let frames = small_frames(COUNT);
             let (_, work) = timed(COUNT as f64, || {
                 let last = frames.into_iter().map(|frame| run.submit(frame).unwrap().1).last();
@@ -233,15 +241,15 @@ pub(crate) fn frames(plan: &Plan) {
             work
         }),
     ];
-    table("frames of 512 B, Process, not waited for", "frames", &interleave(plan.rounds, contenders));
+    print_rates("frames of 512 B, Process, not waited for", "frames", &interleave(plan.rounds, contenders));
     let callers = |count: usize, each: usize| {
         move || {
-            let dir = plan.fresh();
-            let store = open(&dir.path().join("store"), Durability::Disk);
+            let dir = plan.temporary_dir();
+            let store = open_store(&dir.path().join("store"), Durability::Disk);
             let mut frames = small_frames(count * each);
             let of_each: Vec<_> = (0..count)
                 .map(|number| {
-                    (begin(&store, &format!("run-{number}")), frames.split_off(frames.len() - each))
+                    (begin_run(&store, &format!("run-{number}")), frames.split_off(frames.len() - each))
                 })
                 .collect();
             let (_, work) = timed((count * each) as f64, || {
@@ -261,7 +269,7 @@ pub(crate) fn frames(plan: &Plan) {
     };
     let contenders = vec![
         Contender::new("append of 512 B + fdatasync, one by one", || {
-            let dir = plan.fresh();
+            let dir = plan.temporary_dir();
             let file = File::create_new(dir.path().join("raw")).unwrap();
             let (bytes, mut at) = (vec![7; 512], 0);
             timed(1000.0, || (0..1000).for_each(|_| append(&file, &[&bytes], &mut at, true))).1
@@ -269,5 +277,5 @@ pub(crate) fn frames(plan: &Plan) {
         Contender::new("annals, 1 caller, Disk each", callers(1, 1000)),
         Contender::new("annals, 16 callers, Disk each", callers(16, 1000)),
     ];
-    table("frames of 512 B, durable each", "frames", &interleave(plan.rounds, contenders));
+    print_rates("frames of 512 B, durable each", "frames", &interleave(plan.rounds, contenders));
 }

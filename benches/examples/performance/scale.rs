@@ -4,17 +4,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use annals::{Component, Durability, Frame, History, Namespace, Options, RunSpec, Status, Store};
-use annals_benches::conversation::{Conversation, Form, Random, Step};
-use annals_benches::measure::{memory as resident, quantile, samples, timed};
-use annals_benches::work::{key, open, record_step};
+use annals_benches::conversation::{BenchConversation, BenchRng, ConversationForm, ConversationStep};
+use annals_benches::measure::{quantile, resident_bytes as resident, sorted_samples, timed};
+use annals_benches::workloads::{open_store, record_step, scattered_key};
 
-use crate::Plan;
+use crate::PerformanceArgs;
 
 const KEYS: u64 = 5_000_000;
 const RUNS: usize = 4_000;
 
 fn value(number: u64) -> Vec<u8> {
-    let mut random = Random(number ^ 0xabcd);
+    let mut random = BenchRng(number ^ 0xabcd);
     (0..40).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
@@ -25,7 +25,7 @@ fn put_keys(space: &Namespace, from: u64, to: u64) {
     while at < to {
         let mut batch = space.batch();
         for number in at..(at + 100).min(to) {
-            batch.put(&kv, &key(number), value(number));
+            batch.put(&kv, &scattered_key(number), value(number));
         }
         last = Some(batch.submit().unwrap());
         at += 100;
@@ -35,7 +35,7 @@ fn put_keys(space: &Namespace, from: u64, to: u64) {
     }
 }
 
-fn put_runs(space: &Namespace, count: usize, steps: &[Step]) {
+fn put_runs(space: &Namespace, count: usize, steps: &[ConversationStep]) {
     for number in 0..count {
         let run = space.begin_run(RunSpec::new(format!("run-{number}"))).unwrap();
         for step in steps {
@@ -45,9 +45,9 @@ fn put_runs(space: &Namespace, count: usize, steps: &[Step]) {
     }
 }
 
-/// Records until somebody kills the process.
+/// Records until the process is killed.
 pub(crate) fn fill_until_killed(path: &Path) {
-    let store = open(path, Durability::Process);
+    let store = open_store(path, Durability::Process);
     let space = store.namespace("default").unwrap();
     let from = store.seqno().0;
     put_keys(&space, from, from + 700_000);
@@ -61,18 +61,18 @@ fn store_bytes(path: &Path) -> u64 {
 }
 
 /// Opening a store of 2 GB after a clean close and after a kill.
-pub(crate) fn open_and_recover(plan: &Plan) {
-    let dir = plan.fresh();
+pub(crate) fn open_and_recover(plan: &PerformanceArgs) {
+    let dir = plan.temporary_dir();
     let path = dir.path().join("store");
-    let steps: Vec<Step> = Conversation::new(Form::Plain, 5).take(4).collect();
+    let steps: Vec<ConversationStep> = BenchConversation::new(ConversationForm::Plain, 5).take(4).collect();
     println!("\nopening");
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let space = store.namespace("default").unwrap();
     let (_, runs) = timed(RUNS as f64, || put_runs(&space, RUNS, &steps));
     println!("  recorded {RUNS} runs of 8 frames in {:.1} s", runs.took.as_secs_f64());
     let mut from = 0;
     for part in [KEYS / 8, KEYS / 2, KEYS] {
-        let store = if from == 0 { store.clone() } else { open(&path, Durability::Process) };
+        let store = if from == 0 { store.clone() } else { open_store(&path, Durability::Process) };
         let space = store.namespace("default").unwrap();
         let (_, work) = timed((part - from) as f64, || put_keys(&space, from, part));
         println!("  wrote keys up to {part}: {:.0} a second", work.done / work.took.as_secs_f64());
@@ -80,13 +80,13 @@ pub(crate) fn open_and_recover(plan: &Plan) {
         let (_, closing) = timed(1.0, || store.close().unwrap());
         println!("  closed in {:.3} s", closing.took.as_secs_f64());
         from = part;
-        let times = samples(plan.rounds.max(5), |_| {
-            let store = open(&path, Durability::Process);
+        let times = sorted_samples(plan.rounds.max(5), |_| {
+            let store = open_store(&path, Durability::Process);
             let kv = store.namespace("default").unwrap().keyspace("kv", History::Latest).unwrap();
-            assert!(kv.get(&key(17)).unwrap().is_some());
+            assert!(kv.get(&scattered_key(17)).unwrap().is_some());
             store.close().unwrap();
         });
-        let read_only = samples(plan.rounds.max(5), |_| drop(Store::open_read_only(&path).unwrap()));
+        let read_only = sorted_samples(plan.rounds.max(5), |_| drop(Store::open_read_only(&path).unwrap()));
         println!(
             "  {:.2} GB, {part} keys: opened for writing, read a key and closed in {:.1} ms; opened for reading in {:.1} ms",
             store_bytes(&path) as f64 / 1e9,
@@ -95,7 +95,7 @@ pub(crate) fn open_and_recover(plan: &Plan) {
         );
         let mut opening: Vec<Duration> = (0..plan.rounds.max(5))
             .map(|_| {
-                let (store, work) = timed(1.0, || open(&path, Durability::Process));
+                let (store, work) = timed(1.0, || open_store(&path, Durability::Process));
                 store.close().unwrap();
                 work.took
             })
@@ -116,7 +116,7 @@ pub(crate) fn open_and_recover(plan: &Plan) {
             .unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        let (store, work) = timed(1.0, || open(&path, Durability::Process));
+        let (store, work) = timed(1.0, || open_store(&path, Durability::Process));
         println!("  after a kill: opened in {:.3} s", work.took.as_secs_f64());
         store.close().unwrap();
     }
@@ -124,18 +124,18 @@ pub(crate) fn open_and_recover(plan: &Plan) {
 }
 
 /// Forks of a run of 200 steps beside copies of it.
-pub(crate) fn forks(plan: &Plan) {
-    let dir = plan.fresh();
+pub(crate) fn forks(plan: &PerformanceArgs) {
+    let dir = plan.temporary_dir();
     let path = dir.path().join("store");
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let space = store.namespace("default").unwrap();
-    let steps: Vec<Step> = Conversation::new(Form::Plain, 1).take(200).collect();
+    let steps: Vec<ConversationStep> = BenchConversation::new(ConversationForm::Plain, 1).take(200).collect();
     let run = space.begin_run(RunSpec::new("run")).unwrap();
     steps.iter().cloned().for_each(|step| record_step(&run, step));
     run.end(Status::Ok).unwrap();
     store.close().unwrap();
     let before = store_bytes(&path);
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let space = store.namespace("default").unwrap();
     let (_, forked) = timed(1000.0, || {
         for number in 0..1000u32 {
@@ -145,7 +145,7 @@ pub(crate) fn forks(plan: &Plan) {
     });
     store.close().unwrap();
     let fork_bytes = store_bytes(&path) - before;
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let space = store.namespace("default").unwrap();
     let (_, copied) = timed(10.0, || {
         for number in 0..10 {
@@ -159,7 +159,7 @@ pub(crate) fn forks(plan: &Plan) {
     });
     store.close().unwrap();
     let copy_bytes = store_bytes(&path) - before - fork_bytes;
-    let each = |work: annals_benches::measure::Work| work.took.as_secs_f64() / work.done * 1e6;
+    let each = |work: annals_benches::measure::TimedWork| work.took.as_secs_f64() / work.done * 1e6;
     println!("\nforks of a run of 200 steps");
     println!("  a fork {:.1} us, {:.0} bytes", each(forked), fork_bytes as f64 / 1000.0);
     println!("  a copy in the same store {:.1} us, {:.0} bytes", each(copied), copy_bytes as f64 / 10.0);
@@ -172,23 +172,23 @@ pub(crate) fn forks(plan: &Plan) {
 }
 
 /// Anonymous memory while 2 GB are recorded into 1,000 runs that stay open, and while random keys are read.
-pub(crate) fn memory(plan: &Plan) {
-    let dir = plan.fresh();
+pub(crate) fn memory(plan: &PerformanceArgs) {
+    let dir = plan.temporary_dir();
     let path = dir.path().join("store");
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let space = store.namespace("default").unwrap();
     println!("\nmemory (anonymous, resident)");
     println!("  at first {:.0} MB", resident().0 as f64 / 1e6);
     let runs: Vec<_> =
         (0..1000).map(|n| space.begin_run(RunSpec::new(format!("run-{n}"))).unwrap()).collect();
-    let mut random = Random(1);
+    let mut random = BenchRng(1);
     let mut most = 0;
     let (mut written, mut number) = (0u64, 0usize);
     let began = Instant::now();
     let mut report = 0;
     while written < 2_000_000_000 {
-        // A third text, two thirds of bytes that do not compress.
-        let text = Conversation::new(Form::Plain, number as u64).next().unwrap();
+        // One third is text, and two thirds are bytes that do not compress.
+        let text = BenchConversation::new(ConversationForm::Plain, number as u64).next().unwrap();
         let mut body = text.request;
         body.extend((0..3000).flat_map(|_| random.next().to_le_bytes()));
         written += body.len() as u64 + text.response.len() as u64;
@@ -208,9 +208,9 @@ pub(crate) fn memory(plan: &Plan) {
     println!("  at most {:.0} MB in {:.1} s", most as f64 / 1e6, began.elapsed().as_secs_f64());
     drop(runs);
     store.close().unwrap();
-    let dir = plan.fresh();
+    let dir = plan.temporary_dir();
     let path = dir.path().join("store");
-    let store = open(&path, Durability::Process);
+    let store = open_store(&path, Durability::Process);
     let space = store.namespace("default").unwrap();
     let mut from = 0;
     for upto in [KEYS / 16, KEYS / 4, KEYS] {
@@ -223,10 +223,10 @@ pub(crate) fn memory(plan: &Plan) {
         }
         from = upto;
         let kv = space.keyspace("kv", History::Latest).unwrap();
-        let mut random = Random(9);
-        let times = samples(100_000, |_| {
+        let mut random = BenchRng(9);
+        let times = sorted_samples(100_000, |_| {
             let number = random.next() % upto;
-            assert!(kv.get(&key(number)).unwrap().is_some());
+            assert!(kv.get(&scattered_key(number)).unwrap().is_some());
         });
         println!(
             "  {upto} keys: writing at most {:.0} MB; random gets: median {:.1} us, 99% {:.1} us, then {:.0} MB",
@@ -239,9 +239,9 @@ pub(crate) fn memory(plan: &Plan) {
     store.close().unwrap();
     let store = Store::open_read_only_with(&path, Options::default()).unwrap();
     let kv = store.namespace("default").unwrap().keyspace("kv", History::Latest).unwrap();
-    let mut random = Random(10);
-    let times = samples(200_000, |_| {
-        assert!(kv.get(&key(random.next() % KEYS)).unwrap().is_some());
+    let mut random = BenchRng(10);
+    let times = sorted_samples(200_000, |_| {
+        assert!(kv.get(&scattered_key(random.next() % KEYS)).unwrap().is_some());
     });
     println!(
         "  reopened: random gets: median {:.1} us, 99% {:.1} us, then {:.0} MB",
@@ -251,15 +251,16 @@ pub(crate) fn memory(plan: &Plan) {
     );
 }
 
-/// Microseconds and bytes of a step, to 2,000 steps. Comma-separated: form, steps so far, microseconds a step.
-pub(crate) fn curve(plan: &Plan) {
+/// Microseconds and bytes of a step, up to 2,000 steps. Comma-separated: form, steps so far, microseconds for
+/// each step, KB of the request.
+pub(crate) fn step_cost_curve(plan: &PerformanceArgs) {
     println!("\ncost of a step by its number (form,step,us a step,KB of the request)");
-    for form in Form::ALL {
-        let dir = plan.fresh();
-        let store = open(&dir.path().join("store"), Durability::Process);
+    for form in ConversationForm::ALL {
+        let dir = plan.temporary_dir();
+        let store = open_store(&dir.path().join("store"), Durability::Process);
         let run = store.namespace("default").unwrap().begin_run(RunSpec::new("run")).unwrap();
         let mut times: Vec<Duration> = Vec::new();
-        for (number, step) in Conversation::new(form, 1).take(2000).enumerate() {
+        for (number, step) in BenchConversation::new(form, 1).take(2000).enumerate() {
             let size = step.request.len();
             times.push(timed(1.0, || record_step(&run, step)).1.took);
             if (number + 1) % 200 == 0 {

@@ -1,4 +1,5 @@
-//! Sends what is due when it is due: a timer of a millisecond would let streams go out in bursts that no network makes.
+//! Sends each chunk when it is due. With a timer of a millisecond, streams would go out in bursts that no
+//! network makes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,10 +8,10 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
+use crate::ProxyBenchResult;
 
-/// A stream to be sent: where to, what at which number, how many of them, how far apart.
-pub(crate) struct Paced {
+/// A stream to send: its connection, its first time, its interval and its chunks.
+pub(crate) struct PacedStream {
     pub(crate) to: TcpStream,
     pub(crate) first: Instant,
     pub(crate) every: Duration,
@@ -19,15 +20,15 @@ pub(crate) struct Paced {
     pub(crate) last: &'static [u8],
 }
 
-/// Starts the thread that sends.
-pub(crate) fn start() -> Outcome<Sender<Paced>> {
+/// Starts the sending thread.
+pub(crate) fn start() -> ProxyBenchResult<Sender<PacedStream>> {
     let (give, given) = channel();
-    std::thread::Builder::new().name("pace".to_owned()).spawn(move || pace(&given))?;
+    std::thread::Builder::new().name("pace".to_owned()).spawn(move || send_when_due(&given))?;
     Ok(give)
 }
 
-fn pace(given: &Receiver<Paced>) {
-    let mut streams: Vec<(Paced, u64)> = Vec::new();
+fn send_when_due(given: &Receiver<PacedStream>) {
+    let mut streams: Vec<(PacedStream, u64)> = Vec::new();
     let mut due = BinaryHeap::new();
     loop {
         let next = match due.is_empty() {

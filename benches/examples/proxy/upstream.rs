@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::Outcome;
-use crate::http::{Wire, now_ns};
-use crate::pace::{self, Paced};
+use crate::ProxyBenchResult;
+use crate::http::{HttpConnection, now_ns};
+use crate::pace::{self, PacedStream};
 
-/// How far apart the chunks of a stream are.
+/// The interval between the chunks of a stream.
 const CHUNK_EVERY: Duration = Duration::from_millis(20);
 
-/// Listens on a thread of its own until the process ends; gives its address.
-pub(crate) fn start() -> Outcome<String> {
+/// Listens on its own thread until the process ends. Returns its address.
+pub(crate) fn start() -> ProxyBenchResult<String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -27,7 +27,7 @@ pub(crate) fn start() -> Outcome<String> {
             while let Ok((stream, _)) = listener.accept().await {
                 let pace = pace.clone();
                 tokio::spawn(async {
-                    if let Ok(wire) = Wire::new(stream) {
+                    if let Ok(wire) = HttpConnection::new(stream) {
                         _ = serve(wire, pace).await
                     }
                 });
@@ -37,7 +37,7 @@ pub(crate) fn start() -> Outcome<String> {
     Ok(url)
 }
 
-async fn serve(mut wire: Wire, pace: Sender<Paced>) -> Outcome<()> {
+async fn serve(mut wire: HttpConnection, pace: Sender<PacedStream>) -> ProxyBenchResult<()> {
     let answer = json!({
         "id": "x", "object": "chat.completion", "created": 1, "model": "gpt-4o",
         "choices": [{ "index": 0, "message": { "role": "assistant", "content": "word ".repeat(300) }, "finish_reason": "stop" }],
@@ -64,16 +64,21 @@ async fn serve(mut wire: Wire, pace: Sender<Paced>) -> Outcome<()> {
     Ok(())
 }
 
-/// The rest is sent by the thread that keeps time.
-async fn stream(wire: Wire, number: u64, chunks: u64, pace: &Sender<Paced>) -> Outcome<()> {
+/// Sends the head. The thread of `pace` sends the rest.
+async fn stream(
+    wire: HttpConnection,
+    number: u64,
+    chunks: u64,
+    pace: &Sender<PacedStream>,
+) -> ProxyBenchResult<()> {
     let mut stream = wire.stream;
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
     let to = stream.into_std()?;
     to.set_nonblocking(false)?;
-    // Streams do not send in step with each other.
+    // Streams do not send at the same moments.
     let first = Instant::now() + Duration::from_micros(number * 7919 % 20_000);
-    pace.send(Paced { to, first, every: CHUNK_EVERY, chunks, chunk, last: b"0\r\n\r\n" })?;
+    pace.send(PacedStream { to, first, every: CHUNK_EVERY, chunks, chunk, last: b"0\r\n\r\n" })?;
     Ok(())
 }
 

@@ -5,9 +5,9 @@
 //!   default (`manual_journal_persist` off) every batch is handed to the system as it commits.
 //! - key-value separation with lz4, fjall's only codec, for large values: "intended for large value
 //!   workloads", it spares compaction. Its default threshold of 1 KiB is kept.
-//! - no compression in the journal (`journal_compression`), by default lz4 of values from 4 KiB on: without
-//!   it the conversation is written two to five times as fast and reopened more than ten times as fast, and the
-//!   journal is dropped once the blob files hold its values.
+//! - no compression in the journal (`journal_compression`). The default is lz4 of values from 4 KiB on.
+//!   Without it the conversation is written two to five times as fast, and reopened more than ten times as
+//!   fast. The journal is dropped once the blob files hold its values.
 //! - lz4 of blocks from the third level on: the default.
 //! - `expect_point_read_hits`: documented for reads that mostly find their key, as here.
 //! - a cache that holds everything; 64 MiB memtables (the default and the greatest recommended).

@@ -1,5 +1,5 @@
-//! The stores that annals is measured against, each behind the same small trait and at its best
-//! documented settings.
+//! The stores that annals is measured against, each behind the same small trait, with its best documented
+//! settings.
 //!
 //! Both sides wait for the same thing: [`Durability::Disk`] commits survive power loss, and
 //! [`Durability::Process`] commits survive a killed process. After power loss the second kind differs:

@@ -10,7 +10,7 @@ use annals::Durability;
 /// A key and its value.
 pub type Record<'a> = (&'a [u8], &'a [u8]);
 
-/// What the values are like: some peers have another best form for each.
+/// The kind of values: some peers have different best settings for each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Values {
     /// From 1 KB to 1 MB, written in key order.
@@ -32,8 +32,8 @@ pub struct Settings {
 /// for all. (annals and LMDB have none of their own; they read through the system's.)
 pub(super) const CACHE_BYTES: usize = 1 << 30;
 
-/// Unsorted data that a merge tree gathers in memory before it writes it sorted, in bytes: what RocksDB and
-/// fjall do unasked.
+/// Unsorted data that a merge tree gathers in memory before it writes it sorted, in bytes: the default of
+/// RocksDB and fjall.
 pub(super) const MEMTABLE_BYTES: usize = 64 << 20;
 
 /// An open store. Every method panics on failure.
@@ -47,12 +47,12 @@ pub trait Peer: Send {
     /// Copies every value once into a reused buffer, in key order; gives their bytes together.
     fn scan(&self) -> u64;
 
-    /// Another handle to the same store for another thread, where the peer lets writers run at once.
+    /// Another handle on the same store for another thread, if the peer lets writers run at once.
     fn share(&self) -> Option<Box<dyn Peer>> {
         None
     }
 
-    /// Closes as the peer's documentation says that one closes.
+    /// Closes as the peer's documentation says.
     fn close(self: Box<Self>);
 }
 
@@ -80,8 +80,8 @@ pub(super) fn touch(buffer: &mut Vec<u8>, value: &[u8]) -> u64 {
     std::hint::black_box(buffer.as_slice()).len() as u64
 }
 
-/// Bytes of the files under this folder: of each its length, or what is allocated where that is less
-/// (LMDB's and fjall's files are sparse), so that neither holes nor space kept ahead count.
+/// Bytes of the files under this folder. Of each file it counts the length or the allocated bytes, whichever
+/// is less: LMDB's and fjall's files are sparse, and neither holes nor preallocated space count.
 #[must_use]
 pub fn bytes_on_disk(folder: &Path) -> u64 {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -5,8 +5,7 @@
 //! - `WriteOptions::sync` for [`Durability::Disk`]; without it the log is still written to the system at
 //!   every commit, so that a killed process loses nothing (wiki, WAL Performance).
 //! - blob files with zstd for values of 4 KiB and more (wiki, BlobDB): large values stay out of compaction.
-//!   They are cached by
-//!   the system only: this version of the crate cannot set `blob_cache`.
+//!   Only the system caches them: this version of the crate cannot set `blob_cache`.
 //! - lz4 blocks, zstd in the bottommost level (wiki, Compression); 16 KiB blocks, 10-bit Bloom filters and
 //!   level-0 filters pinned (wiki, Setup Options and Basic Tuning).
 //! - `bytes_per_sync` of 1 MiB: the same page's advice; it spreads write-back, and no commit waits for it.

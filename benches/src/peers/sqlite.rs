@@ -9,10 +9,11 @@
 //!   peers but LMDB are one process's own too.
 //! - checkpoints at 256 MiB of log, since wal.html says to run few of them to write fast: 1.2 to 1.5 times
 //!   the rate of 64 MiB with small records. What is left for the close to do shows in `close ms`.
-//! - pages of 4 KiB, the default, for small values. For large ones 64 KiB, 1.2 to 1.4 times as fast to write as
-//!   the 16 KiB that intern-v-extern-blob.html found best, though single big reads take half as long again.
+//! - pages of 4 KiB, the default, for small values, and 64 KiB for large ones. Those are written 1.2 to 1.4
+//!   times as fast as with 16 KiB, which intern-v-extern-blob.html found best. Single big reads take half as
+//!   long again.
 //! - a table with rows numbered by SQLite: withoutrowid.html advises `WITHOUT ROWID` for rows below a
-//!   twentieth of a page, which these are not; tried with small ones, it wrote at a third of the rate.
+//!   twentieth of a page, and these are larger. With small rows it wrote at a third of the rate.
 //! - a page cache and a memory map (mmap.html) that hold everything; prepared statements are cached.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]

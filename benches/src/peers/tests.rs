@@ -1,4 +1,4 @@
-//! Each peer gives back what it was given, also after a close; else its figures mean nothing.
+//! Each peer returns what it was given, also after a close. Otherwise its figures mean nothing.
 
 use super::{Durability, Settings, Values, all, bytes_on_disk};
 

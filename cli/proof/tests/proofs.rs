@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, Open};
+use annals::io::{Io, OpenMode};
 use annals::{Component, Frame, Namespace, Options, RunSpec, Signature, Status, Store};
 use annals_proof::{About, Checkpoint, Error, Kept, PrivateKey, PublicKey, Verdict, check};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn fixture() -> Store {
     let sim = SimIo::new(1);
     for (path, bytes) in &files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
     sim.set_now_ns(1_700_000_000_000_000_000);
     Store::open_read_only_with("s", Options { io: Arc::new(sim), ..Options::default() }).unwrap()

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use annals_server::{Attaching, Destination, interrupted};
+use annals_server::{AttachOptions, Destination, interrupted};
 
 use super::record::{cache, guard, mounts, result_of, secrets, spec, tags, tell, wait_for};
 use crate::args::{AttachArgs, Global};
@@ -16,7 +16,7 @@ use crate::verbs::retain;
 
 pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
     let (run, tags) = (&args.run, tags(&args.run)?);
-    let attaching = Attaching {
+    let attaching = AttachOptions {
         mounts: mounts(run)?,
         guard: guard(&run.live),
         cache: cache(&run.live)?,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::{CompactOptions, CompactPhase, CompactProgress};
-use annals_server::{ask_daemon_patiently, when_interrupted};
+use annals_server::{ask_daemon_without_timeout, when_interrupted};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -24,7 +24,8 @@ pub(super) fn run(global: &Global, args: &CompactArgs, out: &mut Out) -> Result<
     words.extend(args.recompress.then_some(&b"RECOMPRESS"[..]));
     words.extend(rate.iter().flat_map(|rate| [&b"RATE"[..], rate.as_bytes()]));
     // A dry run changes nothing: whoever may read the store looks for himself, whoever writes it.
-    let asked = if args.dry_run { None } else { ask_daemon_patiently(&root, &words).map_err(engine)? };
+    let asked =
+        if args.dry_run { None } else { ask_daemon_without_timeout(&root, &words).map_err(engine)? };
     let done = match asked {
         Some(done) => done,
         None => here(global, args, &root)?,
@@ -111,6 +112,6 @@ fn show(bar: &ProgressBar, progress: CompactProgress) {
         CompactPhase::Looking => "looking",
         _ => "writing",
     });
-    bar.set_length(progress.of.max(progress.done));
+    bar.set_length(progress.total.max(progress.done));
     bar.set_position(progress.done);
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use annals::RunReader;
 use annals_server::profiles::Redactor;
-use annals_server::providers::{Detail, Difference, Span};
-use annals_server::{BodyDifference, FrameDifference, Pair};
+use annals_server::providers::{FirstDifference, MeaningDetail, MeaningDifference};
+use annals_server::{BodyDifference, FrameDifference, FramePair};
 use serde_json::{Map, Value, json};
 
 use crate::args::{DiffArgs, Global};
@@ -35,8 +35,8 @@ pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()>
     let door = super::reading(global)?;
     let sides = Sides { door: &door, a: door.reader(&args.a)?, b: door.reader(&args.b)?, redactor };
     let pairs = door.align(&sides.a, &sides.b)?.pairs;
-    let is_same = |pair: &&Pair| matches!(pair, Pair::Same(..));
-    let says_same = |pair: &&Pair| matches!(pair, Pair::Changed { says_same: true, .. });
+    let is_same = |pair: &&FramePair| matches!(pair, FramePair::Same(..));
+    let says_same = |pair: &&FramePair| matches!(pair, FramePair::Changed { says_same: true, .. });
     let (same, form) = (pairs.iter().filter(is_same).count(), pairs.iter().filter(says_same).count());
     if out.json {
         pairs.iter().try_for_each(|pair| out.object(&sides.object(pair)?))?;
@@ -71,13 +71,13 @@ impl Sides<'_> {
     }
 
     /// Later requests of a conversation repeat what earlier ones say: what was `told` is counted.
-    fn tell(&self, pair: &Pair, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
+    fn tell(&self, pair: &FramePair, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
         let (name_a, name_b) = (&self.a.info().name, &self.b.info().name);
         match pair {
-            Pair::Same(..) => Ok(()),
-            Pair::Dropped(seq) => self.tell_one('-', name_a, *seq, out),
-            Pair::Added(seq) => self.tell_one('+', name_b, *seq, out),
-            Pair::Changed { a, b, .. } => {
+            FramePair::Same(..) => Ok(()),
+            FramePair::Dropped(seq) => self.tell_one('-', name_a, *seq, out),
+            FramePair::Added(seq) => self.tell_one('+', name_b, *seq, out),
+            FramePair::Changed { a, b, .. } => {
                 let difference = self.difference(*a, *b)?;
                 out.line(format_args!("~ {name_b}@{b} beside {name_a}@{a}: {}", what(&difference)))?;
                 tell_body("request", &difference.request, told, out)?;
@@ -93,12 +93,12 @@ impl Sides<'_> {
         out.line(format_args!("{mark} {run}@{seq} only: {}: {answer}", printable(&frame.component)))
     }
 
-    fn object(&self, pair: &Pair) -> Result<Value> {
+    fn object(&self, pair: &FramePair) -> Result<Value> {
         Ok(match pair {
-            Pair::Same(a, b) => json!({ "same": true, "a": a, "b": b }),
-            Pair::Dropped(a) => json!({ "same": false, "a": a }),
-            Pair::Added(b) => json!({ "same": false, "b": b }),
-            Pair::Changed { a, b, input, output, says_same } => {
+            FramePair::Same(a, b) => json!({ "same": true, "a": a, "b": b }),
+            FramePair::Dropped(a) => json!({ "same": false, "a": a }),
+            FramePair::Added(b) => json!({ "same": false, "b": b }),
+            FramePair::Changed { a, b, input, output, says_same } => {
                 let mut object = json!({
                     "same": false, "a": a, "b": b, "input": input, "output": output, "says_same": says_same,
                 });
@@ -125,8 +125,8 @@ fn what(difference: &FrameDifference) -> &'static str {
 }
 
 fn tell_body(side: &str, body: &BodyDifference, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
-    let span = |span: &Span, why: &str, out: &mut Out| {
-        let Span { at, was, is } = span;
+    let span = |span: &FirstDifference, why: &str, out: &mut Out| {
+        let FirstDifference { at, was, is } = span;
         out.line(format_args!(
             "  {side}, {why}, from byte {at}\n    was  {}\n    is   {}",
             printable(was),
@@ -160,7 +160,7 @@ fn tell_body(side: &str, body: &BodyDifference, told: &mut HashSet<String>, out:
 }
 
 fn objects(side: &str, body: &BodyDifference, into: &mut Vec<Value>) {
-    let span = |span: &Span, kind: &str| json!({ "in": side, "kind": kind, "at": span.at, "a": span.was, "b": span.is });
+    let span = |span: &FirstDifference, kind: &str| json!({ "in": side, "kind": kind, "at": span.at, "a": span.was, "b": span.is });
     match body {
         BodyDifference::Same => {}
         BodyDifference::Hidden => into.push(json!({ "in": side, "kind": "hidden" })),
@@ -170,7 +170,7 @@ fn objects(side: &str, body: &BodyDifference, into: &mut Vec<Value>) {
     }
 }
 
-fn object(side: &str, difference: &Difference) -> Map<String, Value> {
+fn object(side: &str, difference: &MeaningDifference) -> Map<String, Value> {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
     put("in", side.into());
@@ -192,15 +192,15 @@ fn object(side: &str, difference: &Difference) -> Map<String, Value> {
         }
     };
     match &difference.detail {
-        Detail::Added(b) => sides("added", None, Some(b)),
-        Detail::Dropped(a) => sides("dropped", Some(a), None),
-        Detail::Role { a, b } => sides("role", Some(a), Some(b)),
-        Detail::Tool { a, b } => sides("tool", Some(a), Some(b)),
-        Detail::Text(span) => {
+        MeaningDetail::Added(b) => sides("added", None, Some(b)),
+        MeaningDetail::Dropped(a) => sides("dropped", Some(a), None),
+        MeaningDetail::Role { a, b } => sides("role", Some(a), Some(b)),
+        MeaningDetail::Tool { a, b } => sides("tool", Some(a), Some(b)),
+        MeaningDetail::Text(span) => {
             sides("text", Some(&span.was), Some(&span.is));
             put("at", span.at.into());
         }
-        Detail::Values(values, more) => {
+        MeaningDetail::Values(values, more) => {
             sides("values", None, None);
             let value = |value: &annals_server::providers::ValueChange| json!({ "path": value.path, "a": value.a, "b": value.b });
             put("paths", values.iter().map(value).collect());

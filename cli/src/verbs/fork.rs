@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use annals::RunReader;
-use annals_server::{Edit, Edits, ForkReport, Forking, Origin, Place, new_tool_results, plain_answer};
+use annals_server::{
+    BodyPath, ForkEdit, ForkEdits, ForkOptions, ForkReport, Origin, decoded_answer, new_tool_results,
+};
 use serde_json::Value;
 
 use super::network;
@@ -47,7 +49,7 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
         let closed = door.close();
         let waits = !forking.supervision.linger.is_zero();
         let told = tell(&name, args, &report, waits);
-        return if report.recorded.failed.is_some() { told } else { told.and(closed) };
+        return if report.recorded.failure.is_some() { told } else { told.and(closed) };
     }
     let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
     let requests = [&args.set, &args.set_all, &args.tool_result];
@@ -67,13 +69,13 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
     out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
 }
 
-fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Result<Forking> {
-    let mut edits = Edits::default();
+fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Result<ForkOptions> {
+    let mut edits = ForkEdits::default();
     if let Some(file) = &args.response {
         edits.response = Some(input::small(file, RESPONSE_BYTES_MAX)?.into());
     }
     if args.edit {
-        let recorded = plain_answer(reader, at).map_err(engine)?;
+        let recorded = decoded_answer(reader, at).map_err(engine)?;
         edits.response = Some(editor::edit(&recorded)?.into());
     }
     for text in &args.tool_result {
@@ -89,28 +91,28 @@ fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Res
     let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
     let network = network::policy(&args.network, &args.live.allow_host)?;
     let supervision = supervision::of_replay(&args.input, origin, reader, true)?;
-    Ok(Forking { at, edits, program, supervision, upstreams, cache, guard, rules, network })
+    Ok(ForkOptions { at, edits, program, supervision, upstreams, cache, guard, rules, network })
 }
 
-fn place(text: &str) -> Result<Place> {
-    Place::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
+fn place(text: &str) -> Result<BodyPath> {
+    BodyPath::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
 }
 
 /// `JSONPATH=VALUE`: a place, and the value to set there.
-fn value_at(text: &str) -> Result<(Place, Value)> {
+fn value_at(text: &str) -> Result<(BodyPath, Value)> {
     let (path, value) = pair(text, "--set JSONPATH=VALUE")?;
     let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
     Ok((place(&path)?, value))
 }
 
 /// The option that an edit was given by.
-fn option(args: &ForkArgs, edit: Edit) -> String {
+fn option(args: &ForkArgs, edit: ForkEdit) -> String {
     let given =
         |option: &str, values: &[String], at: usize| values.get(at).map(|value| format!("{option} {value}"));
     let option = match edit {
-        Edit::Set(at) => given("--set", &args.set, at),
-        Edit::SetAll(at) => given("--set-all", &args.set_all, at),
-        Edit::ToolResult(at) => given("--tool-result", &args.tool_result, at),
+        ForkEdit::Set(at) => given("--set", &args.set, at),
+        ForkEdit::SetAll(at) => given("--set-all", &args.set_all, at),
+        ForkEdit::ToolResult(at) => given("--tool-result", &args.tool_result, at),
     };
     option.unwrap_or_else(|| format!("--model {}", args.model.as_deref().unwrap_or_default()))
 }
@@ -155,8 +157,8 @@ fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result
     for diverged in &report.diverged {
         line(format!("DIVERGED {diverged}"));
     }
-    if report.left > 0 {
-        let calls = many(u64::from(report.left), "shared request");
+    if report.unasked > 0 {
+        let calls = many(u64::from(report.unasked), "shared request");
         line(format!("{calls} never asked for: the program took another path before the fork's point"));
     }
     for edit in &report.unapplied {
@@ -184,7 +186,7 @@ fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result
         return Err(lost);
     }
     match report.code {
-        _ if report.left > 0 || !report.diverged.is_empty() || !report.unapplied.is_empty() => {
+        _ if report.unasked > 0 || !report.diverged.is_empty() || !report.unapplied.is_empty() => {
             Err(Failure::Exit(Code::Damage as u8))
         }
         _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(Code::Damage as u8)),

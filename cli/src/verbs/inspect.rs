@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use annals_server::Program;
-use annals_server::inspect::{Capture, Client, Inspection, Kind, inspect};
+use annals_server::inspect::{CaptureLikelihood, DetectedClient, Inspection, ProgramKind, inspect};
 
 use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, count, many, printable};
@@ -20,18 +20,18 @@ pub(super) fn run(command: &[OsString], out: &mut Out) -> Result<()> {
         explain(&found, out)?;
     }
     match found.verdict.capture {
-        Capture::Unlikely => Err(Failure::Silent(Code::Failed)),
-        Capture::Likely | Capture::Unknown => Ok(()),
+        CaptureLikelihood::Unlikely => Err(Failure::Silent(Code::Failed)),
+        CaptureLikelihood::Likely | CaptureLikelihood::Unknown => Ok(()),
     }
 }
 
 fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
     let mut line = |text: String| out.line(printable(&text));
     let kind = match found.kind {
-        Kind::Python => "Python",
-        Kind::Node => "JavaScript",
-        Kind::Shell => "a shell script",
-        Kind::Other => "no script",
+        ProgramKind::Python => "Python",
+        ProgramKind::Node => "JavaScript",
+        ProgramKind::Shell => "a shell script",
+        ProgramKind::Other => "no script",
     };
     line(format!("program: {} ({kind})", found.programs.join(", run by ")))?;
     if let [first, rest @ ..] = found.files.as_slice() {
@@ -79,7 +79,7 @@ fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
     let verdict = &found.verdict;
     let list = |all: &[String], none: &str| if all.is_empty() { none.to_owned() } else { all.join(", ") };
     let nothing = match verdict.capture {
-        Capture::Unknown => "cannot be told",
+        CaptureLikelihood::Unknown => "cannot be told",
         _ => "nothing that was seen",
     };
     let (likely, not) = (list(&verdict.likely, nothing), list(&verdict.not, "nothing that was seen"));
@@ -87,10 +87,10 @@ fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
     out.line(
         "files were looked at and nothing was run: a recording that captures no model call says so loudly",
     )?;
-    out.marked(verdict.capture != Capture::Unlikely, "looks like", printable(&said))
+    out.marked(verdict.capture != CaptureLikelihood::Unlikely, "looks like", printable(&said))
 }
 
-fn said_of(client: &Client) -> String {
+fn said_of(client: &DetectedClient) -> String {
     let what = match (client.variables.as_slice(), client.providers.is_empty()) {
         ([], true) => "goes where the program says".to_owned(),
         ([], false) => format!("reads no address; {}", client.providers.join(", ")),

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use annals::memory::{Hit, Identity, Projection, Training, Wanted, told};
+use annals_memory::{Identity, MemoryHit, MemoryQuery, Projection, TrainingFormat, told};
 use annals_server::EmbeddingsOptions;
 use serde_json::json;
 
@@ -58,12 +58,12 @@ pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Resul
     let definition = args.memory.as_deref().map(|id| door.defined(id)).transpose()?;
     // What is said with a question counts before what is defined.
     let by = definition.as_ref();
-    let wanted = Wanted {
+    let wanted = MemoryQuery {
         k: args.top_k.map(usize::from).or(by.map(|by| by.k)).unwrap_or(1),
         min_score: args.threshold.or(by.and_then(|by| by.threshold)),
         embedder: by.and_then(|by| by.embedder.as_deref()),
-        across: args.across_conversations || by.is_some_and(|by| by.across),
-        ..Wanted::default()
+        across_conversations: args.across_conversations || by.is_some_and(|by| by.across_conversations),
+        ..MemoryQuery::default()
     };
     let hits = door.recall(&whose, &question, &wanted)?;
     let projection = match args.projection {
@@ -74,7 +74,7 @@ pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Resul
         Some(ProjectionArg::Full) => Projection::Full,
     };
     if !out.json {
-        return match told(&hits, projection, args.budget) {
+        return match prompt_text(&hits, projection, args.budget) {
             text if text.is_empty() => Ok(()),
             text => out.value(text.as_bytes()),
         };
@@ -98,9 +98,9 @@ pub(super) fn define(global: &Global, args: &DefineMemoryArgs, out: &mut Out) ->
 
 pub(super) fn export_training(global: &Global, args: &ExportTrainingArgs, out: &mut Out) -> Result<()> {
     let form = match args.format {
-        TrainingArg::Sft => Training::Sft,
-        TrainingArg::Dpo => Training::Dpo,
-        TrainingArg::ProcessRl => Training::ProcessRl,
+        TrainingArg::Sft => TrainingFormat::Sft,
+        TrainingArg::Dpo => TrainingFormat::Dpo,
+        TrainingArg::ProcessRl => TrainingFormat::ProcessRl,
     };
     let whose = identity(&args.whose)?;
     let door = super::reading(global)?;
@@ -109,8 +109,8 @@ pub(super) fn export_training(global: &Global, args: &ExportTrainingArgs, out: &
     })
 }
 
-fn told_of(hit: &Hit, projection: Projection, budget: Option<usize>) -> String {
-    told(std::slice::from_ref(hit), projection, budget)
+fn told_of(hit: &MemoryHit, projection: Projection, budget: Option<usize>) -> String {
+    prompt_text(std::slice::from_ref(hit), projection, budget)
 }
 
 /// A hit for a JSON line.
@@ -128,7 +128,7 @@ struct Shown<'a> {
     snapshot_base64: Option<String>,
 }
 
-fn shown<'a>(hit: &'a Hit, text: &'a str) -> Shown<'a> {
+fn shown<'a>(hit: &'a MemoryHit, text: &'a str) -> Shown<'a> {
     let (snapshot, snapshot_base64) = metadata(hit.entry.value().as_bytes());
     Shown {
         id: &hit.entry.id,
@@ -148,7 +148,7 @@ fn identity(whose: &WhoseArgs) -> Result<Identity> {
         principal: whose.principal.clone(),
         conversation: whose.conversation.clone(),
     };
-    let named = identity.check();
+    let named = identity.checked_name();
     named.map_err(|error| {
         Failure::new(Code::Usage, error, "shorten --tenant, --principal or --conversation")
     })?;

@@ -53,7 +53,7 @@ pub(super) fn unrecorded(traffic: &TrafficReport) -> (Vec<String>, bool) {
     }));
     lines.extend(
         traffic
-            .weaker
+            .weaker_reason
             .iter()
             .map(|why| format!("NOT WATCHED: {why}: what did not go through annals is not known")),
     );
@@ -70,7 +70,7 @@ pub(super) fn replayed(traffic: &TrafficReport) -> (Vec<String>, bool) {
     let is_wrong = !lines.is_empty();
     lines.extend(others(traffic.others().filter(|of| !of.refused)));
     lines.extend(list("refused as expected", traffic.others().filter(|of| of.refused)));
-    if let Some(why) = &traffic.weaker {
+    if let Some(why) = &traffic.weaker_reason {
         lines.push(format!("GUARDED LESS: {why}"));
     }
     lines.extend(traffic.uncovered.iter().map(|program| format!("NOT GUARDED: {program}")));
@@ -88,7 +88,7 @@ pub(super) fn live(traffic: &TrafficReport) -> (Vec<String>, bool) {
     lines.extend(traffic.uncovered.iter().map(|program| {
         format!("NOT GUARDED: {program}: it could reach the network while the recording answered")
     }));
-    lines.extend(traffic.weaker.iter().map(|why| format!("GUARDED LESS: {why}")));
+    lines.extend(traffic.weaker_reason.iter().map(|why| format!("GUARDED LESS: {why}")));
     (lines, is_wrong)
 }
 

@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::{RunSpec, lasting_ns};
+use annals::{RunSpec, parse_duration_ns};
 use annals_server::{
-    CONVERSATION, CacheUse, Captured, Destination, Guard, HostPattern, MEMORY, Mounts, NetworkPolicy, OFF,
-    PRINCIPAL, Program, Recorded, Recording, TENANT, TrafficReport, Variable,
+    CONVERSATION_TAG, CacheUse, CaptureReport, Destination, HostPattern, MEMORY_OFF, MEMORY_TAG, Mounts,
+    NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions, RecordingSummary, TENANT_TAG, TrafficReport,
+    UpstreamGuard, Variable,
 };
 
 use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs, WhoseArgs};
@@ -20,7 +21,7 @@ use crate::verbs::{network, retain};
 
 pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     let tags = tags(&args.run)?;
-    let recording = Recording {
+    let recording = RecordOptions {
         program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
         supervision: supervision::of_recording(args).map_err(before)?,
         mounts: mounts(&args.run)?,
@@ -62,7 +63,7 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
 /// How the command ends: as the recording did, and if that lacks nothing, as the store closed.
 pub(super) fn result_of(end: &RecordingEnd<'_>, closed: Result<u64>) -> Result<()> {
     // A store that could not be written cannot be closed either; that says nothing new.
-    if end.recorded.failed.is_none() {
+    if end.recorded.failure.is_none() {
         tell_sampled(closed?);
     }
     end.result()
@@ -126,11 +127,11 @@ pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
 pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {
     let mut tags: Vec<_> = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<_>>()?;
     let WhoseArgs { tenant, principal, conversation } = &args.whose;
-    for (key, part) in [(TENANT, tenant), (PRINCIPAL, principal), (CONVERSATION, conversation)] {
+    for (key, part) in [(TENANT_TAG, tenant), (PRINCIPAL_TAG, principal), (CONVERSATION_TAG, conversation)] {
         tags.extend(part.as_ref().map(|part| (key.to_owned(), part.clone())));
     }
     if args.no_memory {
-        tags.push((MEMORY.to_owned(), OFF.to_owned()));
+        tags.push((MEMORY_TAG.to_owned(), MEMORY_OFF.to_owned()));
     }
     Ok(tags)
 }
@@ -164,7 +165,7 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
             return Err(Failure::new(Code::Usage, format!("{path:?} is no path"), hint));
         }
         variables.retain(|variable| variable.name != name);
-        variables.push(Variable::of(&name, &path));
+        variables.push(Variable::custom(&name, &path));
     }
     // Nothing would point at it: the calls would go to the provider that was meant.
     for provider in upstreams.iter().filter_map(|(provider, _)| provider.as_ref()) {
@@ -187,16 +188,16 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
 
 /// `[PROVIDER=]URL`, each as a pair.
 pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
-    texts.iter().map(|text| Mounts::named(text)).collect()
+    texts.iter().map(|text| Mounts::parse_upstream(text)).collect()
 }
 
-pub(super) fn guard(live: &LiveArgs) -> Guard {
+pub(super) fn guard(live: &LiveArgs) -> UpstreamGuard {
     // An upstream is named without its port.
     let hosts = live
         .allow_host
         .iter()
         .map(|text| HostPattern::parse(text).map_or_else(|| text.clone(), |of| of.host));
-    Guard { allowed: hosts.collect() }
+    UpstreamGuard { allowed: hosts.collect() }
 }
 
 pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
@@ -211,7 +212,7 @@ pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
             let hint = "--cache-for 7d notes this run's answers for seven days, with --cache write or both";
             Failure::new(Code::Usage, message, hint)
         };
-        match lasting_ns(text) {
+        match parse_duration_ns(text) {
             Some(ns) if write => Ok(ns),
             Some(_) => {
                 Err(refused("--cache-for says how long answers are noted for, and none are".to_owned()))
@@ -224,7 +225,7 @@ pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
 }
 
 /// What was recorded costs and saved, as asides of a closing line.
-pub(super) fn money(recorded: &Recorded) -> Vec<String> {
+pub(super) fn money(recorded: &RecordingSummary) -> Vec<String> {
     let mut asides = Vec::from_iter(dollars(&recorded.cost));
     if recorded.cached > 0 {
         let calls = many(recorded.cached, "answer");
@@ -238,13 +239,13 @@ pub(super) fn money(recorded: &Recorded) -> Vec<String> {
 }
 
 /// That nothing is remembered of a run that was to be, as a line of its own.
-pub(super) fn unremembered(recorded: &Recorded) -> Option<String> {
-    let why = recorded.unremembered.as_ref()?;
+pub(super) fn unremembered(recorded: &RecordingSummary) -> Option<String> {
+    let why = recorded.memory_failure.as_ref()?;
     Some(format!("NOT REMEMBERED, the recording is whole: {}", printable(why)))
 }
 
 /// How many secrets did not reach the store, as an aside of a closing line.
-pub(super) fn removed(recorded: &Recorded) -> Option<String> {
+pub(super) fn removed(recorded: &RecordingSummary) -> Option<String> {
     let secrets = recorded.secrets_removed;
     (secrets > 0).then(|| format!("{} removed", many(secrets, "secret")))
 }
@@ -261,7 +262,13 @@ fn default_name(args: &RecordArgs) -> String {
     format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
 }
 
-pub(super) fn tell(name: &str, recorded: &Recorded, captured: Option<&Captured>, seconds: f64, next: &str) {
+pub(super) fn tell(
+    name: &str,
+    recorded: &RecordingSummary,
+    captured: Option<&CaptureReport>,
+    seconds: f64,
+    next: &str,
+) {
     let mut stderr = anstream::stderr().lock();
     // Nothing is left to do where even this cannot be written.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");

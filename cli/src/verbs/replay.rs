@@ -8,7 +8,9 @@ use std::io::Write;
 use annals::RunReader;
 use annals_formats::import::base64;
 use annals_server::profiles::Redactor;
-use annals_server::{Diverged, Onward, Origin, Program, Recorded, ReplayOptions, ReplayReport, Timing};
+use annals_server::{
+    OnwardOptions, Origin, Program, RecordingSummary, ReplayDivergence, ReplayOptions, ReplayReport, Timing,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -172,7 +174,7 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     let prices = file.prices.clone();
     let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
     let (report, child) = if is_live {
-        let onward = Onward {
+        let onward = OnwardOptions {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
             upstreams: upstreams(&args.live.upstream),
             guard: guard(&args.live),
@@ -248,15 +250,15 @@ pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Resul
 const DRAWN_HINT: &str = "hint: a time or a random id differs; `annals record --capture-nondet` records what the program draws, \
      and a replay serves it";
 
-fn looks_drawn(diverged: &Diverged) -> bool {
-    matches!(diverged, Diverged::Request(divergence) if divergence.looks_drawn())
+fn looks_drawn(diverged: &ReplayDivergence) -> bool {
+    matches!(diverged, ReplayDivergence::Request(divergence) if divergence.looks_drawn())
 }
 
 /// The receipt, on standard error: standard output is the program's.
 fn tell(
     run: &RunRow,
     report: &ReplayReport,
-    child: Option<&(String, Recorded)>,
+    child: Option<&(String, RecordingSummary)>,
     (faithful, checks_output): (bool, bool),
 ) {
     let mut stderr = anstream::stderr().lock();
@@ -288,8 +290,8 @@ fn tell(
         None if checks_output => line("the program's recorded standard output is not known".to_owned()),
         _ => {}
     }
-    if !report.left.is_empty() {
-        line(format!("not waited for any longer, still running: {}", named(&report.left)));
+    if !report.survivors.is_empty() {
+        line(format!("not waited for any longer, still running: {}", named(&report.survivors)));
     }
     if run.status == "abandoned" || run.status == "open" {
         line(format!("the recording is {}: it ends after frame {}", run.status, run.frames));

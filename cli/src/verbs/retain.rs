@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use annals::{CompactOptions, Policy, Retention, lasting_ns};
-use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_patiently, parse_policy};
+use annals::{CompactOptions, RetentionPolicy, RetentionReport, parse_duration_ns};
+use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, parse_policy};
 use serde_json::json;
 
 use crate::args::{ForgetArgs, Global, PinArgs, RetainArgs, UnpinArgs};
@@ -46,7 +46,7 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
         words.extend([b"AT".as_slice(), at.as_bytes()]);
     }
     if let Some(reply) = ask_daemon(&root, &words).map_err(engine)? {
-        let done: Retention = serde_json::from_str(&reply).map_err(|error| {
+        let done: RetentionReport = serde_json::from_str(&reply).map_err(|error| {
             let message = format!("the process that serves the store replied what is no report: {error}");
             Failure::new(Code::Failed, message, "use the same version of annals for both")
         })?;
@@ -60,17 +60,17 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
 }
 
 /// The policy that runs are sampled by once they have ended, where one is named.
-pub(super) fn sampling(file: Option<&Path>) -> Result<Option<Policy>> {
+pub(super) fn sampling(file: Option<&Path>) -> Result<Option<RetentionPolicy>> {
     match file {
-        Some(file) if file.as_os_str() == "default" => Ok(Some(Policy::default())),
+        Some(file) if file.as_os_str() == "default" => Ok(Some(RetentionPolicy::default())),
         Some(_) => policy(file).map(|(policy, _)| Some(policy)),
         None => Ok(None),
     }
 }
 
 /// The policy of a file and its text; the built-in one where none is named.
-fn policy(file: Option<&Path>) -> Result<(Policy, Option<String>)> {
-    let Some(file) = file else { return Ok((Policy::default(), None)) };
+fn policy(file: Option<&Path>) -> Result<(RetentionPolicy, Option<String>)> {
+    let Some(file) = file else { return Ok((RetentionPolicy::default(), None)) };
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
         Failure::new(
@@ -101,8 +101,8 @@ enum Moment {
 impl Moment {
     fn parse(text: &str) -> Option<Self> {
         match text.split_at_checked(1) {
-            Some(("+", rest)) => lasting_ns(rest).map(Self::After),
-            Some(("-", rest)) => lasting_ns(rest).map(Self::Before),
+            Some(("+", rest)) => parse_duration_ns(rest).map(Self::After),
+            Some(("-", rest)) => parse_duration_ns(rest).map(Self::Before),
             _ => {
                 let at = text.parse::<jiff::Timestamp>().ok()?;
                 u64::try_from(at.as_nanosecond()).ok().map(Self::Absolute)
@@ -126,20 +126,20 @@ fn no_moment(text: &str) -> Failure {
 }
 
 /// What a sweep does, or did.
-fn tell(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
+fn tell(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
     if out.json {
         let dropped = report.dropped();
         return out.object(&json!({ "done": done, "dropped": dropped, "report": report }));
     }
     out.line(format_args!("by the time {}", time(report.at_ns)))?;
-    let row = |name: &str, keep: &str, kept: &annals::Amount, dropped: &annals::Amount| {
+    let row = |name: &str, keep: &str, kept: &annals::RunTotals, dropped: &annals::RunTotals| {
         let mut row = vec![name.to_owned(), keep.to_owned()];
         for amount in [kept, dropped] {
             row.extend([count(amount.runs), count(amount.frames), bytes(amount.bytes)]);
         }
         row
     };
-    let nothing = annals::Amount::default();
+    let nothing = annals::RunTotals::default();
     let mut rows: Vec<_> =
         report.rules.iter().map(|rule| row(&rule.rule, &rule.keep, &rule.kept, &rule.dropped)).collect();
     rows.push(row("(no rule)", "for ever", &report.unmatched, &nothing));
@@ -151,7 +151,7 @@ fn tell(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
     summary(report, done, out)
 }
 
-fn summary(report: &Retention, done: bool, out: &mut Out) -> Result<()> {
+fn summary(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
     let dropped = report.dropped();
     let what = format!(
         "{} with {} and {}",
@@ -223,7 +223,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
     let namespace = global.namespace.as_bytes();
     let words: [&[u8]; 6] =
         [b"RUN.DROP", run.as_bytes(), args.why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
-    let compacted = match ask_daemon_patiently(&root, &words).map_err(engine)? {
+    let compacted = match ask_daemon_without_timeout(&root, &words).map_err(engine)? {
         Some(done) => done,
         None => {
             let door = Door::write_existing(&root, &global.namespace)?;

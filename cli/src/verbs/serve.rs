@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use annals_server::{Began, Log, Serving, ServingError, Upstreams};
+use annals_server::{LogFormat, ServeConfig, ServeError, StartedDaemon, UpstreamOptions};
 
 use crate::args::{Global, LogForm, ServeArgs};
 use crate::door::engine;
@@ -11,7 +11,7 @@ use crate::locate;
 use crate::profiles;
 
 pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
-    let options = Serving {
+    let options = ServeConfig {
         socket: args.socket.clone(),
         tcp: args.tcp.clone(),
         http: args.http.clone(),
@@ -22,10 +22,10 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
         retain: args.retain.clone(),
         sweep_every: args.sweep_every.clone(),
         log: args.log.map(|form| match form {
-            LogForm::Human => Log::Human,
-            LogForm::Json => Log::Json,
+            LogForm::Human => LogFormat::Human,
+            LogForm::Json => LogFormat::Json,
         }),
-        upstreams: Upstreams { upstream: args.upstream.clone(), allow_host: args.allow_host.clone() },
+        upstreams: UpstreamOptions { upstream: args.upstream.clone(), allow_host: args.allow_host.clone() },
         tokens: Vec::new(),
     };
     let serving = match &args.config {
@@ -35,53 +35,53 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
                 let message = format!("cannot read {}: {error}", path.display());
                 Failure::new(Code::Failed, message, "name a file that can be read")
             })?;
-            options.or(Serving::parse(&String::from_utf8_lossy(&text)).map_err(told)?)
+            options.with_defaults_from(ServeConfig::parse(&String::from_utf8_lossy(&text)).map_err(told)?)
         }
         None => options,
     };
     let root = locate::store(global.store.as_deref());
-    let serving = Serving { profiles: serving.profiles.or_else(|| profiles::own(&root)), ..serving };
+    let serving = ServeConfig { profiles: serving.profiles.or_else(|| profiles::own(&root)), ..serving };
     let log = serving.log.unwrap_or_default();
     tell_by(log);
     let served = match log {
-        Log::Human => annals_server::serve(&root, &global.namespace, &serving, began, waiting),
+        LogFormat::Human => annals_server::serve(&root, &global.namespace, &serving, began, waiting),
         // Lines of another form would be in the way of whoever reads these.
-        Log::Json => annals_server::serve(&root, &global.namespace, &serving, |_| {}, |_| {}),
+        LogFormat::Json => annals_server::serve(&root, &global.namespace, &serving, |_| {}, |_| {}),
     };
     served.map_err(told)
 }
 
 /// Has told on standard error what happens from now on: to a person what is wrong, to a program everything.
-fn tell_by(log: Log) {
+fn tell_by(log: LogFormat) {
     let tells = tracing_subscriber::fmt().with_writer(std::io::stderr);
     // A second one in this process would be refused; there is none.
     let _ = match log {
-        Log::Human => {
+        LogFormat::Human => {
             let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             let tells = tells.with_max_level(tracing::Level::WARN).with_ansi(colour).with_target(false);
             tracing::subscriber::set_global_default(tells.finish())
         }
-        Log::Json => {
+        LogFormat::Json => {
             let tells = tells.with_max_level(tracing::Level::INFO).json().flatten_event(true);
             tracing::subscriber::set_global_default(tells.finish())
         }
     };
 }
 
-fn told(error: ServingError) -> Failure {
+fn told(error: ServeError) -> Failure {
     match error {
-        ServingError::Store(error) => engine(error),
-        ServingError::Refused(_) => {
+        ServeError::Store(error) => engine(error),
+        ServeError::Refused(_) => {
             Failure::new(Code::Usage, error, "`annals serve --help` says what can be given")
         }
-        ServingError::System { .. } => {
+        ServeError::System { .. } => {
             Failure::new(Code::Failed, error, "name another place with --socket, --tcp or --http")
         }
     }
 }
 
 /// Where it listens, on standard error. Nothing is left to do where even this cannot be written.
-fn began(began: &Began) {
+fn began(began: &StartedDaemon) {
     let mut stderr = anstream::stderr().lock();
     for socket in &began.sockets {
         let _ = writeln!(stderr, "annals: listening at {}", socket.display());

@@ -1,8 +1,8 @@
 //! `annals show` and `annals state`: one run, one frame, one state.
 
 use annals_server::profiles::Redactor;
-use annals_server::providers::NewPart;
-use annals_server::{Exchange, Http};
+use annals_server::providers::RequestChanges;
+use annals_server::{ExchangeMetadata, HttpExchange};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -167,19 +167,19 @@ fn show_run(
 }
 
 /// The line of an exchange over HTTP, where a frame is one.
-pub(super) fn exchange(metadata: &[u8]) -> Option<Http> {
-    serde_json::from_slice::<Exchange>(metadata).ok().map(|exchange| exchange.http)
+pub(super) fn exchange(metadata: &[u8]) -> Option<HttpExchange> {
+    serde_json::from_slice::<ExchangeMetadata>(metadata).ok().map(|exchange| exchange.http)
 }
 
 /// `POST openai /v1/chat/completions: 429`.
-pub(super) fn exchange_line(http: &Http) -> String {
+pub(super) fn exchange_line(http: &HttpExchange) -> String {
     let status = http.status.map_or("no answer".to_owned(), |status| status.to_string());
     let broken = http.broken.as_ref().map_or(String::new(), |why| format!(", not whole: {why}"));
     format!("{}: {status}{broken}", http.call())
 }
 
 /// What a request adds to the one before.
-pub(super) fn show_new(run: &str, before: u32, new: &NewPart, out: &mut Out) -> Result<()> {
+pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut Out) -> Result<()> {
     match before {
         0 => out.line("the first request:")?,
         before => out.line(format_args!("beside {run}@{before}:"))?,

@@ -1,7 +1,7 @@
 //! `annals token`: who may come to a daemon. One that serves the store has it done; else it is done here.
 
 use annals::{ErrorKind, Options, Store};
-use annals_server::{Rights, ServingError, Token, ask_daemon, make_token, revoke_token, tokens};
+use annals_server::{AccessToken, Rights, ServeError, ask_daemon, list_tokens, make_token, revoke_token};
 use serde_json::json;
 
 use crate::args::{Global, TokenAddArgs, TokenVerb};
@@ -60,7 +60,7 @@ fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
 fn list(global: &Global, out: &mut Out) -> Result<()> {
     let root = locate::store(global.store.as_deref());
     let store = Store::open_read_only(&root).map_err(engine)?;
-    for Token { name, namespace, rights, profile, made_ns, .. } in tokens(&store).map_err(told)? {
+    for AccessToken { name, namespace, rights, profile, made_ns, .. } in list_tokens(&store).map_err(told)? {
         if out.json {
             let rights = rights.to_string();
             let mut object =
@@ -109,9 +109,9 @@ fn of_daemon(error: annals::Error) -> Failure {
     }
 }
 
-fn told(error: ServingError) -> Failure {
+fn told(error: ServeError) -> Failure {
     match error {
-        ServingError::Store(error) => engine(error),
+        ServeError::Store(error) => engine(error),
         other => Failure::new(Code::Failed, other, "`annals token list` lists what there is"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annals::{BackupReport, Diagnosis, Lost, Sharing};
+use annals::{BackupReport, Diagnosis, LostItem, Sharing};
 use serde_json::{Value, json};
 
 use crate::args::{BackupArgs, Global, RepairArgs, RestoreArgs};
@@ -47,7 +47,7 @@ fn diagnosis(root: &Path, found: &Diagnosis) -> Value {
         "unindexed_bytes": found.unindexed_bytes,
         "torn_bytes": found.torn_bytes,
         "open_runs": found.open_runs,
-        "recovery": found.recovery(),
+        "recovery": found.recovery_steps(),
         "findings": findings,
         "rebuild": rebuild,
         "leftovers": names(&found.leftovers),
@@ -75,9 +75,9 @@ fn explain(root: &Path, found: &Diagnosis, out: &mut Out) -> Result<()> {
         None if found.clean => out.line("nobody is writing to it; it was closed cleanly")?,
         None => out.line("nobody is writing to it; it was not closed: its last process was stopped")?,
     }
-    if found.writer.is_none() && !found.recovery().is_empty() {
+    if found.writer.is_none() && !found.recovery_steps().is_empty() {
         out.line("the next opening for writing will:")?;
-        for step in found.recovery() {
+        for step in found.recovery_steps() {
             out.line(format_args!("  - {step}"))?;
         }
     }
@@ -151,22 +151,22 @@ pub(super) fn repair(global: &Global, args: &RepairArgs, out: &mut Out) -> Resul
 }
 
 /// What was lost, as an object: what it is, what names it, and the same as a sentence.
-fn lost(lost: &Lost) -> Value {
+fn lost(lost: &LostItem) -> Value {
     let mut object = match lost {
-        Lost::Records { from, to, .. } => {
+        LostItem::Records { from, to, .. } => {
             json!({ "lost": "records", "from": from.0, "to": to.map(|to| to.0) })
         }
-        Lost::Run { namespace, run, .. } => json!({ "lost": "run", "namespace": namespace, "run": run }),
-        Lost::Frames { namespace, run, from, to, .. } => {
+        LostItem::Run { namespace, run, .. } => json!({ "lost": "run", "namespace": namespace, "run": run }),
+        LostItem::Frames { namespace, run, from, to, .. } => {
             json!({ "lost": "frames", "namespace": namespace, "run": run, "from": from, "to": to })
         }
-        Lost::Metadata { namespace, run, .. } => {
+        LostItem::Metadata { namespace, run, .. } => {
             json!({ "lost": "metadata", "namespace": namespace, "run": run })
         }
-        Lost::Snapshot { namespace, run, seq, .. } => {
+        LostItem::Snapshot { namespace, run, seq, .. } => {
             json!({ "lost": "snapshot", "namespace": namespace, "run": run, "seq": seq })
         }
-        Lost::Version { namespace, keyspace, key, seqno, .. } => {
+        LostItem::Version { namespace, keyspace, key, seqno, .. } => {
             let mut object = serde_json::Map::new();
             object.insert("lost".into(), "version".into());
             object.insert("namespace".into(), namespace.as_str().into());
@@ -175,7 +175,7 @@ fn lost(lost: &Lost) -> Value {
             crate::out::put_bytes(&mut object, "key", key);
             Value::Object(object)
         }
-        Lost::Name { name } => json!({ "lost": "name", "name": name }),
+        LostItem::Name { name } => json!({ "lost": "name", "name": name }),
         _ => json!({ "lost": "other" }),
     };
     if let Value::Object(fields) = &mut object {

@@ -1,6 +1,6 @@
 //! `annals verify`: damage, and history that is not what a checkpoint says, are listed and exit with their own code.
 
-use annals::{Comparison, Difference, Part};
+use annals::{CheckpointDifference, Comparison, HistoryPart};
 use serde_json::{Value, json};
 
 use super::ledger;
@@ -74,25 +74,27 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
 }
 
 /// A difference from a checkpoint, for a person.
-fn tell(difference: &Difference, out: &mut Out) -> Result<()> {
+fn tell(difference: &CheckpointDifference, out: &mut Out) -> Result<()> {
     match difference {
-        Difference::AnotherStore { found } => out.marked(
+        CheckpointDifference::AnotherStore { found } => out.marked(
             false,
             "another store",
             format_args!(": the checkpoint is not one of this store, {found}"),
         ),
-        Difference::Rewritten(part) => out.marked(false, "rewritten", format_args!(": {}", place(part))),
-        Difference::RolledBack(part) => {
+        CheckpointDifference::Rewritten(part) => {
+            out.marked(false, "rewritten", format_args!(": {}", place(part)))
+        }
+        CheckpointDifference::RolledBack(part) => {
             out.marked(false, "rolled back", format_args!(": the store ends before {}", place(part)))
         }
-        Difference::Unreadable { what } => {
+        CheckpointDifference::Unreadable { what } => {
             out.marked(false, "unreadable", format_args!(": {}", printable(what)))
         }
         other => out.marked(false, "different", format_args!(": {other:?}")),
     }
 }
 
-fn place(part: &Part) -> String {
+fn place(part: &HistoryPart) -> String {
     let after = part.after_ns.map_or("the beginning".to_owned(), time);
     format!(
         "leaves {} to {}, records {} to {}, queued from {after} to {}",
@@ -106,7 +108,7 @@ fn place(part: &Part) -> String {
 
 /// The same for programs.
 fn said(compared: &Comparison) -> Value {
-    let part = |what: &str, part: &Part| {
+    let part = |what: &str, part: &HistoryPart| {
         json!({
             "what": what,
             "leaves": [part.leaves.start, part.leaves.end.saturating_sub(1)],
@@ -116,10 +118,12 @@ fn said(compared: &Comparison) -> Value {
         })
     };
     let differences = compared.differences.iter().map(|difference| match difference {
-        Difference::AnotherStore { found } => json!({ "what": "another_store", "store": found.to_string() }),
-        Difference::Rewritten(of) => part("rewritten", of),
-        Difference::RolledBack(of) => part("rolled_back", of),
-        Difference::Unreadable { what } => json!({ "what": "unreadable", "why": what }),
+        CheckpointDifference::AnotherStore { found } => {
+            json!({ "what": "another_store", "store": found.to_string() })
+        }
+        CheckpointDifference::Rewritten(of) => part("rewritten", of),
+        CheckpointDifference::RolledBack(of) => part("rolled_back", of),
+        CheckpointDifference::Unreadable { what } => json!({ "what": "unreadable", "why": what }),
         other => json!({ "what": "different", "why": format!("{other:?}") }),
     });
     let differences: Vec<Value> = differences.collect();

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 
 use annals::Store;
-use annals::memory::{Identity, Keep, Projection, Wanted, Words, told};
+use annals_memory::{Identity, Memory, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, told};
 use annals_server::ask_daemon;
 use serde_json::{Value, json};
 
@@ -51,8 +51,8 @@ fn whose(tenant: &str, conversation: &str) -> Identity {
     Identity { tenant: Some(tenant.into()), principal: None, conversation: Some(conversation.into()) }
 }
 
-fn wanted(across: bool) -> Wanted<'static> {
-    Wanted { k: 1, across, ..Wanted::default() }
+fn wanted(across: bool) -> MemoryQuery<'static> {
+    MemoryQuery { k: 1, across_conversations: across, ..MemoryQuery::default() }
 }
 
 /// What one door tells on Friday.
@@ -72,7 +72,7 @@ fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
             let told = ask(kept_by, projection, true);
             let text = format!("{HEADER}{body}");
             assert!(told.starts_with(&text), "{place}: {told}");
-            let when = told.strip_prefix(&text).unwrap();
+            let when = prompt_text.strip_prefix(&text).unwrap();
             assert!(when.starts_with("\ndecided at 20") && when.ends_with('Z'), "{place}: {when}");
             times.push(when.to_owned());
         }
@@ -94,12 +94,13 @@ fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
 }
 
 fn by_library(store: &Store) -> impl Fn(&str, Projection, bool) -> String {
-    let memory = store.namespace("default").unwrap().memory().unwrap();
+    let memory = Memory::open(&store.namespace("default").unwrap()).unwrap();
     move |tenant, projection, across| {
-        let hits =
-            memory.recall(&whose(tenant, "app-42-followup"), QUESTION, &Words, &wanted(across)).unwrap();
+        let hits = memory
+            .recall(&whose(tenant, "app-42-followup"), QUESTION, &WordEmbedder, &wanted(across))
+            .unwrap();
         assert!(hits.iter().all(|hit| hit.entry.value() == MONDAY), "byte for byte");
-        told(&hits, projection, None)
+        prompt_text(&hits, projection, None)
     }
 }
 
@@ -165,8 +166,10 @@ fn what_was_decided_on_monday_is_told_on_friday_in_the_same_words_by_every_door(
     let bench = Bench::new();
     let library = || Store::open(bench.path(".annals")).unwrap();
     let store = library();
-    let memory = store.namespace("default").unwrap().memory().unwrap();
-    memory.write_snapshot(&whose("library", "app-42"), MONDAY, &Words, &Keep::default()).unwrap();
+    let memory = Memory::open(&store.namespace("default").unwrap()).unwrap();
+    memory
+        .write_snapshot(&whose("library", "app-42"), MONDAY, &WordEmbedder, &SnapshotOptions::default())
+        .unwrap();
     store.close().unwrap();
     let line = ["remember", "monday.json", "--tenant", "command line", "--conversation", "app-42"];
     bench.write("monday.json", MONDAY);

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use annals::memory::{Projection, render};
+use annals_memory::{Projection, render};
 use serde_json::Value;
 
 use crate::serve::http;
@@ -113,7 +113,7 @@ fn an_agent_that_is_recorded_may_remember() {
     let (told, stderr) = (String::from_utf8_lossy(&done.stdout), &done.stderr);
     assert!(told.starts_with("remembered snap-1 in lending/_/app-42\n[Past run"), "{told}{stderr}");
     assert!(told.ends_with("remembered snap-1 in _/_/_\n"), "{told}{stderr}");
-    assert!(stderr.contains("bad.json: a memory is an entry, with an id and a value"), "{stderr}");
+    assert!(stderr.contains("bad.json: a memory must be an entry, with an id and a value"), "{stderr}");
     assert!(bench.friday("--tenant lending --across-conversations").text().starts_with("[Past run"));
     assert!(bench.friday("--namespace other --across-conversations").text().starts_with("[Past run"));
 }
@@ -205,11 +205,11 @@ fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
         (b"", "bad.json: a memory is a JSON object: EOF while parsing a value at line 1 column 0"),
         (
             b"{}",
-            "bad.json: a memory is an entry, with an id and a value, or a run's snapshot, with its query",
+            "bad.json: a memory must be an entry, with an id and a value, or a run's snapshot, with its query",
         ),
         (
             b"{\"id\":\"a\",\"value\":1,\"embedding\":[0]}",
-            "bad.json: a vector is not all zeros, and its length is a number",
+            "bad.json: a vector must not be all zeros, and its length must be finite",
         ),
     ] {
         bench.write("bad.json", text);

@@ -183,7 +183,9 @@ fn a_killed_recorder_has_all_that_led_to_what_it_recorded() {
         assert!(std::io::BufRead::read_line(&mut told, &mut line).unwrap() > 0);
     }
     // The last answer is written a moment after the program had it.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    while bench.run("replay r --json").json().iter().filter(|frame| frame["component"] == "llm").count() < 3 {
+        std::thread::yield_now();
+    }
     recorder.kill().unwrap();
     assert_eq!(recorder.wait().unwrap().signal(), Some(9));
     bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there"));

@@ -166,7 +166,7 @@ fn profiles_of_ones_own() {
     bench.run("--store s verify").ok();
     bench.write("bad.toml", "[[profile]]\nname = \"x\"\npattern = 1\n");
     let error = bench.run("--store s show r --as x --profiles bad.toml").failed(2);
-    assert!(error.starts_with("bad.toml:3:1: \"pattern\" is no key of [[profile]]"), "{error}");
+    assert!(error.starts_with("bad.toml:3:1: \"pattern\" is not a key of [[profile]]"), "{error}");
     assert!(bench.run("--store s show r --as safe --profiles none.toml").failed(4).contains("none.toml"));
 }
 

@@ -72,7 +72,7 @@ fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
         ("[[rule]]\nkeep = \"0d\"\nkeep_for_ever = true\n", ":1:1", "contradicts itself"),
         ("[[rule]]\nkeep = \"0d\"\nkeep = \"1d\"\n", ":3:1", "duplicate key"),
         ("[[rule]]\nkeep = \"0d\"\n[[rule]]\nkeep = \"1d\"\n", ":3:1", "never reached"),
-        ("keep = \n", ":1:", "no TOML"),
+        ("keep = \n", ":1:", "not valid TOML"),
         ("", ":1:1", "would drop nothing"),
     ] {
         bench.write("wrong.toml", text);

@@ -178,7 +178,7 @@ fn a_file_of_rules_that_cannot_be_used_is_refused_with_its_place_before_anything
     let told = [
         (
             "typo.toml",
-            "error: typo.toml:5:1: \"statsu\" is no key of [[severity]]; allowed are severity, why, status,",
+            "error: typo.toml:5:1: \"statsu\" is not a key of [[severity]]; allowed are severity, why, status,",
         ),
         ("hides.toml", "error: hides.toml:2:10: a rule that ignores $.messages is refused: "),
         ("latin.toml", "error: latin.toml: not UTF-8 after byte 5"),

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::Bench;
@@ -200,8 +201,11 @@ fn a_file_says_what_options_leave_open_and_another_socket_is_listened_at_too() {
 }
 
 /// Sets keys `NAME:N` one after the other until the daemon goes; gives how many were acknowledged.
-fn load(mut client: impl Read + Write, name: usize) -> usize {
+fn load(mut client: impl Read + Write, name: usize, begun: &AtomicUsize) -> usize {
     for number in 0.. {
+        if number == 20 {
+            begun.fetch_add(1, Ordering::Relaxed);
+        }
         let sent = client.write_all(format!("set {name}:{number} {number}\r\n").as_bytes());
         if sent.is_err() || line(&mut client) != "+OK" {
             return number;
@@ -215,14 +219,17 @@ fn what_was_acknowledged_is_there_however_the_daemon_ends() {
     for signal in ["-TERM", "-KILL"] {
         let bench = Bench::new();
         let daemon = bench.serve(&[]);
+        let begun = AtomicUsize::new(0);
         let counts = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..8)
                 .map(|name| {
-                    let client = bench.connect();
-                    scope.spawn(move || load(client, name))
+                    let (client, begun) = (bench.connect(), &begun);
+                    scope.spawn(move || load(client, name, begun))
                 })
                 .collect();
-            std::thread::sleep(Duration::from_millis(400));
+            while begun.load(Ordering::Relaxed) < clients.len() {
+                std::thread::yield_now();
+            }
             daemon.signal(signal);
             clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
         });

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
 use crate::ledger::tree;
-use crate::ledger::walk::{Leaf, look, walk};
+use crate::ledger::walk::{Leaf, open_log, walk};
 use crate::log::ledger::Frontier;
 use crate::store::Store;
 
@@ -91,7 +91,7 @@ impl Checkpoint {
             tiles.push((mark.leaves - before.0, mark.node.0));
             before = (mark.leaves, mark.seqno);
         }
-        if before != (self.leaves, self.seqno) || tree::fold(tiles) != Some(self.root.0) {
+        if before != (self.leaves, self.seqno) || tree::fold_subtrees(tiles) != Some(self.root.0) {
             return wrong("its marks do not add up to its root");
         }
         Ok(())
@@ -107,9 +107,9 @@ impl Store {
     /// `Damaged` where the log is not what was written; `Unavailable`.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         let core = self.core();
-        let (found, state) = look(core)?;
-        let mut making = Making::new(state.ledger.leaves);
-        let (tree, end) = walk(&found, state.ledger.leaves, &mut |leaf| {
+        let (found, state) = open_log(core)?;
+        let mut making = CheckpointBuilder::new(state.ledger.leaves);
+        let (tree, end) = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             making.leaf(leaf);
             Ok(())
         })?;
@@ -120,7 +120,7 @@ impl Store {
 }
 
 /// A checkpoint being made while the leaves go by.
-pub(super) struct Making {
+pub(super) struct CheckpointBuilder {
     /// What its marks are to cover.
     spans: Vec<Range<u64>>,
     /// Of the span at hand.
@@ -129,7 +129,7 @@ pub(super) struct Making {
     leaves: u64,
 }
 
-impl Making {
+impl CheckpointBuilder {
     pub(super) fn new(leaves: u64) -> Self {
         let mut spans = tree::tiles(leaves, MARKS_MAX as u64);
         // The next one last.

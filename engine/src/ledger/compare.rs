@@ -23,22 +23,22 @@ pub struct Comparison {
     /// checkpoint covers is still there.
     pub erased: u64,
     /// How the store differs: empty where it still begins with just what the checkpoint covers.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<CheckpointDifference>,
 }
 
 /// How a store differs from a checkpoint.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Difference {
+pub enum CheckpointDifference {
     /// The checkpoint is one of another store.
     AnotherStore {
         /// This store.
         found: StoreId,
     },
     /// These records are others than they were, or stand elsewhere.
-    Rewritten(Part),
+    Rewritten(HistoryPart),
     /// The store ends before these: it was rolled back to an older state.
-    RolledBack(Part),
+    RolledBack(HistoryPart),
     /// The log cannot be read any further, so that nothing can be said of what follows.
     Unreadable {
         /// Where, and why.
@@ -49,7 +49,7 @@ pub enum Difference {
 /// A part of the history as the checkpoint has it. The checkpoint knows no smaller parts than its marks, so not all of
 /// it need differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct HistoryPart {
     /// Leaves, counted from 0.
     pub leaves: Range<u64>,
     /// Its first record.
@@ -73,14 +73,14 @@ impl Store {
         checkpoint.check()?;
         let mut differences = Vec::new();
         if checkpoint.store != self.id() {
-            differences.push(Difference::AnotherStore { found: self.id() });
+            differences.push(CheckpointDifference::AnotherStore { found: self.id() });
             return Ok(Comparison { leaves: checkpoint.leaves, read: 0, erased: 0, differences });
         }
-        let mut held = Held::new(checkpoint);
+        let mut held = MarkChecker::new(checkpoint);
         let mut last = (0, Seqno(0));
         let core = self.core();
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
-            walk(&found, checkpoint.leaves, &mut |leaf| {
+            walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
                 held.leaf(leaf);
                 last = (leaf.end().min(checkpoint.leaves), leaf.last);
                 Ok(())
@@ -90,31 +90,31 @@ impl Store {
         match walked {
             Ok(_) if last.0 < checkpoint.leaves => {
                 let from = checkpoint.marks.partition_point(|mark| mark.leaves <= last.0);
-                let mut part = part_of(checkpoint, from, checkpoint.marks.len() - 1);
+                let mut part = part_of_marks(checkpoint, from, checkpoint.marks.len() - 1);
                 part.leaves.start = last.0;
                 part.first = part.first.max(Seqno(last.1.0.saturating_add(1))).min(part.last);
-                differences.push(Difference::RolledBack(part));
+                differences.push(CheckpointDifference::RolledBack(part));
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
-            Err(error) => differences.push(Difference::Unreadable { what: error.to_string() }),
+            Err(error) => differences.push(CheckpointDifference::Unreadable { what: error.to_string() }),
         }
         Ok(Comparison { leaves: checkpoint.leaves, read: last.0, erased: held.erased, differences })
     }
 }
 
 /// A checkpoint's marks, held against the leaves that go by.
-struct Held<'a> {
+struct MarkChecker<'a> {
     checkpoint: &'a Checkpoint,
     /// The mark at hand.
     next: usize,
     /// Of that mark, what has gone by.
     current: Frontier,
     erased: u64,
-    differences: Vec<Difference>,
+    differences: Vec<CheckpointDifference>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> MarkChecker<'a> {
     fn new(checkpoint: &'a Checkpoint) -> Self {
         Self { checkpoint, next: 0, current: Frontier::default(), erased: 0, differences: Vec::new() }
     }
@@ -141,30 +141,30 @@ impl<'a> Held<'a> {
         });
         let expected = match held {
             [one] => Some(one.node.0),
-            _ => tree::fold(tiles),
+            _ => tree::fold_subtrees(tiles),
         };
         if expected != Some(found) {
-            self.differs(from, self.next - 1);
+            self.note_rewritten(from, self.next - 1);
         }
     }
 
-    fn differs(&mut self, from: usize, to: usize) {
-        let more = part_of(self.checkpoint, from, to);
+    fn note_rewritten(&mut self, from: usize, to: usize) {
+        let more = part_of_marks(self.checkpoint, from, to);
         match self.differences.last_mut() {
-            Some(Difference::Rewritten(part)) if part.leaves.end == more.leaves.start => {
+            Some(CheckpointDifference::Rewritten(part)) if part.leaves.end == more.leaves.start => {
                 (part.leaves.end, part.last) = (more.leaves.end, more.last);
                 part.until_ns = more.until_ns;
             }
-            _ => self.differences.push(Difference::Rewritten(more)),
+            _ => self.differences.push(CheckpointDifference::Rewritten(more)),
         }
     }
 }
 
 /// The marks `from..=to` as one part.
-fn part_of(checkpoint: &Checkpoint, from: usize, to: usize) -> Part {
+fn part_of_marks(checkpoint: &Checkpoint, from: usize, to: usize) -> HistoryPart {
     let before = from.checked_sub(1).map(|before| checkpoint.marks[before]);
     let last = checkpoint.marks[to];
-    Part {
+    HistoryPart {
         leaves: before.map_or(0, |mark| mark.leaves)..last.leaves,
         first: Seqno(before.map_or(0, |mark| mark.seqno.0).saturating_add(1)),
         last: last.seqno,

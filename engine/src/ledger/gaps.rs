@@ -2,11 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid, Seqno};
-use crate::ledger::walk::{look, walk};
-use crate::log::cursor::for_each_record;
-use crate::log::record::{Kind, Logical, RunFields, RunHead, SpaceHead, TombstoneHead};
+use crate::ledger::walk::{open_log, walk};
+use crate::log::cursor::for_each_checked_record;
+use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::store::Store;
 use crate::trace::Status;
+use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
+use crate::trace::kinds;
 
 /// Why something is not there.
 #[non_exhaustive]
@@ -73,29 +75,36 @@ impl Store {
     /// What `each` gives; `Damaged` where the log cannot be read any further; `Unavailable`.
     pub fn gaps(&self, each: &mut dyn FnMut(Gap) -> Result<()>) -> Result<()> {
         let core = self.core();
-        let names = core.spaces_known()?;
+        let names = core.list_spaces()?;
         let namespace = |id| {
             names.iter().find_map(|space| match space {
                 SpaceHead::Namespace { id: of, name } if *of == id => Some(name.clone()),
                 _ => None,
             })
         };
-        let (found, state) = look(core)?;
-        walk(&found, state.ledger.leaves, &mut |leaf| {
+        let (found, state) = open_log(core)?;
+        walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             let mut gaps = Vec::new();
-            for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
-                let head = |body| Logical::parse(body).map(|logical| logical.head);
-                let said = match Kind::parse(record.kind, record.layout)? {
-                    Some(Kind::Run) => of_run(RunHead::parse(head(record.body)?)?.fields),
-                    Some(Kind::Tombstone) => Some(of_tombstone(TombstoneHead::parse(head(record.body)?)?)),
-                    _ => None,
-                };
-                gaps.extend(said.map(|(id, gap)| {
-                    let namespace = namespace(id);
-                    Gap { namespace, seqno, time_ns: leaf.header.time_ns, ..gap }
-                }));
-                Ok(())
-            })
+            for_each_checked_record(
+                leaf.batch.whole,
+                leaf.batch.offset,
+                leaf.segment.salt,
+                |_, seqno, record| {
+                    let head = |body| LogicalBody::parse(body).map(|logical| logical.head);
+                    let said = match RecordKind::parse(record.kind, record.layout)? {
+                        Some(kinds::RUN) => gap_of_run(RunHead::parse(head(record.body)?)?.fields),
+                        Some(kinds::TOMBSTONE) => {
+                            Some(gap_of_tombstone(TombstoneHead::parse(head(record.body)?)?))
+                        }
+                        _ => None,
+                    };
+                    gaps.extend(said.map(|(id, gap)| {
+                        let namespace = namespace(id);
+                        Gap { namespace, seqno, time_ns: leaf.header.time_ns, ..gap }
+                    }));
+                    Ok(())
+                },
+            )
             .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))?;
             gaps.into_iter().try_for_each(&mut *each)
         })
@@ -104,7 +113,7 @@ impl Store {
 }
 
 /// What a run's record says is not there, but for where it stands.
-fn of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
+fn gap_of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
     let kind = match (fields.gone, fields.status == Status::Abandoned.code()) {
         (true, _) => GapKind::Replaced,
         (false, true) => GapKind::Abandoned,
@@ -124,7 +133,7 @@ fn of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
     Some((fields.namespace, gap))
 }
 
-fn of_tombstone(head: TombstoneHead) -> (NamespaceId, Gap) {
+fn gap_of_tombstone(head: TombstoneHead) -> (NamespaceId, Gap) {
     let gap = Gap {
         kind: GapKind::Dropped,
         run: head.run,

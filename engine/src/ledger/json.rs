@@ -43,7 +43,7 @@ struct SignatureJson {
 }
 
 impl CheckpointJson {
-    pub(super) fn of(checkpoint: &Checkpoint, signature: Option<&Signature>) -> Self {
+    pub(super) fn new(checkpoint: &Checkpoint, signature: Option<&Signature>) -> Self {
         Self {
             annals_checkpoint: VERSION,
             store: checkpoint.store.to_string(),
@@ -77,7 +77,7 @@ impl Checkpoint {
     /// # Errors
     /// `Bug` only.
     pub fn to_json(&self, signature: Option<&Signature>) -> Result<String> {
-        text(&CheckpointJson::of(self, signature))
+        to_json_text(&CheckpointJson::new(self, signature))
     }
 
     /// A checkpoint from its JSON. A signature is not looked at: whoever has the key checks it first.
@@ -118,6 +118,6 @@ impl Checkpoint {
     }
 }
 
-pub(super) fn text(value: &impl Serialize) -> Result<String> {
+pub(super) fn to_json_text(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::bug(format!("JSON cannot be written: {e}")))
 }

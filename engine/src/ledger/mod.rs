@@ -16,6 +16,6 @@ mod tree;
 mod walk;
 
 pub use checkpoint::{Checkpoint, Mark, Signature};
-pub use compare::{Comparison, Difference, Part};
+pub use compare::{CheckpointDifference, Comparison, HistoryPart};
 pub use gaps::{Gap, GapKind};
 pub use prove::Proof;

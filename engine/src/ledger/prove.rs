@@ -9,16 +9,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, NodeHash, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::ledger::checkpoint::{Checkpoint, Making, Signature};
-use crate::ledger::json::{CheckpointJson, text};
-use crate::ledger::tree::{self, Roots};
-use crate::ledger::walk::{Leaf, look, walk};
-use crate::log::cursor::for_each_record;
-use crate::log::erased::Erased;
-use crate::log::ledger::{Frontier, Hash, Node, record_hash};
-use crate::log::record::{BodyRef, FrameHead, Kind, Logical, RunFields, RunHead};
+use crate::ledger::checkpoint::{Checkpoint, CheckpointBuilder, Signature};
+use crate::ledger::json::{CheckpointJson, to_json_text};
+use crate::ledger::tree::{self, SubtreeRoots};
+use crate::ledger::walk::{Leaf, open_log, walk};
+use crate::log::cursor::for_each_checked_record;
+use crate::log::erased::ErasedRecords;
+use crate::log::ledger::{Frontier, LedgerNode, MerkleHash, record_hash};
+use crate::log::record::{BodyRef, LogicalBody, RecordKind};
 use crate::store::Namespace;
+use crate::trace::heads::{FrameHead, RunFields, RunHead};
+use crate::trace::kinds;
 use crate::trace::reader::run_record;
+use crate::trace::run_keys;
 use crate::trace::{Component, RunReader, Severity, Status};
 
 /// Greatest number of records that one proof holds: a frame's own, those of its run and of the runs that it was
@@ -30,10 +33,10 @@ const RECORDS_MAX: usize = 1024;
 pub struct Proof {
     /// The ledger's head that the proof leads to.
     pub checkpoint: Checkpoint,
-    about: About,
+    about: ProofSubject,
     /// The record that is proved, then those that it takes to say what it means.
     records: Vec<RecordProof>,
-    consistency: Option<Consistency>,
+    consistency: Option<ConsistencyProof>,
 }
 
 #[derive(Debug, Clone)]
@@ -46,22 +49,22 @@ struct RecordProof {
     /// Its place among the batch's logical records, and how many those are.
     index: u64,
     records: u64,
-    batch_path: Vec<Hash>,
+    batch_path: Vec<MerkleHash>,
     leaf: u64,
-    path: Vec<Hash>,
+    path: Vec<MerkleHash>,
 }
 
 #[derive(Debug, Clone)]
-struct Consistency {
+struct ConsistencyProof {
     leaves: u64,
     root: NodeHash,
-    path: Vec<Hash>,
+    path: Vec<MerkleHash>,
 }
 
 /// What the proved record says, for people: checkers make it again from the records.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
-enum About {
+enum ProofSubject {
     Run {
         run: String,
         uid: u64,
@@ -73,7 +76,7 @@ enum About {
         ended_ns: u64,
         frames: u32,
         fingerprint: String,
-        metadata: Body,
+        metadata: ProvedBody,
         replaced: bool,
     },
     Frame {
@@ -87,14 +90,14 @@ enum About {
         error: bool,
         started_ns: u64,
         duration_ns: u64,
-        input: Body,
-        output: Body,
-        metadata: Body,
+        input: ProvedBody,
+        output: ProvedBody,
+        metadata: ProvedBody,
     },
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Body {
+struct ProvedBody {
     bytes: u64,
     blake3: String,
 }
@@ -102,7 +105,7 @@ struct Body {
 #[derive(Serialize)]
 struct ProofJson<'a> {
     annals_proof: u32,
-    about: &'a About,
+    about: &'a ProofSubject,
     records: Vec<RecordJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     consistency: Option<ConsistencyJson>,
@@ -140,7 +143,7 @@ impl Proof {
     /// # Errors
     /// `Bug` only.
     pub fn to_json(&self, signature: Option<&Signature>) -> Result<String> {
-        let path = |path: &[Hash]| path.iter().map(|node| hex::encode(node)).collect();
+        let path = |path: &[MerkleHash]| path.iter().map(|node| hex::encode(node)).collect();
         let records = self.records.iter().map(|record| RecordJson {
             kind: record.kind,
             layout: record.layout,
@@ -150,7 +153,7 @@ impl Proof {
             batch: PathJson { index: record.index, size: record.records, path: path(&record.batch_path) },
             ledger: PathJson { index: record.leaf, size: self.checkpoint.leaves, path: path(&record.path) },
         });
-        text(&ProofJson {
+        to_json_text(&ProofJson {
             annals_proof: 1,
             about: &self.about,
             records: records.collect(),
@@ -159,7 +162,7 @@ impl Proof {
                 root: consistency.root.to_string(),
                 path: path(&consistency.path),
             }),
-            checkpoint: CheckpointJson::of(&self.checkpoint, signature),
+            checkpoint: CheckpointJson::new(&self.checkpoint, signature),
         })
     }
 }
@@ -183,25 +186,25 @@ impl Namespace {
                 return Err(Error::invalid(format!("that checkpoint is of store {}", since.store)));
             }
         }
-        let mut wanted = Wanted { core, namespace: self.id, seqnos: Vec::new() };
+        let mut wanted = ProofRecords { core, namespace: self.id, seqnos: Vec::new() };
         let reader = self.run(run)?;
         let about = match seq {
-            None => wanted.about_run(&reader)?,
-            Some(seq) => wanted.about_frame(&reader, seq)?,
+            None => wanted.run_subject(&reader)?,
+            Some(seq) => wanted.frame_subject(&reader, seq)?,
         };
         if wanted.seqnos.len() > RECORDS_MAX {
             let what = format!("a proof of it takes {} records; {RECORDS_MAX} fit", wanted.seqnos.len());
             return Err(Error::invalid(what));
         }
-        let (found, state) = look(core)?;
+        let (found, state) = open_log(core)?;
         let size = state.ledger.leaves;
-        let mut making = Making::new(size);
-        let mut growth = Growth::new(since, size)?;
-        let mut places: BTreeMap<u64, (RecordProof, Roots)> = BTreeMap::new();
+        let mut making = CheckpointBuilder::new(size);
+        let mut growth = ConsistencyBuilder::new(since, size)?;
+        let mut places: BTreeMap<u64, (RecordProof, SubtreeRoots)> = BTreeMap::new();
         let mut sorted = wanted.seqnos.clone();
         sorted.sort_unstable();
         let mut ahead = &sorted[..];
-        let (tree, end) = walk(&found, size, &mut |leaf| {
+        let (tree, end) = walk(&*core.schema, &found, size, &mut |leaf| {
             making.leaf(leaf);
             growth.leaf(leaf);
             let upto = ahead.partition_point(|seqno| *seqno <= leaf.last);
@@ -211,9 +214,9 @@ impl Namespace {
                 roots.push(leaf.node);
             }
             for seqno in here {
-                let mut roots = Roots::after(leaf.before, tree::inclusion(leaf.index, size));
+                let mut roots = SubtreeRoots::continuing(leaf.before, tree::inclusion(leaf.index, size));
                 roots.push(leaf.node);
-                places.insert(seqno.0, (in_batch(leaf, *seqno)?, roots));
+                places.insert(seqno.0, (record_proof(leaf, *seqno)?, roots));
             }
             Ok(())
         })?;
@@ -222,7 +225,8 @@ impl Namespace {
         let mut records = Vec::new();
         for seqno in &wanted.seqnos {
             let place = places.remove(&seqno.0);
-            let whole = place.and_then(|(record, roots)| Some(RecordProof { path: roots.all()?, ..record }));
+            let whole =
+                place.and_then(|(record, roots)| Some(RecordProof { path: roots.into_hashes()?, ..record }));
             records.push(whole.ok_or_else(|| {
                 let what = format!("the index names record {seqno}, which the log does not hold");
                 Error::new(ErrorKind::Damaged, what)
@@ -233,21 +237,22 @@ impl Namespace {
 }
 
 /// Is told of a record's kind, layout and body, where it is there, and of the nodes that stand for it.
-type EachLeaf<'a> = dyn FnMut(Seqno, Option<(u8, u8, Logical<'_>)>, &[Node]) + 'a;
+type RecordVisitor<'a> = dyn FnMut(Seqno, Option<(u8, u8, LogicalBody<'_>)>, &[LedgerNode]) + 'a;
 
 /// A record's proof as far as its batch can say it.
-fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
+fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     let mut found = None;
     let mut logical_records = 0;
     // A logical record, or nodes over some that are gone.
-    let each = |then: &mut EachLeaf<'_>| {
-        for_each_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
-            match Kind::parse(record.kind, record.layout)? {
-                Some(Kind::Erased) => then(seqno, None, &Erased::parse(record.body)?.nodes),
+    let each = |then: &mut RecordVisitor<'_>| {
+        for_each_checked_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
+            match RecordKind::parse(record.kind, record.layout)? {
+                Some(RecordKind::Erased) => then(seqno, None, &ErasedRecords::parse(record.body)?.nodes),
                 Some(kind) if kind.is_logical() => {
-                    let (kind, layout, logical) = (record.kind, record.layout, Logical::parse(record.body)?);
+                    let (kind, layout, logical) =
+                        (record.kind, record.layout, LogicalBody::parse(record.body)?);
                     let hash = record_hash(&logical.salt, kind, layout, seqno.0, logical.head);
-                    then(seqno, Some((kind, layout, logical)), &[Node::leaf(hash)]);
+                    then(seqno, Some((kind, layout, logical)), &[LedgerNode::leaf(hash)]);
                 }
                 _ => {}
             }
@@ -274,20 +279,24 @@ fn in_batch(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     })?;
     let missing = || Error::damaged(&leaf.segment.path, leaf.batch.offset, "the record is not in its batch");
     let record = found.ok_or_else(missing)?;
-    let mut roots = Roots::new(tree::inclusion(record.index, logical_records));
+    let mut roots = SubtreeRoots::new(tree::inclusion(record.index, logical_records));
     each(&mut |_, _, nodes| nodes.iter().for_each(|node| roots.push(*node)))?;
-    Ok(RecordProof { records: logical_records, batch_path: roots.all().ok_or_else(missing)?, ..record })
+    Ok(RecordProof {
+        records: logical_records,
+        batch_path: roots.into_hashes().ok_or_else(missing)?,
+        ..record
+    })
 }
 
 /// What shows that the ledger has grown from a checkpoint.
-struct Growth<'a> {
-    since: Option<(&'a Checkpoint, Roots)>,
-    root: Option<Hash>,
+struct ConsistencyBuilder<'a> {
+    since: Option<(&'a Checkpoint, SubtreeRoots)>,
+    root: Option<MerkleHash>,
     /// Its last leaf is gone, and so is what tells it from younger ones.
     erased: bool,
 }
 
-impl<'a> Growth<'a> {
+impl<'a> ConsistencyBuilder<'a> {
     fn new(since: Option<&'a Checkpoint>, size: u64) -> Result<Self> {
         let Some(since) = since.filter(|since| since.leaves > 0) else {
             return Ok(Self { since: None, root: None, erased: false });
@@ -299,7 +308,7 @@ impl<'a> Growth<'a> {
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
-        let nodes = Roots::new(tree::consistency(since.leaves, size));
+        let nodes = SubtreeRoots::new(tree::consistency(since.leaves, size));
         Ok(Self { since: Some((since, nodes)), root: None, erased: false })
     }
 
@@ -314,15 +323,15 @@ impl<'a> Growth<'a> {
         }
     }
 
-    fn finish(self) -> Result<Option<Consistency>> {
+    fn finish(self) -> Result<Option<ConsistencyProof>> {
         let Some((since, nodes)) = self.since else { return Ok(None) };
         if self.erased {
             let what = "what that checkpoint ends with was erased together with what came after it, so growth since then \
                         cannot be proved; compare the store with it instead: annals verify --against";
             return Err(Error::new(ErrorKind::Gone, what));
         }
-        match nodes.all().filter(|_| self.root == Some(since.root.0)) {
-            Some(path) => Ok(Some(Consistency { leaves: since.leaves, root: since.root, path })),
+        match nodes.into_hashes().filter(|_| self.root == Some(since.root.0)) {
+            Some(path) => Ok(Some(ConsistencyProof { leaves: since.leaves, root: since.root, path })),
             None => Err(Error::new(
                 ErrorKind::Diverged,
                 "the ledger does not begin with what that checkpoint covers: history was rewritten since",
@@ -332,61 +341,61 @@ impl<'a> Growth<'a> {
 }
 
 /// The records that a proof takes, found through the index.
-struct Wanted<'a> {
+struct ProofRecords<'a> {
     core: &'a Core,
     namespace: NamespaceId,
     /// In the order that the proof gives them, the proved one first.
     seqnos: Vec<Seqno>,
 }
 
-impl Wanted<'_> {
+impl ProofRecords<'_> {
     fn add(&mut self, seqno: Seqno) {
         if !self.seqnos.contains(&seqno) {
             self.seqnos.push(seqno);
         }
     }
 
-    fn run(&mut self, uid: RunUid) -> Result<RunHead> {
+    fn add_run(&mut self, uid: RunUid) -> Result<RunHead> {
         let gone = || Error::new(ErrorKind::Gone, format!("the record of run number {} is gone", uid.0));
         let _pin = self.core.pin();
-        let found = self.core.index.get(&keys::run(self.namespace, uid), Seqno(u64::MAX))?;
+        let found = self.core.index.get(&run_keys::run(self.namespace, uid), Seqno(u64::MAX))?;
         let (seqno, value) = found.ok_or_else(gone)?;
         if run_record(self.core, self.namespace, uid)?.is_none() {
             return Err(gone());
         }
         self.add(seqno);
-        self.core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))
+        self.core.read_logical(keys::place(value), kinds::RUN, |logical| RunHead::parse(logical.head))
     }
 
-    fn frame(&mut self, reader: &RunReader, seq: u32) -> Result<FrameHead> {
-        let uid = reader.owner(seq)?;
+    fn add_frame(&mut self, reader: &RunReader, seq: u32) -> Result<FrameHead> {
+        let uid = reader.frame_owner(seq)?;
         let missing = || Error::not_found(format!("run {:?} has no frame {seq}", reader.info().name));
         if seq == 0 || seq > reader.info().frames {
             return Err(missing());
         }
         let _pin = self.core.pin();
         let (seqno, value) =
-            self.core.index.get(&keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
+            self.core.index.get(&run_keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
         self.add(seqno);
-        self.core.logical(keys::place(value), Kind::Frame, |logical| FrameHead::parse(logical.head))
+        self.core.read_logical(keys::place(value), kinds::FRAME, |logical| FrameHead::parse(logical.head))
     }
 
     /// The records of the runs from this one down to the one that holds a frame of it; gives the holder's.
-    fn lineage(&mut self, reader: &RunReader, seq: u32) -> Result<RunFields> {
-        let holder = reader.owner(seq)?;
-        let mut fields = self.run(reader.info().uid)?.fields;
+    fn add_lineage(&mut self, reader: &RunReader, seq: u32) -> Result<RunFields> {
+        let holder = reader.frame_owner(seq)?;
+        let mut fields = self.add_run(reader.info().uid)?.fields;
         while fields.uid != holder {
             let (parent, _, _) =
                 fields.parent.ok_or_else(|| Error::bug("a frame's run is not in its lineage"))?;
-            fields = self.run(parent)?.fields;
+            fields = self.add_run(parent)?.fields;
         }
         Ok(fields)
     }
 
-    fn about_run(&mut self, reader: &RunReader) -> Result<About> {
-        let head = self.run(reader.info().uid)?;
+    fn run_subject(&mut self, reader: &RunReader) -> Result<ProofSubject> {
+        let head = self.add_run(reader.info().uid)?;
         let fields = head.fields;
-        Ok(About::Run {
+        Ok(ProofSubject::Run {
             run: fields.name,
             uid: fields.uid.0,
             agent: fields.agent,
@@ -397,15 +406,15 @@ impl Wanted<'_> {
             ended_ns: fields.ended_ns,
             frames: fields.frames,
             fingerprint: hex::encode(&fields.fingerprint.0),
-            metadata: body(&head.metadata)?,
+            metadata: proved_body(&head.metadata)?,
             replaced: fields.gone,
         })
     }
 
-    fn about_frame(&mut self, reader: &RunReader, seq: u32) -> Result<About> {
-        let head = self.frame(reader, seq)?;
-        let name = self.run(reader.info().uid)?.fields.name;
-        let holder = self.lineage(reader, seq)?;
+    fn frame_subject(&mut self, reader: &RunReader, seq: u32) -> Result<ProofSubject> {
+        let head = self.add_frame(reader, seq)?;
+        let name = self.add_run(reader.info().uid)?.fields.name;
+        let holder = self.add_lineage(reader, seq)?;
         let mut bodies = Vec::new();
         for slot in 0..3 {
             bodies.push(match slot_of(&head, slot) {
@@ -413,16 +422,16 @@ impl Wanted<'_> {
                     let at = seq.checked_sub(*back).filter(|at| *at > 0);
                     let at =
                         at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
-                    let origin = self.frame(reader, at)?;
-                    self.lineage(reader, at)?;
-                    body(slot_of(&origin, slot))?
+                    let origin = self.add_frame(reader, at)?;
+                    self.add_lineage(reader, at)?;
+                    proved_body(slot_of(&origin, slot))?
                 }
-                reference => body(reference)?,
+                reference => proved_body(reference)?,
             });
         }
         let [input, output, metadata] =
-            <[Body; 3]>::try_from(bodies).map_err(|_| Error::bug("three bodies"))?;
-        Ok(About::Frame {
+            <[ProvedBody; 3]>::try_from(bodies).map_err(|_| Error::bug("three bodies"))?;
+        Ok(ProofSubject::Frame {
             run: name,
             uid: reader.info().uid.0,
             seq,
@@ -444,12 +453,12 @@ fn slot_of(head: &FrameHead, slot: usize) -> &BodyRef {
     [&head.input, &head.output, &head.metadata][slot]
 }
 
-fn body(reference: &BodyRef) -> Result<Body> {
+fn proved_body(reference: &BodyRef) -> Result<ProvedBody> {
     match reference {
         BodyRef::Inline(bytes) => {
-            Ok(Body { bytes: bytes.len() as u64, blake3: BlobId::of(bytes).to_string() })
+            Ok(ProvedBody { bytes: bytes.len() as u64, blake3: BlobId::of(bytes).to_string() })
         }
-        BodyRef::Blob { len, id } => Ok(Body { bytes: *len, blake3: id.to_string() }),
+        BodyRef::Blob { len, id } => Ok(ProvedBody { bytes: *len, blake3: id.to_string() }),
         BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference")),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::log::ledger::{Frontier, Hash, Node, node_hash};
+use crate::log::ledger::{Frontier, LedgerNode, MerkleHash, node_hash};
 
 /// Where a tree over these leaves splits: the greatest power of two below their number, which is 2 or more.
 fn split(span: &Range<u64>) -> u64 {
@@ -72,24 +72,24 @@ pub(super) fn tiles(size: u64, most: u64) -> Vec<Range<u64>> {
 
 /// Roots of spans of leaves, collected while the leaves go by in order. The spans of one collector do not overlap.
 #[derive(Debug)]
-pub(super) struct Roots {
+pub(super) struct SubtreeRoots {
     spans: Vec<Range<u64>>,
-    roots: Vec<Option<Hash>>,
+    roots: Vec<Option<MerkleHash>>,
     /// Indexes of `spans` that are not done, the next one last.
     ahead: Vec<usize>,
     current: Frontier,
     at: u64,
 }
 
-impl Roots {
+impl SubtreeRoots {
     /// Collects from the first leaf on.
     pub(super) fn new(spans: Vec<Range<u64>>) -> Self {
-        Self::after(&Frontier::default(), spans)
+        Self::continuing(&Frontier::default(), spans)
     }
 
     /// Collects from where `before` ends. Spans that end there or earlier have to be subtrees that it holds, as those
     /// of a leaf's inclusion proof are.
-    pub(super) fn after(before: &Frontier, spans: Vec<Range<u64>>) -> Self {
+    pub(super) fn continuing(before: &Frontier, spans: Vec<Range<u64>>) -> Self {
         let mut known = Vec::new();
         let mut start = 0;
         for (peak, bit) in
@@ -99,7 +99,7 @@ impl Roots {
             start += 1 << bit;
         }
         let root = |span: &Range<u64>| known.iter().find(|(of, _)| of == span).map(|(_, peak)| *peak);
-        let roots: Vec<Option<Hash>> = spans.iter().map(root).collect();
+        let roots: Vec<Option<MerkleHash>> = spans.iter().map(root).collect();
         let mut ahead: Vec<usize> =
             (0..spans.len()).filter(|index| spans[*index].start >= before.leaves).collect();
         ahead.sort_by_key(|index| std::cmp::Reverse(spans[*index].start));
@@ -108,7 +108,7 @@ impl Roots {
 
     /// Takes in the next leaf, or the subtree of some. The root of a span that begins or ends inside of a subtree stays
     /// unknown.
-    pub(super) fn push(&mut self, node: Node) {
+    pub(super) fn push(&mut self, node: LedgerNode) {
         let at = self.at;
         self.at = at.saturating_add(1 << node.height.min(63));
         while let Some(span) = self.ahead.last().map(|index| self.spans[*index].clone()) {
@@ -134,15 +134,15 @@ impl Roots {
     }
 
     /// All roots, if none is missing.
-    pub(super) fn all(self) -> Option<Vec<Hash>> {
+    pub(super) fn into_hashes(self) -> Option<Vec<MerkleHash>> {
         self.roots.into_iter().collect()
     }
 }
 
 /// The root of a tree of which these are complete subtrees (number of leaves, root) from the left; `None` where no
 /// tree has such subtrees.
-pub(super) fn fold(tiles: impl IntoIterator<Item = (u64, Hash)>) -> Option<Hash> {
-    let mut peaks: Vec<(u64, Hash)> = Vec::new();
+pub(super) fn fold_subtrees(tiles: impl IntoIterator<Item = (u64, MerkleHash)>) -> Option<MerkleHash> {
+    let mut peaks: Vec<(u64, MerkleHash)> = Vec::new();
     let mut at = 0u64;
     for (len, root) in tiles {
         if !len.is_power_of_two() || !at.is_multiple_of(len) {

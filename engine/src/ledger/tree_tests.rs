@@ -4,7 +4,7 @@ use super::*;
 use crate::log::ledger::leaf_hash;
 
 /// MTH, section 2.1.1.
-fn root(leaves: &[Hash]) -> Hash {
+fn root(leaves: &[MerkleHash]) -> MerkleHash {
     match leaves {
         [] => *blake3::hash(&[]).as_bytes(),
         [leaf] => *leaf,
@@ -16,7 +16,7 @@ fn root(leaves: &[Hash]) -> Hash {
 }
 
 /// PATH, section 2.1.3.1.
-fn path(leaf: usize, leaves: &[Hash]) -> Vec<Hash> {
+fn path(leaf: usize, leaves: &[MerkleHash]) -> Vec<MerkleHash> {
     if leaves.len() == 1 {
         return Vec::new();
     }
@@ -30,7 +30,7 @@ fn path(leaf: usize, leaves: &[Hash]) -> Vec<Hash> {
 }
 
 /// SUBPROOF, section 2.1.4.1.
-fn subproof(old: usize, leaves: &[Hash], known: bool) -> Vec<Hash> {
+fn subproof(old: usize, leaves: &[MerkleHash], known: bool) -> Vec<MerkleHash> {
     if old == leaves.len() {
         return if known { Vec::new() } else { vec![root(leaves)] };
     }
@@ -45,14 +45,14 @@ fn subproof(old: usize, leaves: &[Hash], known: bool) -> Vec<Hash> {
 
 const SIZES: usize = 131;
 
-fn leaves() -> Vec<Hash> {
+fn leaves() -> Vec<MerkleHash> {
     (0..SIZES as u32).map(|i| leaf_hash(&i.to_le_bytes())).collect()
 }
 
-fn collected(leaves: &[Hash], spans: Vec<Range<u64>>) -> Option<Vec<Hash>> {
-    let mut roots = Roots::new(spans);
-    leaves.iter().for_each(|leaf| roots.push(Node::leaf(*leaf)));
-    roots.all()
+fn collected(leaves: &[MerkleHash], spans: Vec<Range<u64>>) -> Option<Vec<MerkleHash>> {
+    let mut roots = SubtreeRoots::new(spans);
+    leaves.iter().for_each(|leaf| roots.push(LedgerNode::leaf(*leaf)));
+    roots.into_hashes()
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn inclusion_paths_are_those_of_the_recursive_definition() {
             // The same where what is left of the leaf comes from the right edge alone.
             let mut before = Frontier::default();
             leaves[..leaf].iter().for_each(|leaf| before.push(*leaf));
-            let mut roots = Roots::after(&before, spans);
-            leaves[leaf..].iter().for_each(|leaf| roots.push(Node::leaf(*leaf)));
-            assert_eq!(roots.all().unwrap(), expected, "leaf {leaf} of {size}, from itself on");
+            let mut roots = SubtreeRoots::continuing(&before, spans);
+            leaves[leaf..].iter().for_each(|leaf| roots.push(LedgerNode::leaf(*leaf)));
+            assert_eq!(roots.into_hashes().unwrap(), expected, "leaf {leaf} of {size}, from itself on");
         }
     }
 }
@@ -93,7 +93,8 @@ fn tiles_make_the_root_and_are_few() {
             let spans = tiles(size as u64, most);
             assert!(spans.len() as u64 <= most, "{size}");
             let nodes = collected(&all[..size], spans.clone()).unwrap();
-            let folded = fold(spans.iter().zip(nodes).map(|(span, node)| (span.end - span.start, node)));
+            let folded =
+                fold_subtrees(spans.iter().zip(nodes).map(|(span, node)| (span.end - span.start, node)));
             assert_eq!(folded, Some(root(&all[..size])), "{size}");
         }
     }
@@ -106,15 +107,15 @@ fn tiles_make_the_root_and_are_few() {
 }
 
 #[test]
-fn what_no_tree_has_is_not_folded() {
+fn impossible_subtrees_are_not_folded() {
     let node = leaf_hash(b"");
     for wrong in [&[0u64][..], &[3], &[1, 2], &[2, 4], &[1, 1, 1, 2], &[u64::MAX], &[1 << 63, 1 << 63]] {
-        assert_eq!(fold(wrong.iter().map(|len| (*len, node))), None, "{wrong:?}");
+        assert_eq!(fold_subtrees(wrong.iter().map(|len| (*len, node))), None, "{wrong:?}");
     }
 }
 
 #[test]
-fn a_span_that_is_not_gone_by_has_no_root() {
+fn span_beyond_the_pushed_leaves_has_no_root() {
     let all = leaves();
     assert_eq!(collected(&all[..7], vec![0..4, 4..8]), None);
     assert_eq!(collected(&all[..8], vec![0..4, 4..8]).unwrap().len(), 2);

@@ -4,20 +4,21 @@
 use crate::error::{Error, Result};
 use crate::ids::Seqno;
 use crate::kv::core::Core;
-use crate::log::cursor::Batch;
+use crate::log::cursor::LogBatch;
 use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
-use crate::log::ledger::{Frontier, Node};
-use crate::log::open::{End, Found, find, scan, scan_states};
+use crate::log::ledger::{Frontier, LedgerNode};
+use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_states};
 use crate::log::segments::Segment;
+use annals_store::schema::RecordSchema;
 
 /// A leaf, or the subtree of some, as it goes by.
 pub(super) struct Leaf<'a> {
     /// Number of its first leaf, from 0.
     pub(super) index: u64,
-    pub(super) node: Node,
+    pub(super) node: LedgerNode,
     /// Its last record.
     pub(super) last: Seqno,
-    pub(super) batch: &'a Batch<'a>,
+    pub(super) batch: &'a LogBatch<'a>,
     pub(super) header: BatchHeader,
     pub(super) segment: &'a Segment,
     /// The tree of the leaves before it.
@@ -32,9 +33,15 @@ impl Leaf<'_> {
 }
 
 /// The files of a log and what it says of itself.
-pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
+pub(super) fn open_log(core: &Core) -> Result<(FoundLog, LogState)> {
     let found = find(&*core.io, &core.paths, false, false, core.options.read_mode)?;
-    let end = scan(&found, found.state.covers, found.state.covers_state.clone(), &mut |_, _| Ok(()))?;
+    let end = scan(
+        &*core.schema,
+        &found,
+        found.state.covers,
+        found.state.covers_state.clone(),
+        &mut |_, _| Ok(()),
+    )?;
     match &end.damage {
         Some(damage) => Err(damage.error()),
         None => Ok((found, end.state)),
@@ -47,13 +54,15 @@ pub(super) fn look(core: &Core) -> Result<(Found, LogState)> {
 /// # Errors
 /// `Damaged` where the log is; `Unavailable`; what `each` gives.
 pub(super) fn walk(
-    found: &Found,
+    schema: &dyn RecordSchema,
+    found: &FoundLog,
     upto: u64,
     each: &mut dyn FnMut(&Leaf<'_>) -> Result<()>,
-) -> Result<(Frontier, End)> {
+) -> Result<(Frontier, ScanEnd)> {
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
     let end = scan_states(
+        schema,
         found,
         (first, SEGMENT_HEADER_BYTES),
         LogState::empty(),

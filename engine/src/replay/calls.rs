@@ -67,16 +67,16 @@ impl<'a> Request<'a> {
 }
 
 /// The name of the call that a frame's metadata says it is.
-pub(super) fn name_of(metadata: &[u8]) -> Option<String> {
+pub(super) fn call_name(metadata: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Metadata {
-        call: Call,
+    struct CallMetadata {
+        call: CallMember,
     }
     #[derive(Deserialize)]
-    struct Call {
+    struct CallMember {
         name: String,
     }
-    serde_json::from_slice::<Metadata>(metadata).ok().map(|metadata| metadata.call.name)
+    serde_json::from_slice::<CallMetadata>(metadata).ok().map(|metadata| metadata.call.name)
 }
 
 /// Why a call has no answer.
@@ -189,14 +189,14 @@ mod tests {
         let request = Request::tool("search", b"{}").metadata(br#"{"tool":{"version":"1"}}"#);
         let metadata = request.frame_metadata().unwrap();
         assert_eq!(metadata, br#"{"call":{"name":"search"},"tool":{"version":"1"}}"#);
-        assert_eq!(name_of(&metadata).as_deref(), Some("search"));
+        assert_eq!(call_name(&metadata).as_deref(), Some("search"));
         for other in [&b""[..], b"{}", b"[]", br#"{"call":1}"#, br#"{"call":{"id":1}}"#] {
-            assert_eq!(name_of(other), None);
+            assert_eq!(call_name(other), None);
         }
     }
 
     #[test]
-    fn metadata_that_is_no_object_or_takes_the_name_is_refused() {
+    fn call_metadata_must_be_an_object_without_the_call_key() {
         let long = "x".repeat(NAME_BYTES_MAX + 1);
         for (name, metadata) in
             [("n", &b"[]"[..]), ("n", b"{"), ("n", br#"{"call":1}"#), ("", b""), (&long, b"")]

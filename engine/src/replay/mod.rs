@@ -14,4 +14,4 @@ pub use calls::{CallError, CallFn, Calls, Request};
 pub use nondet::{DriftingNondet, Nondet, RecordingNondet, ReplayingNondet, SystemNondet};
 pub use recorder::Recorder;
 pub use replayer::Replayer;
-pub use verify::{Problem, VerifyReport};
+pub use verify::{VerifyProblem, VerifyReport};

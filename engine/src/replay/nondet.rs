@@ -97,14 +97,14 @@ impl Nondet for SystemNondet {
 
 /// A draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Draw {
+enum RecordedDraw {
     Clock(u64),
     Uuid(String),
     Random(u64),
     Fill(Vec<u8>),
 }
 
-impl Draw {
+impl RecordedDraw {
     fn kind(&self) -> &'static str {
         match self {
             Self::Clock(_) => "clock",
@@ -140,18 +140,18 @@ impl Draw {
 pub struct RecordingNondet {
     run: Arc<Run>,
     source: Box<dyn Nondet>,
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingDraws>,
 }
 
 #[derive(Default)]
-struct Pending {
+struct PendingDraws {
     lines: String,
     draws: u64,
     /// Why draws could not be recorded; the program got them all the same.
     failure: Option<Error>,
 }
 
-impl Pending {
+impl PendingDraws {
     /// The frame of what was drawn since the last one.
     fn frame(&mut self) -> Option<Frame> {
         let (lines, draws) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.draws));
@@ -178,7 +178,7 @@ impl RecordingNondet {
     /// The first failure to record draws, once: `Conflict` for a run that has ended, `Unavailable`, `Poisoned`.
     pub fn flush(&self) -> Result<()> {
         let mut pending = lock(&self.pending);
-        self.hand_over(&mut pending);
+        self.submit_pending(&mut pending);
         pending.failure.take().map_or(Ok(()), Err)
     }
 
@@ -198,17 +198,17 @@ impl RecordingNondet {
         batch.submit().map(Some)
     }
 
-    fn note(&self, draw: &Draw) {
+    fn note(&self, draw: &RecordedDraw) {
         let mut pending = lock(&self.pending);
         pending.lines.push_str(&draw.line());
         pending.draws += 1;
         if pending.lines.len() >= FRAME_BYTES {
-            self.hand_over(&mut pending);
+            self.submit_pending(&mut pending);
         }
     }
 
     /// Under the lock of what is pending, so that frames stand in the order of their draws.
-    fn hand_over(&self, pending: &mut Pending) {
+    fn submit_pending(&self, pending: &mut PendingDraws) {
         let Some(frame) = pending.frame() else { return };
         if let Err(error) = self.run.submit(frame) {
             pending.failure.get_or_insert(error);
@@ -219,26 +219,26 @@ impl RecordingNondet {
 impl Nondet for RecordingNondet {
     fn now_ns(&self) -> Result<u64> {
         let value = self.source.now_ns()?;
-        self.note(&Draw::Clock(value));
+        self.note(&RecordedDraw::Clock(value));
         Ok(value)
     }
 
     fn uuid(&self) -> Result<String> {
         let value = self.source.uuid()?;
-        self.note(&Draw::Uuid(value.clone()));
+        self.note(&RecordedDraw::Uuid(value.clone()));
         Ok(value)
     }
 
     fn random_u64(&self) -> Result<u64> {
         let value = self.source.random_u64()?;
-        self.note(&Draw::Random(value));
+        self.note(&RecordedDraw::Random(value));
         Ok(value)
     }
 
     fn fill(&self, buf: &mut [u8]) -> Result<()> {
         check_fill(buf)?;
         self.source.fill(buf)?;
-        self.note(&Draw::Fill(buf.to_vec()));
+        self.note(&RecordedDraw::Fill(buf.to_vec()));
         Ok(())
     }
 }
@@ -247,24 +247,25 @@ impl Nondet for RecordingNondet {
 #[derive(Debug)]
 pub struct ReplayingNondet {
     reader: RunReader,
-    left: Mutex<Left>,
+    left: Mutex<RemainingDraws>,
 }
 
 #[derive(Debug)]
-struct Left {
+struct RemainingDraws {
     /// Draws of the frame that is being served, and the frames after it with the number of their draws.
-    draws: VecDeque<Draw>,
+    draws: VecDeque<RecordedDraw>,
     frames: VecDeque<(u32, u64)>,
     served: u64,
 }
 
 /// The number of draws that a frame's metadata names.
-pub(super) fn draws_of(component: &Component, metadata: &[u8]) -> Option<u64> {
+pub(super) fn draw_count(component: &Component, metadata: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
-    struct Draws {
+    struct DrawsMetadata {
         draws: u64,
     }
-    let read = (*component == Component::Nondet).then(|| serde_json::from_slice::<Draws>(metadata).ok());
+    let read =
+        (*component == Component::Nondet).then(|| serde_json::from_slice::<DrawsMetadata>(metadata).ok());
     read.flatten().map(|read| read.draws)
 }
 
@@ -277,13 +278,13 @@ impl ReplayingNondet {
         let mut frames = VecDeque::new();
         for seq in 1..=reader.info().frames {
             let info = reader.frame_info(seq)?;
-            frames.extend(draws_of(&info.component, &info.metadata).map(|draws| (seq, draws)));
+            frames.extend(draw_count(&info.component, &info.metadata).map(|draws| (seq, draws)));
         }
-        Ok(Self::over(reader, frames))
+        Ok(Self::with_frames(reader, frames))
     }
 
-    pub(super) fn over(reader: &RunReader, frames: VecDeque<(u32, u64)>) -> Self {
-        let left = Left { draws: VecDeque::new(), frames, served: 0 };
+    pub(super) fn with_frames(reader: &RunReader, frames: VecDeque<(u32, u64)>) -> Self {
+        let left = RemainingDraws { draws: VecDeque::new(), frames, served: 0 };
         Self { reader: reader.clone(), left: Mutex::new(left) }
     }
 
@@ -294,7 +295,7 @@ impl ReplayingNondet {
     }
 
     /// The next draw, which `like` takes where it is of its kind.
-    fn next<T>(&self, kind: &str, like: impl FnOnce(&Draw) -> Option<T>) -> Result<T> {
+    fn next<T>(&self, kind: &str, like: impl FnOnce(&RecordedDraw) -> Option<T>) -> Result<T> {
         let mut left = lock(&self.left);
         while left.draws.is_empty() {
             let Some((seq, draws)) = left.frames.pop_front() else {
@@ -327,29 +328,29 @@ fn diverged(what: String) -> Error {
     Error::new(ErrorKind::Diverged, what)
 }
 
-fn parse(output: &[u8], count: u64) -> Option<VecDeque<Draw>> {
+fn parse(output: &[u8], count: u64) -> Option<VecDeque<RecordedDraw>> {
     let text = std::str::from_utf8(output).ok()?;
-    let draws: VecDeque<Draw> = text.lines().map(Draw::parse).collect::<Option<_>>()?;
+    let draws: VecDeque<RecordedDraw> = text.lines().map(RecordedDraw::parse).collect::<Option<_>>()?;
     (count > 0 && draws.len() as u64 == count).then_some(draws)
 }
 
 impl Nondet for ReplayingNondet {
     fn now_ns(&self) -> Result<u64> {
-        self.next("clock", |draw| if let Draw::Clock(ns) = draw { Some(*ns) } else { None })
+        self.next("clock", |draw| if let RecordedDraw::Clock(ns) = draw { Some(*ns) } else { None })
     }
 
     fn uuid(&self) -> Result<String> {
-        self.next("uuid", |draw| if let Draw::Uuid(text) = draw { Some(text.clone()) } else { None })
+        self.next("uuid", |draw| if let RecordedDraw::Uuid(text) = draw { Some(text.clone()) } else { None })
     }
 
     fn random_u64(&self) -> Result<u64> {
-        self.next("random", |draw| if let Draw::Random(number) = draw { Some(*number) } else { None })
+        self.next("random", |draw| if let RecordedDraw::Random(number) = draw { Some(*number) } else { None })
     }
 
     fn fill(&self, buf: &mut [u8]) -> Result<()> {
         let kind = format!("fill of {} bytes", buf.len());
         self.next(&kind, |draw| match draw {
-            Draw::Fill(bytes) if bytes.len() == buf.len() => {
+            RecordedDraw::Fill(bytes) if bytes.len() == buf.len() => {
                 buf.copy_from_slice(bytes);
                 Some(())
             }
@@ -393,21 +394,21 @@ mod tests {
     #[test]
     fn draws_keep_their_form_and_other_lines_are_none() {
         for draw in [
-            Draw::Clock(u64::MAX),
-            Draw::Uuid("3f2a5c1e-0000-4abc-8def-0123456789ab".to_owned()),
-            Draw::Random(0),
-            Draw::Fill(vec![0, 255, 16]),
-            Draw::Fill(Vec::new()),
+            RecordedDraw::Clock(u64::MAX),
+            RecordedDraw::Uuid("3f2a5c1e-0000-4abc-8def-0123456789ab".to_owned()),
+            RecordedDraw::Random(0),
+            RecordedDraw::Fill(vec![0, 255, 16]),
+            RecordedDraw::Fill(Vec::new()),
         ] {
-            assert_eq!(Draw::parse(draw.line().trim_end_matches('\n')), Some(draw));
+            assert_eq!(RecordedDraw::parse(draw.line().trim_end_matches('\n')), Some(draw));
         }
         for bad in ["", "clock", "clock x", "clock 18446744073709551616", "fill abc", "fill xy", "coin 1"] {
-            assert_eq!(Draw::parse(bad), None, "{bad}");
+            assert_eq!(RecordedDraw::parse(bad), None, "{bad}");
         }
         assert_eq!(parse(b"clock 1\n", 2), None);
         assert_eq!(parse(b"\xff", 1), None);
-        assert_eq!(draws_of(&Component::Nondet, br#"{"draws":3}"#), Some(3));
-        assert_eq!(draws_of(&Component::Tool, br#"{"draws":3}"#), None);
-        assert_eq!(draws_of(&Component::Nondet, b""), None);
+        assert_eq!(draw_count(&Component::Nondet, br#"{"draws":3}"#), Some(3));
+        assert_eq!(draw_count(&Component::Tool, br#"{"draws":3}"#), None);
+        assert_eq!(draw_count(&Component::Nondet, b""), None);
     }
 }

@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::segments::lock;
-use crate::replay::calls::{CallError, CallFn, Calls, Request, name_of};
-use crate::replay::matching::{Answer, Call, CallHash, Divergence, Grade, Matching, Receipt, Rules};
-use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draws_of};
+use crate::replay::calls::{CallError, CallFn, Calls, Request, call_name};
+use crate::replay::matching::{
+    CallHash, Divergence, Grade, MatchOutcome, Matching, Receipt, RecordedCall, Rules,
+};
+use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draw_count};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::trace::RunReader;
 
 /// The key of the hashes: requests are whole in the recording, and nobody else sees the hashes.
 const KEY: [u8; 32] = *b"annals replayer, in memory only.";
 /// How long an answer waits for its turn while some thread of the program may still ask for another.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same while every thread that ever asked waits itself: only one that has not asked yet could go on.
-const PATIENCE_ALL_WAIT: Duration = Duration::from_secs(3);
+const TURN_TIMEOUT_ALL_WAIT: Duration = Duration::from_secs(3);
 /// How often a waiting thread looks up.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Answers a program's calls from a run, and never makes one.
 ///
@@ -28,20 +30,20 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Replayer {
     reader: RunReader,
-    source: Source,
+    source: DrawSource,
     patience: Duration,
-    turns: Mutex<Turns>,
+    turns: Mutex<ReplayState>,
     released: Condvar,
 }
 
 #[derive(Debug)]
-enum Source {
+enum DrawSource {
     Replaying(ReplayingNondet),
     Drifting(DriftingNondet),
 }
 
 #[derive(Debug)]
-struct Turns {
+struct ReplayState {
     matching: Matching,
     /// Threads that ever asked, and how many of them wait.
     threads: HashSet<thread::ThreadId>,
@@ -59,12 +61,12 @@ impl Replayer {
         let (mut calls, mut draws) = (Vec::new(), VecDeque::new());
         for frame in reader.frames() {
             let frame = frame?;
-            draws.extend(draws_of(&frame.component, &frame.metadata).map(|count| (frame.seq, count)));
+            draws.extend(draw_count(&frame.component, &frame.metadata).map(|count| (frame.seq, count)));
             // Of an incomplete frame nobody knows the whole answer.
-            if let Some(name) = name_of(&frame.metadata).filter(|_| !frame.incomplete) {
-                calls.push(Call {
+            if let Some(name) = call_name(&frame.metadata).filter(|_| !frame.incomplete) {
+                calls.push(RecordedCall {
                     seq: frame.seq,
-                    exact: CallHash::of(&KEY, &name, &frame.input),
+                    exact: CallHash::new(&KEY, &name, &frame.input),
                     name,
                     begun_ns: frame.started_ns,
                     ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
@@ -76,9 +78,9 @@ impl Replayer {
         let matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), rules, KEY)?;
         Ok(Self {
             reader: reader.clone(),
-            source: Source::Replaying(ReplayingNondet::over(reader, draws)),
-            patience: PATIENCE,
-            turns: Mutex::new(Turns { matching, threads: HashSet::new(), waiting: 0, passed: 0 }),
+            source: DrawSource::Replaying(ReplayingNondet::with_frames(reader, draws)),
+            patience: TURN_TIMEOUT,
+            turns: Mutex::new(ReplayState { matching, threads: HashSet::new(), waiting: 0, passed: 0 }),
             released: Condvar::new(),
         })
     }
@@ -86,8 +88,8 @@ impl Replayer {
     /// Serves drawn values a little changed: the negative control, which an honest check has to fail.
     #[must_use]
     pub fn drifting(mut self) -> Self {
-        if let Source::Replaying(replaying) = self.source {
-            self.source = Source::Drifting(DriftingNondet(replaying));
+        if let DrawSource::Replaying(replaying) = self.source {
+            self.source = DrawSource::Drifting(DriftingNondet(replaying));
         }
         self
     }
@@ -96,16 +98,16 @@ impl Replayer {
     #[must_use]
     pub fn chaos(self, seed: u64) -> Self {
         let Self { reader, source, patience, turns, released } = self;
-        let Turns { matching, threads, waiting, passed } =
+        let ReplayState { matching, threads, waiting, passed } =
             turns.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let turns = Mutex::new(Turns { matching: matching.chaos(seed), threads, waiting, passed });
+        let turns = Mutex::new(ReplayState { matching: matching.chaos(seed), threads, waiting, passed });
         Self { reader, source, patience, turns, released }
     }
 
     /// How long an answer waits for its turn while no other goes out, before it is given up: 30 seconds, and 3 where
     /// every thread that ever asked waits.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
+    pub fn turn_timeout(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
@@ -129,21 +131,21 @@ impl Replayer {
     #[must_use]
     pub fn finish(self) -> Receipt {
         let undrawn = match &self.source {
-            Source::Replaying(replaying) => replaying.undrawn(),
-            Source::Drifting(drifting) => drifting.0.undrawn(),
+            DrawSource::Replaying(replaying) => replaying.undrawn(),
+            DrawSource::Drifting(drifting) => drifting.0.undrawn(),
         };
         Receipt { undrawn, ..lock(&self.turns).matching.receipt() }
     }
 
     /// Lets the others go on without this call.
-    fn pass(&self, turns: &mut Turns, seq: u32) {
+    fn skip_call(&self, turns: &mut ReplayState, seq: u32) {
         turns.matching.give_up(seq);
         turns.passed += 1;
         self.released.notify_all();
     }
 
     /// Waits until this answer may go out.
-    fn wait(&self, mut turns: MutexGuard<'_, Turns>, seq: u32, name: &str) -> Result<()> {
+    fn await_turn(&self, mut turns: MutexGuard<'_, ReplayState>, seq: u32, name: &str) -> Result<()> {
         let io = &self.reader.core.io;
         turns.waiting += 1;
         let (mut passed, mut since) = (turns.passed, io.monotonic_ns());
@@ -152,18 +154,18 @@ impl Replayer {
                 (passed, since) = (turns.passed, io.monotonic_ns());
             }
             let all_wait = turns.waiting >= turns.threads.len();
-            let patience = if all_wait { self.patience.min(PATIENCE_ALL_WAIT) } else { self.patience };
+            let patience = if all_wait { self.patience.min(TURN_TIMEOUT_ALL_WAIT) } else { self.patience };
             let waited = Duration::from_nanos(io.monotonic_ns().saturating_sub(since));
             if waited >= patience {
-                let error = stuck(seq, name, &turns.matching.blocking(seq), waited);
-                self.pass(&mut turns, seq);
+                let error = stuck_error(seq, name, &turns.matching.blocking(seq), waited);
+                self.skip_call(&mut turns, seq);
                 turns.waiting -= 1;
                 return Err(error);
             }
-            let woken = self.released.wait_timeout(turns, LOOK.min(patience - waited));
+            let woken = self.released.wait_timeout(turns, POLL_INTERVAL.min(patience - waited));
             turns = woken.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
-        turns.matching.released(seq);
+        turns.matching.mark_released(seq);
         turns.waiting -= 1;
         turns.passed += 1;
         self.released.notify_all();
@@ -171,7 +173,7 @@ impl Replayer {
     }
 }
 
-fn stuck(seq: u32, name: &str, blocking: &[u32], waited: Duration) -> Error {
+fn stuck_error(seq: u32, name: &str, blocking: &[u32], waited: Duration) -> Error {
     const SHOWN: usize = 8;
     let mut steps: Vec<String> = blocking.iter().take(SHOWN).map(ToString::to_string).collect();
     if blocking.len() > SHOWN {
@@ -188,7 +190,7 @@ fn stuck(seq: u32, name: &str, blocking: &[u32], waited: Duration) -> Error {
     Error::new(ErrorKind::Diverged, what)
 }
 
-fn diverged(divergence: &Divergence) -> Error {
+fn diverged_error(divergence: &Divergence) -> Error {
     Error::new(ErrorKind::Diverged, divergence.to_string())
 }
 
@@ -198,13 +200,13 @@ impl Calls for Replayer {
             let mut turns = lock(&self.turns);
             turns.threads.insert(thread::current().id());
             match turns.matching.ask(request.name, request.body)? {
-                Answer::Exact(seq) | Answer::Matched(seq) => seq,
-                Answer::Diverged(divergence) => {
+                MatchOutcome::Exact(seq) | MatchOutcome::Matched(seq) => seq,
+                MatchOutcome::Diverged(divergence) => {
                     // What it has become instead will not be asked for: nobody need wait for it.
                     if let (Grade::Changed, Some(step)) = (divergence.grade, divergence.step) {
-                        self.pass(&mut turns, step);
+                        self.skip_call(&mut turns, step);
                     }
-                    return Err(diverged(&divergence).into());
+                    return Err(diverged_error(&divergence).into());
                 }
             }
         };
@@ -212,11 +214,11 @@ impl Calls for Replayer {
         let frame = match self.reader.frame(seq) {
             Ok(frame) => frame,
             Err(error) => {
-                self.pass(&mut lock(&self.turns), seq);
+                self.skip_call(&mut lock(&self.turns), seq);
                 return Err(error.into());
             }
         };
-        self.wait(lock(&self.turns), seq, request.name)?;
+        self.await_turn(lock(&self.turns), seq, request.name)?;
         match frame.error {
             true => Err(CallError::Failed(String::from_utf8_lossy(&frame.output).into_owned())),
             false => Ok(frame.output),
@@ -225,8 +227,8 @@ impl Calls for Replayer {
 
     fn nondet(&self) -> &dyn Nondet {
         match &self.source {
-            Source::Replaying(replaying) => replaying,
-            Source::Drifting(drifting) => drifting,
+            DrawSource::Replaying(replaying) => replaying,
+            DrawSource::Drifting(drifting) => drifting,
         }
     }
 }

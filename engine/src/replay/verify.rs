@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::kv::parallel;
-use crate::log::cursor::for_each_record;
+use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::open::{Damage, find, scan_states, sealed_footer};
 use crate::store::Store;
 use crate::trace::reader::RunReader;
-use crate::trace::verify::ranges_each;
+use crate::trace::verify::ranges_per_thread;
 
 /// Runs that are open for checking at a time.
 const RUNS_AT_ONCE: usize = 256;
 
 /// Something that is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct VerifyProblem {
     /// The namespace and run, where it was met while reading one.
     pub run: Option<(String, String)>,
     /// What is wrong, and where.
@@ -37,7 +37,7 @@ pub struct VerifyReport {
     /// Batches whose checksums, chain and ledger were checked; 0 where only runs were asked for.
     pub batches: u64,
     /// What is not as it was written: nothing, in a sound store.
-    pub damaged: Vec<Problem>,
+    pub damaged: Vec<VerifyProblem>,
     /// Index tables that were missing or not what was written. They are a cache of the log: nothing is lost, and they
     /// were made again from it, in memory where this store is open for reading.
     pub rebuilt: Vec<Damage>,
@@ -50,7 +50,7 @@ impl VerifyReport {
             ErrorKind::Unavailable | ErrorKind::Bug => Err(Error::new(error.kind(), error.to_string())),
             _ => {
                 let run = run.map(|(namespace, run)| (namespace.to_owned(), run.to_owned()));
-                self.damaged.push(Problem { run, what: error.to_string() });
+                self.damaged.push(VerifyProblem { run, what: error.to_string() });
                 Ok(())
             }
         }
@@ -80,15 +80,15 @@ impl Store {
                 match info {
                     Ok(info) => some.push((info.name.clone(), space.run(&info.name))),
                     Err(error) => {
-                        self.verify_some(&namespace, std::mem::take(&mut some), threads, &mut report)?;
+                        self.verify_run_group(&namespace, std::mem::take(&mut some), threads, &mut report)?;
                         report.note(None, &error)?;
                     }
                 }
                 if some.len() == RUNS_AT_ONCE {
-                    self.verify_some(&namespace, std::mem::take(&mut some), threads, &mut report)?;
+                    self.verify_run_group(&namespace, std::mem::take(&mut some), threads, &mut report)?;
                 }
             }
-            self.verify_some(&namespace, some, threads, &mut report)?;
+            self.verify_run_group(&namespace, some, threads, &mut report)?;
         }
         report.rebuilt = self.rebuilt();
         Ok(report)
@@ -116,14 +116,14 @@ impl Store {
         let space = self.namespace(namespace)?;
         for names in runs.chunks(RUNS_AT_ONCE) {
             let some = names.iter().map(|name| (name.clone(), space.run(name))).collect();
-            self.verify_some(namespace, some, threads, &mut report)?;
+            self.verify_run_group(namespace, some, threads, &mut report)?;
         }
         report.rebuilt = self.rebuilt();
         Ok(report)
     }
 
     /// Checks these runs, each long one in ranges, so that no thread is left with one of them alone.
-    fn verify_some(
+    fn verify_run_group(
         &self,
         namespace: &str,
         runs: Vec<(String, Result<RunReader>)>,
@@ -135,7 +135,7 @@ impl Store {
         let total: u64 = runs.iter().map(|(_, run)| frames(run)).sum();
         let (mut jobs, mut counts) = (Vec::new(), Vec::new());
         for (_, run) in &runs {
-            let ranges = threads.saturating_mul(ranges_each(threads)) as u64;
+            let ranges = threads.saturating_mul(ranges_per_thread(threads)) as u64;
             let share = frames(run).saturating_mul(ranges).div_ceil(total.max(1));
             let ranges = match run {
                 Ok(reader) => reader.verify_jobs(usize::try_from(share).unwrap_or(1)),
@@ -144,12 +144,12 @@ impl Store {
             counts.push(ranges.len());
             jobs.extend(ranges);
         }
-        let mut done = parallel::all(&*self.core().io, threads, jobs)?.into_iter();
+        let mut done = parallel::run_all(&*self.core().io, threads, jobs)?.into_iter();
         for ((name, run), count) in runs.into_iter().zip(counts) {
             let ranges: Vec<_> = done.by_ref().take(count).collect();
             let checked = match run {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
-                run => run.and_then(|reader| reader.joined(ranges)),
+                run => run.and_then(|reader| reader.join_ranges(ranges)),
             };
             match checked {
                 Ok(verified) => {
@@ -180,13 +180,14 @@ impl Store {
         let mut roots = Vec::new();
         let mut states = BTreeMap::new();
         let scanned = scan_states(
+            &*core.schema,
             &found,
             (first, SEGMENT_HEADER_BYTES),
             LogState::empty(),
             &mut |batch, segment, state| {
                 batches += 1;
                 states.insert(segment.id, state.clone());
-                for_each_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
+                for_each_checked_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
             },
         );
@@ -200,14 +201,14 @@ impl Store {
         }
         state_at_end.clone_from(&end.state);
         if let Some(clean) =
-            found.state.clean.as_ref().filter(|clean| !end.torn && clean.state != state_at_end)
+            found.state.clean.as_ref().filter(|clean| !end.is_torn && clean.state != state_at_end)
         {
             let what = format!(
                 "the log adds up to record {}, the manifest says {}: one of them is not what was written",
                 state_at_end.last_seqno(),
                 clean.state.last_seqno()
             );
-            report.damaged.push(Problem { run: None, what });
+            report.damaged.push(VerifyProblem { run: None, what });
         }
         for segment in found.segments.all() {
             if segment.id != end.segment {

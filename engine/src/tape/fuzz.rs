@@ -4,33 +4,33 @@ use std::sync::Arc;
 
 use super::Tape;
 use super::layout::{FORMAT, MAGIC};
-use crate::fuzzing::byte;
 use crate::io::sim::SimIo;
 use crate::{Options, Store};
+use annals_store::testing::byte;
 
 /// A tape as it is, or one whose magic, format and digest are put right around the input. One that reads well is recorded,
 /// and exported as a tape that reads the same.
 pub fn tape(mut data: &[u8]) {
     let bytes = match byte(&mut data) & 1 {
         0 => data.to_vec(),
-        _ => sealed(data),
+        _ => seal(data),
     };
     let Ok(tape) = Tape::read(bytes) else { return };
-    match recorded(&tape) {
+    match import_and_export(&tape) {
         Ok(again) => assert_eq!(again.info(), tape.info()),
         Err(error) => unreachable!("a tape that was read cannot be recorded: {error}"),
     }
 }
 
 /// A whole tape of what is between format and digest.
-pub(super) fn sealed(body: &[u8]) -> Vec<u8> {
+pub(super) fn seal(body: &[u8]) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes(), body].concat();
     let digest = blake3::hash(&bytes);
     bytes.extend(digest.as_bytes());
     bytes
 }
 
-fn recorded(tape: &Tape) -> crate::Result<Tape> {
+fn import_and_export(tape: &Tape) -> crate::Result<Tape> {
     let io = Arc::new(SimIo::new(3));
     let store = Store::open_with("s", Options { io, zero_ahead_bytes: 0, ..Options::default() })?;
     let space = store.namespace("default")?;

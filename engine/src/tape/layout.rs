@@ -93,13 +93,13 @@ pub(super) fn put_head(out: &mut Vec<u8>, info: &RunInfo, tags: &[(String, Strin
 
 /// Where in a tape something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Site {
+pub(super) enum TapeLocation {
     Head,
     Frame(u32),
     End,
 }
 
-impl std::fmt::Display for Site {
+impl std::fmt::Display for TapeLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Head => f.write_str("its head"),
@@ -117,9 +117,9 @@ pub(super) enum TapeError {
     #[error("this is a tape of format {found}; this version of annals reads format {FORMAT}")]
     Format { found: u16 },
     #[error("the tape is damaged in {site}, at byte {offset}: {source}")]
-    Coding { site: Site, offset: u64, source: CodecError },
+    Coding { site: TapeLocation, offset: u64, source: CodecError },
     #[error("the tape is damaged in {site}, at byte {offset}: {what}")]
-    Wrong { site: Site, offset: u64, what: String },
+    Wrong { site: TapeLocation, offset: u64, what: String },
 }
 
 impl From<TapeError> for Error {

@@ -24,4 +24,4 @@ mod write;
 
 pub use layout::{REDACTED_TAG, TAPE_BYTES_MAX, TapeInfo};
 pub use read::Tape;
-pub use write::ShownTape;
+pub use write::TapeRedaction;

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use super::layout::{
-    BODY_BYTES_MAX, ERROR, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT, Site,
-    TAPE_BYTES_MAX, TEXT_BYTES_MAX, TapeError, TapeInfo, raw_bytes_max,
+    BODY_BYTES_MAX, ERROR, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, SNAPSHOT, TAPE_BYTES_MAX,
+    TEXT_BYTES_MAX, TapeError, TapeInfo, TapeLocation, raw_bytes_max,
 };
-use super::window::Window;
-use crate::codec::{CodecError, Reader};
+use super::window::BodyWindow;
+use crate::codec::{ByteReader, CodecError};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link};
-use crate::log::record::{COMPONENT_BYTES_MAX, COMPONENT_OTHER, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX};
+use crate::log::record::{EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX};
+use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
 use crate::trace::model::{TAGS_MAX, check_text};
 use crate::trace::{Component, RunSpec, Severity, Snapshot, Status, chain};
 
@@ -33,25 +34,25 @@ pub(super) struct TapeFrame {
     pub(super) error: bool,
     pub(super) started_ns: u64,
     pub(super) duration_ns: u64,
-    pub(super) input: Body,
-    pub(super) output: Body,
-    pub(super) metadata: Body,
+    pub(super) input: TapeBody,
+    pub(super) output: TapeBody,
+    pub(super) metadata: TapeBody,
     pub(super) snapshot: Option<Snapshot>,
 }
 
 /// A body and the hash of its bytes.
 #[derive(Debug, Clone)]
-pub(super) struct Body {
+pub(super) struct TapeBody {
     pub(super) bytes: Arc<Vec<u8>>,
     id: BlobId,
 }
 
-type Read<T> = std::result::Result<T, TapeError>;
+type TapeResult<T> = std::result::Result<T, TapeError>;
 
 impl Tape {
     /// Whether bytes begin as a tape does.
     #[must_use]
-    pub fn is_one(bytes: &[u8]) -> bool {
+    pub fn is_tape(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
@@ -64,7 +65,7 @@ impl Tape {
         if bytes.len() as u64 > TAPE_BYTES_MAX {
             return Err(Error::invalid(format!("a tape has at most {TAPE_BYTES_MAX} bytes")));
         }
-        let info = check(&bytes)?;
+        let info = check_tape(&bytes)?;
         Ok(Self { bytes, info })
     }
 
@@ -88,19 +89,19 @@ impl Tape {
 
     /// Its frames in order.
     pub(super) fn frames(&self) -> Result<impl Iterator<Item = Result<TapeFrame>> + '_> {
-        let (mut decoder, head) = Decoder::begin(&self.bytes)?;
+        let (mut decoder, head) = TapeDecoder::begin(&self.bytes)?;
         Ok((1..=head.frames).map(move |seq| Ok(decoder.frame(seq, head.started_ns)?)))
     }
 }
 
-fn check(bytes: &[u8]) -> Read<TapeInfo> {
-    let (mut decoder, mut info) = Decoder::begin(bytes)?;
+fn check_tape(bytes: &[u8]) -> TapeResult<TapeInfo> {
+    let (mut decoder, mut info) = TapeDecoder::begin(bytes)?;
     let mut link = chain::genesis();
-    let raw = |body: &Body| body.bytes.len() as u64;
+    let raw = |body: &TapeBody| body.bytes.len() as u64;
     for seq in 1..=info.frames {
         let frame = decoder.frame(seq, info.started_ns)?;
         if frame.incomplete && info.status != Status::Abandoned {
-            return Err(decoder.wrong("it was never finished, in a run that was ended"));
+            return Err(decoder.damaged("it was never finished, in a run that was ended"));
         }
         let digest = chain::digest(
             &frame.component,
@@ -114,42 +115,42 @@ fn check(bytes: &[u8]) -> Read<TapeInfo> {
         link = chain::next(&link, &digest);
         info.raw_bytes += raw(&frame.input) + raw(&frame.output) + raw(&frame.metadata);
     }
-    decoder.site = Site::End;
-    info.fingerprint = Link(decoder.get(|r| r.array())?);
+    decoder.site = TapeLocation::End;
+    info.fingerprint = Link(decoder.decode(|r| r.array())?);
     if info.fingerprint != link {
-        return Err(decoder.wrong("its frames do not add up to its fingerprint"));
+        return Err(decoder.damaged("its frames do not add up to its fingerprint"));
     }
-    let covered = blake3::hash(&bytes[..decoder.reader.taken()]);
-    let digest: [u8; 32] = decoder.get(|r| r.array())?;
+    let covered = blake3::hash(&bytes[..decoder.reader.position()]);
+    let digest: [u8; 32] = decoder.decode(|r| r.array())?;
     if covered != blake3::Hash::from_bytes(digest) {
-        return Err(decoder.wrong("its bytes do not add up to its digest"));
+        return Err(decoder.damaged("its bytes do not add up to its digest"));
     }
-    if !decoder.reader.is_done() {
-        return Err(decoder.wrong("more follows after it"));
+    if !decoder.reader.is_empty() {
+        return Err(decoder.damaged("more follows after it"));
     }
     Ok(info)
 }
 
 /// A tape as far as it has been read.
-struct Decoder<'a> {
-    reader: Reader<'a>,
-    site: Site,
-    window: Window,
+struct TapeDecoder<'a> {
+    reader: ByteReader<'a>,
+    site: TapeLocation,
+    window: BodyWindow,
     /// Bytes that bodies may still have.
     raw_left: u64,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> TapeDecoder<'a> {
     /// Reads the head. The fingerprint stands at the tape's end.
-    fn begin(bytes: &'a [u8]) -> Read<(Self, TapeInfo)> {
+    fn begin(bytes: &'a [u8]) -> TapeResult<(Self, TapeInfo)> {
         if !bytes.starts_with(MAGIC) {
             return Err(TapeError::Magic);
         }
-        let reader = Reader::new(bytes, "tape");
+        let reader = ByteReader::new(bytes, "tape");
         let raw_left = raw_bytes_max(bytes.len() as u64);
-        let mut decoder = Self { reader, site: Site::Head, window: Window::default(), raw_left };
-        decoder.get(|r| r.take(MAGIC.len()))?;
-        let found = decoder.get(Reader::u16)?;
+        let mut decoder = Self { reader, site: TapeLocation::Head, window: BodyWindow::default(), raw_left };
+        decoder.decode(|r| r.take(MAGIC.len()))?;
+        let found = decoder.decode(ByteReader::u16)?;
         if found != FORMAT {
             return Err(TapeError::Format { found });
         }
@@ -157,30 +158,30 @@ impl<'a> Decoder<'a> {
         Ok((decoder, info))
     }
 
-    fn head(&mut self, tape_bytes: usize) -> Read<TapeInfo> {
+    fn head(&mut self, tape_bytes: usize) -> TapeResult<TapeInfo> {
         let name = self.text()?;
         let (agent, model) = (self.text()?, self.text()?);
-        let count = self.get(Reader::varint)?;
+        let count = self.decode(ByteReader::varint)?;
         if count > TAGS_MAX as u64 {
-            return Err(self.wrong(&format!("it has {count} tags; at most {TAGS_MAX} are allowed")));
+            return Err(self.damaged(&format!("it has {count} tags; at most {TAGS_MAX} are allowed")));
         }
-        let tags = (0..count).map(|_| Ok((self.text()?, self.text()?))).collect::<Read<Vec<_>>>()?;
-        let status = self.get(Reader::u8)?;
-        let status = Status::from_code(status).map_err(|e| self.wrong(&e.to_string()))?;
+        let tags = (0..count).map(|_| Ok((self.text()?, self.text()?))).collect::<TapeResult<Vec<_>>>()?;
+        let status = self.decode(ByteReader::u8)?;
+        let status = Status::from_code(status).map_err(|e| self.damaged(&e.to_string()))?;
         if status == Status::Open {
-            return Err(self.wrong("its run has not ended"));
+            return Err(self.damaged("its run has not ended"));
         }
         let severity = self.severity()?;
         let (started_ns, ended_ns) = (self.time()?, self.time()?);
-        let frames = self.get(Reader::varint32)?;
+        let frames = self.decode(ByteReader::varint32)?;
         // Each has a byte at least.
         if frames as usize > tape_bytes {
-            return Err(self.wrong(&format!("{frames} frames do not fit into it")));
+            return Err(self.damaged(&format!("{frames} frames do not fit into it")));
         }
         let spec = tags
             .iter()
             .fold(RunSpec::new(&name).agent(&agent).model(&model), |spec, (key, value)| spec.tag(key, value));
-        spec.check().map_err(|e| self.wrong(&e.to_string()))?;
+        spec.check().map_err(|e| self.damaged(&e.to_string()))?;
         let metadata = self.body()?.bytes.to_vec();
         let (raw_bytes, fingerprint) = (0, Link([0; 32]));
         Ok(TapeInfo {
@@ -199,25 +200,25 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn frame(&mut self, seq: u32, run_started_ns: u64) -> Read<TapeFrame> {
-        self.site = Site::Frame(seq);
-        let flags = self.get(Reader::u8)?;
+    fn frame(&mut self, seq: u32, run_started_ns: u64) -> TapeResult<TapeFrame> {
+        self.site = TapeLocation::Frame(seq);
+        let flags = self.decode(ByteReader::u8)?;
         if flags & !(INCOMPLETE | ERROR | PARENT | SNAPSHOT) != 0 {
-            return Err(self.wrong(&format!("its flags are {flags:#04x}, which are not known")));
+            return Err(self.damaged(&format!("its flags are {flags:#04x}, which are not known")));
         }
         let has = |flag: u8| flags & flag != 0;
         let component = self.component()?;
         let severity = self.severity()?;
-        let parent = if has(PARENT) { Some(self.get(Reader::varint32)?) } else { None };
+        let parent = if has(PARENT) { Some(self.decode(ByteReader::varint32)?) } else { None };
         if parent.is_some_and(|parent| parent == 0 || parent >= seq) {
-            return Err(self.wrong("its parent is no earlier frame"));
+            return Err(self.damaged("its parent is no earlier frame"));
         }
-        let after = self.get(Reader::signed)?;
+        let after = self.decode(ByteReader::signed)?;
         let started_ns = run_started_ns.checked_add_signed(after).filter(|ns| *ns <= i64::MAX as u64);
-        let started_ns = started_ns.ok_or_else(|| self.wrong("its time is out of range"))?;
-        let duration_ns = self.get(Reader::varint)?;
+        let started_ns = started_ns.ok_or_else(|| self.damaged("its time is out of range"))?;
+        let duration_ns = self.decode(ByteReader::varint)?;
         if has(INCOMPLETE) && (has(ERROR) || duration_ns != 0) {
-            return Err(self.wrong("it was never finished, and has an end"));
+            return Err(self.damaged("it was never finished, and has an end"));
         }
         let (input, output, metadata) = (self.body()?, self.body()?, self.body()?);
         let snapshot = if has(SNAPSHOT) { Some(self.snapshot(seq)?) } else { None };
@@ -237,38 +238,38 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn component(&mut self) -> Read<Component> {
-        let code = self.get(Reader::u8)?;
+    fn component(&mut self) -> TapeResult<Component> {
+        let code = self.decode(ByteReader::u8)?;
         let other = match code {
             COMPONENT_OTHER => {
-                let name = self.get(|r| r.text(COMPONENT_BYTES_MAX))?.to_owned();
+                let name = self.decode(|r| r.text(COMPONENT_BYTES_MAX))?.to_owned();
                 match name.parse::<Component>() {
                     Ok(Component::Other(name)) => Some(name),
-                    Ok(_) => return Err(self.wrong("its component is named as one of the engine's own")),
-                    Err(error) => return Err(self.wrong(&error.to_string())),
+                    Ok(_) => return Err(self.damaged("its component is named as one of the engine's own")),
+                    Err(error) => return Err(self.damaged(&error.to_string())),
                 }
             }
             _ => None,
         };
-        Component::from_code(code, other).map_err(|e| self.wrong(&e.to_string()))
+        Component::from_code(code, other).map_err(|e| self.damaged(&e.to_string()))
     }
 
-    fn snapshot(&mut self, seq: u32) -> Read<Snapshot> {
+    fn snapshot(&mut self, seq: u32) -> TapeResult<Snapshot> {
         let state = self.body()?.bytes.to_vec();
-        let count = self.get(Reader::varint)?;
+        let count = self.decode(ByteReader::varint)?;
         if count > EMBEDDINGS_MAX as u64 {
-            return Err(self.wrong(&format!("its snapshot has {count} embeddings")));
+            return Err(self.damaged(&format!("its snapshot has {count} embeddings")));
         }
         let mut embeddings = Vec::new();
         for _ in 0..count {
-            let embedder = self.get(|r| r.text(EMBEDDER_BYTES_MAX))?.to_owned();
+            let embedder = self.decode(|r| r.text(EMBEDDER_BYTES_MAX))?.to_owned();
             check_text("an embedder's id", &embedder, 1, EMBEDDER_BYTES_MAX)
-                .map_err(|e| self.wrong(&e.to_string()))?;
+                .map_err(|e| self.damaged(&e.to_string()))?;
             let bytes = self.body()?.bytes;
             let (floats, rest) = bytes.as_chunks::<4>();
             let vector: Vec<f32> = floats.iter().map(|b| f32::from_le_bytes(*b)).collect();
             if vector.is_empty() || !rest.is_empty() || vector.iter().any(|x| !x.is_finite()) {
-                return Err(self.wrong("an embedding of its snapshot is no vector of finite numbers"));
+                return Err(self.damaged("an embedding of its snapshot is no vector of finite numbers"));
             }
             embeddings.push((embedder, vector));
         }
@@ -276,87 +277,87 @@ impl<'a> Decoder<'a> {
     }
 
     /// A body, its bytes compared with its id.
-    fn body(&mut self) -> Read<Body> {
-        let same = self.get(Reader::varint)?;
+    fn body(&mut self) -> TapeResult<TapeBody> {
+        let same = self.decode(ByteReader::varint)?;
         if let Some(back) = same.checked_sub(1) {
-            let found = self.window.again(back);
+            let found = self.window.promote(back);
             let (id, bytes) =
-                found.ok_or_else(|| self.wrong("a body is the same as one that is not kept"))?;
-            return Ok(Body { bytes, id });
+                found.ok_or_else(|| self.damaged("a body is the same as one that is not kept"))?;
+            return Ok(TapeBody { bytes, id });
         }
-        let len = self.get(Reader::varint)?;
+        let len = self.decode(ByteReader::varint)?;
         if len <= INLINE_BYTES_MAX {
-            let bytes = self.get(|r| r.take(len as usize))?.to_vec();
-            return Ok(Body { id: BlobId::of(&bytes), bytes: Arc::new(bytes) });
+            let bytes = self.decode(|r| r.take(len as usize))?.to_vec();
+            return Ok(TapeBody { id: BlobId::of(&bytes), bytes: Arc::new(bytes) });
         }
         if len > BODY_BYTES_MAX.min(self.raw_left) {
-            return Err(self.wrong(&format!("a body of {len} bytes is over the limit")));
+            return Err(self.damaged(&format!("a body of {len} bytes is over the limit")));
         }
         self.raw_left -= len;
-        let id = BlobId(self.get(|r| r.array())?);
+        let id = BlobId(self.decode(|r| r.array())?);
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < len {
             self.piece(&mut bytes, len)?;
         }
         if BlobId::of(&bytes) != id {
-            return Err(self.wrong(&format!("a body of {len} bytes does not hash to its id {id}")));
+            return Err(self.damaged(&format!("a body of {len} bytes does not hash to its id {id}")));
         }
         let bytes = Arc::new(bytes);
         self.window.put(id, &bytes, None);
-        Ok(Body { bytes, id })
+        Ok(TapeBody { bytes, id })
     }
 
     /// The next piece of a body: bytes that stand here, or a range of an earlier body.
-    fn piece(&mut self, body: &mut Vec<u8>, len: u64) -> Read<()> {
-        let head = self.get(Reader::varint)?;
+    fn piece(&mut self, body: &mut Vec<u8>, len: u64) -> TapeResult<()> {
+        let head = self.decode(ByteReader::varint)?;
         let count = head >> 1;
         if count == 0 || count > len - body.len() as u64 {
-            return Err(self.wrong("a piece of a body has a wrong length"));
+            return Err(self.damaged("a piece of a body has a wrong length"));
         }
         let count = count as usize;
         if head & 1 == 0 {
-            let bytes = self.get(|r| r.take(count))?;
+            let bytes = self.decode(|r| r.take(count))?;
             body.extend_from_slice(bytes);
             return Ok(());
         }
-        let (back, offset) = (self.get(Reader::varint)?, self.get(Reader::varint)?);
+        let (back, offset) = (self.decode(ByteReader::varint)?, self.decode(ByteReader::varint)?);
         let end = offset.checked_add(count as u64);
         let range = self.window.get(back).and_then(|base| base.get(offset as usize..end? as usize));
         match range {
             Some(range) => body.extend_from_slice(range),
-            None => return Err(self.wrong("a piece of a body is of one that is not kept")),
+            None => return Err(self.damaged("a piece of a body is of one that is not kept")),
         }
         Ok(())
     }
 
-    fn severity(&mut self) -> Read<Severity> {
-        let code = self.get(Reader::u8)?;
-        Severity::from_code(code).map_err(|e| self.wrong(&e.to_string()))
+    fn severity(&mut self) -> TapeResult<Severity> {
+        let code = self.decode(ByteReader::u8)?;
+        Severity::from_code(code).map_err(|e| self.damaged(&e.to_string()))
     }
 
     /// A time since 1970 that has room for a difference to any other.
-    fn time(&mut self) -> Read<u64> {
-        let ns = self.get(Reader::varint)?;
+    fn time(&mut self) -> TapeResult<u64> {
+        let ns = self.decode(ByteReader::varint)?;
         if ns > i64::MAX as u64 {
-            return Err(self.wrong("a time is out of range"));
+            return Err(self.damaged("a time is out of range"));
         }
         Ok(ns)
     }
 
-    fn text(&mut self) -> Read<String> {
-        self.get(|r| r.text(TEXT_BYTES_MAX)).map(str::to_owned)
+    fn text(&mut self) -> TapeResult<String> {
+        self.decode(|r| r.text(TEXT_BYTES_MAX)).map(str::to_owned)
     }
 
-    fn get<T>(
+    fn decode<T>(
         &mut self,
-        take: impl FnOnce(&mut Reader<'a>) -> std::result::Result<T, CodecError>,
-    ) -> Read<T> {
-        let offset = self.reader.taken() as u64;
+        take: impl FnOnce(&mut ByteReader<'a>) -> std::result::Result<T, CodecError>,
+    ) -> TapeResult<T> {
+        let offset = self.reader.position() as u64;
         let site = self.site;
         take(&mut self.reader).map_err(|source| TapeError::Coding { site, offset, source })
     }
 
-    fn wrong(&self, what: &str) -> TapeError {
-        TapeError::Wrong { site: self.site, offset: self.reader.taken() as u64, what: what.to_owned() }
+    fn damaged(&self, what: &str) -> TapeError {
+        TapeError::Wrong { site: self.site, offset: self.reader.position() as u64, what: what.to_owned() }
     }
 }

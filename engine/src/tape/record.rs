@@ -42,15 +42,15 @@ impl Namespace {
                 uncommitted = 0;
             }
             uncommitted += bytes;
-            put(&mut batch, frame)?;
+            put_frame(&mut batch, frame)?;
         }
-        batch.end_as((info.status, info.severity), info.ended_ns, info.fingerprint)?;
+        batch.end_as_recorded((info.status, info.severity), info.ended_ns, info.fingerprint)?;
         batch.commit()?;
         Ok(self.run(name)?.info().clone())
     }
 }
 
-fn put(batch: &mut RunBatch<'_>, from: TapeFrame) -> Result<()> {
+fn put_frame(batch: &mut RunBatch<'_>, from: TapeFrame) -> Result<()> {
     let frame = Frame {
         component: from.component,
         parent: from.parent,
@@ -62,7 +62,7 @@ fn put(batch: &mut RunBatch<'_>, from: TapeFrame) -> Result<()> {
         severity: from.severity,
         error: from.error,
     };
-    let seq = if from.incomplete { batch.incomplete(&frame)? } else { batch.frame(frame)? };
+    let seq = if from.incomplete { batch.record_incomplete(&frame)? } else { batch.frame(frame)? };
     debug_assert_eq!(seq, from.seq);
     if let Some(snapshot) = from.snapshot {
         let embeddings: Vec<(&str, &[f32])> =

@@ -70,7 +70,7 @@ fn assert_same(a: &RunReader, b: &RunReader) {
 }
 
 #[test]
-fn a_run_comes_back_in_another_store_and_gives_the_same_bytes_there() {
+fn imported_run_exports_the_same_tape_bytes() {
     let ((_one, a), (_two, b)) = (store(1), store(2));
     record(&a, 12);
     b.begin_run(RunSpec::new("in the way")).unwrap();
@@ -144,7 +144,7 @@ fn a_run_that_was_cut_off_keeps_what_had_arrived() {
 
 /// A tape of a conversation costs what the conversation says, not its square.
 #[test]
-fn what_a_body_repeats_is_a_reference() {
+fn repeated_bytes_are_stored_as_references() {
     let (_one, a) = store(1);
     record(&a, 100);
     let reader = a.run("loan-42").unwrap();
@@ -155,7 +155,7 @@ fn what_a_body_repeats_is_a_reference() {
 }
 
 #[test]
-fn a_tape_with_any_byte_changed_or_cut_is_refused_and_says_where() {
+fn changed_or_cut_tape_is_refused_with_its_location() {
     let (_one, a) = store(1);
     record(&a, 2);
     let tape = tape_of(&a.run("loan-42").unwrap());
@@ -187,12 +187,12 @@ fn a_forged_tape_is_refused_or_reads_as_a_run() {
     record(&a, 2);
     let tape = tape_of(&a.run("loan-42").unwrap());
     let body = &tape[14..tape.len() - 32];
-    assert_eq!(fuzz::sealed(body), tape);
+    assert_eq!(fuzz::seal(body), tape);
     let mut read = 0;
     for at in 0..body.len() {
         let mut bytes = body.to_vec();
         bytes[at] = bytes[at].wrapping_add(1);
-        let sealed = fuzz::sealed(&bytes);
+        let sealed = fuzz::seal(&bytes);
         read += usize::from(Tape::read(sealed).is_ok());
         fuzz::tape(&[&[1], &bytes[..]].concat());
     }
@@ -209,5 +209,5 @@ fn a_small_tape_cannot_ask_for_endless_work() {
     let at = bytes.windows(8).position(|w| w == b"{\"why\":\"").unwrap();
     let at = bytes[..at].iter().rposition(|b| *b == 0).unwrap();
     bytes.splice(at - 40..at, [0, 0xff, 0xff, 0xff, 0xff, 3]);
-    assert_eq!(Tape::read(fuzz::sealed(&bytes)).unwrap_err().kind(), ErrorKind::Damaged);
+    assert_eq!(Tape::read(fuzz::seal(&bytes)).unwrap_err().kind(), ErrorKind::Damaged);
 }

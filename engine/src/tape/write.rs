@@ -9,18 +9,18 @@ use super::layout::{
     BODY_BYTES_MAX, ERROR, FORKED_FROM, FORMAT, INCOMPLETE, INLINE_BYTES_MAX, MAGIC, PARENT, REDACTED_TAG,
     SNAPSHOT, TAPE_BYTES_MAX, put_head, raw_bytes_max,
 };
-use super::window::Window;
+use super::window::BodyWindow;
 use crate::codec::{put_bytes, put_signed, put_varint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::BlobId;
-use crate::log::record::COMPONENT_OTHER;
-use crate::trace::lanes::{LaneKey, Slot};
+use crate::trace::heads::COMPONENT_OTHER;
+use crate::trace::lanes::{BodySlot, LaneKey};
 use crate::trace::model::TAGS_MAX;
 use crate::trace::reader::run_record;
 use crate::trace::{Component, RecordedFrame, RunReader, Snapshot, Status, chain};
 
 /// How a tape is written that shows less than the run holds: for readers who may not see all of it.
-pub struct ShownTape<'a> {
+pub struct TapeRedaction<'a> {
     /// The name of what decides it, kept on the tape in the tag [`REDACTED_TAG`].
     pub by: &'a str,
     /// Changes a frame's input, output and metadata.
@@ -31,19 +31,19 @@ pub struct ShownTape<'a> {
     pub tag: &'a mut dyn FnMut(&str) -> String,
 }
 
-impl std::fmt::Debug for ShownTape<'_> {
+impl std::fmt::Debug for TapeRedaction<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShownTape").field("by", &self.by).finish_non_exhaustive()
     }
 }
 
 /// The tape so far.
-struct Writer<'a> {
+struct TapeWriter<'a> {
     to: &'a mut dyn Write,
     hasher: blake3::Hasher,
     written: u64,
     raw: u64,
-    window: Window,
+    window: BodyWindow,
     /// What is not written yet: a frame at most.
     pending: Vec<u8>,
 }
@@ -65,11 +65,11 @@ impl RunReader {
     ///
     /// # Errors
     /// As [`RunReader::write_tape`]; `Invalid` where the run has no room for one more tag.
-    pub fn write_shown_tape(&self, to: &mut dyn Write, shown: ShownTape<'_>) -> Result<u64> {
+    pub fn write_redacted_tape(&self, to: &mut dyn Write, shown: TapeRedaction<'_>) -> Result<u64> {
         self.write(to, Some(shown))
     }
 
-    fn write(&self, to: &mut dyn Write, mut shown: Option<ShownTape<'_>>) -> Result<u64> {
+    fn write(&self, to: &mut dyn Write, mut shown: Option<TapeRedaction<'_>>) -> Result<u64> {
         let info = self.info();
         let (Some(fingerprint), Some(ended_ns)) = (info.fingerprint, info.ended_ns) else {
             return Err(Error::conflict(format!(
@@ -80,7 +80,7 @@ impl RunReader {
         };
         let hasher = blake3::Hasher::new();
         let mut tape =
-            Writer { to, hasher, written: 0, raw: 0, window: Window::default(), pending: Vec::new() };
+            TapeWriter { to, hasher, written: 0, raw: 0, window: BodyWindow::default(), pending: Vec::new() };
         tape.pending.extend(MAGIC);
         tape.pending.extend(FORMAT.to_le_bytes());
         let (mut tags, mut metadata) = (self.tape_tags()?, self.metadata()?);
@@ -98,7 +98,7 @@ impl RunReader {
             metadata = (shown.bytes)(metadata);
         }
         put_head(&mut tape.pending, info, &tags, ended_ns);
-        tape.body(metadata, &(Component::Other(String::new()), Slot::Metadata))?;
+        tape.body(metadata, &(Component::Other(String::new()), BodySlot::Metadata))?;
         tape.flush()?;
         for frame in self.frames() {
             let mut frame = frame?;
@@ -132,7 +132,7 @@ impl RunReader {
         let digest = tape.hasher.finalize();
         tape.pending.extend(digest.as_bytes());
         tape.flush()?;
-        tape.to.flush().map_err(unwritten)?;
+        tape.to.flush().map_err(write_error)?;
         Ok(tape.written)
     }
 
@@ -153,14 +153,14 @@ impl RunReader {
     }
 }
 
-impl Writer<'_> {
+impl TapeWriter<'_> {
     fn flush(&mut self) -> Result<()> {
         self.written += self.pending.len() as u64;
         if self.written > TAPE_BYTES_MAX {
             return Err(Error::invalid(format!("the tape would be larger than {TAPE_BYTES_MAX} bytes")));
         }
         self.hasher.update(&self.pending);
-        self.to.write_all(&self.pending).map_err(unwritten)?;
+        self.to.write_all(&self.pending).map_err(write_error)?;
         self.pending.clear();
         Ok(())
     }
@@ -183,16 +183,16 @@ impl Writer<'_> {
         put_signed(out, frame.started_ns.wrapping_sub(run_started_ns) as i64);
         put_varint(out, frame.duration_ns);
         let lane = |slot| (frame.component.clone(), slot);
-        self.body(frame.input, &lane(Slot::Input))?;
-        self.body(frame.output, &lane(Slot::Output))?;
-        self.body(frame.metadata, &lane(Slot::Metadata))?;
+        self.body(frame.input, &lane(BodySlot::Input))?;
+        self.body(frame.output, &lane(BodySlot::Output))?;
+        self.body(frame.metadata, &lane(BodySlot::Metadata))?;
         let Some(snapshot) = snapshot else { return Ok(()) };
-        self.body(snapshot.state, &(Component::Merge, Slot::State))?;
+        self.body(snapshot.state, &(Component::Merge, BodySlot::State))?;
         put_varint(&mut self.pending, snapshot.embeddings.len() as u64);
         for (embedder, vector) in snapshot.embeddings {
             put_bytes(&mut self.pending, embedder.as_bytes());
             let bytes = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            self.body(bytes, &(Component::Other(embedder), Slot::State))?;
+            self.body(bytes, &(Component::Other(embedder), BodySlot::State))?;
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Writer<'_> {
         let id = BlobId::of(&bytes);
         if let Some(back) = self.window.find(id) {
             put_varint(&mut self.pending, back + 1);
-            let _ = self.window.again(back);
+            let _ = self.window.promote(back);
             return Ok(());
         }
         self.raw += len;
@@ -245,6 +245,6 @@ fn literal(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-fn unwritten(error: std::io::Error) -> Error {
+fn write_error(error: std::io::Error) -> Error {
     Error::with_source(ErrorKind::Unavailable, format!("the tape cannot be written: {error}"), error)
 }

@@ -3,21 +3,21 @@
 
 use std::sync::Arc;
 
-use crate::blob::{Body, Compared, Extent};
+use crate::blob::{ComparedBody, Extent, LaneBody};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link, Seqno};
 use crate::kv::Content;
 use crate::kv::embeddings;
-use crate::kv::write::{BatchWriter, Packed};
+use crate::kv::write::{BatchWriter, PackedBody};
 use crate::log::queue::Durability;
-use crate::log::record::{
-    BodyRef, EMBEDDINGS_MAX, FrameHead, INLINE_BYTES_MAX, Kind, PartHead, RunFields, RunHead, SnapshotHead,
-};
+use crate::log::record::{BodyRef, EMBEDDINGS_MAX, INLINE_BYTES_MAX};
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
 use crate::trace::belongings::Belongings;
 use crate::trace::chain;
-use crate::trace::lanes::{Lane, LaneKey, Slot};
+use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead};
+use crate::trace::kinds;
+use crate::trace::lanes::{BodyLane, BodySlot, LaneKey};
 use crate::trace::model::{Component, Frame, Severity, Status};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
@@ -30,22 +30,22 @@ const SAME_BYTES_MIN: u64 = 4;
 
 /// A frame that was begun: what its end needs again.
 #[derive(Debug, Clone)]
-pub(crate) struct Begun {
+pub(crate) struct BegunFrame {
     pub(crate) head: FrameHead,
     pub(crate) component: Component,
-    input: Packed,
-    input_base: Base,
+    input: PackedBody,
+    input_base: BaseRecipe,
     metadata: PackedMetadata,
     pub(crate) started_ns: u64,
 }
 
 /// How many frames back the body is that a recipe is coded against, and its extents.
-type Base = Option<(u32, Arc<Vec<Extent>>)>;
+type BaseRecipe = Option<(u32, Arc<Vec<Extent>>)>;
 
 #[derive(Debug, Clone)]
 struct PackedMetadata {
-    packed: Packed,
-    base: Base,
+    packed: PackedBody,
+    base: BaseRecipe,
     bytes: Vec<u8>,
 }
 
@@ -58,7 +58,7 @@ pub struct RunBatch<'a> {
     pub(super) staged: RunState,
     pub(super) writer: BatchWriter,
     /// Bodies that later ones are to be compared with, once the batch is queued.
-    pub(super) bodies: Vec<(LaneKey, Body)>,
+    pub(super) bodies: Vec<(LaneKey, LaneBody)>,
     pub(super) durability: Durability,
     /// The run's record is to be written again, once, at the batch's end.
     pub(super) changed: bool,
@@ -85,12 +85,12 @@ impl<'a> RunBatch<'a> {
             // It may have been dropped since: then its name is free already.
             if let Some((mut head, tail)) = run_record(&self.run.core, self.run.namespace, old)? {
                 head.fields.gone = true;
-                self.writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
-                Belongings::of(&self.run.core, self.run.namespace)?.end(old, &mut self.writer)?;
+                self.writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
+                Belongings::open(&self.run.core, self.run.namespace)?.delete_all(old, &mut self.writer)?;
             }
         }
         if let Some(metadata) = self.staged.unpacked.take() {
-            self.staged.metadata = Arc::new(self.writer.content(&metadata, INLINE_BYTES_MAX)?);
+            self.staged.metadata = Arc::new(self.writer.pack_content(&metadata, INLINE_BYTES_MAX)?);
         }
         self.staged.begun = true;
         self.changed = true;
@@ -104,7 +104,7 @@ impl<'a> RunBatch<'a> {
         let head = RunHead { fields, metadata: self.staged.metadata.reference.clone() };
         let mut tail = Vec::new();
         self.staged.metadata.put_recipe(None, &mut tail);
-        self.writer.record(Kind::Run, &encode_run(&head)?, &tail)
+        self.writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
@@ -128,19 +128,19 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// As [`Run::record`].
     pub fn frame(&mut self, frame: Frame) -> Result<u32> {
-        let mut begun = self.start(&frame, true)?;
+        let mut begun = self.start_frame(&frame, true)?;
         begun.head.error = frame.error;
         begun.head.duration_ns = frame.duration_ns;
-        let output_lane = (frame.component.clone(), Slot::Output);
-        let (output, base) = self.body(&output_lane, begun.head.seq, &frame.output)?;
+        let output_lane = (frame.component.clone(), BodySlot::Output);
+        let (output, base) = self.pack_body(&output_lane, begun.head.seq, &frame.output)?;
         let seq = begun.head.seq;
-        self.finish(begun, output, base)?;
+        self.finish_frame(begun, output, base)?;
         Ok(seq)
     }
 
     /// Numbers a frame and packs what is known at its beginning. Metadata that is not `settled` may be other at the end: no
     /// later frame may name it.
-    pub(crate) fn start(&mut self, frame: &Frame, settled: bool) -> Result<Begun> {
+    pub(crate) fn start_frame(&mut self, frame: &Frame, settled: bool) -> Result<BegunFrame> {
         self.check_open()?;
         if let Component::Other(name) = &frame.component {
             // A name of the engine's own would read back as another component.
@@ -163,15 +163,15 @@ impl<'a> RunBatch<'a> {
         let started_ns = frame.started_ns.unwrap_or_else(|| self.run.core.io.now_ns());
         let start_ns = started_ns.wrapping_sub(self.staged.fields.started_ns) as i64;
         let lane = |slot| (frame.component.clone(), slot);
-        let (input, input_base) = self.body(&lane(Slot::Input), seq, &frame.input)?;
+        let (input, input_base) = self.pack_body(&lane(BodySlot::Input), seq, &frame.input)?;
         let metadata = Content::Bytes(Arc::new(frame.metadata.clone()));
         let (metadata, metadata_base) = match settled {
-            true => self.body(&lane(Slot::Metadata), seq, &metadata)?,
-            false => (self.writer.content(&metadata, INLINE_BYTES_MAX)?, None),
+            true => self.pack_body(&lane(BodySlot::Metadata), seq, &metadata)?,
+            false => (self.writer.pack_content(&metadata, INLINE_BYTES_MAX)?, None),
         };
         debug_assert!(metadata_base.is_none() || metadata.extents.is_some());
         self.staged.last_seq = seq;
-        self.raise(frame.severity.code());
+        self.raise_severity(frame.severity.code());
         let head = FrameHead {
             run: self.run.uid,
             seq,
@@ -194,19 +194,19 @@ impl<'a> RunBatch<'a> {
         let component = frame.component.clone();
         let metadata =
             PackedMetadata { packed: metadata, base: metadata_base, bytes: frame.metadata.clone() };
-        Ok(Begun { head, component, input, input_base, metadata, started_ns })
+        Ok(BegunFrame { head, component, input, input_base, metadata, started_ns })
     }
 
     /// Takes in what is known of a frame only at its end.
-    pub(crate) fn learn(&mut self, begun: &mut Begun, ending: &Ending) -> Result<()> {
+    pub(crate) fn apply_ending(&mut self, begun: &mut BegunFrame, ending: &Ending) -> Result<()> {
         begun.head.error = ending.error;
         let severity = begun.head.severity.max(ending.severity.code());
         begun.head.severity = severity;
-        self.raise(severity);
+        self.raise_severity(severity);
         let bytes = ending.metadata.as_ref().unwrap_or(&begun.metadata.bytes).clone();
         let content = Content::Bytes(Arc::new(bytes.clone()));
-        let lane = (begun.component.clone(), Slot::Metadata);
-        let (packed, base) = self.body(&lane, begun.head.seq, &content)?;
+        let lane = (begun.component.clone(), BodySlot::Metadata);
+        let (packed, base) = self.pack_body(&lane, begun.head.seq, &content)?;
         begun.head.metadata = packed.reference.clone();
         begun.metadata = PackedMetadata { packed, base, bytes };
         Ok(())
@@ -214,7 +214,7 @@ impl<'a> RunBatch<'a> {
 
     /// The run matters as much as its most severe frame. Its record says it at once: a run that a crash leaves open must
     /// not look as if it mattered less.
-    fn raise(&mut self, severity: u8) {
+    fn raise_severity(&mut self, severity: u8) {
         if severity > self.staged.severity {
             self.staged.severity = severity;
             self.changed = true;
@@ -222,14 +222,19 @@ impl<'a> RunBatch<'a> {
     }
 
     /// Writes the record of a frame that has begun and not ended.
-    pub(crate) fn put_begun(&mut self, begun: &Begun) -> Result<()> {
+    pub(crate) fn put_begun_frame(&mut self, begun: &BegunFrame) -> Result<()> {
         let mut tail = Vec::new();
         begun.put_recipes(None, &mut tail);
-        self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
+        self.writer.add_record(kinds::FRAME, &begun.head.encode(), &tail)
     }
 
     /// Binds a frame to the chain and writes its record.
-    pub(crate) fn finish(&mut self, mut begun: Begun, output: Packed, output_base: Base) -> Result<()> {
+    pub(crate) fn finish_frame(
+        &mut self,
+        mut begun: BegunFrame,
+        output: PackedBody,
+        output_base: BaseRecipe,
+    ) -> Result<()> {
         self.check_open()?;
         let head = &mut begun.head;
         head.open = false;
@@ -258,13 +263,18 @@ impl<'a> RunBatch<'a> {
         }
         let mut tail = Vec::new();
         begun.put_recipes(Some((&output, &output_base)), &mut tail);
-        self.writer.record(Kind::Frame, &begun.head.encode(), &tail)
+        self.writer.add_record(kinds::FRAME, &begun.head.encode(), &tail)
     }
 
     /// Packs a body and advances its lane. Gives what its recipe is coded against.
-    pub(crate) fn body(&mut self, key: &LaneKey, seq: u32, content: &Content) -> Result<(Packed, Base)> {
+    pub(crate) fn pack_body(
+        &mut self,
+        key: &LaneKey,
+        seq: u32,
+        content: &Content,
+    ) -> Result<(PackedBody, BaseRecipe)> {
         if content.len() <= SAME_BYTES_MIN {
-            return Ok((self.writer.content(content, INLINE_BYTES_MAX)?, None));
+            return Ok((self.writer.pack_content(content, INLINE_BYTES_MAX)?, None));
         }
         if self.staged.lanes.get(key).is_none() {
             let lane = self.lane_from_lineage(key)?;
@@ -274,10 +284,10 @@ impl<'a> RunBatch<'a> {
         let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
         let lane =
             self.staged.lanes.get_mut(key).ok_or_else(|| Error::bug("a lane that was just made is gone"))?;
-        let previous = staged_body.or_else(|| self.run.recording.previous.of(lane));
+        let previous = staged_body.or_else(|| self.run.recording.previous.last_body(lane));
         let compared = match content {
             Content::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
-                Some(Compared::new(bytes, previous.as_ref()))
+                Some(ComparedBody::new(bytes, previous.as_ref()))
             }
             _ => None,
         };
@@ -287,17 +297,17 @@ impl<'a> RunBatch<'a> {
             (Content::Stored(blob), None) => blob.id(),
         };
         if let Content::Bytes(bytes) = content
-            && let Some(at) = lane.same(id).filter(|at| *at < seq)
+            && let Some(at) = lane.frame_with_body(id).filter(|at| *at < seq)
         {
             let reference = BodyRef::Same { back: seq - at };
-            return Ok((Packed { reference, id, extents: None, len: bytes.len() as u64 }, None));
+            return Ok((PackedBody { reference, id, extents: None, len: bytes.len() as u64 }, None));
         }
         let packed = match &compared {
-            Some(compared) => self.writer.blob(compared)?,
-            None => self.writer.content(content, INLINE_BYTES_MAX)?,
+            Some(compared) => self.writer.pack_blob(compared)?,
+            None => self.writer.pack_content(content, INLINE_BYTES_MAX)?,
         };
         let Some(extents) = packed.extents.clone() else {
-            lane.note(seq, packed.id);
+            lane.push_inline(seq, packed.id);
             return Ok((packed, None));
         };
         // Frames may end in any order: only an earlier one can be named.
@@ -311,21 +321,21 @@ impl<'a> RunBatch<'a> {
     }
 
     /// A fork's lane begins with the last body that its lineage has for it.
-    fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<Lane> {
-        let mut lane = self.run.recording.previous.lane();
+    fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<BodyLane> {
+        let mut lane = self.run.recording.previous.new_lane();
         let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
         // What it was forked from may have been dropped meanwhile: the lineage is this run's own.
-        if *slot != Slot::Input || shared == 0 {
+        if *slot != BodySlot::Input || shared == 0 {
             return Ok(lane);
         }
         let fields = RunFields::clone(&self.staged.fields);
-        let reader = RunReader::of_shared(&self.run.core, self.run.namespace, fields, shared)?;
+        let reader = RunReader::for_shared_frames(&self.run.core, self.run.namespace, fields, shared)?;
         for seq in (shared.saturating_sub(FORK_LOOK_BACK).max(1)..=shared).rev() {
             let found = reader.body_with_extents(seq, *slot)?;
             if let Some(found) = found.filter(|found| found.component == *component) {
                 lane.push(found.seq, found.id, found.extents.clone());
                 let bytes = Arc::new(found.bytes);
-                let body = Compared::new(&bytes, None).into_body(found.extents);
+                let body = ComparedBody::new(&bytes, None).into_body(found.extents);
                 self.bodies.push(((found.component, *slot), body));
                 break;
             }
@@ -338,10 +348,10 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// As [`Run::snapshot`].
     pub fn snapshot(&mut self, state: impl Into<Content>, embeddings: &[(&str, &[f32])]) -> Result<u32> {
-        embeddings::check_all(embeddings)?;
+        embeddings::check_embeddings(embeddings)?;
         for (embedder, vector) in embeddings {
-            if let Some(finder) = self.run.core.finder.get() {
-                finder.check(&self.run.core, self.run.namespace, embedder, vector.len())?;
+            if let Some(finder) = self.run.core.embedding_index.get() {
+                finder.check_dimensions(&self.run.core, self.run.namespace, embedder, vector.len())?;
             }
         }
         self.snapshot_as_recorded(state.into(), embeddings)
@@ -368,19 +378,19 @@ impl<'a> RunBatch<'a> {
         if embeddings.len() > EMBEDDINGS_MAX {
             return Err(Error::invalid(format!("a snapshot has at most {EMBEDDINGS_MAX} embeddings")));
         }
-        let lane: LaneKey = (Component::Merge, Slot::State);
-        let (state, base) = self.body(&lane, seq, &state)?;
+        let lane: LaneKey = (Component::Merge, BodySlot::State);
+        let (state, base) = self.pack_body(&lane, seq, &state)?;
         let mut tail = Vec::new();
         state.put_recipe(base.as_ref().map(|(back, extents)| (*back, extents.as_slice())), &mut tail);
         let mut stored = Vec::with_capacity(embeddings.len());
         for (embedder, vector) in embeddings {
-            let bytes = embeddings::bytes_of(vector);
-            let packed = self.writer.content(&bytes.into(), INLINE_BYTES_MAX)?;
+            let bytes = embeddings::vector_bytes(vector);
+            let packed = self.writer.pack_content(&bytes.into(), INLINE_BYTES_MAX)?;
             packed.put_recipe(None, &mut tail);
             stored.push(((*embedder).to_owned(), packed.reference));
         }
         let head = SnapshotHead { run: self.run.uid, seq, state: state.reference, embeddings: stored };
-        self.writer.record(Kind::Snapshot, &head.encode(), &tail)?;
+        self.writer.add_record(kinds::SNAPSHOT, &head.encode(), &tail)?;
         Arc::make_mut(&mut self.staged.snapshots).insert(seq);
         self.embedded |= !embeddings.is_empty();
         Ok(seq)
@@ -413,23 +423,23 @@ impl<'a> RunBatch<'a> {
     }
 
     /// Adds a frame that was begun and never finished, with what had arrived of its output.
-    pub(crate) fn incomplete(&mut self, frame: &Frame) -> Result<u32> {
-        let begun = self.start(frame, false)?;
-        self.put_begun(&begun)?;
+    pub(crate) fn record_incomplete(&mut self, frame: &Frame) -> Result<u32> {
+        let begun = self.start_frame(frame, false)?;
+        self.put_begun_frame(&begun)?;
         if !frame.output.is_empty() {
-            let packed = self.writer.content(&frame.output, 0)?;
+            let packed = self.writer.pack_content(&frame.output, 0)?;
             let (run, seq) = (self.run.uid, begun.head.seq);
             let head = PartHead { run, seq, part: 1, after_ns: 0, body: packed.reference.clone() };
             let mut tail = Vec::new();
             packed.put_recipe(None, &mut tail);
-            self.writer.record(Kind::FramePart, &head.encode(), &tail)?;
+            self.writer.add_record(kinds::FRAME_PART, &head.encode(), &tail)?;
         }
         Ok(begun.head.seq)
     }
 
     /// Ends the run as another recorder of it did: with the fingerprint that its frames, finished or not, must come to, and
     /// with its own severity (that of a fork may be less than that of frames which it shares).
-    pub(crate) fn end_as(
+    pub(crate) fn end_as_recorded(
         &mut self,
         (status, severity): (Status, Severity),
         ended_ns: u64,
@@ -469,9 +479,9 @@ impl<'a> RunBatch<'a> {
         }
         let submitted = self.writer.submit(self.durability)?;
         if self.embedded
-            && let Some(finder) = run.core.finder.get()
+            && let Some(finder) = run.core.embedding_index.get()
         {
-            finder.queued(&run.core);
+            finder.note_queued(&run.core);
         }
         let (_, ticket) = submitted.ok_or_else(|| Error::invalid("an empty batch cannot be committed"))?;
         for (key, body) in self.bodies {
@@ -480,19 +490,19 @@ impl<'a> RunBatch<'a> {
             }
         }
         *self.guard = self.staged;
-        run.let_go(&mut self.guard);
+        run.release_parent(&mut self.guard);
         if self.guard.ended {
-            run.release(&mut self.guard);
+            run.release_state(&mut self.guard);
             run.recording.note_ended(run.namespace, run.uid);
         }
         Ok(ticket)
     }
 }
 
-impl Begun {
+impl BegunFrame {
     /// The recipes of a frame's record, in the order of its body references.
-    fn put_recipes(&self, output: Option<(&Packed, &Base)>, tail: &mut Vec<u8>) {
-        fn slice(base: &Base) -> Option<(u32, &[Extent])> {
+    fn put_recipes(&self, output: Option<(&PackedBody, &BaseRecipe)>, tail: &mut Vec<u8>) {
+        fn slice(base: &BaseRecipe) -> Option<(u32, &[Extent])> {
             base.as_ref().map(|(back, extents)| (*back, extents.as_slice()))
         }
         self.input.put_recipe(slice(&self.input_base), tail);

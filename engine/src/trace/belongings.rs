@@ -13,9 +13,9 @@ use crate::ids::{NamespaceId, RunUid};
 use crate::kv::core::Core;
 use crate::kv::keyspace::{History, Keyspace, ScanRange};
 use crate::kv::write::BatchWriter;
-use crate::log::record::{Kind, KvHead};
+use crate::log::record::{KvHead, RecordKind};
 use crate::log::segments::lock;
-use crate::store::{Namespace, find_keyspace};
+use crate::store::Namespace;
 use crate::trace::reader::run_record;
 
 /// The keyspace of links.
@@ -26,7 +26,8 @@ impl Namespace {
     ///
     /// # Errors
     /// `Gone` for a run that was dropped or replaced, `NotFound` where there is none; those of `write`; `Invalid`, `Unavailable`, `Poisoned`.
-    pub(crate) fn with_run<T>(
+    #[doc(hidden)]
+    pub fn write_with_run<T>(
         &self,
         uid: RunUid,
         keys: &[(&str, &[u8])],
@@ -37,7 +38,7 @@ impl Namespace {
         self.check_living(uid)?;
         let mut batch = self.batch();
         for (keyspace, key) in keys {
-            batch.put(&links, &link(uid, keyspace, key), Vec::new());
+            batch.put(&links, &link_key(uid, keyspace, key), Vec::new());
         }
         batch.commit()?;
         let written = write()?;
@@ -45,7 +46,7 @@ impl Namespace {
         if let Err(gone) = self.check_living(uid) {
             let core = self.store.core();
             let mut writer = BatchWriter::new(core, self.id)?;
-            Belongings::of(core, self.id)?.end(uid, &mut writer)?;
+            Belongings::open(core, self.id)?.delete_all(uid, &mut writer)?;
             if let Some((_, ticket)) = writer.submit(core.options.durability)? {
                 ticket.wait()?;
             }
@@ -63,13 +64,13 @@ impl Namespace {
         let core = self.store.core();
         // The run may have begun a moment ago.
         core.log()?.queue.barrier(core.index.visible())?;
-        self.with_run(uid, &[(keyspace, key)], || {
+        self.write_with_run(uid, &[(keyspace, key)], || {
             self.keyspace(keyspace, History::Latest)?.put(key, value).map(drop)
         })
     }
 
     fn check_living(&self, uid: RunUid) -> Result<()> {
-        let reader = self.run_numbered(uid)?;
+        let reader = self.run_by_uid(uid)?;
         match run_record(self.store.core(), self.id, uid)? {
             Some((head, _)) if !head.fields.gone => Ok(()),
             _ => {
@@ -80,7 +81,7 @@ impl Namespace {
     }
 }
 
-fn link(uid: RunUid, keyspace: &str, key: &[u8]) -> Vec<u8> {
+fn link_key(uid: RunUid, keyspace: &str, key: &[u8]) -> Vec<u8> {
     [&uid.0.to_be_bytes(), keyspace.as_bytes(), &[0], key].concat()
 }
 
@@ -96,19 +97,19 @@ pub(crate) struct Belongings<'a> {
 }
 
 impl<'a> Belongings<'a> {
-    pub(crate) fn of(core: &'a Arc<Core>, namespace: NamespaceId) -> Result<Self> {
-        let links = find_keyspace(core, namespace, BELONGINGS)?;
+    pub(crate) fn open(core: &'a Arc<Core>, namespace: NamespaceId) -> Result<Self> {
+        let links = core.find_keyspace(namespace, BELONGINGS)?;
         Ok(Self { core, namespace, links, named: HashMap::new() })
     }
 
     /// Adds to a batch that all that goes with a run ends.
-    pub(crate) fn end(&mut self, uid: RunUid, writer: &mut BatchWriter) -> Result<()> {
+    pub(crate) fn delete_all(&mut self, uid: RunUid, writer: &mut BatchWriter) -> Result<()> {
         let Some(links) = &self.links else { return Ok(()) };
         let now_ns = self.core.io.now_ns();
         let mut end = |keyspace: &Keyspace, key: &[u8]| {
             let mut head = Vec::new();
-            KvHead::put_key(keyspace.id, now_ns, key, &mut head);
-            writer.record(Kind::Delete, &head, &[])
+            KvHead::put_key(keyspace.id(), now_ns, key, &mut head);
+            writer.add_record(RecordKind::Delete, &head, &[])
         };
         for found in links.scan(ScanRange::prefix(&uid.0.to_be_bytes())).keys() {
             let found = found?;
@@ -119,7 +120,7 @@ impl<'a> Belongings<'a> {
                 let keyspace = match self.named.get(name) {
                     Some(keyspace) => keyspace.clone(),
                     None => {
-                        let keyspace = find_keyspace(self.core, self.namespace, name)?;
+                        let keyspace = self.core.find_keyspace(self.namespace, name)?;
                         self.named.insert(name.to_owned(), keyspace.clone());
                         keyspace
                     }

@@ -41,7 +41,7 @@ impl LlmFrame {
         Self { prompt: prompt.into(), completion: None, fields: Map::new(), volatile: Map::new() }
     }
 
-    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    fn with_field(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(key.to_owned(), value.into());
         self
     }
@@ -49,13 +49,13 @@ impl LlmFrame {
     /// The model's id with its version.
     #[must_use]
     pub fn model(self, model: &str) -> Self {
-        self.with("model", model)
+        self.with_field("model", model)
     }
 
     /// Temperature, top-p, seed, limits.
     #[must_use]
     pub fn sampling(self, parameters: Value) -> Self {
-        self.with("sampling", parameters)
+        self.with_field("sampling", parameters)
     }
 
     /// The raw bytes of the answer.
@@ -68,31 +68,31 @@ impl LlmFrame {
     /// The structured output parsed from the answer.
     #[must_use]
     pub fn parsed(self, parsed: Value) -> Self {
-        self.with("parsed", parsed)
+        self.with_field("parsed", parsed)
     }
 
     /// Tokens in and out, as the provider says.
     #[must_use]
     pub fn usage(self, usage: Value) -> Self {
-        self.with("usage", usage)
+        self.with_field("usage", usage)
     }
 
     /// Why the model stopped.
     #[must_use]
     pub fn finish_reason(self, reason: &str) -> Self {
-        self.with("finish_reason", reason)
+        self.with_field("finish_reason", reason)
     }
 
     /// Log-probabilities, where the provider gives them.
     #[must_use]
     pub fn logprobs(self, logprobs: Value) -> Self {
-        self.with("logprobs", logprobs)
+        self.with_field("logprobs", logprobs)
     }
 
     /// How often it was tried before.
     #[must_use]
     pub fn retry_count(self, count: u32) -> Self {
-        self.with("retry_count", count)
+        self.with_field("retry_count", count)
     }
 
     /// Something that differs between two recordings of the same call: a request id, a header with a time.
@@ -137,7 +137,7 @@ impl LlmFrame {
     /// # Errors
     /// `Invalid`, naming what is missing.
     pub fn build_complete(self) -> Result<Frame> {
-        refuse("a model call", &self.missing())?;
+        check_complete("a model call", &self.missing())?;
         Ok(self.build())
     }
 }
@@ -221,7 +221,7 @@ impl ToolFrame {
     /// # Errors
     /// `Invalid`, naming what is missing.
     pub fn build_complete(self) -> Result<Frame> {
-        refuse("a tool call", &self.missing())?;
+        check_complete("a tool call", &self.missing())?;
         Ok(self.build())
     }
 }
@@ -233,7 +233,7 @@ fn metadata(mut fields: Map<String, Value>, volatile: Map<String, Value>) -> Vec
     if fields.is_empty() { Vec::new() } else { Value::Object(fields).to_string().into_bytes() }
 }
 
-fn refuse(what: &str, missing: &[&str]) -> Result<()> {
+fn check_complete(what: &str, missing: &[&str]) -> Result<()> {
     match missing {
         [] => Ok(()),
         missing => {

@@ -21,32 +21,34 @@ use crate::kv::keys;
 use crate::kv::keyspace::{History, ScanRange};
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::belongings::Belongings;
+use crate::trace::heads::{RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
+use crate::trace::kinds;
 use crate::trace::model::{Status, check_text};
-use crate::trace::reader::{Known, RunReader, find_name, run_known, run_record};
+use crate::trace::reader::{RunOrTombstone, RunReader, find_living_run, find_run_or_tombstone, run_record};
+use crate::trace::run_keys;
 
 /// The keyspace of pins.
 pub(crate) const PINS: &str = "annals.pins";
 /// Tombstones that are committed together at most.
 const BATCH_RUNS_MAX: usize = 4096;
 /// Keys of the index that are looked at together.
-const PAGE: usize = 4096;
+const PAGE_KEYS: usize = 4096;
 
 /// Runs of which forks were prepared that are not in the log yet, and how many.
 #[derive(Debug, Default)]
-pub(crate) struct Forking(HashMap<RunUid, usize>);
+pub(crate) struct PendingForks(HashMap<RunUid, usize>);
 
-impl Forking {
+impl PendingForks {
     /// Keeps a run from being dropped until [`Forking::begun`].
-    pub(crate) fn prepared(&mut self, parent: RunUid) {
+    pub(crate) fn hold(&mut self, parent: RunUid) {
         *self.0.entry(parent).or_default() += 1;
     }
 
     /// A fork of this run is in the log, or will never be.
-    pub(crate) fn begun(&mut self, parent: RunUid) {
+    pub(crate) fn release(&mut self, parent: RunUid) {
         if let Some(count) = self.0.get_mut(&parent) {
             *count -= 1;
             if *count == 0 {
@@ -58,7 +60,7 @@ impl Forking {
 
 /// A run that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedRun {
     /// Its number. Its name is not kept.
     pub uid: RunUid,
     /// Frames that it had, shared ones included.
@@ -89,20 +91,20 @@ pub struct Pin {
 /// A pin as it is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct KeptPin {
+struct PinValue {
     why: String,
     pinned_ns: u64,
 }
 
 /// Why a run cannot be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum DropBlocker {
     Open,
     Pinned,
     Forking,
 }
 
-impl Held {
+impl DropBlocker {
     fn error(self, what: &str) -> Error {
         Error::conflict(match self {
             Self::Open => format!("{what} is open: end it first"),
@@ -112,7 +114,7 @@ impl Held {
     }
 }
 
-impl From<TombstoneHead> for Dropped {
+impl From<TombstoneHead> for DroppedRun {
     fn from(head: TombstoneHead) -> Self {
         Self {
             uid: head.run,
@@ -131,7 +133,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `Gone` with when and by which rule for one that was dropped; `NotFound`, `Damaged`, `Unavailable`.
-    pub fn run_numbered(&self, uid: RunUid) -> Result<RunReader> {
+    pub fn run_by_uid(&self, uid: RunUid) -> Result<RunReader> {
         RunReader::open(self.store.core(), self.id, uid)
     }
 
@@ -140,37 +142,42 @@ impl Namespace {
     /// # Errors
     /// `Conflict` for a run that is open or pinned, or of which a fork is about to begin; `NotFound` or `Gone` where there is none of
     /// this name; `Invalid` for a rule or reason that is too long or has control characters; `Unavailable`, `Poisoned`.
-    pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<Dropped> {
+    pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<DroppedRun> {
         let uid = self.run(run)?.info().uid;
         let held = self.drop_runs(&[uid], rule, why)?;
         if let Some((_, held)) = held.first() {
             return Err(held.error(&format!("run {run:?}")));
         }
-        match run_known(self.store.core(), self.id, uid)? {
-            Some(Known::Dropped(head)) => Ok(head.into()),
+        match find_run_or_tombstone(self.store.core(), self.id, uid)? {
+            Some(RunOrTombstone::Dropped(head)) => Ok(head.into()),
             _ => Err(Error::conflict(format!("run {run:?} was replaced meanwhile"))),
         }
     }
 
     /// Drops runs, many in a commit; gives those that cannot be, and why. One that is gone already is passed over.
-    pub(crate) fn drop_runs(&self, uids: &[RunUid], rule: &str, why: &str) -> Result<Vec<(RunUid, Held)>> {
+    pub(crate) fn drop_runs(
+        &self,
+        uids: &[RunUid],
+        rule: &str,
+        why: &str,
+    ) -> Result<Vec<(RunUid, DropBlocker)>> {
         check_text("the rule by which a run is dropped", rule, 1, RULE_BYTES_MAX)?;
         check_text("the reason why a run is dropped", why, 0, WHY_BYTES_MAX)?;
         let core = self.store.core();
         let mut held = Vec::new();
         for some in uids.chunks(BATCH_RUNS_MAX) {
             let forking = lock(&self.store.recording().forking);
-            let pins = self.pins_by_number()?;
+            let pins = self.pins_by_uid()?;
             let dropped_ns = core.io.now_ns();
             let mut writer = BatchWriter::new(core, self.id)?;
-            let mut belongings = Belongings::of(core, self.id)?;
+            let mut belongings = Belongings::open(core, self.id)?;
             for uid in some {
                 let Some((head, _)) = run_record(core, self.id, *uid)? else { continue };
                 let fields = head.fields;
                 if fields.gone {
                     continue;
                 }
-                if let Some(why) = holding(&forking, &pins, *uid, fields.status) {
+                if let Some(why) = drop_blocker(&forking, &pins, *uid, fields.status) {
                     held.push((*uid, why));
                     continue;
                 }
@@ -184,8 +191,8 @@ impl Namespace {
                     rule: rule.to_owned(),
                     why: why.to_owned(),
                 };
-                writer.record(Kind::Tombstone, &head.encode(), &[])?;
-                belongings.end(*uid, &mut writer)?;
+                writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
+                belongings.delete_all(*uid, &mut writer)?;
             }
             // Waited for under the lock: the next one is to find them dropped.
             if let Some((_, ticket)) = writer.submit(Durability::Disk)? {
@@ -207,7 +214,7 @@ impl Namespace {
         let _forking = lock(&self.store.recording().forking);
         let uid = self.run(run)?.info().uid;
         let pin = Pin { uid, why: why.to_owned(), pinned_ns: core.io.now_ns() };
-        let kept = KeptPin { why: pin.why.clone(), pinned_ns: pin.pinned_ns };
+        let kept = PinValue { why: pin.why.clone(), pinned_ns: pin.pinned_ns };
         let kept = serde_json::to_vec(&kept).map_err(|e| Error::bug(e.to_string()))?;
         let mut batch = self.batch();
         batch.put(&keyspace, &uid.0.to_be_bytes(), kept);
@@ -238,10 +245,10 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn pins(&self) -> Result<Vec<Pin>> {
-        Ok(self.pins_by_number()?.into_values().collect())
+        Ok(self.pins_by_uid()?.into_values().collect())
     }
 
-    pub(crate) fn pins_by_number(&self) -> Result<BTreeMap<RunUid, Pin>> {
+    pub(crate) fn pins_by_uid(&self) -> Result<BTreeMap<RunUid, Pin>> {
         let mut pins = BTreeMap::new();
         let Some(keyspace) = self.find_keyspace(PINS)? else { return Ok(pins) };
         for pair in keyspace.scan(ScanRange::all()) {
@@ -249,7 +256,7 @@ impl Namespace {
             let Ok(number) = <[u8; 8]>::try_from(key.as_slice()) else { continue };
             let uid = RunUid(u64::from_be_bytes(number));
             // Whatever stands there, it is a pin: a run is rather kept than lost.
-            let KeptPin { why, pinned_ns } = serde_json::from_slice(&value).unwrap_or_default();
+            let PinValue { why, pinned_ns } = serde_json::from_slice(&value).unwrap_or_default();
             pins.insert(uid, Pin { uid, why, pinned_ns });
         }
         Ok(pins)
@@ -259,20 +266,23 @@ impl Namespace {
     ///
     /// # Errors
     /// What `each` gives; `Damaged`, `Unavailable`.
-    pub fn dropped(&self, each: &mut dyn FnMut(Dropped) -> Result<()>) -> Result<()> {
+    pub fn dropped(&self, each: &mut dyn FnMut(DroppedRun) -> Result<()>) -> Result<()> {
         let core = self.store.core();
-        let prefix = keys::runs(self.id);
+        let prefix = run_keys::runs(self.id);
         let mut after: Option<Vec<u8>> = None;
         loop {
             let _pin = core.pin();
-            let (hits, more) = core.index.ended(&prefix, after.as_deref(), PAGE)?;
+            let (hits, more) = core.index.ended_keys(&prefix, after.as_deref(), PAGE_KEYS)?;
             for hit in hits {
                 let place = keys::place(hit.value);
-                let head =
-                    core.logical_of(place, &[Kind::Run, Kind::Tombstone], |kind, logical| match kind {
-                        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Some),
+                let head = core.read_logical_any(
+                    place,
+                    &[kinds::RUN, kinds::TOMBSTONE],
+                    |kind, logical| match kind {
+                        kinds::TOMBSTONE => TombstoneHead::parse(logical.head).map(Some),
                         _ => Ok(None),
-                    })?;
+                    },
+                )?;
                 if let Some(head) = head {
                     each(head.into())?;
                 }
@@ -286,8 +296,8 @@ impl Namespace {
 
     /// Refuses to replace a run that is pinned.
     pub(crate) fn check_replaceable(&self, name: &str) -> Result<()> {
-        match find_name(self.store.core(), self.id, name)? {
-            Some(uid) if self.pins_by_number()?.contains_key(&uid) => {
+        match find_living_run(self.store.core(), self.id, name)? {
+            Some(uid) if self.pins_by_uid()?.contains_key(&uid) => {
                 Err(Error::conflict(format!("run {name:?} is pinned: unpin it before it is replaced")))
             }
             _ => Ok(()),
@@ -296,13 +306,18 @@ impl Namespace {
 }
 
 /// What keeps a run from being dropped.
-fn holding(forking: &Forking, pins: &BTreeMap<RunUid, Pin>, uid: RunUid, status: u8) -> Option<Held> {
+fn drop_blocker(
+    forking: &PendingForks,
+    pins: &BTreeMap<RunUid, Pin>,
+    uid: RunUid,
+    status: u8,
+) -> Option<DropBlocker> {
     if status == Status::Open.code() {
-        Some(Held::Open)
+        Some(DropBlocker::Open)
     } else if pins.contains_key(&uid) {
-        Some(Held::Pinned)
+        Some(DropBlocker::Pinned)
     } else if forking.0.contains_key(&uid) {
-        Some(Held::Forking)
+        Some(DropBlocker::Forking)
     } else {
         None
     }
@@ -310,10 +325,10 @@ fn holding(forking: &Forking, pins: &BTreeMap<RunUid, Pin>, uid: RunUid, status:
 
 /// Whether a run was dropped.
 pub(crate) fn is_dropped(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<bool> {
-    Ok(matches!(run_known(core, namespace, uid)?, Some(Known::Dropped(_))))
+    Ok(matches!(find_run_or_tombstone(core, namespace, uid)?, Some(RunOrTombstone::Dropped(_))))
 }
 
-impl Dropped {
+impl DroppedRun {
     /// Frames of its own: those that are gone with it, but for what forks of it share.
     #[must_use]
     pub fn own_frames(&self) -> u32 {

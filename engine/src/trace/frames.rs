@@ -4,18 +4,21 @@
 use std::sync::Arc;
 
 use crate::blob::Extent;
-use crate::codec::Reader;
+use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, RunUid, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies;
-use crate::kv::frame_cache::FrameRecord;
-use crate::kv::groups::Wanted;
+use crate::kv::groups::DecodeScope;
 use crate::kv::keys;
-use crate::log::record::{BodyRef, FrameHead, Kind, PartHead, RecipeRef};
-use crate::trace::lanes::Slot;
+use crate::log::record::{BodyRef, RecipeRef};
+use crate::trace::frame_cache::FrameRecord;
+use crate::trace::heads::{FrameHead, PartHead};
+use crate::trace::kinds;
+use crate::trace::lanes::BodySlot;
 use crate::trace::model::Component;
 use crate::trace::reader::{Ancestor, RunReader};
+use crate::trace::run_keys;
 
 /// How many recipes one may be coded against, one after the other. A million bodies need twenty.
 pub(crate) const BASE_DEPTH_MAX: u32 = 64;
@@ -32,7 +35,7 @@ pub(crate) struct StoredBody {
 
 /// Where a body's bytes are.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum BodyLocation {
     /// In the record that names it.
     Inline(Vec<u8>),
     /// In groups. `seq`: the frame that holds the recipe.
@@ -49,17 +52,17 @@ pub(super) struct ReadBody {
 }
 
 impl ReadBody {
-    pub(super) fn hashed(bytes: Vec<u8>) -> Self {
+    pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { len: bytes.len() as u64, id: BlobId::of(&bytes), bytes }
     }
 }
 
 /// A slot's place in a frame's record.
-fn place_of(slot: Slot) -> usize {
+fn slot_index(slot: BodySlot) -> usize {
     match slot {
-        Slot::Input => 0,
-        Slot::Output => 1,
-        Slot::Metadata | Slot::State => 2,
+        BodySlot::Input => 0,
+        BodySlot::Output => 1,
+        BodySlot::Metadata | BodySlot::State => 2,
     }
 }
 
@@ -73,21 +76,21 @@ impl RunReader {
     }
 
     /// The uid of the run of the lineage that holds frame `seq`.
-    pub(crate) fn owner(&self, seq: u32) -> Result<RunUid> {
+    pub(crate) fn frame_owner(&self, seq: u32) -> Result<RunUid> {
         self.ancestor(seq).map(|ancestor| ancestor.uid)
     }
 
-    pub(super) fn record_if_any(&self, seq: u32) -> Result<Option<Arc<FrameRecord>>> {
+    pub(super) fn find_record(&self, seq: u32) -> Result<Option<Arc<FrameRecord>>> {
         if seq == 0 {
             return Ok(None);
         }
-        let uid = self.owner(seq)?;
+        let uid = self.frame_owner(seq)?;
         if let Some(known) = self.known.record(uid, seq) {
             return Ok(Some(known));
         }
         let _pin = self.core.pin();
-        let Some(value) = self.core.index.newest(&keys::frame(uid, seq))? else { return Ok(None) };
-        let record = self.core.logical(keys::place(value), Kind::Frame, FrameRecord::parse)?;
+        let Some(value) = self.core.index.newest(&run_keys::frame(uid, seq))? else { return Ok(None) };
+        let record = self.core.read_logical(keys::place(value), kinds::FRAME, FrameRecord::parse)?;
         if record.head.run != uid || record.head.seq != seq {
             return Err(Error::new(
                 ErrorKind::Damaged,
@@ -109,17 +112,18 @@ impl RunReader {
             };
             return Err(Error::not_found(format!("run {name:?} has no frame {seq}: {hint}")));
         }
-        match self.record_if_any(seq)? {
+        match self.find_record(seq)? {
             Some(record) => Ok(record),
-            None => Err(self.missing(seq)?),
+            None => Err(self.missing_frame_error(seq)?),
         }
     }
 
     /// What to say of a frame that is not there: of a run that was dropped or replaced since it was found, compaction has
     /// taken it.
-    fn missing(&self, seq: u32) -> Result<Error> {
+    fn missing_frame_error(&self, seq: u32) -> Result<Error> {
         let name = &self.info.name;
-        let run = self.core.index.get(&keys::run(self.namespace, self.owner(seq)?), Seqno(u64::MAX))?;
+        let run =
+            self.core.index.get(&run_keys::run(self.namespace, self.frame_owner(seq)?), Seqno(u64::MAX))?;
         Ok(match run {
             Some((_, value)) if value.kind != keys::ENDED => {
                 Error::new(ErrorKind::Damaged, format!("frame {seq} of run {name:?} is missing"))
@@ -136,13 +140,18 @@ impl RunReader {
     }
 
     /// The frame that really holds a body, and its record.
-    fn origin(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<(u32, Arc<FrameRecord>)> {
-        match record.body(place_of(slot)).0 {
+    fn body_origin(
+        &self,
+        seq: u32,
+        record: &Arc<FrameRecord>,
+        slot: BodySlot,
+    ) -> Result<(u32, Arc<FrameRecord>)> {
+        match record.body(slot_index(slot)).0 {
             BodyRef::Same { back } => {
                 let at = seq.checked_sub(*back).filter(|at| *at > 0);
                 let at = at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a body names no earlier frame"))?;
                 let origin = self.record(at)?;
-                if matches!(origin.body(place_of(slot)).0, BodyRef::Same { .. }) {
+                if matches!(origin.body(slot_index(slot)).0, BodyRef::Same { .. }) {
                     return Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference"));
                 }
                 Ok((at, origin))
@@ -151,9 +160,9 @@ impl RunReader {
         }
     }
 
-    pub(super) fn body_len(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<u64> {
-        let (_, origin) = self.origin(seq, record, slot)?;
-        Ok(match origin.body(place_of(slot)).0 {
+    pub(super) fn body_len(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<u64> {
+        let (_, origin) = self.body_origin(seq, record, slot)?;
+        Ok(match origin.body(slot_index(slot)).0 {
             BodyRef::Inline(bytes) => bytes.len() as u64,
             BodyRef::Blob { len, .. } => *len,
             BodyRef::Same { .. } => 0,
@@ -161,9 +170,9 @@ impl RunReader {
     }
 
     /// A body's id as recorded, its bytes untouched.
-    pub(super) fn body_id(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<BlobId> {
-        let (_, origin) = self.origin(seq, record, slot)?;
-        Ok(match origin.body(place_of(slot)).0 {
+    pub(super) fn body_id(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<BlobId> {
+        let (_, origin) = self.body_origin(seq, record, slot)?;
+        Ok(match origin.body(slot_index(slot)).0 {
             BodyRef::Inline(bytes) => BlobId::of(bytes),
             BodyRef::Blob { id, .. } => *id,
             BodyRef::Same { .. } => return Err(Error::bug("a body's origin is itself a reference")),
@@ -171,30 +180,35 @@ impl RunReader {
     }
 
     /// Where a body's bytes are.
-    pub(super) fn find_body(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<Found> {
-        let (at, origin) = self.origin(seq, record, slot)?;
-        match origin.body(place_of(slot)) {
-            (BodyRef::Inline(bytes), _) => Ok(Found::Inline(bytes.clone())),
+    pub(super) fn find_body(
+        &self,
+        seq: u32,
+        record: &Arc<FrameRecord>,
+        slot: BodySlot,
+    ) -> Result<BodyLocation> {
+        let (at, origin) = self.body_origin(seq, record, slot)?;
+        match origin.body(slot_index(slot)) {
+            (BodyRef::Inline(bytes), _) => Ok(BodyLocation::Inline(bytes.clone())),
             (BodyRef::Blob { len, id }, Some(recipe)) => {
                 let extents = self.extents_of(at, &origin, slot, recipe, 0)?;
-                Ok(Found::Blob { seq: at, extents, len: *len, id: *id })
+                Ok(BodyLocation::Blob { seq: at, extents, len: *len, id: *id })
             }
             _ => Err(Error::new(ErrorKind::Damaged, format!("frame {seq} has a body without a recipe"))),
         }
     }
 
     /// A body, checked unless this reader was told not to.
-    pub(super) fn body(&self, seq: u32, record: &Arc<FrameRecord>, slot: Slot) -> Result<ReadBody> {
+    pub(super) fn body(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<ReadBody> {
         match self.find_body(seq, record, slot)? {
-            Found::Inline(bytes) => Ok(ReadBody::hashed(bytes)),
-            Found::Blob { extents, len, id, .. } => {
+            BodyLocation::Inline(bytes) => Ok(ReadBody::from_bytes(bytes)),
+            BodyLocation::Blob { extents, len, id, .. } => {
                 let named = (len, id);
-                let bytes = bodies::body_with(
+                let bytes = bodies::read_body_with(
                     &self.core,
                     self.namespace,
                     &extents,
                     named,
-                    Wanted::Reach,
+                    DecodeScope::UpToBody,
                     self.hashing,
                 )?;
                 Ok(ReadBody { bytes, len, id })
@@ -207,15 +221,15 @@ impl RunReader {
         &self,
         seq: u32,
         record: &FrameRecord,
-        slot: Slot,
+        slot: BodySlot,
         recipe: RecipeRef<'_>,
         depth: u32,
     ) -> Result<Arc<Vec<Extent>>> {
-        let place = place_of(slot);
+        let place = slot_index(slot);
         if let Some(known) = self.known.recipe(record, place) {
             return Ok(known);
         }
-        let extents = bodies::extents(recipe, |back| {
+        let extents = bodies::decode_extents(recipe, |back| {
             let wrong =
                 || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
             let at =
@@ -231,11 +245,11 @@ impl RunReader {
     }
 
     /// Where all bytes of a frame's own bodies are; the record may be one that a later one has replaced.
-    pub(crate) fn extents_named(&self, record: &Arc<FrameRecord>) -> Result<Vec<Arc<Vec<Extent>>>> {
+    pub(crate) fn own_extents(&self, record: &Arc<FrameRecord>) -> Result<Vec<Arc<Vec<Extent>>>> {
         let mut named = Vec::new();
-        for slot in [Slot::Input, Slot::Output, Slot::Metadata] {
-            if matches!(record.body(place_of(slot)).0, BodyRef::Blob { .. })
-                && let Found::Blob { extents, .. } = self.find_body(record.head.seq, record, slot)?
+        for slot in [BodySlot::Input, BodySlot::Output, BodySlot::Metadata] {
+            if matches!(record.body(slot_index(slot)).0, BodyRef::Blob { .. })
+                && let BodyLocation::Blob { extents, .. } = self.find_body(record.head.seq, record, slot)?
             {
                 named.push(extents);
             }
@@ -244,15 +258,15 @@ impl RunReader {
     }
 
     /// A body with its extents: what a fork compares its first body with.
-    pub(crate) fn body_with_extents(&self, seq: u32, slot: Slot) -> Result<Option<StoredBody>> {
+    pub(crate) fn body_with_extents(&self, seq: u32, slot: BodySlot) -> Result<Option<StoredBody>> {
         let record = self.record(seq)?;
         let component = Component::from_code(record.head.component, record.head.other.clone())?;
         match self.find_body(seq, &record, slot)? {
-            Found::Blob { seq, extents, len, id } => {
-                let bytes = bodies::body(&self.core, self.namespace, &extents, len, id)?;
+            BodyLocation::Blob { seq, extents, len, id } => {
+                let bytes = bodies::read_body(&self.core, self.namespace, &extents, len, id)?;
                 Ok(Some(StoredBody { component, seq, id, bytes, extents }))
             }
-            Found::Inline(_) => Ok(None),
+            BodyLocation::Inline(_) => Ok(None),
         }
     }
 
@@ -261,7 +275,7 @@ impl RunReader {
     /// # Errors
     /// As [`RunReader::frame`]; bytes that are not what was recorded end the stream with an error.
     pub fn input_reader(&self, seq: u32) -> Result<BlobReader> {
-        self.body_reader(seq, Slot::Input)
+        self.body_reader(seq, BodySlot::Input)
     }
 
     /// Frame `seq`'s output as a stream; of an incomplete frame, what had arrived.
@@ -269,18 +283,18 @@ impl RunReader {
     /// # Errors
     /// As [`RunReader::input_reader`].
     pub fn output_reader(&self, seq: u32) -> Result<BlobReader> {
-        self.body_reader(seq, Slot::Output)
+        self.body_reader(seq, BodySlot::Output)
     }
 
-    fn body_reader(&self, seq: u32, slot: Slot) -> Result<BlobReader> {
+    fn body_reader(&self, seq: u32, slot: BodySlot) -> Result<BlobReader> {
         let record = self.record(seq)?;
         let (core, namespace) = (self.core.clone(), self.namespace);
-        if record.head.open && slot == Slot::Output {
-            return Ok(BlobReader::of_bytes(core, namespace, self.arrived(seq)?));
+        if record.head.open && slot == BodySlot::Output {
+            return Ok(BlobReader::from_bytes(core, namespace, self.arrived_output(seq)?));
         }
         match self.find_body(seq, &record, slot)? {
-            Found::Inline(bytes) => Ok(BlobReader::of_bytes(core, namespace, bytes)),
-            Found::Blob { extents, len, id, .. } => {
+            BodyLocation::Inline(bytes) => Ok(BlobReader::from_bytes(core, namespace, bytes)),
+            BodyLocation::Blob { extents, len, id, .. } => {
                 bodies::check_len(&extents, len, id)?;
                 Ok(BlobReader::new(core, namespace, extents, (len, id), self.hashing))
             }
@@ -288,28 +302,31 @@ impl RunReader {
     }
 
     /// What had arrived of an incomplete frame's output.
-    pub(super) fn arrived(&self, seq: u32) -> Result<Vec<u8>> {
-        let uid = self.owner(seq)?;
+    pub(super) fn arrived_output(&self, seq: u32) -> Result<Vec<u8>> {
+        let uid = self.frame_owner(seq)?;
         let _pin = self.core.pin();
         let mut output = Vec::new();
-        for (part, hit) in (1..).zip(self.core.index.prefix(&keys::parts(uid, seq), Seqno(u64::MAX))?) {
-            if keys::last_number(&hit.key) != Some(part) {
+        for (part, hit) in
+            (1..).zip(self.core.index.scan_prefix(&run_keys::parts(uid, seq), Seqno(u64::MAX))?)
+        {
+            if run_keys::last_number(&hit.key) != Some(part) {
                 let what = format!("part {part} of what arrived of frame {seq} is missing");
                 return Err(Error::new(ErrorKind::Damaged, what));
             }
-            let (head, tail) = self.core.logical(keys::place(hit.value), Kind::FramePart, |logical| {
-                Ok((PartHead::parse(logical.head)?, logical.tail.to_vec()))
-            })?;
+            let (head, tail) =
+                self.core.read_logical(keys::place(hit.value), kinds::FRAME_PART, |logical| {
+                    Ok((PartHead::parse(logical.head)?, logical.tail.to_vec()))
+                })?;
             match head.body {
                 BodyRef::Inline(bytes) => output.extend_from_slice(&bytes),
                 BodyRef::Blob { len, id } => {
-                    let mut tail = Reader::new(&tail, "frame part tail");
+                    let mut tail = ByteReader::new(&tail, "frame part tail");
                     let recipe = RecipeRef::take(&mut tail).map_err(|e| {
                         Error::new(ErrorKind::Damaged, format!("a frame's part is damaged: {e}"))
                     })?;
                     let extents =
-                        bodies::extents(recipe, |_| Err(Error::bug("a part's recipe stands alone")))?;
-                    output.extend(bodies::body(&self.core, self.namespace, &extents, len, id)?);
+                        bodies::decode_extents(recipe, |_| Err(Error::bug("a part's recipe stands alone")))?;
+                    output.extend(bodies::read_body(&self.core, self.namespace, &extents, len, id)?);
                 }
                 BodyRef::Same { .. } => {
                     return Err(Error::new(ErrorKind::Damaged, "a frame's part refers to another frame"));

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::blob::{Body, DeltaStack, Extent};
+use crate::blob::{DeltaStack, Extent, LaneBody};
 use crate::ids::BlobId;
-use crate::kv::cache::Cache;
+use crate::kv::cache::ClockCache;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::trace::model::Component;
 
@@ -19,7 +19,7 @@ const RECENT_MAX: usize = 8;
 
 /// The place of a body in its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Slot {
+pub(crate) enum BodySlot {
     Input,
     Output,
     Metadata,
@@ -27,30 +27,30 @@ pub(crate) enum Slot {
 }
 
 /// Which lane.
-pub(crate) type LaneKey = (Component, Slot);
+pub(crate) type LaneKey = (Component, BodySlot);
 
 /// The lanes of a run: a handful. Cheap to clone, since a lane is copied only when it changes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lanes(Vec<(LaneKey, Arc<Lane>)>);
+pub(crate) struct RunLanes(Vec<(LaneKey, Arc<BodyLane>)>);
 
-impl Lanes {
-    pub(crate) fn get(&self, key: &LaneKey) -> Option<&Lane> {
+impl RunLanes {
+    pub(crate) fn get(&self, key: &LaneKey) -> Option<&BodyLane> {
         self.0.iter().find(|(of, _)| of == key).map(|(_, lane)| &**lane)
     }
 
-    pub(crate) fn get_mut(&mut self, key: &LaneKey) -> Option<&mut Lane> {
+    pub(crate) fn get_mut(&mut self, key: &LaneKey) -> Option<&mut BodyLane> {
         self.0.iter_mut().find(|(of, _)| of == key).map(|(_, lane)| Arc::make_mut(lane))
     }
 
     /// Adds a lane that is not there yet.
-    pub(crate) fn insert(&mut self, key: LaneKey, lane: Lane) {
+    pub(crate) fn insert(&mut self, key: LaneKey, lane: BodyLane) {
         self.0.push((key, Arc::new(lane)));
     }
 }
 
 /// See the module.
 #[derive(Debug, Clone)]
-pub(crate) struct Lane {
+pub(crate) struct BodyLane {
     /// Unique among the store's lanes.
     id: u64,
     /// Bodies so far.
@@ -60,14 +60,14 @@ pub(crate) struct Lane {
     recent: Vec<(u32, BlobId)>,
 }
 
-impl Lane {
+impl BodyLane {
     /// The frame and recipe that the next body is coded against.
     pub(crate) fn base(&self) -> Option<(u32, Arc<Vec<Extent>>)> {
         self.stack.base_for(self.count).map(|(seq, extents)| (*seq, extents.clone()))
     }
 
     /// The frame that holds just this body already.
-    pub(crate) fn same(&self, id: BlobId) -> Option<u32> {
+    pub(crate) fn frame_with_body(&self, id: BlobId) -> Option<u32> {
         self.recent.iter().find(|(_, known)| *known == id).map(|(seq, _)| *seq)
     }
 
@@ -75,11 +75,11 @@ impl Lane {
     pub(crate) fn push(&mut self, seq: u32, id: BlobId, extents: Arc<Vec<Extent>>) {
         self.stack.push(self.count, seq, extents);
         self.count += 1;
-        self.note(seq, id);
+        self.push_inline(seq, id);
     }
 
     /// Takes in frame `seq`'s body, which stands in its record: no recipe can be coded against it.
-    pub(crate) fn note(&mut self, seq: u32, id: BlobId) {
+    pub(crate) fn push_inline(&mut self, seq: u32, id: BlobId) {
         if self.recent.len() == RECENT_MAX {
             self.recent.remove(0);
         }
@@ -89,30 +89,30 @@ impl Lane {
 
 /// The last bodies of all lanes of all runs, as long as there is room for them.
 #[derive(Debug)]
-pub(crate) struct Previous {
-    bodies: Cache<u64, Body>,
+pub(crate) struct PreviousBodies {
+    bodies: ClockCache<u64, LaneBody>,
     bytes_max: usize,
     next_lane: AtomicU64,
 }
 
-impl Previous {
+impl PreviousBodies {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bodies: Cache::new(bytes_max), bytes_max, next_lane: AtomicU64::new(0) }
+        Self { bodies: ClockCache::new(bytes_max), bytes_max, next_lane: AtomicU64::new(0) }
     }
 
     /// A lane without bodies.
-    pub(crate) fn lane(&self) -> Lane {
+    pub(crate) fn new_lane(&self) -> BodyLane {
         let id = self.next_lane.fetch_add(1, Ordering::Relaxed);
-        Lane { id, count: 0, stack: DeltaStack::default(), recent: Vec::new() }
+        BodyLane { id, count: 0, stack: DeltaStack::default(), recent: Vec::new() }
     }
 
     /// A lane's last body whose batch was queued.
-    pub(crate) fn of(&self, lane: &Lane) -> Option<Body> {
+    pub(crate) fn last_body(&self, lane: &BodyLane) -> Option<LaneBody> {
         self.bodies.get(&lane.id)
     }
 
     /// Remembers a body whose batch was queued.
-    pub(crate) fn remember(&self, lane: &Lane, body: Body) {
+    pub(crate) fn remember(&self, lane: &BodyLane, body: LaneBody) {
         let bytes = body.bytes.len();
         if bytes <= REMEMBERED_BYTES_MAX.min(self.bytes_max) {
             self.bodies.put(lane.id, body, bytes);
@@ -122,7 +122,7 @@ impl Previous {
     }
 
     /// Forgets the bodies of lanes that get no more.
-    pub(crate) fn forget(&self, lanes: &Lanes) {
+    pub(crate) fn forget(&self, lanes: &RunLanes) {
         lanes.0.iter().for_each(|(_, lane)| self.bodies.remove(&lane.id));
     }
 }

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::ids::{Link, RunUid};
 use crate::kv::Content;
-use crate::log::record::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
+use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
+pub(crate) use annals_store::kv::catalogue::check_text;
 
 /// Greatest length of a run's name, in bytes.
 pub const RUN_NAME_BYTES_MAX: usize = 512;
@@ -328,20 +329,6 @@ impl RunSpec {
         }
         Ok(())
     }
-}
-
-/// Refuses text that is too short, too long, or has control characters.
-pub(crate) fn check_text(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
-    if text.len() < min {
-        return Err(Error::invalid(format!("{what} must not be empty")));
-    }
-    if text.len() > max {
-        return Err(Error::invalid(format!("{what} has {} bytes; at most {max} are allowed", text.len())));
-    }
-    if let Some(bad) = text.chars().find(|c| c.is_control()) {
-        return Err(Error::invalid(format!("{what} has the control character {bad:?}: leave it out")));
-    }
-    Ok(())
 }
 
 /// Where a fork left its parent.

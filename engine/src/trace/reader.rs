@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use crate::codec::Reader;
+use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
-use crate::kv::bodies::{self, Hashing};
+use crate::kv::bodies::{self, HashCheck};
 use crate::kv::core::Core;
-use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::kv::keys;
-use crate::log::record::{BodyRef, Kind, RecipeRef, RunFields, RunHead, TombstoneHead};
+use crate::log::record::{BodyRef, RecipeRef, RecordKind};
 use crate::trace::chain::{self, FrameDigest};
+use crate::trace::frame_cache::{FrameCache, FrameRecord};
 use crate::trace::frames::ReadBody;
-use crate::trace::lanes::Slot;
+use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
+use crate::trace::kinds;
+use crate::trace::lanes::BodySlot;
 use crate::trace::model::{Component, ForkPoint, RunInfo, Severity, Status};
-use crate::trace::scan::{Handing, Scan};
+use crate::trace::run_keys;
+use crate::trace::scan::{BodyOutput, FrameScan};
+use crate::trace::schema::RunSchema;
 
 /// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. One that comes
 /// from [`RunReader::unverified`] has the ids that were recorded, and bytes that nobody hashed.
@@ -88,7 +92,7 @@ pub(super) struct Ancestor {
 
 /// What a frame has, before its link is known.
 #[derive(Debug)]
-pub(super) struct Bodies {
+pub(super) struct UnlinkedBodies {
     pub(super) input: ReadBody,
     pub(super) output: ReadBody,
     pub(super) metadata: ReadBody,
@@ -104,13 +108,13 @@ pub struct RunReader {
     pub(super) lineage: Arc<Vec<Ancestor>>,
     /// Records that were read before.
     pub(super) known: Arc<FrameCache>,
-    pub(super) hashing: Hashing,
+    pub(super) hashing: HashCheck,
     pub(super) metadata: (BodyRef, Option<Vec<u8>>),
 }
 
 /// What the log says of a run.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum RunOrTombstone {
     /// The newest record of one that lives, or was replaced: head and tail.
     Run(Box<RunHead>, Vec<u8>),
     /// It was dropped.
@@ -118,19 +122,24 @@ pub(crate) enum Known {
 }
 
 /// A run's newest record, or its tombstone.
-pub(crate) fn run_known(core: &Core, namespace: NamespaceId, uid: RunUid) -> Result<Option<Known>> {
+pub(crate) fn find_run_or_tombstone(
+    core: &Core,
+    namespace: NamespaceId,
+    uid: RunUid,
+) -> Result<Option<RunOrTombstone>> {
     let _pin = core.pin();
-    let Some((_, value)) = core.index.get(&keys::run(namespace, uid), Seqno(u64::MAX))? else {
+    let Some((_, value)) = core.index.get(&run_keys::run(namespace, uid), Seqno(u64::MAX))? else {
         return Ok(None);
     };
-    let expected: &[Kind] = if keys::is_living(value) { &[Kind::Run] } else { &[Kind::Run, Kind::Tombstone] };
-    let known = core.logical_of(keys::place(value), expected, |kind, logical| match kind {
-        Kind::Tombstone => TombstoneHead::parse(logical.head).map(Known::Dropped),
-        _ => Ok(Known::Run(Box::new(RunHead::parse(logical.head)?), logical.tail.to_vec())),
+    let expected: &[RecordKind] =
+        if keys::is_living(value) { &[kinds::RUN] } else { &[kinds::RUN, kinds::TOMBSTONE] };
+    let known = core.read_logical_any(keys::place(value), expected, |kind, logical| match kind {
+        kinds::TOMBSTONE => TombstoneHead::parse(logical.head).map(RunOrTombstone::Dropped),
+        _ => Ok(RunOrTombstone::Run(Box::new(RunHead::parse(logical.head)?), logical.tail.to_vec())),
     })?;
     let of = match &known {
-        Known::Run(head, _) => (head.fields.namespace, head.fields.uid),
-        Known::Dropped(head) => (head.namespace, head.run),
+        RunOrTombstone::Run(head, _) => (head.fields.namespace, head.fields.uid),
+        RunOrTombstone::Dropped(head) => (head.namespace, head.run),
     };
     if of != (namespace, uid) {
         return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
@@ -144,25 +153,25 @@ pub(crate) fn run_record(
     namespace: NamespaceId,
     uid: RunUid,
 ) -> Result<Option<(RunHead, Vec<u8>)>> {
-    Ok(match run_known(core, namespace, uid)? {
-        Some(Known::Run(head, tail)) => Some((*head, tail)),
+    Ok(match find_run_or_tombstone(core, namespace, uid)? {
+        Some(RunOrTombstone::Run(head, tail)) => Some((*head, tail)),
         _ => None,
     })
 }
 
 /// The number of the living run of this name.
-pub(crate) fn find_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
+pub(crate) fn find_living_run(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let _pin = core.pin();
-    let Some(uid) = named(core, namespace, name)? else { return Ok(None) };
+    let Some(uid) = last_uid_of_name(core, namespace, name)? else { return Ok(None) };
     // A tombstone says no name: the key of a dropped run's name still leads to what was its record.
-    Ok(core.index.newest(&keys::run(namespace, uid))?.map(|_| uid))
+    Ok(core.index.newest(&run_keys::run(namespace, uid))?.map(|_| uid))
 }
 
 /// The number of the run that had this name last, unless it was replaced.
-fn named(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
+fn last_uid_of_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let _pin = core.pin();
-    let Some(value) = core.index.newest(&keys::run_name(namespace, name))? else { return Ok(None) };
-    let head = core.logical(keys::place(value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+    let Some(value) = core.index.newest(&run_keys::run_name(namespace, name))? else { return Ok(None) };
+    let head = core.read_logical(keys::place(value), kinds::RUN, |logical| RunHead::parse(logical.head))?;
     if head.fields.name != name || head.fields.namespace != namespace {
         return Err(Error::new(ErrorKind::Damaged, "the index leads to another run than the one wanted"));
     }
@@ -170,7 +179,7 @@ fn named(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUi
 }
 
 /// What a tombstone says of a run, as its record would.
-fn nameless(head: TombstoneHead) -> RunHead {
+fn head_of_tombstone(head: TombstoneHead) -> RunHead {
     let fields = RunFields {
         uid: head.run,
         namespace: head.namespace,
@@ -192,7 +201,7 @@ fn nameless(head: TombstoneHead) -> RunHead {
 }
 
 /// What to tell whoever asks for a dropped run.
-fn gone(what: &str, head: &TombstoneHead) -> Error {
+fn dropped_error(what: &str, head: &TombstoneHead) -> Error {
     let why = if head.why.is_empty() { String::new() } else { format!(" ({})", head.why) };
     let when = crate::timestamp::rfc3339(head.dropped_ns);
     Error::new(ErrorKind::Gone, format!("{what} was dropped {when} by the rule {:?}{why}", head.rule))
@@ -201,26 +210,28 @@ fn gone(what: &str, head: &TombstoneHead) -> Error {
 impl RunReader {
     pub(crate) fn find(core: &Arc<Core>, namespace: NamespaceId, name: &str) -> Result<Self> {
         let missing = || Error::not_found(format!("there is no run {name:?}"));
-        let uid = named(core, namespace, name)?.ok_or_else(missing)?;
-        match run_known(core, namespace, uid)? {
-            Some(Known::Dropped(head)) => Err(gone(&format!("run {name:?}"), &head)),
-            Some(Known::Run(head, tail)) if !head.fields.gone => {
-                Self::of_known(core, namespace, *head, &tail)
+        let uid = last_uid_of_name(core, namespace, name)?.ok_or_else(missing)?;
+        match find_run_or_tombstone(core, namespace, uid)? {
+            Some(RunOrTombstone::Dropped(head)) => Err(dropped_error(&format!("run {name:?}"), &head)),
+            Some(RunOrTombstone::Run(head, tail)) if !head.fields.gone => {
+                Self::from_record(core, namespace, *head, &tail)
             }
             _ => Err(missing()),
         }
     }
 
     pub(crate) fn open(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<Self> {
-        match run_known(core, namespace, uid)? {
-            Some(Known::Run(head, tail)) => Self::of_known(core, namespace, *head, &tail),
-            Some(Known::Dropped(head)) => Err(gone(&format!("run number {}", uid.0), &head)),
+        match find_run_or_tombstone(core, namespace, uid)? {
+            Some(RunOrTombstone::Run(head, tail)) => Self::from_record(core, namespace, *head, &tail),
+            Some(RunOrTombstone::Dropped(head)) => {
+                Err(dropped_error(&format!("run number {}", uid.0), &head))
+            }
             None => Err(Error::not_found(format!("there is no run number {}", uid.0))),
         }
     }
 
     /// The frames that a fork which is not in the log yet shares with its lineage.
-    pub(crate) fn of_shared(
+    pub(crate) fn for_shared_frames(
         core: &Arc<Core>,
         namespace: NamespaceId,
         fields: RunFields,
@@ -229,22 +240,22 @@ impl RunReader {
         let lineage = lineage(core, namespace, &fields)?;
         let fields = RunFields { frames: shared, ..fields };
         let head = RunHead { fields, metadata: BodyRef::Inline(Vec::new()) };
-        Self::of_head(core, namespace, head, &[], lineage).map(|(reader, _)| reader)
+        Self::from_head(core, namespace, head, &[], lineage).map(|(reader, _)| reader)
     }
 
     /// A run as its newest record says.
-    fn of_known(core: &Arc<Core>, namespace: NamespaceId, head: RunHead, tail: &[u8]) -> Result<Self> {
+    fn from_record(core: &Arc<Core>, namespace: NamespaceId, head: RunHead, tail: &[u8]) -> Result<Self> {
         let lineage = lineage(core, namespace, &head.fields)?;
-        let (mut reader, open) = Self::of_head(core, namespace, head, tail, lineage)?;
+        let (mut reader, open) = Self::from_head(core, namespace, head, tail, lineage)?;
         if open {
-            reader.count()?;
+            reader.count_open_run()?;
         }
         Ok(reader)
     }
 
     /// A run as this record says, whether a living one or one whose own record is lost; the frames of an ancestor that
     /// is lost are missing.
-    pub(crate) fn salvaging(
+    pub(crate) fn for_salvage(
         core: &Arc<Core>,
         namespace: NamespaceId,
         head: RunHead,
@@ -257,9 +268,9 @@ impl RunReader {
             }
             lineage => lineage?,
         };
-        let (mut reader, open) = Self::of_head(core, namespace, head, tail, lineage)?;
+        let (mut reader, open) = Self::from_head(core, namespace, head, tail, lineage)?;
         if open
-            && let Err(error) = reader.count()
+            && let Err(error) = reader.count_open_run()
             && error.kind() != ErrorKind::Damaged
         {
             return Err(error);
@@ -268,27 +279,27 @@ impl RunReader {
     }
 
     /// A run, living or not, whose frames' bodies are to be found and not read.
-    pub(crate) fn marking(
+    pub(crate) fn for_marking(
         core: &Arc<Core>,
         namespace: NamespaceId,
         uid: RunUid,
         known: Arc<FrameCache>,
     ) -> Result<Self> {
-        let (head, tail) = match run_known(core, namespace, uid)? {
-            Some(Known::Run(head, tail)) => (*head, tail),
-            Some(Known::Dropped(head)) => (nameless(head), Vec::new()),
+        let (head, tail) = match find_run_or_tombstone(core, namespace, uid)? {
+            Some(RunOrTombstone::Run(head, tail)) => (*head, tail),
+            Some(RunOrTombstone::Dropped(head)) => (head_of_tombstone(head), Vec::new()),
             None => {
                 let what = format!("the record of run {} is missing", uid.0);
                 return Err(Error::new(ErrorKind::Damaged, what));
             }
         };
         let lineage = lineage(core, namespace, &head.fields)?;
-        let (reader, _) = Self::of_head(core, namespace, head, &tail, lineage)?;
+        let (reader, _) = Self::from_head(core, namespace, head, &tail, lineage)?;
         let info = RunInfo { frames: u32::MAX, ..reader.info };
-        Ok(Self { info, known, hashing: Hashing::LeftOut, ..reader })
+        Ok(Self { info, known, hashing: HashCheck::Skipped, ..reader })
     }
 
-    fn of_head(
+    fn from_head(
         core: &Arc<Core>,
         namespace: NamespaceId,
         head: RunHead,
@@ -306,7 +317,7 @@ impl RunReader {
         let recipe =
             match head.metadata {
                 BodyRef::Blob { .. } => {
-                    let mut r = Reader::new(tail, "run tail");
+                    let mut r = ByteReader::new(tail, "run tail");
                     let taken = RecipeRef::take(&mut r).map(|recipe| recipe.recipe.to_vec());
                     Some(taken.map_err(|e| {
                         Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}"))
@@ -337,23 +348,23 @@ impl RunReader {
             namespace,
             info,
             lineage,
-            known: core.frames.clone(),
-            hashing: Hashing::Compared,
+            known: RunSchema::frames(core),
+            hashing: HashCheck::Compared,
             metadata: (head.metadata, recipe),
         };
         Ok((reader, open))
     }
 
     /// Counts what an open run's record does not say yet.
-    fn count(&mut self) -> Result<()> {
+    fn count_open_run(&mut self) -> Result<()> {
         let uid = self.info.uid;
         let shared = self.info.parent.as_ref().map_or(0, |parent| parent.shared);
-        let last = self.core.index.last(&keys::frames(uid), &keys::frame(uid, u32::MAX))?;
-        self.info.frames = last.and_then(|hit| keys::last_number(&hit.key)).unwrap_or(shared);
+        let last = self.core.index.last_key(&run_keys::frames(uid), &run_keys::frame(uid, u32::MAX))?;
+        self.info.frames = last.and_then(|hit| run_keys::last_number(&hit.key)).unwrap_or(shared);
         let mut raw_bytes = 0;
         for seq in shared + 1..=self.info.frames {
-            if let Some(record) = self.record_if_any(seq)? {
-                for slot in [Slot::Input, Slot::Output, Slot::Metadata] {
+            if let Some(record) = self.find_record(seq)? {
+                for slot in [BodySlot::Input, BodySlot::Output, BodySlot::Metadata] {
                     raw_bytes += self.body_len(seq, &record, slot)?;
                 }
             }
@@ -377,8 +388,9 @@ impl RunReader {
             (BodyRef::Inline(bytes), _) => Ok(bytes.clone()),
             (BodyRef::Blob { len, id }, Some(recipe)) => {
                 let alone = RecipeRef { base_back: 0, recipe };
-                let extents = bodies::extents(alone, |_| Err(Error::bug("a run's recipe stands alone")))?;
-                bodies::body(&self.core, self.namespace, &extents, *len, *id)
+                let extents =
+                    bodies::decode_extents(alone, |_| Err(Error::bug("a run's recipe stands alone")))?;
+                bodies::read_body(&self.core, self.namespace, &extents, *len, *id)
             }
             _ => Err(Error::new(ErrorKind::Damaged, "a run's record names no metadata that can be read")),
         }
@@ -405,7 +417,7 @@ impl RunReader {
     /// ```
     #[must_use]
     pub fn unverified(&self) -> Self {
-        Self { hashing: Hashing::LeftOut, ..self.clone() }
+        Self { hashing: HashCheck::Skipped, ..self.clone() }
     }
 
     /// One frame, without reading those before it but for one link.
@@ -415,8 +427,8 @@ impl RunReader {
     pub fn frame(&self, seq: u32) -> Result<RecordedFrame> {
         let record = self.record(seq)?;
         let before = self.link_at(seq - 1)?;
-        let bodies = self.bodies(seq, &record)?;
-        self.linked(seq, &record, &before, bodies)
+        let bodies = self.read_bodies(seq, &record)?;
+        self.checked_frame(seq, &record, &before, bodies)
     }
 
     /// All frames in order, each checked, the chain walked.
@@ -425,7 +437,7 @@ impl RunReader {
     /// is not hashed again. At most 64 MiB of bodies are kept for that.
     #[must_use]
     pub fn frames(&self) -> Frames {
-        Frames { scan: Scan::whole(self) }
+        Frames { scan: FrameScan::all_frames(self) }
     }
 
     /// A frame without its bodies. Its bytes are not checked.
@@ -444,9 +456,9 @@ impl RunReader {
             error: head.error,
             started_ns: self.started_ns(seq, head)?,
             duration_ns: head.duration_ns,
-            input_bytes: self.body_len(seq, &record, Slot::Input)?,
-            output_bytes: self.body_len(seq, &record, Slot::Output)?,
-            metadata: self.body(seq, &record, Slot::Metadata)?.bytes,
+            input_bytes: self.body_len(seq, &record, BodySlot::Input)?,
+            output_bytes: self.body_len(seq, &record, BodySlot::Output)?,
+            metadata: self.body(seq, &record, BodySlot::Metadata)?.bytes,
         })
     }
 
@@ -463,14 +475,14 @@ impl RunReader {
     }
 
     /// A frame of these bodies, whose link must follow `before`.
-    pub(super) fn linked(
+    pub(super) fn checked_frame(
         &self,
         seq: u32,
         record: &FrameRecord,
         before: &Link,
-        bodies: Bodies,
+        bodies: UnlinkedBodies,
     ) -> Result<RecordedFrame> {
-        let frame = self.put_together(seq, record, before, bodies)?;
+        let frame = self.assemble_frame(seq, record, before, bodies)?;
         match record.head.link {
             Some((at, stored)) if at == seq && stored != frame.link => Err(Error::new(
                 ErrorKind::Damaged,
@@ -488,36 +500,36 @@ impl RunReader {
     ///
     /// # Errors
     /// As [`RunReader::frame`].
-    pub(crate) fn salvaged(&self, seq: u32) -> Result<RecordedFrame> {
+    pub(crate) fn salvage_frame(&self, seq: u32) -> Result<RecordedFrame> {
         let record = self.record(seq)?;
-        let bodies = self.bodies(seq, &record)?;
+        let bodies = self.read_bodies(seq, &record)?;
         match self.link_at(seq - 1) {
-            Ok(before) => self.linked(seq, &record, &before, bodies),
+            Ok(before) => self.checked_frame(seq, &record, &before, bodies),
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Bug) => Err(error),
-            Err(_) => self.put_together(seq, &record, &chain::genesis(), bodies),
+            Err(_) => self.assemble_frame(seq, &record, &chain::genesis(), bodies),
         }
     }
 
-    fn bodies(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<Bodies> {
-        let input = self.body(seq, record, Slot::Input)?;
+    fn read_bodies(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<UnlinkedBodies> {
+        let input = self.body(seq, record, BodySlot::Input)?;
         let output = match record.head.open {
-            true => ReadBody::hashed(self.arrived(seq)?),
-            false => self.body(seq, record, Slot::Output)?,
+            true => ReadBody::from_bytes(self.arrived_output(seq)?),
+            false => self.body(seq, record, BodySlot::Output)?,
         };
-        let metadata = self.body(seq, record, Slot::Metadata)?;
-        Ok(Bodies { input, output, metadata })
+        let metadata = self.body(seq, record, BodySlot::Metadata)?;
+        Ok(UnlinkedBodies { input, output, metadata })
     }
 
-    fn put_together(
+    fn assemble_frame(
         &self,
         seq: u32,
         record: &FrameRecord,
         before: &Link,
-        bodies: Bodies,
+        bodies: UnlinkedBodies,
     ) -> Result<RecordedFrame> {
         let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
-        let Bodies { input, output, metadata } = bodies;
+        let UnlinkedBodies { input, output, metadata } = bodies;
         let digest = chain::digest(
             &component,
             head.parent,
@@ -547,15 +559,15 @@ impl RunReader {
     }
 
     /// What frame `seq` adds to the chain, from its record: only metadata (and an incomplete output) is read.
-    fn digest(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<FrameDigest> {
+    fn frame_digest(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<FrameDigest> {
         let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
-        let input = self.body_id(seq, record, Slot::Input)?;
+        let input = self.body_id(seq, record, BodySlot::Input)?;
         let output = match head.open {
-            true => BlobId::of(&self.arrived(seq)?),
-            false => self.body_id(seq, record, Slot::Output)?,
+            true => BlobId::of(&self.arrived_output(seq)?),
+            false => self.body_id(seq, record, BodySlot::Output)?,
         };
-        let metadata = self.body(seq, record, Slot::Metadata)?.bytes;
+        let metadata = self.body(seq, record, BodySlot::Metadata)?.bytes;
         Ok(chain::digest(&component, head.parent, head.open, head.error, input, output, &metadata))
     }
 
@@ -576,7 +588,7 @@ impl RunReader {
             at -= 1;
         }
         for (at, record) in unlinked.iter().rev() {
-            link = chain::next(&link, &self.digest(*at, record)?);
+            link = chain::next(&link, &self.frame_digest(*at, record)?);
         }
         Ok(link)
     }
@@ -587,7 +599,7 @@ impl RunReader {
             return Ok(());
         }
         let mut at = seq;
-        while at > 0 && self.owner(at)? == self.info.uid {
+        while at > 0 && self.frame_owner(at)? == self.info.uid {
             let record = self.record(at)?;
             if record.head.open {
                 return Err(Error::conflict(format!(
@@ -608,14 +620,14 @@ impl RunReader {
 /// The frames of a run in order, each checked. After an error there are no more.
 #[derive(Debug)]
 pub struct Frames {
-    scan: Scan,
+    scan: FrameScan,
 }
 
 impl Iterator for Frames {
     type Item = Result<RecordedFrame>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.scan.next(Handing::Out).map(|scanned| scanned.map(|scanned| scanned.frame))
+        self.scan.next(BodyOutput::Returned).map(|scanned| scanned.map(|scanned| scanned.frame))
     }
 }
 
@@ -629,10 +641,10 @@ fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Ve
         if uid >= child.uid {
             return Err(Error::new(ErrorKind::Damaged, "a run is recorded as a fork of a younger one"));
         }
-        let (started_ns, of_parent) = match run_known(core, namespace, uid)? {
-            Some(Known::Run(head, _)) => (head.fields.started_ns, head.fields.parent),
+        let (started_ns, of_parent) = match find_run_or_tombstone(core, namespace, uid)? {
+            Some(RunOrTombstone::Run(head, _)) => (head.fields.started_ns, head.fields.parent),
             // Its frames that are shared outlive it.
-            Some(Known::Dropped(head)) => (head.started_ns, head.parent),
+            Some(RunOrTombstone::Dropped(head)) => (head.started_ns, head.parent),
             None => {
                 let message = format!("the run that run {} was forked from is gone", child.uid.0);
                 return Err(Error::new(ErrorKind::Gone, message));

@@ -11,25 +11,27 @@ use crate::ids::{BlobId, Link, NamespaceId, RunUid};
 use crate::kv::Content;
 use crate::kv::core::Core;
 use crate::kv::fence::HeldParent;
-use crate::kv::write::{BatchWriter, Packed};
-use crate::log::record::{BodyRef, Kind, RunFields, RunHead};
+use crate::kv::write::{BatchWriter, PackedBody};
+use crate::log::record::BodyRef;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::batch::RunBatch;
 use crate::trace::chain::{self, FrameDigest};
-use crate::trace::dropping::{Forking, is_dropped};
-use crate::trace::lanes::{Lanes, Previous};
+use crate::trace::dropping::{PendingForks, is_dropped};
+use crate::trace::heads::{RunFields, RunHead};
+use crate::trace::kinds;
+use crate::trace::lanes::{PreviousBodies, RunLanes};
 use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
-use crate::trace::reader::{RunReader, find_name, run_record};
+use crate::trace::reader::{RunReader, find_living_run, run_record};
 
 /// Names that runs not yet in the index have taken, and previous bodies: shared by all recorders of a store.
 #[derive(Debug)]
-pub(crate) struct Recording {
+pub(crate) struct RecorderRegistry {
     names: Mutex<HashMap<(NamespaceId, String), RunUid>>,
-    pub(crate) previous: Previous,
+    pub(crate) previous: PreviousBodies,
     /// Held by whoever pins or drops runs.
-    pub(crate) forking: Mutex<Forking>,
+    pub(crate) forking: Mutex<PendingForks>,
     /// Runs that ended since somebody asked last; none before anybody did.
     ended: Mutex<Option<Vec<(NamespaceId, RunUid)>>>,
 }
@@ -37,12 +39,12 @@ pub(crate) struct Recording {
 /// Runs that have ended which are kept in mind at most, until [`Store::sample_ended`](crate::Store::sample_ended) asks for them.
 pub const ENDED_RUNS_MAX: usize = 65_536;
 
-impl Recording {
+impl RecorderRegistry {
     /// Remembers at most so many bytes of previous bodies.
     pub(crate) fn new(previous_bytes_max: usize) -> Self {
         Self {
             names: Mutex::default(),
-            previous: Previous::new(previous_bytes_max),
+            previous: PreviousBodies::new(previous_bytes_max),
             forking: Mutex::default(),
             ended: Mutex::default(),
         }
@@ -69,7 +71,7 @@ impl Recording {
 #[derive(Debug)]
 pub struct Run {
     pub(crate) core: Arc<Core>,
-    pub(super) recording: Arc<Recording>,
+    pub(super) recording: Arc<RecorderRegistry>,
     pub(super) namespace: NamespaceId,
     pub(super) uid: RunUid,
     pub(super) name: String,
@@ -85,14 +87,14 @@ pub(super) struct RunState {
     pub(super) fields: Arc<RunFields>,
     pub(super) severity: u8,
     pub(super) raw_bytes: u64,
-    pub(super) metadata: Arc<Packed>,
+    pub(super) metadata: Arc<PackedBody>,
     /// Metadata that the first batch is still to pack.
     pub(super) unpacked: Option<Content>,
     /// Its record is in the log.
     pub(super) begun: bool,
     pub(super) ended: bool,
     /// The run that it was forked from, which is not to be dropped before this one is in the log.
-    pub(super) holds: Option<RunUid>,
+    pub(super) held_parent: Option<RunUid>,
     /// The run of the same name that it takes the place of.
     pub(super) replaces: Option<RunUid>,
     pub(super) last_seq: u32,
@@ -100,7 +102,7 @@ pub(super) struct RunState {
     pub(super) linked: (u32, Link),
     /// Digests of frames that ended before an earlier one did.
     pub(super) waiting: BTreeMap<u32, FrameDigest>,
-    pub(super) lanes: Lanes,
+    pub(super) lanes: RunLanes,
     /// Frames of its own that have a snapshot.
     pub(super) snapshots: Arc<BTreeSet<u32>>,
 }
@@ -109,14 +111,14 @@ impl Run {
     /// A run that is not in the log yet: its first batch begins it.
     pub(crate) fn prepare(
         core: &Arc<Core>,
-        recording: &Arc<Recording>,
+        recording: &Arc<RecorderRegistry>,
         namespace: NamespaceId,
         spec: RunSpec,
         fork: Option<(&RunReader, u32, u32)>,
     ) -> Result<Self> {
         spec.check()?;
-        core.log()?.queue.check()?;
-        let uid = core.new_run();
+        core.log()?.queue.check_poisoned()?;
+        let uid = RunUid(core.writer()?.new_uid());
         // All that can fail comes before the name is taken.
         let held = fork.map(|(reader, _, shared)| core.fence.hold_parent(reader.info().uid, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
@@ -132,12 +134,12 @@ impl Run {
             if is_dropped(core, namespace, parent)? {
                 return Err(Error::new(ErrorKind::Gone, "the run was dropped before it could be forked"));
             }
-            forking.prepared(parent);
+            forking.hold(parent);
         }
-        let replaces = match Self::take_name(core, recording, namespace, &spec, uid) {
+        let replaces = match Self::reserve_name(core, recording, namespace, &spec, uid) {
             Ok(replaces) => replaces,
             Err(error) => {
-                holds.inspect(|parent| lock(&recording.forking).begun(*parent));
+                holds.inspect(|parent| lock(&recording.forking).release(*parent));
                 return Err(error);
             }
         };
@@ -173,12 +175,12 @@ impl Run {
                 unpacked: Some(spec.metadata),
                 begun: false,
                 ended: false,
-                holds,
+                held_parent: holds,
                 replaces,
                 last_seq,
                 linked,
                 waiting: BTreeMap::new(),
-                lanes: Lanes::default(),
+                lanes: RunLanes::default(),
                 snapshots: Arc::default(),
             }),
         };
@@ -186,9 +188,9 @@ impl Run {
     }
 
     /// Takes a name for a run that is about to begin; gives the run that has it.
-    fn take_name(
+    fn reserve_name(
         core: &Arc<Core>,
-        recording: &Recording,
+        recording: &RecorderRegistry,
         namespace: NamespaceId,
         spec: &RunSpec,
         uid: RunUid,
@@ -196,7 +198,7 @@ impl Run {
         let mut names = lock(&recording.names);
         // A run of this name may be on its way to the index.
         core.log()?.queue.barrier(core.index.visible())?;
-        let living = find_name(core, namespace, &spec.name)?;
+        let living = find_living_run(core, namespace, &spec.name)?;
         let key = (namespace, spec.name.clone());
         if names.contains_key(&key) || (living.is_some() && !spec.replace) {
             return Err(Error::conflict(format!(
@@ -302,13 +304,13 @@ impl Run {
             abandon(&self.core, self.namespace, self.uid)?;
         }
         state.ended = true;
-        self.release(&mut state);
+        self.release_state(&mut state);
         Ok(())
     }
 
     /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
-    pub(super) fn release(&self, state: &mut RunState) {
-        self.let_go(state);
+    pub(super) fn release_state(&self, state: &mut RunState) {
+        self.release_parent(state);
         self.recording.previous.forget(&std::mem::take(&mut state.lanes));
         let mut names = lock(&self.recording.names);
         let key = (self.namespace, self.name.clone());
@@ -318,9 +320,9 @@ impl Run {
     }
 
     /// The run is in the log, or will never be: what it was forked from may be dropped.
-    pub(super) fn let_go(&self, state: &mut RunState) {
-        if let Some(parent) = state.holds.take() {
-            lock(&self.recording.forking).begun(parent);
+    pub(super) fn release_parent(&self, state: &mut RunState) {
+        if let Some(parent) = state.held_parent.take() {
+            lock(&self.recording.forking).release(parent);
         }
     }
 
@@ -334,12 +336,12 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
-        self.release(&mut state);
+        self.release_state(&mut state);
     }
 }
 
-fn inline(bytes: &[u8]) -> Packed {
-    Packed {
+fn inline(bytes: &[u8]) -> PackedBody {
+    PackedBody {
         reference: BodyRef::Inline(bytes.to_vec()),
         id: BlobId::of(bytes),
         extents: None,
@@ -353,11 +355,11 @@ pub(super) fn encode_run(head: &RunHead) -> Result<Vec<u8>> {
 
 /// Ends a run whose writer is gone: abandoned, with what there is.
 pub(crate) fn abandon(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<()> {
-    end_with(core, namespace, uid, |fields| fields.status = Status::Abandoned.code())
+    end_open_run(core, namespace, uid, |fields| fields.status = Status::Abandoned.code())
 }
 
 /// Ends an open run with the frames that the log has, finished or not; `change` says how, and has the last word.
-pub(crate) fn end_with(
+pub(crate) fn end_open_run(
     core: &Arc<Core>,
     namespace: NamespaceId,
     uid: RunUid,
@@ -374,8 +376,8 @@ pub(crate) fn end_with(
     head.fields.fingerprint = reader.link_at(info.frames)?;
     head.fields.ended_ns = core.io.now_ns().max(head.fields.started_ns);
     change(&mut head.fields);
-    let mut writer = BatchWriter::at_close(core, namespace)?;
-    writer.record(Kind::Run, &encode_run(&head)?, &tail)?;
+    let mut writer = BatchWriter::for_close(core, namespace)?;
+    writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
     if let Some((_, ticket)) = writer.submit(core.options.durability)? {
         ticket.wait()?;
     }

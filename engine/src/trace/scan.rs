@@ -15,13 +15,13 @@ use std::sync::Arc;
 use crate::blob::{BLOCK_BYTES, Extent, TreeHash};
 use crate::error::Result;
 use crate::ids::{BlobId, Link};
-use crate::kv::bodies::{self, Hashing};
-use crate::kv::frame_cache::{FrameCache, FrameRecord};
-use crate::kv::groups::{Wanted, group_of};
+use crate::kv::bodies::{self, HashCheck};
+use crate::kv::groups::{DecodeScope, group_for_extent};
 use crate::trace::chain;
-use crate::trace::frames::{Found, ReadBody};
-use crate::trace::lanes::Slot;
-use crate::trace::reader::{Bodies, RecordedFrame, RunReader};
+use crate::trace::frame_cache::{FrameCache, FrameRecord};
+use crate::trace::frames::{BodyLocation, ReadBody};
+use crate::trace::lanes::BodySlot;
+use crate::trace::reader::{RecordedFrame, RunReader, UnlinkedBodies};
 
 /// A body larger than this is not kept for the next one.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
@@ -32,14 +32,14 @@ const LANES_MAX: usize = 16;
 
 /// Whether the bytes of a frame's bodies are given to the caller, or only checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handing {
-    Out,
-    Nothing,
+pub(super) enum BodyOutput {
+    Returned,
+    CheckedOnly,
 }
 
 /// A frame that was checked.
 #[derive(Debug)]
-pub(super) struct Scanned {
+pub(super) struct ScannedFrame {
     /// Without input and output where nobody asked for them.
     pub(super) frame: RecordedFrame,
     /// Bytes of its bodies.
@@ -48,26 +48,26 @@ pub(super) struct Scanned {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(super) struct FrameScan {
     reader: RunReader,
     next: u32,
     last: u32,
     link: Link,
     /// The least recently used first.
-    lanes: Vec<Lane>,
+    lanes: Vec<ScanLane>,
 }
 
 /// The last body of a lane.
 #[derive(Debug)]
-struct Lane {
+struct ScanLane {
     component: (u8, Option<String>),
-    slot: Slot,
+    slot: BodySlot,
     bytes: Vec<u8>,
     extents: Arc<Vec<Extent>>,
     hash: Option<TreeHash>,
 }
 
-impl Scan {
+impl FrameScan {
     /// Frames `first ..= last`; what comes before them is taken as recorded.
     pub(super) fn new(reader: &RunReader, first: u32, last: u32) -> Result<Self> {
         // Records are read anew, whoever read them before, and do not push out what others need again.
@@ -77,7 +77,7 @@ impl Scan {
     }
 
     /// All frames.
-    pub(super) fn whole(reader: &RunReader) -> Self {
+    pub(super) fn all_frames(reader: &RunReader) -> Self {
         let last = reader.info.frames;
         let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
         Self { reader, next: 1, last, link: chain::genesis(), lanes: Vec::new() }
@@ -89,7 +89,7 @@ impl Scan {
     }
 
     /// The next frame, if there is one.
-    pub(super) fn next(&mut self, handing: Handing) -> Option<Result<Scanned>> {
+    pub(super) fn next(&mut self, handing: BodyOutput) -> Option<Result<ScannedFrame>> {
         if self.next > self.last {
             return None;
         }
@@ -103,56 +103,57 @@ impl Scan {
         Some(scanned)
     }
 
-    fn read(&mut self, seq: u32, handing: Handing) -> Result<Scanned> {
+    fn read(&mut self, seq: u32, handing: BodyOutput) -> Result<ScannedFrame> {
         let record = self.reader.record(seq)?;
-        let input = self.body(seq, &record, Slot::Input, handing)?;
+        let input = self.body(seq, &record, BodySlot::Input, handing)?;
         let output = match record.head.open {
-            true => ReadBody::hashed(self.reader.arrived(seq)?),
-            false => self.body(seq, &record, Slot::Output, handing)?,
+            true => ReadBody::from_bytes(self.reader.arrived_output(seq)?),
+            false => self.body(seq, &record, BodySlot::Output, handing)?,
         };
-        let metadata = self.body(seq, &record, Slot::Metadata, Handing::Out)?;
+        let metadata = self.body(seq, &record, BodySlot::Metadata, BodyOutput::Returned)?;
         let bytes = input.len + output.len + metadata.len;
-        let bodies = Bodies { input, output, metadata };
-        Ok(Scanned { frame: self.reader.linked(seq, &record, &self.link, bodies)?, bytes })
+        let bodies = UnlinkedBodies { input, output, metadata };
+        Ok(ScannedFrame { frame: self.reader.checked_frame(seq, &record, &self.link, bodies)?, bytes })
     }
 
     fn body(
         &mut self,
         seq: u32,
         record: &Arc<FrameRecord>,
-        slot: Slot,
-        handing: Handing,
+        slot: BodySlot,
+        handing: BodyOutput,
     ) -> Result<ReadBody> {
         let (extents, len, id) = match self.reader.find_body(seq, record, slot)? {
-            Found::Inline(bytes) => return Ok(ReadBody::hashed(bytes)),
-            Found::Blob { extents, len, id, .. } => (extents, len, id),
+            BodyLocation::Inline(bytes) => return Ok(ReadBody::from_bytes(bytes)),
+            BodyLocation::Blob { extents, len, id, .. } => (extents, len, id),
         };
         let RunReader { core, namespace, hashing, .. } = &self.reader;
         // A body of one block has no tree; one that is not hashed has none, either.
-        if len <= BLOCK_BYTES as u64 || len > KEPT_BYTES_MAX || *hashing == Hashing::LeftOut {
-            let bytes = bodies::body_with(core, *namespace, &extents, (len, id), Wanted::Whole, *hashing)?;
+        if len <= BLOCK_BYTES as u64 || len > KEPT_BYTES_MAX || *hashing == HashCheck::Skipped {
+            let bytes =
+                bodies::read_body_with(core, *namespace, &extents, (len, id), DecodeScope::Whole, *hashing)?;
             return Ok(ReadBody { bytes, len, id });
         }
         bodies::check_len(&extents, len, id)?;
         // A lane whose body turns out wrong is not put back.
         let mut lane = self.take_lane(record, slot);
-        lane.follow(&self.reader, extents, len as usize, id)?;
+        lane.load_next(&self.reader, extents, len as usize, id)?;
         let bytes = match handing {
-            Handing::Out => lane.bytes.clone(),
-            Handing::Nothing => Vec::new(),
+            BodyOutput::Returned => lane.bytes.clone(),
+            BodyOutput::CheckedOnly => Vec::new(),
         };
         self.put_lane(lane);
         Ok(ReadBody { bytes, len, id })
     }
 
-    fn take_lane(&mut self, record: &FrameRecord, slot: Slot) -> Lane {
+    fn take_lane(&mut self, record: &FrameRecord, slot: BodySlot) -> ScanLane {
         let head = &record.head;
-        let is_it = |lane: &Lane| {
+        let is_it = |lane: &ScanLane| {
             lane.slot == slot && lane.component.0 == head.component && lane.component.1 == head.other
         };
         match self.lanes.iter().position(is_it) {
             Some(at) => self.lanes.remove(at),
-            None => Lane {
+            None => ScanLane {
                 component: (head.component, head.other.clone()),
                 slot,
                 bytes: Vec::new(),
@@ -162,7 +163,7 @@ impl Scan {
         }
     }
 
-    fn put_lane(&mut self, lane: Lane) {
+    fn put_lane(&mut self, lane: ScanLane) {
         self.lanes.push(lane);
         let mut total: usize = self.lanes.iter().map(|lane| lane.bytes.capacity()).sum();
         while self.lanes.len() > LANES_MAX || (total > KEPT_TOTAL_MAX && self.lanes.len() > 1) {
@@ -171,16 +172,16 @@ impl Scan {
     }
 }
 
-impl Lane {
+impl ScanLane {
     /// Makes this the body of `extents`, which `id` must be of.
-    fn follow(
+    fn load_next(
         &mut self,
         reader: &RunReader,
         extents: Arc<Vec<Extent>>,
         len: usize,
         id: BlobId,
     ) -> Result<()> {
-        let (same, changed) = compared(&self.extents, &extents);
+        let (same, changed) = compare_extents(&self.extents, &extents);
         self.bytes.resize(len, 0);
         let mut group = None;
         // The last first: of two threads that begin in different frames, neither then waits for a group that the other
@@ -189,24 +190,26 @@ impl Lane {
             let range = piece.offset as usize..piece.end() as usize;
             let raw = match group.take() {
                 Some((known, raw)) if known == piece.group => raw,
-                _ => group_of(&reader.core, reader.namespace, piece, &extents, Wanted::Whole)?,
+                _ => group_for_extent(&reader.core, reader.namespace, piece, &extents, DecodeScope::Whole)?,
             };
             // What was fetched for one piece may end before the next one does.
             let raw = match raw.len() >= range.end {
                 true => raw,
-                false => group_of(&reader.core, reader.namespace, piece, &extents, Wanted::Whole)?,
+                false => {
+                    group_for_extent(&reader.core, reader.namespace, piece, &extents, DecodeScope::Whole)?
+                }
             };
-            let from = raw.get(range).ok_or_else(|| bodies::mismatch(id))?;
-            let to = self.bytes.get_mut(*at..*at + from.len()).ok_or_else(|| bodies::mismatch(id))?;
+            let from = raw.get(range).ok_or_else(|| bodies::hash_mismatch(id))?;
+            let to = self.bytes.get_mut(*at..*at + from.len()).ok_or_else(|| bodies::hash_mismatch(id))?;
             to.copy_from_slice(from);
             group = Some((piece.group, raw));
         }
         let hash = match &self.hash {
-            Some(known) => TreeHash::after(&self.bytes, known, same),
+            Some(known) => TreeHash::with_previous(&self.bytes, known, same),
             None => TreeHash::of(&self.bytes),
         };
         if hash.id() != id {
-            return Err(bodies::mismatch(id));
+            return Err(bodies::hash_mismatch(id));
         }
         self.extents = extents;
         self.hash = Some(hash);
@@ -216,7 +219,7 @@ impl Lane {
 
 /// Compares how two bodies are put together: the ranges of the new one that stand at the same place of both and come
 /// from the same place of the log, ascending; and the extents of the rest, each with its place in the new body.
-fn compared(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, Extent)>) {
+fn compare_extents(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, Extent)>) {
     let (mut same, mut changed): (Vec<Range<usize>>, Vec<(usize, Extent)>) = (Vec::new(), Vec::new());
     // The extent of the old body at hand, and where it begins.
     let mut old = old.iter();
@@ -243,7 +246,9 @@ fn compared(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, E
             match (is_same, same.last_mut(), changed.last_mut()) {
                 (true, Some(last), _) if last.end == at => last.end = end,
                 (true, _, _) => same.push(at..end),
-                (false, _, Some((start, last))) if *start + last.len as usize == at && last.meets(&left) => {
+                (false, _, Some((start, last)))
+                    if *start + last.len as usize == at && last.is_followed_by(&left) =>
+                {
                     last.len += len;
                 }
                 (false, _, _) => changed.push((at, Extent { len, ..left })),
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_and_what_is_not_make_up_the_new_body() {
+    fn compared_extents_cover_the_new_body_once() {
         let mut next = numbers(9);
         // Every byte of the log is told apart: group and offset.
         let bytes = |extents: &[Extent]| -> Vec<(u64, u32)> {
@@ -288,7 +293,7 @@ mod tests {
             if round % 2 == 0 {
                 new.splice(0..0, old.iter().copied().take(3));
             }
-            let (same, changed) = compared(&old, &new);
+            let (same, changed) = compare_extents(&old, &new);
             let (old, new) = (bytes(&old), bytes(&new));
             let mut made = vec![None; new.len()];
             for range in &same {
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_what_its_id_says_is_refused_after_any_other() {
+    fn body_with_wrong_id_is_refused_after_any_other() {
         let io = Arc::new(SimIo::new(1));
         let store = Store::open_with("s", Options { io, ..Options::default() }).unwrap();
         let space = store.namespace("default").unwrap();
@@ -320,19 +325,20 @@ mod tests {
             run.record(Frame::new(Component::Llm, body.clone(), "")).unwrap();
         }
         let reader = space.run("r").unwrap();
-        let found = |seq| match reader.find_body(seq, &reader.record(seq).unwrap(), Slot::Input).unwrap() {
-            Found::Blob { extents, len, id, .. } => (extents, len as usize, id),
-            Found::Inline(_) => unreachable!("it is large"),
+        let found = |seq| match reader.find_body(seq, &reader.record(seq).unwrap(), BodySlot::Input).unwrap()
+        {
+            BodyLocation::Blob { extents, len, id, .. } => (extents, len as usize, id),
+            BodyLocation::Inline(_) => unreachable!("it is large"),
         };
         for wrong in 2..=11u32 {
-            let mut scan = Scan::whole(&reader);
-            let mut lane = scan.take_lane(&reader.record(1).unwrap(), Slot::Input);
+            let mut scan = FrameScan::all_frames(&reader);
+            let mut lane = scan.take_lane(&reader.record(1).unwrap(), BodySlot::Input);
             for seq in 1..wrong {
                 let (extents, len, id) = found(seq);
-                lane.follow(&reader, extents, len, id).unwrap();
+                lane.load_next(&reader, extents, len, id).unwrap();
             }
             let ((extents, len, _), (_, _, id)) = (found(wrong), found(wrong + 1));
-            assert_eq!(lane.follow(&reader, extents, len, id).unwrap_err().kind(), ErrorKind::Damaged);
+            assert_eq!(lane.load_next(&reader, extents, len, id).unwrap_err().kind(), ErrorKind::Damaged);
         }
     }
 }

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use crate::blob::Extent;
-use crate::codec::{CodecError, Reader};
+use crate::codec::{ByteReader, CodecError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RunUid;
 use crate::kv::bodies;
 use crate::kv::keys;
-use crate::log::record::{BodyRef, Kind, RecipeRef, SnapshotHead};
+use crate::log::record::{BodyRef, RecipeRef};
 use crate::trace::frames::BASE_DEPTH_MAX;
+use crate::trace::heads::SnapshotHead;
+use crate::trace::kinds;
 use crate::trace::reader::{Ancestor, RunReader};
+use crate::trace::run_keys;
 
 /// An agent's state after a frame.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,9 +44,9 @@ impl RunReader {
     /// `Damaged`, `Unavailable`.
     pub fn snapshot_at(&self, seq: u32) -> Result<Option<Snapshot>> {
         for Ancestor { uid, upto, .. } in self.lineage.iter().rev() {
-            let to = keys::snapshot(*uid, seq.min(*upto));
-            if let Some(hit) = self.core.index.last(&keys::snapshots(*uid), &to)? {
-                let at = keys::last_number(&hit.key).unwrap_or(0);
+            let to = run_keys::snapshot(*uid, seq.min(*upto));
+            if let Some(hit) = self.core.index.last_key(&run_keys::snapshots(*uid), &to)? {
+                let at = run_keys::last_number(&hit.key).unwrap_or(0);
                 return self.read_snapshot(*uid, at).map(Some);
             }
         }
@@ -53,20 +56,20 @@ impl RunReader {
     /// The snapshot of frame `seq` that this run of the lineage took.
     pub(crate) fn read_snapshot(&self, uid: RunUid, seq: u32) -> Result<Snapshot> {
         let (head, tail) = self.snapshot_record(uid, seq)?;
-        let mut tail = Reader::new(&tail, "snapshot tail");
+        let mut tail = ByteReader::new(&tail, "snapshot tail");
         let mut read = |reference: &BodyRef| -> Result<Vec<u8>> {
             match reference {
                 BodyRef::Inline(bytes) => Ok(bytes.clone()),
                 BodyRef::Blob { len, id } => {
                     let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
-                    let extents = bodies::extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
-                    bodies::body(&self.core, self.namespace, &extents, *len, *id)
+                    let extents = bodies::decode_extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
+                    bodies::read_body(&self.core, self.namespace, &extents, *len, *id)
                 }
                 BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a vector refers to another one")),
             }
         };
         let state = match &head.state {
-            BodyRef::Same { back } => self.same_state(seq, *back)?,
+            BodyRef::Same { back } => self.repeated_state(seq, *back)?,
             stored => read(stored)?,
         };
         let mut embeddings = Vec::with_capacity(head.embeddings.len());
@@ -80,23 +83,23 @@ impl RunReader {
     }
 
     /// Where all bytes are that a snapshot's own record names.
-    pub(crate) fn snapshot_extents_named(
+    pub(crate) fn own_snapshot_extents(
         &self,
         head: &SnapshotHead,
         tail: &[u8],
     ) -> Result<Vec<Arc<Vec<Extent>>>> {
-        let mut tail = Reader::new(tail, "snapshot tail");
+        let mut tail = ByteReader::new(tail, "snapshot tail");
         let mut named = Vec::new();
         let bodies = std::iter::once(&head.state).chain(head.embeddings.iter().map(|(_, vector)| vector));
         for _ in bodies.filter(|body| matches!(body, BodyRef::Blob { .. })) {
             let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
-            named.push(bodies::extents(recipe, |back| self.snapshot_extents(head.seq, back, 0))?);
+            named.push(bodies::decode_extents(recipe, |back| self.snapshot_extents(head.seq, back, 0))?);
         }
         Ok(named)
     }
 
     /// The state of an earlier snapshot that a later one repeats.
-    fn same_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
+    fn repeated_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
         let wrong =
             || Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} names no earlier one"));
         let at = seq.checked_sub(back).filter(|at| *at > 0 && back > 0).ok_or_else(wrong)?;
@@ -111,7 +114,7 @@ impl RunReader {
     /// then it is the fork's, though the frame is its parent's.
     fn snapshot_owner(&self, seq: u32) -> Result<RunUid> {
         for Ancestor { uid, .. } in self.lineage.iter().rev().filter(|ancestor| seq <= ancestor.upto) {
-            if self.core.index.newest(&keys::snapshot(*uid, seq))?.is_some() {
+            if self.core.index.newest(&run_keys::snapshot(*uid, seq))?.is_some() {
                 return Ok(*uid);
             }
         }
@@ -120,7 +123,7 @@ impl RunReader {
     }
 
     /// The runs of the lineage that may have taken a snapshot after frame `seq`, the youngest first.
-    pub(crate) fn takers(&self, seq: u32) -> Vec<RunUid> {
+    pub(crate) fn possible_snapshot_owners(&self, seq: u32) -> Vec<RunUid> {
         self.lineage
             .iter()
             .rev()
@@ -131,13 +134,13 @@ impl RunReader {
 
     fn snapshot_record(&self, uid: RunUid, seq: u32) -> Result<(SnapshotHead, Vec<u8>)> {
         let _pin = self.core.pin();
-        let value = self.core.index.newest(&keys::snapshot(uid, seq))?.ok_or_else(|| {
+        let value = self.core.index.newest(&run_keys::snapshot(uid, seq))?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Damaged,
                 format!("the snapshot after frame {seq} is named and is not there"),
             )
         })?;
-        self.core.logical(keys::place(value), Kind::Snapshot, |logical| {
+        self.core.read_logical(keys::place(value), kinds::SNAPSHOT, |logical| {
             Ok((SnapshotHead::parse(logical.head)?, logical.tail.to_vec()))
         })
     }
@@ -148,9 +151,9 @@ impl RunReader {
         let at =
             at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
         let (_, tail) = self.snapshot_record(self.snapshot_owner(at)?, at)?;
-        let mut tail = Reader::new(&tail, "snapshot tail");
+        let mut tail = ByteReader::new(&tail, "snapshot tail");
         let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
-        bodies::extents(recipe, |back| self.snapshot_extents(at, back, depth + 1))
+        bodies::decode_extents(recipe, |back| self.snapshot_extents(at, back, depth + 1))
     }
 }
 

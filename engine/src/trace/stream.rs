@@ -6,15 +6,16 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::error::{Error, Result};
 use crate::ids::BlobId;
-use crate::kv::stored::{Content, StoredBlob};
+use crate::kv::content::{Content, StoredBlob};
 use crate::kv::write::BatchWriter;
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, PartHead};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
-use crate::trace::batch::Begun;
-use crate::trace::lanes::Slot;
+use crate::trace::batch::BegunFrame;
+use crate::trace::heads::PartHead;
+use crate::trace::kinds;
+use crate::trace::lanes::BodySlot;
 use crate::trace::model::{Frame, Severity};
 use crate::trace::recorder::Run;
 
@@ -28,12 +29,12 @@ const PART_NS: u64 = 50_000_000;
 #[derive(Debug)]
 pub struct OpenFrame<R> {
     run: R,
-    begun: Begun,
-    state: Mutex<Arriving>,
+    begun: BegunFrame,
+    state: Mutex<ArrivedOutput>,
 }
 
 #[derive(Debug)]
-struct Arriving {
+struct ArrivedOutput {
     pending: Vec<u8>,
     extents: Vec<Extent>,
     hasher: blake3::Hasher,
@@ -85,10 +86,10 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     pub fn submit_begin(run: R, frame: &Frame, durability: Durability) -> Result<(Self, Ticket)> {
         let mut batch = run.batch()?;
         batch.durability(durability);
-        let begun = batch.start(frame, false)?;
-        batch.put_begun(&begun)?;
+        let begun = batch.start_frame(frame, false)?;
+        batch.put_begun_frame(&begun)?;
         let ticket = batch.submit()?;
-        let state = Arriving {
+        let state = ArrivedOutput {
             pending: Vec::new(),
             extents: Vec::new(),
             hasher: blake3::Hasher::new(),
@@ -112,7 +113,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// `Invalid` over the limit for bodies; `Unavailable`, `Poisoned`.
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
         let mut state = lock(&self.state);
-        self.take_in(&mut state, bytes)?;
+        self.buffer_bytes(&mut state, bytes)?;
         let now = self.run.core.io.monotonic_ns();
         if state.pending.len() >= PART_BYTES || now.saturating_sub(state.last_part_ns) >= PART_NS {
             self.write_part(&mut state, self.run.core.options.durability)?;
@@ -127,12 +128,12 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// As [`OpenFrame::append`].
     pub fn submit_append(&self, bytes: &[u8], durability: Durability) -> Result<(u64, Option<Ticket>)> {
         let mut state = lock(&self.state);
-        self.take_in(&mut state, bytes)?;
+        self.buffer_bytes(&mut state, bytes)?;
         let ticket = self.write_part(&mut state, durability)?;
         Ok((state.len, ticket))
     }
 
-    fn take_in(&self, state: &mut Arriving, bytes: &[u8]) -> Result<()> {
+    fn buffer_bytes(&self, state: &mut ArrivedOutput, bytes: &[u8]) -> Result<()> {
         let limit = self.run.core.options.body_bytes_max;
         if state.len + bytes.len() as u64 > limit {
             return Err(Error::invalid(format!("an output is over the limit of {limit} bytes for bodies")));
@@ -155,13 +156,13 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         }
     }
 
-    fn write_part(&self, state: &mut Arriving, durability: Durability) -> Result<Option<Ticket>> {
+    fn write_part(&self, state: &mut ArrivedOutput, durability: Durability) -> Result<Option<Ticket>> {
         if state.pending.is_empty() {
             return Ok(None);
         }
         let content = Content::from(std::mem::take(&mut state.pending));
         let mut writer = BatchWriter::new(&self.run.core, self.run.namespace())?;
-        let packed = writer.content(&content, 0)?;
+        let packed = writer.pack_content(&content, 0)?;
         let now = self.run.core.io.now_ns();
         state.parts += 1;
         let head = PartHead {
@@ -173,11 +174,11 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         };
         let mut tail = Vec::new();
         packed.put_recipe(None, &mut tail);
-        writer.record(Kind::FramePart, &head.encode(), &tail)?;
+        writer.add_record(kinds::FRAME_PART, &head.encode(), &tail)?;
         let submitted = writer.submit(durability)?;
         for extent in packed.extents.iter().flat_map(|extents| extents.iter()) {
             match state.extents.last_mut() {
-                Some(last) if last.meets(extent) => last.len += extent.len,
+                Some(last) if last.is_followed_by(extent) => last.len += extent.len,
                 _ => state.extents.push(*extent),
             }
         }
@@ -214,7 +215,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let mut batch = self.run.batch()?;
         batch.durability(durability);
         let mut begun = self.begun.clone();
-        batch.learn(&mut begun, ending)?;
+        batch.apply_ending(&mut begun, ending)?;
         let until_now = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
         begun.head.duration_ns = ending.duration_ns.unwrap_or(until_now);
         let output = StoredBlob {
@@ -224,9 +225,9 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
             extents: Arc::new(std::mem::take(&mut state.extents)),
         };
         let seq = begun.head.seq;
-        let lane = (begun.component.clone(), Slot::Output);
-        let (output, base) = batch.body(&lane, seq, &output.into())?;
-        batch.finish(begun, output, base)?;
+        let lane = (begun.component.clone(), BodySlot::Output);
+        let (output, base) = batch.pack_body(&lane, seq, &output.into())?;
+        batch.finish_frame(begun, output, base)?;
         Ok((seq, batch.submit()?))
     }
 }

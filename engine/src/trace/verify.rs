@@ -5,23 +5,23 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Link;
-use crate::kv::bodies::Hashing;
-use crate::kv::parallel::{self, Job};
+use crate::kv::bodies::HashCheck;
+use crate::kv::parallel::{self, ParallelJob};
 use crate::trace::chain;
 use crate::trace::reader::RunReader;
-use crate::trace::scan::{Handing, Scan};
+use crate::trace::scan::{BodyOutput, FrameScan};
 
 /// A range is worth a thread from so many frames on.
 const RANGE_FRAMES_MIN: u32 = 32;
 
 /// Ranges for each thread: later frames cost more than earlier ones, so whoever is done takes another.
-pub(crate) fn ranges_each(threads: usize) -> usize {
+pub(crate) fn ranges_per_thread(threads: usize) -> usize {
     if threads > 1 { 2 } else { 1 }
 }
 
 /// What a verification read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Verified {
+pub struct VerifyCounts {
     /// Frames whose bytes and links were checked.
     pub frames: u64,
     /// Bodies whose bytes were checked against their ids.
@@ -35,7 +35,7 @@ pub struct Verified {
 pub(crate) struct VerifiedRange {
     begins: Link,
     ends: Link,
-    verified: Verified,
+    verified: VerifyCounts,
 }
 
 impl RunReader {
@@ -43,7 +43,7 @@ impl RunReader {
     ///
     /// # Errors
     /// `Damaged` at the first frame that is not what was recorded.
-    pub fn verify(&self) -> Result<Verified> {
+    pub fn verify(&self) -> Result<VerifyCounts> {
         self.verify_with_threads(1)
     }
 
@@ -51,32 +51,32 @@ impl RunReader {
     ///
     /// # Errors
     /// As [`RunReader::verify`].
-    pub fn verify_with_threads(&self, threads: usize) -> Result<Verified> {
-        let jobs = self.verify_jobs(threads.saturating_mul(ranges_each(threads)));
-        let ranges = parallel::all(&*self.core.io, threads, jobs)?;
-        self.joined(ranges)
+    pub fn verify_with_threads(&self, threads: usize) -> Result<VerifyCounts> {
+        let jobs = self.verify_jobs(threads.saturating_mul(ranges_per_thread(threads)));
+        let ranges = parallel::run_all(&*self.core.io, threads, jobs)?;
+        self.join_ranges(ranges)
     }
 
     /// Checks of at most `count` ranges that make up the run, to be given to [`RunReader::joined`] in this order.
-    pub(crate) fn verify_jobs(&self, count: usize) -> Vec<Job<Result<VerifiedRange>>> {
+    pub(crate) fn verify_jobs(&self, count: usize) -> Vec<ParallelJob<Result<VerifiedRange>>> {
         let frames = self.info.frames;
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(frames / RANGE_FRAMES_MIN).max(1);
         // Frame 1 ..= last, in parts that differ by one frame at most.
         let end = |range: u32| (u64::from(frames) * u64::from(range) / u64::from(count)) as u32;
-        let reader = Self { hashing: Hashing::Compared, ..self.clone() };
+        let reader = Self { hashing: HashCheck::Compared, ..self.clone() };
         (0..count)
             .map(|range| {
                 let (reader, first, last) = (reader.clone(), end(range) + 1, end(range + 1));
-                Box::new(move || reader.verify_range(first, last)) as Job<_>
+                Box::new(move || reader.verify_range(first, last)) as ParallelJob<_>
             })
             .collect()
     }
 
     fn verify_range(&self, first: u32, last: u32) -> Result<VerifiedRange> {
-        let mut scan = Scan::new(self, first, last)?;
+        let mut scan = FrameScan::new(self, first, last)?;
         let begins = scan.link();
-        let mut verified = Verified::default();
-        while let Some(scanned) = scan.next(Handing::Nothing) {
+        let mut verified = VerifyCounts::default();
+        while let Some(scanned) = scan.next(BodyOutput::CheckedOnly) {
             let scanned = scanned?;
             verified.frames += 1;
             verified.blobs += 2 + u64::from(!scanned.frame.metadata.is_empty());
@@ -86,10 +86,13 @@ impl RunReader {
     }
 
     /// What the checks of a run's ranges come to. The first error by frames is the one that is met.
-    pub(crate) fn joined(&self, ranges: impl IntoIterator<Item = Result<VerifiedRange>>) -> Result<Verified> {
+    pub(crate) fn join_ranges(
+        &self,
+        ranges: impl IntoIterator<Item = Result<VerifiedRange>>,
+    ) -> Result<VerifyCounts> {
         let damaged = |what: &str| Error::new(ErrorKind::Damaged, format!("run {:?} {what}", self.info.name));
         let mut link = chain::genesis();
-        let mut all = Verified::default();
+        let mut all = VerifyCounts::default();
         for range in ranges {
             let VerifiedRange { begins, ends, verified } = range?;
             if begins != link {

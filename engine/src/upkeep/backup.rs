@@ -12,14 +12,14 @@ use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
-use crate::io::{File, Io, Open};
+use crate::io::{File, Io, OpenMode};
 use crate::kv::core::{Core, Options};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{Clean, FORMAT, Manifest, State, VectorList};
-use crate::log::open::{End, Found, find, scan};
-use crate::log::paths::Paths;
+use crate::log::manifest::{CleanClose, FORMAT, Manifest, ManifestState, VectorList};
+use crate::log::open::{FoundLog, ScanEnd, find, scan};
+use crate::log::paths::StorePaths;
 use crate::store::Store;
-use crate::upkeep::repair::refuse_used;
+use crate::upkeep::repair::require_empty_dir;
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -65,7 +65,7 @@ impl Store {
         if core.is_writer() && !core.is_closed() {
             core.log()?.queue.barrier(core.index.visible())?;
         }
-        copied(core, to.as_ref(), sharing)
+        copy_store(core, to.as_ref(), sharing)
     }
 }
 
@@ -75,19 +75,19 @@ impl Store {
 /// `Damaged` where the backup is not what was written; `Invalid` where the directory is not empty; `NotFound`,
 /// `Unavailable`.
 pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<BackupReport> {
-    refuse_used(&*options.io, to.as_ref())?;
+    require_empty_dir(&*options.io, to.as_ref())?;
     let store = Store::open_read_only_with(backup, options)?;
     let report = store.verify()?;
     if let Some(first) = report.damaged.first() {
         let what = format!("the backup is damaged in {} places; first: {}", report.damaged.len(), first.what);
         return Err(Error::new(ErrorKind::Damaged, what));
     }
-    copied(store.core(), to.as_ref(), Sharing::Copied)
+    copy_store(store.core(), to.as_ref(), Sharing::Copied)
 }
 
-fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
+fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
     let io = &*core.io;
-    refuse_used(io, to)?;
+    require_empty_dir(io, to)?;
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if whole(to).starts_with(whole(core.paths.root())) {
         return Err(Error::invalid(format!(
@@ -98,24 +98,29 @@ fn copied(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
     // As long as this is held every file of the log can be read, whether or not it still has a name.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
-    let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
+    let end = scan(&*core.schema, &found, from, state, &mut |_, _| Ok(()))?;
     if let Some(damage) = &end.damage {
         return Err(damage.error());
     }
-    let mut copy =
-        Copy { io, from: &core.paths, to: Paths::new(to), sharing, report: BackupReport::default() };
+    let mut copy = BackupCopy {
+        io,
+        from: &core.paths,
+        to: StorePaths::new(to),
+        sharing,
+        report: BackupReport::default(),
+    };
     copy.report.seqno = end.state.last_seqno();
-    copy.segments(&found, &end)?;
-    let tables = copy.tables(&found.state)?;
-    let vectors = copy.vectors(&found.state)?;
-    Manifest::create(io, &copy.to, 1, state_of(found.state, &end, tables, vectors))?;
+    copy.copy_segments(&found, &end)?;
+    let tables = copy.copy_tables(&found.state)?;
+    let vectors = copy.copy_vectors(&found.state)?;
+    Manifest::create(io, &copy.to, 1, copy_state(found.state, &end, tables, vectors))?;
     Ok(copy.report)
 }
 
 /// What the copy's manifest says.
-fn state_of(found: State, end: &End, tables: bool, vectors: bool) -> State {
+fn copy_state(found: ManifestState, end: &ScanEnd, tables: bool, vectors: bool) -> ManifestState {
     let first = found.segments.first().map_or(end.segment, |entry| entry.id);
-    let clean = found.clean.filter(|clean: &Clean| !end.torn && clean.tail == end.tail);
+    let clean = found.clean.filter(|clean: &CleanClose| !end.is_torn && clean.tail == end.tail);
     let (covers, covers_state) = match tables {
         true => (found.covers, found.covers_state),
         false => ((first, SEGMENT_HEADER_BYTES), LogState::empty()),
@@ -125,26 +130,26 @@ fn state_of(found: State, end: &End, tables: bool, vectors: bool) -> State {
         true => found.vectors,
         false => VectorList { next: found.vectors.next, ..VectorList::default() },
     };
-    State { format: FORMAT, vectors, tables, covers, covers_state, synced: end.tail, clean, ..found }
+    ManifestState { format: FORMAT, vectors, tables, covers, covers_state, synced: end.tail, clean, ..found }
 }
 
-struct Copy<'a> {
+struct BackupCopy<'a> {
     io: &'a dyn Io,
-    from: &'a Paths,
-    to: Paths,
+    from: &'a StorePaths,
+    to: StorePaths,
     sharing: Sharing,
     report: BackupReport,
 }
 
-impl Copy<'_> {
-    fn segments(&mut self, found: &Found, end: &End) -> Result<()> {
+impl BackupCopy<'_> {
+    fn copy_segments(&mut self, found: &FoundLog, end: &ScanEnd) -> Result<()> {
         self.io.create_dir_all(&self.to.segments())?;
         for segment in &found.segments.all() {
             let to = self.to.segment(segment.id);
             if segment.id != end.segment {
-                self.share(&segment.path, Some(&*segment.file), &to)?;
+                self.link_or_copy(&segment.path, Some(&*segment.file), &to)?;
             } else {
-                self.copy(&segment.path, &*segment.file, &to, Some(end.tail))?;
+                self.copy_bytes(&segment.path, &*segment.file, &to, Some(end.tail))?;
             }
             self.report.segments += 1;
         }
@@ -152,11 +157,11 @@ impl Copy<'_> {
     }
 
     /// Copies the tables; false where one of them is not to be had, which costs the copy a look at the whole log.
-    fn tables(&mut self, state: &State) -> Result<bool> {
+    fn copy_tables(&mut self, state: &ManifestState) -> Result<bool> {
         self.io.create_dir_all(&self.to.tables())?;
         for entry in &state.tables {
             let (from, to) = (self.from.table(entry.id), self.to.table(entry.id));
-            match self.share(&from, None, &to) {
+            match self.link_or_copy(&from, None, &to) {
                 Ok(()) => {}
                 // The writer has replaced it meanwhile, or it is lost.
                 Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
@@ -168,14 +173,14 @@ impl Copy<'_> {
     }
 
     /// Copies the vector files; false where one of them is not to be had: then the copy's vectors are read from its log.
-    fn vectors(&mut self, state: &State) -> Result<bool> {
+    fn copy_vectors(&mut self, state: &ManifestState) -> Result<bool> {
         if state.vectors.files.is_empty() {
             return Ok(true);
         }
         self.io.create_dir_all(&self.to.vectors())?;
         for entry in &state.vectors.files {
             let (from, to) = (self.from.vector_file(entry.id), self.to.vector_file(entry.id));
-            match self.share(&from, None, &to) {
+            match self.link_or_copy(&from, None, &to) {
                 Ok(()) => {}
                 // The writer has replaced it meanwhile, or it is lost.
                 Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
@@ -188,26 +193,26 @@ impl Copy<'_> {
 
     /// Gives a file that never changes another name, or copies it: out of `open` where a compaction may have taken its own
     /// name away.
-    fn share(&mut self, from: &Path, open: Option<&dyn File>, to: &Path) -> Result<()> {
+    fn link_or_copy(&mut self, from: &Path, open: Option<&dyn File>, to: &Path) -> Result<()> {
         if self.sharing == Sharing::Shared && self.io.link(from, to).is_ok() {
             self.report.shared_files += 1;
             return Ok(());
         }
         if self.sharing == Sharing::Shared && self.io.clone_file(from, to).is_ok() {
-            self.io.open(to, Open::Write)?.sync()?;
+            self.io.open(to, OpenMode::Write)?.sync()?;
             self.report.shared_files += 1;
             return Ok(());
         }
         match open {
-            Some(file) => self.copy(from, file, to, None),
-            None => self.copy(from, &*self.io.open(from, Open::Read)?, to, None),
+            Some(file) => self.copy_bytes(from, file, to, None),
+            None => self.copy_bytes(from, &*self.io.open(from, OpenMode::Read)?, to, None),
         }
     }
 
     /// Copies a file, or the first `len` bytes of it.
-    fn copy(&mut self, from: &Path, source: &dyn File, to: &Path, len: Option<u64>) -> Result<()> {
+    fn copy_bytes(&mut self, from: &Path, source: &dyn File, to: &Path, len: Option<u64>) -> Result<()> {
         let len = len.map_or_else(|| source.len(), Ok)?;
-        let file = self.io.open(to, Open::CreateNew)?;
+        let file = self.io.open(to, OpenMode::CreateNew)?;
         let mut bytes = vec![0; COPY_BYTES];
         let mut at = 0;
         while at < len {

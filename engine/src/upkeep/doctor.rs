@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::kv::core::Options;
-use crate::log::manifest::State;
+use crate::log::manifest::ManifestState;
 use crate::log::open::{Damage, find, scan};
 use crate::log::paths::{
-    Paths, SOCKET, SOCKET_NEXT, parse_manifest, parse_segment, parse_table, parse_vector_file,
+    SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
 use crate::replay::VerifyReport;
 use crate::store::Store;
+use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
-use crate::upkeep::site::{Holder, holder, look};
 
 /// Something that is not as it was written, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,8 +80,8 @@ impl Diagnosis {
 /// # Errors
 /// `NotFound` where nothing of a store is there; `Invalid` for a newer format; `Unavailable`. Damage is no error.
 pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
-    let (io, paths) = (options.io.clone(), Paths::new(path.as_ref()));
-    let site = look(&*io, &paths)?;
+    let (io, paths) = (options.io.clone(), StorePaths::new(path.as_ref()));
+    let site = inspect_directory(&*io, &paths)?;
     let mut all = Diagnosis {
         store: Some(site.store),
         format: site.manifest.as_ref().ok().map(|loaded| loaded.state.format),
@@ -96,7 +96,7 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         (all.clean, all.tables, all.seqno) =
             (state.clean.is_some(), state.tables.len() as u64, end.last_seqno());
     }
-    if let Holder::Process(pid) = holder(&*io, &paths)? {
+    if let LockHolder::Process(pid) = lock_holder(&*io, &paths)? {
         all.writer = Some(pid);
     }
     let checked = match Store::open_read_only_with(path, options) {
@@ -114,28 +114,28 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         // Where exactly, file by file.
         // A crash's tear is no damage, but where there is damage it may be a part of it.
         let found = salvage(&site, &mut |_| {})?;
-        all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding(&paths, damage)));
+        all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)));
         if all.findings.is_empty() {
             let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
-            all.findings = wrong.into_iter().map(|what| finding(&paths, &whole(what))).collect();
+            all.findings = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
         }
     }
-    files(&*io, &paths, site.manifest.as_ref().ok(), &mut all)?;
+    sort_files(&*io, &paths, site.manifest.as_ref().ok(), &mut all)?;
     Ok(all)
 }
 
 /// What only a store that opens can say.
-fn examine(store: &Store, paths: &Paths, all: &mut Diagnosis) -> Result<VerifyReport> {
+fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<VerifyReport> {
     let core = store.core();
     let found = find(&*core.io, paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
     let before = state.totals.bytes();
-    let end = scan(&found, from, state, &mut |_, _| Ok(()))?;
+    let end = scan(&*core.schema, &found, from, state, &mut |_, _| Ok(()))?;
     all.seqno = end.state.last_seqno();
-    all.clean = !end.torn && found.state.clean.is_some();
+    all.clean = !end.is_torn && found.state.clean.is_some();
     all.tables = found.state.tables.len() as u64;
     all.unindexed_bytes = end.state.totals.bytes().saturating_sub(before);
-    if end.torn && end.damage.is_none() && all.writer.is_none() {
+    if end.is_torn && end.damage.is_none() && all.writer.is_none() {
         all.torn_bytes = found.segments.get(end.segment)?.file.len()?.saturating_sub(end.tail);
     }
     let mut report = VerifyReport::default();
@@ -149,7 +149,7 @@ fn examine(store: &Store, paths: &Paths, all: &mut Diagnosis) -> Result<VerifyRe
     Ok(report)
 }
 
-fn finding(paths: &Paths, damage: &Damage) -> Finding {
+fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
     let in_segment = damage.file.starts_with(paths.segments());
     let means = match in_segment {
         true => {
@@ -170,10 +170,10 @@ fn finding(paths: &Paths, damage: &Damage) -> Finding {
 }
 
 /// Sorts the files of the directory that the manifest does not list.
-fn files(
+fn sort_files(
     io: &dyn crate::io::Io,
-    paths: &Paths,
-    loaded: Option<&crate::log::manifest::Loaded>,
+    paths: &StorePaths,
+    loaded: Option<&crate::log::manifest::LoadedManifest>,
     all: &mut Diagnosis,
 ) -> Result<()> {
     let root = paths.root();
@@ -198,7 +198,7 @@ fn files(
             } else if dir == paths.tables() {
                 (table.is_some(), state.is_none_or(|s| s.tables.iter().any(|e| Some(e.id) == table)))
             } else {
-                let listed = |s: &State| s.vectors.files.iter().any(|e| Some(e.id) == vectors);
+                let listed = |s: &ManifestState| s.vectors.files.iter().any(|e| Some(e.id) == vectors);
                 (vectors.is_some(), state.is_none_or(listed))
             };
             match (ours, listed) {
@@ -215,7 +215,7 @@ fn files(
 impl Diagnosis {
     /// What the next opening for writing will do before anything else, in sentences.
     #[must_use]
-    pub fn recovery(&self) -> Vec<String> {
+    pub fn recovery_steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
         if !self.is_healthy() {
             return vec!["it will refuse to open this store for writing until it is repaired".to_owned()];

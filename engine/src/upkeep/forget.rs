@@ -7,11 +7,13 @@ use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::kv::keys;
 use crate::kv::{History, ScanRange};
 use crate::log::queue::Durability;
-use crate::log::record::{Kind, RunHead};
 use crate::store::{Namespace, Store};
-use crate::trace::Dropped;
+use crate::trace::DroppedRun;
+use crate::trace::heads::RunHead;
+use crate::trace::kinds;
 use crate::trace::model::check_text;
-use crate::trace::reader::{Known, run_known};
+use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
+use crate::trace::run_keys;
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
 
 const BACKUPS: &str = "annals.backups";
@@ -20,7 +22,7 @@ const PLACE_BYTES_MAX: usize = 4096;
 
 /// What still holds bytes of a run that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StillHeld {
+pub struct RunRemnants {
     /// Of its frames the first so many stay, since living forks share them.
     pub shared: u32,
     /// Log files with records of it, until compaction has rewritten them.
@@ -33,7 +35,7 @@ pub struct StillHeld {
 
 /// A backup that the store was told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BackupMade {
+pub struct BackupNote {
     /// Where it went.
     pub place: String,
     /// When, nanoseconds since 1970-01-01 UTC.
@@ -60,7 +62,7 @@ impl Store {
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
-    pub fn backups_made(&self) -> Result<Vec<BackupMade>> {
+    pub fn noted_backups(&self) -> Result<Vec<BackupNote>> {
         if !self.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
             return Ok(Vec::new());
         }
@@ -70,14 +72,14 @@ impl Store {
         let made = |pair: Result<(Vec<u8>, Vec<u8>)>| {
             let (place, value) = pair?;
             let made_ns = <[u8; 8]>::try_from(value.as_slice()).map_or(0, u64::from_le_bytes);
-            Ok(BackupMade { place: String::from_utf8_lossy(&place).into_owned(), made_ns })
+            Ok(BackupNote { place: String::from_utf8_lossy(&place).into_owned(), made_ns })
         };
         keyspace.scan(ScanRange::all()).map(made).collect()
     }
 
     /// Whether the store was closed cleanly, and nobody wrote to it, when this was opened.
     #[must_use]
-    pub fn was_clean(&self) -> bool {
+    pub fn was_closed_cleanly(&self) -> bool {
         !self.core().recovered
     }
 }
@@ -87,7 +89,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Namespace::drop_run`]; `Invalid` without a reason.
-    pub fn forget(&self, run: &str, why: &str) -> Result<Dropped> {
+    pub fn forget(&self, run: &str, why: &str) -> Result<DroppedRun> {
         if why.trim().is_empty() {
             return Err(Error::invalid("say why the run is forgotten: the ledger keeps that"));
         }
@@ -98,38 +100,38 @@ impl Namespace {
     ///
     /// # Errors
     /// `NotFound` for a run that was not dropped; `Damaged`, `Unavailable`.
-    pub fn still_held(&self, uid: RunUid) -> Result<(Dropped, StillHeld)> {
+    pub fn run_remnants(&self, uid: RunUid) -> Result<(DroppedRun, RunRemnants)> {
         let core = self.store.core();
-        let Some(Known::Dropped(head)) = run_known(core, self.id, uid)? else {
+        let Some(RunOrTombstone::Dropped(head)) = find_run_or_tombstone(core, self.id, uid)? else {
             return Err(Error::not_found(format!("run number {} was not dropped", uid.0)));
         };
         let _pin = core.pin();
         let mut segments = BTreeSet::new();
-        for prefix in [keys::frames(uid), keys::all_parts(uid), keys::snapshots(uid)] {
-            for hit in core.index.prefix(&prefix, Seqno(u64::MAX))? {
+        for prefix in [run_keys::frames(uid), run_keys::all_parts(uid), run_keys::snapshots(uid)] {
+            for hit in core.index.scan_prefix(&prefix, Seqno(u64::MAX))? {
                 segments.insert(keys::place(hit.value).segment);
             }
         }
         let file = |id: &SegmentId| {
             core.paths.segment(*id).file_name().map(|name| name.to_string_lossy().into_owned())
         };
-        let held = StillHeld {
-            shared: self.shared_by_living(uid)?,
-            vectors: self.store.vectors().files_of(self.id, uid)?,
+        let held = RunRemnants {
+            shared: self.last_shared_frame(uid)?,
+            vectors: self.store.vectors().files_with_run(self.id, uid)?,
             segments: segments.iter().filter_map(file).collect(),
-            backups: self.store.backups_made()?.into_iter().map(|made| made.place).collect(),
+            backups: self.store.noted_backups()?.into_iter().map(|made| made.place).collect(),
         };
         Ok((head.into(), held))
     }
 
     /// The last frame of a run that a living fork shares, directly or through forks that were dropped.
-    fn shared_by_living(&self, uid: RunUid) -> Result<u32> {
+    fn last_shared_frame(&self, uid: RunUid) -> Result<u32> {
         let core = self.store.core();
         let mut last = 0;
         let _pin = core.pin();
-        for hit in core.index.prefix(&keys::runs(self.id), Seqno(u64::MAX))? {
+        for hit in core.index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))? {
             let fields = core
-                .logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?
+                .read_logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?
                 .fields;
             let (mut parent, mut upto) = (fields.parent, u32::MAX);
             // A parent is always older: this ends.
@@ -139,9 +141,9 @@ impl Namespace {
                     last = last.max(upto);
                     break;
                 }
-                parent = match run_known(core, self.id, of)? {
-                    Some(Known::Run(head, _)) => head.fields.parent,
-                    Some(Known::Dropped(head)) => head.parent,
+                parent = match find_run_or_tombstone(core, self.id, of)? {
+                    Some(RunOrTombstone::Run(head, _)) => head.fields.parent,
+                    Some(RunOrTombstone::Dropped(head)) => head.parent,
                     None => None,
                 };
             }

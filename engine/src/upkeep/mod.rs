@@ -8,23 +8,26 @@
 
 mod backup;
 mod compact;
+mod directory;
 mod doctor;
+mod due;
 mod forget;
-mod lost;
-mod moment;
 mod order;
 mod repair;
+mod repair_report;
 mod retention;
 mod salvage;
-mod site;
 mod sweep;
 
 pub use backup::{BackupReport, Sharing, restore};
-pub use compact::{CompactOptions, CompactPhase, CompactProgress, Compacted};
+pub use compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
 pub use doctor::{Diagnosis, Finding, diagnose};
-pub use forget::{BackupMade, StillHeld};
-pub use lost::{Lost, RepairReport};
-pub use moment::is_due;
+pub use due::is_due;
+pub use forget::{BackupNote, RunRemnants};
 pub use repair::repair;
-pub use retention::{FORGET, Keep, Policy, RETENTION_RULES_MAX, Rule, SAMPLING, Share, lasting_ns};
-pub use sweep::{Amount, Plan, Retention, RuleReport};
+pub use repair_report::{LostItem, RepairReport};
+pub use retention::{
+    FORGET, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, SAMPLING,
+    parse_duration_ns,
+};
+pub use sweep::{RetentionPlan, RetentionReport, RuleReport, RunTotals};

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno};
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_footer;
-use crate::upkeep::site::Standing;
+use crate::upkeep::directory::SegmentFile;
 
 /// So many missing files are named.
 const MISSING_MAX: usize = 1000;
@@ -13,23 +13,26 @@ const MISSING_MAX: usize = 1000;
 ///
 /// # Errors
 /// `Unavailable`.
-pub(super) fn in_order(found: Vec<Standing>, listed: Option<&[SegmentEntry]>) -> Result<Vec<Standing>> {
+pub(super) fn log_order(
+    found: Vec<SegmentFile>,
+    listed: Option<&[SegmentEntry]>,
+) -> Result<Vec<SegmentFile>> {
     match listed {
         Some(listed) if listed.iter().all(|entry| found.iter().any(|one| one.segment.id == entry.id)) => {
-            Ok(by_list(found, listed))
+            Ok(order_by_manifest(found, listed))
         }
-        _ => by_themselves(found),
+        _ => order_by_headers(found),
     }
 }
 
 /// As they are listed; then what the writer may have begun since.
-fn by_list(mut found: Vec<Standing>, listed: &[SegmentEntry]) -> Vec<Standing> {
+fn order_by_manifest(mut found: Vec<SegmentFile>, listed: &[SegmentEntry]) -> Vec<SegmentFile> {
     let last = listed.last().map(|entry| entry.id);
     found.retain(|one| {
         let id = one.segment.id;
         listed.iter().any(|entry| entry.id == id) || (!id.is_rewritten() && Some(id) > last)
     });
-    let place = |one: &Standing| listed.iter().position(|entry| entry.id == one.segment.id);
+    let place = |one: &SegmentFile| listed.iter().position(|entry| entry.id == one.segment.id);
     found.sort_by_key(|one| (place(one).unwrap_or(usize::MAX), one.segment.id));
     found
 }
@@ -37,13 +40,13 @@ fn by_list(mut found: Vec<Standing>, listed: &[SegmentEntry]) -> Vec<Standing> {
 /// By the numbers of their records. A whole rewritten segment takes the place of what it was made of, if that is still
 /// there: nothing that is needed is in those alone. One that is not whole was never listed, as long as what it was to be
 /// made of is there.
-fn by_themselves(found: Vec<Standing>) -> Result<Vec<Standing>> {
+fn order_by_headers(found: Vec<SegmentFile>) -> Result<Vec<SegmentFile>> {
     let mut spans = Vec::with_capacity(found.len());
     for one in &found {
-        spans.push(span(one)?);
+        spans.push(record_span(one)?);
     }
     let begins_alone = |at: usize| {
-        let begin = |one: &Standing| one.header.as_ref().map(|header| header.first_seqno);
+        let begin = |one: &SegmentFile| one.header.as_ref().map(|header| header.first_seqno);
         let others = found.iter().enumerate().filter(|(other, _)| *other != at);
         others.map(|(_, other)| begin(other)).all(|other| other.is_none() || other != begin(&found[at]))
     };
@@ -64,7 +67,7 @@ fn by_themselves(found: Vec<Standing>) -> Result<Vec<Standing>> {
     let kept: Vec<bool> = (0..found.len()).map(stays).collect();
     // One without a header stands behind the one with the number before its own.
     let mut known = Seqno(0);
-    let mut sorted: Vec<(Seqno, Standing)> = Vec::new();
+    let mut sorted: Vec<(Seqno, SegmentFile)> = Vec::new();
     for (one, _) in found.into_iter().zip(kept).filter(|(_, kept)| *kept) {
         known = one.header.as_ref().map_or(known, |header| header.first_seqno);
         sorted.push((known, one));
@@ -74,7 +77,7 @@ fn by_themselves(found: Vec<Standing>) -> Result<Vec<Standing>> {
 }
 
 /// The numbers of the records of a sealed segment.
-fn span(one: &Standing) -> Result<Option<(Seqno, Seqno)>> {
+fn record_span(one: &SegmentFile) -> Result<Option<(Seqno, Seqno)>> {
     let Some(header) = &one.header else { return Ok(None) };
     match sealed_footer(&one.segment, one.len.min(u64::from(u32::MAX))) {
         Ok(footer) => Ok(Some((header.first_seqno, footer.state.next_seqno))),
@@ -84,7 +87,7 @@ fn span(one: &Standing) -> Result<Option<(Seqno, Seqno)>> {
 }
 
 /// Files that are said to be there; where nothing says so, those whose numbers are left out between the writer's own.
-pub(super) fn missing(found: &[Standing], listed: Option<&[SegmentEntry]>) -> Vec<SegmentId> {
+pub(super) fn missing_segments(found: &[SegmentFile], listed: Option<&[SegmentEntry]>) -> Vec<SegmentId> {
     let there = |id: SegmentId| found.iter().any(|one| one.segment.id == id);
     if let Some(listed) = listed {
         return listed.iter().map(|entry| entry.id).filter(|id| !there(*id)).take(MISSING_MAX).collect();

@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::ids::{RunUid, StoreId};
-use crate::log::record::RULE_BYTES_MAX;
+use crate::trace::heads::RULE_BYTES_MAX;
 use crate::trace::{Component, Severity, Status};
 
 /// The most rules of a policy.
@@ -28,24 +28,24 @@ pub(crate) const OWN_NAMESPACE: &str = "annals";
 
 /// How much of something stays, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u32);
+pub struct RunShare(u32);
 
 /// What becomes of the runs that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum RetentionLimit {
     /// So many nanoseconds after their end they go.
     ForNs(u64),
     /// In each namespace so many stay, those that ended last.
     Newest(u64),
     /// This share of them stays, the others go.
-    Share(Share),
+    Share(RunShare),
     /// They stay.
     Forever,
 }
 
 /// Which runs, and what becomes of them. An empty list is no condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct RetentionRule {
     /// What tombstones and reports call it: 1 to 256 bytes.
     pub name: String,
     /// Names of namespaces; a `*` at the end stands for any rest. None: all but the store's own.
@@ -65,22 +65,22 @@ pub struct Rule {
     /// Whether they are pinned.
     pub pinned: Option<bool>,
     /// What becomes of them.
-    pub keep: Keep,
+    pub keep: RetentionLimit,
 }
 
 /// Rules in their order, and what sampling leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct RetentionPolicy {
     /// The first that matches counts.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RetentionRule>,
     /// Of runs that ended well and matter no more than any other, this share stays; the others go at the next sweep. What a rule keeps for
     /// ever is not sampled.
-    pub sample: Share,
+    pub sample: RunShare,
 }
 
 /// What is known of a run that has ended and is not pinned.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct RetentionFacts<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) status: Status,
     pub(crate) severity: Severity,
@@ -90,7 +90,7 @@ pub(crate) struct Facts<'a> {
 
 /// What a run falls to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum RetentionCause {
     Rule(usize),
     Sampling,
     /// No rule matches.
@@ -99,23 +99,23 @@ pub(crate) enum Cause {
 
 /// A run on its way to a verdict.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Judged {
+pub(crate) struct RunVerdict {
     /// Which of the namespaces, for whoever asks.
     pub(crate) namespace: u32,
     pub(crate) uid: RunUid,
     pub(crate) ended_ns: u64,
-    pub(crate) cause: Cause,
+    pub(crate) cause: RetentionCause,
     /// It goes.
     pub(crate) goes: bool,
 }
 
-impl Share {
+impl RunShare {
     /// All of it.
     pub const ALL: Self = Self(1_000_000);
 
     /// So many millionths; `None` for more than all.
     #[must_use]
-    pub fn of_millionths(millionths: u32) -> Option<Self> {
+    pub fn from_millionths(millionths: u32) -> Option<Self> {
         (millionths <= Self::ALL.0).then_some(Self(millionths))
     }
 
@@ -129,11 +129,11 @@ impl Share {
             return None;
         }
         let fraction: u32 = format!("{fraction:0<4}").parse().ok()?;
-        Self::of_millionths(whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(fraction)?)
+        Self::from_millionths(whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(fraction)?)
     }
 
     /// Whether a run of a store is among it.
-    pub(crate) fn has(self, store: StoreId, uid: RunUid) -> bool {
+    pub(crate) fn includes(self, store: StoreId, uid: RunUid) -> bool {
         let mut hasher = blake3::Hasher::new_derive_key("annals share of runs 1");
         hasher.update(&store.0);
         hasher.update(&uid.0.to_le_bytes());
@@ -143,7 +143,7 @@ impl Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for RunShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, rest) = (self.0 / 10_000, self.0 % 10_000);
         match rest {
@@ -153,10 +153,10 @@ impl fmt::Display for Share {
     }
 }
 
-impl fmt::Display for Keep {
+impl fmt::Display for RetentionLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ForNs(ns) => write!(f, "for {}", Lasting(*ns)),
+            Self::ForNs(ns) => write!(f, "for {}", DurationText(*ns)),
             Self::Newest(count) => write!(f, "the newest {count}"),
             Self::Share(share) => write!(f, "{share}"),
             Self::Forever => f.write_str("for ever"),
@@ -165,9 +165,9 @@ impl fmt::Display for Keep {
 }
 
 /// A time that something lasts, in the greatest unit that has no rest.
-struct Lasting(u64);
+struct DurationText(u64);
 
-impl fmt::Display for Lasting {
+impl fmt::Display for DurationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(365 * DAY_NS, "y"), (DAY_NS, "d"), (DAY_NS / 24, "h"), (DAY_NS / 1440, "min")];
         match units.into_iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
@@ -179,7 +179,7 @@ impl fmt::Display for Lasting {
 
 /// Nanoseconds from a text as `7d`: a whole number and `s`, `min`, `h`, `d`, `w` or `y` (365 days).
 #[must_use]
-pub fn lasting_ns(text: &str) -> Option<u64> {
+pub fn parse_duration_ns(text: &str) -> Option<u64> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at_checked(at)?;
     let unit_ns = match unit {
@@ -194,10 +194,10 @@ pub fn lasting_ns(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit_ns)
 }
 
-impl Rule {
+impl RetentionRule {
     /// A rule without a condition.
     #[must_use]
-    pub fn new(name: impl Into<String>, keep: Keep) -> Self {
+    pub fn new(name: impl Into<String>, keep: RetentionLimit) -> Self {
         Self {
             name: name.into(),
             namespaces: Vec::new(),
@@ -214,7 +214,7 @@ impl Rule {
 
     /// Whether it matches whatever run there is.
     #[must_use]
-    pub fn is_for_all(&self) -> bool {
+    pub fn matches_all(&self) -> bool {
         *self == Self { name: self.name.clone(), keep: self.keep, ..Self::new("", self.keep) }
     }
 
@@ -223,7 +223,7 @@ impl Rule {
     /// # Errors
     /// A sentence, where it would drop open or pinned runs, contradicts itself or has no name that can be kept.
     pub fn check(&self) -> std::result::Result<(), String> {
-        let keeps_all = self.keep == Keep::Forever;
+        let keeps_all = self.keep == RetentionLimit::Forever;
         if self.name.is_empty() || self.name.len() > RULE_BYTES_MAX || self.name.chars().any(char::is_control)
         {
             return Err(format!(
@@ -245,14 +245,14 @@ impl Rule {
             return Err("contradicts itself: no run is older than older_than and younger than younger_than"
                 .to_owned());
         }
-        if self.keep == Keep::Newest(0) {
+        if self.keep == RetentionLimit::Newest(0) {
             return Err("keeps the newest 0: write keep = \"0d\" if none are to stay".to_owned());
         }
         Ok(())
     }
 
     /// Whether it matches but for components, which cost a look at frames.
-    fn matches(&self, run: &Facts<'_>, at_ns: u64) -> bool {
+    fn matches(&self, run: &RetentionFacts<'_>, at_ns: u64) -> bool {
         let age_ns = at_ns.saturating_sub(run.ended_ns);
         let named = |pattern: &String| match pattern.strip_suffix('*') {
             Some(begin) => run.namespace.starts_with(begin),
@@ -272,23 +272,29 @@ impl Rule {
     }
 }
 
-impl Default for Policy {
+impl Default for RetentionPolicy {
     /// What holds where nobody says otherwise: runs that failed, were abandoned, flagged or escalated stay 90 days, all others 7.
     fn default() -> Self {
         let ended = vec![Status::Failed, Status::Abandoned];
         let marked = vec![Severity::Flagged, Severity::Escalated];
         Self {
             rules: vec![
-                Rule { statuses: ended, ..Rule::new("failed", Keep::ForNs(90 * DAY_NS)) },
-                Rule { severities: marked, ..Rule::new("marked", Keep::ForNs(90 * DAY_NS)) },
-                Rule::new("normal", Keep::ForNs(7 * DAY_NS)),
+                RetentionRule {
+                    statuses: ended,
+                    ..RetentionRule::new("failed", RetentionLimit::ForNs(90 * DAY_NS))
+                },
+                RetentionRule {
+                    severities: marked,
+                    ..RetentionRule::new("marked", RetentionLimit::ForNs(90 * DAY_NS))
+                },
+                RetentionRule::new("normal", RetentionLimit::ForNs(7 * DAY_NS)),
             ],
-            sample: Share::ALL,
+            sample: RunShare::ALL,
         }
     }
 }
 
-impl Policy {
+impl RetentionPolicy {
     /// Refuses what would drop open or pinned runs, contradicts itself or can never have an effect.
     ///
     /// # Errors
@@ -300,7 +306,7 @@ impl Policy {
         for (at, rule) in self.rules.iter().enumerate() {
             rule.check().map_err(|what| Error::invalid(format!("rule {:?} {what}", rule.name)))?;
             let before = self.rules.get(..at).unwrap_or_default();
-            if let Some(other) = before.iter().find(|other| other.is_for_all() || other.name == rule.name) {
+            if let Some(other) = before.iter().find(|other| other.matches_all() || other.name == rule.name) {
                 let what = if other.name == rule.name {
                     "has the name of another"
                 } else {
@@ -313,47 +319,49 @@ impl Policy {
     }
 
     /// What a run falls to; `has` says whether it has a frame of one of these components.
-    pub(crate) fn cause(
+    pub(crate) fn find_cause(
         &self,
         (store, uid): (StoreId, RunUid),
-        run: &Facts<'_>,
+        run: &RetentionFacts<'_>,
         at_ns: u64,
         has: &mut dyn FnMut(&[Component]) -> Result<bool>,
-    ) -> Result<Cause> {
-        let mut found = Cause::Nothing;
+    ) -> Result<RetentionCause> {
+        let mut found = RetentionCause::Nothing;
         for (at, rule) in self.rules.iter().enumerate() {
             if rule.matches(run, at_ns) && (rule.components.is_empty() || has(&rule.components)?) {
-                found = Cause::Rule(at);
+                found = RetentionCause::Rule(at);
                 break;
             }
         }
-        let for_ever = matches!(found, Cause::Rule(at) if self.rules.get(at).is_some_and(|rule| rule.keep == Keep::Forever));
+        let for_ever = matches!(found, RetentionCause::Rule(at) if self.rules.get(at).is_some_and(|rule| rule.keep == RetentionLimit::Forever));
         let is_plain =
             run.status == Status::Ok && run.severity <= Severity::Normal && run.namespace != OWN_NAMESPACE;
-        Ok(match is_plain && !for_ever && !self.sample.has(store, uid) {
-            true => Cause::Sampling,
+        Ok(match is_plain && !for_ever && !self.sample.includes(store, uid) {
+            true => RetentionCause::Sampling,
             false => found,
         })
     }
 
     /// Says of each run whether it goes.
-    pub(crate) fn decide(&self, store: StoreId, at_ns: u64, runs: &mut [Judged]) {
+    pub(crate) fn decide(&self, store: StoreId, at_ns: u64, runs: &mut [RunVerdict]) {
         let mut newest: HashMap<(usize, u32), Vec<usize>> = HashMap::new();
         for (index, run) in runs.iter_mut().enumerate() {
-            let Cause::Rule(at) = run.cause else {
-                run.goes = run.cause == Cause::Sampling;
+            let RetentionCause::Rule(at) = run.cause else {
+                run.goes = run.cause == RetentionCause::Sampling;
                 continue;
             };
             let Some(rule) = self.rules.get(at) else { continue };
             match rule.keep {
-                Keep::ForNs(ns) => run.goes = run.ended_ns.saturating_add(ns) <= at_ns,
-                Keep::Share(share) => run.goes = !share.has(store, run.uid),
-                Keep::Newest(_) => newest.entry((at, run.namespace)).or_default().push(index),
-                Keep::Forever => run.goes = false,
+                RetentionLimit::ForNs(ns) => run.goes = run.ended_ns.saturating_add(ns) <= at_ns,
+                RetentionLimit::Share(share) => run.goes = !share.includes(store, run.uid),
+                RetentionLimit::Newest(_) => newest.entry((at, run.namespace)).or_default().push(index),
+                RetentionLimit::Forever => run.goes = false,
             }
         }
         for ((at, _), mut indexes) in newest {
-            let Some(Keep::Newest(count)) = self.rules.get(at).map(|rule| rule.keep) else { continue };
+            let Some(RetentionLimit::Newest(count)) = self.rules.get(at).map(|rule| rule.keep) else {
+                continue;
+            };
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             let by_end =
                 |index: &usize| runs.get(*index).map(|run| std::cmp::Reverse((run.ended_ns, run.uid)));

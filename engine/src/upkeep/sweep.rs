@@ -13,17 +13,20 @@ use crate::error::Result;
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::kv::core::Core;
 use crate::kv::keys;
-use crate::log::record::{Kind, RunFields, RunHead, SpaceHead};
+use crate::log::record::SpaceHead;
 use crate::store::{Namespace, Store};
-use crate::trace::dropping::Held;
+use crate::trace::dropping::DropBlocker;
+use crate::trace::heads::{RunFields, RunHead};
+use crate::trace::kinds;
 use crate::trace::reader::{RunReader, run_record};
+use crate::trace::run_keys;
 use crate::trace::{Severity, Status};
-use crate::upkeep::moment::moment;
-use crate::upkeep::retention::{Cause, Facts, Judged, Policy, SAMPLING};
+use crate::upkeep::due::sweep_time;
+use crate::upkeep::retention::{RetentionCause, RetentionFacts, RetentionPolicy, RunVerdict, SAMPLING};
 
 /// Runs, their own frames, and the bytes of these as callers gave them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Amount {
+pub struct RunTotals {
     /// Runs.
     pub runs: u64,
     /// Their frames; those that they share with what they were forked from are not counted.
@@ -40,22 +43,22 @@ pub struct RuleReport {
     /// What it says, in words.
     pub keep: String,
     /// What stays by it.
-    pub kept: Amount,
+    pub kept: RunTotals,
     /// What goes by it.
-    pub dropped: Amount,
+    pub dropped: RunTotals,
 }
 
 /// What a sweep does, or did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retention {
+pub struct RetentionReport {
     /// The time by which it goes, nanoseconds since 1970-01-01 UTC.
     pub at_ns: u64,
     /// In the policy's order; sampling first, where some are left out by it.
     pub rules: Vec<RuleReport>,
     /// What no rule matches: it stays.
-    pub unmatched: Amount,
+    pub unmatched: RunTotals,
     /// Pinned runs: they stay.
-    pub pinned: Amount,
+    pub pinned: RunTotals,
     /// Runs that have not ended: they stay.
     pub open: u64,
     /// Runs that were to go and stay, since they were pinned, or forked, after the plan was made.
@@ -64,21 +67,21 @@ pub struct Retention {
 
 /// What a sweep is about to do.
 #[derive(Debug)]
-pub struct Plan {
-    report: Retention,
+pub struct RetentionPlan {
+    report: RetentionReport,
     /// By namespace and rule.
     doomed: Vec<(NamespaceId, String, Vec<RunUid>)>,
 }
 
-impl Plan {
+impl RetentionPlan {
     /// What it comes to.
     #[must_use]
-    pub fn report(&self) -> &Retention {
+    pub fn report(&self) -> &RetentionReport {
         &self.report
     }
 }
 
-impl Amount {
+impl RunTotals {
     fn add(&mut self, frames: u64, bytes: u64) {
         self.runs += 1;
         self.frames += frames;
@@ -86,11 +89,11 @@ impl Amount {
     }
 }
 
-impl Retention {
+impl RetentionReport {
     /// All that goes.
     #[must_use]
-    pub fn dropped(&self) -> Amount {
-        self.rules.iter().fold(Amount::default(), |sum, rule| Amount {
+    pub fn dropped(&self) -> RunTotals {
+        self.rules.iter().fold(RunTotals::default(), |sum, rule| RunTotals {
             runs: sum.runs + rule.dropped.runs,
             frames: sum.frames + rule.dropped.frames,
             bytes: sum.bytes.saturating_add(rule.dropped.bytes),
@@ -99,11 +102,11 @@ impl Retention {
 }
 
 /// What the runs of a store come to, while they are read.
-struct Reading<'a> {
-    policy: &'a Policy,
+struct SweepPlanner<'a> {
+    policy: &'a RetentionPolicy,
     store: &'a Store,
-    report: Retention,
-    judged: Vec<Judged>,
+    report: RetentionReport,
+    judged: Vec<RunVerdict>,
     amounts: Vec<(u32, u64)>,
 }
 
@@ -113,47 +116,48 @@ impl Store {
     /// # Errors
     /// `Invalid` for a policy that cannot be followed; `Unavailable` where the clock stands before the newest record or more than 400 days
     /// after it and no time is given; `Damaged`.
-    pub fn plan_retention(&self, policy: &Policy, at_ns: Option<u64>) -> Result<Plan> {
+    pub fn plan_retention(&self, policy: &RetentionPolicy, at_ns: Option<u64>) -> Result<RetentionPlan> {
         policy.check()?;
         let core = self.core();
-        let at_ns = moment(at_ns, core.io.now_ns(), self.newest_ns())?;
+        let at_ns = sweep_time(at_ns, core.io.now_ns(), self.newest_ns())?;
         let rule = |rule: &str, keep: String| RuleReport {
             rule: rule.to_owned(),
             keep,
-            kept: Amount::default(),
-            dropped: Amount::default(),
+            kept: RunTotals::default(),
+            dropped: RunTotals::default(),
         };
         let mut rules = vec![rule(SAMPLING, policy.sample.to_string())];
         rules.extend(policy.rules.iter().map(|one| rule(&one.name, one.keep.to_string())));
-        let report = Retention {
+        let report = RetentionReport {
             at_ns,
             rules,
-            unmatched: Amount::default(),
-            pinned: Amount::default(),
+            unmatched: RunTotals::default(),
+            pinned: RunTotals::default(),
             open: 0,
             held: 0,
         };
-        let mut reading = Reading { policy, store: self, report, judged: Vec::new(), amounts: Vec::new() };
+        let mut reading =
+            SweepPlanner { policy, store: self, report, judged: Vec::new(), amounts: Vec::new() };
         let mut spaces = Vec::new();
-        for space in core.spaces_known()? {
+        for space in core.list_spaces()? {
             if let SpaceHead::Namespace { id, name } = space {
-                reading.namespace(id, &name, spaces.len() as u32)?;
+                reading.read_namespace(id, &name, spaces.len() as u32)?;
                 spaces.push(id);
             }
         }
         policy.decide(core.store, at_ns, &mut reading.judged);
-        Ok(reading.plan(&spaces))
+        Ok(reading.into_plan(&spaces))
     }
 
     /// Does what was planned; gives what came of it. Dropped runs are on disk as such when this returns.
     ///
     /// # Errors
     /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`: what was dropped until then is.
-    pub fn retain(&self, plan: Plan) -> Result<Retention> {
-        let Plan { mut report, doomed } = plan;
+    pub fn retain(&self, plan: RetentionPlan) -> Result<RetentionReport> {
+        let RetentionPlan { mut report, doomed } = plan;
         for (id, rule, uids) in doomed {
             let namespace = Namespace { store: self.clone(), id };
-            let held: Vec<(RunUid, Held)> = namespace.drop_runs(&uids, &rule, "")?;
+            let held: Vec<(RunUid, DropBlocker)> = namespace.drop_runs(&uids, &rule, "")?;
             report.held += held.len() as u64;
         }
         Ok(report)
@@ -165,7 +169,7 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid` for a policy that cannot be followed, or in a store open for reading; `Damaged`, `Unavailable`, `Poisoned`.
-    pub fn sample_ended(&self, policy: &Policy) -> Result<u64> {
+    pub fn sample_ended(&self, policy: &RetentionPolicy) -> Result<u64> {
         policy.check()?;
         let core = self.core();
         let mut ended: BTreeMap<NamespaceId, Vec<RunUid>> = BTreeMap::new();
@@ -175,7 +179,7 @@ impl Store {
         // Their ends may still be on their way to the index.
         core.log()?.queue.barrier(core.index.visible())?;
         let mut dropped = 0;
-        for space in if ended.is_empty() { Vec::new() } else { core.spaces_known()? } {
+        for space in if ended.is_empty() { Vec::new() } else { core.list_spaces()? } {
             let SpaceHead::Namespace { id, name } = space else { continue };
             let mut out = Vec::new();
             for uid in ended.remove(&id).unwrap_or_default() {
@@ -183,7 +187,8 @@ impl Store {
                 let fields = &head.fields;
                 if !fields.gone
                     && fields.status != Status::Open.code()
-                    && fallen(core, policy, (id, &name), fields, fields.ended_ns)? == Cause::Sampling
+                    && judge_run(core, policy, (id, &name), fields, fields.ended_ns)?
+                        == RetentionCause::Sampling
                 {
                     out.push(uid);
                 }
@@ -198,14 +203,14 @@ impl Store {
 }
 
 /// What a run that has ended falls to.
-fn fallen(
+fn judge_run(
     core: &Arc<Core>,
-    policy: &Policy,
+    policy: &RetentionPolicy,
     (id, name): (NamespaceId, &str),
     fields: &RunFields,
     at_ns: u64,
-) -> Result<Cause> {
-    let facts = Facts {
+) -> Result<RetentionCause> {
+    let facts = RetentionFacts {
         namespace: name,
         status: Status::from_code(fields.status)?,
         severity: Severity::from_code(fields.severity)?,
@@ -213,7 +218,7 @@ fn fallen(
         ended_ns: fields.ended_ns,
     };
     let mut reader = None;
-    policy.cause((core.store, fields.uid), &facts, at_ns, &mut |any| {
+    policy.find_cause((core.store, fields.uid), &facts, at_ns, &mut |any| {
         let reader: &mut RunReader = match &mut reader {
             Some(reader) => reader,
             None => reader.insert(RunReader::open(core, id, fields.uid)?),
@@ -222,15 +227,15 @@ fn fallen(
     })
 }
 
-impl Reading<'_> {
-    fn namespace(&mut self, id: NamespaceId, name: &str, number: u32) -> Result<()> {
+impl SweepPlanner<'_> {
+    fn read_namespace(&mut self, id: NamespaceId, name: &str, number: u32) -> Result<()> {
         let core = self.store.core();
         let space = Namespace { store: self.store.clone(), id };
-        let pins = space.pins_by_number()?;
+        let pins = space.pins_by_uid()?;
         let _pin = core.pin();
-        for hit in core.index.prefix(&keys::runs(id), Seqno(u64::MAX))? {
-            let head =
-                core.logical(keys::place(hit.value), Kind::Run, |logical| RunHead::parse(logical.head))?;
+        for hit in core.index.scan_prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
+            let head = core
+                .read_logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?;
             let fields = head.fields;
             let status = Status::from_code(fields.status)?;
             let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
@@ -243,22 +248,22 @@ impl Reading<'_> {
                 self.report.pinned.add(u64::from(frames), fields.raw_bytes);
                 continue;
             }
-            let cause = fallen(core, self.policy, (id, name), &fields, self.report.at_ns)?;
+            let cause = judge_run(core, self.policy, (id, name), &fields, self.report.at_ns)?;
             let (uid, ended_ns) = (fields.uid, fields.ended_ns);
-            self.judged.push(Judged { namespace: number, uid, ended_ns, cause, goes: false });
+            self.judged.push(RunVerdict { namespace: number, uid, ended_ns, cause, goes: false });
             self.amounts.push((frames, fields.raw_bytes));
         }
         Ok(())
     }
 
     /// Sums up what was decided.
-    fn plan(mut self, spaces: &[NamespaceId]) -> Plan {
+    fn into_plan(mut self, spaces: &[NamespaceId]) -> RetentionPlan {
         let mut doomed: BTreeMap<(u32, usize), Vec<RunUid>> = BTreeMap::new();
         for (run, (frames, bytes)) in self.judged.iter().zip(&self.amounts) {
             let at = match run.cause {
-                Cause::Sampling => 0,
-                Cause::Rule(at) => at + 1,
-                Cause::Nothing => {
+                RetentionCause::Sampling => 0,
+                RetentionCause::Rule(at) => at + 1,
+                RetentionCause::Nothing => {
                     self.report.unmatched.add(u64::from(*frames), *bytes);
                     continue;
                 }
@@ -280,6 +285,6 @@ impl Reading<'_> {
         if self.report.rules.first().is_some_and(|sampling| sampling.dropped.runs == 0) {
             self.report.rules.remove(0);
         }
-        Plan { report: self.report, doomed }
+        RetentionPlan { report: self.report, doomed }
     }
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Expands recorded chats into user, LLM and tool frames, independently of the importer.
 
-The importer's tests compare what a store gives back with the SHA-256 sums printed here. So this script shares no
+The importer's tests compare the content of a store with the SHA-256 sums printed here. So this script shares no
 code with the importer: it is in another language, uses the standard library only, and finds each message's
-exact source text by its own scanner. Nothing is parsed and written again: the bytes hashed are cut from the file.
+exact source text with its own scanner. Messages are never re-serialised: the hashed bytes are cut from the file.
 
 Input: a JSON array of runs, or JSON Lines, UTF-8, plain or .xz. A run has its messages (OpenAI chat shape) under
 `messages`, `traj` or `history`. Its id is `{task_id}-{trial}`.
@@ -21,8 +21,8 @@ Frames of a run, in message order, seq from 1:
               nearest earlier assistant message that has one
       output  the message's exact source text
 
-Output, a line each frame:  sha256(input) sha256(output) component run seq
-With --runs, a line each run:  sha256(that run's frame lines, newlines included) run frames
+Output, one line for each frame:  sha256(input) sha256(output) component run seq
+With --runs, one line for each run:  sha256(that run's frame lines, newlines included) run frames
 Totals go to standard error.
 """
 
@@ -36,7 +36,7 @@ import sys
 MESSAGE_KEYS = ("messages", "traj", "history")
 SPACE = re.compile(rb"[ \t\r\n]*")
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-# Inside a container only these can change the depth; a string is taken whole so that its brackets do not count.
+# The tokens that change the depth inside a container; strings match as a whole, so that their brackets do not count.
 NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 ATOM = re.compile(rb"[^ \t\r\n,\]}]+")
 
@@ -103,7 +103,7 @@ def members(buf, start):
         key_end = value_end(buf, pos)
         key = json.loads(buf[pos:key_end])
         if key in out:
-            fail(buf, pos, f"the key {key!r} stands twice in one object")
+            fail(buf, pos, f"the key {key!r} appears twice in one object")
         pos = space(buf, key_end)
         if buf[pos : pos + 1] != b":":
             fail(buf, pos, "expected `:`")
@@ -119,7 +119,7 @@ def members(buf, start):
 
 
 def leaf(buf, fields, key):
-    """The decoded value of a member, None where it is missing."""
+    """The decoded value of a member; None if it is missing."""
     if key not in fields:
         return None
     start, end = fields[key]
@@ -143,7 +143,7 @@ def run_id(buf, fields):
 
 
 def frames(buf, start, turns):
-    """Yields (component, input, output) for the run at `start`, and its id first; user frames with `turns` only."""
+    """Yields the run's id, then (component, input, output) of each frame; user frames only with `turns`."""
     fields = members(buf, start)
     yield run_id(buf, fields)
     model = leaf(buf, fields, "model")
@@ -167,7 +167,7 @@ def frames(buf, start, turns):
         elif role == "tool":
             call = calls.get(leaf(buf, message, "tool_call_id"))
             if call is None:
-                fail(buf, begin, "a tool message that answers no call")
+                fail(buf, begin, "a tool message without a matching call")
             yield "tool", buf[call[0] : call[1]], text
         before.append(text)
 
@@ -180,8 +180,8 @@ def read(path):
 def main():
     args = argparse.ArgumentParser(description="Sums of the frames of recorded chats")
     args.add_argument("file")
-    args.add_argument("--runs", action="store_true", help="one sum a run instead of a line a frame")
-    args.add_argument("--expand", choices=("turns", "calls"), default="turns", help="as of `annals import`")
+    args.add_argument("--runs", action="store_true", help="one sum for each run, not for each frame")
+    args.add_argument("--expand", choices=("turns", "calls"), default="turns", help="as in annals import")
     args = args.parse_args()
     buf = read(args.file)
     count = {"user": 0, "llm": 0, "tool": 0}

@@ -1,4 +1,5 @@
-//! Backups: whole and consistent while a writer writes, no store before they are done, and back again.
+//! Backups are whole and consistent beside a writer, are no store before they are complete, and can be
+//! restored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use annals::io::sim::{Crash, SimIo};
 use annals::{Component, ErrorKind, Frame, Options, RunSpec, Sharing, Status, Store, diagnose, restore};
 
-use crate::support::{Rng, Talk, assert_whole, bodies, on, quick, recorded};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, process_durability_options, recorded, sim_options,
+};
 
-fn little(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 4 << 10, index_memory_bytes: 4 << 10, ..on(sim) }
+fn small_options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 4 << 10, index_memory_bytes: 4 << 10, ..sim_options(sim) }
 }
 
 fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -18,17 +21,17 @@ fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
-/// A store with two ended runs, one open, several segments and tables; and its writer. The open run's entries fit
-/// into memory: while a test compares files, no upkeep thread is at work on tables of its own.
-fn written(sim: &SimIo) -> (Store, annals::Run) {
-    let store = Store::open_with("s", little(sim)).unwrap();
+/// A store with two ended runs, one open run, several segments and tables; and its writer. The open run's
+/// entries fit into memory, so that no upkeep thread writes tables while a test compares files.
+fn store_with_open_run(sim: &SimIo) -> (Store, annals::Run) {
+    let store = Store::open_with("s", small_options(sim)).unwrap();
     let space = store.namespace("default").unwrap();
     for name in ["a", "b"] {
         let (run, _) = recorded(&space, name, 12);
         run.end(Status::Ok).unwrap();
     }
     store.close().unwrap();
-    let in_memory = Options { index_memory_bytes: on(sim).index_memory_bytes, ..little(sim) };
+    let in_memory = Options { index_memory_bytes: sim_options(sim).index_memory_bytes, ..small_options(sim) };
     let store = Store::open_with("s", in_memory).unwrap();
     let (open, _) = recorded(&store.namespace("default").unwrap(), "open", 5);
     (store, open)
@@ -38,64 +41,66 @@ fn check(store: &Store, open_frames: std::ops::RangeInclusive<usize>) {
     assert_whole(store);
     let space = store.namespace("default").unwrap();
     for name in ["a", "b"] {
-        assert!(bodies(&space.run(name).unwrap()) == Talk::new(name).take(12).collect::<Vec<_>>());
+        assert!(
+            bodies(&space.run(name).unwrap()) == GrowingConversation::new(name).take(12).collect::<Vec<_>>()
+        );
     }
     let found = bodies(&space.run("open").unwrap());
     assert!(open_frames.contains(&found.len()), "{} frames", found.len());
-    assert!(found == Talk::new("open").take(found.len()).collect::<Vec<_>>());
+    assert!(found == GrowingConversation::new("open").take(found.len()).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_backup_of_a_store_in_use_is_that_store_at_that_moment() {
+fn backup_of_store_in_use_is_a_consistent_copy() {
     for sharing in [Sharing::Shared, Sharing::Copied] {
         let sim = SimIo::new(4);
-        let (store, run) = written(&sim);
+        let (store, run) = store_with_open_run(&sim);
         let before = files(&sim, "s");
         // By the writer itself, and by a reader in another process.
         let report = store.backup("b1", sharing).unwrap();
-        let reader = Store::open_read_only_with("s", little(&sim)).unwrap();
+        let reader = Store::open_read_only_with("s", small_options(&sim)).unwrap();
         assert_eq!(reader.backup("b2", sharing).unwrap(), report);
         assert!(files(&sim, "s") == before);
         assert_eq!(report.seqno, store.seqno());
         assert!(report.segments > 1);
         assert_eq!(report.shared_files > 0, sharing == Sharing::Shared);
         assert_eq!(report.copied_files == 1, sharing == Sharing::Shared);
-        // What comes later is not in it.
-        for (request, answer) in Talk::new("open").skip(5).take(9) {
+        // Later commits are not in the backup.
+        for (request, answer) in GrowingConversation::new("open").skip(5).take(9) {
             run.record(Frame::new(Component::Llm, request, answer)).unwrap();
         }
         for backup in ["b1", "b2"] {
-            check(&Store::open_read_only_with(backup, little(&sim)).unwrap(), 5..=5);
-            // A power cut now takes nothing of it.
+            check(&Store::open_read_only_with(backup, small_options(&sim)).unwrap(), 5..=5);
+            // A power loss now takes nothing from the backup.
             let disk = sim.crash(Crash::Nothing);
-            check(&Store::open_read_only_with(backup, little(&disk)).unwrap(), 5..=5);
-            let copy = Store::open_with(backup, little(&disk)).unwrap();
+            check(&Store::open_read_only_with(backup, small_options(&disk)).unwrap(), 5..=5);
+            let copy = Store::open_with(backup, small_options(&disk)).unwrap();
             assert_eq!(copy.id(), store.id());
             let space = copy.namespace("default").unwrap();
             assert_eq!(space.run("open").unwrap().info().status, Status::Abandoned);
             recorded(&space, "more", 3).0.end(Status::Ok).unwrap();
             copy.close().unwrap();
-            check(&Store::open_read_only_with(backup, little(&disk)).unwrap(), 5..=5);
-            // The store and its backup go their own ways.
-            check(&Store::open_read_only_with("s", little(&disk)).unwrap(), 14..=14);
+            check(&Store::open_read_only_with(backup, small_options(&disk)).unwrap(), 5..=5);
+            // The store and its backup are independent.
+            check(&Store::open_read_only_with("s", small_options(&disk)).unwrap(), 14..=14);
         }
         run.end(Status::Ok).unwrap();
         store.close().unwrap();
-        let closed = Store::open_read_only_with("s", little(&sim)).unwrap();
+        let closed = Store::open_read_only_with("s", small_options(&sim)).unwrap();
         closed.backup("b3", sharing).unwrap();
-        assert!(diagnose("b3", little(&sim)).unwrap().clean);
-        check(&Store::open_read_only_with("b3", little(&sim)).unwrap(), 14..=14);
+        assert!(diagnose("b3", small_options(&sim)).unwrap().clean);
+        check(&Store::open_read_only_with("b3", small_options(&sim)).unwrap(), 14..=14);
     }
 }
 
 #[test]
-fn a_crash_during_a_backup_leaves_the_store_and_no_store_or_a_whole_one() {
+fn crash_during_backup_leaves_no_backup_or_a_whole_one() {
     let sim = SimIo::new(4);
-    let (store, run) = written(&sim);
+    let (store, run) = store_with_open_run(&sim);
     drop(run);
     store.close().unwrap();
     let began = sim.op_count();
-    let reader = Store::open_read_only_with("s", little(&sim)).unwrap();
+    let reader = Store::open_read_only_with("s", small_options(&sim)).unwrap();
     reader.backup("b", Sharing::Shared).unwrap();
     let done = sim.op_count();
     let (mut none, mut whole) = (0, 0);
@@ -103,19 +108,22 @@ fn a_crash_during_a_backup_leaves_the_store_and_no_store_or_a_whole_one() {
         if point.at < began {
             continue;
         }
-        check(&Store::open_read_only_with("s", little(&disk)).unwrap(), 5..=5);
-        match Store::open_read_only_with("b", little(&disk)) {
+        check(&Store::open_read_only_with("s", small_options(&disk)).unwrap(), 5..=5);
+        match Store::open_read_only_with("b", small_options(&disk)) {
             Ok(copy) => {
                 check(&copy, 5..=5);
                 whole += 1;
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{point}: {error}");
-                assert!(point.at < done, "{point}: a backup that was done is gone");
-                // Nor is it written to as one, nor used for another backup.
+                assert!(point.at < done, "{point}: a finished backup is gone");
+                // An unfinished backup cannot be written to as a store, nor replaced by another backup.
                 let files: Vec<_> = disk.files().into_iter().filter(|path| path.starts_with("b")).collect();
                 if files.iter().any(|path| path.ends_with("00000002.seg")) {
-                    assert_eq!(Store::open_with("b", little(&disk)).unwrap_err().kind(), ErrorKind::Damaged);
+                    assert_eq!(
+                        Store::open_with("b", small_options(&disk)).unwrap_err().kind(),
+                        ErrorKind::Damaged
+                    );
                 }
                 none += 1;
             }
@@ -126,45 +134,45 @@ fn a_crash_during_a_backup_leaves_the_store_and_no_store_or_a_whole_one() {
 }
 
 #[test]
-fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
+fn restore_needs_whole_backup_and_empty_target() {
     let sim = SimIo::new(4);
-    let (store, run) = written(&sim);
+    let (store, run) = store_with_open_run(&sim);
     run.end(Status::Ok).unwrap();
-    // A copy within the store would be part of what is copied next.
+    // A backup inside the store would be copied by the next backup.
     for within in ["s", "s/b", "s/segments/b", "./s/b"] {
         let refused = store.backup(within, Sharing::Shared).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{within}: {refused}");
     }
     store.backup("b", Sharing::Shared).unwrap();
     store.close().unwrap();
-    let report = restore("b", "r", little(&sim)).unwrap();
+    let report = restore("b", "r", small_options(&sim)).unwrap();
     assert_eq!(report.shared_files, 0);
-    check(&Store::open_read_only_with("r", little(&sim)).unwrap(), 5..=5);
-    assert_eq!(restore("b", "r", little(&sim)).unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(restore("none", "r2", little(&sim)).unwrap_err().kind(), ErrorKind::NotFound);
-    let store = Store::open_read_only_with("b", little(&sim)).unwrap();
+    check(&Store::open_read_only_with("r", small_options(&sim)).unwrap(), 5..=5);
+    assert_eq!(restore("b", "r", small_options(&sim)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(restore("none", "r2", small_options(&sim)).unwrap_err().kind(), ErrorKind::NotFound);
+    let store = Store::open_read_only_with("b", small_options(&sim)).unwrap();
     assert_eq!(store.backup("r", Sharing::Shared).unwrap_err().kind(), ErrorKind::Invalid);
     drop(store);
-    // Any flipped byte of the backup's log keeps it from being restored.
+    // A flipped byte in the backup's log prevents a restore.
     for (path, bytes) in
         files(&sim, "b").iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "seg"))
     {
         for at in (0..bytes.len()).step_by(211) {
             sim.edit(path, |bytes| bytes[at] ^= 8).unwrap();
-            let refused = restore("b", "r3", little(&sim)).unwrap_err();
+            let refused = restore("b", "r3", small_options(&sim)).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Damaged, "byte {at} of {}: {refused}", path.display());
             assert!(files(&sim, "r3").is_empty());
             sim.edit(path, |to| to.clone_from(bytes)).unwrap();
         }
     }
-    // A table of it that is damaged does not.
+    // A damaged table does not.
     let tables = files(&sim, "b").into_keys().filter(|path| path.extension().is_some_and(|e| e == "tbl"));
     let mut restored = 0;
     for path in tables {
         sim.edit(&path, |bytes| bytes[30] ^= 8).unwrap();
         let to = format!("r4-{restored}");
-        restore("b", &to, little(&sim)).unwrap();
-        check(&Store::open_read_only_with(&to, little(&sim)).unwrap(), 5..=5);
+        restore("b", &to, small_options(&sim)).unwrap();
+        check(&Store::open_read_only_with(&to, small_options(&sim)).unwrap(), 5..=5);
         restored += 1;
     }
     assert!(restored > 1, "{restored} tables");
@@ -174,15 +182,19 @@ fn a_backup_is_restored_only_where_it_is_whole_and_nothing_is_in_the_way() {
 fn backups_beside_a_writer_on_a_real_disk_hold_whole_batches() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let options = || Options { segment_bytes_max: 64 << 10, index_memory_bytes: 32 << 10, ..quick() };
+    let options = || Options {
+        segment_bytes_max: 64 << 10,
+        index_memory_bytes: 32 << 10,
+        ..process_durability_options()
+    };
     let store = Store::open_with(at("s"), options()).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     let (stop, recorded) = (AtomicBool::new(false), AtomicU32::new(0));
-    let talk: Vec<_> = Talk::new("r").take(400).collect();
+    let talk: Vec<_> = GrowingConversation::new("r").take(400).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut rng = Rng(5);
+            let mut rng = SeededRng(5);
             for (request, answer) in &talk {
                 run.record(Frame::new(Component::Llm, request.clone(), answer.clone())).unwrap();
                 if rng.below(8) == 0 {
@@ -218,22 +230,22 @@ fn backups_beside_a_writer_on_a_real_disk_hold_whole_batches() {
 }
 
 #[test]
-fn a_doctor_says_what_there_is_and_touches_nothing() {
+fn diagnose_reports_store_and_changes_nothing() {
     let sim = SimIo::new(4);
-    let (store, run) = written(&sim);
+    let (store, run) = store_with_open_run(&sim);
     let before = files(&sim, "s");
-    let found = diagnose("s", little(&sim)).unwrap();
+    let found = diagnose("s", small_options(&sim)).unwrap();
     assert!(found.writer.as_deref() == Some(std::process::id().to_string().as_str()), "{found:?}");
     assert!(found.is_healthy() && !found.clean && found.open_runs == 1, "{found:?}");
     drop(run);
     let torn = sim.crash(Crash::Torn);
-    let found = diagnose("s", little(&torn)).unwrap();
-    assert!(found.is_healthy() && found.writer.is_none() && !found.recovery().is_empty(), "{found:?}");
+    let found = diagnose("s", small_options(&torn)).unwrap();
+    assert!(found.is_healthy() && found.writer.is_none() && !found.recovery_steps().is_empty(), "{found:?}");
     store.close().unwrap();
     assert!(files(&sim, "s") != before);
     let before = files(&sim, "s");
-    let found = diagnose("s", little(&sim)).unwrap();
-    assert!(found.is_healthy() && found.clean && found.recovery().is_empty(), "{found:?}");
+    let found = diagnose("s", small_options(&sim)).unwrap();
+    assert!(found.is_healthy() && found.clean && found.recovery_steps().is_empty(), "{found:?}");
     assert!(found.leftovers.is_empty() && found.foreign.is_empty() && found.rebuild.is_empty(), "{found:?}");
     assert_eq!(found.format, Some(3));
     for (path, bytes) in &before {
@@ -241,7 +253,7 @@ fn a_doctor_says_what_there_is_and_touches_nothing() {
         for at in [bytes.len() / 3, bytes.len() * 2 / 3] {
             sim.edit(path, |bytes| bytes[at] ^= 1).unwrap();
             let hurt = files(&sim, "s");
-            let found = diagnose("s", little(&sim)).unwrap();
+            let found = diagnose("s", small_options(&sim)).unwrap();
             assert!(files(&sim, "s") == hurt);
             match kind.as_str() {
                 "seg" => {
@@ -257,26 +269,26 @@ fn a_doctor_says_what_there_is_and_touches_nothing() {
             sim.edit(path, |to| to.clone_from(bytes)).unwrap();
         }
     }
-    assert_eq!(diagnose("nothing", little(&sim)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(diagnose("nothing", small_options(&sim)).unwrap_err().kind(), ErrorKind::NotFound);
     assert!(Path::new("s").is_relative());
 }
 
-/// A store whose table and log were both damaged does not open. It was told then that it had no tables and no records and
-/// had not been closed, as if its last process had been killed: what its manifest says was not asked.
+/// A store whose table and log are both damaged does not open. `diagnose` must then report what its manifest
+/// says. It once reported no tables, no records and an unclean stop.
 #[test]
-fn a_doctor_of_a_store_that_does_not_open_tells_what_its_manifest_says() {
+fn diagnose_of_unopenable_store_reports_its_manifest() {
     let sim = SimIo::new(4);
-    let (store, run) = written(&sim);
+    let (store, run) = store_with_open_run(&sim);
     drop(run);
     store.close().unwrap();
-    let whole = diagnose("s", little(&sim)).unwrap();
+    let whole = diagnose("s", small_options(&sim)).unwrap();
     for (path, bytes) in files(&sim, "s") {
         if path.extension().is_some_and(|end| end == "tbl" || end == "seg") {
             sim.edit(&path, |to| to[bytes.len() / 2] ^= 1).unwrap();
         }
     }
-    assert!(Store::open_read_only_with("s", little(&sim)).is_err());
-    let found = diagnose("s", little(&sim)).unwrap();
+    assert!(Store::open_read_only_with("s", small_options(&sim)).is_err());
+    let found = diagnose("s", small_options(&sim)).unwrap();
     assert!(!found.is_healthy() && found.clean, "{found:?}");
     assert_eq!((found.tables, found.seqno, found.segments), (whole.tables, whole.seqno, whole.segments));
     assert!(found.tables > 0 && found.seqno.0 > 0, "{found:?}");

@@ -1,10 +1,10 @@
-//! Bodies of every size come back exactly and cost what they should.
+//! Bodies of every size come back exactly and take the expected space.
 
 use annals::{Component, ErrorKind, Frame, History, Options, RunSpec, Status, Store};
 
-use crate::support::{Rng, assert_whole, bodies, delete_tables, fresh, quick};
+use crate::support::{SeededRng, assert_whole, bodies, delete_tables, fresh, process_durability_options};
 
-/// Closes the store and says how many bytes its files have.
+/// Closes the store and returns the size of its files.
 fn closed_bytes(dir: &tempfile::TempDir, store: Store) -> u64 {
     store.close().unwrap();
     let store = Store::open_read_only(dir.path().join("s")).unwrap();
@@ -18,7 +18,7 @@ fn bodies_of_every_size_come_back_exactly() {
     let (dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     let keys = space.keyspace("k", History::All).unwrap();
-    let mut rng = Rng(4);
+    let mut rng = SeededRng(4);
     let mut wanted = Vec::new();
     let mut raw = 0;
     for len in SIZES {
@@ -45,17 +45,17 @@ fn bodies_of_every_size_come_back_exactly() {
     };
     check(&store);
     let disk = closed_bytes(&dir, store);
-    // The random half cannot shrink; the values are the outputs again.
+    // The random half cannot shrink; the values equal the outputs.
     assert!(disk < raw as u64 * 8 / 10, "{disk} bytes for {raw}");
     delete_tables(&dir.path().join("s"));
     check(&Store::open_read_only(dir.path().join("s")).unwrap());
 }
 
 #[test]
-fn what_does_not_compress_is_not_blown_up() {
+fn incompressible_body_does_not_grow() {
     let (dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
-    let mut rng = Rng(8);
+    let mut rng = SeededRng(8);
     let mut raw = 0;
     for len in [3_000_000, 100_000, 1_000_000, 250_000, 10_000] {
         run.record(Frame::new(Component::Tool, rng.bytes(len), rng.bytes(len / 2))).unwrap();
@@ -71,7 +71,8 @@ fn what_does_not_compress_is_not_blown_up() {
 #[test]
 fn an_image_in_fifty_requests_is_stored_once() {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let image: Vec<u8> = Rng(9).bytes(400_000).iter().map(|byte| DIGITS[usize::from(byte & 63)]).collect();
+    let image: Vec<u8> =
+        SeededRng(9).bytes(400_000).iter().map(|byte| DIGITS[usize::from(byte & 63)]).collect();
     let image = String::from_utf8(image).unwrap();
     let (dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
@@ -84,7 +85,7 @@ fn an_image_in_fifty_requests_is_stored_once() {
         wanted.push((request.clone().into_bytes(), answer.clone().into_bytes()));
         run.record(Frame::new(Component::Llm, request, answer)).unwrap();
     }
-    // And in another run, that has no previous body to compare with.
+    // The same in another run, which has no previous body.
     let other = space.begin_run(RunSpec::new("other")).unwrap();
     other.record(Frame::new(Component::Llm, wanted[0].0.clone(), "seen")).unwrap();
     run.end(Status::Ok).unwrap();
@@ -99,7 +100,7 @@ fn an_image_in_fifty_requests_is_stored_once() {
 #[test]
 fn a_body_over_the_limit_is_refused_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { body_bytes_max: 10_000, ..quick() };
+    let options = Options { body_bytes_max: 10_000, ..process_durability_options() };
     let store = Store::open_with(dir.path().join("s"), options).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
@@ -118,7 +119,7 @@ fn a_body_over_the_limit_is_refused_and_nothing_is_lost() {
     open.append(&fits).unwrap();
     refused(open.append(b"z").unwrap_err());
     open.finish(false).unwrap();
-    // Numbers go on without a gap, and what was refused left nothing.
+    // Frame numbers have no gap, and the refused body left nothing.
     assert_eq!(run.record(Frame::new(Component::Llm, fits.clone(), "end")).unwrap(), 3);
     let end = (fits.clone(), b"end".to_vec());
     assert!(
@@ -130,14 +131,14 @@ fn a_body_over_the_limit_is_refused_and_nothing_is_lost() {
     assert_whole(&store);
 }
 
-/// A stream of bytes that do not compress, never held whole.
-struct Stream {
-    rng: Rng,
+/// A stream of incompressible bytes that is never held whole.
+struct RandomStream {
+    rng: SeededRng,
     left: u64,
     hasher: blake3::Hasher,
 }
 
-impl std::io::Read for Stream {
+impl std::io::Read for RandomStream {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let len = (buf.len() as u64).min(self.left).min(100_000) as usize;
         buf[..len].copy_from_slice(&self.rng.bytes(len));
@@ -149,7 +150,7 @@ impl std::io::Read for Stream {
 
 fn stream_in_and_out(bytes: u64) {
     let (dir, store, space) = fresh();
-    let mut source = Stream { rng: Rng(10), left: bytes, hasher: blake3::Hasher::new() };
+    let mut source = RandomStream { rng: SeededRng(10), left: bytes, hasher: blake3::Hasher::new() };
     let start = std::time::Instant::now();
     let blob = space.store_blob(&mut source).unwrap();
     println!("{bytes} bytes in: {:?}", start.elapsed());
@@ -194,12 +195,12 @@ fn a_body_of_1_gib_streams_in_and_comes_back() {
     stream_in_and_out(1 << 30);
 }
 
-/// What finds old bytes again is a cache, and is made again from the log where the tables are gone.
+/// The anchors of old bytes are a cache and are rebuilt from the log if the tables are gone.
 #[test]
-fn what_was_stored_before_a_reopening_is_found_again() {
+fn bodies_are_deduplicated_after_reopening() {
     let (dir, store, space) = fresh();
-    let mut rng = Rng(21);
-    // Small bodies share groups; a large one has its own, and fewer anchors.
+    let mut rng = SeededRng(21);
+    // Small bodies share groups; a large body has its own group, with fewer anchors.
     let small: Vec<_> = (0..5).map(|_| rng.bytes(12_000)).collect();
     let large = rng.bytes(250_000);
     let run = space.begin_run(RunSpec::new("before")).unwrap();
@@ -210,7 +211,7 @@ fn what_was_stored_before_a_reopening_is_found_again() {
     store.close().unwrap();
     delete_tables(&dir.path().join("s"));
 
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("after")).unwrap();
     let cost = |body: Vec<u8>| {
@@ -225,13 +226,13 @@ fn what_was_stored_before_a_reopening_is_found_again() {
     assert_whole(&store);
 }
 
-/// Else a stranger could learn what others stored by how much a guess costs.
+/// Otherwise one tenant could learn from the cost of a guess what another one stored.
 #[test]
 fn nothing_is_shared_across_namespaces() {
     let (dir, store, ours) = fresh();
     let theirs = store.namespace("theirs").unwrap();
-    // Of one group: whether a short second one has an anchor is left to chance.
-    let secret = Rng(20).bytes(250_000);
+    // Bodies of one group: whether a second short one gets an anchor is random.
+    let secret = SeededRng(20).bytes(250_000);
     let grown_by = |space: &annals::Namespace, name: &str| {
         let before = store.stats().unwrap().bytes.pieces;
         let run = space.begin_run(RunSpec::new(name)).unwrap();
@@ -240,7 +241,7 @@ fn nothing_is_shared_across_namespaces() {
         store.stats().unwrap().bytes.pieces - before
     };
     assert!(grown_by(&ours, "first") >= 250_000);
-    // The control: within a namespace the same bytes are found again.
+    // Control: within a namespace the same bytes are deduplicated.
     assert!(grown_by(&ours, "again") < 10_000);
     assert!(grown_by(&theirs, "guess") >= 250_000);
     assert_eq!(bodies(&theirs.run("guess").unwrap())[0].0, secret);

@@ -1,4 +1,5 @@
-//! Compaction: equal answers before and after, room given back, readers and writers beside it, what it refuses.
+//! Compaction: equal answers before and after, space reclaimed, readers and writers beside it, and what it
+//! refuses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,11 +10,14 @@ use std::time::Duration;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{
-    CompactOptions, CompactPhase, Compacted, Component, ErrorKind, Frame, History, Keyspace, Namespace,
+    CompactOptions, CompactPhase, CompactReport, Component, ErrorKind, Frame, History, Keyspace, Namespace,
     Options, RunSpec, ScanRange, Status, Store,
 };
 
-use crate::support::{Rng, Talk, assert_whole, bodies, delete_tables, on, quick, record, recorded, seed};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, process_durability_options, record,
+    recorded, seed, sim_options,
+};
 
 const SPACES: [(&str, History); 4] = [
     ("all", History::All),
@@ -22,20 +26,20 @@ const SPACES: [(&str, History); 4] = [
     ("age", History::Age(Duration::from_secs(3600))),
 ];
 
-fn compact(store: &Store) -> Compacted {
+fn compact(store: &Store) -> CompactReport {
     store.compact(&CompactOptions::default()).unwrap()
 }
 
-/// Small segments, so that there are some.
+/// Small segments, so that a test has several.
 fn small() -> Options {
-    Options { segment_bytes_max: 32 << 10, ..quick() }
+    Options { segment_bytes_max: 32 << 10, ..process_durability_options() }
 }
 
 fn keyspaces(space: &Namespace) -> Vec<Keyspace> {
     SPACES.iter().map(|(name, history)| space.keyspace(name, *history).unwrap()).collect()
 }
 
-/// Everything that can be asked of a store, in words.
+/// Everything that can be asked of a store, as text.
 fn answers(store: &Store) -> String {
     let mut said = String::new();
     for name in store.namespaces().unwrap() {
@@ -66,8 +70,8 @@ fn answers(store: &Store) -> String {
     said
 }
 
-/// A store with a good deal that is dead: replaced runs, overwritten keys.
-fn used(path: &Path, options: Options) -> (Store, Namespace) {
+/// A store with much dead data: replaced runs, overwritten keys.
+fn store_after_use(path: &Path, options: Options) -> (Store, Namespace) {
     let store = Store::open_with(path, options).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = keyspaces(&space);
@@ -77,15 +81,15 @@ fn used(path: &Path, options: Options) -> (Store, Namespace) {
                 continue;
             }
             let run = space.begin_run(RunSpec::new(name).replace(true)).unwrap();
-            record(&run, &mut Talk::new(&format!("{name}{round}")), 20);
-            run.snapshot(Rng(round).bytes(3000), &[("e", &[1.0, 2.0])]).unwrap();
+            record(&run, &mut GrowingConversation::new(&format!("{name}{round}")), 20);
+            run.snapshot(SeededRng(round).bytes(3000), &[("e", &[1.0, 2.0])]).unwrap();
             run.end(Status::Ok).unwrap();
         }
         for (index, keys) in keys.iter().enumerate() {
             for key in 0..20u8 {
-                keys.put(&[key], Rng(round * 100 + index as u64).bytes(100)).unwrap();
+                keys.put(&[key], SeededRng(round * 100 + index as u64).bytes(100)).unwrap();
                 if key == 7 {
-                    keys.put(&[key], Rng(round).bytes(9000)).unwrap();
+                    keys.put(&[key], SeededRng(round).bytes(9000)).unwrap();
                 }
                 if key > 15 {
                     keys.delete(&[key]).unwrap();
@@ -100,7 +104,7 @@ fn used(path: &Path, options: Options) -> (Store, Namespace) {
 fn a_compacted_store_gives_the_same_answers_in_less_room() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, _) = used(&path, small());
+    let (store, _) = store_after_use(&path, small());
     let before = (answers(&store), store.stats().unwrap());
     let done = compact(&store);
     println!("{done:?}");
@@ -110,13 +114,13 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_eq!(before.1.ledger_root, after.1.ledger_root);
     assert_eq!((before.1.runs, before.1.frames), (after.1.runs, after.1.frames));
     assert!(after.1.disk_bytes < before.1.disk_bytes);
-    // What went is not counted any more; what is there all is.
+    // Dropped runs are no longer counted; the others all are.
     let bytes = [before.1.bytes, after.1.bytes];
     assert!(bytes[1].pieces < bytes[0].pieces && bytes[1].kv_records < bytes[0].kv_records, "{bytes:?}");
     let known = after.1.disk_bytes - bytes[1].other;
     assert!(bytes[1].other > 0 && known > after.1.disk_bytes / 2, "{bytes:?}");
     assert_whole(&store);
-    // Nothing is left to do.
+    // A second compaction has nothing to do.
     let again = compact(&store);
     assert_eq!((again.rewritten, again.made), (0, 0), "{again:?}");
     store.close().unwrap();
@@ -124,7 +128,7 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_eq!(answers(&store), before.0);
     assert_whole(&store);
     store.close().unwrap();
-    // The log alone gives the same.
+    // The log alone gives the same answers.
     delete_tables(&path);
     let store = crate::support::writer(&path).unwrap();
     assert_eq!(answers(&store), before.0);
@@ -132,12 +136,12 @@ fn a_compacted_store_gives_the_same_answers_in_less_room() {
     assert_whole(&store);
 }
 
-/// What stands in the log that the manifest does not list, and the other way round: nothing.
-/// A store of which nothing is dead was left alone when it was to be recompressed: only what was rewritten anyway was packed anew.
+/// A store without dead data was once left alone by a recompression, which packed only segments that were
+/// rewritten anyway.
 #[test]
 fn a_store_that_lives_whole_is_recompressed_once() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     for number in 0..4 {
         recorded(&space, &format!("r{number}"), 40).0.end(Status::Ok).unwrap();
@@ -150,7 +154,7 @@ fn a_store_that_lives_whole_is_recompressed_once() {
     assert!(done.rewritten > 0, "{done:?}");
     let after = store.stats().unwrap().bytes.pieces;
     assert!(after < pieces, "{after} of {pieces} bytes");
-    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all that was sealed is packed by now");
+    assert_eq!(store.compact(&recompress).unwrap().rewritten, 0, "all sealed segments are packed already");
     assert_eq!(answers(&store), before);
     assert_whole(&store);
 }
@@ -164,8 +168,8 @@ fn segment_files(path: &Path) -> Vec<String> {
     names
 }
 
-/// What a callback does once, when a phase has begun.
-fn once(
+/// An action to run once, when a phase begins.
+fn on_first_phase(
     phase: CompactPhase,
     act: impl Fn() + Send + Sync + 'static,
 ) -> Option<Arc<dyn Fn(annals::CompactProgress) + Send + Sync>> {
@@ -178,10 +182,10 @@ fn once(
 }
 
 #[test]
-fn what_was_begun_before_a_compaction_reads_on_after_it() {
+fn readers_begun_before_compaction_continue_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let keys = keyspaces(&space);
     let view = space.view();
     let mut scan = view.scan(&keys[0], ScanRange::all());
@@ -191,12 +195,12 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
     let reader = space.run("kept").unwrap();
     let mut walk = reader.frames();
     walk.next().unwrap().unwrap();
-    // The store as others read it: one refreshes with a view open, one without, one never.
+    // The store in other readers: one refreshes with a view open, one without, one never.
     let theirs: Vec<Store> = (0..3).map(|_| crate::support::reader(&path).unwrap()).collect();
     let their_view = theirs[0].namespace("default").unwrap().view();
     let before = answers(&store);
     let value = keys[1].get(&[2]).unwrap();
-    // All versions are kept while a view is open, so runs alone go.
+    // An open view keeps all versions, so only runs are removed.
     let done = compact(&store);
     assert!(done.rewritten > 0 && done.pending_bytes > 0, "{done:?}");
     assert_eq!(scan.count(), 15, "after {first:?}");
@@ -230,13 +234,13 @@ fn what_was_begun_before_a_compaction_reads_on_after_it() {
     }
 }
 
-/// A reader's end of the log is in a segment that a compaction takes away, and a view keeps it from taking new tables.
-/// Only readers of the last generation were told of, and none that had been there before the store was opened for writing.
+/// Reports once counted only readers of the last generation, and none from before the store was opened for
+/// writing.
 #[test]
-fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
+fn pinned_old_files_are_reported_while_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     drop(space);
     store.close().unwrap();
     let reader = crate::support::reader(&path).unwrap();
@@ -244,10 +248,10 @@ fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
     let space = store.namespace("default").unwrap();
     let first = compact(&store);
     assert!(first.rewritten > 0 && first.pending_bytes == first.rewritten_bytes, "{first:?}");
-    // One that comes between the two reads what the second takes away only.
+    // A reader that opens between the compactions reads only files that the second one removes.
     let between = crate::support::reader(&path).unwrap();
     let run = space.begin_run(RunSpec::new("more")).unwrap();
-    record(&run, &mut Talk::new("more"), 20);
+    record(&run, &mut GrowingConversation::new("more"), 20);
     run.end(Status::Ok).unwrap();
     space.drop_run("more", "rule", "").unwrap();
     let second = compact(&store);
@@ -259,17 +263,19 @@ fn old_files_are_told_of_for_as_long_as_anybody_reads_them() {
     assert_eq!(compact(&store).pending_bytes, 0);
 }
 
+/// The reader's end of the log is in a segment that compaction removes, and a view keeps the reader from
+/// taking new tables.
 #[test]
-fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
+fn reader_refreshes_past_rewritten_segments() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let keys = keyspaces(&space);
     let theirs = crate::support::reader(&path).unwrap();
     let view = theirs.namespace("default").unwrap().view();
     for round in 0..20u64 {
-        keys[1].put(b"new", Rng(round).bytes(3000)).unwrap();
-        keys[0].put(&[1], Rng(round).bytes(1000)).unwrap();
+        keys[1].put(b"new", SeededRng(round).bytes(3000)).unwrap();
+        keys[0].put(&[1], SeededRng(round).bytes(1000)).unwrap();
     }
     assert!(compact(&store).rewritten > 0);
     theirs.refresh().unwrap();
@@ -279,14 +285,15 @@ fn a_reader_finds_what_came_after_its_end_though_that_was_rewritten() {
     assert_eq!(answers(&theirs), answers(&store));
 }
 
-/// Content that nothing names any more is said again while a compaction looks, and while it writes: the fence keeps
-/// such batches from naming the old bytes.
+/// Dead content is recorded again while a compaction scans and while it writes. The fence keeps such batches
+/// from naming the old bytes.
 #[test]
-fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
+fn recording_beside_compaction_never_names_removed_bytes() {
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let dir = tempfile::tempdir().unwrap();
-        let (store, space) = used(&dir.path().join("s"), small());
-        let dead: Vec<_> = (0..6).map(|n| (Rng(900 + n).bytes(9000), Rng(950 + n).text(3000))).collect();
+        let (store, space) = store_after_use(&dir.path().join("s"), small());
+        let dead: Vec<_> =
+            (0..6).map(|n| (SeededRng(900 + n).bytes(9000), SeededRng(950 + n).text(3000))).collect();
         let run = space.begin_run(RunSpec::new("dead")).unwrap();
         for (input, output) in dead.clone() {
             run.record(Frame::new(Component::Tool, input, output)).unwrap();
@@ -294,7 +301,7 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
         run.end(Status::Ok).unwrap();
         space.begin_run(RunSpec::new("dead").replace(true)).unwrap().end(Status::Ok).unwrap();
         let (theirs, again) = (space.clone(), dead.clone());
-        let progress = once(phase, move || {
+        let progress = on_first_phase(phase, move || {
             let run = theirs.begin_run(RunSpec::new("again")).unwrap();
             for (input, output) in again.clone() {
                 run.record(Frame::new(Component::Tool, input, output)).unwrap();
@@ -305,13 +312,13 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
         assert!(done.rewritten > 0);
         assert_eq!(bodies(&space.run("again").unwrap()), dead, "{phase:?}");
         assert_whole(&store);
-        // What dedups against the compacted log is whole, too.
+        // New bodies that are deduplicated against the compacted log are whole, too.
         let run = space.begin_run(RunSpec::new("third")).unwrap();
         for (input, output) in dead.clone() {
             run.record(Frame::new(Component::Tool, input, output)).unwrap();
         }
         for topic in ["a0", "b3", "kept0"] {
-            for (input, output) in Talk::new(topic).take(20) {
+            for (input, output) in GrowingConversation::new(topic).take(20) {
                 run.record(Frame::new(Component::Llm, input, output)).unwrap();
             }
         }
@@ -326,44 +333,47 @@ fn what_is_recorded_while_bytes_are_taken_away_names_none_of_them() {
 fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let (run, mut talk) = recorded(&space, "open", 10);
-    let open = run.begin_frame(&Frame::new(Component::Llm, Rng(5).bytes(5000), "")).unwrap();
-    open.append(&Rng(6).bytes(4000)).unwrap();
+    let open = run.begin_frame(&Frame::new(Component::Llm, SeededRng(5).bytes(5000), "")).unwrap();
+    open.append(&SeededRng(6).bytes(4000)).unwrap();
     open.flush().unwrap();
-    let blob = space.store_blob(&Rng(7).bytes(50_000)[..]).unwrap();
+    let blob = space.store_blob(&SeededRng(7).bytes(50_000)[..]).unwrap();
     let fork = space.fork("b", 10, false, RunSpec::new("fork")).unwrap();
     let prepared = space.prepare_fork("a", 5, false, RunSpec::new("prepared")).unwrap();
-    // What they were forked from is replaced: its first frames live on in them.
+    // The parents are replaced: their first frames live on in the forks.
     for name in ["a", "b"] {
         space.begin_run(RunSpec::new(name).replace(true)).unwrap().end(Status::Ok).unwrap();
     }
     let stale = space.run("kept").unwrap();
     for round in 0..3 {
         for key in 0..200u32 {
-            keyspaces(&space)[1].put(&key.to_be_bytes(), Rng(round).bytes(300)).unwrap();
+            keyspaces(&space)[1].put(&key.to_be_bytes(), SeededRng(round).bytes(300)).unwrap();
         }
         assert!(compact(&store).rewritten > 0, "{round}");
         record(&run, &mut talk, 3);
-        record(&fork, &mut Talk::new(&format!("fork{round}")), 3);
+        record(&fork, &mut GrowingConversation::new(&format!("fork{round}")), 3);
     }
-    record(&prepared, &mut Talk::new("prepared"), 2);
+    record(&prepared, &mut GrowingConversation::new("prepared"), 2);
     prepared.end(Status::Ok).unwrap();
     fork.end(Status::Ok).unwrap();
-    open.append(&Rng(8).bytes(100)).unwrap();
+    open.append(&SeededRng(8).bytes(100)).unwrap();
     let seq = open.finish(false).unwrap();
     run.record(Frame::new(Component::Tool, blob.clone(), "")).unwrap();
     drop(blob);
     run.end(Status::Ok).unwrap();
     let check = |space: &Namespace| {
         let open = space.run("open").unwrap();
-        assert_eq!(open.frame(seq).unwrap().output, [Rng(6).bytes(4000), Rng(8).bytes(100)].concat());
-        assert_eq!(open.frame(open.info().frames).unwrap().input, Rng(7).bytes(50_000));
-        let shared: Vec<_> = Talk::new("b5").take(10).collect();
+        assert_eq!(
+            open.frame(seq).unwrap().output,
+            [SeededRng(6).bytes(4000), SeededRng(8).bytes(100)].concat()
+        );
+        assert_eq!(open.frame(open.info().frames).unwrap().input, SeededRng(7).bytes(50_000));
+        let shared: Vec<_> = GrowingConversation::new("b5").take(10).collect();
         assert_eq!(bodies(&space.run("fork").unwrap())[..10], shared);
-        let shared: Vec<_> = Talk::new("a5").take(5).collect();
+        let shared: Vec<_> = GrowingConversation::new("a5").take(5).collect();
         assert_eq!(bodies(&space.run("prepared").unwrap())[..5], shared);
-        assert_eq!(bodies(&stale)[..], Talk::new("kept0").take(20).collect::<Vec<_>>());
+        assert_eq!(bodies(&stale)[..], GrowingConversation::new("kept0").take(20).collect::<Vec<_>>());
     };
     check(&space);
     assert_whole(&store);
@@ -380,9 +390,9 @@ fn open_runs_streams_blobs_and_forks_go_on_over_compactions() {
 }
 
 #[test]
-fn a_run_that_is_gone_says_so_to_who_still_reads_it() {
+fn reader_of_dropped_run_gets_gone_error() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, space) = used(&dir.path().join("s"), small());
+    let (store, space) = store_after_use(&dir.path().join("s"), small());
     let reader = space.run("a").unwrap();
     let frames = reader.info().frames;
     space.begin_run(RunSpec::new("a").replace(true)).unwrap().end(Status::Ok).unwrap();
@@ -394,10 +404,10 @@ fn a_run_that_is_gone_says_so_to_who_still_reads_it() {
     assert_whole(&store);
 }
 
-/// The first segment lives but for one value, and is left as it is; the end of that value stands in one that is mostly
-/// dead. If the end went with it, the log alone would say that the value lives.
+/// The first segment is alive but for one value, and is not rewritten. The value's tombstone stands in a
+/// segment that is mostly dead. Without the tombstone the log alone would show the value again.
 #[test]
-fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
+fn tombstone_stays_while_its_target_may_reappear() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = Store::open_with(&path, small()).unwrap();
@@ -411,7 +421,7 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
     run.end(Status::Ok).unwrap();
     let fill = |from: u32, keyspace: &Keyspace| {
         for key in from..from + 40 {
-            keyspace.put(&(key % 1000).to_be_bytes(), Rng(u64::from(key)).bytes(1000)).unwrap();
+            keyspace.put(&(key % 1000).to_be_bytes(), SeededRng(u64::from(key)).bytes(1000)).unwrap();
         }
     };
     fill(0, &keys[0]);
@@ -435,7 +445,7 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
     for keys in keyspaces(&space) {
         assert_eq!(keys.get(b"ended").unwrap(), None);
     }
-    // Once all before it goes, too, so does it.
+    // Once everything before the tombstone is removed, so is the tombstone.
     let keys = keyspaces(&space);
     for key in 0..40u32 {
         keys[0].put(&key.to_be_bytes(), "small").unwrap();
@@ -469,15 +479,15 @@ fn an_end_stays_for_as_long_as_what_it_ended_may_come_back() {
 }
 
 #[test]
-fn what_is_behind_an_age_is_gone_before_and_after() {
+fn versions_past_history_age_are_gone() {
     let sim = SimIo::new(3);
-    let store = Store::open_with("s", Options { segment_bytes_max: 16 << 10, ..on(&sim) }).unwrap();
+    let store = Store::open_with("s", Options { segment_bytes_max: 16 << 10, ..sim_options(&sim) }).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = &keyspaces(&space)[3];
     let mut seqnos = vec![store.seqno()];
     for version in 0..6u64 {
         for key in 0..10u8 {
-            keys.put(&[key], Rng(version).bytes(500)).unwrap();
+            keys.put(&[key], SeededRng(version).bytes(500)).unwrap();
         }
         seqnos.push(store.seqno());
         sim.advance_ns(1_000_000_000_000);
@@ -490,16 +500,18 @@ fn what_is_behind_an_age_is_gone_before_and_after() {
     assert_eq!(before[1].as_deref(), Some("Gone"));
     assert!(compact(&store).rewritten > 0);
     let after: Vec<_> = seqnos.iter().map(|seqno| said(*seqno)).collect();
-    // What was before all of them is not known any more.
+    // The history before the horizon is unknown.
     assert_eq!(before[1..], after[1..]);
     assert_eq!(after[0].as_deref(), Some("Gone"));
 }
 
 #[test]
-fn a_run_that_must_go_goes_wherever_it_stands() {
+fn dropped_run_is_removed_from_any_segment() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let store = Store::open_with(&path, Options { segment_bytes_max: 256 << 10, ..quick() }).unwrap();
+    let store =
+        Store::open_with(&path, Options { segment_bytes_max: 256 << 10, ..process_durability_options() })
+            .unwrap();
     let space = store.namespace("default").unwrap();
     let secret = b"the secret of this run, as it was said in it";
     let run = space.begin_run(RunSpec::new("small").agent("the secret agent")).unwrap();
@@ -526,29 +538,29 @@ fn a_run_that_must_go_goes_wherever_it_stands() {
 }
 
 #[test]
-fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
+fn dry_cancelled_and_concurrent_compaction_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, _) = used(&path, small());
+    let (store, _) = store_after_use(&path, small());
     let before = answers(&store);
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     assert!(told.dry_run && told.rewritten > 0 && told.freed_bytes() > 0);
-    // It sealed the active segment: a look changed the store, and a reader could have none.
+    // A preview once sealed the active segment: it changed the store, and a reader could not make one.
     let dry = CompactOptions { dry_run: true, ..CompactOptions::default() };
     let seen = Store::open_read_only_with(&path, small()).unwrap();
     let again = seen.compact(&dry).unwrap();
     // Tables may have been written meanwhile.
-    assert_eq!(Compacted { needed_bytes: told.needed_bytes, ..again }, told);
+    assert_eq!(CompactReport { needed_bytes: told.needed_bytes, ..again }, told);
     assert_eq!(seen.compact(&CompactOptions::default()).unwrap_err().kind(), ErrorKind::Invalid);
     drop(seen);
     let files = segment_files(&path);
     let again = store.compact(&dry).unwrap();
-    assert_eq!(Compacted { needed_bytes: told.needed_bytes, ..again }, told);
+    assert_eq!(CompactReport { needed_bytes: told.needed_bytes, ..again }, told);
     assert_eq!(segment_files(&path), files, "a dry run sealed a segment");
     for phase in [CompactPhase::Looking, CompactPhase::Writing] {
         let cancel = Arc::new(AtomicBool::new(false));
         let (set, again) = (cancel.clone(), store.clone());
-        let progress = once(phase, move || {
+        let progress = on_first_phase(phase, move || {
             let refused = again.compact(&CompactOptions::default()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Conflict);
             set.store(true, Ordering::SeqCst);
@@ -570,15 +582,16 @@ fn a_dry_run_a_cancelled_one_and_one_beside_another_change_nothing() {
     }
     let done = compact(&store);
     assert!(done.rewritten >= told.rewritten);
-    // What it said comes out within a twentieth.
+    // The dry run's estimate is right within a twentieth.
     assert!(done.made_bytes.abs_diff(told.made_bytes) * 20 < done.rewritten_bytes, "{told:?} {done:?}");
     assert_eq!(answers(&store), before);
 }
 
 #[test]
-fn a_disk_that_is_too_full_is_refused_and_one_that_fills_loses_nothing() {
+fn compaction_on_full_disk_is_refused_or_loses_nothing() {
     let sim = SimIo::new(4);
-    let (store, _) = used(Path::new("s"), Options { segment_bytes_max: 32 << 10, ..on(&sim) });
+    let (store, _) =
+        store_after_use(Path::new("s"), Options { segment_bytes_max: 32 << 10, ..sim_options(&sim) });
     let before = answers(&store);
     let names = || sim.files().into_iter().filter(|file| file.to_string_lossy().contains("seg")).count();
     let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
@@ -591,11 +604,11 @@ fn a_disk_that_is_too_full_is_refused_and_one_that_fills_loses_nothing() {
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.to_string().contains(" bytes on the disk"), "{refused}");
     sim.set_capacity(None);
-    // A write that fails, wherever it is.
+    // A failing write, at each position.
     for (part, after) in [("seg", 0), ("seg", 1), ("seg", 3), ("tbl", 0), ("MANIFEST", 0), ("CURRENT", 0)] {
         sim.fail(FailRule::enospc(OpKind::Write).on(part).after(after));
         let refused = store.compact(&CompactOptions::default());
-        sim.heal();
+        sim.clear_faults();
         match refused {
             Err(refused) => assert_eq!(refused.kind(), ErrorKind::Unavailable, "{part} {after}: {refused}"),
             Ok(done) => panic!("{part} {after}: {done:?}"),
@@ -618,7 +631,7 @@ fn a_damaged_segment_is_named_and_nothing_is_dropped() {
     for flip in 0..12usize {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let (store, _) = used(&path, small());
+        let (store, _) = store_after_use(&path, small());
         store.close().unwrap();
         let files = segment_files(&path);
         let file = path.join("segments").join(&files[flip % (files.len() - 1)]);
@@ -635,29 +648,28 @@ fn a_damaged_segment_is_named_and_nothing_is_dropped() {
                 assert!(files.iter().all(|name| now.contains(name)), "{now:?}");
                 assert!(now.iter().all(|name| name.len() == 12), "{now:?}");
             }
-            // It was not worth rewriting, and what is damaged in it is dead.
+            // The segment was not worth rewriting, and its damage is in dead data.
             Ok(done) => assert!(done.rewritten < done.segments, "{done:?}"),
         }
     }
     assert!(damaged > 6, "{damaged}");
 }
 
-/// A crash at any operation of the disk from a compaction's beginning to its end, writes beside it included.
+/// Crashes at every disk operation from the start of a compaction to its end, writes beside it included.
 #[test]
-fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
-    let sim =
-        SimIo::new(seed(5, "compact::a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after"));
-    let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..on(sim) };
+fn crash_in_compaction_leaves_store_before_or_after_it() {
+    let sim = SimIo::new(seed(5, "compact::crash_in_compaction_leaves_store_before_or_after_it"));
+    let options = |sim: &SimIo| Options { segment_bytes_max: 8 << 10, ..sim_options(sim) };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = keyspaces(&space);
     for round in 0..3u64 {
         let run = space.begin_run(RunSpec::new("r").replace(true)).unwrap();
-        record(&run, &mut Talk::new(&format!("r{round}")), 4);
+        record(&run, &mut GrowingConversation::new(&format!("r{round}")), 4);
         run.end(Status::Ok).unwrap();
         for (index, keys) in keys.iter().enumerate() {
             for key in 0..6u8 {
-                keys.put(&[key], Rng(round * 10 + index as u64).bytes(300)).unwrap();
+                keys.put(&[key], SeededRng(round * 10 + index as u64).bytes(300)).unwrap();
             }
             keys.delete(&[5]).unwrap();
         }
@@ -666,7 +678,8 @@ fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
     let began = sim.op_count();
     assert!(compact(&store).rewritten > 2);
     let ended = sim.op_count();
-    // What it says is gone does not come back with a power cut; the old manifest, in which nothing of anybody's is, may.
+    // Data that the compaction removed does not come back after a power loss. The old manifest, which holds
+    // no user data, may.
     let names = |disk: &SimIo| -> Vec<_> {
         disk.files().into_iter().filter(|path| path.extension().is_some()).collect()
     };
@@ -705,13 +718,17 @@ fn a_crash_anywhere_in_a_compaction_leaves_the_store_before_or_after() {
     assert!(checked > 50);
 }
 
-/// Random use, compactions, reopenings and lost tables: the answers are those of a map.
+/// Random operations, compactions, reopenings and lost tables give the answers of a map.
 #[test]
 fn random_use_with_compactions_agrees_with_a_model() {
-    let mut rng = Rng(seed(11, "compact::random_use_with_compactions_agrees_with_a_model"));
+    let mut rng = SeededRng(seed(11, "compact::random_use_with_compactions_agrees_with_a_model"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 24 << 10, index_memory_bytes: 32 << 10, ..quick() };
+    let options = || Options {
+        segment_bytes_max: 24 << 10,
+        index_memory_bytes: 32 << 10,
+        ..process_durability_options()
+    };
     let mut store = Store::open_with(&path, options()).unwrap();
     let mut model: BTreeMap<(usize, u8), Vec<Option<Vec<u8>>>> = BTreeMap::new();
     let mut runs: BTreeMap<String, (String, usize)> = BTreeMap::new();
@@ -734,7 +751,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
         let (name, topic, frames) =
             (format!("r{}", rng.below(3)), format!("t{}", rng.below(5)), 1 + rng.below(12));
         let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
-        record(&run, &mut Talk::new(&topic), frames);
+        record(&run, &mut GrowingConversation::new(&topic), frames);
         run.end(Status::Ok).unwrap();
         runs.insert(name.clone(), (topic.clone(), frames));
         if rng.below(3) == 0 {
@@ -765,7 +782,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
             let found = keys[*at].history(&[*key]).unwrap();
             let found: Vec<_> = found.into_iter().map(|version| version.value).collect();
             let wanted: Vec<_> = versions.iter().rev().take(limit).cloned().collect();
-            // The end of a key that keeps its newest value alone may be gone with it.
+            // In a keyspace that keeps one version, the tombstone of a key may be removed with it.
             let forgotten = *at == 1 && newest.is_none() && found.is_empty();
             assert!(
                 found == wanted || forgotten,
@@ -775,7 +792,7 @@ fn random_use_with_compactions_agrees_with_a_model() {
             );
         }
         for (name, (topic, frames)) in &runs {
-            let wanted: Vec<_> = Talk::new(topic).take(*frames).collect();
+            let wanted: Vec<_> = GrowingConversation::new(topic).take(*frames).collect();
             assert!(bodies(&space.run(name).unwrap()) == wanted, "step {step}: {name}");
         }
     }
@@ -783,12 +800,16 @@ fn random_use_with_compactions_agrees_with_a_model() {
     assert_whole(&store);
 }
 
-/// Writers and readers at work while the store is compacted again and again.
+/// Writers and readers at work while the store is compacted repeatedly.
 #[test]
 fn a_store_is_used_while_it_is_compacted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 64 << 10, index_memory_bytes: 64 << 10, ..quick() };
+    let options = || Options {
+        segment_bytes_max: 64 << 10,
+        index_memory_bytes: 64 << 10,
+        ..process_durability_options()
+    };
     let store = Store::open_with(&path, options()).unwrap();
     let space = store.namespace("default").unwrap();
     let done = AtomicBool::new(false);
@@ -800,12 +821,13 @@ fn a_store_is_used_while_it_is_compacted() {
                 for round in 0..25u64 {
                     let name = format!("w{writer}-{}", round % 3);
                     let run = space.begin_run(RunSpec::new(&name).replace(true)).unwrap();
-                    record(&run, &mut Talk::new(&format!("{writer}-{}", round % 4)), 15);
+                    record(&run, &mut GrowingConversation::new(&format!("{writer}-{}", round % 4)), 15);
                     run.end(Status::Ok).unwrap();
-                    let wanted: Vec<_> = Talk::new(&format!("{writer}-{}", round % 4)).take(15).collect();
+                    let wanted: Vec<_> =
+                        GrowingConversation::new(&format!("{writer}-{}", round % 4)).take(15).collect();
                     assert!(bodies(&space.run(&name).unwrap()) == wanted);
                     for key in 0..50u8 {
-                        keys.put(&[writer, key], Rng(round).bytes(200)).unwrap();
+                        keys.put(&[writer, key], SeededRng(round).bytes(200)).unwrap();
                     }
                 }
                 done.store(true, Ordering::SeqCst);
@@ -845,12 +867,12 @@ fn a_store_is_used_while_it_is_compacted() {
 fn a_store_that_is_closed_meanwhile_is_whole() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let (store, space) = used(&path, small());
+    let (store, space) = store_after_use(&path, small());
     let before = answers(&store);
     drop(space);
     let (tell, told) = std::sync::mpsc::channel();
     let tell = std::sync::Mutex::new(tell);
-    let progress = once(CompactPhase::Writing, move || tell.lock().unwrap().send(()).unwrap());
+    let progress = on_first_phase(CompactPhase::Writing, move || tell.lock().unwrap().send(()).unwrap());
     let other = store.clone();
     let closing = std::thread::spawn(move || {
         told.recv().unwrap();

@@ -1,4 +1,4 @@
-//! Bad input in a store's files: a typed error or a report, or exactly the right bytes; never wrong ones.
+//! Damaged store files give a typed error, a report, or exactly the right bytes; never wrong bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,21 +7,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, Open};
+use annals::io::{Io, OpenMode};
 use annals::{Error, ErrorKind, History, Options, RunSpec, ScanRange, Status, Store};
 
-use crate::support::{Rng, Talk, on, record, recorded, seed};
+use crate::support::{GrowingConversation, SeededRng, record, recorded, seed, sim_options};
 
 pub(crate) fn options(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 3 << 10, ..on(sim) }
+    Options { segment_bytes_max: 3 << 10, ..sim_options(sim) }
 }
 
-/// All that a store's reader can be given: name of the thing, and its bytes.
-pub(crate) type Content = BTreeMap<String, Vec<u8>>;
+/// Everything that a reader can return, by name.
+pub(crate) type ReadableContent = BTreeMap<String, Vec<u8>>;
 
-/// Reads everything there is. What cannot be read is left out and counted.
-pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
-    let (mut content, mut errors) = (Content::new(), Vec::new());
+/// Reads everything. Unreadable things are left out, and their errors are returned.
+pub(crate) fn read_all(store: &Store) -> (ReadableContent, Vec<Error>) {
+    let (mut content, mut errors) = (ReadableContent::new(), Vec::new());
     let mut note = |name: String, found: annals::Result<Vec<u8>>| match found {
         Ok(bytes) => drop(content.insert(name, bytes)),
         Err(error) => errors.push(error),
@@ -82,22 +82,23 @@ pub(crate) fn read_all(store: &Store) -> (Content, Vec<Error>) {
 }
 
 /// A small store in several segments, closed cleanly.
-pub(crate) fn small_store() -> (SimIo, Content) {
+pub(crate) fn small_store() -> (SimIo, ReadableContent) {
     let sim = SimIo::new(5);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
-    let run = space.begin_run(RunSpec::new("one").metadata(Rng(1).text(300)).tag("a", "b")).unwrap();
-    record(&run, &mut Talk::new("one"), 4);
-    run.snapshot(Rng(2).text(500), &[("e", &[1.0, 2.0])]).unwrap();
+    let run = space.begin_run(RunSpec::new("one").metadata(SeededRng(1).text(300)).tag("a", "b")).unwrap();
+    record(&run, &mut GrowingConversation::new("one"), 4);
+    run.snapshot(SeededRng(2).text(500), &[("e", &[1.0, 2.0])]).unwrap();
     run.end(Status::Ok).unwrap();
     let keys = space.keyspace("k", History::All).unwrap();
     for i in 0..6u64 {
-        keys.put(format!("key{}", i % 4).as_bytes(), Rng(i).bytes(30 + 900 * (i as usize % 2))).unwrap();
+        keys.put(format!("key{}", i % 4).as_bytes(), SeededRng(i).bytes(30 + 900 * (i as usize % 2)))
+            .unwrap();
     }
-    keys.put(b"long", Rng(3).text(5000)).unwrap();
+    keys.put(b"long", SeededRng(3).text(5000)).unwrap();
     keys.delete(b"key1").unwrap();
     let fork = space.fork("one", 3, true, RunSpec::new("two")).unwrap();
-    record(&fork, &mut Talk::new("two"), 2);
+    record(&fork, &mut GrowingConversation::new("two"), 2);
     fork.end(Status::Failed).unwrap();
     store.close().unwrap();
     let (content, errors) = read_all(&Store::open_read_only_with("s", options(&sim)).unwrap());
@@ -115,64 +116,64 @@ pub(crate) fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
     let sim = SimIo::new(6);
     for (path, bytes) in files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
     sim
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
-    /// The store does not open, and says why.
+enum DamageOutcome {
+    /// The store does not open and gives a reason.
     Refused,
-    /// It opens; what is hurt is reported, and nothing wrong is handed out.
+    /// The store opens, damage is reported, and no wrong bytes are returned.
     Reported,
     /// Every byte is right.
     Right,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for DamageOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
-pub(crate) fn typed(error: &Error) {
+pub(crate) fn assert_typed_error(error: &Error) {
     assert!(!matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked), "{error:?}");
     assert!(!error.to_string().is_empty());
 }
 
-fn outcome(opened: annals::Result<Store>, wanted: &Content) -> Outcome {
+fn outcome(opened: annals::Result<Store>, wanted: &ReadableContent) -> DamageOutcome {
     let store = match opened {
         Ok(store) => store,
         Err(error) => {
-            typed(&error);
-            return Outcome::Refused;
+            assert_typed_error(&error);
+            return DamageOutcome::Refused;
         }
     };
     let (content, errors) = read_all(&store);
-    errors.iter().for_each(typed);
+    errors.iter().for_each(assert_typed_error);
     for (name, bytes) in &content {
-        assert!(wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+        assert!(wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let reported = match store.verify() {
         Ok(report) => !report.damaged.is_empty(),
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             true
         }
     };
     let whole = content.len() == wanted.len();
     assert!(
         reported || whole,
-        "{} of {} things are gone and nothing says so",
+        "{} of {} things are gone without a report",
         wanted.len() - content.len(),
         wanted.len()
     );
     assert!(reported || errors.is_empty(), "reading fails and verify finds nothing: {errors:?}");
-    if reported { Outcome::Reported } else { Outcome::Right }
+    if reported { DamageOutcome::Reported } else { DamageOutcome::Right }
 }
 
-/// What kind of file, for the counts.
+/// The kind of a file, for the counts.
 fn kind(path: &Path) -> String {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     match path.extension() {
@@ -181,13 +182,13 @@ fn kind(path: &Path) -> String {
     }
 }
 
-/// Hurts each file in every way that `ways` names, opens it, and counts what comes of it.
-fn hurt(
+/// Applies each change of `ways` to each file, opens the store, and counts the outcomes.
+fn count_outcomes(
     what: &str,
     ways: impl Fn(&[u8]) -> Vec<(String, Vec<u8>)>,
     write: bool,
     skip_same: bool,
-) -> BTreeMap<(String, Outcome), usize> {
+) -> BTreeMap<(String, DamageOutcome), usize> {
     let (sim, wanted) = small_store();
     let files = files(&sim);
     let mut counts = BTreeMap::new();
@@ -220,7 +221,7 @@ fn hurt(
 
 fn flips(seed: u64, step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
     move |bytes| {
-        let mut rng = Rng(seed ^ bytes.len() as u64);
+        let mut rng = SeededRng(seed ^ bytes.len() as u64);
         let first = rng.below(step);
         (first..bytes.len())
             .step_by(step)
@@ -242,49 +243,52 @@ fn cuts(step: usize) -> impl Fn(&[u8]) -> Vec<(String, Vec<u8>)> {
     }
 }
 
-/// A flip in the log's own bytes after a clean close is damage, and is said to be.
-fn no_segment_passes_as_right(counts: &BTreeMap<(String, Outcome), usize>) {
-    assert_eq!(counts.get(&("seg".to_owned(), Outcome::Right)), None);
+/// After a clean close, a flip in the log is damage and must be reported.
+fn no_segment_passes_as_right(counts: &BTreeMap<(String, DamageOutcome), usize>) {
+    assert_eq!(counts.get(&("seg".to_owned(), DamageOutcome::Right)), None);
     assert!(counts.keys().any(|(kind, _)| kind == "seg") && counts.keys().any(|(kind, _)| kind == "tbl"));
 }
 
 #[test]
 fn a_flipped_bit_is_refused_or_reported_when_reading() {
     let seed = seed(21, "damage::a_flipped_bit_is_refused_or_reported_when_reading");
-    no_segment_passes_as_right(&hurt("one bit flipped", flips(seed, 3), false, true));
+    no_segment_passes_as_right(&count_outcomes("one bit flipped", flips(seed, 3), false, true));
 }
 
 #[test]
 fn a_flipped_bit_is_refused_or_reported_when_writing() {
     let seed = seed(22, "damage::a_flipped_bit_is_refused_or_reported_when_writing");
-    hurt("one bit flipped", flips(seed, 11), true, true);
+    count_outcomes("one bit flipped", flips(seed, 11), true, true);
 }
 
 #[test]
 fn a_truncated_file_is_refused_or_reported() {
-    no_segment_passes_as_right(&hurt("cut short", cuts(29), false, true));
-    // A writer must neither cut what was promised nor fill it up with zeros.
-    let counts = hurt("cut short", cuts(83), true, true);
-    assert!(counts.keys().all(|(kind, outcome)| kind != "seg" || *outcome == Outcome::Refused), "{counts:?}");
+    no_segment_passes_as_right(&count_outcomes("cut short", cuts(29), false, true));
+    // A writer must neither cut acknowledged batches nor fill them with zeros.
+    let counts = count_outcomes("cut short", cuts(83), true, true);
+    assert!(
+        counts.keys().all(|(kind, outcome)| kind != "seg" || *outcome == DamageOutcome::Refused),
+        "{counts:?}"
+    );
 }
 
 #[test]
 fn garbage_in_place_of_a_file_is_refused_or_reported() {
     let garbage = |bytes: &[u8]| {
         let mut longer = bytes.to_vec();
-        longer.extend_from_slice(&Rng(4).bytes(700));
+        longer.extend_from_slice(&SeededRng(4).bytes(700));
         let mut swapped = bytes.to_vec();
         swapped.reverse();
         vec![
-            ("noise".to_owned(), Rng(5).bytes(bytes.len())),
+            ("noise".to_owned(), SeededRng(5).bytes(bytes.len())),
             ("zeros".to_owned(), vec![0; bytes.len()]),
             ("ones".to_owned(), vec![0xff; bytes.len().max(4096)]),
             ("noise at its end".to_owned(), longer),
             ("its bytes reversed".to_owned(), swapped),
         ]
     };
-    hurt("garbage", garbage, false, true);
-    hurt("garbage", garbage, true, true);
+    count_outcomes("garbage", garbage, false, true);
+    count_outcomes("garbage", garbage, true, true);
 }
 
 #[test]
@@ -313,13 +317,13 @@ fn missing_and_foreign_files_are_named() {
             assert_eq!(error.kind(), wanted, "{} missing: {error}", missing.display());
         }
     }
-    // Tables are caches: without them the answer is the same.
+    // Tables are caches: the answers are the same without them.
     let no_tables: BTreeMap<_, _> =
         files.clone().into_iter().filter(|(path, _)| kind(path) != "tbl").collect();
     let sim = disk_of(&no_tables);
     sim.create_dir_all(Path::new("s/tables")).unwrap();
-    assert_eq!(outcome(Store::open_read_only_with("s", options(&sim)), &wanted), Outcome::Right);
-    // Another store's files in place of ours.
+    assert_eq!(outcome(Store::open_read_only_with("s", options(&sim)), &wanted), DamageOutcome::Right);
+    // Replaces files by those of another store.
     let other = SimIo::new(99);
     let store = Store::open_with("s", options(&other)).unwrap();
     let (run, _) = recorded(&store.namespace("default").unwrap(), "one", 8);
@@ -331,7 +335,7 @@ fn missing_and_foreign_files_are_named() {
         let mut files = files.clone();
         files.insert(ours.clone(), theirs);
         let done = outcome(Store::open_read_only_with("s", options(&disk_of(&files))), &wanted);
-        let expected = if kind(ours) == "tbl" { Outcome::Right } else { Outcome::Refused };
+        let expected = if kind(ours) == "tbl" { DamageOutcome::Right } else { DamageOutcome::Refused };
         assert_eq!(done, expected, "{}", ours.display());
     }
 }
@@ -341,7 +345,7 @@ fn a_newer_format_is_refused_as_such() {
     let (sim, _) = small_store();
     for (path, bytes) in files(&sim).iter().filter(|(path, _)| kind(path) == "MANIFEST") {
         let mut changed = bytes.clone();
-        // Every edit is made over as one of a later format: crc u32 | bytes u32 | format u16 ...
+        // Marks every edit with a later format: crc u32 | bytes u32 | format u16 ...
         let store: [u8; 16] = bytes[8..24].try_into().unwrap();
         let mut at = 28;
         while at + 8 < bytes.len() {
@@ -363,7 +367,7 @@ fn a_newer_format_is_refused_as_such() {
 }
 
 #[test]
-fn what_is_no_store_is_refused_and_left_alone() {
+fn foreign_directory_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let kind = |opened: annals::Result<Store>| opened.map(drop).unwrap_err().kind();
@@ -394,7 +398,7 @@ fn what_is_no_store_is_refused_and_left_alone() {
     );
     assert_eq!(std::fs::read_dir(at("empty")).unwrap().count(), 0);
     Store::open(at("empty")).unwrap().close().unwrap();
-    // A file of somebody else's beside ours is none of our business.
+    // Foreign files in the directory are ignored.
     std::fs::write(at("empty/notes.txt"), "mine").unwrap();
     Store::open(at("empty")).unwrap().close().unwrap();
     assert_eq!(std::fs::read(at("empty/notes.txt")).unwrap(), b"mine");
@@ -421,9 +425,9 @@ fn a_directory_without_permission_is_unavailable() {
     Store::open(&closed).unwrap();
 }
 
-/// A new store over segments whose `CURRENT` was lost would hide all that they hold.
+/// A new store over segments without `CURRENT` would hide their data.
 #[test]
-fn no_store_is_made_where_segments_are_left() {
+fn store_is_not_created_over_leftover_segments() {
     let (sim, _) = small_store();
     let files = files(&sim);
     let first = files.keys().find(|path| path.to_string_lossy().contains("00000001.seg")).unwrap();

@@ -1,8 +1,9 @@
-//! Every byte matters: each byte of each file of a small store flipped, each length cut, opened for reading and for
-//! writing. What comes of it is a typed error, a report, or the right bytes, and the table says which check it was.
+//! Flips each byte and cuts each length of each file of a small store, then opens it for reading and for
+//! writing. The outcome must be a typed error, a report, or the right bytes. A table shows which check caught
+//! each change.
 //!
-//! The default is a sample. `ANNALS_FLIPS=all` takes every byte (one bit of each, all eight of one in eight) and every
-//! length; run it in release mode:
+//! The default is a sample. `ANNALS_FLIPS=all` covers every byte (one bit of each, all eight bits of one in
+//! eight) and every length; run it in release mode:
 //!
 //! ```text
 //! ANNALS_FLIPS=all cargo test --release -p annals --test engine flips -- --nocapture --test-threads=1
@@ -14,30 +15,31 @@ use std::path::{Path, PathBuf};
 use annals::io::sim::{Crash, SimIo};
 use annals::{Error, ErrorKind, History, RunSpec, Status, Store};
 
-use crate::damage::{Content, disk_of, files, options, read_all, small_store, typed};
-use crate::support::{Rng, Talk, batches, recompute, record, seed};
+use crate::damage::{ReadableContent, assert_typed_error, disk_of, files, options, read_all, small_store};
+use crate::support::{GrowingConversation, SeededRng, batches, record, reseal_batch, seed};
 
-/// A flip or a cut, in words, and the file as it then is.
-type Hurt = (String, Vec<u8>);
+/// The change in words, and the changed file.
+type DamagedFile = (String, Vec<u8>);
 
-fn full() -> bool {
+fn is_exhaustive() -> bool {
     std::env::var("ANNALS_FLIPS").is_ok_and(|value| value == "all")
 }
 
-/// The key that the last commit of a store that nobody closed sets, and how things of it are named.
+/// The key that an unclosed store's last commit sets; the names of its content start with it.
 const LAST: &str = "last";
 
-/// A store whose process was stopped after a last commit; its active segment has room written ahead.
-fn stopped_store() -> (SimIo, Content) {
+/// A store whose process stopped after its last commit; the active segment is zeroed ahead.
+fn stopped_store() -> (SimIo, ReadableContent) {
     let sim = SimIo::new(7);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
-    let run = space.begin_run(RunSpec::new("one").metadata(Rng(1).text(100))).unwrap();
-    record(&run, &mut Talk::new("one"), 4);
+    let run = space.begin_run(RunSpec::new("one").metadata(SeededRng(1).text(100))).unwrap();
+    record(&run, &mut GrowingConversation::new("one"), 4);
     run.end(Status::Ok).unwrap();
     let keys = space.keyspace("k", History::All).unwrap();
     for i in 0..5u64 {
-        keys.put(format!("key{}", i % 4).as_bytes(), Rng(i).bytes(30 + 300 * (i as usize % 2))).unwrap();
+        keys.put(format!("key{}", i % 4).as_bytes(), SeededRng(i).bytes(30 + 300 * (i as usize % 2)))
+            .unwrap();
     }
     keys.put(LAST.as_bytes(), "of all").unwrap();
     let sim = sim.crash(Crash::Everything);
@@ -46,7 +48,7 @@ fn stopped_store() -> (SimIo, Content) {
     (sim, content)
 }
 
-/// What kind of file it is.
+/// The kind of a file.
 fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let last = sim.files().into_iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).max();
@@ -61,8 +63,8 @@ fn kind(path: &Path, sim: &SimIo, stopped: bool) -> &'static str {
     }
 }
 
-/// Which check an error comes from.
-fn check(error: &str) -> &'static str {
+/// The check that reported an error.
+fn failed_check(error: &str) -> &'static str {
     const CHECKS: [(&str, &str); 23] = [
         ("it does not name a manifest", "crc of CURRENT"),
         ("which cannot be opened", "crc of CURRENT"),
@@ -98,80 +100,80 @@ fn check(error: &str) -> &'static str {
     )
 }
 
-/// What came of one damaged store.
+/// The outcome of opening one damaged store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum FlipOutcome {
     Caught(&'static str),
-    /// A damaged table, made again from the log.
+    /// A damaged table was rebuilt from the log.
     Healed,
     Harmless(&'static str),
-    /// The last batch after an unclean stop, which cannot be told from a tear.
+    /// The last batch after an unclean stop, which cannot be told from a torn write.
     Apart(&'static str),
 }
 
-/// What a store without this file's change would be, and what the change may take.
-struct Case<'a> {
-    wanted: &'a Content,
+/// The undamaged content of a store, and what a change may remove.
+struct FlipCase<'a> {
+    wanted: &'a ReadableContent,
     kind: &'static str,
-    /// The change is at or behind the last batch of a log that nobody closed, or cuts that log.
+    /// Set if the change hits the last batch of an unclosed log or bytes after it, or cuts that log.
     apart: Option<&'static str>,
-    /// What then is left at the least: the log up to its last whole batch.
-    left: Option<&'a Content>,
+    /// The least content that must remain: the log up to its last whole batch.
+    left: Option<&'a ReadableContent>,
 }
 
-fn outcome(opened: annals::Result<Store>, case: &Case<'_>) -> Outcome {
+fn outcome(opened: annals::Result<Store>, case: &FlipCase<'_>) -> FlipOutcome {
     let store = match opened {
         Ok(store) => store,
         Err(error) => {
-            typed(&error);
-            return Outcome::Caught(check(&error.to_string()));
+            assert_typed_error(&error);
+            return FlipOutcome::Caught(failed_check(&error.to_string()));
         }
     };
     let (content, errors) = read_all(&store);
-    errors.iter().for_each(typed);
+    errors.iter().for_each(assert_typed_error);
     let is_left = case.left.is_some_and(|left| *left == content);
-    // What was made behind a cut is not there, and nothing is wrong with that.
+    // Content written after the cut is legitimately missing.
     let errors: Vec<Error> =
         errors.into_iter().filter(|error| !(is_left && error.kind() == ErrorKind::NotFound)).collect();
     for (name, bytes) in &content {
-        assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are handed out for {name:?}");
+        assert!(is_left || case.wanted.get(name) == Some(bytes), "wrong bytes are returned for {name:?}");
     }
     let said = match store.verify() {
         Ok(report) => {
             if report.damaged.is_empty() && errors.is_empty() && !report.rebuilt.is_empty() {
                 assert_eq!(content.len(), case.wanted.len());
-                return Outcome::Healed;
+                return FlipOutcome::Healed;
             }
             report.damaged.first().map(|problem| problem.what.clone())
         }
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             Some(error.to_string())
         }
     };
     if let Some(what) = said.or_else(|| errors.first().map(Error::to_string)) {
-        return Outcome::Caught(check(&what));
+        return FlipOutcome::Caught(failed_check(&what));
     }
     if content == *case.wanted {
-        return Outcome::Harmless(match case.kind {
+        return FlipOutcome::Harmless(match case.kind {
             "LOCK" => "holds a pid for people; the lock is not in the bytes",
             "MANIFEST" => "the last edit: the one before leads to the same log",
             "active segment, stopped" => "room written ahead: cut like a tear",
-            kind => panic!("a change of a {kind} passes as right"),
+            kind => panic!("a change of a {kind} is not detected"),
         });
     }
     match case.apart {
-        Some(why) if is_left => Outcome::Apart(why),
+        Some(why) if is_left => FlipOutcome::Apart(why),
         _ => panic!(
-            "{} of {} things are gone and nothing says so",
+            "{} of {} things are gone without a report",
             case.wanted.len() - content.len(),
             case.wanted.len()
         ),
     }
 }
 
-/// One bit of each `step`th byte, and all eight bits of some of them.
-fn flips(bytes: &[u8], rng: &mut Rng, step: usize) -> Vec<(usize, u8)> {
+/// Flips one bit of each `step`th byte, and all eight bits of some bytes.
+fn flips(bytes: &[u8], rng: &mut SeededRng, step: usize) -> Vec<(usize, u8)> {
     let mut flips = Vec::new();
     let step = step.min(bytes.len());
     for at in (rng.below(step)..bytes.len()).step_by(step) {
@@ -182,7 +184,11 @@ fn flips(bytes: &[u8], rng: &mut Rng, step: usize) -> Vec<(usize, u8)> {
     flips
 }
 
-fn hurts(bytes: &[u8], rng: &mut Rng, steps: (usize, usize)) -> Vec<(bool, usize, Hurt)> {
+fn damaged_files(
+    bytes: &[u8],
+    rng: &mut SeededRng,
+    steps: (usize, usize),
+) -> Vec<(bool, usize, DamagedFile)> {
     let mut all = Vec::new();
     for (at, bit) in flips(bytes, rng, steps.0) {
         let mut hurt = bytes.to_vec();
@@ -195,22 +201,26 @@ fn hurts(bytes: &[u8], rng: &mut Rng, steps: (usize, usize)) -> Vec<(bool, usize
     all
 }
 
-/// By file kind, flip or cut: how many of each outcome.
-type Counts = BTreeMap<(&'static str, &'static str, Outcome), usize>;
+/// Number of outcomes by file kind and kind of change.
+type FlipCounts = BTreeMap<(&'static str, &'static str, FlipOutcome), usize>;
 
-fn run(stopped: bool, seed: u64, counts: &mut Counts) {
+fn run(stopped: bool, seed: u64, counts: &mut FlipCounts) {
     let (sim, wanted) = if stopped { stopped_store() } else { small_store() };
     let whole = files(&sim);
-    let steps = if full() { (1, 1) } else { (23, 53) };
-    let mut rng = Rng(seed);
+    let steps = if is_exhaustive() { (1, 1) } else { (23, 53) };
+    let mut rng = SeededRng(seed);
     for (path, bytes) in &whole {
         let kind = kind(path, &sim, stopped);
         if stopped && kind != "active segment, stopped" && kind != "MANIFEST" {
             continue;
         }
-        let lefts = if kind == "active segment, stopped" { lefts(&whole, path) } else { BTreeMap::new() };
+        let lefts = if kind == "active segment, stopped" {
+            content_by_log_end(&whole, path)
+        } else {
+            BTreeMap::new()
+        };
         let last = batches(bytes).last().map_or(bytes.len(), |(at, _)| *at);
-        for (is_cut, at, (how, hurt)) in hurts(bytes, &mut rng, steps) {
+        for (is_cut, at, (how, hurt)) in damaged_files(bytes, &mut rng, steps) {
             let apart = match kind {
                 "active segment, stopped" if is_cut => Some("a log cut after an unclean stop ends there"),
                 "active segment, stopped" if at >= last => Some("the last batch after an unclean stop"),
@@ -218,7 +228,7 @@ fn run(stopped: bool, seed: u64, counts: &mut Counts) {
             };
             for write in [false, true] {
                 let left = lefts.range((write, 0)..=(write, at)).next_back().map(|(_, left)| left);
-                let case = Case { wanted: &wanted, kind, apart, left };
+                let case = FlipCase { wanted: &wanted, kind, apart, left };
                 let done = attempt(&sim, &whole, (path, bytes, &hurt), write, &case, &how);
                 let what = if is_cut { "cuts" } else { "flips" };
                 *counts.entry((kind, what, done)).or_default() += 1;
@@ -227,8 +237,11 @@ fn run(stopped: bool, seed: u64, counts: &mut Counts) {
     }
 }
 
-/// What is left of a log that ends with a whole batch: for reading or writing, by where it ends.
-fn lefts(whole: &BTreeMap<PathBuf, Vec<u8>>, path: &Path) -> BTreeMap<(bool, usize), Content> {
+/// The content of a log that ends with each whole batch, for reading and writing, by end position.
+fn content_by_log_end(
+    whole: &BTreeMap<PathBuf, Vec<u8>>,
+    path: &Path,
+) -> BTreeMap<(bool, usize), ReadableContent> {
     let bytes = &whole[path];
     let mut lefts = BTreeMap::new();
     for end in batches(bytes).into_iter().flat_map(|(at, len)| [at, at + len]) {
@@ -253,9 +266,9 @@ fn attempt(
     whole: &BTreeMap<PathBuf, Vec<u8>>,
     file: (&PathBuf, &Vec<u8>, &Vec<u8>),
     write: bool,
-    case: &Case<'_>,
+    case: &FlipCase<'_>,
     how: &str,
-) -> Outcome {
+) -> FlipOutcome {
     let (path, bytes, hurt) = file;
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if write {
@@ -274,15 +287,15 @@ fn attempt(
     }
 }
 
-fn print(counts: &Counts) {
+fn print(counts: &FlipCounts) {
     println!("| file | change | caught by, or why it is harmless | times |\n|---|---|---|---|");
     let mut tried = 0;
     for ((kind, what, outcome), count) in counts {
         let outcome = match outcome {
-            Outcome::Caught(check) => format!("caught: {check}"),
-            Outcome::Healed => "made again from the log".to_owned(),
-            Outcome::Harmless(why) => format!("harmless: {why}"),
-            Outcome::Apart(why) => format!("counted apart: {why}"),
+            FlipOutcome::Caught(check) => format!("caught: {check}"),
+            FlipOutcome::Healed => "made again from the log".to_owned(),
+            FlipOutcome::Harmless(why) => format!("harmless: {why}"),
+            FlipOutcome::Apart(why) => format!("counted apart: {why}"),
         };
         println!("| {kind} | {what} | {outcome} | {count} |");
         tried += count;
@@ -291,9 +304,9 @@ fn print(counts: &Counts) {
 }
 
 #[test]
-fn every_byte_and_every_length_of_a_store_matters() {
-    let seed = seed(71, "flips::every_byte_and_every_length_of_a_store_matters");
-    let mut counts = Counts::new();
+fn every_flip_and_cut_is_detected_or_harmless() {
+    let seed = seed(71, "flips::every_flip_and_cut_is_detected_or_harmless");
+    let mut counts = FlipCounts::new();
     run(false, seed, &mut counts);
     run(true, seed, &mut counts);
     print(&counts);
@@ -308,18 +321,19 @@ fn every_byte_and_every_length_of_a_store_matters() {
     ] {
         assert!(counts.keys().any(|(of, ..)| *of == kind), "nothing of a {kind} was tried");
     }
-    let unclear = counts.keys().find(|(.., outcome)| *outcome == Outcome::Caught("another check"));
+    let unclear = counts.keys().find(|(.., outcome)| *outcome == FlipOutcome::Caught("another check"));
     assert!(unclear.is_none(), "{unclear:?}: name the check");
-    let healed = |(kind, _, outcome): &(&str, &str, Outcome)| *kind != "table" || *outcome == Outcome::Healed;
-    assert!(counts.keys().all(healed), "a table was not made again");
+    let healed =
+        |(kind, _, outcome): &(&str, &str, FlipOutcome)| *kind != "table" || *outcome == FlipOutcome::Healed;
+    assert!(counts.keys().all(healed), "a table was not rebuilt");
 }
 
 #[test]
-fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
-    let seed = seed(72, "flips::a_change_with_its_checksums_made_right_is_caught_by_digests");
+fn a_change_with_valid_checksums_is_caught_by_digests() {
+    let seed = seed(72, "flips::a_change_with_valid_checksums_is_caught_by_digests");
     let (sim, wanted) = small_store();
-    let mut rng = Rng(seed);
-    let step = if full() { 1 } else { 19 };
+    let mut rng = SeededRng(seed);
+    let step = if is_exhaustive() { 1 } else { 19 };
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let whole = files(&sim);
     for (path, bytes) in whole.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "seg")) {
@@ -327,9 +341,9 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
             for byte in (at + 4 + rng.below(step)..at + len).step_by(step) {
                 let mut hurt = bytes.clone();
                 hurt[byte] ^= 1 << rng.below(8);
-                // A length that no longer fits is not for anybody to make right.
-                if word(&hurt, at + 4) != word(bytes, at + 4)
-                    || !recompute(&mut hurt, at, len)
+                // Checksums cannot be recomputed if a record length no longer fits.
+                if u32_at(&hurt, at + 4) != u32_at(bytes, at + 4)
+                    || !reseal_batch(&mut hurt, at, len)
                     || hurt == *bytes
                 {
                     continue;
@@ -338,7 +352,7 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
                 let (by_reading, by_verifying) = caught(&sim, &wanted);
                 sim.edit(path, |to| to.clone_from(bytes)).unwrap();
                 let by_verifying = by_verifying
-                    .unwrap_or_else(|| panic!("byte {byte} of {}: nobody notices", path.display()));
+                    .unwrap_or_else(|| panic!("byte {byte} of {}: never detected", path.display()));
                 *counts.entry((by_reading, by_verifying)).or_default() += 1;
             }
         }
@@ -352,58 +366,59 @@ fn a_change_with_its_checksums_made_right_is_caught_by_digests() {
     assert!(tried > 100 && counts.keys().any(|(reading, _)| *reading == "blob id"));
 }
 
-/// What reading meets, and what verification says.
-fn caught(sim: &SimIo, wanted: &Content) -> (&'static str, Option<&'static str>) {
+/// The check that reading meets, and the check that `verify` meets.
+fn caught(sim: &SimIo, wanted: &ReadableContent) -> (&'static str, Option<&'static str>) {
     let store = match Store::open_read_only_with("s", options(sim)) {
         Ok(store) => store,
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             return ("does not open", Some("parsing"));
         }
     };
     let (content, errors) = read_all(&store);
-    errors.iter().for_each(typed);
+    errors.iter().for_each(assert_typed_error);
     let altered = content.iter().any(|(name, bytes)| wanted.get(name) != Some(bytes));
-    let reading = match errors.first().map(|error| check(&error.to_string())) {
+    let reading = match errors.first().map(|error| failed_check(&error.to_string())) {
         Some("another check") => "parsing, or the run's chain",
         Some(check) => check,
-        // What stands in the record itself has no id of its own: only the chain of batches speaks for it.
-        None if altered => "handed out: it has no id of its own",
-        None => "nothing that is read",
+        // Inline bytes have no blob id: only the chain of batches covers them.
+        None if altered => "returned: it has no id of its own",
+        None => "nothing that a read returns",
     };
     let report = match store.verify() {
         Ok(report) => report,
         Err(error) => {
-            typed(&error);
+            assert_typed_error(&error);
             return (reading, Some("parsing"));
         }
     };
     (
         reading,
-        report.damaged.first().map(|problem| match check(&problem.what) {
+        report.damaged.first().map(|problem| match failed_check(&problem.what) {
             "another check" => "parsing",
             check => check,
         }),
     )
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
 const CHILD: &str = "flips::child_opens_hostile_stores";
 const CHILD_STORE: &str = "ANNALS_FLIPS_CHILD";
-/// What a hostile length may cost over what an ordinary store of this size costs: windows and caches, never the length.
+/// Memory that a forged length may cost beyond that of an ordinary store: windows and caches, never the
+/// length itself.
 const BOUND_KB: u64 = 8 << 10;
 
-/// Peak of this process's address space so far, so that memory which is asked for and never touched counts.
+/// Peak address space of this process, so that memory that is allocated and never touched counts.
 fn peak_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmPeak")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Not a test of its own: opens stores whose lengths lie, alone in its process, and says what that took.
+/// Not a test of its own: opens stores with forged lengths, alone in its process, and prints the memory used.
 #[test]
 #[ignore = "the test below runs it"]
 fn child_opens_hostile_stores() {
@@ -427,7 +442,7 @@ fn child_opens_hostile_stores() {
     open(true);
     let before = peak_kb();
     let mut tried = 0;
-    let mut rng = Rng(9);
+    let mut rng = SeededRng(9);
     for folder in ["segments", "tables", "."] {
         for entry in std::fs::read_dir(path.join(folder)).unwrap() {
             let file = entry.unwrap().path();
@@ -437,19 +452,19 @@ fn child_opens_hostile_stores() {
             let bytes = std::fs::read(&file).unwrap();
             let is_segment = folder == "segments";
             let starts: Vec<(usize, usize)> = if is_segment { batches(&bytes) } else { Vec::new() };
-            for at in (0..bytes.len().saturating_sub(8)).step_by(if full() { 1 } else { 11 }) {
+            for at in (0..bytes.len().saturating_sub(8)).step_by(if is_exhaustive() { 1 } else { 11 }) {
                 let mut hurt = bytes.clone();
-                // Where a length stands, it says something huge: as a fixed number, or as a varint.
+                // Writes a huge value over each possible length, as a fixed integer and as a varint.
                 match rng.below(3) {
                     0 => hurt[at..at + 4].copy_from_slice(&0x3fff_ffff_u32.to_le_bytes()),
                     1 => hurt[at..at + 8].copy_from_slice(&0x0000_0fff_ffff_ffff_u64.to_le_bytes()),
                     _ => hurt[at..at + 5].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x07]),
                 }
-                // Checksums made right, so that the length is believed as far as that goes.
+                // Recompute the checksums, so that the length is trusted as far as possible.
                 if let Some((start, len)) =
                     starts.iter().find(|(start, len)| (*start..start + len).contains(&at))
                 {
-                    recompute(&mut hurt, *start, *len);
+                    reseal_batch(&mut hurt, *start, *len);
                 }
                 std::fs::write(&file, &hurt).unwrap();
                 // A repair waits for the disk.
@@ -465,7 +480,7 @@ fn child_opens_hostile_stores() {
 #[test]
 fn lengths_that_lie_cost_no_memory() {
     let (sim, _) = small_store();
-    // Nothing here is about the disk, and repairs wait for theirs.
+    // The test does not depend on the disk, and repairs wait for syncs.
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     for (path, bytes) in files(&sim) {
@@ -476,7 +491,7 @@ fn lengths_that_lie_cost_no_memory() {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([CHILD, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env(CHILD_STORE, dir.path().join("s"))
-        // One pool for all threads: the system sets aside 64 MiB of addresses for each otherwise.
+        // One arena for all threads: otherwise the allocator reserves 64 MiB of addresses for each.
         .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap();

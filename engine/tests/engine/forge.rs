@@ -1,22 +1,22 @@
-//! A forger of stores: reads a log and writes it again, every checksum, chain digest, footer, ledger root and manifest
-//! made anew, by docs/format.md alone. It shares no code with the engine, so that what it makes is what somebody
-//! else could make. It writes no tables: they are a cache.
+//! A forger of stores: reads a log and writes it again with new checksums, chain digests, footers, ledger
+//! root and manifest. It follows docs/format.md and shares no code with the engine, so an attacker could make
+//! the same files. It writes no tables, since tables are caches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Kinds that only compaction writes.
+/// Record kinds that only compaction writes.
 const ERASED: u8 = 17;
 const ERASED_BATCHES: u8 = 18;
 const GROUP_REST: u8 = 19;
-/// Numbers of the segments that it makes begin here.
+/// Segments that compaction writes have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 
-pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
+pub(crate) type StoreFiles = BTreeMap<PathBuf, Vec<u8>>;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Rec {
+pub(crate) enum ForgedRecord {
     Logical {
         kind: u8,
         salt: [u8; 16],
@@ -31,18 +31,18 @@ pub(crate) enum Rec {
         codec: u8,
         encoded: Vec<u8>,
     },
-    /// In the place of records of its batch that went: their seqnos, and nodes of the batch's tree.
+    /// Replaces erased records of its batch: their number of seqnos, and nodes of the batch's tree.
     Erased {
         count: u64,
-        nodes: Vec<Node>,
+        nodes: Vec<SubtreeNode>,
     },
-    /// In the place of batches that went; alone in its batch.
+    /// Replaces erased batches; the only record of its batch.
     ErasedBatches {
         seqnos: u64,
         batches: u64,
-        node: Option<Node>,
+        node: Option<SubtreeNode>,
     },
-    /// What is left of a group: ranges as gap and length.
+    /// The remaining ranges of a group, each as gap and length.
     Rest {
         group: u64,
         namespace: u64,
@@ -52,52 +52,52 @@ pub(crate) enum Rec {
     },
 }
 
-/// The root of a complete subtree, and its height.
-pub(crate) type Node = (u8, [u8; 32]);
+/// The height and root of a complete subtree.
+pub(crate) type SubtreeNode = (u8, [u8; 32]);
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Bat {
+pub(crate) struct ForgedBatch {
     pub(crate) time_ns: u64,
-    pub(crate) records: Vec<Rec>,
+    pub(crate) records: Vec<ForgedRecord>,
 }
 
 /// A log: batches by segment.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Log {
+pub(crate) struct ForgedLog {
     pub(crate) store: [u8; 16],
-    pub(crate) segments: Vec<Vec<Bat>>,
-    /// Of each segment that compaction made: its number, and what its footer says the log said there before.
-    pub(crate) rewritten: Vec<Option<(u32, State)>>,
-    /// What compaction took out of the totals, and the number of the next segment that it makes; of format 2 alone.
+    pub(crate) segments: Vec<Vec<ForgedBatch>>,
+    /// For each segment that compaction made: its number, and the log state before it as its footer has it.
+    pub(crate) rewritten: Vec<Option<(u32, ForgedLogState)>>,
+    /// The next rewritten segment number, and what compaction subtracted from the totals; format 2 only.
     pub(crate) erased: Option<(u32, [u64; 9])>,
 }
 
 /// A logical record: seqno, kind, salt, head.
-pub(crate) type Logical = (u64, u8, [u8; 16], Vec<u8>);
+pub(crate) type LogicalRecord = (u64, u8, [u8; 16], Vec<u8>);
 
-impl Bat {
+impl ForgedBatch {
     pub(crate) fn has_leaf(&self) -> bool {
         self.leaves() > 0
     }
 
-    /// How many seqnos its first records take.
+    /// The number of seqnos of its first `index` records.
     pub(crate) fn seqnos_before(&self, index: usize) -> u64 {
-        let takes = |record: &Rec| match record {
-            Rec::Erased { count, .. } => *count,
-            Rec::ErasedBatches { seqnos, .. } => *seqnos,
+        let takes = |record: &ForgedRecord| match record {
+            ForgedRecord::Erased { count, .. } => *count,
+            ForgedRecord::ErasedBatches { seqnos, .. } => *seqnos,
             _ => 1,
         };
         self.records.iter().take(index).map(takes).sum()
     }
 
-    /// How many leaves it has, or stands for.
+    /// The number of ledger leaves that the batch has or replaces.
     pub(crate) fn leaves(&self) -> u64 {
         let mut own = false;
         for record in &self.records {
             match record {
-                Rec::Logical { kind, .. } => own |= *kind < 128,
-                Rec::Erased { nodes, .. } => own |= !nodes.is_empty(),
-                Rec::ErasedBatches { node: Some((height, _)), .. } => return 1 << (height & 63),
+                ForgedRecord::Logical { kind, .. } => own |= *kind < 128,
+                ForgedRecord::Erased { nodes, .. } => own |= !nodes.is_empty(),
+                ForgedRecord::ErasedBatches { node: Some((height, _)), .. } => return 1 << (height & 63),
                 _ => {}
             }
         }
@@ -107,9 +107,9 @@ impl Bat {
 
 // ---- reading ----
 
-struct Take<'a>(&'a [u8]);
+struct ByteCursor<'a>(&'a [u8]);
 
-impl<'a> Take<'a> {
+impl<'a> ByteCursor<'a> {
     fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count);
         self.0 = rest;
@@ -140,9 +140,9 @@ impl<'a> Take<'a> {
     }
 }
 
-impl Log {
-    /// Reads the log of a store that was closed cleanly.
-    pub(crate) fn read(files: &Files) -> Self {
+impl ForgedLog {
+    /// Reads the log of a cleanly closed store.
+    pub(crate) fn read(files: &StoreFiles) -> Self {
         let current = &files[Path::new("s/CURRENT")];
         let name = std::str::from_utf8(current).unwrap().split(' ').next().unwrap();
         let manifest = &files[&Path::new("s").join(name)];
@@ -153,7 +153,7 @@ impl Log {
             body = &manifest[at + 8..at + 8 + len];
             at += 8 + len;
         }
-        let mut f = Take(body);
+        let mut f = ByteCursor(body);
         let format = f.u16();
         f.bytes(16 + 8);
         let count = f.u64();
@@ -171,15 +171,15 @@ impl Log {
             };
             segments.push(batches(&bytes[96..end]));
             rewritten.push((id >= FIRST_REWRITTEN).then(|| {
-                let mut footer = Take(&bytes[end..]);
+                let mut footer = ByteCursor(&bytes[end..]);
                 footer.u64();
-                (id, State::read(&mut footer))
+                (id, ForgedLogState::read(&mut footer))
             }));
         }
-        // The last fields are of a fixed length, since these stores have no vector files.
+        // The last fields have a fixed length, since these stores have no vector files.
         let erased = (format > 1).then(|| {
             let vectors = if format > 2 { 24 } else { 0 };
-            let mut last = Take(&body[body.len() - 76 - vectors..]);
+            let mut last = ByteCursor(&body[body.len() - 76 - vectors..]);
             let erased = (last.u32(), std::array::from_fn(|_| last.u64()));
             assert!(
                 vectors == 0 || last.u64() == 0,
@@ -194,18 +194,18 @@ impl Log {
         self.segments.iter().map(Vec::len).sum()
     }
 
-    /// The seqno of a batch's first record, the batch by its number.
+    /// The seqno of the first record of batch number `at`.
     pub(crate) fn first_seqno(&self, at: usize) -> u64 {
         let before = self.segments.iter().flatten().take(at);
         1 + before.map(|batch| batch.seqnos_before(batch.records.len())).sum::<u64>()
     }
 
-    /// Which segment a batch stands in.
+    /// The index of the segment that holds a batch.
     pub(crate) fn segment_of(&self, at: usize) -> usize {
         self.place(at).0
     }
 
-    /// Segment and index of a batch by its number.
+    /// Segment and index within it of batch number `at`.
     fn place(&self, mut at: usize) -> (usize, usize) {
         for (segment, batches) in self.segments.iter().enumerate() {
             if at < batches.len() {
@@ -217,17 +217,17 @@ impl Log {
         (last, self.segments[last].len())
     }
 
-    pub(crate) fn get(&mut self, at: usize) -> &mut Bat {
+    pub(crate) fn get(&mut self, at: usize) -> &mut ForgedBatch {
         let (segment, index) = self.place(at);
         &mut self.segments[segment][index]
     }
 
-    pub(crate) fn remove(&mut self, at: usize) -> Bat {
+    pub(crate) fn remove(&mut self, at: usize) -> ForgedBatch {
         let (segment, index) = self.place(at);
         self.segments[segment].remove(index)
     }
 
-    pub(crate) fn insert(&mut self, at: usize, batch: Bat) {
+    pub(crate) fn insert(&mut self, at: usize, batch: ForgedBatch) {
         let (segment, index) = self.place(at);
         self.segments[segment].insert(index, batch);
     }
@@ -241,8 +241,8 @@ impl Log {
         }
     }
 
-    /// What the first leaves of the ledger cover, batch by batch: number, kind, salt and head of each logical record.
-    pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<Logical>> {
+    /// The logical records under the first `leaves` leaves, batch by batch: seqno, kind, salt and head.
+    pub(crate) fn logical(&self, leaves: usize) -> Vec<Vec<LogicalRecord>> {
         let (mut seqno, mut seen) = (0u64, 0);
         let mut all = Vec::new();
         for batch in self.segments.iter().flatten() {
@@ -250,17 +250,17 @@ impl Log {
             for record in &batch.records {
                 seqno += 1;
                 match record {
-                    Rec::Logical { kind, salt, head, .. } if *kind < 128 => {
+                    ForgedRecord::Logical { kind, salt, head, .. } if *kind < 128 => {
                         own.push((seqno, *kind, *salt, head.clone()));
                     }
-                    // What stands for them is part of the ledger as they were.
-                    Rec::Erased { count, nodes } => {
+                    // Nodes that replace erased records are part of the ledger.
+                    ForgedRecord::Erased { count, nodes } => {
                         own.extend(
                             nodes.iter().map(|(height, hash)| (seqno, ERASED, [*height; 16], hash.to_vec())),
                         );
                         seqno += count - 1;
                     }
-                    Rec::ErasedBatches { seqnos, node, .. } => {
+                    ForgedRecord::ErasedBatches { seqnos, node, .. } => {
                         own.extend(
                             node.iter()
                                 .map(|(height, hash)| (seqno, ERASED_BATCHES, [*height; 16], hash.to_vec())),
@@ -278,7 +278,7 @@ impl Log {
         all
     }
 
-    /// Batches up to and with the one that is leaf number `leaves - 1`.
+    /// The number of batches up to and including the last of the first `leaves` leaves.
     pub(crate) fn up_to_leaf(&self, leaves: usize) -> usize {
         let mut seen = 0;
         let all = self.segments.iter().flatten();
@@ -291,16 +291,16 @@ impl Log {
     }
 }
 
-fn batches(mut bytes: &[u8]) -> Vec<Bat> {
+fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
-        let mut f = Take(bytes);
+        let mut f = ByteCursor(bytes);
         let (_, len, count) = (f.u32(), f.u32() as usize, f.u32());
         let (_, _, time_ns, _) = (f.u32(), f.u64(), f.u64(), f.bytes(16));
         let mut records = Vec::new();
         for _ in 0..count {
             let (_, len, kind, _) = (f.u32(), f.u32() as usize, f.u8(), f.u8());
-            let mut body = Take(f.bytes(len - 10));
+            let mut body = ByteCursor(f.bytes(len - 10));
             records.push(match kind {
                 16 => {
                     let (group, namespace, raw_start, raw_len) =
@@ -308,35 +308,47 @@ fn batches(mut bytes: &[u8]) -> Vec<Bat> {
                     let codec = body.u8();
                     body.varint();
                     body.varint();
-                    Rec::Part { group, namespace, raw_start, raw_len, codec, encoded: body.0.to_vec() }
+                    ForgedRecord::Part {
+                        group,
+                        namespace,
+                        raw_start,
+                        raw_len,
+                        codec,
+                        encoded: body.0.to_vec(),
+                    }
                 }
                 ERASED => {
                     let (count, _) = (body.varint(), body.varint());
-                    Rec::Erased { count, nodes: nodes(body.0) }
+                    ForgedRecord::Erased { count, nodes: nodes(body.0) }
                 }
                 ERASED_BATCHES => {
                     let (seqnos, batches) = (body.varint(), body.varint());
-                    Rec::ErasedBatches { seqnos, batches, node: nodes(body.0).pop() }
+                    ForgedRecord::ErasedBatches { seqnos, batches, node: nodes(body.0).pop() }
                 }
                 GROUP_REST => {
                     let (group, namespace, codec) = (body.varint(), body.varint(), body.u8());
                     let ranges = (0..body.varint()).map(|_| (body.varint(), body.varint())).collect();
-                    Rec::Rest { group, namespace, codec, ranges, encoded: body.0.to_vec() }
+                    ForgedRecord::Rest { group, namespace, codec, ranges, encoded: body.0.to_vec() }
                 }
                 kind => {
                     let salt = body.bytes(16).try_into().unwrap();
                     let len = body.varint() as usize;
-                    Rec::Logical { kind, salt, head: body.bytes(len).to_vec(), tail: body.0.to_vec() }
+                    ForgedRecord::Logical {
+                        kind,
+                        salt,
+                        head: body.bytes(len).to_vec(),
+                        tail: body.0.to_vec(),
+                    }
                 }
             });
         }
-        all.push(Bat { time_ns, records });
+        all.push(ForgedBatch { time_ns, records });
         bytes = &bytes[len..];
     }
     all
 }
 
-fn nodes(bytes: &[u8]) -> Vec<Node> {
+fn nodes(bytes: &[u8]) -> Vec<SubtreeNode> {
     bytes.chunks_exact(33).map(|node| (node[0], node[1..].try_into().unwrap())).collect()
 }
 
@@ -350,9 +362,9 @@ pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// What the log says of itself at some place: LogState of docs/format.md.
+/// The log's state at a position: LogState of docs/format.md.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct State {
+pub(crate) struct ForgedLogState {
     next_seqno: u64,
     chain: [u8; 16],
     leaves: u64,
@@ -372,8 +384,8 @@ fn push(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, leaf: [u8; 32]) {
     push_node(peaks, leaves, (0, leaf)).unwrap();
 }
 
-/// Puts a complete subtree behind what is there; `None` where none can begin.
-fn push_node(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, (height, hash_of): Node) -> Option<()> {
+/// Appends a complete subtree; `None` if no subtree of this height can begin here.
+fn push_node(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, (height, hash_of): SubtreeNode) -> Option<()> {
     if height > 40 || !leaves.is_multiple_of(1 << height) {
         return None;
     }
@@ -386,14 +398,14 @@ fn push_node(peaks: &mut Vec<[u8; 32]>, leaves: &mut u64, (height, hash_of): Nod
     Some(())
 }
 
-fn fold(peaks: &[[u8; 32]]) -> [u8; 32] {
+fn peaks_root(peaks: &[[u8; 32]]) -> [u8; 32] {
     match peaks.split_last() {
         None => hash(&[]),
         Some((last, rest)) => rest.iter().rev().fold(*last, |right, left| hash(&[&[1], left, &right])),
     }
 }
 
-impl State {
+impl ForgedLogState {
     fn new() -> Self {
         Self {
             next_seqno: 1,
@@ -408,7 +420,7 @@ impl State {
         }
     }
 
-    fn read(f: &mut Take<'_>) -> Self {
+    fn read(f: &mut ByteCursor<'_>) -> Self {
         Self {
             next_seqno: f.u64(),
             chain: f.bytes(16).try_into().unwrap(),
@@ -422,7 +434,7 @@ impl State {
         }
     }
 
-    fn fixed(&self) -> Vec<u8> {
+    fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.next_seqno.to_le_bytes().to_vec();
         out.extend_from_slice(&self.chain);
         out.extend_from_slice(&self.leaves.to_le_bytes());
@@ -443,20 +455,21 @@ pub(crate) fn crc(start: u32, parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
-impl Log {
-    /// The files of a store with this log, closed cleanly, without tables. `None` where a record cannot be summed up:
-    /// what was made of it is no record any more.
-    pub(crate) fn write(&self) -> Option<Files> {
-        let mut files = Files::new();
-        let mut state = State::new();
+impl ForgedLog {
+    /// The files of a cleanly closed store with this log, without tables. `None` if a record can no longer be
+    /// parsed for the totals.
+    pub(crate) fn write(&self) -> Option<StoreFiles> {
+        let mut files = StoreFiles::new();
+        let mut state = ForgedLogState::new();
         let mut listed = Vec::new();
         let mut own = 0;
-        // The last segment is the writer's.
+        // The last segment is the active one.
         let empty = [Vec::new()];
-        let more = if self.was(self.segments.len() - 1).is_some() { &empty[..] } else { &[] };
+        let more =
+            if self.state_before_rewrite(self.segments.len() - 1).is_some() { &empty[..] } else { &[] };
         let last = self.segments.len() + more.len() - 1;
         for (index, batches) in self.segments.iter().chain(more).enumerate() {
-            let was = self.was(index);
+            let was = self.state_before_rewrite(index);
             let id = was.map_or(own + 1, |(id, _)| *id);
             own += u32::from(was.is_none());
             let salt = crc(0, &[&self.store, &id.to_le_bytes()]);
@@ -474,7 +487,7 @@ impl Log {
             out.resize(92, 0);
             let check = crc_at(0, &out);
             out.extend_from_slice(&check.to_le_bytes());
-            // Where the last part of each group stands in this segment.
+            // Position of the last part of each group in this segment.
             let mut parts: HashMap<u64, (usize, usize)> = HashMap::new();
             for batch in batches {
                 let at = out.len();
@@ -485,14 +498,14 @@ impl Log {
                 let tail = out.len();
                 let mut own_chain = Vec::new();
                 if let Some((_, said)) = was {
-                    // What can be computed is; the rest is said.
+                    // Computable fields are recomputed; the others are kept.
                     own_chain = state.chain.to_vec();
                     let (next_seqno, leaves, peaks) = (state.next_seqno, state.leaves, state.peaks.clone());
-                    state = State { next_seqno, leaves, peaks, ..said.clone() };
+                    state = ForgedLogState { next_seqno, leaves, peaks, ..said.clone() };
                 }
                 let mut footer = (tail as u64).to_le_bytes().to_vec();
-                footer.extend_from_slice(&state.fixed());
-                footer.extend_from_slice(&fold(&state.peaks));
+                footer.extend_from_slice(&state.to_bytes());
+                footer.extend_from_slice(&peaks_root(&state.peaks));
                 footer.extend_from_slice(&own_chain);
                 footer.extend_from_slice(&(footer.len() as u32).to_le_bytes());
                 let check = crc_at(tail, &footer);
@@ -508,12 +521,12 @@ impl Log {
         Some(files)
     }
 
-    /// Of a segment that compaction made, its number and what its footer says.
-    fn was(&self, segment: usize) -> Option<&(u32, State)> {
+    /// The number and footer state of a segment that compaction made.
+    fn state_before_rewrite(&self, segment: usize) -> Option<&(u32, ForgedLogState)> {
         self.rewritten.get(segment)?.as_ref()
     }
 
-    fn manifest(&self, files: &Files, listed: &[(u32, u64)], state: &State) -> Vec<u8> {
+    fn manifest(&self, files: &StoreFiles, listed: &[(u32, u64)], state: &ForgedLogState) -> Vec<u8> {
         let len = |id: u32| files[&PathBuf::from(format!("s/segments/{id:08}.seg"))].len() as u64;
         let mut out = b"annalman".to_vec();
         out.extend_from_slice(&self.store);
@@ -536,17 +549,17 @@ impl Log {
         body.extend_from_slice(&0u64.to_le_bytes());
         body.extend_from_slice(&listed.first().unwrap().0.to_le_bytes());
         body.extend_from_slice(&96u64.to_le_bytes());
-        body.extend_from_slice(&State::new().fixed());
+        body.extend_from_slice(&ForgedLogState::new().to_bytes());
         let tail = len(listed.last().unwrap().0);
         body.extend_from_slice(&tail.to_le_bytes());
         body.push(1);
         body.extend_from_slice(&tail.to_le_bytes());
-        body.extend_from_slice(&state.fixed());
+        body.extend_from_slice(&state.to_bytes());
         body.extend_from_slice(&1u64.to_le_bytes());
         if let Some((next, erased)) = &self.erased {
             body.extend_from_slice(&next.to_le_bytes());
             erased.iter().for_each(|total| body.extend_from_slice(&total.to_le_bytes()));
-            // No vector files, which hold nothing, and the number of the first.
+            // No vector files: an empty list, and the number of the first file.
             [0u64, 0, 1].iter().for_each(|number| body.extend_from_slice(&number.to_le_bytes()));
         }
         let len = (body.len() as u32).to_le_bytes();
@@ -559,9 +572,9 @@ impl Log {
 }
 
 fn batch_bytes(
-    batch: &Bat,
+    batch: &ForgedBatch,
     at: usize,
-    state: &mut State,
+    state: &mut ForgedLogState,
     parts: &mut HashMap<u64, (usize, usize)>,
     crc_at: &dyn Fn(usize, &[u8]) -> u32,
 ) -> Option<Vec<u8>> {
@@ -575,7 +588,7 @@ fn batch_bytes(
         let mut takes = 1;
         out.extend_from_slice(&[0; 8]);
         match record {
-            Rec::Part { group, namespace, raw_start, raw_len, codec, encoded } => {
+            ForgedRecord::Part { group, namespace, raw_start, raw_len, codec, encoded } => {
                 out.extend_from_slice(&[16, 1]);
                 for number in [*group, *namespace, *raw_start, *raw_len] {
                     varint(&mut out, number);
@@ -592,13 +605,13 @@ fn batch_bytes(
                 state.totals[3] += (out.len() - start) as u64;
                 parts.insert(*group, (at + start, out.len() - start));
             }
-            Rec::Logical { kind, salt, head, tail } => {
+            ForgedRecord::Logical { kind, salt, head, tail } => {
                 out.extend_from_slice(&[*kind, 1]);
                 out.extend_from_slice(salt);
                 varint(&mut out, head.len() as u64);
                 out.extend_from_slice(head);
                 out.extend_from_slice(tail);
-                // What readers may skip has no part in the ledger.
+                // Skippable records are not part of the ledger.
                 if *kind < 128 {
                     let seqno = seqno.to_le_bytes();
                     let leaf = hash(&[&[0], salt, &[*kind, 1], &seqno, head]);
@@ -606,7 +619,7 @@ fn batch_bytes(
                     sum(state, *kind, head, tail.len() as u64, (out.len() - start) as u64)?;
                 }
             }
-            Rec::Erased { count, nodes } => {
+            ForgedRecord::Erased { count, nodes } => {
                 out.extend_from_slice(&[ERASED, 1]);
                 varint(&mut out, *count);
                 varint(&mut out, nodes.len() as u64);
@@ -616,7 +629,7 @@ fn batch_bytes(
                 }
                 takes = *count;
             }
-            Rec::ErasedBatches { seqnos, batches, node } => {
+            ForgedRecord::ErasedBatches { seqnos, batches, node } => {
                 out.extend_from_slice(&[ERASED_BATCHES, 1]);
                 varint(&mut out, *seqnos);
                 varint(&mut out, *batches);
@@ -624,7 +637,7 @@ fn batch_bytes(
                 whole = *node;
                 takes = *seqnos;
             }
-            Rec::Rest { group, namespace, codec, ranges, encoded } => {
+            ForgedRecord::Rest { group, namespace, codec, ranges, encoded } => {
                 out.extend_from_slice(&[GROUP_REST, 1]);
                 varint(&mut out, *group);
                 varint(&mut out, *namespace);
@@ -656,7 +669,7 @@ fn batch_bytes(
         push_node(&mut state.peaks, &mut state.leaves, node)?;
     }
     if leaves > 0 {
-        let leaf = hash(&[&[0], &fold(&peaks)]);
+        let leaf = hash(&[&[0], &peaks_root(&peaks)]);
         push(&mut state.peaks, &mut state.leaves, leaf);
     }
     state.chain.copy_from_slice(&hash(&[&out])[..16]);
@@ -668,17 +681,17 @@ fn batch_bytes(
     Some(out)
 }
 
-fn put_node(out: &mut Vec<u8>, (height, hash): &Node) {
+fn put_node(out: &mut Vec<u8>, (height, hash): &SubtreeNode) {
     out.push(*height);
     out.extend_from_slice(hash);
 }
 
 /// Adds a logical record to the totals, and notes the ids that it uses.
-fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Option<()> {
+fn sum(state: &mut ForgedLogState, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Option<()> {
     let (mut recipes, mut chain) = (tail, 16);
     let room = match kind {
         1 | 2 => {
-            let mut f = Peek(head);
+            let mut f = CheckedByteCursor(head);
             f.varint()?;
             f.take(8)?;
             let key = f.varint()?;
@@ -694,7 +707,7 @@ fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Optio
             6
         }
         4 => {
-            let mut f = Peek(head);
+            let mut f = CheckedByteCursor(head);
             let len = f.varint()?;
             let fields = f.take(len)?;
             let uid = u64::from_le_bytes(fields.get(..8)?.try_into().ok()?);
@@ -703,14 +716,14 @@ fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Optio
             6
         }
         5 => {
-            let frame = Frame::parse(head)?;
-            recipes += frame.bodies.iter().map(Reference::recipe_bytes).sum::<u64>();
+            let frame = ForgedFrameHead::parse(head)?;
+            recipes += frame.bodies.iter().map(ForgedReference::recipe_bytes).sum::<u64>();
             chain += if frame.flags >> 8 & 1 == 1 { 32 } else { 0 };
             state.totals[2] += u64::from(frame.flags >> 6 & 1 == 0);
             5
         }
         6 => {
-            let mut f = Peek(head);
+            let mut f = CheckedByteCursor(head);
             for _ in 0..4 {
                 f.varint()?;
             }
@@ -718,7 +731,7 @@ fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Optio
             5
         }
         7 => {
-            let mut f = Peek(head);
+            let mut f = CheckedByteCursor(head);
             f.varint()?;
             f.varint()?;
             recipes += f.reference()?.1;
@@ -740,10 +753,11 @@ fn sum(state: &mut State, kind: u8, head: &[u8], tail: u64, bytes: u64) -> Optio
 
 // ---- heads ----
 
-/// As [`Take`], for heads that an edit may have spoilt.
-struct Peek<'a>(&'a [u8]);
+/// A cursor like [`ByteCursor`] for heads that an edit may have broken: it returns `None` instead of
+/// panicking.
+struct CheckedByteCursor<'a>(&'a [u8]);
 
-impl<'a> Peek<'a> {
+impl<'a> CheckedByteCursor<'a> {
     fn take(&mut self, count: u64) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(usize::try_from(count).ok()?)?;
         self.0 = rest;
@@ -762,13 +776,13 @@ impl<'a> Peek<'a> {
         }
     }
 
-    /// A reference, and its bytes that count as recipe.
-    fn reference(&mut self) -> Option<(Reference, u64)> {
+    /// Reads a reference; also returns how many of its bytes count as recipe.
+    fn reference(&mut self) -> Option<(ForgedReference, u64)> {
         let first = self.varint()?;
         let found = match first & 3 {
-            0 => Reference::Inline(self.take(first >> 2)?.to_vec()),
-            1 => Reference::Blob(first >> 2, self.take(32)?.try_into().ok()?),
-            2 => Reference::Same(first >> 2),
+            0 => ForgedReference::Inline(self.take(first >> 2)?.to_vec()),
+            1 => ForgedReference::Blob(first >> 2, self.take(32)?.try_into().ok()?),
+            2 => ForgedReference::Same(first >> 2),
             _ => return None,
         };
         let bytes = found.recipe_bytes();
@@ -777,13 +791,13 @@ impl<'a> Peek<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Reference {
+pub(crate) enum ForgedReference {
     Inline(Vec<u8>),
     Blob(u64, [u8; 32]),
     Same(u64),
 }
 
-impl Reference {
+impl ForgedReference {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Inline(bytes) => {
@@ -811,7 +825,7 @@ impl Reference {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct ForgedFrameHead {
     pub(crate) run: u64,
     pub(crate) seq: u64,
     pub(crate) flags: u16,
@@ -821,14 +835,14 @@ pub(crate) struct Frame {
     pub(crate) duration: u64,
     linked: u64,
     pub(crate) link: [u8; 32],
-    pub(crate) bodies: [Reference; 3],
+    pub(crate) bodies: [ForgedReference; 3],
 }
 
-impl Frame {
+impl ForgedFrameHead {
     pub(crate) fn parse(head: &[u8]) -> Option<Self> {
-        let mut f = Peek(head);
+        let mut f = CheckedByteCursor(head);
         let (run, seq) = (f.varint()?, f.varint()?);
-        let flags = Take(f.take(2)?).u16();
+        let flags = ByteCursor(f.take(2)?).u16();
         let name = match flags & 15 {
             15 => {
                 let len = f.varint()?;
@@ -866,33 +880,34 @@ impl Frame {
     }
 }
 
-/// Offsets of a run head's fixed part: where it begins, and where its fingerprint stands.
+/// Offsets in a run's head: the start of the fixed part, and the fingerprint.
 fn run_parts(head: &[u8]) -> Option<(usize, usize)> {
-    let mut f = Peek(head);
+    let mut f = CheckedByteCursor(head);
     let len = f.varint()? as usize;
     let start = head.len() - f.0.len();
     Some((start, start + len.checked_sub(33)?))
 }
 
-impl Log {
-    /// Makes every link of every run, and every fingerprint, follow from what the frames now say. Only for frames
-    /// without metadata, in runs without open ones.
+impl ForgedLog {
+    /// Recomputes every link and fingerprint from the frames. Works only for frames without metadata, in runs
+    /// without open frames.
     pub(crate) fn relink(&mut self) {
-        let mut frames: BTreeMap<(u64, u64), Frame> = BTreeMap::new();
+        let mut frames: BTreeMap<(u64, u64), ForgedFrameHead> = BTreeMap::new();
         let mut parents: BTreeMap<u64, Option<(u64, u64)>> = BTreeMap::new();
         for record in self.segments.iter().flatten().flat_map(|batch| &batch.records) {
-            let Rec::Logical { kind, head, .. } = record else { continue };
+            let ForgedRecord::Logical { kind, head, .. } = record else { continue };
             if *kind == 5
-                && let Some(frame) = Frame::parse(head)
+                && let Some(frame) = ForgedFrameHead::parse(head)
             {
-                // Of a run that was dropped the frames that forks share may be left alone; none here was a fork.
+                // A dropped run may leave shared frames without its Run record. No dropped run here was a
+                // fork.
                 parents.entry(frame.run).or_insert(None);
                 frames.insert((frame.run, frame.seq), frame);
             }
             if *kind == 4
                 && let Some((start, _)) = run_parts(head)
             {
-                let mut f = Take(&head[start..]);
+                let mut f = ByteCursor(&head[start..]);
                 let (uid, _) = (f.u64(), f.u32());
                 for _ in 0..3 {
                     let len = f.u64() as usize;
@@ -908,7 +923,7 @@ impl Log {
         }
         let mut links: BTreeMap<(u64, u64), [u8; 32]> = BTreeMap::new();
         let genesis = *blake3::Hasher::new_derive_key("annals run chain 1").finalize().as_bytes();
-        // A parent's uid is always the smaller.
+        // A parent's uid is always smaller than its fork's.
         for (uid, parent) in &parents {
             let mut holder = BTreeMap::new();
             let (mut seq, mut link) = (1, genesis);
@@ -929,9 +944,9 @@ impl Log {
                     let mut at = seq;
                     loop {
                         match frames.get(&(*uid, at)).map(|frame| &frame.bodies[slot]) {
-                            Some(Reference::Inline(bytes)) => return hash(&[bytes]),
-                            Some(Reference::Blob(_, id)) => return *id,
-                            Some(Reference::Same(back)) => at = at.saturating_sub(*back),
+                            Some(ForgedReference::Inline(bytes)) => return hash(&[bytes]),
+                            Some(ForgedReference::Blob(_, id)) => return *id,
+                            Some(ForgedReference::Same(back)) => at = at.saturating_sub(*back),
                             None => return [0; 32],
                         }
                     }
@@ -962,9 +977,9 @@ impl Log {
             renamed.extend(links.get(&(*run, *seq)).map(|link| (frame.link, *link)));
         }
         for record in self.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
-            let Rec::Logical { kind, head, .. } = record else { continue };
+            let ForgedRecord::Logical { kind, head, .. } = record else { continue };
             if *kind == 5
-                && let Some(mut frame) = Frame::parse(head)
+                && let Some(mut frame) = ForgedFrameHead::parse(head)
             {
                 frame.link = links.get(&(frame.run, frame.seq)).copied().unwrap_or(frame.link);
                 *head = frame.head();
@@ -978,11 +993,11 @@ impl Log {
         }
     }
 
-    /// Stores every group as the bytes themselves, where it was compressed.
+    /// Stores every compressed group as raw bytes.
     pub(crate) fn decompress(&mut self) {
         let mut encoded: HashMap<u64, (Vec<u8>, u64)> = HashMap::new();
         for record in self.segments.iter().flatten().flat_map(|batch| &batch.records) {
-            if let Rec::Part { group, codec: 1, encoded: bytes, raw_len, .. } = record {
+            if let ForgedRecord::Part { group, codec: 1, encoded: bytes, raw_len, .. } = record {
                 let (all, len) = encoded.entry(*group).or_default();
                 all.extend_from_slice(bytes);
                 *len += raw_len;
@@ -995,14 +1010,14 @@ impl Log {
             raw.insert(group, out);
         }
         for record in self.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
-            if let Rec::Rest { codec, ranges, encoded, .. } = record
+            if let ForgedRecord::Rest { codec, ranges, encoded, .. } = record
                 && *codec == 1
             {
                 let mut out = vec![0; ranges.iter().map(|(_, len)| *len as usize).sum()];
                 zstd::stream::read::Decoder::new(&encoded[..]).unwrap().read_exact(&mut out).unwrap();
                 (*encoded, *codec) = (out, 0);
             }
-            if let Rec::Part { group, codec, encoded, raw_start, raw_len, .. } = record
+            if let ForgedRecord::Part { group, codec, encoded, raw_start, raw_len, .. } = record
                 && *codec == 1
             {
                 let start = *raw_start as usize;

@@ -1,8 +1,10 @@
-//! Forks: what they share, what they leave alone, what they cost.
+//! Forks: what they share, that parents stay unchanged, and what forks cost.
 
 use annals::{Component, ErrorKind, Frame, RunSpec, Status, Store};
 
-use crate::support::{Talk, assert_whole, bodies, delete_tables, frames, fresh, record, recorded};
+use crate::support::{
+    GrowingConversation, assert_whole, bodies, delete_tables, frames, fresh, record, recorded,
+};
 
 #[test]
 fn a_fork_shares_up_to_its_frame_and_its_parent_stays_as_it_was() {
@@ -60,15 +62,15 @@ fn a_fork_of_a_fork_reads_frames_and_states_through_its_lineage() {
     let (_dir, store, space) = fresh();
     let (run, _) = recorded(&space, "a", 4);
     run.snapshot("state of a after 4", &[("embedder", &[0.5, -1.0])]).unwrap();
-    record(&run, &mut Talk::new("a more"), 4);
+    record(&run, &mut GrowingConversation::new("a more"), 4);
     run.snapshot("state of a after 8", &[]).unwrap();
     let b = space.fork("a", 6, false, RunSpec::new("b")).unwrap();
-    record(&b, &mut Talk::new("b"), 4);
+    record(&b, &mut GrowingConversation::new("b"), 4);
     b.snapshot("state of b after 10", &[]).unwrap();
     let c = space.fork("b", 8, false, RunSpec::new("c")).unwrap();
-    record(&c, &mut Talk::new("c"), 2);
+    record(&c, &mut GrowingConversation::new("c"), 2);
     let d = space.fork("b", 3, false, RunSpec::new("d")).unwrap();
-    record(&d, &mut Talk::new("d"), 3);
+    record(&d, &mut GrowingConversation::new("d"), 3);
     let (a, b) = (frames(&space.run("a").unwrap()), frames(&space.run("b").unwrap()));
     let reader = space.run("c").unwrap();
     let c = frames(&reader);
@@ -77,7 +79,7 @@ fn a_fork_of_a_fork_reads_frames_and_states_through_its_lineage() {
     let state = |seq| reader.snapshot_at(seq).unwrap().map(|s| (s.seq, String::from_utf8(s.state).unwrap()));
     assert_eq!(state(3), None);
     for seq in 4..=10 {
-        // What b saw after 10 and what a saw after 8 are not c's past.
+        // Frames of b after 10 and of a after 8 are not in c's lineage.
         assert_eq!(state(seq), Some((4, "state of a after 4".into())), "{seq}");
     }
     assert_eq!(reader.snapshot(8).unwrap_err().kind(), ErrorKind::NotFound);
@@ -93,20 +95,20 @@ fn a_fork_has_the_fingerprint_of_the_same_frames_recorded_alone() {
     let (_dir, _store, space) = fresh();
     let (_run, _) = recorded(&space, "parent", 6);
     let fork = space.fork("parent", 4, false, RunSpec::new("fork")).unwrap();
-    record(&fork, &mut Talk::new("another way"), 3);
+    record(&fork, &mut GrowingConversation::new("another way"), 3);
     let forked = fork.end(Status::Ok).unwrap();
     let alone = space.begin_run(RunSpec::new("alone").model("m").tag("some", "tag")).unwrap();
-    record(&alone, &mut Talk::new("parent"), 4);
-    record(&alone, &mut Talk::new("another way"), 3);
+    record(&alone, &mut GrowingConversation::new("parent"), 4);
+    record(&alone, &mut GrowingConversation::new("another way"), 3);
     assert_eq!(alone.link(), forked.fingerprint.unwrap());
     assert_eq!(alone.end(Status::Failed).unwrap().fingerprint, forked.fingerprint);
     let other = space.fork("parent", 4, false, RunSpec::new("other")).unwrap();
-    record(&other, &mut Talk::new("another way"), 2);
+    record(&other, &mut GrowingConversation::new("another way"), 2);
     assert_ne!(other.end(Status::Ok).unwrap().fingerprint, forked.fingerprint);
 }
 
 #[test]
-fn what_a_fork_shares_outlives_its_parent() {
+fn shared_frames_outlive_replaced_parent() {
     let (_dir, store, space) = fresh();
     let (run, _) = recorded(&space, "parent", 5);
     run.end(Status::Ok).unwrap();
@@ -132,7 +134,7 @@ fn a_fork_needs_a_frame_that_is_there_and_finished() {
     assert_eq!(refused("r", 1, false, RunSpec::new("r").replace(true)), ErrorKind::Invalid);
     let open = run.begin_frame(&Frame::new(Component::Llm, "streamed", "")).unwrap();
     let after = run.record(Frame::new(Component::Tool, "meanwhile", "done")).unwrap();
-    // Frame 4 is going to change: what a fork's chain builds on must not.
+    // Frame 4 is unfinished and will change: a fork's chain must not build on it.
     assert_eq!(refused("r", open.seq(), false, RunSpec::new("f")), ErrorKind::Conflict);
     assert_eq!(refused("r", after, false, RunSpec::new("f")), ErrorKind::Conflict);
     let edit = space.fork("r", open.seq(), true, RunSpec::new("f")).unwrap();

@@ -1,7 +1,8 @@
-//! A whole store of each format, kept as files: it must stay readable, and writable, for ever.
+//! Whole stores of each format, kept as files. They must stay readable and writable.
 //!
-//! `tests/data/format/v1` holds the first, `v1.sums` the SHA-256 of everything in it as it was recorded; `v2` is the same recording with two runs dropped
-//! and compacted. A new format gets a fixture of its own beside these (`make_fixture`); these are never made again.
+//! `tests/data/format/v1` holds format 1, and `v1.sums` the SHA-256 of its recorded content. `v2` is the same
+//! recording with two runs dropped, compacted. A new format gets its own fixture (`make_fixture`); existing
+//! fixtures never change.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -19,19 +20,29 @@ use annals::{
 };
 use sha2::{Digest, Sha256};
 
-/// A kept store.
-struct Kept {
+/// A fixture and what it holds.
+struct FormatFixture {
     folder: &'static str,
     sums: &'static str,
-    /// More batches and frames than these are verified.
+    /// At least this many batches and frames are verified.
     over: (u64, u64),
-    /// A run of it to fork.
+    /// A run to fork.
     run: &'static str,
 }
 
-const KEPT: [Kept; 2] = [
-    Kept { folder: "v1", sums: include_str!("../data/format/v1.sums"), over: (30, 20), run: "loan-42" },
-    Kept { folder: "v2", sums: include_str!("../data/format/v2.sums"), over: (20, 4), run: "loan-42 again" },
+const KEPT: [FormatFixture; 2] = [
+    FormatFixture {
+        folder: "v1",
+        sums: include_str!("../data/format/v1.sums"),
+        over: (30, 20),
+        run: "loan-42",
+    },
+    FormatFixture {
+        folder: "v2",
+        sums: include_str!("../data/format/v2.sums"),
+        over: (20, 4),
+        run: "loan-42 again",
+    },
 ];
 
 fn fixture(version: &str) -> PathBuf {
@@ -45,7 +56,7 @@ fn sum(out: &mut String, what: &str, bytes: &[u8]) {
     let _ = writeln!(out, "  {what}");
 }
 
-/// The SHA-256 of everything a store holds, every namespace, run and key.
+/// The SHA-256 of everything in a store: namespaces, runs and keys.
 fn sums(store: &Store) -> annals::Result<String> {
     let mut out = String::new();
     for name in store.namespaces()? {
@@ -98,7 +109,7 @@ fn sums(store: &Store) -> annals::Result<String> {
     Ok(out)
 }
 
-/// Text that neither repeats nor compresses too well.
+/// Text that is not repetitive and compresses moderately.
 fn text(seed: u64, words: usize) -> String {
     let mut state = seed;
     let mut out = String::new();
@@ -109,7 +120,7 @@ fn text(seed: u64, words: usize) -> String {
     out
 }
 
-/// What the fixture holds.
+/// Records the fixture's content.
 fn record(store: &Store) -> annals::Result<()> {
     let space = store.namespace("default")?;
     let base = 1_600_000_000_000_000_000u64;
@@ -150,7 +161,7 @@ fn record(store: &Store) -> annals::Result<()> {
     fork.record(edited)?;
     fork.end(Status::Failed)?;
 
-    // Its output was still arriving when the store was closed.
+    // Its output was incomplete when the store was closed.
     let cut = space.begin_run(spec("cut off"))?;
     let mut streamed = Frame::new(Component::Llm, text(8, 40), "");
     streamed.started_ns = Some(base + 11_000_000);
@@ -180,7 +191,7 @@ fn record(store: &Store) -> annals::Result<()> {
     Ok(())
 }
 
-/// A copy to open: opening for writing changes files.
+/// Copies a fixture, since opening for writing changes files.
 fn copy(version: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for folder in ["", "segments", "tables"] {
@@ -196,7 +207,7 @@ fn copy(version: &str) -> tempfile::TempDir {
     dir
 }
 
-fn check(store: &Store, kept: &Kept) {
+fn check(store: &Store, kept: &FormatFixture) {
     let report = store.verify().unwrap();
     assert_eq!(report.damaged, []);
     assert!(report.batches > kept.over.0 && report.frames > kept.over.1, "{report:?}");
@@ -246,7 +257,7 @@ fn a_kept_store_can_be_written_on_and_compacted() {
     }
 }
 
-/// What was dropped before the store of format 2 was compacted is told, and not there.
+/// Runs dropped before the compaction of the format 2 store are reported as dropped and cannot be read.
 #[test]
 fn the_store_of_format_2_says_what_was_dropped() {
     let dir = copy("v2");
@@ -285,7 +296,7 @@ fn a_flipped_bit_in_a_kept_store_is_noticed() {
     }
 }
 
-/// Writes a fixture of the format as this build writes it into `engine/tests/data/format/new`, with its sums.
+/// Writes a fixture in this build's format to `engine/tests/data/format/new`, with its sums.
 #[test]
 #[ignore = "makes a fixture; run it by name when the format gets a new version"]
 fn make_fixture() {

@@ -1,6 +1,7 @@
-//! A recording process is killed at random moments: what it was told was recorded is there, and the store goes on.
+//! A recording process is killed at random moments: all acknowledged frames are there, and the store can be
+//! used again.
 //!
-//! `ANNALS_KILLS` says how often (50), `ANNALS_SEED` when.
+//! `ANNALS_KILLS` is the number of kills (50), `ANNALS_SEED` the seed of their times.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use annals::{Component, Durability, Frame, Options, RunSpec, Status, Store};
 
-use crate::support::{Rng, Talk, assert_whole, bodies, seed};
+use crate::support::{GrowingConversation, SeededRng, assert_whole, bodies, seed};
 
 const CHILD: &str = "kills::child_that_records_until_it_is_killed";
 const CHILD_STORE: &str = "ANNALS_KILLS_STORE";
@@ -30,7 +31,7 @@ fn child_that_records_until_it_is_killed() {
     let Ok(told) = std::env::var(CHILD_STORE) else { return };
     let (round, path) = told.split_once(' ').unwrap();
     let round: u64 = round.parse().unwrap();
-    let mut rng = Rng(round);
+    let mut rng = SeededRng(round);
     let store = Store::open_with(path, options(round)).unwrap();
     let space = store.namespace("default").unwrap();
     let mut out = std::io::stdout();
@@ -42,7 +43,7 @@ fn child_that_records_until_it_is_killed() {
         let name = format!("{round}-{number}");
         let run = space.begin_run(RunSpec::new(&name)).unwrap();
         let steps = 1 + rng.below(25);
-        for (request, answer) in Talk::new(&name).take(steps) {
+        for (request, answer) in GrowingConversation::new(&name).take(steps) {
             let seq = if rng.below(4) == 0 {
                 let open = run.begin_frame(&Frame::new(Component::Llm, request, "")).unwrap();
                 for part in answer.chunks(150) {
@@ -60,10 +61,10 @@ fn child_that_records_until_it_is_killed() {
     }
 }
 
-/// What the child was told is recorded: for each run its last frame, and whether it ended.
-type Acknowledged = BTreeMap<String, (usize, bool)>;
+/// The acknowledged frames of the child: for each run its last frame, and whether the run ended.
+type AcknowledgedRuns = BTreeMap<String, (usize, bool)>;
 
-fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
+fn kill_one(store: &Path, round: u64, rng: &mut SeededRng) -> AcknowledgedRuns {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([CHILD, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env(CHILD_STORE, format!("{round} {}", store.display()))
@@ -72,11 +73,11 @@ fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
-    let mut acknowledged = Acknowledged::new();
+    let mut acknowledged = AcknowledgedRuns::new();
     let (mut line, mut left, mut killed) = (Vec::new(), rng.below(80), false);
     loop {
         if left == 0 && !killed {
-            // Somewhere in what follows the acknowledgement.
+            // The kill hits at a random moment after this acknowledgement.
             for _ in 0..rng.below(60_000) {
                 std::hint::spin_loop();
             }
@@ -85,7 +86,7 @@ fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
         }
         line.clear();
         lines.read_until(b'\n', &mut line).unwrap();
-        // A line without its end was not said.
+        // An incomplete line is no acknowledgement.
         if line.last() != Some(&b'\n') {
             break;
         }
@@ -96,19 +97,19 @@ fn kill_one(store: &Path, round: u64, rng: &mut Rng) -> Acknowledged {
         left = left.saturating_sub(1);
     }
     child.wait().unwrap();
-    assert!(killed, "the child ended by itself in round {round}");
+    assert!(killed, "the child ended before the kill in round {round}");
     acknowledged
 }
 
-fn check(store: &Store, acknowledged: &Acknowledged) {
+fn check(store: &Store, acknowledged: &AcknowledgedRuns) {
     let space = store.namespace("default").unwrap();
     for (name, (frames, ended)) in acknowledged {
         let reader = space.run(name).unwrap();
         let found = bodies(&reader);
-        let wanted: Vec<_> = Talk::new(name).take(found.len()).collect();
+        let wanted: Vec<_> = GrowingConversation::new(name).take(found.len()).collect();
         assert!(found.len() >= *frames, "run {name} has {} frames, {frames} were acknowledged", found.len());
         assert!(found[..*frames] == wanted[..*frames], "run {name} has other bytes");
-        // A frame that was under way may be there, whole or with what had arrived.
+        // An unacknowledged frame may be there, whole or with the bytes that had arrived.
         assert!(found.len() <= frames + 1, "run {name}");
         for ((input, output), (wanted_input, wanted_output)) in found.iter().zip(&wanted) {
             assert!(input == wanted_input && wanted_output.starts_with(output), "run {name}");
@@ -121,12 +122,12 @@ fn check(store: &Store, acknowledged: &Acknowledged) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill_at_any_moment() {
+fn acknowledged_frames_survive_sigkill() {
     let kills = std::env::var("ANNALS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
-    let mut rng = Rng(seed(31, "kills::what_was_acknowledged_survives_a_kill_at_any_moment"));
+    let mut rng = SeededRng(seed(31, "kills::acknowledged_frames_survive_sigkill"));
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join("s");
-    let mut all = Acknowledged::new();
+    let mut all = AcknowledgedRuns::new();
     for round in 0..kills {
         let acknowledged = kill_one(&path, round, &mut rng);
         let store = match Store::open_with(&path, options(round)) {

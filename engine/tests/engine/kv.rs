@@ -14,11 +14,11 @@ use annals::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::support::{Rng, assert_whole, fresh, on, seed};
+use crate::support::{SeededRng, assert_whole, fresh, seed, sim_options};
 
-/// The simulated clock moves this much with every operation.
+/// Each operation advances the simulated clock by this much.
 const STEP_NS: u64 = 100_000_000_000;
-/// Between two multiples of the step, so that the clock's own microseconds do not matter.
+/// Between two multiples of the step, so that the microseconds of the clock do not matter.
 const AGE: Duration = Duration::from_nanos(10 * STEP_NS + STEP_NS / 2);
 const SPACES: [(&str, History); 4] = [
     ("all", History::All),
@@ -28,14 +28,14 @@ const SPACES: [(&str, History); 4] = [
 ];
 
 #[derive(Debug, Clone)]
-enum Change {
+enum KeyChange {
     Put { space: usize, key: usize, len: usize },
     Delete { space: usize, key: usize },
 }
 
 #[derive(Debug, Clone)]
-enum Op {
-    Commit(Vec<Change>),
+enum KeyspaceOp {
+    Commit(Vec<KeyChange>),
     View,
     DropView,
     Wait(u64),
@@ -58,33 +58,33 @@ fn key(number: usize) -> Vec<u8> {
     }
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn ops() -> impl Strategy<Value = Vec<KeyspaceOp>> {
     let len = prop_oneof![
         4 => 0usize..200, 1 => Just(4095usize), 1 => Just(4096usize), 1 => 4097usize..20_000, 1 => Just(100_000usize)
     ];
     let change = prop_oneof![
-        3 => (0usize..4, 0usize..16, len).prop_map(|(space, key, len)| Change::Put { space, key, len }),
-        1 => (0usize..4, 0usize..16).prop_map(|(space, key)| Change::Delete { space, key }),
+        3 => (0usize..4, 0usize..16, len).prop_map(|(space, key, len)| KeyChange::Put { space, key, len }),
+        1 => (0usize..4, 0usize..16).prop_map(|(space, key)| KeyChange::Delete { space, key }),
     ];
     let op = prop_oneof![
-        12 => prop::collection::vec(change, 1..5).prop_map(Op::Commit),
-        1 => Just(Op::View),
-        1 => Just(Op::DropView),
-        1 => (1u64..8).prop_map(Op::Wait),
-        1 => Just(Op::Reopen),
-        1 => Just(Op::Kill),
-        1 => Just(Op::DeleteTables),
+        12 => prop::collection::vec(change, 1..5).prop_map(KeyspaceOp::Commit),
+        1 => Just(KeyspaceOp::View),
+        1 => Just(KeyspaceOp::DropView),
+        1 => (1u64..8).prop_map(KeyspaceOp::Wait),
+        1 => Just(KeyspaceOp::Reopen),
+        1 => Just(KeyspaceOp::Kill),
+        1 => Just(KeyspaceOp::DeleteTables),
     ];
     prop::collection::vec(op, 1..60)
 }
 
-/// A version: the commit's last record, when, and what.
-type Versions = Vec<(Seqno, u64, Option<Vec<u8>>)>;
+/// A key's versions: seqno of the commit's last record, time, and value.
+type ModelVersions = Vec<(Seqno, u64, Option<Vec<u8>>)>;
 
 #[derive(Default, Clone)]
-struct Model([BTreeMap<Vec<u8>, Versions>; 4]);
+struct KeyspaceModel([BTreeMap<Vec<u8>, ModelVersions>; 4]);
 
-impl Model {
+impl KeyspaceModel {
     fn living(&self, space: usize) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let newest = self.0[space]
             .iter()
@@ -92,8 +92,8 @@ impl Model {
         newest.collect()
     }
 
-    /// How many of a key's versions its policy keeps at this time.
-    fn kept(&self, space: usize, versions: &Versions, now: u64) -> usize {
+    /// Number of a key's versions that its policy keeps at a time.
+    fn kept(&self, space: usize, versions: &ModelVersions, now: u64) -> usize {
         match SPACES[space].1 {
             History::All => versions.len(),
             History::Latest => 1,
@@ -106,20 +106,20 @@ impl Model {
     }
 }
 
-struct Rig {
+struct KeyspaceHarness {
     sim: SimIo,
     store: Option<Store>,
     space: Namespace,
     keyspaces: Vec<Keyspace>,
-    model: Model,
+    model: KeyspaceModel,
     commits: BTreeSet<Seqno>,
-    views: Vec<(View, Model)>,
+    views: Vec<(View, KeyspaceModel)>,
     now: u64,
 }
 
-impl Rig {
+impl KeyspaceHarness {
     fn options(sim: &SimIo) -> Options {
-        Options { durability: Durability::Process, segment_bytes_max: 256 << 10, ..on(sim) }
+        Options { durability: Durability::Process, segment_bytes_max: 256 << 10, ..sim_options(sim) }
     }
 
     fn new() -> Self {
@@ -130,7 +130,7 @@ impl Rig {
             store: Some(store),
             space,
             keyspaces,
-            model: Model::default(),
+            model: KeyspaceModel::default(),
             commits: BTreeSet::new(),
             views: Vec::new(),
             now: 1_600_000_000_000_000_000,
@@ -172,22 +172,22 @@ impl Rig {
         self.check();
     }
 
-    fn apply(&mut self, number: usize, op: &Op) {
+    fn apply(&mut self, number: usize, op: &KeyspaceOp) {
         match op {
-            Op::Commit(changes) => {
+            KeyspaceOp::Commit(changes) => {
                 self.wait(1);
                 let mut batch = self.space.batch();
                 let mut staged = Vec::new();
                 for (i, change) in changes.iter().enumerate() {
-                    let mut rng = Rng((number * 100 + i) as u64);
+                    let mut rng = SeededRng((number * 100 + i) as u64);
                     match change {
-                        Change::Put { space, key: k, len } => {
+                        KeyChange::Put { space, key: k, len } => {
                             let value =
                                 if number.is_multiple_of(2) { rng.bytes(*len) } else { rng.text(*len) };
                             batch.put(&self.keyspaces[*space], &key(*k), value.clone());
                             staged.push((*space, key(*k), Some(value)));
                         }
-                        Change::Delete { space, key: k } => {
+                        KeyChange::Delete { space, key: k } => {
                             batch.delete(&self.keyspaces[*space], &key(*k));
                             staged.push((*space, key(*k), None));
                         }
@@ -199,12 +199,12 @@ impl Rig {
                 }
                 self.commits.insert(seqno);
             }
-            Op::View => self.views.push((self.space.view(), self.model.clone())),
-            Op::DropView => drop(self.views.pop()),
-            Op::Wait(steps) => self.wait(*steps),
-            Op::Reopen => self.reopen(|_| None),
-            Op::Kill => self.reopen(|sim| Some(sim.crash(Crash::Everything))),
-            Op::DeleteTables => {
+            KeyspaceOp::View => self.views.push((self.space.view(), self.model.clone())),
+            KeyspaceOp::DropView => drop(self.views.pop()),
+            KeyspaceOp::Wait(steps) => self.wait(*steps),
+            KeyspaceOp::Reopen => self.reopen(|_| None),
+            KeyspaceOp::Kill => self.reopen(|sim| Some(sim.crash(Crash::Everything))),
+            KeyspaceOp::DeleteTables => {
                 let store = self.store.as_ref().unwrap();
                 self.check_views();
                 self.views.clear();
@@ -248,7 +248,7 @@ impl Rig {
         assert_whole(self.store.as_ref().unwrap());
     }
 
-    fn check_history(&self, keyspace: &Keyspace, space: usize, key: &[u8], versions: &Versions) {
+    fn check_history(&self, keyspace: &Keyspace, space: usize, key: &[u8], versions: &ModelVersions) {
         let policy = SPACES[space].1;
         let kept = if versions.is_empty() { 0 } else { self.model.kept(space, versions, self.now) };
         let history = keyspace.history(key).unwrap();
@@ -332,7 +332,7 @@ fn keyspaces_behave_as_their_model() {
     let config = Config { cases: 24, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let run = runner.run(&ops(), |ops| {
-        let mut rig = Rig::new();
+        let mut rig = KeyspaceHarness::new();
         for (number, op) in ops.iter().enumerate() {
             rig.apply(number, op);
         }
@@ -345,7 +345,7 @@ fn keyspaces_behave_as_their_model() {
 }
 
 #[test]
-fn a_key_over_64_kib_is_refused_and_takes_its_batch_with_it() {
+fn key_over_64_kib_fails_its_whole_batch() {
     let (_dir, store, space) = fresh();
     let keys = space.keyspace("k", History::All).unwrap();
     let (fits, over) = (vec![1; KEY_BYTES_MAX], vec![1; KEY_BYTES_MAX + 1]);
@@ -408,9 +408,9 @@ fn threads_that_make_the_same_keyspace_share_it() {
 }
 
 #[test]
-fn batches_are_seen_whole_or_not_at_all_and_scans_and_views_stand_still() {
+fn batches_are_atomic_and_scans_and_views_are_stable() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { segment_bytes_max: 64 << 10, ..crate::support::quick() };
+    let options = Options { segment_bytes_max: 64 << 10, ..crate::support::process_durability_options() };
     let store = Store::open_with(dir.path().join("s"), options).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
@@ -435,7 +435,7 @@ fn batches_are_seen_whole_or_not_at_all_and_scans_and_views_stand_still() {
             assert!(keys.get(b"0300").unwrap().is_some());
         }
     });
-    assert!(store.stats().unwrap().segments > 5, "segments must change for this test to mean something");
+    assert!(store.stats().unwrap().segments > 5, "the test needs a segment change");
     let seen: Vec<_> = view.scan(&keys, ScanRange::all()).map(|pair| pair.unwrap().1).collect();
     assert!(seen.len() == 600 && seen.iter().all(|value| value == b"0"));
     assert_eq!(keys.get(b"0001").unwrap().unwrap(), b"59");
@@ -443,9 +443,9 @@ fn batches_are_seen_whole_or_not_at_all_and_scans_and_views_stand_still() {
 }
 
 #[test]
-fn a_scan_begun_before_a_segment_change_still_sees_its_own_past() {
+fn scan_survives_segment_change() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { segment_bytes_max: 64 << 10, ..crate::support::quick() };
+    let options = Options { segment_bytes_max: 64 << 10, ..crate::support::process_durability_options() };
     let store = Store::open_with(dir.path().join("s"), options).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
@@ -467,7 +467,7 @@ fn a_scan_begun_before_a_segment_change_still_sees_its_own_past() {
 }
 
 #[test]
-fn a_range_holds_its_bounds_as_they_are_said() {
+fn scan_range_bounds_are_respected() {
     let (_dir, _store, space) = fresh();
     let keys = space.keyspace("k", History::Latest).unwrap();
     for key in ["a", "b", "c"] {
@@ -492,19 +492,20 @@ fn a_range_holds_its_bounds_as_they_are_said() {
     assert_eq!(within(Excluded("a"), Excluded("b")), "");
     assert_eq!(within(Excluded("b"), Unbounded), "c");
     assert_eq!(within(Unbounded, Excluded("b")), "a");
-    assert_eq!(within(Included("c"), Included("a")), "", "the wrong way round");
-    assert_eq!(within(Excluded("c"), Excluded("a")), "", "the wrong way round");
+    assert_eq!(within(Included("c"), Included("a")), "", "reversed bounds");
+    assert_eq!(within(Excluded("c"), Excluded("a")), "", "reversed bounds");
 }
 
-/// The groups that a batch has on loan keep their segment from being sealed, until it is handed in or dropped.
+/// Groups that are leased to a batch keep their segment from being sealed until the batch is queued or
+/// dropped.
 #[test]
 fn a_batch_refused_half_way_keeps_no_segment_open() {
     let sim = SimIo::new(1);
-    let options = Options { segment_bytes_max: 16 << 10, body_bytes_max: 8 << 10, ..on(&sim) };
+    let options = Options { segment_bytes_max: 16 << 10, body_bytes_max: 8 << 10, ..sim_options(&sim) };
     let store = Store::open_with("s", options).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
-    let mut rng = Rng(9);
+    let mut rng = SeededRng(9);
     for round in 0..20u32 {
         keys.put(&round.to_le_bytes(), rng.bytes(5000)).unwrap();
         let mut batch = space.batch();

@@ -1,30 +1,32 @@
-//! Checkpoints beside writers, across crashes and of nothing; what is said to be missing.
+//! Checkpoints beside writers, across crashes and of empty stores; and the reported gaps.
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Checkpoint, Difference, Durability, GapKind, History, Options, RunSpec, Status, Store};
+use annals::{
+    Checkpoint, CheckpointDifference, Durability, GapKind, History, Options, RunSpec, Status, Store,
+};
 
-use crate::support::{Rng, fresh, on, quick, recorded};
+use crate::support::{SeededRng, fresh, process_durability_options, recorded, sim_options};
 
-fn again(checkpoint: &Checkpoint) -> Checkpoint {
+fn round_trip(checkpoint: &Checkpoint) -> Checkpoint {
     Checkpoint::from_json(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
 }
 
 #[test]
-fn an_empty_ledger_has_a_checkpoint_that_all_that_follows_agrees_with() {
+fn empty_ledger_checkpoint_agrees_with_all_later_ones() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let empty = store.checkpoint().unwrap();
     assert_eq!((empty.leaves, empty.seqno.0, empty.marks.len()), (0, 0, 0));
-    assert_eq!(again(&empty), empty);
+    assert_eq!(round_trip(&empty), empty);
     store.namespace("default").unwrap().keyspace("k", History::All).unwrap().put(b"a", "1").unwrap();
     assert_eq!(store.verify_against(&empty).unwrap().differences, []);
     assert!(store.checkpoint().unwrap().leaves > 0);
 }
 
 #[test]
-fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments() {
+fn checkpoint_beside_writer_stays_valid_across_segments() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { segment_bytes_max: 4 << 10, ..quick() };
+    let options = Options { segment_bytes_max: 4 << 10, ..process_durability_options() };
     let store = Store::open_with(dir.path().join("s"), options.clone()).unwrap();
     let space = store.namespace("default").unwrap();
     let reader = Store::open_read_only_with(dir.path().join("s"), options).unwrap();
@@ -32,9 +34,9 @@ fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments(
     for round in 0..12 {
         let (run, _) = recorded(&space, &format!("run {round}"), 7);
         run.end(Status::Ok).unwrap();
-        // The reader's own view may be older: the head is that of the files.
+        // The reader's view may be older: a checkpoint covers the files.
         let from = if round % 2 == 0 { &store } else { &reader };
-        kept.push(again(&from.checkpoint().unwrap()));
+        kept.push(round_trip(&from.checkpoint().unwrap()));
         for checkpoint in &kept {
             assert_eq!(reader.verify_against(checkpoint).unwrap().differences, []);
         }
@@ -45,14 +47,14 @@ fn a_checkpoint_beside_a_writer_stays_true_while_the_log_grows_through_segments(
     assert_eq!(store.stats().unwrap().ledger_root.unwrap().0, last.root.0);
 }
 
-/// Pieces of bodies are no logical records (docs/format.md): a batch that has nothing else leaves the ledger as it is, or two stores with the
-/// same records, compressed differently, would have different ledgers.
+/// Parts of groups are no logical records (docs/format.md): a batch of parts alone adds no leaf. Otherwise
+/// two stores with equal records and different compression would have different ledgers.
 #[test]
-fn a_batch_of_pieces_only_is_no_leaf() {
+fn batch_of_parts_only_is_no_leaf() {
     let (_dir, store, space) = fresh();
     let (run, _) = recorded(&space, "r", 2);
     let before = (store.checkpoint().unwrap(), store.seqno());
-    space.store_blob(Rng(7).bytes(100_000).as_slice()).unwrap();
+    space.store_blob(SeededRng(7).bytes(100_000).as_slice()).unwrap();
     let after = store.checkpoint().unwrap();
     assert!(store.seqno() > before.1);
     assert_eq!((after.leaves, after.root), (before.0.leaves, before.0.root));
@@ -61,11 +63,11 @@ fn a_batch_of_pieces_only_is_no_leaf() {
     assert_eq!(store.verify_against(&before.0).unwrap().differences, []);
 }
 
-/// A checkpoint is kept elsewhere: a power cut must not leave a store that is shorter than it.
+/// A checkpoint is kept elsewhere: after a power loss the store must not be shorter than it.
 #[test]
-fn what_a_checkpoint_covers_survives_a_power_cut() {
+fn batches_under_checkpoint_survive_power_loss() {
     let sim = SimIo::new(8);
-    let options = |sim: &SimIo| Options { durability: Durability::Process, ..on(sim) };
+    let options = |sim: &SimIo| Options { durability: Durability::Process, ..sim_options(sim) };
     let store = Store::open_with("s", options(&sim)).unwrap();
     let (_run, _) = recorded(&store.namespace("default").unwrap(), "one", 5);
     let checkpoint = Store::open_read_only_with("s", options(&sim)).unwrap().checkpoint().unwrap();
@@ -76,22 +78,22 @@ fn what_a_checkpoint_covers_survives_a_power_cut() {
 }
 
 #[test]
-fn a_history_that_went_on_otherwise_after_a_crash_is_told_from_the_one_that_was_kept() {
+fn diverged_history_after_crash_is_detected() {
     let sim = SimIo::new(9);
-    let store = Store::open_with("s", on(&sim)).unwrap();
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
     let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();
     keys.put(b"a", "1").unwrap();
     let before = sim.crash(Crash::Everything);
     keys.put(b"b", "2").unwrap();
     let kept = store.checkpoint().unwrap();
-    // The older state is put back, and goes on with just the same calls: salts make it another history.
-    let other = Store::open_with("s", on(&before)).unwrap();
+    // The older state is restored and gets the same calls: the salts make it a different history.
+    let other = Store::open_with("s", sim_options(&before)).unwrap();
     let found = other.verify_against(&kept).unwrap().differences;
-    assert!(matches!(found[..], [Difference::RolledBack(_)]), "{found:?}");
+    assert!(matches!(found[..], [CheckpointDifference::RolledBack(_)]), "{found:?}");
     let keys = other.namespace("default").unwrap().keyspace("k", History::All).unwrap();
     keys.put(b"b", "2").unwrap();
     let found = other.verify_against(&kept).unwrap().differences;
-    let [Difference::Rewritten(part)] = &found[..] else { panic!("{found:?}") };
+    let [CheckpointDifference::Rewritten(part)] = &found[..] else { panic!("{found:?}") };
     assert_eq!((part.leaves.end, part.last), (kept.leaves, kept.seqno));
     assert_eq!(part.leaves.end - part.leaves.start, 1, "only the last batch differs: {part:?}");
 }
@@ -118,7 +120,7 @@ fn gaps_are_replaced_and_abandoned_runs_in_the_order_of_the_log() {
     let (cut, _) = recorded(&space, "cut", 4);
     drop(cut);
     store.close().unwrap();
-    let store = Store::open_read_only_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_read_only_with(dir.path().join("s"), process_durability_options()).unwrap();
     let gaps = all(&store);
     let said: Vec<_> =
         gaps.iter().map(|gap| (gap.kind, gap.name.as_deref().unwrap_or_default(), gap.frames)).collect();

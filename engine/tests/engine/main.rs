@@ -1,4 +1,4 @@
-//! The engine's tests by behaviour, as one binary.
+//! The engine's integration tests, arranged by behaviour, in one binary.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -8,39 +8,34 @@
 )]
 
 mod backup;
-mod belongings;
 mod bodies;
 mod compact;
 mod crash;
 mod damage;
+mod disk_failures;
 mod flips;
 mod forge;
-mod forged;
+mod forged_logs;
 mod forks;
 mod format_fixture;
 mod kills;
 mod kv;
 mod ledger;
-mod memory;
-mod mending;
-mod one_door;
 mod poison;
 mod read_modes;
 mod readers;
 mod reading;
-mod recall;
 mod recording;
-mod refusals;
 mod repair;
 mod replayer;
 mod retention;
 mod rewrites;
 mod scale;
 mod snapshots;
-mod sources;
 mod streaming;
 mod support;
+mod sync_imports;
+mod table_rebuild;
 mod tapes;
 mod tickets;
-mod training;
 mod vectors;

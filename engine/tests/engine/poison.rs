@@ -1,18 +1,19 @@
-//! A sync that fails poisons the writer. Every sync of a workload is failed in turn, once and for good.
+//! A failed sync poisons the writer. Each sync of a workload fails in turn, once and permanently.
 //!
-//! What the sync should have made durable stays in doubt from then on, whatever a later sync says. So after the first
-//! commit that failed none may succeed; what was published can be read on; the close says so; and the next opening finds
-//! a prefix of what was issued that holds all that was acknowledged. A table whose sync fails is no such thing: nothing
-//! was promised of it, it is written again under another name, and commits go on.
+//! After a failed sync the durability of its data is unknown, whatever later syncs report. So after the first
+//! failed commit no other may succeed. Published data can still be read, and the close reports the failure.
+//! The next opening finds a prefix of the issued commits that holds all acknowledged ones. A table whose sync
+//! fails is different: nothing depends on it, so it is written again under another name, and commits
+//! continue.
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{Error, ErrorKind, History, Options, Store};
 
-use crate::support::{Rng, assert_whole, on, seed};
+use crate::support::{SeededRng, assert_whole, seed, sim_options};
 
-/// Small segments and little memory, so that segments, tables and manifests are synced on the way.
+/// Small segments and little memory, so that segments, tables and manifests are synced during the workload.
 fn options(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 6 << 10, index_memory_bytes: 2 << 10, ..on(sim) }
+    Options { segment_bytes_max: 6 << 10, index_memory_bytes: 2 << 10, ..sim_options(sim) }
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -20,29 +21,29 @@ fn key(number: usize) -> Vec<u8> {
 }
 
 fn value(number: usize) -> Vec<u8> {
-    Rng(number as u64).bytes(40 + number % 7 * 60)
+    SeededRng(number as u64).bytes(40 + number % 7 * 60)
 }
 
 const COMMITS: usize = 90;
 
-/// What came of a workload.
+/// The outcome of a workload.
 #[derive(Debug, Default)]
-struct Done {
+struct SyncFailureOutcome {
     issued: usize,
     acknowledged: usize,
     /// The first failure.
     failed: Option<Error>,
     close_failed: bool,
-    /// The store did not even open.
+    /// The store did not open.
     never_open: bool,
 }
 
-/// Commits one key after the other, some of them together, and goes on after failures as a stubborn caller would.
-fn work(sim: &SimIo) -> Done {
-    let mut done = Done::default();
+/// Commits keys one after the other, some in one batch, and continues after failures like a stubborn caller.
+fn run_workload(sim: &SimIo) -> SyncFailureOutcome {
+    let mut done = SyncFailureOutcome::default();
     let store = match Store::open_with("s", options(sim)) {
         Ok(store) => store,
-        Err(error) => return Done { failed: Some(error), never_open: true, ..done },
+        Err(error) => return SyncFailureOutcome { failed: Some(error), never_open: true, ..done },
     };
     let opened = store.namespace("default").and_then(|space| Ok((space.keyspace("k", History::All)?, space)));
     let (keys, space) = match opened {
@@ -67,7 +68,7 @@ fn work(sim: &SimIo) -> Done {
         for (index, ticket) in tickets.into_iter().enumerate() {
             match ticket.and_then(annals::Ticket::wait) {
                 Ok(_) => {
-                    assert!(done.failed.is_none(), "commit {} came after a failure", number + index);
+                    assert!(done.failed.is_none(), "commit {} succeeded after a failure", number + index);
                     done.acknowledged = number + index + 1;
                 }
                 Err(error) => {
@@ -77,14 +78,14 @@ fn work(sim: &SimIo) -> Done {
                         matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Poisoned),
                         "{error:?}"
                     );
-                    // Whoever waits, and whoever comes later, is told the first cause.
-                    assert!(error.to_string().contains(&first.to_string()), "{error} is not about {first}");
+                    // Waiting and later callers get the first cause.
+                    assert!(error.to_string().contains(&first.to_string()), "{error} does not say {first}");
                 }
             }
         }
         number += many;
     }
-    // Readers in the process go on with what was published.
+    // Readers in the process still see published data.
     for number in 0..done.acknowledged {
         assert_eq!(keys.get(&key(number)).unwrap().unwrap(), value(number));
     }
@@ -92,11 +93,11 @@ fn work(sim: &SimIo) -> Done {
     done
 }
 
-/// How many of the keys there are, which must be the first ones.
+/// Number of recovered keys, which must be the first ones.
 fn recovered(sim: &SimIo) -> usize {
     let store = match Store::open_with("s", options(sim)) {
         Ok(store) => store,
-        Err(error) => panic!("it does not open again: {error}"),
+        Err(error) => panic!("reopening failed: {error}"),
     };
     assert_whole(&store);
     let found = store.namespace("default").ok().and_then(|space| space.find_keyspace("k").unwrap());
@@ -112,7 +113,7 @@ fn recovered(sim: &SimIo) -> usize {
     count
 }
 
-/// What kind of sync it is: by the file.
+/// The kind of sync, by its file.
 fn kind_of(error: &Error) -> &'static str {
     let text = error.to_string();
     match () {
@@ -127,7 +128,7 @@ fn kind_of(error: &Error) -> &'static str {
 fn no_commit_succeeds_after_a_sync_failed() {
     let seed = seed(61, "poison::no_commit_succeeds_after_a_sync_failed");
     let whole = SimIo::new(seed);
-    let done = work(&whole);
+    let done = run_workload(&whole);
     assert!(done.failed.is_none() && done.acknowledged == done.issued && !done.close_failed, "{done:?}");
     assert!(done.issued >= COMMITS);
     let syncs = |kind| whole.history().ops().iter().filter(|op| op.kind() == kind).count();
@@ -139,12 +140,12 @@ fn no_commit_succeeds_after_a_sync_failed() {
                 let sim = SimIo::new(seed);
                 let rule = FailRule::eio(kind).after(nth);
                 sim.fail(if forever { rule.forever() } else { rule });
-                let done = work(&sim);
-                sim.heal();
+                let done = run_workload(&sim);
+                sim.clear_faults();
                 failures += 1;
                 let what = done.failed.as_ref().map_or("none: a table, written again", kind_of);
                 *counts.entry((format!("{kind:?}"), what)).or_insert(0) += 1;
-                // The upkeep thread's own failures cost nobody a commit; all others are told at the close, too.
+                // Failures of the upkeep thread fail no commit; the close reports all others.
                 assert!(
                     done.never_open || done.failed.is_none() || done.close_failed,
                     "{kind:?} {nth}: {done:?}"
@@ -157,7 +158,7 @@ fn no_commit_succeeds_after_a_sync_failed() {
                     );
                     states += 1;
                 }
-                // The same process, or the next one, on the same disk.
+                // Reopening in the same process, or in the next one, on the same disk.
                 let found = recovered(&sim);
                 assert!(
                     (done.acknowledged..=done.issued).contains(&found),
@@ -176,7 +177,7 @@ fn no_commit_succeeds_after_a_sync_failed() {
 }
 
 #[test]
-fn a_table_that_does_not_sync_is_written_again_under_another_name() {
+fn table_with_failed_sync_is_rewritten_under_new_name() {
     let sim = SimIo::new(5);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();

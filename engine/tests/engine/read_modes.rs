@@ -1,4 +1,4 @@
-//! Reading through maps and by position: the same answers, and what each makes of a file that another program cuts.
+//! Mapped and positional reads: equal answers, and the effect of a file that another program truncates.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -10,11 +10,11 @@ use annals::{
     Component, ErrorKind, Frame, History, Namespace, Options, ReadMode, RunSpec, ScanRange, Status, Store,
 };
 
-use crate::support::{Rng, assert_whole, frames};
+use crate::support::{SeededRng, assert_whole, frames};
 
 const CHILD: &str = "read_modes::child_whose_files_are_cut";
 const CHILD_STORE: &str = "ANNALS_READ_MODES_STORE";
-/// "Bus error", the same on every Linux.
+/// The signal number of "Bus error" on every Linux.
 const SIGBUS: i32 = 7;
 const FRAMES: u32 = 60;
 
@@ -29,14 +29,14 @@ fn options(read_mode: ReadMode) -> Options {
 }
 
 fn input(seq: u32) -> Vec<u8> {
-    Rng(u64::from(seq)).bytes(20_000)
+    SeededRng(u64::from(seq)).bytes(20_000)
 }
 
 fn key(n: u64) -> Vec<u8> {
-    Rng(n).bytes(30)
+    SeededRng(n).bytes(30)
 }
 
-/// Several sealed segments and some tables of many blocks.
+/// Several sealed segments, and tables with many blocks.
 fn fill(path: &Path) {
     let store = Store::open_with(path, options(ReadMode::Mapped)).unwrap();
     let space = store.namespace("n").unwrap();
@@ -57,7 +57,7 @@ fn fill(path: &Path) {
     store.close().unwrap();
 }
 
-/// All that a store holds, read in both ways that there are: in order and one by one.
+/// The content of a store, read by scan and by single gets.
 fn observe(store: &Store, space: &Namespace) -> Vec<Vec<u8>> {
     let reader = space.run("r").unwrap();
     let mut seen: Vec<_> =
@@ -71,7 +71,7 @@ fn observe(store: &Store, space: &Namespace) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn both_modes_give_the_same_and_a_writer_in_either_goes_on_where_the_other_stopped() {
+fn both_read_modes_agree_and_writers_continue_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     fill(&path);
@@ -94,7 +94,7 @@ fn both_modes_give_the_same_and_a_writer_in_either_goes_on_where_the_other_stopp
     }
 }
 
-/// Cuts each file of a folder to its first page, as another program might.
+/// Truncates each file of a folder to its first page, as another program might.
 fn cut(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let file = std::fs::OpenOptions::new().write(true).open(entry.unwrap().path()).unwrap();
@@ -136,7 +136,7 @@ fn child_whose_files_are_cut() {
     println!("\n@read {right} right {damaged} damaged");
 }
 
-/// Runs the child; its signal, or how many reads were right and how many said `Damaged`.
+/// Runs the child; its signal, or how many reads were right and how many returned `Damaged`.
 fn cut_under_a_reader(mode: &str, folder: &str) -> Result<(u32, u32), i32> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -157,20 +157,21 @@ fn cut_under_a_reader(mode: &str, folder: &str) -> Result<(u32, u32), i32> {
     Ok((numbers[0], numbers[1]))
 }
 
-/// What docs/guarantees.md says of maps: this is the case in which the process ends. By position it is an error.
+/// docs/guarantees.md documents this case: with maps the process ends, with positional reads there is an
+/// error.
 #[test]
-fn a_file_cut_under_a_reader_is_sigbus_through_a_map_and_an_error_by_position() {
+fn truncated_file_is_sigbus_when_mapped_and_error_by_read() {
     let all = FRAMES + 4000;
     assert_eq!(cut_under_a_reader("mapped", "segments"), Err(SIGBUS));
     assert_eq!(cut_under_a_reader("mapped", "tables"), Err(SIGBUS));
     let (right, damaged) = cut_under_a_reader("positional", "segments").unwrap();
     assert!(right + damaged == all && damaged > FRAMES / 2, "{right} right, {damaged} damaged");
-    // Tables were read when they were opened: what happens to the files later is nothing to this process.
+    // Tables are read into memory when they are opened: later changes to the files have no effect.
     assert_eq!(cut_under_a_reader("positional", "tables"), Ok((all, 0)));
 }
 
 #[test]
-fn by_position_a_disk_that_fails_is_an_error_and_no_more() {
+fn failing_disk_is_an_error_in_positional_mode() {
     let sim = SimIo::new(1);
     let options = || Options { io: Arc::new(sim.clone()), ..options(ReadMode::Positional) };
     let store = Store::open_with("s", options()).unwrap();
@@ -188,7 +189,7 @@ fn by_position_a_disk_that_fails_is_an_error_and_no_more() {
         sim.fail(FailRule::eio(OpKind::Read).on("segments").forever());
         let error = reader.frame(seq).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        sim.heal();
+        sim.clear_faults();
         assert!(reader.frame(seq).unwrap().input == input(seq));
     }
 }

@@ -1,13 +1,16 @@
-//! Reading beside a live writer, and who may write.
+//! Readers beside a live writer, and the exclusion of a second writer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::{Component, ErrorKind, Frame, History, Keyspace, Options, RunSpec, ScanRange, Status, Store};
 
-use crate::support::{Rng, Talk, assert_whole, bodies, fresh, quick, record, recorded, seed};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, fresh, process_durability_options, record,
+    recorded, seed,
+};
 
 #[test]
-fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
+fn reader_sees_opened_state_until_refresh() {
     let (dir, store, space) = fresh();
     let path = dir.path().join("s");
     let keys = space.keyspace("k", History::All).unwrap();
@@ -46,7 +49,7 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     for refused in [live.namespace("x").map(drop), theirs.keyspace("x", History::All).map(drop)] {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
     }
-    // The writer closes; the reader reads on, and sees the close.
+    // The writer closes; the reader continues, and sees the close.
     store.close().unwrap();
     assert_eq!(theirs.run("r").unwrap().info().status, Status::Open);
     live.refresh().unwrap();
@@ -56,9 +59,10 @@ fn a_reader_sees_what_it_was_opened_with_until_it_refreshes() {
     crate::support::writer(&path).unwrap().close().unwrap();
 }
 
-/// The writer's tables keep the newest value only, and have gone past what the reader had read; what its view sees stays all the same.
+/// The writer's tables keep only the newest value and have passed the reader's position; the reader's view
+/// must not change.
 #[test]
-fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
+fn reader_view_survives_refresh_past_new_tables() {
     let (dir, store, space) = fresh();
     let path = dir.path().join("s");
     space.keyspace("k", History::Latest).unwrap().put(b"a", "1").unwrap();
@@ -68,12 +72,12 @@ fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
     let keys = theirs.find_keyspace("k").unwrap().unwrap();
     let view = theirs.view();
     let put = |value: &str| {
-        let options = Options { index_memory_bytes: 64 << 10, ..quick() };
+        let options = Options { index_memory_bytes: 64 << 10, ..process_durability_options() };
         let store = Store::open_with(&path, options).unwrap();
         let space = store.namespace("default").unwrap();
         let keys = space.keyspace("k", History::Latest).unwrap();
         keys.put(b"a", value).unwrap();
-        // So many that memory is written to tables, and those are merged.
+        // Enough entries that memory is flushed to tables, and tables are merged.
         for number in 0..5000u32 {
             keys.put(&number.to_be_bytes(), "x").unwrap();
         }
@@ -91,10 +95,10 @@ fn what_a_readers_view_sees_outlives_a_refresh_past_new_tables() {
 }
 
 #[test]
-fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go() {
+fn readers_open_refresh_and_verify_beside_changing_writers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 32 << 10, ..quick() };
+    let options = || Options { segment_bytes_max: 32 << 10, ..process_durability_options() };
     Store::open_with(&path, options()).unwrap().namespace("default").unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -117,7 +121,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
                         if let Ok(reader) = space.last_run() {
                             let name = reader.info().name.clone();
                             let wanted: Vec<_> =
-                                Talk::new(&name).take(reader.info().frames as usize).collect();
+                                GrowingConversation::new(&name).take(reader.info().frames as usize).collect();
                             assert!(bodies(&reader) == wanted, "{name}");
                         }
                     }
@@ -130,7 +134,7 @@ fn readers_open_refresh_and_verify_while_segments_change_and_writers_come_and_go
             let space = store.namespace("default").unwrap();
             for run in 0..6 {
                 let (run, _) = recorded(&space, &format!("{round}-{run}"), 30);
-                run.snapshot(Rng(round).bytes(8000), &[]).unwrap();
+                run.snapshot(SeededRng(round).bytes(8000), &[]).unwrap();
                 run.end(Status::Ok).unwrap();
             }
             if round % 2 == 0 {
@@ -168,7 +172,7 @@ fn a_second_writer_is_told_who_the_first_is() {
     drop(store);
     refused();
     clone.close().unwrap();
-    // Handles that outlive the close hold nothing.
+    // Handles that outlive the close do not hold the lock.
     let again = crate::support::writer(&path).unwrap();
     assert_eq!(run.record(Frame::new(Component::Llm, "a", "b")).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(space.run("r").unwrap().info().name, "r");
@@ -178,7 +182,7 @@ fn a_second_writer_is_told_who_the_first_is() {
     crate::support::writer(&path).unwrap();
 }
 
-/// What the threads below put: the value says when.
+/// The writers' values hold their time.
 fn puts(keyspace: &Keyspace, space: &annals::Namespace, round: u64, keys: u64) {
     for chunk in (0..keys).collect::<Vec<_>>().chunks(16) {
         let mut batch = space.batch();
@@ -204,7 +208,11 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
     let seed = seed(5, "readers::readers_see_every_key_while_tables_are_written_and_merged");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let little = || Options { index_memory_bytes: 16 << 10, segment_bytes_max: 64 << 10, ..quick() };
+    let little = || Options {
+        index_memory_bytes: 16 << 10,
+        segment_bytes_max: 64 << 10,
+        ..process_durability_options()
+    };
     let store = Store::open_with(&path, little()).unwrap();
     let space = store.namespace("default").unwrap();
     let latest = space.keyspace("latest", History::Latest).unwrap();
@@ -217,8 +225,8 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
             .map(|reader| {
                 let (done, path, store) = (&done, &path, &store);
                 scope.spawn(move || {
-                    let mut rng = Rng(seed ^ reader);
-                    // One reads beside the writer, through files only.
+                    let mut rng = SeededRng(seed ^ reader);
+                    // This thread reads beside the writer, through files only.
                     let other = (reader == 2).then(|| Store::open_read_only_with(path, little()).unwrap());
                     let store = other.as_ref().unwrap_or(store);
                     let space = store.namespace("default").unwrap();
@@ -256,7 +264,7 @@ fn readers_see_every_key_while_tables_are_written_and_merged() {
                                 .map(Result::unwrap)
                                 .collect();
                             assert_eq!(scanned.len(), KEYS as usize);
-                            // Keys are put in rounds: a view stands within one of them.
+                            // Keys are put in rounds: a view lies within one round.
                             assert!(
                                 scanned.iter().all(|(_, value)| (last..=first).contains(&round_of(value)))
                             );

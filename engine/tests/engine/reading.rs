@@ -1,19 +1,22 @@
-//! The ways to read a run: frame by frame, in a row, unverified, on several threads, out of caches of any size. They
-//! all give the same.
+//! All ways to read a run give the same answers: frame by frame, in sequence, unverified, on several threads,
+//! with caches of any size.
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, Open};
+use annals::io::{Io, OpenMode};
 use annals::{BlobId, Component, Frame, Namespace, Options, RunReader, RunSpec, Status, Store};
 use std::io::{IoSlice, Read};
 
-use crate::support::{Rng, Talk, assert_whole, frames, fresh, on, quick, record, seed};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, frames, fresh, process_durability_options, record, seed,
+    sim_options,
+};
 
-/// A run with every kind of body: growing, repeated, inline, random, large, moved by a byte, with metadata, in a fork,
-/// and cut off while it arrived. Gives the name of the fork, whose lineage is the other.
-fn various(space: &Namespace) -> [&'static str; 2] {
-    let mut rng = Rng(7);
+/// A run with every kind of body: growing, repeated, inline, random, large, shifted by a byte, with metadata,
+/// in a fork, and incomplete. Returns the names of the run and of its fork.
+fn record_sample_runs(space: &Namespace) -> [&'static str; 2] {
+    let mut rng = SeededRng(7);
     let run = space.begin_run(RunSpec::new("first").metadata(r#"{"a":1}"#)).unwrap();
-    record(&run, &mut Talk::new("first"), 90);
+    record(&run, &mut GrowingConversation::new("first"), 90);
     let mut grown = rng.text(70_000);
     for step in 0..40 {
         match step % 4 {
@@ -34,7 +37,7 @@ fn various(space: &Namespace) -> [&'static str; 2] {
     }
     run.end(Status::Ok).unwrap();
     let fork = space.fork("first", 100, true, RunSpec::new("fork")).unwrap();
-    record(&fork, &mut Talk::new("first"), 50);
+    record(&fork, &mut GrowingConversation::new("first"), 50);
     let open = fork.begin_frame(&Frame::new(Component::Llm, grown, "")).unwrap();
     for _ in 0..3 {
         open.append(&rng.text(9000)).unwrap();
@@ -44,7 +47,7 @@ fn various(space: &Namespace) -> [&'static str; 2] {
     ["first", "fork"]
 }
 
-fn all_ways_agree(reader: &RunReader) {
+fn assert_read_paths_agree(reader: &RunReader) {
     let whole = frames(reader);
     assert_eq!(whole.len(), reader.info().frames as usize);
     assert!(whole == frames(&reader.unverified()));
@@ -70,18 +73,18 @@ fn all_ways_agree(reader: &RunReader) {
 }
 
 #[test]
-fn every_way_of_reading_gives_the_same_from_sealed_and_active_segments_and_any_cache() {
+fn all_read_paths_agree_on_any_segment_and_cache() {
     for (segment_bytes_max, group_cache_bytes) in
         [(256 << 20, 32 << 20), (256 << 20, 0), (40 << 10, 300 << 10)]
     {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let options = || Options { segment_bytes_max, group_cache_bytes, ..quick() };
+        let options = || Options { segment_bytes_max, group_cache_bytes, ..process_durability_options() };
         let store = Store::open_with(&path, options()).unwrap();
         let space = store.namespace("default").unwrap();
-        let names = various(&space);
+        let names = record_sample_runs(&space);
         for name in names {
-            all_ways_agree(&space.run(name).unwrap());
+            assert_read_paths_agree(&space.run(name).unwrap());
         }
         let report = store.verify().unwrap();
         assert_eq!(report.damaged, []);
@@ -89,7 +92,7 @@ fn every_way_of_reading_gives_the_same_from_sealed_and_active_segments_and_any_c
         let store = Store::open_read_only_with(&path, options()).unwrap();
         let space = store.namespace("default").unwrap();
         for name in names {
-            all_ways_agree(&space.run(name).unwrap());
+            assert_read_paths_agree(&space.run(name).unwrap());
         }
         for threads in [1, 2, 5] {
             let again = store.verify_with_threads(threads).unwrap();
@@ -100,18 +103,18 @@ fn every_way_of_reading_gives_the_same_from_sealed_and_active_segments_and_any_c
 }
 
 #[test]
-fn frames_read_alone_after_dropping_caches_come_from_as_much_of_a_group_as_they_need() {
+fn single_frame_reads_are_exact_after_cache_drop() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
-    let mut rng = Rng(3);
+    let mut rng = SeededRng(3);
     let bodies: Vec<Vec<u8>> = (0..80).map(|_| rng.text(5000)).collect();
     for body in &bodies {
         run.record(Frame::new(Component::Tool, body.clone(), body[..2500].to_vec())).unwrap();
     }
     let reader = space.run("r").unwrap();
-    // Fronts of every length, each followed by wider and narrower ones.
+    // Prefixes of every length of the group, each followed by longer and shorter ones.
     for _ in 0..60 {
         store.drop_caches();
         for _ in 0..4 {
@@ -122,14 +125,14 @@ fn frames_read_alone_after_dropping_caches_come_from_as_much_of_a_group_as_they_
 }
 
 #[test]
-fn a_frame_that_is_finished_later_is_not_remembered_as_it_was() {
+fn finished_frame_replaces_its_cached_unfinished_form() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
-    record(&run, &mut Talk::new("r"), 3);
-    let open = run.begin_frame(&Frame::new(Component::Llm, Rng(1).text(9000), "")).unwrap();
-    open.append(&Rng(2).text(9000)).unwrap();
+    record(&run, &mut GrowingConversation::new("r"), 3);
+    let open = run.begin_frame(&Frame::new(Component::Llm, SeededRng(1).text(9000), "")).unwrap();
+    open.append(&SeededRng(2).text(9000)).unwrap();
     open.flush().unwrap();
     let reader = space.run("r").unwrap();
     let (seq, before) = (open.seq(), reader.frame(open.seq()).unwrap());
@@ -143,12 +146,12 @@ fn a_frame_that_is_finished_later_is_not_remembered_as_it_was() {
 /// A store of a few runs in a few segments.
 fn store_with_runs() -> SimIo {
     let sim = SimIo::new(11);
-    let options = Options { segment_bytes_max: 8 << 10, ..on(&sim) };
+    let options = Options { segment_bytes_max: 8 << 10, ..sim_options(&sim) };
     let store = Store::open_with("s", options).unwrap();
     let space = store.namespace("default").unwrap();
     for (name, steps) in [("long", 150), ("short", 10), ("other", 70)] {
         let run = space.begin_run(RunSpec::new(name)).unwrap();
-        record(&run, &mut Talk::new(name), steps);
+        record(&run, &mut GrowingConversation::new(name), steps);
         run.end(Status::Ok).unwrap();
     }
     store.close().unwrap();
@@ -156,8 +159,8 @@ fn store_with_runs() -> SimIo {
 }
 
 #[test]
-fn damage_is_told_the_same_on_any_number_of_threads() {
-    let mut rng = Rng(seed(5, "reading::damage_is_told_the_same_on_any_number_of_threads"));
+fn damage_report_is_equal_for_any_thread_count() {
+    let mut rng = SeededRng(seed(5, "reading::damage_report_is_equal_for_any_thread_count"));
     let whole = store_with_runs();
     let files: Vec<_> =
         whole.files().into_iter().map(|path| (path.clone(), whole.read(&path).unwrap())).collect();
@@ -178,9 +181,9 @@ fn damage_is_told_the_same_on_any_number_of_threads() {
                 }
             }
             sim.create_dir_all(path.parent().unwrap()).unwrap();
-            sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(&bytes)], 0).unwrap();
+            sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(&bytes)], 0).unwrap();
         }
-        let Ok(store) = Store::open_read_only_with("s", on(&sim)) else { continue };
+        let Ok(store) = Store::open_read_only_with("s", sim_options(&sim)) else { continue };
         let one = store.verify().unwrap();
         for threads in [2, 3, 4] {
             store.drop_caches();
@@ -196,7 +199,7 @@ fn damage_is_told_the_same_on_any_number_of_threads() {
                 assert_eq!(many, one, "{threads} threads");
             }
             told += u32::from(one.is_err());
-            // The first damage lies past the first range.
+            // The first damage lies after the first thread's range.
             late += u32::from(one.is_err() && reader.frames().take_while(Result::is_ok).count() > 50);
         }
     }
@@ -204,10 +207,10 @@ fn damage_is_told_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn a_body_read_as_a_stream_says_how_long_it_is_and_which_it_is() {
+fn streamed_body_reports_length_and_blob_id() {
     let (_dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
-    let bodies = [Vec::new(), b"short".to_vec(), Rng(1).bytes(300_000)];
+    let bodies = [Vec::new(), b"short".to_vec(), SeededRng(1).bytes(300_000)];
     for body in &bodies {
         run.record(Frame::new(Component::Tool, "", body.clone())).unwrap();
     }

@@ -8,7 +8,7 @@ fn options() -> Options {
     Options { durability: Durability::Process, ..crate::support::defaults() }
 }
 
-/// A growing conversation: request n holds all before it.
+/// A growing conversation: request n holds everything before it.
 fn conversation(steps: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut messages = String::from(r#"{"role":"system","content":"You are an airline agent."}"#);
     (0..steps)
@@ -56,7 +56,8 @@ fn a_recorded_run_comes_back_bit_exactly_also_after_reopening() {
     std::fs::remove_dir_all(dir.path().join("s/tables")).unwrap();
     let store = Store::open(dir.path().join("s")).unwrap();
     check(&store);
-    // The folder was told to be deletable and was not: the store could be read and not written or counted.
+    // The tables folder was documented as deletable, but without it the store could not be written or
+    // counted.
     assert!(store.stats().unwrap().disk_bytes > 0);
     store.namespace("default").unwrap().begin_run(RunSpec::new("another")).unwrap().end(Status::Ok).unwrap();
     let report = store.verify().unwrap();
@@ -99,8 +100,8 @@ fn keys_have_versions() {
     assert_eq!(all.history(b"k").unwrap()[1].value.as_deref(), Some(&[7u8; 10_000][..]));
 }
 
-/// A state that had not changed was coded as the same as an earlier one, and reading it back was refused: the snapshot
-/// had been acknowledged and could not be read.
+/// An unchanged state was coded as equal to an earlier one. Reading it was refused, although the snapshot had
+/// been acknowledged.
 #[test]
 fn a_state_that_has_not_changed_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,8 +121,8 @@ fn a_state_that_has_not_changed_is_read_back() {
     }
 }
 
-/// A fork's snapshot of its starting point belongs to the fork, its frame to the parent: a later snapshot coded against
-/// it was looked for in the parent, and called damaged.
+/// A fork's snapshot at its fork point belongs to the fork, the frame to its parent. A later snapshot coded
+/// against it was once looked up in the parent and reported as damaged.
 #[test]
 fn a_fork_may_change_the_state_before_its_first_frame() {
     let dir = tempfile::tempdir().unwrap();

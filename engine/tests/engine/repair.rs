@@ -1,41 +1,41 @@
-//! Repair: all that is whole comes over, all that is not is named, and the damaged store is left as it was.
+//! Repair copies all whole data, names the rest, and does not change the damaged store.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::{Crash, SimIo};
-use annals::io::{Io, Open};
+use annals::io::{Io, OpenMode};
 use annals::{
-    Component, ErrorKind, Frame, History, Lost, Options, RepairReport, RunSpec, ScanRange, Severity, Status,
-    Store, repair,
+    Component, ErrorKind, Frame, History, LostItem, Options, RepairReport, RunSpec, ScanRange, Severity,
+    Status, Store, repair,
 };
 
-use crate::support::{Rng, Talk, assert_whole, on, record, seed};
+use crate::support::{GrowingConversation, SeededRng, assert_whole, record, seed, sim_options};
 
 fn options(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 3 << 10, ..on(sim) }
+    Options { segment_bytes_max: 3 << 10, ..sim_options(sim) }
 }
 
-/// When, and the value.
-type Version = (u64, Option<Vec<u8>>);
+/// Time and value of a version.
+type TimedValue = (u64, Option<Vec<u8>>);
 
-/// What a store holds, thing by thing.
+/// The content of a store.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Content {
-    /// By namespace, run and number: the frame in words, but for its link.
+struct StoreContent {
+    /// By namespace, run and number: the frame as text, without its link.
     frames: BTreeMap<(String, String, u32), String>,
     snapshots: BTreeMap<(String, String, u32), String>,
-    /// What is known of each run, but for its number; with the fingerprint.
+    /// The facts of each run as text, without its uid; with the fingerprint.
     runs: BTreeMap<(String, String), String>,
-    /// By namespace, keyspace and key: time and value of each version, the newest first.
-    versions: BTreeMap<(String, String, Vec<u8>), Vec<Version>>,
+    /// By namespace, keyspace and key: time and value of each version, newest first.
+    versions: BTreeMap<(String, String, Vec<u8>), Vec<TimedValue>>,
 }
 
 const KEYSPACES: [&str; 2] = ["all", "latest"];
 
-fn content(store: &Store) -> Content {
-    let mut all = Content::default();
+fn content(store: &Store) -> StoreContent {
+    let mut all = StoreContent::default();
     for space_name in store.namespaces().unwrap() {
         let space = store.namespace(&space_name).unwrap();
         for info in space.runs().unwrap().map(Result::unwrap) {
@@ -86,39 +86,40 @@ fn content(store: &Store) -> Content {
     all
 }
 
-/// A store with something of everything, in several segments.
+/// Fills a store with every kind of data, in several segments.
 fn fill(store: &Store) {
     let space = store.namespace("default").unwrap();
-    let spec = RunSpec::new("one").agent("agent").model("model").tag("a", "b").metadata(Rng(1).text(600));
+    let spec =
+        RunSpec::new("one").agent("agent").model("model").tag("a", "b").metadata(SeededRng(1).text(600));
     let run = space.begin_run(spec).unwrap();
-    let mut talk = Talk::new("one");
+    let mut talk = GrowingConversation::new("one");
     record(&run, &mut talk, 3);
-    run.snapshot(Rng(2).text(900), &[("e", &[1.0, 2.5])]).unwrap();
-    let mut frame = Frame::new(Component::Other("own".into()), Rng(3).bytes(2000), "").parent(2);
+    run.snapshot(SeededRng(2).text(900), &[("e", &[1.0, 2.5])]).unwrap();
+    let mut frame = Frame::new(Component::Other("own".into()), SeededRng(3).bytes(2000), "").parent(2);
     frame.metadata = br#"{"k":1}"#.to_vec();
     frame.severity = Severity::Escalated;
     frame.error = true;
     frame.duration_ns = 77;
     run.record(frame).unwrap();
     record(&run, &mut talk, 3);
-    run.snapshot(Rng(2).text(950), &[]).unwrap();
+    run.snapshot(SeededRng(2).text(950), &[]).unwrap();
     run.end(Status::Ok).unwrap();
     let all = space.keyspace("all", History::All).unwrap();
     let latest = space.keyspace("latest", History::Latest).unwrap();
     for i in 0..12u64 {
-        all.put(format!("key{}", i % 5).as_bytes(), Rng(i).bytes(20 + 700 * (i as usize % 2))).unwrap();
-        latest.put(format!("key{}", i % 3).as_bytes(), Rng(i).text(90)).unwrap();
+        all.put(format!("key{}", i % 5).as_bytes(), SeededRng(i).bytes(20 + 700 * (i as usize % 2))).unwrap();
+        latest.put(format!("key{}", i % 3).as_bytes(), SeededRng(i).text(90)).unwrap();
     }
     let mut batch = space.batch();
     batch
-        .put(&all, b"gone", Rng(9).text(6000))
-        .put(&all, b"long", Rng(8).text(9000))
+        .put(&all, b"gone", SeededRng(9).text(6000))
+        .put(&all, b"long", SeededRng(8).text(9000))
         .delete(&latest, b"key1");
     batch.commit().unwrap();
     all.delete(b"gone").unwrap();
     let fork = space.fork("one", 4, true, RunSpec::new("fork")).unwrap();
-    fork.snapshot(Rng(4).text(300), &[]).unwrap();
-    record(&fork, &mut Talk::new("two"), 3);
+    fork.snapshot(SeededRng(4).text(300), &[]).unwrap();
+    record(&fork, &mut GrowingConversation::new("two"), 3);
     fork.end(Status::Failed).unwrap();
     space
         .begin_run(RunSpec::new("again"))
@@ -126,19 +127,19 @@ fn fill(store: &Store) {
         .record(Frame::new(Component::User, "old", "old"))
         .unwrap();
     let again = space.begin_run(RunSpec::new("again").replace(true)).unwrap();
-    again.record(Frame::new(Component::User, "new", Rng(5).text(400))).unwrap();
+    again.record(Frame::new(Component::User, "new", SeededRng(5).text(400))).unwrap();
     again.end(Status::Ok).unwrap();
     let other = store.namespace("other").unwrap();
     let run = other.begin_run(RunSpec::new("one")).unwrap();
-    record(&run, &mut Talk::new("other"), 4);
-    let open = run.begin_frame(&Frame::new(Component::Llm, Rng(6).text(500), "")).unwrap();
-    open.append(&Rng(7).text(700)).unwrap();
+    record(&run, &mut GrowingConversation::new("other"), 4);
+    let open = run.begin_frame(&Frame::new(Component::Llm, SeededRng(6).text(500), "")).unwrap();
+    open.append(&SeededRng(7).text(700)).unwrap();
     open.flush().unwrap();
     drop(open);
     drop(run);
 }
 
-fn store() -> (SimIo, Content) {
+fn store() -> (SimIo, StoreContent) {
     let sim = SimIo::new(8);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store);
@@ -153,17 +154,17 @@ fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
-/// How many records are said to be lost without a name; `None`: nobody knows.
+/// Number of records reported lost without a name; `None` if the number is unknown.
 fn unnamed(report: &RepairReport) -> Option<u64> {
     report.lost.iter().try_fold(0, |sum, lost| match lost {
-        Lost::Records { from, to: Some(to), .. } => Some(sum + to.0 - from.0 + 1),
-        Lost::Records { to: None, .. } => None,
+        LostItem::Records { from, to: Some(to), .. } => Some(sum + to.0 - from.0 + 1),
+        LostItem::Records { to: None, .. } => None,
         _ => Some(sum),
     })
 }
 
-/// Repairs `s` and holds what came of it against what there was.
-fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
+/// Repairs `s` and compares the result with the original content.
+fn check(sim: &SimIo, wanted: &StoreContent) -> RepairReport {
     let before = files(sim, "s");
     let report = match repair("s", "new", options(sim)) {
         Ok(report) => report,
@@ -173,15 +174,15 @@ fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
     let store = Store::open_read_only_with("new", options(sim)).unwrap();
     assert_whole(&store);
     let found = content(&store);
-    let renamed = report.lost.iter().any(|lost| matches!(lost, Lost::Name { .. } | Lost::Run { .. }));
+    let renamed = report.lost.iter().any(|lost| matches!(lost, LostItem::Name { .. } | LostItem::Run { .. }));
     let budget = unnamed(&report);
     let mut missing = 0;
     for (of, frame) in &found.frames {
-        // One that has another name now is compared by its bytes alone.
+        // A run under a new name is compared by its bytes alone.
         let mut same = wanted.frames.get(of) == Some(frame);
-        // Of a stream that never ended the last parts may be lost without a trace of their own.
+        // The last parts of an unfinished stream may be lost without a report.
         same |= frame.contains("incomplete: true") && !report.lost.is_empty();
-        // What said that a run was replaced may be lost: then the older one of its name is there again.
+        // The record that a run was replaced may be lost: then the older run has its name again.
         let old = format!("{:?}", b"old");
         let is_older = of.1 == "again" && of.2 == 1 && frame.matches(&old).count() == 2;
         same |= is_older && !report.lost.is_empty();
@@ -189,20 +190,20 @@ fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
     }
     for of in wanted.frames.keys().filter(|of| !found.frames.contains_key(*of)) {
         let named = report.lost.iter().any(|lost| {
-            matches!(lost, Lost::Frames { namespace, run, from, to, .. }
+            matches!(lost, LostItem::Frames { namespace, run, from, to, .. }
                 if (namespace, run) == (&of.0, &of.1) && (*from..=*to).contains(&of.2))
         });
         missing += u64::from(!named);
         assert!(named || renamed || budget != Some(0), "{of:?} is gone: {:#?}", report.lost);
     }
     for (of, snapshot) in &found.snapshots {
-        // A fork that lost its own state after a shared frame has its parent's, as before it took one.
+        // A fork that lost its own state after a shared frame shows its parent's state.
         let parents = || !report.lost.is_empty() && wanted.snapshots.values().any(|known| known == snapshot);
         assert!(wanted.snapshots.get(of) == Some(snapshot) || parents(), "snapshot {of:?}");
     }
     for of in wanted.snapshots.keys().filter(|of| !found.snapshots.contains_key(*of)) {
         let named = report.lost.iter().any(|lost| {
-            matches!(lost, Lost::Snapshot { namespace, run, seq, .. }
+            matches!(lost, LostItem::Snapshot { namespace, run, seq, .. }
                 if (namespace, run, seq) == (&of.0, &of.1, &of.2))
         });
         assert!(named || renamed || budget != Some(0), "snapshot {of:?} is gone: {:#?}", report.lost);
@@ -212,20 +213,20 @@ fn check(sim: &SimIo, wanted: &Content) -> RepairReport {
         let mut known = versions.iter();
         assert!(there.iter().all(|one| known.any(|known| known == one)) || of.1 == "latest", "{of:?}");
         let named =
-            report.lost.iter().filter(|lost| matches!(lost, Lost::Version { key, .. } if *key == of.2));
+            report.lost.iter().filter(|lost| matches!(lost, LostItem::Version { key, .. } if *key == of.2));
         let gone =
             (versions.len() - there.len().min(versions.len()) - named.count().min(versions.len())) as u64;
         missing += gone;
         assert!(gone == 0 || renamed || budget != Some(0), "{of:?} is gone: {:#?}", report.lost);
     }
-    // Frames that forks share are in the records of one run only.
+    // Shared frames are records of one run only.
     assert!(
         renamed || budget.is_none_or(|budget| missing <= 2 * budget),
         "{missing} of {budget:?}: {:#?}",
         report.lost
     );
     if report.lost.is_empty() {
-        let found = Content {
+        let found = StoreContent {
             runs: if wanted.runs.is_empty() { BTreeMap::new() } else { found.runs.clone() },
             ..found
         };
@@ -259,30 +260,30 @@ fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> SimIo {
     let sim = SimIo::new(6);
     for (path, bytes) in files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
     sim
 }
 
 #[test]
-fn a_whole_store_comes_over_whole() {
+fn repair_of_whole_store_copies_everything() {
     let (sim, wanted) = store();
     let report = check(&sim, &wanted);
     assert_eq!((report.lost.as_slice(), report.damage.as_slice()), (&[][..], &[][..]));
     assert_eq!(report.frames, 7 + 3 + 1 + 5);
-    // A store that nobody closed, whose last run is still open.
+    // An unclosed store whose last run is still open.
     let sim = SimIo::new(8);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store);
     let sim = sim.crash(Crash::Everything);
-    let report = check(&sim, &Content { runs: BTreeMap::new(), ..content(&store) });
+    let report = check(&sim, &StoreContent { runs: BTreeMap::new(), ..content(&store) });
     assert_eq!((report.runs, report.runs_whole), (4, 4));
     assert!(report.lost.is_empty(), "{:?}", report.lost);
 }
 
 #[test]
-fn what_is_whole_comes_over_and_what_is_not_is_named() {
-    let mut rng = Rng(seed(51, "repair::what_is_whole_comes_over_and_what_is_not_is_named"));
+fn repair_copies_whole_data_and_names_the_rest() {
+    let mut rng = SeededRng(seed(51, "repair::repair_copies_whole_data_and_names_the_rest"));
     let (sim, wanted) = store();
     let all = files(&sim, "s");
     let (mut tried, mut hurt, mut frames, mut whole) = (0, 0, 0, 0);
@@ -313,7 +314,7 @@ fn what_is_whole_comes_over_and_what_is_not_is_named() {
 }
 
 #[test]
-fn missing_files_cost_what_stood_in_them() {
+fn repair_loses_only_data_of_missing_files() {
     let (sim, wanted) = store();
     let all = files(&sim, "s");
     for missing in all.keys() {
@@ -333,7 +334,7 @@ fn missing_files_cost_what_stood_in_them() {
         let kept = all.clone().into_iter().filter(|(path, _)| keep(&path.to_string_lossy()));
         disk_of(&kept.collect())
     };
-    // Nothing but segments is needed.
+    // Repair needs nothing but segments.
     let report = check(&only(&|path| path.ends_with(".seg")), &wanted);
     assert!(report.lost.is_empty() && report.frames == 16, "{:?}", report.lost);
     // Every second segment, and no manifest.
@@ -345,7 +346,7 @@ fn missing_files_cost_what_stood_in_them() {
 }
 
 #[test]
-fn a_batch_that_was_changed_by_one_who_knows_checksums_is_not_believed() {
+fn repair_rejects_changed_batch_with_valid_checksums() {
     let (sim, wanted) = store();
     let all = files(&sim, "s");
     let mut tried = 0;
@@ -354,7 +355,7 @@ fn a_batch_that_was_changed_by_one_who_knows_checksums_is_not_believed() {
             for byte in [at + 48 + 30, at + len / 2, at + len - 1] {
                 let mut changed = bytes.clone();
                 changed[byte.min(at + len - 1)] ^= 4;
-                if !crate::support::recompute(&mut changed, at, len) || changed == *bytes {
+                if !crate::support::reseal_batch(&mut changed, at, len) || changed == *bytes {
                     continue;
                 }
                 let mut files = all.clone();
@@ -373,7 +374,7 @@ fn a_batch_that_was_changed_by_one_who_knows_checksums_is_not_believed() {
 }
 
 #[test]
-fn a_repair_refuses_what_it_must_not_touch() {
+fn repair_refuses_locked_source_or_used_target() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let kind = |from: &Path, to: &Path| repair(from, to, Options::default()).unwrap_err().kind();

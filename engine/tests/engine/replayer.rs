@@ -17,7 +17,7 @@ use crate::support::fresh;
 const CHAT: &str = "POST /v1/chat/completions";
 const STEPS: usize = 6;
 
-/// A model that answers with what it was asked, so that whatever changes spreads.
+/// A model that answers with the request, so that any change propagates.
 fn model(request: &str) -> Result<Vec<u8>, std::io::Error> {
     Ok(format!(r#"{{"role":"assistant","content":"{}"}}"#, blake(request)).into_bytes())
 }
@@ -26,7 +26,8 @@ fn blake(text: &str) -> String {
     annals::BlobId::of(text.as_bytes()).to_string()
 }
 
-/// Talks in several steps, with drawn values in its prompts; the calls made are counted. Gives its whole transcript.
+/// An agent with several calls and drawn values in its prompts. Counts the calls and returns the whole
+/// transcript.
 fn agent(calls: &dyn Calls, made: &AtomicUsize) -> Result<String, CallError> {
     let mut nonce = [0; 5];
     calls.nondet().fill(&mut nonce)?;
@@ -70,7 +71,7 @@ fn line(receipt: &Receipt) -> String {
 }
 
 #[test]
-fn an_agent_that_draws_is_replayed_exactly_twenty_times_without_a_call() {
+fn agent_with_draws_replays_exactly_twenty_times() {
     let (_dir, _store, space) = fresh();
     let said = recorded(&space, "r");
     let made = AtomicUsize::new(0);
@@ -89,7 +90,7 @@ fn an_agent_that_draws_is_replayed_exactly_twenty_times_without_a_call() {
 }
 
 #[test]
-fn the_negative_control_diverges_at_the_first_step_and_names_the_fields() {
+fn changed_agent_diverges_at_first_step_naming_fields() {
     let (_dir, _store, space) = fresh();
     recorded(&space, "r");
     let replayer = replayer(&space, "r").drifting();
@@ -103,7 +104,7 @@ fn the_negative_control_diverges_at_the_first_step_and_names_the_fields() {
 }
 
 #[test]
-fn a_mask_makes_a_fresh_time_no_divergence_and_a_changed_word_still_one() {
+fn mask_accepts_fresh_time_and_rejects_changed_word() {
     let (_dir, _store, space) = fresh();
     let ask = |calls: &dyn Calls, text: &str| {
         let request = format!(r#"{{"messages":[{{"role":"system","content":"{text}"}}]}}"#);
@@ -124,7 +125,7 @@ fn a_mask_makes_a_fresh_time_no_divergence_and_a_changed_word_still_one() {
 }
 
 #[test]
-fn one_byte_changed_anywhere_in_a_request_is_caught_and_its_field_named() {
+fn one_changed_request_byte_diverges_naming_its_field() {
     let (_dir, _store, space) = fresh();
     let request = r#"{"messages":[{"content":"what is 2+2?","role":"user"}],"metadata":{"user id":"u1"},"model":"m1","temperature":0.5}"#;
     let recorder = recorder(&space, "r");
@@ -199,7 +200,7 @@ fn two_calls_swapped_diverge_and_do_not_hang() {
     let first = ask(&recorder, "one").unwrap();
     ask(&recorder, "two").unwrap();
     recorder.finish(Status::Ok).unwrap();
-    let replayer = replayer(&space, "r").patience(Duration::from_millis(50));
+    let replayer = replayer(&space, "r").turn_timeout(Duration::from_millis(50));
     let error = ask(&replayer, "two").unwrap_err();
     assert!(error.is_divergence());
     assert!(error.to_string().contains("after those of another call (step 1)"), "{error}");
@@ -207,7 +208,7 @@ fn two_calls_swapped_diverge_and_do_not_hang() {
     assert_eq!(line(&replayer.finish()), "exact 2 of 2, given up 1, served 1, unused 0");
 }
 
-/// Eight threads, each with a conversation of its own; all first calls overlap.
+/// Eight threads with separate conversations; all first calls overlap.
 fn threads(calls: &dyn Calls) -> (BTreeMap<usize, String>, Vec<usize>) {
     let (barrier, said, order) = (Barrier::new(8), Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -222,7 +223,7 @@ fn threads(calls: &dyn Calls) -> (BTreeMap<usize, String>, Vec<usize>) {
                     }
                     let answer = calls.call(CHAT, request.as_bytes(), b"", || {
                         if step == 0 {
-                            // So that they end in an order that is not that of their beginning.
+                            // Calls end in another order than they begin.
                             barrier.wait();
                             std::thread::sleep(Duration::from_millis(20 * ((thread as u64 * 5 + 3) % 8)));
                         }
@@ -257,7 +258,7 @@ fn eight_threads_get_their_own_answers_twenty_times() {
 }
 
 #[test]
-fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
+fn answers_are_released_in_recorded_order() {
     let (_dir, _store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     for n in 1..=6u32 {
@@ -286,7 +287,10 @@ fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_millis(30));
+        // However often the three threads run before that, none of them may get its answer.
+        for _ in 0..10_000 {
+            std::thread::yield_now();
+        }
         assert_eq!(out.load(Ordering::SeqCst), 0, "3 and 6 had ended before");
         ask(3);
         ask(6);
@@ -303,7 +307,7 @@ fn answers_go_out_in_the_order_in_which_the_recorded_calls_ended() {
             let chaos = &chaos;
             scope.spawn(move || {
                 let answer = chaos.call(CHAT, format!("request {n}").as_bytes(), b"", || model("")).unwrap();
-                assert_eq!(answer, [n], "in whatever order, each its own");
+                assert_eq!(answer, [n], "each gets its own answer in any order");
             });
         }
     });
@@ -335,7 +339,7 @@ fn draws_are_served_by_kind_and_no_further() {
         (replaying.now_ns().unwrap(), replaying.uuid().unwrap(), replaying.random_u64().unwrap()),
         drawn
     );
-    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "as many bytes as then");
+    assert_eq!(replaying.fill(&mut [0; 3]).unwrap_err().kind(), ErrorKind::Diverged, "the recorded length");
     let mut again = vec![0; 5_000];
     for _ in 0..40 {
         replaying.fill(&mut again).unwrap();
@@ -353,7 +357,7 @@ fn draws_are_served_by_kind_and_no_further() {
 }
 
 #[test]
-fn what_cannot_be_recorded_never_takes_the_programs_answer() {
+fn recording_failure_never_loses_the_answer() {
     let (_dir, _store, space) = fresh();
     let recorder = recorder(&space, "r");
     recorder.run().end(Status::Ok).unwrap();

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{
-    CompactOptions, Component, Dropped, ErrorKind, Frame, GapKind, Keep, Namespace, Options, Policy, Rule,
-    RunSpec, Search, Severity, Share, Status, Store,
+    CompactOptions, Component, DroppedRun, ErrorKind, Frame, GapKind, Namespace, Options, RetentionLimit,
+    RetentionPolicy, RetentionRule, RunShare, RunSpec, Search, Severity, Status, Store,
 };
 
 use crate::support::{
-    Rng, Talk, assert_whole, delete_tables, frames, fresh, on, quick, record, recorded, writer,
+    GrowingConversation, SeededRng, assert_whole, delete_tables, frames, fresh, process_durability_options,
+    record, recorded, sim_options, writer,
 };
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
-fn ended(space: &Namespace, name: &str, steps: usize, status: Status) -> annals::RunInfo {
+fn ended_run(space: &Namespace, name: &str, steps: usize, status: Status) -> annals::RunInfo {
     recorded(space, name, steps).0.end(status).unwrap()
 }
 
@@ -22,7 +23,7 @@ fn names(space: &Namespace) -> Vec<String> {
     space.runs().unwrap().map(|run| run.unwrap().name).collect()
 }
 
-fn dropped(space: &Namespace) -> Vec<Dropped> {
+fn dropped(space: &Namespace) -> Vec<DroppedRun> {
     let mut all = Vec::new();
     space
         .dropped(&mut |one| {
@@ -33,8 +34,8 @@ fn dropped(space: &Namespace) -> Vec<Dropped> {
     all
 }
 
-/// The same store: as it is, opened again, and with its index made anew from the log.
-fn in_every_way(dir: &tempfile::TempDir, store: Store, check: impl Fn(&Store)) {
+/// Runs `check` on the store as it is, reopened, and with an index rebuilt from the log.
+fn check_after_each_reopening(dir: &tempfile::TempDir, store: Store, check: impl Fn(&Store)) {
     check(&store);
     store.close().unwrap();
     let path = dir.path().join("s");
@@ -49,23 +50,23 @@ fn in_every_way(dir: &tempfile::TempDir, store: Store, check: impl Fn(&Store)) {
 #[test]
 fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
     let (dir, store, space) = fresh();
-    let kept = ended(&space, "kept", 3, Status::Ok);
-    let gone = ended(&space, "gone", 5, Status::Ok);
+    let kept = ended_run(&space, "kept", 3, Status::Ok);
+    let gone = ended_run(&space, "gone", 5, Status::Ok);
     let before = space.run("gone").unwrap();
     let told = space.drop_run("gone", "normal", "").unwrap();
     assert_eq!((told.uid, told.frames, told.shared, told.rule.as_str()), (gone.uid, 5, 0, "normal"));
     assert!(told.dropped_ns >= gone.ended_ns.unwrap());
-    // Whoever had found it reads on.
+    // An existing reader of the run can continue.
     assert_eq!(frames(&before).len(), 5);
-    in_every_way(&dir, store, |store| {
+    check_after_each_reopening(&dir, store, |store| {
         let space = store.namespace("default").unwrap();
         assert_eq!(names(&space), ["kept"]);
-        for error in [space.run("gone").unwrap_err(), space.run_numbered(gone.uid).unwrap_err()] {
+        for error in [space.run("gone").unwrap_err(), space.run_by_uid(gone.uid).unwrap_err()] {
             assert_eq!(error.kind(), ErrorKind::Gone);
             let text = error.to_string();
             assert!(text.contains("was dropped 20") && text.contains("by the rule \"normal\""), "{text}");
         }
-        assert_eq!(space.run_numbered(kept.uid).unwrap().info(), &kept);
+        assert_eq!(space.run_by_uid(kept.uid).unwrap().info(), &kept);
         assert_eq!(space.last_run().unwrap().info().name, "kept");
         assert_eq!(dropped(&space), std::slice::from_ref(&told));
         let stats = store.stats().unwrap();
@@ -83,43 +84,43 @@ fn a_dropped_run_reads_as_gone_and_says_when_and_by_which_rule() {
         assert_eq!((gap.rule.as_str(), gap.why.as_str()), ("normal", ""));
         assert_whole(store);
     });
-    // Its name is free, its number is not used again.
+    // Its name is free, its uid is not used again.
     let store = writer(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     assert_eq!(space.drop_run("gone", "normal", "").unwrap_err().kind(), ErrorKind::Gone);
-    let again = ended(&space, "gone", 2, Status::Ok);
+    let again = ended_run(&space, "gone", 2, Status::Ok);
     assert!(again.uid > gone.uid);
-    in_every_way(&dir, store, |store| {
+    check_after_each_reopening(&dir, store, |store| {
         let space = store.namespace("default").unwrap();
         assert_eq!(space.run("gone").unwrap().info(), &again);
-        assert_eq!(space.run_numbered(gone.uid).unwrap_err().kind(), ErrorKind::Gone);
+        assert_eq!(space.run_by_uid(gone.uid).unwrap_err().kind(), ErrorKind::Gone);
         assert_eq!(names(&space), ["kept", "gone"]);
     });
 }
 
 #[test]
-fn what_a_fork_shares_outlives_the_run_that_it_was_forked_from() {
+fn shared_frames_outlive_dropped_parent() {
     let (dir, store, space) = fresh();
     let (run, _) = recorded(&space, "a", 6);
     run.snapshot("state after 6", &[]).unwrap();
-    record(&run, &mut Talk::new("a more"), 4);
+    record(&run, &mut GrowingConversation::new("a more"), 4);
     run.end(Status::Ok).unwrap();
     let b = space.fork("a", 8, false, RunSpec::new("b")).unwrap();
-    record(&b, &mut Talk::new("b"), 3);
+    record(&b, &mut GrowingConversation::new("b"), 3);
     b.end(Status::Ok).unwrap();
     let c = space.fork("b", 9, true, RunSpec::new("c")).unwrap();
-    record(&c, &mut Talk::new("c"), 2);
+    record(&c, &mut GrowingConversation::new("c"), 2);
     let c = c.end(Status::Ok).unwrap();
     let of_c = frames(&space.run("c").unwrap());
-    // A fork that is being recorded, of a run that is dropped meanwhile, goes on.
+    // A fork of a dropped run can still be recorded.
     let d = space.fork("b", 10, false, RunSpec::new("d")).unwrap();
     space.drop_run("a", "rule of a", "").unwrap();
     space.drop_run("b", "rule of b", "").unwrap();
-    record(&d, &mut Talk::new("a"), 3);
+    record(&d, &mut GrowingConversation::new("a"), 3);
     let d = d.end(Status::Ok).unwrap();
     let of_d = frames(&space.run("d").unwrap());
     assert_eq!((of_d.len(), d.frames), (13, 13));
-    in_every_way(&dir, store, |store| {
+    check_after_each_reopening(&dir, store, |store| {
         let space = store.namespace("default").unwrap();
         assert_eq!(names(&space), ["c", "d"]);
         let reader = space.run("c").unwrap();
@@ -133,28 +134,28 @@ fn what_a_fork_shares_outlives_the_run_that_it_was_forked_from() {
         assert_eq!(space.run("b").unwrap_err().kind(), ErrorKind::Gone);
         assert_eq!(space.prove("c", Some(3), None).map(drop).unwrap_err().kind(), ErrorKind::Gone);
         assert!(space.prove("c", Some(9), None).is_ok() && space.prove("c", None, None).is_ok());
-        // Of a the frames 1 to 8 stay, through b; of b none of its own but for what d shares.
-        let (_, held) = space.still_held(told[0].uid).unwrap();
+        // Frames 1 to 8 of a stay, through b; of b's own frames only those that d shares.
+        let (_, held) = space.run_remnants(told[0].uid).unwrap();
         assert_eq!((held.shared, held.segments.is_empty()), (8, false));
-        assert_eq!(space.still_held(told[1].uid).unwrap().1.shared, 10);
+        assert_eq!(space.run_remnants(told[1].uid).unwrap().1.shared, 10);
         assert_whole(store);
     });
-    // A fork of a fork whose lineage is tombstones.
+    // A fork of a fork whose ancestors are all tombstones.
     let store = writer(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     let e = space.fork("c", 5, false, RunSpec::new("e")).unwrap();
-    record(&e, &mut Talk::new("e"), 1);
+    record(&e, &mut GrowingConversation::new("e"), 1);
     e.end(Status::Ok).unwrap();
     assert_eq!(frames(&space.run("e").unwrap())[..5], of_c[..5]);
     assert_whole(&store);
 }
 
 #[test]
-fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
+fn open_pinned_and_forking_runs_are_not_dropped() {
     let (dir, store, space) = fresh();
     let (open, _) = recorded(&space, "open", 2);
-    ended(&space, "pinned", 2, Status::Ok);
-    ended(&space, "parent", 2, Status::Ok);
+    ended_run(&space, "pinned", 2, Status::Ok);
+    ended_run(&space, "parent", 2, Status::Ok);
     let refused = |run: &str, what: &str| {
         let error = space.drop_run(run, "r", "").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict);
@@ -168,7 +169,7 @@ fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
     assert!(error.to_string().contains("pinned"), "{error}");
     let fork = space.prepare_fork("parent", 1, false, RunSpec::new("fork")).unwrap();
     refused("parent", "about to begin");
-    // It is let go however that goes on: never begun here, begun there.
+    // The protection ends with the fork: here it never begins, there it begins.
     drop(fork);
     let fork = space.fork("parent", 1, false, RunSpec::new("fork")).unwrap();
     space.drop_run("parent", "r", "").unwrap();
@@ -180,7 +181,7 @@ fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
     open.end(Status::Ok).unwrap();
     space.drop_run("open", "r", "").unwrap();
     store.close().unwrap();
-    // Pins last.
+    // Pins last across reopenings.
     let store = writer(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     assert_eq!(space.pins().unwrap(), [pin]);
@@ -199,49 +200,49 @@ fn open_and_pinned_runs_and_those_about_to_be_forked_are_not_dropped() {
 }
 
 /// A store on a simulated disk whose clock a test sets.
-fn timed() -> (SimIo, Store, Namespace) {
+fn store_with_timed_runs() -> (SimIo, Store, Namespace) {
     let sim = SimIo::new(1);
-    let options = Options { segment_bytes_max: 64 << 10, ..on(&sim) };
+    let options = Options { segment_bytes_max: 64 << 10, ..sim_options(&sim) };
     let store = Store::open_with("s", options).unwrap();
     let space = store.namespace("default").unwrap();
     (sim, store, space)
 }
 
 #[test]
-fn the_built_in_policy_drops_what_is_due_in_every_namespace_and_nothing_else() {
-    let (sim, store, space) = timed();
+fn built_in_policy_drops_only_due_runs_everywhere() {
+    let (sim, store, space) = store_with_timed_runs();
     let other = store.namespace("other").unwrap();
-    ended(&space, "ok", 2, Status::Ok);
-    ended(&space, "failed", 3, Status::Failed);
+    ended_run(&space, "ok", 2, Status::Ok);
+    ended_run(&space, "failed", 3, Status::Failed);
     let (run, _) = recorded(&space, "flagged", 1);
     run.set_severity(Severity::Flagged).unwrap();
     run.end(Status::Ok).unwrap();
-    ended(&space, "pinned", 2, Status::Ok);
+    ended_run(&space, "pinned", 2, Status::Ok);
     space.pin("pinned", "why").unwrap();
-    ended(&other, "ok", 4, Status::Ok);
+    ended_run(&other, "ok", 4, Status::Ok);
     let (_open, _) = recorded(&space, "open", 1);
     sim.advance_ns(6 * DAY_NS);
-    ended(&space, "young", 1, Status::Ok);
-    let plan = store.plan_retention(&Policy::default(), None).unwrap();
+    ended_run(&space, "young", 1, Status::Ok);
+    let plan = store.plan_retention(&RetentionPolicy::default(), None).unwrap();
     assert_eq!(plan.report().dropped().runs, 0);
     assert_eq!((plan.report().pinned.runs, plan.report().open), (1, 1));
     sim.advance_ns(DAY_NS);
-    let plan = store.plan_retention(&Policy::default(), None).unwrap();
+    let plan = store.plan_retention(&RetentionPolicy::default(), None).unwrap();
     let report = plan.report().clone();
     let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
     assert_eq!((of("normal").dropped.runs, of("normal").dropped.frames, of("normal").kept.runs), (2, 6, 1));
     assert!(of("normal").dropped.bytes > 0);
     assert_eq!((of("failed").kept.runs, of("marked").kept.runs), (1, 1));
     assert_eq!(names(&space).len(), 6, "a plan changes nothing");
-    // Between plan and deed.
+    // Between plan and execution.
     space.pin("ok", "wait").unwrap();
     let done = store.retain(plan).unwrap();
     assert_eq!((done.held, done.rules.clone()), (1, report.rules));
     assert_eq!(names(&other), Vec::<String>::new());
     space.unpin("ok").unwrap();
-    store.retain(store.plan_retention(&Policy::default(), None).unwrap()).unwrap();
+    store.retain(store.plan_retention(&RetentionPolicy::default(), None).unwrap()).unwrap();
     assert_eq!(names(&space), ["failed", "flagged", "pinned", "open", "young"]);
-    let plan = store.plan_retention(&Policy::default(), Some(sim_now(&sim) + 90 * DAY_NS)).unwrap();
+    let plan = store.plan_retention(&RetentionPolicy::default(), Some(sim_now(&sim) + 90 * DAY_NS)).unwrap();
     store.retain(plan).unwrap();
     assert_eq!(names(&space), ["pinned", "open"]);
     let rules: Vec<_> = dropped(&space).into_iter().map(|one| one.rule).collect();
@@ -255,11 +256,11 @@ fn sim_now(sim: &SimIo) -> u64 {
 
 #[test]
 fn a_clock_that_went_backwards_or_far_ahead_drops_nothing() {
-    let (sim, store, space) = timed();
-    ended(&space, "run", 2, Status::Ok);
+    let (sim, store, space) = store_with_timed_runs();
+    ended_run(&space, "run", 2, Status::Ok);
     let then = sim_now(&sim);
     let refused = |store: &Store, what: &str| {
-        let error = store.plan_retention(&Policy::default(), None).unwrap_err();
+        let error = store.plan_retention(&RetentionPolicy::default(), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(
             error.to_string().contains(what) && error.to_string().contains("nothing was dropped"),
@@ -270,36 +271,37 @@ fn a_clock_that_went_backwards_or_far_ahead_drops_nothing() {
     refused(&store, "before the newest record");
     sim.set_now_ns(then + 401 * DAY_NS);
     refused(&store, "more than 400 days after");
-    // A record that the wrong clock wrote vouches for nothing, as long as the store is open.
-    ended(&space, "later", 1, Status::Ok);
+    // A record written under a wrong clock proves no time while the store is open.
+    ended_run(&space, "later", 1, Status::Ok);
     refused(&store, "more than 400 days after");
     assert_eq!(names(&space), ["run", "later"]);
-    let told = store.plan_retention(&Policy::default(), Some(then + 8 * DAY_NS)).unwrap();
+    let told = store.plan_retention(&RetentionPolicy::default(), Some(then + 8 * DAY_NS)).unwrap();
     assert_eq!(told.report().dropped().runs, 1);
     store.retain(told).unwrap();
     assert_eq!(names(&space), ["later"]);
     sim.set_now_ns(then + 399 * DAY_NS);
-    store.plan_retention(&Policy::default(), None).unwrap();
+    store.plan_retention(&RetentionPolicy::default(), None).unwrap();
 }
 
 #[test]
-fn a_policy_that_would_drop_open_or_pinned_runs_is_refused_before_anything_is_read() {
-    let (_sim, store, space) = timed();
-    ended(&space, "run", 1, Status::Ok);
-    let keep = Keep::ForNs(0);
+fn policy_naming_open_or_pinned_runs_is_refused_early() {
+    let (_sim, store, space) = store_with_timed_runs();
+    ended_run(&space, "run", 1, Status::Ok);
+    let keep = RetentionLimit::ForNs(0);
     for rule in [
-        Rule { statuses: vec![Status::Open], ..Rule::new("r", keep) },
-        Rule { pinned: Some(true), ..Rule::new("r", keep) },
+        RetentionRule { statuses: vec![Status::Open], ..RetentionRule::new("r", keep) },
+        RetentionRule { pinned: Some(true), ..RetentionRule::new("r", keep) },
     ] {
-        let policy = Policy { rules: vec![rule, Rule::new("all", keep)], sample: Share::ALL };
+        let policy =
+            RetentionPolicy { rules: vec![rule, RetentionRule::new("all", keep)], sample: RunShare::ALL };
         assert_eq!(store.plan_retention(&policy, None).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(names(&space), ["run"]);
 }
 
 #[test]
-fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
-    let (sim, store, space) = timed();
+fn component_rules_match_frames_and_sampling_repeats() {
+    let (sim, store, space) = store_with_timed_runs();
     for number in 0..200 {
         let run = space.begin_run(RunSpec::new(format!("run-{number:03}"))).unwrap();
         run.record(Frame::new(Component::Llm, "in", "out")).unwrap();
@@ -308,21 +310,24 @@ fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
         }
         run.end(if number % 50 == 1 { Status::Failed } else { Status::Ok }).unwrap();
     }
-    let tools = Rule { components: vec![Component::Tool], ..Rule::new("tools", Keep::Forever) };
-    let policy = Policy { rules: vec![tools], sample: Share::parse("25%").unwrap() };
+    let tools = RetentionRule {
+        components: vec![Component::Tool],
+        ..RetentionRule::new("tools", RetentionLimit::Forever)
+    };
+    let policy = RetentionPolicy { rules: vec![tools], sample: RunShare::parse("25%").unwrap() };
     let plan = store.plan_retention(&policy, None).unwrap();
     let report = plan.report().clone();
     let of = |rule: &str| report.rules.iter().find(|one| one.rule == rule).unwrap();
     assert_eq!(of("tools").kept.runs, 20);
     let out = of("sampling").dropped.runs;
-    // Of 176 about three in four go; five standard deviations are 29.
+    // Of 176 about three in four are dropped; five standard deviations are 29.
     assert!((103..=161).contains(&out), "{out}");
     assert_eq!(out + report.unmatched.runs, 180);
     store.retain(plan).unwrap();
     let left = names(&space);
     assert!((0..200).step_by(10).all(|n| left.contains(&format!("run-{n:03}"))), "a tool was called there");
     assert!([1, 51, 101, 151].iter().all(|n| left.contains(&format!("run-{n:03}"))), "these failed");
-    // Asked again, nobody goes who stayed.
+    // A second sweep drops no run that stayed.
     assert_eq!(store.plan_retention(&policy, None).unwrap().report().dropped().runs, 0);
     let stats = store.stats().unwrap();
     assert_eq!((stats.runs, stats.dropped_runs, stats.sampled_out_runs), (200 - out, out, out));
@@ -332,19 +337,22 @@ fn rules_of_components_look_at_frames_and_sampling_is_repeatable_and_counted() {
     assert_eq!(store.stats().unwrap().sampled_out_runs, out);
 }
 
-/// They stayed until the next sweep, however far away that was.
+/// Such runs once stayed until the next sweep, however late it was.
 #[test]
-fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
-    let (sim, store, space) = timed();
-    ended(&space, "before", 1, Status::Ok);
-    let none = Policy {
-        rules: vec![Rule { tags: vec![("hold".to_owned(), None)], ..Rule::new("held", Keep::Forever) }],
-        sample: Share::parse("0%").unwrap(),
+fn unsampled_run_is_dropped_at_its_end_and_counted() {
+    let (sim, store, space) = store_with_timed_runs();
+    ended_run(&space, "before", 1, Status::Ok);
+    let none = RetentionPolicy {
+        rules: vec![RetentionRule {
+            tags: vec![("hold".to_owned(), None)],
+            ..RetentionRule::new("held", RetentionLimit::Forever)
+        }],
+        sample: RunShare::parse("0%").unwrap(),
     };
-    // Who ended before anybody asked is for a sweep.
+    // Runs that ended before the first call are left to a sweep.
     assert_eq!(store.sample_ended(&none).unwrap(), 0);
-    ended(&space, "ok", 2, Status::Ok);
-    ended(&space, "failed", 1, Status::Failed);
+    ended_run(&space, "ok", 2, Status::Ok);
+    ended_run(&space, "failed", 1, Status::Failed);
     let flagged = space.begin_run(RunSpec::new("flagged")).unwrap();
     flagged.set_severity(Severity::Flagged).unwrap();
     flagged.end(Status::Ok).unwrap();
@@ -356,8 +364,8 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     let open = space.begin_run(RunSpec::new("open")).unwrap();
     open.record(Frame::new(Component::Llm, "in", "out")).unwrap();
     let other = store.namespace("other").unwrap();
-    ended(&other, "elsewhere", 1, Status::Ok);
-    // The clock has no say in it: it is as of the run's end.
+    ended_run(&other, "elsewhere", 1, Status::Ok);
+    // The decision is as of the run's end, not of the current time.
     sim.set_now_ns(1);
     assert_eq!(store.sample_ended(&none).unwrap(), 2);
     assert_eq!(names(&space), ["before", "failed", "flagged", "held", "pinned", "open"]);
@@ -368,15 +376,15 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     );
     let stats = store.stats().unwrap();
     assert_eq!((stats.dropped_runs, stats.sampled_out_runs), (2, 2));
-    // Each is judged once, and a policy that samples nothing leaves all.
+    // Each run is judged once, and a policy that samples nothing drops nothing.
     assert_eq!(store.sample_ended(&none).unwrap(), 0);
     open.end(Status::Ok).unwrap();
-    assert_eq!(store.sample_ended(&Policy::default()).unwrap(), 0);
-    assert_eq!(store.sample_ended(&none).unwrap(), 0, "it was asked for before");
-    // By the same hash as a sweep: what went here and there is the same.
-    let half = Policy { rules: Vec::new(), sample: Share::parse("50%").unwrap() };
+    assert_eq!(store.sample_ended(&RetentionPolicy::default()).unwrap(), 0);
+    assert_eq!(store.sample_ended(&none).unwrap(), 0, "the run was judged before");
+    // Sampling uses the same hash as a sweep: both drop the same runs.
+    let half = RetentionPolicy { rules: Vec::new(), sample: RunShare::parse("50%").unwrap() };
     for number in 0..40 {
-        ended(&space, &format!("run-{number}"), 1, Status::Ok);
+        ended_run(&space, &format!("run-{number}"), 1, Status::Ok);
     }
     let went = store.sample_ended(&half).unwrap();
     assert!((8..=32).contains(&went), "{went}");
@@ -386,15 +394,18 @@ fn a_run_that_sampling_leaves_out_goes_when_it_ends_and_counts_all_the_same() {
     assert_eq!(left.len() as u64, 40 - went);
     store.retain(plan).unwrap();
     assert_eq!(names(&space).into_iter().filter(|name| name.starts_with("run-")).collect::<Vec<_>>(), left);
-    let wrong = Policy { rules: vec![Rule::new("", Keep::Forever)], sample: Share::ALL };
+    let wrong = RetentionPolicy {
+        rules: vec![RetentionRule::new("", RetentionLimit::Forever)],
+        sample: RunShare::ALL,
+    };
     assert_eq!(store.sample_ended(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// Whoever asked at once met such a run as open: it would have stayed until a sweep.
+/// A call right after the end once saw such a run as open, so the run stayed until a sweep.
 #[test]
-fn a_run_whose_end_is_on_its_way_is_sampled_too_and_as_of_its_end() {
-    let (sim, store, space) = timed();
-    let none = |rules| Policy { rules, sample: Share::parse("0%").unwrap() };
+fn ending_run_is_sampled_as_of_its_end() {
+    let (sim, store, space) = store_with_timed_runs();
+    let none = |rules| RetentionPolicy { rules, sample: RunShare::parse("0%").unwrap() };
     assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 0);
     for number in 0..50 {
         let run = space.begin_run(RunSpec::new(format!("run-{number}"))).unwrap();
@@ -404,27 +415,30 @@ fn a_run_whose_end_is_on_its_way_is_sampled_too_and_as_of_its_end() {
         assert_eq!(store.sample_ended(&none(Vec::new())).unwrap(), 1, "{number}");
         ticket.wait().unwrap();
     }
-    // Whoever asks late asks as of then, too: a rule that keeps what is young kept this one.
-    let young = Rule { younger_than_ns: Some(DAY_NS), ..Rule::new("young", Keep::Forever) };
-    ended(&space, "young", 1, Status::Ok);
+    // A late call decides as of the run's end, too. A rule that keeps young runs once kept this one.
+    let young = RetentionRule {
+        younger_than_ns: Some(DAY_NS),
+        ..RetentionRule::new("young", RetentionLimit::Forever)
+    };
+    ended_run(&space, "young", 1, Status::Ok);
     sim.advance_ns(2 * DAY_NS);
     assert_eq!(store.sample_ended(&none(vec![young])).unwrap(), 0);
     assert_eq!(names(&space), ["young"]);
 }
 
 #[test]
-fn after_a_crash_a_drop_is_there_or_is_not_and_what_was_acknowledged_is() {
-    let (sim, store, space) = timed();
+fn crash_leaves_drop_whole_or_absent() {
+    let (sim, store, space) = store_with_timed_runs();
     for number in 0..5 {
-        ended(&space, &format!("run-{number}"), 3, Status::Ok);
+        ended_run(&space, &format!("run-{number}"), 3, Status::Ok);
     }
     space.drop_run("run-1", "r", "").unwrap();
     space.drop_run("run-3", "r", "").unwrap();
-    // Neither closed nor flushed: what was told as done is on the disk.
+    // Neither closed nor flushed: acknowledged drops are on disk.
     let disks: Vec<SimIo> = (0..20).map(|seed| sim.crash(Crash::Seed(seed))).collect();
     drop((store, space));
     for after in disks {
-        let store = Store::open_with("s", on(&after)).unwrap();
+        let store = Store::open_with("s", sim_options(&after)).unwrap();
         let space = store.namespace("default").unwrap();
         assert_eq!(names(&space), ["run-0", "run-2", "run-4"]);
         assert_eq!(dropped(&space).len(), 2);
@@ -435,10 +449,10 @@ fn after_a_crash_a_drop_is_there_or_is_not_and_what_was_acknowledged_is() {
 #[test]
 fn a_repaired_store_does_not_bring_dropped_runs_back() {
     let (dir, store, space) = fresh();
-    ended(&space, "gone", 3, Status::Ok);
-    ended(&space, "parent", 3, Status::Ok);
+    ended_run(&space, "gone", 3, Status::Ok);
+    ended_run(&space, "parent", 3, Status::Ok);
     let fork = space.fork("parent", 2, false, RunSpec::new("fork")).unwrap();
-    record(&fork, &mut Talk::new("fork"), 1);
+    record(&fork, &mut GrowingConversation::new("fork"), 1);
     let fork = fork.end(Status::Ok).unwrap();
     space.pin("fork", "evidence").unwrap();
     for run in ["gone", "parent"] {
@@ -446,7 +460,8 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     }
     drop(space);
     store.close().unwrap();
-    let report = annals::repair(dir.path().join("s"), dir.path().join("new"), quick()).unwrap();
+    let report =
+        annals::repair(dir.path().join("s"), dir.path().join("new"), process_durability_options()).unwrap();
     assert_eq!((report.runs, report.lost), (1, Vec::new()));
     let store = writer(dir.path().join("new")).unwrap();
     let space = store.namespace("default").unwrap();
@@ -456,11 +471,11 @@ fn a_repaired_store_does_not_bring_dropped_runs_back() {
     assert_eq!((pins.len(), pins[0].uid, pins[0].why.as_str()), (1, repaired.info().uid, "evidence"));
 }
 
-/// Bytes of every file of a store.
+/// The bytes of all files of a store.
 fn files(root: &std::path::Path) -> Vec<u8> {
     let mut all = Vec::new();
     for dir in [root.to_path_buf(), root.join("segments"), root.join("tables"), root.join("vectors")] {
-        // A store is whole without its tables and vector files.
+        // A store is complete without its tables and vector files.
         for entry in std::fs::read_dir(dir).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -476,12 +491,12 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
 }
 
 #[test]
-fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was() {
+fn forgotten_run_leaves_no_bytes_after_compaction() {
     let (dir, store, space) = fresh();
-    let mut rng = Rng(77);
-    // They do not compress, so the files show them as they are.
+    let mut rng = SeededRng(77);
+    // The bytes do not compress, so the files show them unchanged.
     let [body, metadata, state]: [Vec<u8>; 3] = std::array::from_fn(|_| rng.bytes(3000));
-    // So short that it stands in the log as it is, and in a vector file anyway.
+    // Short enough to be inline in the log; the vector file holds it anyway.
     let vector: Vec<f32> = state.iter().take(8).map(|byte| f32::from(*byte) / 7.0 + 1.0).collect();
     let vector_bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
     let canaries: [&[u8]; 7] = [
@@ -515,28 +530,28 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
     let told =
         [space.forget("canary-name", "asked for").unwrap(), space.drop_run("parent", "r", "").unwrap()];
     let root = dir.path().join("s");
-    assert_eq!(space.still_held(told[0].uid).unwrap().1.vectors, ["00000001.vec"]);
+    assert_eq!(space.run_remnants(told[0].uid).unwrap().1.vectors, ["00000001.vec"]);
     assert_eq!(nearest(&space), []);
     for canary in canaries {
-        assert!(holds(&files(&root), canary), "it was never there: {}", String::from_utf8_lossy(canary));
+        assert!(holds(&files(&root), canary), "it was not stored: {}", String::from_utf8_lossy(canary));
     }
     let options =
         CompactOptions { must_go: told.iter().map(|one| one.uid).collect(), ..CompactOptions::default() };
     assert!(store.compact(&options).unwrap().rewritten > 0);
     let check = |store: &Store| {
         for canary in canaries {
-            assert!(!holds(&files(&root), canary), "it is there still: {}", String::from_utf8_lossy(canary));
+            assert!(!holds(&files(&root), canary), "it is still stored: {}", String::from_utf8_lossy(canary));
         }
         let space = store.namespace("default").unwrap();
         assert_eq!(names(&space), ["kept", "fork"]);
         assert_eq!([frames(&space.run("kept").unwrap()), frames(&space.run("fork").unwrap())], before);
         assert_eq!(dropped(&space), told);
-        assert_eq!(space.run_numbered(told[0].uid).unwrap_err().kind(), ErrorKind::Gone);
-        // Nothing leads from its name to it any more.
+        assert_eq!(space.run_by_uid(told[0].uid).unwrap_err().kind(), ErrorKind::Gone);
+        // Its name leads to nothing any more.
         assert_eq!(space.run("canary-name").unwrap_err().kind(), ErrorKind::NotFound);
-        let (_, held) = space.still_held(told[0].uid).unwrap();
+        let (_, held) = space.run_remnants(told[0].uid).unwrap();
         assert_eq!((held.shared, held.segments.len(), held.vectors.len()), (0, 0, 0));
-        let (_, held) = space.still_held(told[1].uid).unwrap();
+        let (_, held) = space.run_remnants(told[1].uid).unwrap();
         assert_eq!((held.shared, held.segments.len()), (4, 1));
         assert!(store.verify_against(&old).unwrap().differences.is_empty());
         let mut gaps = Vec::new();
@@ -549,16 +564,16 @@ fn of_a_forgotten_run_no_byte_is_left_after_compaction_and_all_else_is_as_it_was
         assert_eq!(gaps, [(GapKind::Dropped, told[0].uid), (GapKind::Dropped, told[1].uid)]);
         assert_whole(store);
     };
-    in_every_way(&dir, store, check);
-    // Once the fork is gone, too, compaction takes what it held, and the tombstones stay.
+    check_after_each_reopening(&dir, store, check);
+    // After the fork is dropped, too, compaction removes its content; the tombstones stay.
     let store = writer(&root).unwrap();
     let space = store.namespace("default").unwrap();
     let fork = space.drop_run("fork", "r", "").unwrap();
     let options = CompactOptions { must_go: vec![told[1].uid, fork.uid], ..CompactOptions::default() };
     store.compact(&options).unwrap();
-    assert_eq!(space.still_held(told[1].uid).unwrap().1.segments.len(), 0);
+    assert_eq!(space.run_remnants(told[1].uid).unwrap().1.segments.len(), 0);
     assert_eq!(dropped(&space).len(), 3);
-    in_every_way(&dir, store, |store| {
+    check_after_each_reopening(&dir, store, |store| {
         let space = store.namespace("default").unwrap();
         assert_eq!((names(&space), dropped(&space).len()), (vec!["kept".to_owned()], 3));
         assert!(store.verify_against(&old).unwrap().differences.is_empty());

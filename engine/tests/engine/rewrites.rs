@@ -1,42 +1,44 @@
-//! History rewritten in every way that the tests can think of: what a plain check does not see, an older checkpoint does.
+//! Forged logs: an older checkpoint must detect every rewrite of history that a plain check does not see.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
-use annals::io::{Io, Open};
+use annals::io::{Io, OpenMode};
 use annals::{
-    Checkpoint, CompactOptions, Difference, ErrorKind, Frame as Spec, History, Options, RunSpec, ScanRange,
-    Status, Store,
+    Checkpoint, CheckpointDifference, CompactOptions, ErrorKind, Frame as Spec, History, Options, RunSpec,
+    ScanRange, Status, Store,
 };
 
-use crate::forge::{Bat, Files, Frame, Log, Rec, Reference, crc, varint};
-use crate::support::{Rng, Talk, on, record, seed};
+use crate::forge::{
+    ForgedBatch, ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, crc, varint,
+};
+use crate::support::{GrowingConversation, SeededRng, record, seed, sim_options};
 
 fn options(sim: &SimIo) -> Options {
-    Options { segment_bytes_max: 2 << 10, ..on(sim) }
+    Options { segment_bytes_max: 2 << 10, ..sim_options(sim) }
 }
 
-fn files(sim: &SimIo) -> Files {
+fn files(sim: &SimIo) -> StoreFiles {
     sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
-fn disk_of(files: &Files) -> SimIo {
+fn disk_of(files: &StoreFiles) -> SimIo {
     let sim = SimIo::new(6);
     for (path, bytes) in files {
         sim.create_dir_all(path.parent().unwrap()).unwrap();
-        sim.open(path, Open::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
     sim
 }
 
-fn open(files: &Files) -> annals::Result<Store> {
+fn open(files: &StoreFiles) -> annals::Result<Store> {
     let sim = disk_of(files);
     Store::open_read_only_with("s", options(&sim))
 }
 
-/// Everything a reader can be given, as text.
+/// Everything that a reader can return, as text.
 fn content(store: &Store) -> annals::Result<String> {
     use std::fmt::Write as _;
     let mut out = format!("{:?}\n", store.namespaces()?);
@@ -58,26 +60,26 @@ fn content(store: &Store) -> annals::Result<String> {
     Ok(out)
 }
 
-/// A store in three states: older than the checkpoint, of the checkpoint, and grown since.
-struct Victim {
-    older: Files,
-    now: Files,
-    log: Log,
-    old_log: Log,
+/// A store older than the checkpoint, at the checkpoint, and grown since.
+struct ForgeryTarget {
+    older: StoreFiles,
+    now: StoreFiles,
+    log: ForgedLog,
+    old_log: ForgedLog,
     checkpoint: Checkpoint,
     content: String,
-    /// Batches that the checkpoint covers.
+    /// Number of batches that the checkpoint covers.
     covered: usize,
-    /// Bytes of each segment at the checkpoint.
+    /// Length of each file at the checkpoint.
     lengths: BTreeMap<PathBuf, usize>,
-    other: Log,
+    other: ForgedLog,
 }
 
 fn session(sim: &SimIo, names: [&str; 2], rounds: u64) {
     let store = Store::open_with("s", options(sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new(names[0]).agent("a").tag("env", "prod")).unwrap();
-    record(&run, &mut Talk::new(names[0]), 3);
+    record(&run, &mut GrowingConversation::new(names[0]), 3);
     run.record(Spec::new(annals::Component::Tool, r#"{"id":42}"#, r#"{"score":580}"#)).unwrap();
     run.snapshot("the state", &[]).unwrap();
     run.end(Status::Ok).unwrap();
@@ -92,13 +94,13 @@ fn session(sim: &SimIo, names: [&str; 2], rounds: u64) {
     store.close().unwrap();
 }
 
-/// Drops the run that another one was forked from and a whole one, ends keys, and takes all that out of the log; what
-/// stays last is there still, so that a checkpoint can be compared to its end.
+/// Drops a parent of a fork and a whole run, ends keys, and compacts. The last commit stays, so that a
+/// checkpoint can be compared up to its end.
 fn compact(sim: &SimIo) {
     let store = Store::open_with("s", options(sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("gone")).unwrap();
-    record(&run, &mut Talk::new("gone"), 12);
+    record(&run, &mut GrowingConversation::new("gone"), 12);
     run.end(Status::Ok).unwrap();
     let latest = space.keyspace("latest", History::Latest).unwrap();
     for round in 0..20 {
@@ -112,7 +114,7 @@ fn compact(sim: &SimIo) {
     store.close().unwrap();
 }
 
-fn victim(compacted: bool) -> Victim {
+fn victim(compacted: bool) -> ForgeryTarget {
     let sim = SimIo::new(5);
     session(&sim, ["one", "two"], 4);
     let older = files(&sim);
@@ -124,22 +126,22 @@ fn victim(compacted: bool) -> Victim {
     let at_checkpoint = files(&sim);
     session(&sim, ["five", "six"], 2);
     let now = files(&sim);
-    let log = Log::read(&now);
+    let log = ForgedLog::read(&now);
     let other = SimIo::new(77);
     session(&other, ["one", "two"], 4);
     session(&other, ["three", "four"], 9);
     let store = open(&now).unwrap();
-    // What came after the checkpoint is none of its business.
+    // The checkpoint makes no claim about later batches.
     assert_eq!(store.verify_against(&checkpoint).unwrap().differences, []);
     assert_eq!(store.verify_against(&checkpoint).unwrap().erased, 0);
     assert!(store.checkpoint().unwrap().leaves > checkpoint.leaves);
     assert_eq!(store.verify().unwrap().damaged, []);
-    Victim {
+    ForgeryTarget {
         content: content(&store).unwrap(),
         covered: log.up_to_leaf(checkpoint.leaves as usize),
         lengths: at_checkpoint.iter().map(|(path, bytes)| (path.clone(), bytes.len())).collect(),
-        old_log: Log::read(&older),
-        other: Log::read(&files(&other)),
+        old_log: ForgedLog::read(&older),
+        other: ForgedLog::read(&files(&other)),
         older,
         now,
         log,
@@ -147,7 +149,7 @@ fn victim(compacted: bool) -> Victim {
     }
 }
 
-/// Edits of bytes as they stand.
+/// Edits of raw bytes.
 const PLAIN: [&str; 8] = [
     "bytes flipped",
     "bytes overwritten",
@@ -159,7 +161,7 @@ const PLAIN: [&str; 8] = [
     "a file of an older state",
 ];
 
-/// Edits after which everything is made to add up again.
+/// Edits of records, followed by recomputing every checksum, digest and root.
 const CLEVER: [&str; 24] = [
     "a salt changed",
     "a byte of a head changed",
@@ -187,7 +189,7 @@ const CLEVER: [&str; 24] = [
     "another store under this one's name",
 ];
 
-/// Edits of what compaction writes, after which everything is made to add up again.
+/// Edits of records that compaction writes, followed by recomputing everything.
 const REWRITTEN: [&str; 9] = [
     "a node of erased records changed",
     "a node of erased batches changed",
@@ -200,11 +202,11 @@ const REWRITTEN: [&str; 9] = [
     "what a manifest says of rewriting changed",
 ];
 
-/// A record taken out as compaction does it, with the node that stands for it: that is forgetting, whoever does it. Nothing else may
-/// have changed then.
+/// A record erased as compaction does it, with the node that replaces it. This is legitimate forgetting
+/// if nothing else changed.
 const FORGOTTEN: &str = "a record erased as compaction does";
 
-/// Edits that change how things are stored and nothing that was recorded.
+/// Edits of the storage form that change no recorded data.
 const HARMLESS: [&str; 5] = [
     "groups stored another way",
     "segments joined",
@@ -214,13 +216,13 @@ const HARMLESS: [&str; 5] = [
 ];
 
 /// Two different numbers below `n`, the smaller first.
-fn two(rng: &mut Rng, n: usize) -> (usize, usize) {
+fn two_places(rng: &mut SeededRng, n: usize) -> (usize, usize) {
     let (a, b) = (rng.below(n), rng.below(n - 1));
     let b = if b >= a { b + 1 } else { b };
     (a.min(b), a.max(b))
 }
 
-fn plain(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
+fn plain_forgery(victim: &ForgeryTarget, how: &str, rng: &mut SeededRng) -> Option<StoreFiles> {
     let mut files = victim.now.clone();
     let segments: Vec<PathBuf> =
         victim.lengths.keys().filter(|path| path.extension().is_some_and(|e| e == "seg")).cloned().collect();
@@ -235,15 +237,15 @@ fn plain(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         files.insert(path.clone(), victim.older[path].clone());
         return Some(files);
     }
-    // One in eight is aimed at a file that is not the log.
+    // One in eight edits hits a file that is not part of the log.
     let path = match rng.below(8) {
         0 => all[rng.below(all.len())].clone(),
         _ => segments[rng.below(segments.len())].clone(),
     };
     let bytes = files.get_mut(&path)?;
-    // Bytes that came after the checkpoint are outside its promise.
+    // Bytes written after the checkpoint are outside its promise.
     let len = bytes.len().min(victim.lengths.get(&path).copied().unwrap_or(bytes.len()));
-    let (at, end) = two(rng, len + 1);
+    let (at, end) = two_places(rng, len + 1);
     let end = end.min(at + 1 + rng.below(64));
     match how {
         "bytes flipped" => {
@@ -266,12 +268,13 @@ fn plain(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
     Some(files)
 }
 
-/// A logical record that the checkpoint covers, of one of these kinds if there are any: its batch and index.
-fn pick(log: &Log, covered: usize, kinds: &[u8], rng: &mut Rng) -> Option<(usize, usize)> {
+/// A logical record under the checkpoint, of one of `kinds` (any kind if empty): its batch and index.
+fn pick(log: &ForgedLog, covered: usize, kinds: &[u8], rng: &mut SeededRng) -> Option<(usize, usize)> {
     let mut all = Vec::new();
     for (at, batch) in log.segments.iter().flatten().enumerate().take(covered) {
         for (index, record) in batch.records.iter().enumerate() {
-            if matches!(record, Rec::Logical { kind, .. } if kinds.is_empty() || kinds.contains(kind)) {
+            if matches!(record, ForgedRecord::Logical { kind, .. } if kinds.is_empty() || kinds.contains(kind))
+            {
                 all.push((at, index));
             }
         }
@@ -279,12 +282,12 @@ fn pick(log: &Log, covered: usize, kinds: &[u8], rng: &mut Rng) -> Option<(usize
     (!all.is_empty()).then(|| all[rng.below(all.len())])
 }
 
-/// A record of the batches that the checkpoint covers of which something holds: its batch and index.
+/// A record under the checkpoint that satisfies `holds`: its batch and index.
 fn pick_any(
-    log: &Log,
+    log: &ForgedLog,
     covered: usize,
-    rng: &mut Rng,
-    holds: impl Fn(&Rec) -> bool,
+    rng: &mut SeededRng,
+    holds: impl Fn(&ForgedRecord) -> bool,
 ) -> Option<(usize, usize)> {
     let batches = log.segments.iter().flatten().enumerate().take(covered);
     let all: Vec<(usize, usize)> = batches
@@ -295,8 +298,8 @@ fn pick_any(
     (!all.is_empty()).then(|| all[rng.below(all.len())])
 }
 
-/// Another number, mostly a near one.
-fn otherwise(number: u64, rng: &mut Rng) -> u64 {
+/// A different number, mostly a near one.
+fn changed_number(number: u64, rng: &mut SeededRng) -> u64 {
     match rng.below(4) {
         0 => number.wrapping_add(1 + rng.next() % 1000),
         1 => number ^ 1 << rng.below(64),
@@ -305,20 +308,20 @@ fn otherwise(number: u64, rng: &mut Rng) -> u64 {
     }
 }
 
-fn head_of(log: &mut Log, (batch, index): (usize, usize)) -> &mut Vec<u8> {
+fn head_of(log: &mut ForgedLog, (batch, index): (usize, usize)) -> &mut Vec<u8> {
     match &mut log.get(batch).records[index] {
-        Rec::Logical { head, .. } => head,
-        Rec::Part { encoded, .. } | Rec::Rest { encoded, .. } => encoded,
-        Rec::Erased { .. } | Rec::ErasedBatches { .. } => unreachable!("it has no head"),
+        ForgedRecord::Logical { head, .. } => head,
+        ForgedRecord::Part { encoded, .. } | ForgedRecord::Rest { encoded, .. } => encoded,
+        ForgedRecord::Erased { .. } | ForgedRecord::ErasedBatches { .. } => unreachable!("it has no head"),
     }
 }
 
-fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
+fn resealed_forgery(victim: &ForgeryTarget, how: &str, rng: &mut SeededRng) -> Option<StoreFiles> {
     let (mut log, covered) = (victim.log.clone(), victim.covered);
     match how {
         "a salt changed" => {
             let (batch, index) = pick(&log, covered, &[], rng)?;
-            if let Rec::Logical { salt, .. } = &mut log.get(batch).records[index] {
+            if let ForgedRecord::Logical { salt, .. } = &mut log.get(batch).records[index] {
                 salt[rng.below(16)] ^= 1 << rng.below(8);
             }
         }
@@ -335,7 +338,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "a frame's time changed" => {
             let at = pick(&log, covered, &[5], rng)?;
             let head = head_of(&mut log, at);
-            let mut frame = Frame::parse(head)?;
+            let mut frame = ForgedFrameHead::parse(head)?;
             match rng.below(2) {
                 0 => frame.start = frame.start.wrapping_add(2 + rng.next() % 9),
                 _ => frame.duration += 1 + rng.next() % 9,
@@ -345,11 +348,11 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "a frame's body changed, the chain relinked" => {
             let at = pick(&log, covered, &[5], rng)?;
             let head = head_of(&mut log, at);
-            let mut frame = Frame::parse(head)?;
+            let mut frame = ForgedFrameHead::parse(head)?;
             let slot = frame.bodies[..2]
                 .iter()
-                .position(|body| matches!(body, Reference::Inline(b) if !b.is_empty()))?;
-            if let Reference::Inline(bytes) = &mut frame.bodies[slot] {
+                .position(|body| matches!(body, ForgedReference::Inline(b) if !b.is_empty()))?;
+            if let ForgedReference::Inline(bytes) = &mut frame.bodies[slot] {
                 let byte = rng.below(bytes.len());
                 bytes[byte] ^= 1 << rng.below(5);
             }
@@ -357,31 +360,37 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             log.relink();
         }
         "a large body changed, the chain relinked" => {
-            // A frame whose large output no later one is coded against: it becomes a blob of a group of its own.
+            // A frame whose large output is no base of a later one: the new output becomes a blob in a group
+            // of its own.
             let at = pick(&log, covered, &[5], rng)?;
-            let mut frame = Frame::parse(head_of(&mut log, at))?;
-            if !matches!(frame.bodies[1], Reference::Blob(..)) {
+            let mut frame = ForgedFrameHead::parse(head_of(&mut log, at))?;
+            if !matches!(frame.bodies[1], ForgedReference::Blob(..)) {
                 return None;
             }
             let (text, group) = (rng.text(60), 1_000_000);
-            frame.bodies[1] = Reference::Blob(text.len() as u64, *blake3::hash(&text).as_bytes());
-            let Rec::Logical { head, tail, .. } = &mut log.get(at.0).records[at.1] else { return None };
+            frame.bodies[1] = ForgedReference::Blob(text.len() as u64, *blake3::hash(&text).as_bytes());
+            let ForgedRecord::Logical { head, tail, .. } = &mut log.get(at.0).records[at.1] else {
+                return None;
+            };
             *head = frame.head();
             let mut recipe = Vec::new();
             varint(&mut recipe, (text.len() as u64) << 2 | 3);
             varint(&mut recipe, group << 1);
             varint(&mut recipe, 0);
-            // The tail: the input's recipe, if the input is a blob, then the output's.
-            let kept = if matches!(frame.bodies[0], Reference::Blob(..)) { first_recipe(tail) } else { 0 };
+            // The tail: the recipe of the input, if it is a blob, then the output's.
+            let kept =
+                if matches!(frame.bodies[0], ForgedReference::Blob(..)) { first_recipe(tail) } else { 0 };
             tail.truncate(kept);
             varint(tail, 0);
             varint(tail, recipe.len() as u64);
             tail.extend_from_slice(&recipe);
             let namespace = log.segments.iter().flatten().flat_map(|b| &b.records).find_map(|r| match r {
-                Rec::Part { namespace, .. } | Rec::Rest { namespace, .. } => Some(*namespace),
+                ForgedRecord::Part { namespace, .. } | ForgedRecord::Rest { namespace, .. } => {
+                    Some(*namespace)
+                }
                 _ => None,
             })?;
-            let part = Rec::Part {
+            let part = ForgedRecord::Part {
                 group,
                 namespace,
                 raw_start: 0,
@@ -395,25 +404,26 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "a run's record changed" => {
             let at = pick(&log, covered, &[4], rng)?;
             let head = head_of(&mut log, at);
-            // Names, tags, status, severity, times, counts: anything but what would not parse.
+            // Changes names, tags, status, severity, times or counts, but nothing that would not parse.
             let byte = 1 + rng.below(head.len() - 1);
             head[byte] = head[byte].wrapping_add(1 + rng.below(3) as u8);
         }
         "a record's kind changed" => {
             let (batch, index) = pick(&log, covered, &[], rng)?;
-            if let Rec::Logical { kind, .. } = &mut log.get(batch).records[index] {
+            if let ForgedRecord::Logical { kind, .. } = &mut log.get(batch).records[index] {
                 *kind = 1 + (*kind + rng.below(6) as u8) % 7;
             }
         }
         "a record made one to skip" => {
             let (batch, index) = pick(&log, covered, &[], rng)?;
-            if let Rec::Logical { kind, .. } = &mut log.get(batch).records[index] {
+            if let ForgedRecord::Logical { kind, .. } = &mut log.get(batch).records[index] {
                 *kind |= 128;
             }
         }
         "a record to skip put in" => {
             let records = &mut log.get(rng.below(covered)).records;
-            let skipped = Rec::Logical { kind: 200, salt: [7; 16], head: rng.bytes(9), tail: Vec::new() };
+            let skipped =
+                ForgedRecord::Logical { kind: 200, salt: [7; 16], head: rng.bytes(9), tail: Vec::new() };
             records.insert(rng.below(records.len() + 1), skipped);
         }
         "a record dropped" => {
@@ -442,7 +452,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             log.insert(rng.below(covered), batch);
         }
         "two batches swapped" => {
-            let (one, two) = two(rng, covered);
+            let (one, two) = two_places(rng, covered);
             let second = log.get(two).clone();
             let first = std::mem::replace(log.get(one), second);
             *log.get(two) = first;
@@ -460,7 +470,7 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             }
             let rest = batch.records.split_off(1 + rng.below(batch.records.len() - 1));
             let time_ns = batch.time_ns;
-            log.insert(at + 1, Bat { time_ns, records: rest });
+            log.insert(at + 1, ForgedBatch { time_ns, records: rest });
         }
         "a batch of another store spliced in" => {
             let theirs = victim.other.clone().get(rng.below(victim.other.batches())).clone();
@@ -477,10 +487,10 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         "cut to an older state" => log.truncate(1 + rng.below(covered - 1)),
         "cut, and grown again otherwise" => {
             let at = 1 + rng.below(covered - 1);
-            let later: Vec<Bat> = log.segments.iter().flatten().skip(at + 1).cloned().collect();
+            let later: Vec<ForgedBatch> = log.segments.iter().flatten().skip(at + 1).cloned().collect();
             log.truncate(at);
             let theirs = victim.other.segments.iter().flatten().skip(at);
-            let more: Vec<Bat> = match rng.below(2) {
+            let more: Vec<ForgedBatch> = match rng.below(2) {
                 0 => later,
                 _ => theirs.cloned().collect(),
             };
@@ -492,9 +502,9 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
                 &log,
                 covered,
                 rng,
-                |record| matches!(record, Rec::Erased { nodes, .. } if !nodes.is_empty()),
+                |record| matches!(record, ForgedRecord::Erased { nodes, .. } if !nodes.is_empty()),
             )?;
-            let Rec::Erased { nodes, .. } = &mut log.get(batch).records[index] else { return None };
+            let ForgedRecord::Erased { nodes, .. } = &mut log.get(batch).records[index] else { return None };
             let at = rng.below(nodes.len());
             match rng.below(3) {
                 0 => nodes[at].0 ^= 1,
@@ -504,9 +514,11 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
         }
         "a node of erased batches changed" => {
             let (batch, index) = pick_any(&log, covered, rng, |record| {
-                matches!(record, Rec::ErasedBatches { node: Some(_), .. })
+                matches!(record, ForgedRecord::ErasedBatches { node: Some(_), .. })
             })?;
-            let Rec::ErasedBatches { node, .. } = &mut log.get(batch).records[index] else { return None };
+            let ForgedRecord::ErasedBatches { node, .. } = &mut log.get(batch).records[index] else {
+                return None;
+            };
             match (rng.below(3), node) {
                 (0, node) => *node = None,
                 (1, Some(node)) => node.0 ^= 1,
@@ -515,32 +527,35 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             }
         }
         "erased records counted otherwise" => {
-            let (batch, index) = pick_any(&log, covered, rng, |record| matches!(record, Rec::Erased { .. }))?;
-            let Rec::Erased { count, .. } = &mut log.get(batch).records[index] else { return None };
-            *count = otherwise(*count, rng);
+            let (batch, index) =
+                pick_any(&log, covered, rng, |record| matches!(record, ForgedRecord::Erased { .. }))?;
+            let ForgedRecord::Erased { count, .. } = &mut log.get(batch).records[index] else { return None };
+            *count = changed_number(*count, rng);
         }
         "erased batches counted otherwise" => {
             let (batch, index) =
-                pick_any(&log, covered, rng, |record| matches!(record, Rec::ErasedBatches { .. }))?;
-            let Rec::ErasedBatches { seqnos, batches, .. } = &mut log.get(batch).records[index] else {
+                pick_any(&log, covered, rng, |record| matches!(record, ForgedRecord::ErasedBatches { .. }))?;
+            let ForgedRecord::ErasedBatches { seqnos, batches, .. } = &mut log.get(batch).records[index]
+            else {
                 return None;
             };
-            // How many batches they were is told nobody: it is there for totals.
+            // Readers are not told the number of batches: it only serves the totals.
             match rng.below(4) {
-                0 => *batches = otherwise(*batches, rng),
-                _ => *seqnos = otherwise(*seqnos, rng),
+                0 => *batches = changed_number(*batches, rng),
+                _ => *seqnos = changed_number(*seqnos, rng),
             }
         }
         "a record put in erased ones' place" => {
             let (batch, index) = pick_any(&log, covered, rng, |record| {
-                matches!(record, Rec::Erased { .. } | Rec::ErasedBatches { .. })
+                matches!(record, ForgedRecord::Erased { .. } | ForgedRecord::ErasedBatches { .. })
             })?;
             let from = pick(&log, covered, &[], rng)?;
             log.get(batch).records[index] = log.get(from.0).records[from.1].clone();
         }
         "what is left of a group changed" => {
-            let (batch, index) = pick_any(&log, covered, rng, |record| matches!(record, Rec::Rest { .. }))?;
-            let Rec::Rest { group, encoded, codec, .. } = &mut log.get(batch).records[index] else {
+            let (batch, index) =
+                pick_any(&log, covered, rng, |record| matches!(record, ForgedRecord::Rest { .. }))?;
+            let ForgedRecord::Rest { group, encoded, codec, .. } = &mut log.get(batch).records[index] else {
                 return None;
             };
             match rng.below(6) {
@@ -554,12 +569,13 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             }
         }
         "ranges of what is left of a group changed" => {
-            let (batch, index) = pick_any(&log, covered, rng, |record| matches!(record, Rec::Rest { .. }))?;
-            let Rec::Rest { ranges, .. } = &mut log.get(batch).records[index] else { return None };
+            let (batch, index) =
+                pick_any(&log, covered, rng, |record| matches!(record, ForgedRecord::Rest { .. }))?;
+            let ForgedRecord::Rest { ranges, .. } = &mut log.get(batch).records[index] else { return None };
             let at = rng.below(ranges.len());
             match rng.below(4) {
-                0 => ranges[at].0 = otherwise(ranges[at].0, rng),
-                1 => ranges[at].1 = otherwise(ranges[at].1, rng),
+                0 => ranges[at].0 = changed_number(ranges[at].0, rng),
+                1 => ranges[at].1 = changed_number(ranges[at].1, rng),
                 2 => drop(ranges.remove(at)),
                 _ => ranges.insert(at, (1 + rng.next() % 9, 1 + rng.next() % 9)),
             }
@@ -569,13 +585,13 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
             let at = rng.below(said.len().max(1));
             let (_, state) = said.get_mut(at)?;
             match rng.below(6) {
-                0 => state.next_group = otherwise(state.next_group, rng),
-                1 => state.next_run = otherwise(state.next_run, rng),
-                2 => state.next_space = otherwise(u64::from(state.next_space), rng) as u32,
-                3 => state.newest_ns = otherwise(state.newest_ns, rng),
+                0 => state.next_group = changed_number(state.next_group, rng),
+                1 => state.next_run = changed_number(state.next_run, rng),
+                2 => state.next_space = changed_number(u64::from(state.next_space), rng) as u32,
+                3 => state.newest_ns = changed_number(state.newest_ns, rng),
                 _ => {
                     let total = rng.below(9);
-                    state.totals[total] = otherwise(state.totals[total], rng);
+                    state.totals[total] = changed_number(state.totals[total], rng);
                 }
             }
         }
@@ -585,18 +601,20 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
                 0 => *next = next.wrapping_add(1 + rng.below(3) as u32).wrapping_sub(2),
                 _ => {
                     let total = rng.below(9);
-                    erased[total] = otherwise(erased[total], rng);
+                    erased[total] = changed_number(erased[total], rng);
                 }
             }
         }
         FORGOTTEN => {
             let (batch, index) = pick(&log, covered, &[], rng)?;
             let seqno = log.first_seqno(batch) + log.get(batch).seqnos_before(index);
-            let Rec::Logical { kind, salt, head, .. } = &log.get(batch).records[index] else { return None };
+            let ForgedRecord::Logical { kind, salt, head, .. } = &log.get(batch).records[index] else {
+                return None;
+            };
             let parts = [&[0], &salt[..], &[*kind, 1], &seqno.to_le_bytes(), head];
             let node = (0, *blake3::hash(&parts.concat()).as_bytes());
-            log.get(batch).records[index] = Rec::Erased { count: 1, nodes: vec![node] };
-            // It may stand in a rewritten segment alone.
+            log.get(batch).records[index] = ForgedRecord::Erased { count: 1, nodes: vec![node] };
+            // The record is allowed in a rewritten segment only.
             let segment = log.segment_of(batch);
             log.rewritten.get(segment)?.as_ref()?;
         }
@@ -606,12 +624,12 @@ fn clever(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
                 _ => victim.old_log.write(),
             };
         }
-        _ => log = Log { store: log.store, ..victim.other.clone() },
+        _ => log = ForgedLog { store: log.store, ..victim.other.clone() },
     }
     log.write()
 }
 
-/// Bytes of the first recipe of a tail.
+/// Length of the first recipe of a tail.
 fn first_recipe(tail: &[u8]) -> usize {
     let mut at = 0;
     let mut varint = || {
@@ -631,13 +649,13 @@ fn first_recipe(tail: &[u8]) -> usize {
     at + len
 }
 
-fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
+fn harmless_change(victim: &ForgeryTarget, how: &str, rng: &mut SeededRng) -> Option<StoreFiles> {
     let mut log = victim.log.clone();
     match how {
         "groups stored another way" => log.decompress(),
         "segments joined" => {
             let at = rng.below(log.segments.len() - 1);
-            // One that compaction made says what the log said behind it.
+            // A rewritten segment records the log state after it.
             if log.rewritten[at..at + 2].iter().any(Option::is_some) {
                 return None;
             }
@@ -660,31 +678,31 @@ fn harmless(victim: &Victim, how: &str, rng: &mut Rng) -> Option<Files> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Caught {
+enum ForgeryVerdict {
     Plainly,
     ByCheckpoint,
-    /// All that can be read is the same.
+    /// Everything that can be read is unchanged.
     Harmless,
-    /// The records that the checkpoint covers are the same, by the forger's own reading; what came later is not.
+    /// By the forger's own reading, the records under the checkpoint are unchanged and later ones are not.
     AfterIt,
-    /// A record is gone, with the node that stands for it there, and all others are what they were.
+    /// A record is gone, its node stands in its place, and all other records are unchanged.
     Forgotten,
-    /// The comparison says that the last leaves cannot be compared, as where they were forgotten with what came later; of the store as it was
-    /// it says nothing like that.
+    /// The comparison reports that the last leaves cannot be compared, as after forgetting them. It reports
+    /// nothing like that for the original store.
     SaidUnknown,
     Missed,
 }
 
-/// Whether just one logical record is not there any more.
-fn one_less(log: &Log, was: &Log) -> bool {
-    let all = |log: &Log| log.logical(usize::MAX).into_iter().flatten().collect::<Vec<_>>();
+/// Whether exactly one logical record is missing.
+fn lacks_exactly_one_record(log: &ForgedLog, was: &ForgedLog) -> bool {
+    let all = |log: &ForgedLog| log.logical(usize::MAX).into_iter().flatten().collect::<Vec<_>>();
     let (now, was) = (all(log), all(was));
     let there: Vec<_> = was.iter().filter(|record| !now.contains(record)).collect();
     let new: Vec<_> = now.iter().filter(|record| !was.contains(record)).collect();
     matches!((&there[..], &new[..]), ([gone], [node]) if gone.0 == node.0 && node.1 == 17)
 }
 
-fn judge(victim: &Victim, how: &str, files: &Files) -> Caught {
+fn judge(victim: &ForgeryTarget, how: &str, files: &StoreFiles) -> ForgeryVerdict {
     let typed = |error: &annals::Error| {
         assert!(
             !matches!(error.kind(), ErrorKind::Bug | ErrorKind::Poisoned | ErrorKind::Locked),
@@ -695,47 +713,48 @@ fn judge(victim: &Victim, how: &str, files: &Files) -> Caught {
         Ok(store) => store,
         Err(error) => {
             typed(&error);
-            return Caught::Plainly;
+            return ForgeryVerdict::Plainly;
         }
     };
     match store.verify() {
         Ok(report) if report.damaged.is_empty() => {}
-        Ok(_) => return Caught::Plainly,
+        Ok(_) => return ForgeryVerdict::Plainly,
         Err(error) => {
             typed(&error);
-            return Caught::Plainly;
+            return ForgeryVerdict::Plainly;
         }
     }
     let compared = store.verify_against(&victim.checkpoint).unwrap();
     if !compared.differences.is_empty() {
-        return Caught::ByCheckpoint;
+        return ForgeryVerdict::ByCheckpoint;
     }
     match content(&store) {
-        Ok(content) if content == victim.content => Caught::Harmless,
+        Ok(content) if content == victim.content => ForgeryVerdict::Harmless,
         _ => {
             let leaves = victim.checkpoint.leaves as usize;
-            match Log::read(files).logical(leaves) == victim.log.logical(leaves) {
-                true => Caught::AfterIt,
-                false if how == FORGOTTEN && one_less(&Log::read(files), &victim.log) => Caught::Forgotten,
-                false if compared.erased > 0 => Caught::SaidUnknown,
-                false => Caught::Missed,
+            match ForgedLog::read(files).logical(leaves) == victim.log.logical(leaves) {
+                true => ForgeryVerdict::AfterIt,
+                false
+                    if how == FORGOTTEN && lacks_exactly_one_record(&ForgedLog::read(files), &victim.log) =>
+                {
+                    ForgeryVerdict::Forgotten
+                }
+                false if compared.erased > 0 => ForgeryVerdict::SaidUnknown,
+                false => ForgeryVerdict::Missed,
             }
         }
     }
 }
 
 #[test]
-fn an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not() {
-    catches_every_rewrite(
-        false,
-        "rewrites::an_older_checkpoint_catches_every_rewrite_that_a_plain_check_does_not",
-    );
+fn older_checkpoint_detects_every_forged_rewrite() {
+    catches_every_rewrite(false, "rewrites::older_checkpoint_detects_every_forged_rewrite");
 }
 
-/// The same of a store that was compacted: segments that it made, and what stands in them for what went.
+/// The same for a compacted store: its rewritten segments and the nodes in them.
 #[test]
-fn a_checkpoint_catches_every_rewrite_of_what_compaction_made() {
-    catches_every_rewrite(true, "rewrites::a_checkpoint_catches_every_rewrite_of_what_compaction_made");
+fn checkpoint_detects_forged_rewrites_after_compaction() {
+    catches_every_rewrite(true, "rewrites::checkpoint_detects_forged_rewrites_after_compaction");
 }
 
 fn catches_every_rewrite(compacted: bool, test: &str) {
@@ -747,22 +766,22 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     if compacted {
         let records =
             || victim.log.segments.iter().flatten().take(victim.covered).flat_map(|batch| &batch.records);
-        let count = |holds: fn(&Rec) -> bool| records().filter(|record| holds(record)).count();
+        let count = |holds: fn(&ForgedRecord) -> bool| records().filter(|record| holds(record)).count();
         let kinds = [
-            count(|record| matches!(record, Rec::Erased { nodes, .. } if !nodes.is_empty())),
-            count(|record| matches!(record, Rec::ErasedBatches { node: Some(_), .. })),
-            count(|record| matches!(record, Rec::Rest { .. })),
+            count(|record| matches!(record, ForgedRecord::Erased { nodes, .. } if !nodes.is_empty())),
+            count(|record| matches!(record, ForgedRecord::ErasedBatches { node: Some(_), .. })),
+            count(|record| matches!(record, ForgedRecord::Rest { .. })),
         ];
         println!("erased, erased batches, rests of groups: {kinds:?}");
         assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
     }
-    // The forger writes what the engine does: else it would be caught for its own mistakes.
-    let again = Log::read(&victim.log.write().unwrap());
+    // The forger reproduces the engine's files: otherwise its own mistakes would be detected.
+    let again = ForgedLog::read(&victim.log.write().unwrap());
     assert!(again == victim.log);
     let mut relinked = victim.log.clone();
     relinked.relink();
     assert!(relinked == victim.log);
-    assert_eq!(judge(&victim, "", &victim.log.write().unwrap()), Caught::Harmless);
+    assert_eq!(judge(&victim, "", &victim.log.write().unwrap()), ForgeryVerdict::Harmless);
 
     let mut clever_kinds = CLEVER.to_vec();
     if compacted {
@@ -771,15 +790,15 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     }
     let harmless_from = PLAIN.len() + clever_kinds.len();
     let kinds: Vec<&str> = PLAIN.into_iter().chain(clever_kinds).chain(HARMLESS).collect();
-    let mut counts: BTreeMap<(usize, Caught), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(usize, ForgeryVerdict), usize> = BTreeMap::new();
     let mut missed = Vec::new();
     let (mut done, mut round) = (0, 0u64);
-    // To see one round of a run again.
+    // Repeats a single round.
     let only: Option<u64> = std::env::var("ANNALS_ROUND").ok().and_then(|text| text.parse().ok());
     while done < tried {
         round = only.unwrap_or(round + 1);
-        let mut rng = Rng(seed ^ round.wrapping_mul(0x9e37_79b9));
-        // Harmless ones are few: they are there to show that content is compared, and what passes.
+        let mut rng = SeededRng(seed ^ round.wrapping_mul(0x9e37_79b9));
+        // Few edits are harmless: they show that content is compared, and which changes pass.
         let kind = match rng.below(20) {
             0..7 => rng.below(PLAIN.len()),
             7..19 => rng.below(harmless_from - PLAIN.len()) + PLAIN.len(),
@@ -787,20 +806,20 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
         };
         let how = kinds[kind];
         let made = match kind {
-            kind if kind < PLAIN.len() => plain(&victim, how, &mut rng),
-            kind if kind < harmless_from => clever(&victim, how, &mut rng),
-            _ => harmless(&victim, how, &mut rng),
+            kind if kind < PLAIN.len() => plain_forgery(&victim, how, &mut rng),
+            kind if kind < harmless_from => resealed_forgery(&victim, how, &mut rng),
+            _ => harmless_change(&victim, how, &mut rng),
         };
-        // What came out as it was is no rewrite.
+        // An edit that changed nothing is no rewrite.
         let Some(made) = made.filter(|made| *made != victim.now) else {
-            assert_eq!(only, None, "this round makes no rewrite");
+            assert_eq!(only, None, "this round changes nothing");
             continue;
         };
         done += 1;
         let caught = judge(&victim, how, &made);
         *counts.entry((kind, caught)).or_default() += 1;
         let expected_harmless = kind >= harmless_from;
-        if caught == Caught::Missed || (expected_harmless && caught != Caught::Harmless) {
+        if caught == ForgeryVerdict::Missed || (expected_harmless && caught != ForgeryVerdict::Harmless) {
             missed.push((how, round, caught));
         }
         if only.is_some() {
@@ -820,13 +839,13 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     let mut sums = [0; 7];
     for (kind, how) in kinds.iter().enumerate() {
         let row = [
-            Caught::Plainly,
-            Caught::ByCheckpoint,
-            Caught::Harmless,
-            Caught::AfterIt,
-            Caught::Forgotten,
-            Caught::SaidUnknown,
-            Caught::Missed,
+            ForgeryVerdict::Plainly,
+            ForgeryVerdict::ByCheckpoint,
+            ForgeryVerdict::Harmless,
+            ForgeryVerdict::AfterIt,
+            ForgeryVerdict::Forgotten,
+            ForgeryVerdict::SaidUnknown,
+            ForgeryVerdict::Missed,
         ]
         .map(|caught| count(kind, caught));
         line(how, row.iter().sum(), row);
@@ -837,39 +856,39 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     if only.is_some() {
         return;
     }
-    // Only a node that ends behind the checkpoint hides anything.
+    // Only a node that ends after the checkpoint hides anything.
     assert!(sums[5] * 1000 <= done, "{} of {done} could not be compared", sums[5]);
-    // What is aimed before the checkpoint hardly ever leaves all that it covers as it was.
-    assert!(sums[3] * 500 <= done, "{} of {done} changed only what came later", sums[3]);
-    // The forger is no good if plain checks catch it all.
+    // An edit before the checkpoint hardly ever leaves all covered records unchanged.
+    assert!(sums[3] * 500 <= done, "{} of {done} changed only later records", sums[3]);
+    // The forger is useless if plain checks detect everything.
     assert!(sums[1] * 4 > done, "only {} of {done} rewrites got past a plain check", sums[1]);
 }
 
 #[test]
-fn a_comparison_says_where() {
+fn comparison_locates_the_difference() {
     let victim = victim(false);
     let leaves = victim.checkpoint.leaves;
-    let compare = |files: &Files| open(files).unwrap().verify_against(&victim.checkpoint).unwrap();
-    // One value among many: just its leaf, and its seqno in it.
+    let compare = |files: &StoreFiles| open(files).unwrap().verify_against(&victim.checkpoint).unwrap();
+    // One changed value: the comparison names its leaf, and its seqno.
     let mut log = victim.log.clone();
-    let (batch, index) = pick(&log, victim.covered, &[1], &mut Rng(3)).unwrap();
+    let (batch, index) = pick(&log, victim.covered, &[1], &mut SeededRng(3)).unwrap();
     *head_of(&mut log, (batch, index)).last_mut().unwrap() ^= 1;
     let leaf = log.segments.iter().flatten().take(batch).filter(|b| b.has_leaf()).count() as u64;
     let seqno = log.segments.iter().flatten().take(batch).map(|b| b.records.len()).sum::<usize>() + index + 1;
     let found = compare(&log.write().unwrap());
-    let [Difference::Rewritten(part)] = &found.differences[..] else { panic!("{found:?}") };
+    let [CheckpointDifference::Rewritten(part)] = &found.differences[..] else { panic!("{found:?}") };
     assert!(part.leaves.contains(&leaf) && part.leaves.end - part.leaves.start <= 2, "{part:?}");
     assert!((part.first.0..=part.last.0).contains(&(seqno as u64)), "{part:?}");
     assert!(part.after_ns.unwrap() < part.until_ns, "{part:?}");
-    // An older state: what is missing, and nothing else.
+    // An older state: only the missing part differs.
     let found = compare(&victim.older);
-    let [Difference::RolledBack(part)] = &found.differences[..] else { panic!("{found:?}") };
+    let [CheckpointDifference::RolledBack(part)] = &found.differences[..] else { panic!("{found:?}") };
     assert_eq!((part.leaves.end, part.last), (leaves, victim.checkpoint.seqno));
     assert_eq!(found.read, part.leaves.start);
     // Another store.
     let found = compare(&victim.other.write().unwrap());
-    assert!(matches!(found.differences[..], [Difference::AnotherStore { .. }]), "{found:?}");
-    // A log that cannot be read to its end.
+    assert!(matches!(found.differences[..], [CheckpointDifference::AnotherStore { .. }]), "{found:?}");
+    // A log with an unreadable end.
     let mut files = victim.now.clone();
     let open_store = open(&files).unwrap();
     files.get_mut(Path::new("s/segments/00000002.seg")).unwrap()[120] ^= 1;
@@ -877,13 +896,13 @@ fn a_comparison_says_where() {
     drop(open_store);
     let damaged = Store::open_read_only_with("s", options(&sim)).unwrap();
     let found = damaged.verify_against(&victim.checkpoint).unwrap();
-    assert!(matches!(found.differences[..], [Difference::Unreadable { .. }]), "{found:?}");
+    assert!(matches!(found.differences[..], [CheckpointDifference::Unreadable { .. }]), "{found:?}");
     assert_eq!(damaged.checkpoint().unwrap_err().kind(), ErrorKind::Damaged);
 }
 
-/// What a rewritten segment's footer says is taken over by whoever reads on, so all of it that its batches say, too, has to agree.
+/// Readers trust a rewritten segment's footer, so each value that the batches also give must agree with them.
 #[test]
-fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
+fn rewritten_footer_that_contradicts_batches_is_refused() {
     let victim = victim(true);
     let store = Store::open_read_only_with("s", options(&disk_of(&victim.now))).unwrap().id().0;
     let mut tried = 0;
@@ -896,7 +915,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
         let end = whole.len() - 16;
         let len = u32::from_le_bytes(whole[end..end + 4].try_into().unwrap()) as usize;
         let tail = end - len;
-        // The next record's number, the ledger's first peak, the digest of the last batch here.
+        // The next record's seqno, the ledger's first peak, and the digest of the last batch.
         for at in [tail + 8, tail + 48, end - 1] {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
@@ -904,7 +923,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
             let check = crc(salt, &[&(tail as u64).to_le_bytes(), &bytes[tail..end + 4]]);
             bytes[end + 4..end + 8].copy_from_slice(&check.to_le_bytes());
             let mut files = victim.now.clone();
-            // The tables know where the log's end is: without them it is read from its beginning.
+            // Tables record the log's end: without them the log is read from the start.
             files.retain(|path, _| path.extension().is_none_or(|end| end != "tbl"));
             files.insert(path.clone(), bytes);
             let what = match open(&files).and_then(|store| store.verify()) {
@@ -914,7 +933,7 @@ fn a_rewritten_footer_that_says_other_than_its_batches_is_refused() {
                     error.to_string()
                 }
             };
-            assert!(what.contains("footer"), "byte {at} of {} is believed: {what:?}", path.display());
+            assert!(what.contains("footer"), "byte {at} of {} is not detected: {what:?}", path.display());
             tried += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Figures for people: many keys in little memory, and how long opening takes after a close and after a kill.
+//! Measurements: many keys in little memory, and the time to open after a close and after a kill.
 //!
 //! `ANNALS_KEYS=5000000 cargo test --release -p annals --test engine scale:: -- --ignored --nocapture`
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use annals::{History, Options, Store};
 
-use crate::support::{Rng, quick};
+use crate::support::{SeededRng, process_durability_options};
 
 const BATCH: u64 = 100;
 const VALUE_BYTES: usize = 490;
@@ -17,24 +17,24 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 fn options() -> Options {
-    Options { zero_ahead_bytes: 1 << 20, ..quick() }
+    Options { zero_ahead_bytes: 1 << 20, ..process_durability_options() }
 }
 
-/// Anonymous memory of this process, KiB.
+/// Anonymous memory of this process in KiB.
 fn anonymous_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).unwrap_or(0)
 }
 
-/// Copies a store that is open, as a kill of its process would leave it.
+/// Copies an open store, as a kill of its process would leave it.
 fn copy(from: &Path, to: &Path) {
     for folder in ["", "segments", "tables"] {
         std::fs::create_dir_all(to.join(folder)).unwrap();
         for entry in std::fs::read_dir(from.join(folder)).unwrap() {
             let entry = entry.unwrap();
             if entry.file_type().unwrap().is_file() {
-                // The upkeep may remove a table meanwhile; the manifest was copied before.
+                // The upkeep thread may remove a table meanwhile; the manifest was copied before.
                 let _ = std::fs::copy(entry.path(), to.join(folder).join(entry.file_name()));
             }
         }
@@ -50,7 +50,7 @@ fn open(path: &Path, what: &str) -> Store {
 
 fn gets(store: &Store, count: u64, keys: u64, what: &str) {
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
-    let mut rng = Rng(7);
+    let mut rng = SeededRng(7);
     let start = Instant::now();
     for _ in 0..count {
         let n = rng.below(keys as usize) as u64;
@@ -72,7 +72,7 @@ fn many_keys_in_little_memory() {
     let store = Store::open_with(&path, options()).unwrap();
     let space = store.namespace("n").unwrap();
     let keyspace = space.keyspace("k", History::Latest).unwrap();
-    let value = Rng(1).bytes(VALUE_BYTES);
+    let value = SeededRng(1).bytes(VALUE_BYTES);
     let (mut most, mut longest) = (0, 0.0f64);
     let mut waiting = std::collections::VecDeque::new();
     let start = Instant::now();

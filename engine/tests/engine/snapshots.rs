@@ -1,16 +1,16 @@
-//! Snapshots, and what a run and a frame say of themselves: status, severity, names, tags, metadata, parents.
+//! Snapshots, and the properties of runs and frames: status, severity, names, tags, metadata, parents.
 
 use annals::{Component, ErrorKind, Frame, LlmFrame, RunSpec, Severity, Status, Store, ToolFrame};
 use serde_json::json;
 
-use crate::support::{Rng, assert_whole, fresh, recorded};
+use crate::support::{SeededRng, assert_whole, fresh, recorded};
 
 #[test]
 fn snapshots_come_back_exactly_with_their_embeddings() {
     let (dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     assert_eq!(run.snapshot("too early", &[]).unwrap_err().kind(), ErrorKind::Invalid);
-    let mut state = Rng(1).text(30_000);
+    let mut state = SeededRng(1).text(30_000);
     let mut states = Vec::new();
     let vector: Vec<f32> = (0..1536).map(|i| (i as f32).sin()).collect();
     for step in 0..20u32 {
@@ -28,7 +28,7 @@ fn snapshots_come_back_exactly_with_their_embeddings() {
         assert_eq!(run.snapshot("s", &[("e", bad)]).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(run.snapshot("s", &[("", &[1.0])]).unwrap_err().kind(), ErrorKind::Invalid);
-    // A refused snapshot leaves its frame free.
+    // A refused snapshot leaves its frame without a snapshot.
     run.snapshot("", &[]).unwrap();
     run.end(Status::Ok).unwrap();
     assert_eq!(run.snapshot("late", &[]).unwrap_err().kind(), ErrorKind::Conflict);
@@ -117,23 +117,23 @@ fn run_names_are_checked() {
 }
 
 #[test]
-fn a_name_belongs_to_one_living_run_and_is_replaced_on_demand_only() {
+fn run_name_is_unique_unless_replaced_on_demand() {
     let (_dir, store, space) = fresh();
     let (run, _) = recorded(&space, "r", 3);
     let second = |replace| space.begin_run(RunSpec::new("r").replace(replace)).map(|run| run.uid());
     assert_eq!(second(false).unwrap_err().kind(), ErrorKind::Conflict);
-    // Somebody still records it: it cannot be taken away from them.
+    // The run is still being recorded: its name cannot be taken.
     assert_eq!(second(true).unwrap_err().kind(), ErrorKind::Conflict);
     let old = run.uid();
     run.end(Status::Ok).unwrap();
     assert_eq!(second(false).unwrap_err().kind(), ErrorKind::Conflict);
-    // It has ended, though its handle lives.
+    // The run has ended, although its handle is alive.
     let new = second(true).unwrap();
     assert_ne!(new, old);
     drop(run);
     assert_eq!(space.run("r").unwrap().info().uid, new);
     assert_eq!(space.runs().unwrap().count(), 1);
-    // The dropped handle must not have freed the name for its successor, nor a refused one taken it.
+    // Dropping the handle must not free the name of the new run, and a refused run must not take it.
     let held = space.begin_run(RunSpec::new("held")).unwrap();
     assert!(space.begin_run(RunSpec::new("held")).is_err());
     held.end(Status::Ok).unwrap();
@@ -193,7 +193,7 @@ fn frames_name_their_parents_components_and_metadata() {
 }
 
 #[test]
-fn builders_name_what_is_missing() {
+fn builder_error_names_missing_field() {
     let all = ["prompt", "model", "sampling", "completion", "parsed", "usage", "finish_reason"];
     assert_eq!(LlmFrame::new("").missing(), all);
     let error = LlmFrame::new("p").build_complete().unwrap_err();

@@ -1,4 +1,4 @@
-//! Frames whose output comes in parts, and runs that nobody ends.
+//! Frames with output in parts, and runs that are never ended.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use annals::{
     Component, Durability, Ending, ErrorKind, Frame, OpenFrame, Options, RunSpec, Severity, Status, Store,
 };
 
-use crate::support::{Rng, assert_whole, bodies, frames, fresh, on, recorded};
+use crate::support::{SeededRng, assert_whole, bodies, frames, fresh, recorded, sim_options};
 
 #[test]
 fn a_streamed_frame_is_the_same_as_one_recorded_whole() {
     let (_dir, store, space) = fresh();
     let run = space.begin_run(RunSpec::new("streamed")).unwrap();
     let whole = space.begin_run(RunSpec::new("whole")).unwrap();
-    let mut rng = Rng(3);
+    let mut rng = SeededRng(3);
     for len in [0, 1, 39, 40, 41, 16_383, 16_384, 16_385, 200_000] {
         let (input, output) = (rng.text(100 + len / 2), rng.text(len));
         let open = run
@@ -38,15 +38,14 @@ fn a_streamed_frame_is_the_same_as_one_recorded_whole() {
     assert_whole(&store);
 }
 
-/// What is known only at the end (status, usage, how bad it was) counts as if it had been known at the beginning; until
-/// then the frame has what it began with.
+/// Metadata known only at the end (status, usage, severity) replaces the metadata that the frame began with.
 #[test]
 fn a_frame_may_end_with_other_metadata_than_it_began_with() {
     let (_dir, store, space) = fresh();
     let run = std::sync::Arc::new(space.begin_run(RunSpec::new("streamed")).unwrap());
     let whole = space.begin_run(RunSpec::new("whole")).unwrap();
-    let mut rng = Rng(4);
-    let metadata = |n: usize, rng: &mut Rng| {
+    let mut rng = SeededRng(4);
+    let metadata = |n: usize, rng: &mut SeededRng| {
         let text = String::from_utf8_lossy(&rng.text(10 + 3000 * (n % 2))).into_owned();
         serde_json::json!({ "n": n, "text": text, "volatile": { "ms": n } }).to_string().into_bytes()
     };
@@ -78,21 +77,22 @@ fn a_frame_may_end_with_other_metadata_than_it_began_with() {
     let severities: Vec<_> = space.run("streamed").unwrap().frames().map(|f| f.unwrap().severity).collect();
     assert_eq!(severities.iter().filter(|s| **s == Severity::Flagged).count(), 3);
     assert_eq!(space.run("streamed").unwrap().frame(3).unwrap().duration_ns, 77);
-    assert!(!severities.contains(&Severity::Debug), "an end never makes a frame matter less");
+    assert!(!severities.contains(&Severity::Debug), "an end never lowers a frame's severity");
     assert_eq!(run.end(Status::Ok).unwrap().fingerprint, whole.end(Status::Ok).unwrap().fingerprint);
     assert_eq!(bodies(&space.run("streamed").unwrap()), bodies(&space.run("whole").unwrap()));
     assert_whole(&store);
 }
 
 #[test]
-fn frames_may_end_in_any_order_and_are_chained_in_the_order_they_began() {
+fn frames_end_in_any_order_and_chain_in_begin_order() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
         let (dir, store, space) = fresh();
         let alone = space.begin_run(RunSpec::new("in order")).unwrap();
         let run = space.begin_run(RunSpec::new("r")).unwrap();
-        let frame =
-            |i: usize| Frame::new(Component::Llm, Rng(i as u64).text(3000), Rng(90 + i as u64).text(3000));
-        let output = |i: usize| Rng(90 + i as u64).text(3000);
+        let frame = |i: usize| {
+            Frame::new(Component::Llm, SeededRng(i as u64).text(3000), SeededRng(90 + i as u64).text(3000))
+        };
+        let output = |i: usize| SeededRng(90 + i as u64).text(3000);
         alone.record(frame(9)).unwrap();
         run.record(frame(9)).unwrap();
         let mut open: Vec<_> = (0..4).map(|i| Some(run.begin_frame(&frame(i)).unwrap())).collect();
@@ -111,7 +111,7 @@ fn frames_may_end_in_any_order_and_are_chained_in_the_order_they_began() {
             assert_eq!(ending.finish(false).unwrap(), i as u32 + 2);
             links.push(run.link());
         }
-        // The chain moves on only when the first unfinished frame ends.
+        // The chain advances only when the first unfinished frame ends.
         let first = order.iter().position(|i| *i == 0).unwrap();
         assert!(links[..=first].iter().all(|link| *link == links[0]), "{order:?}");
         alone.record(frame(5)).unwrap();
@@ -134,10 +134,10 @@ fn frames_may_end_in_any_order_and_are_chained_in_the_order_they_began() {
 }
 
 #[test]
-fn a_crash_leaves_an_incomplete_frame_with_the_bytes_that_arrived() {
+fn crash_leaves_incomplete_frame_with_received_bytes() {
     for (how, durability) in [(Crash::Nothing, Durability::Disk), (Crash::Everything, Durability::Process)] {
         let sim = SimIo::new(1);
-        let store = Store::open_with("s", Options { durability, ..on(&sim) }).unwrap();
+        let store = Store::open_with("s", Options { durability, ..sim_options(&sim) }).unwrap();
         let space = store.namespace("default").unwrap();
         let (run, _) = recorded(&space, "r", 2);
         let open = run.begin_frame(&Frame::new(Component::Llm, "question", "").parent(2)).unwrap();
@@ -164,7 +164,7 @@ fn a_crash_leaves_an_incomplete_frame_with_the_bytes_that_arrived() {
             assert!(reader.frame_info(3).unwrap().incomplete);
             assert_whole(store);
         };
-        let again = Store::open_with("s", on(&disk)).unwrap();
+        let again = Store::open_with("s", sim_options(&disk)).unwrap();
         check(&again);
         let space = again.namespace("default").unwrap();
         assert_eq!(space.begin_run(RunSpec::new("r")).map(drop).unwrap_err().kind(), ErrorKind::Conflict);
@@ -175,19 +175,19 @@ fn a_crash_leaves_an_incomplete_frame_with_the_bytes_that_arrived() {
             .unwrap();
         check(&again);
         again.close().unwrap();
-        check(&Store::open_read_only_with("s", on(&disk)).unwrap());
+        check(&Store::open_read_only_with("s", sim_options(&disk)).unwrap());
     }
 }
 
 #[test]
 fn a_crash_anywhere_in_a_stream_keeps_what_was_flushed() {
     let sim = SimIo::new(2);
-    let store = Store::open_with("s", on(&sim)).unwrap();
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
     let open = run.begin_frame(&Frame::new(Component::Llm, "question", "")).unwrap();
     let start = sim.op_count();
-    let output = Rng(5).text(6000);
+    let output = SeededRng(5).text(6000);
     let mut flushed = vec![(start, 0)];
     for (i, part) in output.chunks(500).enumerate() {
         open.append(part).unwrap();
@@ -204,7 +204,7 @@ fn a_crash_anywhere_in_a_stream_keeps_what_was_flushed() {
         }
         states += 1;
         let acknowledged = flushed.iter().rev().find(|(at, _)| *at <= point.at).unwrap().1;
-        let store = Store::open_with("s", on(&disk)).unwrap();
+        let store = Store::open_with("s", sim_options(&disk)).unwrap();
         let reader = store.namespace("default").unwrap().run("r").unwrap();
         let frame = reader.frame(1).unwrap();
         assert!(
@@ -219,14 +219,14 @@ fn a_crash_anywhere_in_a_stream_keeps_what_was_flushed() {
 }
 
 #[test]
-fn runs_open_at_the_close_become_abandoned_with_all_that_was_submitted() {
+fn runs_open_at_close_are_abandoned_with_submitted_data() {
     let sim = SimIo::new(3);
-    let store = Store::open_with("s", on(&sim)).unwrap();
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let (run, mut talk) = recorded(&space, "r", 3);
     let (ended, _) = recorded(&space, "ended", 1);
     ended.end(Status::Ok).unwrap();
-    // Nobody waits for these: closing has to.
+    // No caller waits for these: closing must.
     let tickets: Vec<_> = talk
         .by_ref()
         .take(200)
@@ -238,7 +238,7 @@ fn runs_open_at_the_close_become_abandoned_with_all_that_was_submitted() {
     }
     let late = run.record(Frame::new(Component::Llm, "a", "b")).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
-    let store = Store::open_read_only_with(Path::new("s"), on(&sim)).unwrap();
+    let store = Store::open_read_only_with(Path::new("s"), sim_options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let reader = space.run("r").unwrap();
     assert_eq!((reader.info().status, reader.info().frames), (Status::Abandoned, 203));

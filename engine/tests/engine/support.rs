@@ -1,4 +1,4 @@
-//! What the tests of this binary share: options, a seeded generator, a growing conversation.
+//! Shared helpers of this test binary: options, a seeded generator, a growing conversation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,35 +18,35 @@ pub(crate) fn defaults() -> Options {
     Options { read_mode, ..Options::default() }
 }
 
-/// Opens for writing with those.
+/// Opens a store for writing with [`defaults`].
 pub(crate) fn writer(path: impl AsRef<Path>) -> annals::Result<Store> {
     Store::open_with(path, defaults())
 }
 
-/// Opens for reading with those.
+/// Opens a store for reading with [`defaults`].
 pub(crate) fn reader(path: impl AsRef<Path>) -> annals::Result<Store> {
     Store::open_read_only_with(path, defaults())
 }
 
-/// A real disk without waiting for it.
-pub(crate) fn quick() -> Options {
+/// A real disk, without waiting for syncs.
+pub(crate) fn process_durability_options() -> Options {
     Options { durability: Durability::Process, zero_ahead_bytes: 64 << 10, ..defaults() }
 }
 
 /// A simulated disk, every commit synced.
-pub(crate) fn on(sim: &SimIo) -> Options {
+pub(crate) fn sim_options(sim: &SimIo) -> Options {
     Options { io: Arc::new(sim.clone()), zero_ahead_bytes: 4 << 10, ..defaults() }
 }
 
-/// A new store on a real disk with its namespace; the directory goes when the first is dropped.
+/// A new store on a real disk and its namespace; dropping the directory deletes it.
 pub(crate) fn fresh() -> (tempfile::TempDir, Store, Namespace) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), quick()).unwrap();
+    let store = Store::open_with(dir.path().join("s"), process_durability_options()).unwrap();
     let space = store.namespace("default").unwrap();
     (dir, store, space)
 }
 
-/// The seed of a random test, and on the way the command that repeats it.
+/// The seed of a random test; also prints the command that repeats the test.
 pub(crate) fn seed(fixed: u64, test: &str) -> u64 {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(fixed);
     println!("repeat with: ANNALS_SEED={seed} cargo test -p annals --test engine {test} -- --exact");
@@ -55,9 +55,9 @@ pub(crate) fn seed(fixed: u64, test: &str) -> u64 {
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(pub(crate) u64);
+pub(crate) struct SeededRng(pub(crate) u64);
 
-impl Rng {
+impl SeededRng {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -81,7 +81,7 @@ impl Rng {
         bytes
     }
 
-    /// Words.
+    /// Random words.
     pub(crate) fn text(&mut self, len: usize) -> Vec<u8> {
         const WORDS: [&str; 12] = [
             "flight ", "refund ", "the ", "user ", "asks ", "to ", "cancel ", "book ", "4711 ", "ok ",
@@ -96,29 +96,30 @@ impl Rng {
     }
 }
 
-/// Frame `seq` of a growing conversation: the request holds all before it. The same for the same topic.
+/// Frame `seq` of a growing conversation: each request holds everything before it. Equal topics give equal
+/// conversations.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct GrowingConversation {
     messages: String,
     topic: String,
     step: usize,
 }
 
-impl Talk {
+impl GrowingConversation {
     pub(crate) fn new(topic: &str) -> Self {
         let messages = format!(r#"{{"role":"system","content":"You are an airline agent. Topic: {topic}"}}"#);
         Self { messages, topic: topic.to_owned(), step: 0 }
     }
 }
 
-impl Iterator for Talk {
+impl Iterator for GrowingConversation {
     type Item = (Vec<u8>, Vec<u8>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.step += 1;
         let request = format!(r#"{{"model":"m","messages":[{}]}}"#, self.messages);
         let mut rng =
-            Rng(self.topic.bytes().fold(self.step as u64, |h, b| h.wrapping_mul(31) ^ u64::from(b)));
+            SeededRng(self.topic.bytes().fold(self.step as u64, |h, b| h.wrapping_mul(31) ^ u64::from(b)));
         let len = 20 + rng.below(400);
         let words = String::from_utf8(rng.text(len)).unwrap();
         let answer = format!(r#"{{"role":"assistant","content":"{} {words}"}}"#, self.step);
@@ -128,22 +129,22 @@ impl Iterator for Talk {
     }
 }
 
-/// Records this many steps of a conversation on.
-pub(crate) fn record(run: &Run, talk: &mut Talk, steps: usize) {
+/// Records the next `steps` steps of a conversation.
+pub(crate) fn record(run: &Run, talk: &mut GrowingConversation, steps: usize) {
     for (request, answer) in talk.take(steps) {
         run.record(Frame::new(Component::Llm, request, answer)).unwrap();
     }
 }
 
-/// Begins a run with this many steps of the conversation on its own name.
-pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, Talk) {
+/// Begins a run and records `steps` steps of the conversation about its own name.
+pub(crate) fn recorded(space: &Namespace, name: &str, steps: usize) -> (Run, GrowingConversation) {
     let run = space.begin_run(RunSpec::new(name)).unwrap();
-    let mut talk = Talk::new(name);
+    let mut talk = GrowingConversation::new(name);
     record(&run, &mut talk, steps);
     (run, talk)
 }
 
-/// Every frame, checked.
+/// Every frame of a run, verified.
 pub(crate) fn frames(reader: &RunReader) -> Vec<RecordedFrame> {
     reader.frames().map(Result::unwrap).collect()
 }
@@ -153,23 +154,24 @@ pub(crate) fn bodies(reader: &RunReader) -> Vec<(Vec<u8>, Vec<u8>)> {
     frames(reader).into_iter().map(|frame| (frame.input, frame.output)).collect()
 }
 
-/// A store whose every byte is what was written.
+/// Asserts that every byte of a store verifies.
 pub(crate) fn assert_whole(store: &Store) {
     assert_eq!(store.verify().unwrap().damaged, []);
 }
 
-/// Deletes the index tables of a closed store on a real disk, folder and all, as errors and README tell people to.
+/// Deletes the index tables of a closed store on a real disk with their folder, as error messages and the
+/// README advise.
 pub(crate) fn delete_tables(store: &Path) {
     std::fs::remove_dir_all(store.join("tables")).unwrap();
 }
 
-/// Where the batches of a segment stand: offset and length. Trusts the bytes.
+/// Offset and length of each batch of a segment. Trusts the lengths in the bytes.
 pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 96;
     while let Some(bytes) = segment.get(at + 4..at + 8) {
         let len = u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
-        if len < 48 || at + len > segment.len() || crc(segment, at, at + len) != word(segment, at) {
+        if len < 48 || at + len > segment.len() || crc(segment, at, at + len) != u32_at(segment, at) {
             break;
         }
         found.push((at, len));
@@ -178,12 +180,12 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Makes the checksums of a changed batch right again, as docs/format.md says; false where its records no longer
-/// follow each other.
-pub(crate) fn recompute(segment: &mut [u8], at: usize, len: usize) -> bool {
+/// Recomputes the checksums of a changed batch as docs/format.md says; false if its record lengths no longer
+/// add up.
+pub(crate) fn reseal_batch(segment: &mut [u8], at: usize, len: usize) -> bool {
     let mut record = at + 48;
     while record < at + len {
-        let bytes = if record + 10 > at + len { 0 } else { word(segment, record + 4) as usize };
+        let bytes = if record + 10 > at + len { 0 } else { u32_at(segment, record + 4) as usize };
         if bytes < 10 || record + bytes > at + len {
             return false;
         }
@@ -196,11 +198,11 @@ pub(crate) fn recompute(segment: &mut [u8], at: usize, len: usize) -> bool {
     true
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The salted checksum of what stands at `at`, its own four bytes left out.
+/// The salted checksum of the bytes from `at` to `end`, without its own four bytes.
 fn crc(segment: &[u8], at: usize, end: usize) -> u32 {
     let mut salt = crc32fast::Hasher::new();
     salt.update(&segment[15..35]);

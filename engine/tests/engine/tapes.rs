@@ -1,5 +1,5 @@
-//! Tapes that were made of the kept store of format 1: they must read for ever, and be made of it as the same bytes for as
-//! long as the way in which bodies are cut is the same. Whoever changes that keeps these and adds new ones.
+//! Tapes made from the format 1 fixture. They must stay readable. Making them again must give the same bytes
+//! as long as chunking is unchanged. A change of chunking keeps these tapes and adds new ones.
 #![expect(clippy::disallowed_methods, reason = "fixtures are read past the engine")]
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use annals::io::sim::SimIo;
 use annals::{Options, Status, Store, Tape};
 
-/// Its file in `tests/data/tape`, and the run.
+/// A file in `tests/data/tape`, and its run.
 const KEPT: [(&str, &str); 2] = [("loan-42.tape", "loan-42"), ("loan-42-again.tape", "loan-42 again")];
 
 fn data(name: &str) -> PathBuf {
@@ -16,7 +16,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 #[test]
-fn tapes_of_format_1_read_for_ever_and_are_made_again_as_the_same_bytes() {
+fn format_1_tape_reads_and_rewrites_to_same_bytes() {
     let store = Store::open_read_only(data("format/v1")).unwrap();
     let space = store.namespace("default").unwrap();
     let options = Options { io: Arc::new(SimIo::new(1)), ..Options::default() };
@@ -26,16 +26,16 @@ fn tapes_of_format_1_read_for_ever_and_are_made_again_as_the_same_bytes() {
         let from = space.run(run).unwrap();
         let mut made = Vec::new();
         from.write_tape(&mut made).unwrap();
-        assert!(made == kept, "{file} is made otherwise now: {} bytes, not {}", made.len(), kept.len());
+        assert!(made == kept, "{file} is made differently now: {} bytes, not {}", made.len(), kept.len());
         let tape = Tape::read(kept.clone()).unwrap();
         assert_eq!(Some(tape.info().fingerprint), from.info().fingerprint);
         let info = other.import_tape(&tape, None, false).unwrap();
         assert_eq!((info.frames, info.fingerprint), (from.info().frames, from.info().fingerprint));
         let mut again = Vec::new();
         other.run(run).unwrap().write_tape(&mut again).unwrap();
-        assert!(again == kept, "{file} comes out of another store as other bytes");
+        assert!(again == kept, "{file} exported from another store has other bytes");
     }
-    // A run whose recorder went away before it ended.
+    // A run whose recorder went away before the end.
     let open = space.run("cut off").unwrap();
     if open.info().status == Status::Open {
         assert!(open.write_tape(&mut Vec::new()).is_err());

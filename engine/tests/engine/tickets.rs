@@ -1,4 +1,4 @@
-//! Submitting without waiting, many threads at once, and what must hold when segments change under them.
+//! Submitting without waiting, many threads at once, and the guarantees while segments change.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,20 +11,23 @@ use annals::{
     Component, Durability, ErrorKind, Frame, History, Options, RunSpec, ScanRange, Seqno, Status, Store,
 };
 
-use crate::support::{Rng, Talk, assert_whole, bodies, delete_tables, frames, fresh, on, quick};
+use crate::support::{
+    GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, frames, fresh,
+    process_durability_options, sim_options,
+};
 
-struct Unpark(Thread, AtomicUsize);
+struct UnparkWaker(Thread, AtomicUsize);
 
-impl Wake for Unpark {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.1.fetch_add(1, Ordering::SeqCst);
         self.0.unpark();
     }
 }
 
-/// Drives a future on this thread; also says how often it was woken.
+/// Drives a future on this thread; also returns the number of wake-ups.
 fn block_on<F: Future>(future: F) -> (F::Output, usize) {
-    let unpark = Arc::new(Unpark(std::thread::current(), AtomicUsize::new(0)));
+    let unpark = Arc::new(UnparkWaker(std::thread::current(), AtomicUsize::new(0)));
     let waker = Waker::from(unpark.clone());
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -39,7 +42,7 @@ fn block_on<F: Future>(future: F) -> (F::Output, usize) {
 #[test]
 fn a_ticket_can_be_waited_on_asked_and_awaited() {
     let dir = tempfile::tempdir().unwrap();
-    // Durability::Disk: a sync stands between submitting and done, so that waiting is real.
+    // With Durability::Disk a sync separates submitting from completion, so the wait is real.
     let store = Store::open(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("r")).unwrap();
@@ -62,13 +65,13 @@ fn a_ticket_can_be_waited_on_asked_and_awaited() {
                 block_on(ticket).0.unwrap()
             }
         };
-        assert!(seqno > last, "tickets give the seqnos in order");
+        assert!(seqno > last, "tickets return the seqnos in order");
         last = seqno;
-        // Done means visible.
+        // A completed batch is visible.
         assert_eq!(space.run("r").unwrap().info().frames, i + 1);
     }
-    assert!(woken > 0, "no ticket was ever pending: the waker was not tried");
-    // A dropped ticket does not take its batch back.
+    assert!(woken > 0, "no ticket was ever pending: the waker was not tested");
+    // Dropping a ticket does not cancel its batch.
     drop(run.submit(Frame::new(Component::Llm, "dropped", "")).unwrap());
     let keys = space.keyspace("k", History::Latest).unwrap();
     let mut batch = space.batch();
@@ -82,9 +85,9 @@ fn a_ticket_can_be_waited_on_asked_and_awaited() {
 }
 
 #[test]
-fn an_acknowledgement_is_worth_what_was_asked_for() {
+fn acknowledged_commit_has_requested_durability() {
     let sim = SimIo::new(4);
-    let store = Store::open_with("s", on(&sim)).unwrap();
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
     keys.put(b"disk", "1").unwrap();
@@ -95,7 +98,7 @@ fn an_acknowledgement_is_worth_what_was_asked_for() {
     assert_eq!(sim.op_count() - syncs, 1, "a write and no sync");
     for (how, process) in [(Crash::Nothing, false), (Crash::Everything, true)] {
         let disk = sim.crash(how);
-        let store = Store::open_with("s", on(&disk)).unwrap();
+        let store = Store::open_with("s", sim_options(&disk)).unwrap();
         let keys = store.namespace("default").unwrap().find_keyspace("k").unwrap().unwrap();
         assert_eq!(keys.get(b"disk").unwrap().unwrap(), b"1");
         assert_eq!(keys.get(b"process").unwrap().is_some(), process, "{how:?}");
@@ -105,14 +108,18 @@ fn an_acknowledgement_is_worth_what_was_asked_for() {
 #[test]
 fn a_queue_bounded_in_bytes_takes_everything_in_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path().join("s"), Options { queue_bytes_max: 2000, ..quick() }).unwrap();
+    let store = Store::open_with(
+        dir.path().join("s"),
+        Options { queue_bytes_max: 2000, ..process_durability_options() },
+    )
+    .unwrap();
     let space = store.namespace("default").unwrap();
     let keys = space.keyspace("k", History::Latest).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..12u64 {
             let (space, keys) = (&space, &keys);
             scope.spawn(move || {
-                let mut rng = Rng(thread);
+                let mut rng = SeededRng(thread);
                 let mut tickets = Vec::new();
                 for i in 0..60 {
                     let mut batch = space.batch();
@@ -139,7 +146,7 @@ fn sixteen_threads_record_into_one_run() {
         for thread in 0..16 {
             let run = &run;
             scope.spawn(move || {
-                for (request, answer) in Talk::new(&format!("thread {thread}")).take(20) {
+                for (request, answer) in GrowingConversation::new(&format!("thread {thread}")).take(20) {
                     run.record(
                         Frame::new(Component::Llm, request, answer).metadata(format!("{{\"t\":{thread}}}")),
                     )
@@ -158,7 +165,7 @@ fn sixteen_threads_record_into_one_run() {
         let of_thread = all.iter().filter(|frame| frame.metadata == metadata);
         let of_thread: Vec<_> = of_thread.map(|frame| (frame.input.clone(), frame.output.clone())).collect();
         assert!(
-            of_thread == Talk::new(&format!("thread {thread}")).take(20).collect::<Vec<_>>(),
+            of_thread == GrowingConversation::new(&format!("thread {thread}")).take(20).collect::<Vec<_>>(),
             "thread {thread}"
         );
     }
@@ -169,7 +176,7 @@ fn sixteen_threads_record_into_one_run() {
 fn sixteen_runs_at_once_while_segments_change_under_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = || Options { segment_bytes_max: 64 << 10, ..quick() };
+    let options = || Options { segment_bytes_max: 64 << 10, ..process_durability_options() };
     for round in 0..2 {
         let store = Store::open_with(&path, options()).unwrap();
         let space = store.namespace("default").unwrap();
@@ -179,8 +186,8 @@ fn sixteen_runs_at_once_while_segments_change_under_them() {
                 scope.spawn(move || {
                     let name = format!("{round}-{thread}");
                     let run = space.begin_run(RunSpec::new(&name)).unwrap();
-                    let mut rng = Rng(thread);
-                    for (i, (request, answer)) in Talk::new(&name).take(25).enumerate() {
+                    let mut rng = SeededRng(thread);
+                    for (i, (request, answer)) in GrowingConversation::new(&name).take(25).enumerate() {
                         if rng.below(5) == 0 {
                             let open = run.begin_frame(&Frame::new(Component::Llm, request, "")).unwrap();
                             answer.chunks(100).for_each(|part| open.append(part).unwrap());
@@ -211,7 +218,10 @@ fn sixteen_runs_at_once_while_segments_change_under_them() {
                 let name = format!("{round}-{thread}");
                 let reader = space.run(&name).unwrap();
                 assert_eq!(reader.info().status, Status::Ok);
-                assert!(bodies(&reader) == Talk::new(&name).take(25).collect::<Vec<_>>(), "{name}");
+                assert!(
+                    bodies(&reader) == GrowingConversation::new(&name).take(25).collect::<Vec<_>>(),
+                    "{name}"
+                );
                 assert_eq!(reader.snapshot_at(25).unwrap().unwrap().seq, 25);
             }
         }
@@ -227,7 +237,7 @@ fn sixteen_runs_at_once_while_segments_change_under_them() {
 }
 
 #[test]
-fn what_is_acknowledged_while_the_store_closes_is_kept() {
+fn commit_acknowledged_during_close_is_kept() {
     for round in 0..12 {
         let (dir, store, space) = fresh();
         let run = space.begin_run(RunSpec::new("r")).unwrap();

@@ -3,36 +3,36 @@
 use std::collections::BTreeMap;
 
 use annals::{
-    CompactOptions, ErrorKind, Found, History, Keyspace, Namespace, Options, Owner, Search, Sharing, Store,
-    repair, restore,
+    CompactOptions, ErrorKind, History, Keyspace, Namespace, Options, Owner, Search, SearchHit, Sharing,
+    Store, repair, restore,
 };
 
-use crate::support::{Rng, assert_whole, on, quick, seed};
+use crate::support::{SeededRng, assert_whole, process_durability_options, seed, sim_options};
 
-/// By keyspace and key: the record and its vector.
-type Model = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<f32>)>;
+/// By keyspace and key: the seqno and the vector.
+type OwnerVectors = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<f32>)>;
 
 const SPACES: [(&str, History); 2] = [("all", History::All), ("latest", History::Latest)];
 
-/// Small segments, so that there are some.
+/// Small segments, so that a test has several.
 fn small() -> Options {
-    Options { segment_bytes_max: 32 << 10, ..quick() }
+    Options { segment_bytes_max: 32 << 10, ..process_durability_options() }
 }
 
-fn vector(rng: &mut Rng, dimensions: usize) -> Vec<f32> {
+fn vector(rng: &mut SeededRng, dimensions: usize) -> Vec<f32> {
     (0..dimensions).map(|_| (rng.next() >> 40) as f32 / 8_388_608.0 - 1.0).collect()
 }
 
-/// The owners of all vectors and the records that they came with, in their order.
-fn all_of(space: &Namespace, embedder: &str, query: &[f32]) -> Vec<(Owner, u64)> {
+/// The owner and seqno of every vector, by seqno.
+fn all_owners(space: &Namespace, embedder: &str, query: &[f32]) -> Vec<(Owner, u64)> {
     let found = space.nearest(embedder, query, &Search { k: 10_000, ..Search::default() }).unwrap();
     let mut found: Vec<(Owner, u64)> =
-        found.into_iter().map(|Found { owner, seqno, .. }| (owner, seqno.0)).collect();
+        found.into_iter().map(|SearchHit { owner, seqno, .. }| (owner, seqno.0)).collect();
     found.sort_by_key(|(_, seqno)| *seqno);
     found
 }
 
-fn expected(model: &Model) -> Vec<(Owner, u64)> {
+fn expected(model: &OwnerVectors) -> Vec<(Owner, u64)> {
     let mut all: Vec<(Owner, u64)> = model
         .iter()
         .map(|((keyspace, key), (seqno, _))| {
@@ -43,19 +43,19 @@ fn expected(model: &Model) -> Vec<(Owner, u64)> {
     all
 }
 
-struct Use {
+struct VectorWorkload {
     space: Namespace,
     keys: Vec<(&'static str, Keyspace)>,
-    model: Model,
-    rng: Rng,
+    model: OwnerVectors,
+    rng: SeededRng,
     dimensions: usize,
 }
 
-impl Use {
+impl VectorWorkload {
     fn new(store: &Store, seed: u64, dimensions: usize) -> Self {
         let space = store.namespace("default").unwrap();
         let keys = SPACES.map(|(name, history)| (name, space.keyspace(name, history).unwrap())).to_vec();
-        Self { space, keys, model: Model::new(), rng: Rng(seed), dimensions }
+        Self { space, keys, model: OwnerVectors::new(), rng: SeededRng(seed), dimensions }
     }
 
     fn step(&mut self) {
@@ -77,7 +77,7 @@ impl Use {
                 let vector = vector(&mut self.rng, self.dimensions);
                 batch.put_embedded(&keys, &key, self.rng.bytes(200), &[("e", &vector)]);
                 let last = batch.commit().unwrap();
-                // Behind it stands what holds the bytes of a vector that is too long for its record.
+                // A record with the bytes of a long vector may follow it.
                 let seqno = if self.dimensions > 1000 { last.0 - 1 } else { last.0 };
                 self.model.insert((name, key), (seqno, vector));
             }
@@ -87,20 +87,20 @@ impl Use {
     fn check(&mut self, store: &Store, what: &str) {
         let space = store.namespace("default").unwrap();
         let query = vector(&mut self.rng, self.dimensions);
-        assert_eq!(all_of(&space, "e", &query), expected(&self.model), "{what}");
+        assert_eq!(all_owners(&space, "e", &query), expected(&self.model), "{what}");
     }
 }
 
-/// A vector is a record of its own, behind the put of its key: a compaction keeps it for just as long as that.
+/// A vector is a record of its own after the put of its key. Compaction keeps it as long as that put.
 #[test]
-fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
-    // Vectors that stand in their records, and such that are bodies of their own.
+fn vector_survives_compaction_as_long_as_its_value() {
+    // Inline vectors, and vectors stored as bodies.
     for dimensions in [8, 1500] {
-        let seed = seed(0x7ec7, "over_compactions_a_vector_stays");
+        let seed = seed(0x7ec7, "vectors::vector_survives_compaction_as_long_as_its_value");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let mut store = Store::open_with(&path, small()).unwrap();
-        let mut used = Use::new(&store, seed, dimensions);
+        let mut used = VectorWorkload::new(&store, seed, dimensions);
         for round in 0..6 {
             for _ in 0..150 {
                 used.step();
@@ -115,26 +115,29 @@ fn over_compactions_a_vector_stays_as_long_as_the_value_that_it_came_with() {
             assert!(store.verify_against(&before).unwrap().differences.is_empty());
             store.close().unwrap();
             if round % 3 == 0 {
-                // The log alone, and an index that is made of it again.
+                // The log alone, with an index rebuilt from it.
                 let _ = std::fs::remove_dir_all(path.join("vectors"));
                 let _ = std::fs::remove_dir_all(path.join("tables"));
             }
             store = Store::open_with(&path, small()).unwrap();
             used.check(&store, &format!("seed {seed:#x}, round {round} reopened, {dimensions} dimensions"));
-            used = Use { model: used.model, ..Use::new(&store, used.rng.next(), dimensions) };
+            used = VectorWorkload {
+                model: used.model,
+                ..VectorWorkload::new(&store, used.rng.next(), dimensions)
+            };
         }
     }
 }
 
-/// What a keyspace no longer holds is in no file any more once that was compacted.
+/// After compaction no file holds a vector whose value was removed.
 #[test]
-fn a_vector_whose_value_was_replaced_goes_with_it() {
+fn vector_is_removed_when_its_value_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = Store::open_with(&path, small()).unwrap();
     let space = store.namespace("default").unwrap();
     let keys = space.keyspace("latest", History::Latest).unwrap();
-    let mut rng = Rng(5);
+    let mut rng = SeededRng(5);
     let canary = vector(&mut rng, 12);
     let bytes: Vec<u8> = canary.iter().flat_map(|x| x.to_le_bytes()).collect();
     let held = || -> Vec<String> {
@@ -160,14 +163,14 @@ fn a_vector_whose_value_was_replaced_goes_with_it() {
     batch.commit().unwrap();
     store.compact(&CompactOptions::default()).unwrap();
     assert_eq!(held(), Vec::<String>::new());
-    assert_eq!(all_of(&space, "e", &canary).len(), 1);
+    assert_eq!(all_owners(&space, "e", &canary).len(), 1);
 }
 
 #[test]
-fn a_backup_and_what_is_restored_of_it_find_the_same_and_read_nothing_again() {
+fn backup_and_restore_keep_vector_files() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open_with(dir.path().join("s"), small()).unwrap();
-    let mut used = Use::new(&store, 3, 20);
+    let mut used = VectorWorkload::new(&store, 3, 20);
     for step in 0..400 {
         used.step();
         if step == 300 {
@@ -189,13 +192,13 @@ fn a_backup_and_what_is_restored_of_it_find_the_same_and_read_nothing_again() {
     assert_eq!(restored.rebuilt(), []);
 }
 
-/// A store that was mended has new numbers, and the same vectors at the same keys.
+/// A repaired store has new seqnos, and the same vectors at the same keys.
 #[test]
-fn what_a_repair_copies_brings_its_vectors() {
+fn repair_copies_vectors() {
     let dir = tempfile::tempdir().unwrap();
     let (path, to) = (dir.path().join("s"), dir.path().join("mended"));
     let store = Store::open_with(&path, small()).unwrap();
-    let mut used = Use::new(&store, 9, 20);
+    let mut used = VectorWorkload::new(&store, 9, 20);
     for _ in 0..200 {
         used.step();
     }
@@ -213,10 +216,10 @@ fn what_a_repair_copies_brings_its_vectors() {
             assert_eq!((&found[0].owner, found[0].score), (&owner, 1.0));
         }
     }
-    let all = all_of(&space, "e", &vector(&mut used.rng, 20));
+    let all = all_owners(&space, "e", &vector(&mut used.rng, 20));
     assert_eq!(all.len(), used.model.len());
     let sim = annals::io::sim::SimIo::new(1);
-    let empty = Store::open_with("s", on(&sim)).unwrap();
+    let empty = Store::open_with("s", sim_options(&sim)).unwrap();
     let unknown = empty.namespace("default").unwrap().nearest("e", &[1.0], &Search::default()).unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
 }

@@ -1,4 +1,4 @@
-//! Closing while others submit.
+//! Closing a store while other threads submit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,15 +6,15 @@ use annals::io::sim::SimIo;
 use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status};
 
 use crate::driver::explore;
-use crate::support::{again, assert_whole, fresh, options, tiny};
+use crate::support::{assert_whole, fresh, options, reopened, tiny_memory_options};
 use crate::thread;
 
 #[cfg_attr(miri, ignore = "bodies are compressed by a C library")]
 #[test]
-fn what_is_acknowledged_while_the_store_closes_is_kept() {
-    explore("closing::what_is_acknowledged_while_the_store_closes_is_kept", |seed| {
+fn commit_acknowledged_during_close_is_kept() {
+    explore("closing::commit_acknowledged_during_close_is_kept", |seed| {
         let io = SimIo::new(seed);
-        let open: fn(&SimIo) -> Options = if seed % 2 == 0 { tiny } else { options };
+        let open: fn(&SimIo) -> Options = if seed % 2 == 0 { tiny_memory_options } else { options };
         let (store, space, keys) = fresh(Options { queue_bytes_max: 600, ..open(&io) });
         let run = space.begin_run(RunSpec::new("r")).unwrap();
         let put: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
@@ -52,7 +52,7 @@ fn what_is_acknowledged_while_the_store_closes_is_kept() {
             });
         });
         drop((run, keys, space, store));
-        let (store, space, keys) = again(open(&io));
+        let (store, space, keys) = reopened(open(&io));
         for (thread, put) in put.iter().enumerate() {
             for i in 0..put.load(Ordering::SeqCst) {
                 let found = keys.get(format!("{thread}-{i}").as_bytes()).unwrap();
@@ -68,10 +68,10 @@ fn what_is_acknowledged_while_the_store_closes_is_kept() {
 }
 
 #[test]
-fn the_last_of_many_handles_closes_whoever_drops_it() {
-    explore("closing::the_last_of_many_handles_closes_whoever_drops_it", |seed| {
+fn dropping_the_last_handle_closes_the_store() {
+    explore("closing::dropping_the_last_handle_closes_the_store", |seed| {
         let io = SimIo::new(seed);
-        let (store, space, keys) = fresh(tiny(&io));
+        let (store, space, keys) = fresh(tiny_memory_options(&io));
         let threads: Vec<_> = (0..3u8)
             .map(|thread| {
                 let (store, space, keys) = (store.clone(), space.clone(), keys.clone());
@@ -85,8 +85,8 @@ fn the_last_of_many_handles_closes_whoever_drops_it() {
             .collect();
         drop((store, space, keys));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // Nobody has it any more, so the lock is free, and all is there.
-        let (store, _space, keys) = again(tiny(&io));
+        // No handle is left, so the lock is free, and all data is there.
+        let (store, _space, keys) = reopened(tiny_memory_options(&io));
         assert!((0..3u8).all(|thread| keys.get(&[thread]).unwrap().is_some()));
         assert_whole(&store);
     });

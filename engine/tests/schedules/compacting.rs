@@ -1,15 +1,15 @@
-//! A compaction beside a writer that overwrites and a reader that holds a view: whoever is faster, the view shows what it
-//! showed, and the log gives what was acknowledged.
+//! A compaction beside a writer that overwrites and a reader that holds a view. In every schedule the view is
+//! stable, and the log keeps all acknowledged data.
 
 use annals::io::sim::{Crash, SimIo};
 use annals::{CompactOptions, ErrorKind, Frame, History, Keyspace, Namespace, RunSpec, Status, Store};
 
 use crate::driver::explore;
-use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny, value};
+use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};
 use crate::thread;
 
 const KEYS: u8 = 4;
-/// Rounds before the compaction, so that there are sealed segments with what is dead.
+/// Rounds before the compaction, so that sealed segments hold dead data.
 const BEFORE: u64 = 6;
 const BESIDE: u64 = 3;
 
@@ -38,11 +38,11 @@ fn compact(store: &Store) {
     }
 }
 
-fn beside(seed: u64, small: bool) {
+fn compact_beside_writer(seed: u64, small: bool) {
     let io = SimIo::new(seed);
-    // The pieces of a compaction are shared.
+    // A compaction shares its work among threads.
     io.set_threads(2);
-    let options = |io: &SimIo| if small { tiny(io) } else { options(io) };
+    let options = |io: &SimIo| if small { tiny_memory_options(io) } else { options(io) };
     let (store, space, _) = fresh(options(&io));
     let latest = space.keyspace("latest", History::Latest).unwrap();
     run(&space, "kept");
@@ -70,9 +70,9 @@ fn beside(seed: u64, small: bool) {
         });
         scope.spawn(move || {
             compact(store);
-            assert_eq!(space.run_numbered(gone).unwrap_err().kind(), ErrorKind::Gone);
+            assert_eq!(space.run_by_uid(gone).unwrap_err().kind(), ErrorKind::Gone);
         });
-        // A second one meets the first, or what it left.
+        // A second compaction runs beside the first, or after it.
         if seed.is_multiple_of(3) {
             scope.spawn(move || compact(store));
         }
@@ -85,11 +85,11 @@ fn beside(seed: u64, small: bool) {
     let made =
         |path: &std::path::PathBuf| path.file_name().is_some_and(|name| name.len() > "00000001.seg".len());
     assert!(io.files().iter().any(made), "nothing was compacted");
-    // What was acknowledged outlives a power cut as well as a close.
+    // Acknowledged data survives a power loss and a close.
     let left = io.crash(Crash::Seed(seed));
     store.close().unwrap();
     for io in [left, io] {
-        let (store, space, _) = again(options(&io));
+        let (store, space, _) = reopened(options(&io));
         let latest = space.find_keyspace("latest").unwrap().unwrap();
         assert_eq!(rounds(&space.view(), &latest), wanted);
         assert_eq!(space.run("kept").unwrap().frames().count(), 1);
@@ -101,13 +101,15 @@ fn beside(seed: u64, small: bool) {
 }
 
 #[test]
-fn a_view_and_a_writer_go_on_beside_a_compaction() {
-    explore("compacting::a_view_and_a_writer_go_on_beside_a_compaction", |seed| beside(seed, false));
+fn view_and_writer_continue_beside_compaction() {
+    explore("compacting::view_and_writer_continue_beside_compaction", |seed| {
+        compact_beside_writer(seed, false)
+    });
 }
 
 #[test]
-fn a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written() {
-    explore("compacting::a_view_and_a_writer_go_on_beside_a_compaction_while_tables_are_written", |seed| {
-        beside(seed, true)
+fn view_and_writer_continue_beside_compaction_and_flush() {
+    explore("compacting::view_and_writer_continue_beside_compaction_and_flush", |seed| {
+        compact_beside_writer(seed, true)
     });
 }

@@ -1,52 +1,52 @@
-//! The same seed gives the same trace, and what a crash leaves of such schedules.
+//! Equal seeds give equal traces, and crashes within schedules keep acknowledged data.
 
 use std::sync::{Arc, Mutex};
 
-use annals::io::sim::{Crash, History, Op, OpKind, SimIo};
+use annals::io::sim::{Crash, OpHistory, OpKind, SimIo, SimOp};
 use annals::{
     Component, Durability, ErrorKind, Frame, History as Keep, Keyspace, Namespace, Run, RunSpec, Store,
 };
 
 use crate::driver::{announce, hook, number, once, schedules};
-use crate::support::{STORE, assert_whole, fresh, options, round_of, tiny, value};
+use crate::support::{STORE, assert_whole, fresh, options, round_of, tiny_memory_options, value};
 use crate::thread;
 
 const THREADS: u8 = 3;
 const STEPS: u64 = 5;
 
-/// When one commit was handed in and answered, in operations of the disk; `usize::MAX`: never promised for the disk.
+/// When a commit was issued and acknowledged, in disk operations; `usize::MAX`: not promised to be on disk.
 #[derive(Debug, Clone, Copy)]
-struct Commit {
+struct CommitInterval {
     issued: usize,
     acknowledged: usize,
 }
 
-/// What each thread did, in its order.
-type Commits = Vec<Vec<Commit>>;
+/// The commits of each thread, in order.
+type ThreadCommits = Vec<Vec<CommitInterval>>;
 
-fn step(io: &SimIo, thread: u8, step: u64, space: &Namespace, keys: &Keyspace, run: &Run) -> Commit {
+fn step(io: &SimIo, thread: u8, step: u64, space: &Namespace, keys: &Keyspace, run: &Run) -> CommitInterval {
     let issued = io.op_count();
     let to_disk = step % 3 != 2;
     if thread == 0 {
         run.record(Frame::new(Component::Llm, vec![step as u8; 300], step.to_string())).unwrap();
-        return Commit { issued, acknowledged: io.op_count() };
+        return CommitInterval { issued, acknowledged: io.op_count() };
     }
     let mut batch = space.batch();
     batch.put(keys, &[thread, 0], value(step)).put(keys, &[thread, 1], value(step));
     let durability = if to_disk { Durability::Disk } else { Durability::Process };
     batch.submit_with(durability).unwrap().wait().unwrap();
-    Commit { issued, acknowledged: if to_disk { io.op_count() } else { usize::MAX } }
+    CommitInterval { issued, acknowledged: if to_disk { io.op_count() } else { usize::MAX } }
 }
 
-/// Several callers at once, the upkeep always at work, everything from the seeds of the schedule and of the disk.
-fn workload(schedule: u64, disk: u64) -> (History, Commits) {
+/// Several callers beside a busy upkeep thread; the seeds of the schedule and of the disk decide everything.
+fn workload(schedule: u64, disk: u64) -> (OpHistory, ThreadCommits) {
     let made = Arc::new(Mutex::new(None));
     let out = made.clone();
     once(schedule, move || {
         let io = SimIo::new(disk);
-        let (store, space, keys) = fresh(tiny(&io));
+        let (store, space, keys) = fresh(tiny_memory_options(&io));
         let run = space.begin_run(RunSpec::new("r")).unwrap();
-        let commits: Commits = thread::scope(|scope| {
+        let commits: ThreadCommits = thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     let (io, space, keys, run) = (&io, &space, &keys, &run);
@@ -82,17 +82,17 @@ fn the_same_seed_gives_the_same_trace_and_another_one_another() {
         traces.insert(once.trace_hash());
     }
     println!("{TEST}: {} traces of 10 schedules", traces.len());
-    assert!(traces.len() > 5, "the seed hardly chooses the schedule");
+    assert!(traces.len() > 5, "the seed hardly affects the schedule");
 }
 
 /// The fewest and the most steps of a thread that a crash before operation `at` may leave.
-fn bounds(commits: &[Commit], at: usize) -> (u64, u64) {
+fn bounds(commits: &[CommitInterval], at: usize) -> (u64, u64) {
     let acknowledged = commits.iter().rposition(|commit| commit.acknowledged <= at).map_or(0, |n| n + 1);
     let issued = commits.iter().rposition(|commit| commit.issued <= at).map_or(0, |n| n + 1);
     (acknowledged as u64, issued as u64)
 }
 
-/// How many steps of a thread a store holds, all of them whole and none missing before the last.
+/// The steps of a thread in a store; all of them must be whole, without a gap.
 fn steps_of(thread: u8, space: &Namespace, keys: Option<&Keyspace>) -> u64 {
     if thread == 0 {
         let Ok(reader) = space.run("r") else { return 0 };
@@ -119,8 +119,8 @@ fn observe(store: &Store) -> Vec<u64> {
     (0..THREADS).map(|thread| steps_of(thread, &space, keys.as_ref())).collect()
 }
 
-/// Opens what a crash left, under a schedule of its own.
-fn check(disk: &SimIo, at: usize, commits: &Commits) {
+/// Opens a store after a crash, in a schedule of its own.
+fn check(disk: &SimIo, at: usize, commits: &ThreadCommits) {
     let read = match Store::open_read_only_with(STORE, options(disk)) {
         Ok(store) => observe(&store),
         Err(error) if error.kind() == ErrorKind::NotFound => vec![0; usize::from(THREADS)],
@@ -133,7 +133,7 @@ fn check(disk: &SimIo, at: usize, commits: &Commits) {
             "thread {thread} has {steps} steps after a crash at {at}; {least} were acknowledged, {most} issued"
         );
     }
-    let writing = if at.is_multiple_of(2) { tiny } else { options };
+    let writing = if at.is_multiple_of(2) { tiny_memory_options } else { options };
     let store = Store::open_with(STORE, writing(disk)).unwrap();
     let space = store.namespace("n").unwrap();
     let keys = space.keyspace("k", Keep::All).unwrap();
@@ -158,17 +158,17 @@ fn crashes_within_schedules_keep_what_was_acknowledged() {
     let (first, rounds) = (number("ANNALS_SEED", 1), schedules().div_ceil(10));
     let (mut made, mut gone) = (0, 0);
     for seed in first..first + rounds {
-        // Ten schedules of the other tests are one of this one with its crashes.
+        // Ten schedules of another test cost as much as one schedule here with its crashes.
         announce("random", seed, 1, TEST);
         let (history, commits) = workload(seed, seed);
         let table =
-            |op: &&Op, kind| op.kind() == kind && op.path().extension().is_some_and(|end| end == "tbl");
+            |op: &&SimOp, kind| op.kind() == kind && op.path().extension().is_some_and(|end| end == "tbl");
         made += history.ops().iter().filter(|op| table(op, OpKind::Create)).count();
         gone += history.ops().iter().filter(|op| table(op, OpKind::Remove)).count();
         let points = history.ops().len() as u64 + 1;
         let (history, commits) = (Arc::new(history), Arc::new(commits));
         for state in 0..STATES {
-            // Points spread over the history, other ones for each seed; each choice of what is kept in turn.
+            // Points spread over the history, different for each seed, with each kind of crash in turn.
             let at = (((state * points) + (seed * 7919) % points) / STATES) as usize;
             let how = match state % 8 {
                 0 => Crash::Nothing,

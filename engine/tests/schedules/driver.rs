@@ -1,10 +1,12 @@
-//! Runs one test body many times: through schedules that are each chosen from a seed, or on the system's threads.
+//! Runs a test body many times: under schedules chosen from seeds, or on the system's threads.
 //!
-//! Half of the schedules choose at each step by chance who goes on; the other half are PCT's (Burckhardt and others, ASPLOS
-//! 2010): threads by random priorities that change at few random steps, which meets faults that need a rare order.
+//! Half of the schedules choose the next thread at random at each step. The other half are PCT's (Burckhardt
+//! and others, ASPLOS 2010): random priorities that change at few random steps. PCT finds faults that need a
+//! rare order.
 //!
-//! `ANNALS_SCHEDULES` says how many (300 under the scheduler, 10 on the system's threads, one under Miri), `ANNALS_SEED` where the
-//! seeds begin (1), `ANNALS_SCHEDULER` which half (`random`, `pct`, both).
+//! `ANNALS_SCHEDULES` is the number of schedules (300 under the scheduler, 10 on the system's threads, one
+//! under Miri). `ANNALS_SEED` is the first seed (1). `ANNALS_SCHEDULER` chooses the half (`random`, `pct`;
+//! default both).
 
 #[cfg(annals_shuttle)]
 pub(crate) use scheduled::*;
@@ -15,7 +17,7 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// How often a body runs.
+/// How many times a body runs.
 pub(crate) fn schedules() -> u64 {
     let default = match (cfg!(annals_shuttle), cfg!(miri)) {
         (true, _) => 300,
@@ -55,12 +57,12 @@ mod scheduled {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
     use shuttle::{Config, FailurePersistence, Runner};
 
-    /// PCT learns how long a body is from the first schedule of a round, which is always the same.
+    /// PCT learns the length of a body from the first schedule of a round, which is always the same.
     const ROUND: u64 = 20;
-    /// Bytes of each thread's stack.
+    /// Stack size of each thread in bytes.
     const STACK_BYTES: usize = 1 << 20;
 
-    /// How the schedule at hand is repeated, for the panic's message.
+    /// How to repeat the current schedule, for the panic message.
     static REPEAT: Mutex<String> = Mutex::new(String::new());
 
     fn config() -> Config {
@@ -71,7 +73,7 @@ mod scheduled {
         config
     }
 
-    /// Lets a panic say how its schedule is repeated, at once: a second one while threads unwind ends the process.
+    /// Prints how to repeat the schedule at once: a second panic while threads unwind aborts the process.
     pub(crate) fn hook() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -83,7 +85,7 @@ mod scheduled {
         });
     }
 
-    /// Notes how the schedule that comes next is repeated.
+    /// Notes how to repeat the next schedule.
     pub(crate) fn announce(scheduler: &str, seed: u64, schedules: u64, test: &str) {
         let line = format!(
             "repeat with: ANNALS_SEED={seed} ANNALS_SCHEDULES={schedules} ANNALS_SCHEDULER={scheduler} .ci/schedules {test}"
@@ -91,12 +93,12 @@ mod scheduled {
         *REPEAT.lock().unwrap() = line;
     }
 
-    /// One schedule of a body, by chance from a seed.
+    /// Runs one random schedule of a body.
     pub(crate) fn once(seed: u64, body: impl Fn() + Send + Sync + 'static) {
         Runner::new(RandomScheduler::new_from_seed(seed, 1), config()).run(body);
     }
 
-    /// Calls `body` with the schedule's seed in each of many schedules.
+    /// Calls `body` with the seed of each schedule.
     pub(crate) fn explore(test: &str, body: impl Fn(u64) + Send + Sync + Copy + 'static) {
         hook();
         let (first, schedules) = (super::number("ANNALS_SEED", 1), super::schedules());

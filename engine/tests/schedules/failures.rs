@@ -1,4 +1,4 @@
-//! A disk that fails while others wait: everybody is answered, and what was acknowledged stays.
+//! A disk that fails while threads wait: every caller gets an answer, and acknowledged data stays.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,10 +6,11 @@ use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{ErrorKind, Options};
 
 use crate::driver::explore;
-use crate::support::{again, fresh, options, tiny};
+use crate::support::{fresh, options, reopened, tiny_memory_options};
 use crate::thread;
 
-/// Threads put keys until the disk fails; gives how many of which thread were acknowledged.
+/// Threads put keys until the disk fails. The number of acknowledged puts of each thread must be there after
+/// a crash.
 fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
     let (store, _space, keys) = fresh(options);
     let acknowledged: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
@@ -30,7 +31,7 @@ fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
                                 matches!(first.kind(), ErrorKind::Unavailable | ErrorKind::Poisoned),
                                 "{first}"
                             );
-                            // From then on nothing is written any more, for nobody.
+                            // From now on every write of every thread fails.
                             let second = keys.put(b"later", "v").unwrap_err();
                             assert_eq!(second.kind(), ErrorKind::Poisoned, "{second}");
                             assert!(second.to_string().contains("reopen"), "{second}");
@@ -38,7 +39,7 @@ fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
                         }
                     }
                 }
-                // Readers go on.
+                // Reads continue.
                 assert_eq!(keys.get(b"before").unwrap().unwrap(), b"there");
             });
         }
@@ -47,18 +48,18 @@ fn until_it_fails(io: &SimIo, options: Options, rule: FailRule) {
     assert!(failed, "the disk never failed");
     let visible = store.seqno();
     assert!(store.close().is_err(), "a poisoned store does not close cleanly");
-    // A machine that goes on, and one whose power goes: both keep what was acknowledged.
+    // The machine keeps running, or its power fails: both keep acknowledged data.
     for how in [Crash::Everything, Crash::Nothing] {
         let disk = io.crash(how);
-        disk.heal();
-        let (store, _space, keys) = again(self::options(&disk));
+        disk.clear_faults();
+        let (store, _space, keys) = reopened(self::options(&disk));
         for (thread, count) in acknowledged.iter().enumerate() {
             for i in 0..count.load(Ordering::SeqCst) {
                 let found = keys.get(format!("{thread}-{i}").as_bytes()).unwrap();
                 assert!(found.is_some(), "{thread}-{i} was acknowledged and is gone after {how:?}");
             }
         }
-        assert!(store.seqno() >= visible, "what was visible is gone after {how:?}");
+        assert!(store.seqno() >= visible, "visible data is gone after {how:?}");
         crate::support::assert_whole(&store);
     }
 }
@@ -81,19 +82,23 @@ fn a_failed_write_answers_everybody_and_poisons() {
 }
 
 #[test]
-fn a_manifest_in_doubt_answers_everybody_and_poisons() {
-    explore("failures::a_manifest_in_doubt_answers_everybody_and_poisons", |seed| {
+fn failed_manifest_write_answers_everybody_and_poisons() {
+    explore("failures::failed_manifest_write_answers_everybody_and_poisons", |seed| {
         let io = SimIo::new(seed);
-        // Written by the writer where a segment changes, and by the upkeep where a table is listed.
-        until_it_fails(&io, tiny(&io), FailRule::eio(OpKind::Sync).on("MANIFEST").after(seed % 3));
+        // The writer writes the manifest when a segment changes, the upkeep thread when a table is listed.
+        until_it_fails(
+            &io,
+            tiny_memory_options(&io),
+            FailRule::eio(OpKind::Sync).on("MANIFEST").after(seed % 3),
+        );
     });
 }
 
 #[test]
-fn a_table_that_cannot_be_written_loses_nothing_and_stops_nobody() {
-    explore("failures::a_table_that_cannot_be_written_loses_nothing_and_stops_nobody", |seed| {
+fn failed_table_write_loses_nothing_and_stops_nobody() {
+    explore("failures::failed_table_write_loses_nothing_and_stops_nobody", |seed| {
         let io = SimIo::new(seed);
-        let (store, _space, keys) = fresh(tiny(&io));
+        let (store, _space, keys) = fresh(tiny_memory_options(&io));
         io.fail(FailRule::enospc(OpKind::Write).on("tables").times(1 + seed % 3));
         thread::scope(|scope| {
             for thread in 0..2u8 {
@@ -107,7 +112,7 @@ fn a_table_that_cannot_be_written_loses_nothing_and_stops_nobody() {
             }
         });
         store.close().unwrap();
-        let (_store, _space, keys) = again(tiny(&io));
+        let (_store, _space, keys) = reopened(tiny_memory_options(&io));
         for thread in 0..2u8 {
             assert!((0..8u8).all(|i| keys.get(&[thread, i]).unwrap().is_some()));
         }

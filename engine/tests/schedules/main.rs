@@ -1,8 +1,8 @@
-//! The engine on the simulated disk with many threads, and what holds whoever is faster.
+//! The engine on the simulated disk with many threads, and the guarantees that hold in every schedule.
 //!
-//! Built with `--cfg annals_shuttle`, as `.ci/schedules` does, every thread and every lock runs under a scheduler that
-//! chooses from a seed. Built ordinarily the same tests run on the system's threads, a few times each: so they do in
-//! `cargo test`, and under Miri and the thread sanitizer in `.ci/sanitize`.
+//! With `--cfg annals_shuttle`, as in `.ci/schedules`, every thread and lock runs under a scheduler that
+//! chooses from a seed. Without it the same tests run on the system's threads, a few times each. That is
+//! the case in `cargo test`, and under Miri and the thread sanitizer in `.ci/sanitize`.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

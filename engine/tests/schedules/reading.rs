@@ -1,24 +1,25 @@
-//! Readers beside the writer and the upkeep: in the writing process, and through files alone.
+//! Readers beside the writer and the upkeep thread: in the writing process, and through files only.
 
 use annals::io::sim::{OpKind, SimIo};
 use annals::{History, Keyspace, Namespace, Options, ScanRange, Store};
 
 use crate::driver::explore;
-use crate::support::{STORE, again, assert_whole, fresh, options, round_of, tiny, value};
+use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};
 use crate::thread;
 
 const KEYS: u8 = 4;
 /// Records of a round.
 const RECORDS: u64 = 2 * KEYS as u64;
 
-/// A keyspace that keeps every version beside one that keeps the latest, where a view needs what a merge may drop.
-struct Spaces {
+/// A keyspace with all versions and one with the latest. A view of the latter needs versions that a merge may
+/// drop.
+struct KeyspacePair {
     space: Namespace,
     all: Keyspace,
     latest: Keyspace,
 }
 
-impl Spaces {
+impl KeyspacePair {
     fn of(space: Namespace) -> Self {
         let find = |name| space.find_keyspace(name).unwrap().unwrap();
         Self { all: find("k"), latest: find("latest"), space }
@@ -26,7 +27,7 @@ impl Spaces {
 }
 
 /// Puts all keys of a round in one batch.
-fn put_round(Spaces { space, all, latest }: &Spaces, round: u64) {
+fn put_round(KeyspacePair { space, all, latest }: &KeyspacePair, round: u64) {
     let mut batch = space.batch();
     for key in 0..KEYS {
         batch.put(all, &[key], value(round)).put(latest, &[key], value(round));
@@ -34,8 +35,8 @@ fn put_round(Spaces { space, all, latest }: &Spaces, round: u64) {
     batch.commit().unwrap();
 }
 
-/// The round of each key as one view has them: all the same.
-fn round_in(Spaces { space, all, latest }: &Spaces, reverse: bool) -> u64 {
+/// The round that a view shows; all keys must show the same.
+fn round_in(KeyspacePair { space, all, latest }: &KeyspacePair, reverse: bool) -> u64 {
     let view = space.view();
     let mut rounds = Vec::new();
     for keys in [latest, all] {
@@ -50,7 +51,7 @@ fn round_in(Spaces { space, all, latest }: &Spaces, reverse: bool) -> u64 {
     rounds[0]
 }
 
-/// All versions of a key, the newest first, with none missing.
+/// Checks all versions of a key, newest first and without gaps.
 fn check_history(keys: &Keyspace, key: u8) -> u64 {
     let history = keys.history(&[key]).unwrap();
     let rounds: Vec<u64> =
@@ -61,15 +62,15 @@ fn check_history(keys: &Keyspace, key: u8) -> u64 {
 }
 
 /// A new store with its first round.
-fn filled(options: Options) -> (Store, Spaces) {
+fn filled(options: Options) -> (Store, KeyspacePair) {
     let (store, space, _) = fresh(options);
     space.keyspace("latest", History::Latest).unwrap();
-    let spaces = Spaces::of(space);
+    let spaces = KeyspacePair::of(space);
     put_round(&spaces, 0);
     (store, spaces)
 }
 
-fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> SimIo {
+fn read_beside_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> SimIo {
     let io = SimIo::new(seed);
     let (store, spaces) = filled(options(&io));
     let first = store.seqno();
@@ -85,38 +86,40 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
                     let newest = check_history(&spaces.all, (reader + look) % KEYS);
                     assert!(newest >= last, "history ends at {newest} after a view of {last}");
                     let now = store.seqno();
-                    assert!(now >= seqno, "what is visible went back");
+                    assert!(now >= seqno, "the visible seqno went back");
                     seqno = now;
                 }
             });
         }
         for reader in 0..2u8 {
             let (store, spaces) = (&store, &spaces);
-            // A look of few steps, which fits between two of the writer's: all that is visible can be read.
+            // A check of few steps, which fits between two steps of the writer: everything visible can be
+            // read.
             scope.spawn(move || {
                 for look in 0..12u8 {
                     let rounds_visible = (store.seqno().0 - first.0) / RECORDS;
                     let newest = spaces.all.get(&[(look + reader) % KEYS]).unwrap().unwrap();
-                    assert!(round_of(&newest) >= rounds_visible, "visible, and not to be read");
+                    assert!(round_of(&newest) >= rounds_visible, "visible, but not readable");
                 }
             });
         }
         let spaces = &spaces;
-        // In a thread of its own: shuttle wakes who opened a scope when the scope's threads have ended, whatever it is at.
+        // In a thread of its own: shuttle wakes the opener of a scope when the scope's threads have ended,
+        // whatever it waits for.
         scope.spawn(move || {
             for round in 1..=rounds {
                 put_round(spaces, round);
                 // Every other time the writer is kept busy instead.
                 if seed.is_multiple_of(2) {
-                    assert_eq!(round_in(spaces, false), round, "acknowledged, and not to be read");
+                    assert_eq!(round_in(spaces, false), round, "acknowledged, but not readable");
                 }
             }
         });
     });
     assert_whole(&store);
     store.close().unwrap();
-    let (store, space, _) = again(options(&io));
-    let spaces = Spaces::of(space);
+    let (store, space, _) = reopened(options(&io));
+    let spaces = KeyspacePair::of(space);
     assert_eq!(round_in(&spaces, false), rounds);
     assert_eq!((0..KEYS).map(|key| check_history(&spaces.all, key)).sum::<u64>(), rounds * u64::from(KEYS));
     assert_whole(&store);
@@ -127,24 +130,24 @@ fn beside_a_writer(seed: u64, options: fn(&SimIo) -> Options, rounds: u64) -> Si
 #[test]
 fn a_reader_sees_whole_batches_and_never_goes_back() {
     explore("reading::a_reader_sees_whole_batches_and_never_goes_back", |seed| {
-        beside_a_writer(seed, |io| Options { segment_bytes_max: 1 << 20, ..options(io) }, 4);
+        read_beside_writer(seed, |io| Options { segment_bytes_max: 1 << 20, ..options(io) }, 4);
     });
 }
 
 #[test]
-fn readers_see_every_version_while_memory_is_frozen_and_tables_are_merged() {
-    explore("reading::readers_see_every_version_while_memory_is_frozen_and_tables_are_merged", |seed| {
-        let io = beside_a_writer(seed, tiny, 6);
+fn readers_see_every_version_beside_flush_and_merge() {
+    explore("reading::readers_see_every_version_beside_flush_and_merge", |seed| {
+        let io = read_beside_writer(seed, tiny_memory_options, 6);
         let tables = |kind| {
             let ops = io.history();
-            let is = |op: &&annals::io::sim::Op| {
+            let is = |op: &&annals::io::sim::SimOp| {
                 op.kind() == kind && op.path().extension().is_some_and(|end| end == "tbl")
             };
             ops.ops().iter().filter(is).count()
         };
         let (made, gone) = (tables(OpKind::Create), tables(OpKind::Remove));
         assert!(made >= 3 && gone >= 1, "{made} tables made, {gone} removed: nothing was merged");
-        // Segments change under the readers, too: a round has some 300 bytes.
+        // Segments change during the test: a round has about 300 bytes.
         assert!(
             io.files().iter().filter(|path| path.extension().is_some_and(|end| end == "seg")).count() >= 2
         );
@@ -155,12 +158,12 @@ fn readers_see_every_version_while_memory_is_frozen_and_tables_are_merged() {
 fn a_reader_of_the_files_refreshes_beside_the_writer() {
     explore("reading::a_reader_of_the_files_refreshes_beside_the_writer", |seed| {
         let io = SimIo::new(seed);
-        let (store, spaces) = filled(tiny(&io));
+        let (store, spaces) = filled(tiny_memory_options(&io));
         thread::scope(|scope| {
             let io = &io;
             scope.spawn(move || {
-                let live = Store::open_read_only_with(STORE, tiny(io)).unwrap();
-                let theirs = Spaces::of(live.namespace("n").unwrap());
+                let live = Store::open_read_only_with(STORE, tiny_memory_options(io)).unwrap();
+                let theirs = KeyspacePair::of(live.namespace("n").unwrap());
                 let mut last = 0;
                 for look in 0..4 {
                     let round = round_in(&theirs, look % 2 == 0);
@@ -174,16 +177,16 @@ fn a_reader_of_the_files_refreshes_beside_the_writer() {
             let spaces = &spaces;
             scope.spawn(move || (1..=4).for_each(|round| put_round(spaces, round)));
         });
-        // All that was acknowledged is there for who opens now.
-        let live = Store::open_read_only_with(STORE, tiny(&io)).unwrap();
-        assert_eq!(round_in(&Spaces::of(live.namespace("n").unwrap()), false), 4);
+        // A store that opens now has all acknowledged data.
+        let live = Store::open_read_only_with(STORE, tiny_memory_options(&io)).unwrap();
+        assert_eq!(round_in(&KeyspacePair::of(live.namespace("n").unwrap()), false), 4);
         store.close().unwrap();
     });
 }
 
-/// Readers without a view of their own, for which nothing keeps versions: between a reader's look at what is visible and
-/// its look at the tables, newer values may come and be merged with the one wanted, which the policy then leaves out,
-/// while a value older than both stands in a table that is not merged.
+/// Readers without a view, for which no versions are kept. Between reading the visible seqno and reading the
+/// tables, newer values may arrive and be merged with the wanted one. The policy then drops the wanted one,
+/// while an older value stands in a table that is not merged.
 #[test]
 fn a_plain_read_beside_merges_never_goes_back() {
     explore("reading::a_plain_read_beside_merges_never_goes_back", |seed| {
@@ -191,7 +194,7 @@ fn a_plain_read_beside_merges_never_goes_back() {
     });
 }
 
-/// The same while the tables are exchanged by a refresh.
+/// The same while a refresh exchanges the tables.
 #[test]
 fn a_plain_read_beside_a_refresh_never_goes_back() {
     explore("reading::a_plain_read_beside_a_refresh_never_goes_back", |seed| {
@@ -203,7 +206,7 @@ fn plain_reads(seed: u64, refreshed: bool) {
     let io = SimIo::new(seed);
     let (store, space, _) = fresh(options(&io));
     let latest = space.keyspace("latest", History::Latest).unwrap();
-    // A table that is too large to be merged with what comes.
+    // A table too large to be merged with new ones.
     let mut batch = space.batch();
     for key in 0..100 {
         batch.put(&latest, &[key], value(0));
@@ -211,7 +214,7 @@ fn plain_reads(seed: u64, refreshed: bool) {
     batch.commit().unwrap();
     drop((space, latest));
     store.close().unwrap();
-    let (store, space, _) = again(tiny(&io));
+    let (store, space, _) = reopened(tiny_memory_options(&io));
     let latest = space.find_keyspace("latest").unwrap().unwrap();
     let put = |round| {
         let mut batch = space.batch();
@@ -221,7 +224,7 @@ fn plain_reads(seed: u64, refreshed: bool) {
         batch.commit().unwrap();
     };
     put(1);
-    let live = refreshed.then(|| Store::open_read_only_with(STORE, tiny(&io)).unwrap());
+    let live = refreshed.then(|| Store::open_read_only_with(STORE, tiny_memory_options(&io)).unwrap());
     let read = match &live {
         Some(live) => live.namespace("n").unwrap().find_keyspace("latest").unwrap().unwrap(),
         None => latest.clone(),

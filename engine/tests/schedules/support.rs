@@ -1,4 +1,4 @@
-//! What the tests of this binary share.
+//! Shared helpers of this test binary.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ pub(crate) fn options(io: &SimIo) -> Options {
 }
 
 /// Memory for so few entries that the upkeep thread is always at work.
-pub(crate) fn tiny(io: &SimIo) -> Options {
+pub(crate) fn tiny_memory_options(io: &SimIo) -> Options {
     Options { index_memory_bytes: 512, ..options(io) }
 }
 
-/// A new store with a namespace and a keyspace that keeps all.
+/// A new store with a namespace and a keyspace that keeps all versions.
 pub(crate) fn fresh(options: Options) -> (Store, Namespace, Keyspace) {
     let store = Store::open_with(STORE, options).unwrap();
     let space = store.namespace("n").unwrap();
@@ -30,8 +30,8 @@ pub(crate) fn fresh(options: Options) -> (Store, Namespace, Keyspace) {
     (store, space, keys)
 }
 
-/// A store that is there already.
-pub(crate) fn again(options: Options) -> (Store, Namespace, Keyspace) {
+/// Reopens an existing store.
+pub(crate) fn reopened(options: Options) -> (Store, Namespace, Keyspace) {
     let store = Store::open_with(STORE, options).unwrap();
     let space = store.namespace("n").unwrap();
     let keys = space.find_keyspace("k").unwrap().unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn assert_whole(store: &Store) {
     assert_eq!(store.verify().unwrap().damaged, []);
 }
 
-/// A value that says which round it is of.
+/// A value that holds its round.
 pub(crate) fn value(round: u64) -> Vec<u8> {
     round.to_be_bytes().to_vec()
 }

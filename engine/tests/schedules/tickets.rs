@@ -1,4 +1,4 @@
-//! Many submitters: the order of the queue, its bound, and what tickets say.
+//! Many submitters: the order of the queue, its bound, and the results of tickets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use annals::io::sim::SimIo;
 use annals::{Component, Durability, Frame, Options, RunSpec, ScanRange, Seqno, Status};
 
 use crate::driver::explore;
-use crate::support::{again, assert_whole, fresh, options};
+use crate::support::{assert_whole, fresh, options, reopened};
 use crate::thread;
 
 #[test]
@@ -25,14 +25,14 @@ fn every_submitter_gets_its_own_place_in_order() {
                         let mut tickets = Vec::new();
                         for i in 0..4u8 {
                             let mut batch = space.batch();
-                            // One record or two; some are large, so that settling them takes long.
+                            // One record or two; some are large, so that encoding them takes long.
                             batch.put(keys, &[submitter, i], vec![i; 40 * usize::from(submitter)]);
                             if i % 2 == 1 {
                                 batch.put(keys, &[submitter, i, 1], "second");
                             }
                             let durability = [Durability::Disk, Durability::Process][usize::from(i % 2)];
                             if i == 2 {
-                                // A batch that is dropped leaves no gap.
+                                // A dropped batch leaves no gap.
                                 space.batch().put(keys, b"never", "seen");
                             }
                             tickets.push(batch.submit_with(durability).unwrap());
@@ -43,7 +43,7 @@ fn every_submitter_gets_its_own_place_in_order() {
                 .collect();
             submitters.into_iter().map(|submitter| submitter.join().unwrap()).collect()
         });
-        // Each batch ends at its own seqno, in the order in which its thread submitted; together there is no gap.
+        // Each batch ends at its own seqno, in its thread's submission order; together they leave no gap.
         assert!(all.iter().all(|of| of.is_sorted_by(|a, b| a < b)), "{all:?}");
         let mut ends: Vec<u64> = all.iter().flatten().map(|seqno| seqno.0).collect();
         ends.sort_unstable();
@@ -52,16 +52,16 @@ fn every_submitter_gets_its_own_place_in_order() {
         assert_eq!(*ends.last().unwrap(), first.0 + 3 * (2 + 4));
         assert_eq!(store.seqno().0, *ends.last().unwrap());
         store.close().unwrap();
-        let (store, _, keys) = again(options(&io));
+        let (store, _, keys) = reopened(options(&io));
         assert_eq!(keys.scan(ScanRange::all()).map(Result::unwrap).count(), 18);
         assert_whole(&store);
     });
 }
 
-/// Says that it was woken.
-struct Woken(AtomicBool, thread::Thread);
+/// A waker that notes that it was woken.
+struct WokenFlag(AtomicBool, thread::Thread);
 
-impl Wake for Woken {
+impl Wake for WokenFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
         self.1.unpark();
@@ -69,7 +69,7 @@ impl Wake for Woken {
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    let woken = Arc::new(Woken(AtomicBool::new(false), thread::current()));
+    let woken = Arc::new(WokenFlag(AtomicBool::new(false), thread::current()));
     let waker = Waker::from(woken.clone());
     let mut future = std::pin::pin!(future);
     loop {
@@ -78,7 +78,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         {
             return done;
         }
-        // A wake that never comes is a deadlock, which the scheduler finds.
+        // A missing wake-up is a deadlock, which the scheduler detects.
         while !woken.0.swap(false, Ordering::SeqCst) {
             thread::park();
         }
@@ -86,8 +86,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible() {
-    explore("tickets::a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible", |seed| {
+fn ticket_completes_by_any_wait_and_batch_is_visible() {
+    explore("tickets::ticket_completes_by_any_wait_and_batch_is_visible", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = fresh(options(&io));
         thread::scope(|scope| {
@@ -108,12 +108,12 @@ fn a_ticket_is_answered_however_it_is_waited_for_and_done_means_visible() {
                                 ticket.wait().unwrap()
                             }
                             _ => {
-                                // Dropped: the batch stays; whoever asks after it comes later in the order.
+                                // A dropped ticket does not cancel its batch, and a later put comes after it.
                                 drop(ticket);
                                 keys.put(&[submitter, i, 1], "after").unwrap()
                             }
                         };
-                        assert!(store.seqno() >= last, "done, and not visible");
+                        assert!(store.seqno() >= last, "done, but not visible");
                         assert_eq!(keys.get(&[submitter, i]).unwrap().unwrap(), b"v");
                     }
                 });
@@ -135,7 +135,7 @@ fn a_queue_bounded_in_bytes_takes_everything_in_the_end() {
                     let mut tickets = Vec::new();
                     for i in 0..3u8 {
                         let mut batch = space.batch();
-                        // Some are larger than the whole queue.
+                        // Some batches are larger than the whole queue.
                         batch.put(keys, &[submitter, i], vec![7; [10, 200, 900][usize::from(i)]]);
                         tickets.push(batch.submit().unwrap());
                     }
@@ -165,7 +165,7 @@ fn open_groups_never_span_segments_that_change_under_them() {
                     for i in 0..4 {
                         let frame = Frame::new(Component::Llm, body(thread, i), body(thread, i + 4));
                         if i == 2 {
-                            // Its groups are lent out and come back unused.
+                            // Its groups are leased and returned unused.
                             let mut dropped = run.batch().unwrap();
                             dropped.frame(frame.clone()).unwrap();
                         }
@@ -177,7 +177,7 @@ fn open_groups_never_span_segments_that_change_under_them() {
         });
         assert!(store.stats().unwrap().segments > 2);
         store.close().unwrap();
-        let (store, space, _) = again(options(&io));
+        let (store, space, _) = reopened(options(&io));
         for thread in 0..3u8 {
             let frames: Vec<_> =
                 space.run(&format!("{thread}")).unwrap().frames().map(Result::unwrap).collect();

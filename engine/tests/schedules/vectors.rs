@@ -1,4 +1,4 @@
-//! Searches beside the writer, the thread that writes vectors down, and whoever has it done.
+//! Searches beside the writer, the thread that writes vector files, and callers that trigger it.
 
 use annals::io::sim::SimIo;
 use annals::{History, Keyspace, Namespace, Options, Search, Store};
@@ -18,7 +18,7 @@ fn put_round(space: &Namespace, keys: &Keyspace, round: u8) {
     batch.commit().unwrap();
 }
 
-/// The round that a search finds: of all keys, and of all the same.
+/// The round that a search finds; it must find all keys of one round.
 fn found(space: &Namespace) -> u8 {
     let found = space.nearest("e", &[1.0, 0.0], &Search { k: 100, ..Search::default() }).unwrap();
     assert_eq!(found.len(), usize::from(KEYS), "{found:?}");
@@ -34,10 +34,11 @@ fn filled(options: Options) -> (Store, Namespace, Keyspace) {
     (store, space, keys)
 }
 
-/// What one search finds dead another one, as of an earlier moment, needs; what came after a search began is not dead either.
+/// A vector that is dead for one search may be needed by another one with an older view. A vector newer than
+/// the search is not dead either.
 #[test]
-fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
-    explore("vectors::searches_find_whole_batches_and_never_go_back_while_files_are_written", |seed| {
+fn search_beside_flush_sees_whole_batches_in_order() {
+    explore("vectors::search_beside_flush_sees_whole_batches_in_order", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = filled(options(&io));
         thread::scope(|scope| {
@@ -58,7 +59,7 @@ fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
             scope.spawn(move || {
                 for round in 1..=5 {
                     put_round(space, keys, round);
-                    assert_eq!(found(space), round, "acknowledged, and not found");
+                    assert_eq!(found(space), round, "acknowledged, but not found");
                 }
             });
         });
@@ -71,11 +72,12 @@ fn searches_find_whole_batches_and_never_go_back_while_files_are_written() {
     });
 }
 
-/// It was told to end without the lock behind which it looks whether it is: between its look and its sleep it was not there to be woken,
-/// and the close waited for ever. The scheduler stops nobody just between the two.
+/// The close once set the stop flag without the lock under which the thread checks it. Between the check and
+/// its sleep the thread missed the wake-up, and the close waited for ever. The scheduler stops no thread just
+/// between the two.
 #[test]
-fn a_store_closes_whatever_the_thread_that_writes_vectors_is_at() {
-    explore("vectors::a_store_closes_whatever_the_thread_that_writes_vectors_is_at", |seed| {
+fn store_closes_while_vectors_are_written() {
+    explore("vectors::store_closes_while_vectors_are_written", |seed| {
         let io = SimIo::new(seed);
         let (store, space, keys) = filled(options(&io));
         for round in 1..3 {

@@ -174,7 +174,7 @@ impl<'a> JsonScanner<'a> {
     /// Where the text is not JSON or exceeds a limit. After an error the scanner must not be used.
     pub fn next_token(&mut self) -> Result<Option<JsonToken>, JsonError> {
         loop {
-            self.space();
+            self.skip_whitespace();
             return match self.expected {
                 Expected::ValueOrEnd if self.peek() == Some(b']') => self.close(JsonTokenKind::ArrayEnd),
                 Expected::NameOrEnd if self.peek() == Some(b'}') => self.close(JsonTokenKind::ObjectEnd),
@@ -218,9 +218,9 @@ impl<'a> JsonScanner<'a> {
                 self.number()?;
                 JsonTokenKind::Number
             }
-            Some(b't') => self.word("true", JsonTokenKind::Bool(true))?,
-            Some(b'f') => self.word("false", JsonTokenKind::Bool(false))?,
-            Some(b'n') => self.word("null", JsonTokenKind::Null)?,
+            Some(b't') => self.literal("true", JsonTokenKind::Bool(true))?,
+            Some(b'f') => self.literal("false", JsonTokenKind::Bool(false))?,
+            Some(b'n') => self.literal("null", JsonTokenKind::Null)?,
             _ => return Err(self.wrong("a value is expected")),
         };
         self.after_value();
@@ -235,7 +235,7 @@ impl<'a> JsonScanner<'a> {
         let start = self.at;
         let escaped = self.string()?;
         let end = self.at;
-        self.space();
+        self.skip_whitespace();
         if self.next_byte() != Some(b':') {
             return Err(self.wrong("':' is expected"));
         }
@@ -360,7 +360,7 @@ impl<'a> JsonScanner<'a> {
         if self.at > start { Ok(()) } else { Err(self.wrong("a digit is expected")) }
     }
 
-    fn word(&mut self, word: &str, kind: JsonTokenKind) -> Result<JsonTokenKind, JsonError> {
+    fn literal(&mut self, word: &str, kind: JsonTokenKind) -> Result<JsonTokenKind, JsonError> {
         if !self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
             return Err(self.wrong("a value is expected"));
         }
@@ -368,7 +368,7 @@ impl<'a> JsonScanner<'a> {
         Ok(kind)
     }
 
-    fn space(&mut self) {
+    fn skip_whitespace(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }

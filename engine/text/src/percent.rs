@@ -1,8 +1,8 @@
-//! Percent-encoding (RFC 3986, section 2.1), for names only: what is compared, never what is stored.
+//! Percent-decoding (RFC 3986, section 2.1), for names that are compared, never for stored bytes.
 
 use std::borrow::Cow;
 
-/// The text that `text` stands for. A `%` without two hex digits stays; bytes that are not UTF-8 become U+FFFD.
+/// Decodes a text. A `%` without two hex digits stays; bytes that are not UTF-8 become U+FFFD.
 pub fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
@@ -10,7 +10,7 @@ pub fn decode(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&bytes_of(text)).into_owned())
 }
 
-/// The text that `text` stands for; `None` where it stands for none, or has a `%` without two hex digits.
+/// Decodes a text; `None` if the result is not UTF-8, or a `%` lacks two hex digits.
 pub fn decode_exactly(text: &str) -> Option<String> {
     let is_whole = |part: &str| part.bytes().take(2).filter(|byte| digit(Some(byte)).is_some()).count() == 2;
     if !text.split('%').skip(1).all(is_whole) {
@@ -45,7 +45,7 @@ fn digit(byte: Option<&u8>) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn decodes_what_is_whole_and_leaves_the_rest() {
+    fn decode_leaves_invalid_escapes_unchanged() {
         for (text, expected) in
             [("a%3Ab", "a:b"), ("%c3%A9", "é"), ("100%", "100%"), ("%zz%2", "%zz%2"), ("%ff", "\u{fffd}")]
         {
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_encoded_text_is_none() {
+    fn decode_exactly_refuses_invalid_escapes() {
         for (text, expected) in
             [("a%3Ab%25", Some("a:b%")), ("%c3%A9", Some("é")), ("é", Some("é")), ("", Some(""))]
         {

@@ -1,7 +1,7 @@
-//! Who is let in, and what for: whoever has a token. A token has a name, a namespace and rights.
+//! Access control: a client needs a token, which has a name, a namespace and rights.
 //!
-//! Tokens are 32 random bytes, so their BLAKE3 says nothing of them; only that is kept, in the keyspace `annals.tokens` of the namespace `annals`,
-//! under the token's name, and hashes are compared in constant time.
+//! A token is 32 random bytes, so its BLAKE3 hash reveals nothing. Only the hash is stored, in the keyspace
+//! `annals.tokens` of the namespace `annals` under the token's name. Hashes are compared in constant time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,33 +10,33 @@ use std::sync::{Arc, PoisonError, RwLock};
 use annals::{Durability, History, ScanRange, Store};
 use serde::{Deserialize, Serialize};
 
-use super::config::ServingError;
+use super::config::ServeError;
 use super::tenant::Tenant;
 pub use annals_wire::schema::Rights;
 
-/// What is about the daemon itself stands in this namespace.
+/// The namespace of the daemon's own data.
 pub(super) const OWN_NAMESPACE: &str = "annals";
 const KEYSPACE: &str = "annals.tokens";
-/// Tokens, at most, and the bytes of a name of one.
+/// Maximum number of tokens, and maximum length of a token's name in bytes.
 const TOKENS_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 64;
 
-/// What somebody may do.
+/// The rights of a client.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
-    /// The token's name; `owner` without one.
+    /// The token's name; `owner` without a token.
     pub(super) name: Arc<str>,
     pub(super) rights: Rights,
     pub(super) tenant: Arc<Tenant>,
-    /// The profile that a reader without the right `read` is shown things by.
+    /// The profile that redacts for a reader without the right `read`.
     pub(super) profile: Arc<str>,
-    /// The token's hash: it may have been taken back.
+    /// The token's hash, to check whether it was revoked.
     pub(super) token: Option<blake3::Hash>,
 }
 
-/// A token as it is kept.
+/// A token as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct TokenRecord {
     namespace: String,
     rights: Rights,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,42 +45,42 @@ struct Kept {
     blake3: String,
 }
 
-/// A token as it is known.
+/// An access token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
-    /// What it is called, in logs, too.
+pub struct AccessToken {
+    /// Its name; also used in logs.
     pub name: String,
-    /// The only namespace that it leads to.
+    /// The only namespace that it gives access to.
     pub namespace: String,
-    /// What may be done with it.
+    /// Its rights.
     pub rights: Rights,
-    /// The profile that whoever has the right `redacted` and not `read` is shown things by; `safe` where none is named.
+    /// The profile for a reader with the right `redacted` but not `read`; `safe` if none is named.
     pub profile: Option<String>,
-    /// When it was made, in nanoseconds since 1970; 0 for one of the configuration.
+    /// Creation time in nanoseconds since 1970; 0 for a configured token.
     pub made_ns: u64,
-    /// The BLAKE3 of its text.
+    /// The BLAKE3 hash of its text.
     pub hash: blake3::Hash,
 }
 
-/// The tokens.
+/// The known tokens.
 #[derive(Debug)]
-pub(super) struct Access {
-    tokens: RwLock<BTreeMap<String, Token>>,
-    /// How often one was taken back.
-    revoked: AtomicU64,
+pub(super) struct TokenRegistry {
+    tokens: RwLock<BTreeMap<String, AccessToken>>,
+    /// Number of revocations so far.
+    revocations: AtomicU64,
 }
 
-impl Access {
-    pub(super) fn new(tokens: impl IntoIterator<Item = Token>) -> Self {
+impl TokenRegistry {
+    pub(super) fn new(tokens: impl IntoIterator<Item = AccessToken>) -> Self {
         let tokens = tokens.into_iter().map(|token| (token.name.clone(), token)).collect();
-        Self { tokens: RwLock::new(tokens), revoked: AtomicU64::new(0) }
+        Self { tokens: RwLock::new(tokens), revocations: AtomicU64::new(0) }
     }
 
-    /// The token that this is, if it goes by this name, or by `default`.
-    pub(super) fn find(&self, name: &[u8], token: &[u8]) -> Option<Token> {
+    /// The token with this text, if `name` is its name or `default`.
+    pub(super) fn find(&self, name: &[u8], token: &[u8]) -> Option<AccessToken> {
         let hash = blake3::hash(token);
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
-        // All are compared, each in constant time.
+        // All tokens are compared, each in constant time.
         let mut found = None;
         for token in tokens.values() {
             let is_named = name == b"default" || name == token.name.as_bytes();
@@ -91,42 +91,42 @@ impl Access {
         found
     }
 
-    /// Whether there is none.
+    /// Whether there are no tokens.
     pub(super) fn is_empty(&self) -> bool {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Whether a token still holds.
-    pub(super) fn holds(&self, name: &str, hash: &blake3::Hash) -> bool {
+    /// Whether a token is still valid.
+    pub(super) fn is_valid(&self, name: &str, hash: &blake3::Hash) -> bool {
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         tokens.get(name).is_some_and(|token| token.hash == *hash)
     }
 
-    /// How often one was taken back.
-    pub(super) fn revoked(&self) -> u64 {
-        self.revoked.load(Ordering::Acquire)
+    /// Number of revocations so far.
+    pub(super) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
     }
 
-    /// All of them, by their names.
-    pub(super) fn all(&self) -> Vec<Token> {
+    /// All tokens, ordered by name.
+    pub(super) fn all(&self) -> Vec<AccessToken> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    pub(super) fn add(&self, token: Token) {
+    pub(super) fn add(&self, token: AccessToken) {
         self.tokens.write().unwrap_or_else(PoisonError::into_inner).insert(token.name.clone(), token);
     }
 
     pub(super) fn remove(&self, name: &str) {
         self.tokens.write().unwrap_or_else(PoisonError::into_inner).remove(name);
-        self.revoked.fetch_add(1, Ordering::Release);
+        self.revocations.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The tokens that a store keeps.
+/// The tokens stored in a store.
 ///
 /// # Errors
-/// Those of the store; `Refused` for what is none.
-pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
+/// Those of the store; `Refused` for a malformed entry.
+pub fn list_tokens(store: &Store) -> Result<Vec<AccessToken>, ServeError> {
     if !store.namespaces()?.iter().any(|name| name == OWN_NAMESPACE) {
         return Ok(Vec::new());
     }
@@ -136,24 +136,25 @@ pub fn tokens(store: &Store) -> Result<Vec<Token>, ServingError> {
         let (name, value) = found?;
         let name = String::from_utf8_lossy(&name).into_owned();
         let read = |value: &[u8]| {
-            let kept: Kept = serde_json::from_slice(value).ok()?;
+            let kept: TokenRecord = serde_json::from_slice(value).ok()?;
             let hash = blake3::Hash::from_hex(kept.blake3).ok()?;
             Some((kept.namespace, kept.rights, kept.profile, kept.made_ns, hash))
         };
         let Some((namespace, rights, profile, made_ns, hash)) = read(&value) else {
-            return Err(ServingError::Refused(format!(
-                "what stands under {name:?} in keyspace {KEYSPACE} is no token"
+            return Err(ServeError::Refused(format!(
+                "the entry {name:?} in keyspace {KEYSPACE} is not a valid token"
             )));
         };
-        tokens.push(Token { name, namespace, rights, profile, made_ns, hash });
+        tokens.push(AccessToken { name, namespace, rights, profile, made_ns, hash });
     }
     Ok(tokens)
 }
 
-/// Makes a token and keeps its hash, on disk when this returns. Its text is given beside, this once.
+/// Makes a token and stores its hash; durable when this returns. Returns the token's text, which is not
+/// stored.
 ///
 /// # Errors
-/// Those of the store; `Refused` for a name that is none or is taken, and where the system has no randomness.
+/// Those of the store; `Refused` for an invalid or taken name, and if the system has no randomness.
 pub fn make_token(
     store: &Store,
     name: &str,
@@ -161,40 +162,40 @@ pub fn make_token(
     rights: Rights,
     profile: Option<&str>,
     now_ns: u64,
-) -> Result<(Token, String), ServingError> {
+) -> Result<(AccessToken, String), ServeError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
         let why = format!("a token's name has 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'");
-        return Err(ServingError::Refused(why));
+        return Err(ServeError::Refused(why));
     }
     if rights == Rights::NONE {
-        return Err(ServingError::Refused("a token has at least one right".to_owned()));
+        return Err(ServeError::Refused("a token has at least one right".to_owned()));
     }
     check_profile(rights, profile)?;
-    let known = tokens(store)?;
+    let known = list_tokens(store)?;
     if known.iter().any(|token| token.name == name) {
         let why = format!("there is a token {name} already: revoke it, or take another name");
-        return Err(ServingError::Refused(why));
+        return Err(ServeError::Refused(why));
     }
     if known.len() >= TOKENS_MAX {
-        return Err(ServingError::Refused(format!("there are {TOKENS_MAX} tokens already: revoke some")));
+        return Err(ServeError::Refused(format!("there are {TOKENS_MAX} tokens already: revoke some")));
     }
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| {
-        ServingError::Refused(format!("no token can be made: the system has no randomness: {error}"))
+        ServeError::Refused(format!("no token can be made: the system has no randomness: {error}"))
     })?;
     let text = annals_text::hex::encode(&bytes);
     let hash = blake3::hash(text.as_bytes());
     let profile = profile.map(str::to_owned);
-    let kept = Kept {
+    let kept = TokenRecord {
         namespace: namespace.to_owned(),
         rights,
         profile: profile.clone(),
         made_ns: now_ns,
         blake3: hash.to_hex().to_string(),
     };
-    let kept = serde_json::to_vec(&kept).map_err(|error| ServingError::Refused(error.to_string()))?;
-    // A namespace is there from then on, so a name that is none is refused here.
+    let kept = serde_json::to_vec(&kept).map_err(|error| ServeError::Refused(error.to_string()))?;
+    // This creates the namespace, and fails here if its name is invalid.
     store.namespace(namespace)?;
     let space = store.namespace(OWN_NAMESPACE)?;
     let keyspace = match space.find_keyspace(KEYSPACE)? {
@@ -203,9 +204,9 @@ pub fn make_token(
     };
     let mut batch = space.batch();
     batch.put(&keyspace, name.as_bytes(), kept);
-    // It is told to somebody: it has to hold from then on.
+    // The caller shows the token to a user, so it must be durable.
     batch.submit_with(Durability::Disk)?.wait()?;
-    let token = Token {
+    let token = AccessToken {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
         rights,
@@ -216,27 +217,28 @@ pub fn make_token(
     Ok((token, text))
 }
 
-/// A profile is for who may read redacted only: who may read all would see it elsewhere.
-pub(super) fn check_profile(rights: Rights, profile: Option<&str>) -> Result<(), ServingError> {
+/// Checks that a profile is only given without the right `read`: a reader with that right sees everything
+/// anyway.
+pub(super) fn check_profile(rights: Rights, profile: Option<&str>) -> Result<(), ServeError> {
     let Some(profile) = profile else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let why = if profile.is_empty() || profile.len() > NAME_BYTES_MAX || !profile.bytes().all(is_plain) {
         format!("a profile's name has 1 to {NAME_BYTES_MAX} letters, digits, '-' or '_'")
     } else if profile == "raw" {
-        "a token that shows everything has the right read, and no profile".to_owned()
-    } else if !rights.include(Rights::REDACTED) || rights.include(Rights::READ) {
-        "a profile is for the right redacted, without read: whoever has that reads everything".to_owned()
+        "a token without redaction has the right read and no profile".to_owned()
+    } else if !rights.includes(Rights::REDACTED) || rights.includes(Rights::READ) {
+        "a profile needs the right redacted without read: the right read shows everything".to_owned()
     } else {
         return Ok(());
     };
-    Err(ServingError::Refused(why))
+    Err(ServeError::Refused(why))
 }
 
-/// Takes a token back, on disk when this returns. Says whether there was one.
+/// Revokes a token; durable when this returns. Returns whether it existed.
 ///
 /// # Errors
 /// Those of the store.
-pub fn revoke_token(store: &Store, name: &str) -> Result<bool, ServingError> {
+pub fn revoke_token(store: &Store, name: &str) -> Result<bool, ServeError> {
     let space = store.namespace(OWN_NAMESPACE)?;
     let Some(keyspace) = space.find_keyspace(KEYSPACE)? else { return Ok(false) };
     if keyspace.get(name.as_bytes())?.is_none() {
@@ -253,13 +255,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_told_once_and_only_its_hash_is_kept() {
+    fn token_text_is_returned_once_and_only_hash_is_stored() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
-        assert_eq!(tokens(&store).unwrap(), []);
-        let rights = Rights::RECORD.and(Rights::READ);
+        assert_eq!(list_tokens(&store).unwrap(), []);
+        let rights = Rights::RECORD.union(Rights::READ);
         let (token, text) = make_token(&store, "ci", "n", rights, None, 5).unwrap();
-        assert_eq!(tokens(&store).unwrap(), std::slice::from_ref(&token));
+        assert_eq!(list_tokens(&store).unwrap(), std::slice::from_ref(&token));
         assert!(make_token(&store, "ci", "n", rights, None, 5).unwrap_err().to_string().contains("already"));
         for name in ["", "a b", &"x".repeat(65), "\u{e9}"] {
             assert!(make_token(&store, name, "n", rights, None, 5).is_err(), "{name:?}");
@@ -269,7 +271,7 @@ mod tests {
         {
             assert!(make_token(&store, "x", "n", rights, Some(profile), 5).is_err(), "{rights} {profile}");
         }
-        let access = Access::new(tokens(&store).unwrap());
+        let access = TokenRegistry::new(list_tokens(&store).unwrap());
         for name in ["ci", "default"] {
             assert_eq!(access.find(name.as_bytes(), text.as_bytes()), Some(token.clone()));
         }
@@ -281,18 +283,18 @@ mod tests {
         let own = store.namespace(OWN_NAMESPACE).unwrap().find_keyspace(KEYSPACE).unwrap().unwrap();
         let kept = String::from_utf8(own.get(b"ci").unwrap().unwrap()).unwrap();
         assert!(!kept.contains(&text) && kept.contains("\"rights\":\"record,read\""), "{kept}");
-        // Taken back, it is nobody's any more, here and at the next start.
+        // A revoked token is refused immediately and after a restart.
         assert!(revoke_token(&store, "ci").unwrap() && !revoke_token(&store, "ci").unwrap());
         access.remove("ci");
-        assert!(access.find(b"ci", text.as_bytes()).is_none() && !access.holds("ci", &token.hash));
-        assert_eq!((tokens(&store).unwrap(), access.revoked()), (Vec::new(), 1));
+        assert!(access.find(b"ci", text.as_bytes()).is_none() && !access.is_valid("ci", &token.hash));
+        assert_eq!((list_tokens(&store).unwrap(), access.revocations()), (Vec::new(), 1));
     }
 
     #[test]
-    fn rights_are_named() {
+    fn rights_parse_and_print_their_names() {
         let some: Rights = "read, operate".parse().unwrap();
         assert_eq!(some.to_string(), "read,operate");
-        assert!(some.include(Rights::READ) && !some.include(Rights::RECORD) && !some.include(Rights::ALL));
+        assert!(some.includes(Rights::READ) && !some.includes(Rights::RECORD) && !some.includes(Rights::ALL));
         assert!("".parse::<Rights>().is_err() && "write".parse::<Rights>().is_err());
         assert_eq!(Rights::ALL.to_string(), "record,read,redacted,operate");
     }

@@ -1,128 +1,130 @@
-//! What a daemon is told: by options, by the environment, or by a file in TOML. The first that says something wins.
+//! The daemon's configuration: options, the environment, or a TOML file. The first that has a value wins.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use annals::Policy;
+use annals::RetentionPolicy;
 use serde::Deserialize;
 
-use super::access::{Rights, Token, check_profile};
-use super::session::Patience;
+use super::access::{AccessToken, Rights, check_profile};
+use super::session::ServeTimeouts;
 use annals_policy::profiles::{PROFILES_BYTES_MAX, Profiles};
 use annals_policy::rules::parse_policy;
-use annals_proxy::proxy::Upstreams;
+use annals_proxy::proxy::UpstreamOptions;
 
 /// How a store is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Serving {
+pub struct ServeConfig {
     /// A Unix socket besides the store's own.
     pub socket: Option<PathBuf>,
-    /// An address of the loopback for Redis clients, as `127.0.0.1:7420`.
+    /// A loopback address for Redis clients, such as `127.0.0.1:7420`.
     pub tcp: Option<String>,
-    /// One for HTTP, as `127.0.0.1:7421`.
+    /// A loopback address for HTTP, such as `127.0.0.1:7421`.
     pub http: Option<String>,
-    /// Whether TCP and HTTP ask for no token.
+    /// Whether TCP and HTTP require no token.
     pub no_auth: bool,
-    /// A file of readers' profiles.
+    /// A file of profiles for redacted readers.
     pub profiles: Option<PathBuf>,
-    /// Milliseconds that a command takes before it is told of as slow. Default: 100.
+    /// Milliseconds after which a turn is logged as slow. Default: 100.
     pub slow_ms: Option<u64>,
-    /// Seconds after which a connection is hung up on that asks nothing. Default: 0, never.
+    /// Seconds after which an inactive connection is closed. Default: 0, never.
     pub idle_seconds: Option<u64>,
-    /// A policy of retention, a file in TOML, by which runs are dropped again and again; `default` is the built-in one.
+    /// A retention policy (a TOML file) by which runs are dropped on a schedule; `default` is the built-in
+    /// policy.
     pub retain: Option<PathBuf>,
-    /// How often, as `1h`. Default: an hour.
+    /// Interval of the schedule, such as `1h`. Default: one hour.
     pub sweep_every: Option<String>,
-    /// How the program tells what happens. The daemon itself only says it, to `tracing`.
-    pub log: Option<Log>,
-    /// Where the proxy sends requests.
+    /// The format of the program's log. The daemon itself only emits `tracing` events.
+    pub log: Option<LogFormat>,
+    /// The upstreams of the proxy.
     #[serde(flatten)]
-    pub upstreams: Upstreams,
-    /// Tokens besides those that the store keeps.
+    pub upstreams: UpstreamOptions,
+    /// Tokens besides those stored in the store.
     pub tokens: Vec<ConfiguredToken>,
 }
 
-/// How what happens is told.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Log {
-    /// Lines for a person.
+pub enum LogFormat {
+    /// Lines for people.
     #[default]
     Human,
-    /// An object in JSON a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A token of the configuration: one whose text somebody else keeps.
+/// A token of the configuration; its text is kept elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfiguredToken {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// The namespace that it leads to; the daemon's where none is named.
+    /// The namespace that it gives access to; the daemon's if none is named.
     pub namespace: Option<String>,
-    /// `record`, `read`, `redacted`, `operate`, with commas between. Default: all.
+    /// `record`, `read`, `redacted`, `operate`, separated by commas. Default: all.
     pub rights: Option<Rights>,
-    /// The profile that whoever reads by it is shown things by, for the right `redacted`.
+    /// The profile of a reader with the right `redacted`.
     pub profile: Option<String>,
-    /// The BLAKE3 of its text, in hexadecimal digits. The text has to be long and random: a hash of a word that somebody chose can be guessed.
+    /// The BLAKE3 hash of its text, in hexadecimal digits. The text must be long and random: the hash of a
+    /// chosen word can be guessed.
     pub blake3: String,
 }
 
 /// Why a store is not served.
 #[derive(Debug, thiserror::Error)]
-pub enum ServingError {
-    /// What was asked for makes no sense or is not offered.
+pub enum ServeError {
+    /// The configuration is invalid or not supported.
     #[error("{0}")]
     Refused(String),
-    /// The store.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] annals::Error),
-    /// The system.
+    /// An error of the system.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What it said.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
 }
 
-/// How often runs are dropped where nobody says it, and how often at most, in nanoseconds.
+/// Default interval between retention sweeps, and the minimum interval in nanoseconds.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 const SWEEP_EVERY_MIN_NS: u64 = 1_000_000_000;
 
-/// By which policy runs are dropped, and how often.
+/// The policy by which runs are dropped, and the interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Schedule {
-    pub(super) policy: Policy,
+pub(super) struct RetentionSchedule {
+    pub(super) policy: RetentionPolicy,
     pub(super) every: Duration,
 }
 
-/// Addresses of the loopback.
+/// Loopback addresses to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct ListenAddresses {
     pub(super) tcp: Option<SocketAddr>,
     pub(super) http: Option<SocketAddr>,
 }
 
-impl Serving {
-    /// What a file says.
+impl ServeConfig {
+    /// Parses a configuration file.
     ///
     /// # Errors
-    /// `Refused` for bytes that are no such file.
-    pub fn parse(text: &str) -> Result<Self, ServingError> {
+    /// `Refused` for an invalid file.
+    pub fn parse(text: &str) -> Result<Self, ServeError> {
         toml::from_str(text)
-            .map_err(|error| ServingError::Refused(format!("the configuration: {}", error.message())))
+            .map_err(|error| ServeError::Refused(format!("the configuration: {}", error.message())))
     }
 
-    /// This with what is missing taken from a file's.
+    /// These settings, with missing ones taken from a file.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    pub fn with_defaults_from(self, other: Self) -> Self {
         Self {
             socket: self.socket.or(other.socket),
             tcp: self.tcp.or(other.tcp),
@@ -134,16 +136,20 @@ impl Serving {
             retain: self.retain.or(other.retain),
             sweep_every: self.sweep_every.or(other.sweep_every),
             log: self.log.or(other.log),
-            upstreams: if self.upstreams == Upstreams::default() { other.upstreams } else { self.upstreams },
+            upstreams: if self.upstreams == UpstreamOptions::default() {
+                other.upstreams
+            } else {
+                self.upstreams
+            },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
         }
     }
 
-    /// The profiles that readers may be given.
+    /// The profiles that readers may have.
     ///
     /// # Errors
-    /// `Refused` for a file that is none, with the place; `System` for one that cannot be read.
-    pub(super) fn profiles(&self) -> Result<Profiles, ServingError> {
+    /// `Refused` for an invalid file, with the position; `System` for a file that cannot be read.
+    pub(super) fn profiles(&self) -> Result<Profiles, ServeError> {
         let Some(file) = &self.profiles else { return Ok(Profiles::default()) };
         let shown = file.display();
         let limit = PROFILES_BYTES_MAX as u64 + 1;
@@ -152,41 +158,41 @@ impl Serving {
         let mut text = String::new();
         opened
             .and_then(|opened| opened.take(limit).read_to_string(&mut text))
-            .map_err(|cause| ServingError::System { what: format!("cannot read {shown}"), cause })?;
+            .map_err(|cause| ServeError::System { what: format!("cannot read {shown}"), cause })?;
         Profiles::parse(&text).map_err(|error| {
-            ServingError::Refused(format!("{shown}:{}:{}: {}", error.line, error.column, error.what))
+            ServeError::Refused(format!("{shown}:{}:{}: {}", error.line, error.column, error.what))
         })
     }
 
     /// The addresses to listen at.
     ///
     /// # Errors
-    /// `Refused` for one that is none, or not of the loopback.
-    pub(super) fn places(&self) -> Result<Places, ServingError> {
-        let place = |text: &Option<String>| text.as_deref().map(address).transpose();
-        Ok(Places { tcp: place(&self.tcp)?, http: place(&self.http)? })
+    /// `Refused` for an address that is malformed or not on the loopback.
+    pub(super) fn listen_addresses(&self) -> Result<ListenAddresses, ServeError> {
+        let place = |text: &Option<String>| text.as_deref().map(loopback_address).transpose();
+        Ok(ListenAddresses { tcp: place(&self.tcp)?, http: place(&self.http)? })
     }
 
-    /// How long what may take.
-    pub(super) fn patience(&self) -> Patience {
-        let default = Patience::default();
+    /// The timeouts of connections and turns.
+    pub(super) fn timeouts(&self) -> ServeTimeouts {
+        let default = ServeTimeouts::default();
         let idle = self.idle_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-        Patience { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
+        ServeTimeouts { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
     }
 
-    /// By which policy runs are dropped, and how often.
+    /// The policy by which runs are dropped, and the interval.
     ///
     /// # Errors
-    /// `Refused` for a policy that cannot be read or followed, and for a time that is none.
-    pub(super) fn schedule(&self) -> Result<Option<Schedule>, ServingError> {
-        let refused = |what: String| Err(ServingError::Refused(what));
+    /// `Refused` for an invalid or unreadable policy, and for an invalid interval.
+    pub(super) fn schedule(&self) -> Result<Option<RetentionSchedule>, ServeError> {
+        let refused = |what: String| Err(ServeError::Refused(what));
         let every = match self.sweep_every.as_deref() {
             None => SWEEP_EVERY,
-            Some(text) => match annals::lasting_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
+            Some(text) => match annals::parse_duration_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
                 Some(ns) => Duration::from_nanos(ns),
                 None => {
                     return refused(format!(
-                        "sweep_every is a time as \"1h\", a second or more, and not {text:?}"
+                        "sweep_every must be a duration of a second or more, such as \"1h\", and not {text:?}"
                     ));
                 }
             },
@@ -194,16 +200,16 @@ impl Serving {
         let Some(path) = &self.retain else {
             return match &self.sweep_every {
                 Some(_) => refused(
-                    "sweep_every says how often, and nothing says by which policy: retain does".to_owned(),
+                    "sweep_every needs retain, which says by which policy runs are dropped".to_owned(),
                 ),
                 None => Ok(None),
             };
         };
         if path.as_os_str() == "default" {
-            return Ok(Some(Schedule { policy: Policy::default(), every }));
+            return Ok(Some(RetentionSchedule { policy: RetentionPolicy::default(), every }));
         }
         #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
-        let text = std::fs::read(path).map_err(|cause| ServingError::System {
+        let text = std::fs::read(path).map_err(|cause| ServeError::System {
             what: format!("cannot read the policy {}", path.display()),
             cause,
         })?;
@@ -211,43 +217,43 @@ impl Serving {
             return refused(format!("the policy {} is not UTF-8", path.display()));
         };
         match parse_policy(&text) {
-            Ok(policy) => Ok(Some(Schedule { policy, every })),
+            Ok(policy) => Ok(Some(RetentionSchedule { policy, every })),
             Err(error) => {
                 refused(format!("{}:{}:{}: {}", path.display(), error.line, error.column, error.what))
             }
         }
     }
 
-    /// The tokens that are configured.
+    /// The configured tokens.
     ///
     /// # Errors
-    /// `Refused` for what is none.
-    pub(super) fn tokens(&self, home: &str) -> Result<Vec<Token>, ServingError> {
+    /// `Refused` for an invalid token.
+    pub(super) fn tokens(&self, home: &str) -> Result<Vec<AccessToken>, ServeError> {
         let token = |token: &ConfiguredToken| {
             let hash = blake3::Hash::from_hex(&token.blake3).map_err(|_| {
                 let name = &token.name;
-                ServingError::Refused(format!(
-                    "token {name:?}: blake3 is not 64 hexadecimal digits: `b3sum` prints them"
+                ServeError::Refused(format!(
+                    "token {name:?}: blake3 must be 64 hexadecimal digits, as `b3sum` prints them"
                 ))
             })?;
             let namespace = token.namespace.clone().unwrap_or_else(|| home.to_owned());
             let default = if token.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
             let (rights, profile) = (token.rights.unwrap_or(default), token.profile.clone());
             check_profile(rights, profile.as_deref())?;
-            Ok(Token { name: token.name.clone(), namespace, rights, profile, made_ns: 0, hash })
+            Ok(AccessToken { name: token.name.clone(), namespace, rights, profile, made_ns: 0, hash })
         };
         self.tokens.iter().map(token).collect()
     }
 }
 
-fn address(text: &str) -> Result<SocketAddr, ServingError> {
+fn loopback_address(text: &str) -> Result<SocketAddr, ServeError> {
     let address: SocketAddr = text.parse().map_err(|_| {
-        ServingError::Refused(format!("{text:?} is no address: 127.0.0.1:7420, or [::1]:7420, would be"))
+        ServeError::Refused(format!("{text:?} is not an address: write 127.0.0.1:7420 or [::1]:7420"))
     })?;
     if address.ip().is_loopback() {
         return Ok(address);
     }
-    Err(ServingError::Refused(format!(
+    Err(ServeError::Refused(format!(
         "{address} is not an address of the loopback: what goes over TCP here is not encrypted, so others on the network could read it; \
          forward a port through ssh instead"
     )))
@@ -258,37 +264,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_loopback_is_listened_at() {
-        assert!(address("127.0.0.1:7420").is_ok() && address("[::1]:0").is_ok());
+    fn addresses_outside_loopback_are_refused() {
+        assert!(loopback_address("127.0.0.1:7420").is_ok() && loopback_address("[::1]:0").is_ok());
         for elsewhere in ["0.0.0.0:7420", "10.0.0.1:7420", "[::]:7420", "192.168.1.1:1", "[::ffff:8.8.8.8]:1"]
         {
-            let refused = address(elsewhere).unwrap_err().to_string();
+            let refused = loopback_address(elsewhere).unwrap_err().to_string();
             assert!(refused.contains("not an address of the loopback"), "{refused}");
         }
-        assert!(address("localhost").is_err() && address("").is_err());
-        let both = Serving { http: Some("0.0.0.0:1".to_owned()), ..Serving::default() };
-        assert!(both.places().is_err());
+        assert!(loopback_address("localhost").is_err() && loopback_address("").is_err());
+        let both = ServeConfig { http: Some("0.0.0.0:1".to_owned()), ..ServeConfig::default() };
+        assert!(both.listen_addresses().is_err());
     }
 
     #[test]
-    fn a_file_fills_in_what_options_leave_open_and_unknown_words_are_refused() {
-        let file = Serving::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\nslow_ms = 5\n").unwrap();
-        let options = Serving { tcp: Some("127.0.0.1:2".to_owned()), ..Serving::default() };
-        let both = options.or(file.clone());
+    fn options_override_file_and_unknown_keys_are_refused() {
+        let file = ServeConfig::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\nslow_ms = 5\n").unwrap();
+        let options = ServeConfig { tcp: Some("127.0.0.1:2".to_owned()), ..ServeConfig::default() };
+        let both = options.with_defaults_from(file.clone());
         assert_eq!((both.tcp.as_deref(), both.socket), (Some("127.0.0.1:2"), file.socket));
         assert_eq!(both.slow_ms, Some(5));
-        assert!(Serving::parse("port = 1").unwrap_err().to_string().contains("port"));
+        assert!(ServeConfig::parse("port = 1").unwrap_err().to_string().contains("port"));
     }
 
     #[test]
-    fn a_schedule_is_a_policy_and_how_often() {
+    fn schedule_needs_a_policy_and_a_valid_interval() {
         let of = |retain: Option<&str>, every: Option<&str>| {
             let sweep_every = every.map(str::to_owned);
-            let serving = Serving { retain: retain.map(PathBuf::from), sweep_every, ..Serving::default() };
+            let serving =
+                ServeConfig { retain: retain.map(PathBuf::from), sweep_every, ..ServeConfig::default() };
             serving.schedule().map_err(|error| error.to_string())
         };
         assert_eq!(of(None, None), Ok(None));
-        let built_in = |every| Ok(Some(Schedule { policy: Policy::default(), every }));
+        let built_in = |every| Ok(Some(RetentionSchedule { policy: RetentionPolicy::default(), every }));
         assert_eq!(of(Some("default"), None), built_in(Duration::from_secs(3600)));
         assert_eq!(of(Some("default"), Some("5min")), built_in(Duration::from_secs(300)));
         for (retain, every, what) in [
@@ -304,13 +311,13 @@ mod tests {
         let path = directory.path().join("p.toml");
         #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
         std::fs::write(&path, "[[rule]]\nkept = \"1d\"\n").unwrap();
-        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is no key"));
+        assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is not a key"));
     }
 
     #[test]
-    fn a_file_names_tokens_by_their_hashes() {
+    fn configured_tokens_are_read_by_hash() {
         let hash = blake3::hash(b"x").to_hex();
-        let parsed = |text: &str| Serving::parse(text).and_then(|serving| serving.tokens("home"));
+        let parsed = |text: &str| ServeConfig::parse(text).and_then(|serving| serving.tokens("home"));
         let tokens = parsed(&format!("[[tokens]]\nname = \"ci\"\nblake3 = \"{hash}\"\n")).unwrap();
         assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("home", Rights::ALL));
         let some =
@@ -318,6 +325,8 @@ mod tests {
         let tokens = parsed(&some).unwrap();
         assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("n", Rights::READ));
         assert!(parsed("[[tokens]]\nname = \"ci\"\nblake3 = \"12\"\n").is_err());
-        assert!(parsed(&some.replace("\"read\"", "\"all\"")).unwrap_err().to_string().contains("no right"));
+        assert!(
+            parsed(&some.replace("\"read\"", "\"all\"")).unwrap_err().to_string().contains("not a right")
+        );
     }
 }

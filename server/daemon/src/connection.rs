@@ -1,4 +1,4 @@
-//! A connection's bytes: read while there is room, done turn by turn, answered in order.
+//! The bytes of a connection: read while there is room, handled turn by turn, answered in order.
 
 use std::time::Duration;
 
@@ -7,37 +7,38 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::session::{Daemon, Session};
-use super::turn::{End, Turn, turn};
-use annals_wire::resp::{Limits, Requests};
+use super::turn::{TurnEnd, TurnOutcome, run_turn};
+use annals_wire::resp::{RequestDecoder, RequestLimits};
 
-/// What is read of a connection at once.
+/// Size of a read from a connection, in bytes.
 const READ_BYTES: usize = 16 << 10;
-/// How long a stranger may take to log in, and a client to take anything of its replies.
-const LOGIN: Duration = Duration::from_secs(30);
-const STALL: Duration = Duration::from_secs(60);
+/// Time limits for a client to log in, and to read some of its replies.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is looked for what a client waits for, and what is heard of it meanwhile.
-const LOOK: Duration = Duration::from_millis(100);
+/// Polling interval of a blocked command, and the maximum bytes read from its connection meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const CARRIED_BYTES_MAX: usize = 64 << 10;
 
-/// A connection that is to go on as a recorder's: its command, and what followed that.
-pub(super) type Recorder = (Vec<Vec<u8>>, Vec<u8>);
+/// A connection that continues as a recorder's: its command, and the bytes after it.
+pub(super) type RecorderHandover = (Vec<Vec<u8>>, Vec<u8>);
 
-/// Answers a connection until it ends, or until the daemon does. Gives the recorder that it turned out to be.
+/// Serves a connection until it or the daemon ends. Returns the recorder handover if the connection is a
+/// recorder's.
 ///
 /// # Errors
-/// As reading and writing; `TimedOut` for one that is not waited for any longer.
+/// Those of reading and writing; `TimedOut` if the client exceeds a time limit.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     daemon: &Daemon,
     mut session: Session,
     stream: &mut S,
     mut stopped: watch::Receiver<bool>,
-) -> std::io::Result<Option<Recorder>> {
-    let limits = if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER };
-    let mut requests = Requests::new(limits);
+) -> std::io::Result<Option<RecorderHandover>> {
+    let limits = if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
+    let mut requests = RequestDecoder::new(limits);
     let mut buffer = vec![0; READ_BYTES];
     let mut carried: Option<Vec<u8>> = None;
-    let login = tokio::time::sleep(LOGIN);
+    let login = tokio::time::sleep(LOGIN_TIMEOUT);
     tokio::pin!(login);
     loop {
         let taken = carried.take();
@@ -47,7 +48,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 let read = tokio::select! {
                     read = stream.read(&mut buffer) => read?,
                     _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    () = idle(daemon.idle), if session.grant.is_some() => return Err(std::io::ErrorKind::TimedOut.into()),
+                    () = idle_timeout(daemon.idle), if session.grant.is_some() => return Err(std::io::ErrorKind::TimedOut.into()),
                     () = &mut login, if session.grant.is_none() => return Err(std::io::ErrorKind::TimedOut.into()),
                 };
                 if read == 0 {
@@ -58,31 +59,31 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         };
         loop {
             let began = daemon.io.monotonic_ns();
-            let mut done = match session.held.as_ref().and_then(|held| held.apart) {
-                None => turn(daemon, &mut session, &mut requests, &mut input),
+            let mut done = match session.held_command.as_ref().and_then(|held| held.offload) {
+                None => run_turn(daemon, &mut session, &mut requests, &mut input),
                 Some(apart) => {
                     let _place = tokio::select! {
-                        // What has come is still done where that need not be waited for.
+                        // Work that needs no wait is still done after a stop.
                         biased;
-                        place = daemon.places(apart).acquire() => place,
+                        place = daemon.offload_permits(apart).acquire() => place,
                         _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
                     };
-                    // Other connections go on in another thread meanwhile.
-                    tokio::task::block_in_place(|| turn(daemon, &mut session, &mut requests, &mut input))
+                    // Other connections continue on another thread meanwhile.
+                    tokio::task::block_in_place(|| run_turn(daemon, &mut session, &mut requests, &mut input))
                 }
             };
-            settle(&session, &mut done).await;
-            daemon.took(&session, done.first, done.commands, began);
+            await_settled(&session, &mut done).await;
+            daemon.note_duration(&session, done.first, done.commands, began);
             if let Some(tenant) = &done.added {
                 tenant.added.notify_waiters();
             }
-            write(stream, &done.out).await?;
+            write_all(stream, &done.out).await?;
             if let Some(until) = done.waits {
                 let mut rest = input.to_vec();
                 tokio::select! {
-                    () = pause(daemon, &session, until) => {}
+                    () = await_activity(daemon, &session, until) => {}
                     _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    // Who hangs up is not waited with; who says more is heard afterwards.
+                    // A client that hangs up ends the wait; further requests are handled afterwards.
                     more = stream.read_buf(&mut rest), if rest.len() < CARRIED_BYTES_MAX => if more? == 0 {
                         return Ok(None);
                     },
@@ -93,29 +94,30 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             match done.end {
                 None if done.more => {}
                 None => break,
-                Some(End::HangUp) => {
+                Some(TurnEnd::HangUp) => {
                     let _ = stream.shutdown().await;
                     return Ok(None);
                 }
-                Some(End::Recorder(command)) => return Ok(Some((command, input.to_vec()))),
+                Some(TurnEnd::Recorder(command)) => return Ok(Some((command, input.to_vec()))),
             }
         }
     }
 }
 
-/// Waits as long as a connection may ask nothing.
-async fn idle(most: Option<Duration>) {
+/// Waits for the idle timeout; forever if there is none.
+async fn idle_timeout(most: Option<Duration>) {
     match most {
         Some(most) => tokio::time::sleep(most).await,
         None => std::future::pending().await,
     }
 }
 
-/// Waits until something may have come.
-pub(super) async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>) {
+/// Waits until new data may be available, the poll interval passes, or `until` is reached.
+pub(super) async fn await_activity(daemon: &Daemon, session: &Session, until: Option<u64>) {
     let now = daemon.now_ns() / 1_000_000;
-    let left = until.map_or(LOOK, |until| Duration::from_millis(until.saturating_sub(now)).min(LOOK));
-    // What recorders add is found by looking.
+    let left = until
+        .map_or(POLL_INTERVAL, |until| Duration::from_millis(until.saturating_sub(now)).min(POLL_INTERVAL));
+    // Frames of recorders send no notification, so they are found by polling.
     let left = left.max(Duration::from_millis(1));
     match &session.grant {
         Some(grant) => drop(timeout(left, grant.tenant.added.notified()).await),
@@ -123,8 +125,8 @@ pub(super) async fn pause(daemon: &Daemon, session: &Session, until: Option<u64>
     }
 }
 
-/// Waits until what a turn rests on is on disk.
-async fn settle(session: &Session, turn: &mut Turn) {
+/// Waits until all that a turn depends on is durable.
+async fn await_settled(session: &Session, turn: &mut TurnOutcome) {
     let Some(wait) = turn.wait.take() else { return };
     match wait.await {
         Ok(Ok(())) => {}
@@ -133,10 +135,10 @@ async fn settle(session: &Session, turn: &mut Turn) {
     }
 }
 
-/// Writes all, as long as the other side takes some of it now and then.
-async fn write<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8]) -> std::io::Result<()> {
+/// Writes all bytes; each write must make progress within the time limit.
+async fn write_all<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
-        let written = timeout(STALL, stream.write(bytes)).await??;
+        let written = timeout(WRITE_TIMEOUT, stream.write(bytes)).await??;
         if written == 0 {
             return Err(std::io::ErrorKind::WriteZero.into());
         }

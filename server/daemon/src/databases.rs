@@ -1,13 +1,15 @@
-//! Sixteen databases of keys over keyspaces of the engine, and when keys end.
+//! Sixteen databases of keys on top of engine keyspaces, and the expiry of keys.
 //!
-//! Database `n` is the keyspace `dbN` of the namespace: its values are the engine's own. A deadline stands in the keyspace `annals.deadlines`, under the
-//! database's number as a byte and the key, as milliseconds since 1970 in eight bytes, little-endian, and changes in the same batch as its value. Whether one
-//! is past the engine says (`annals::is_due`), as of everything that has a deadline.
+//! Database `n` is the keyspace `dbN` of the namespace. The keyspace `annals.deadlines` has the deadlines:
+//! the key is the database's number as a byte and then the key; the value is milliseconds since 1970 in eight
+//! bytes, little-endian. A deadline changes in the same batch as its value. The engine decides whether it is
+//! past (`annals::is_due`), as for every deadline.
 //!
-//! The engine shows what is as durable as was asked. What was handed over and is not shown yet is kept here (`pending`) until the settler has seen
-//! its ticket, so that the next one reads it; and whoever reads it waits for it before replying. Few batches of keys are on their way at a time, and what turns
-//! write meanwhile is the next one. Batches are handed over under the lock, so the settler sees their tickets in the order in which they become durable. Then
-//! it is what [`Values`] knows, which reads ask next, and the store last.
+//! The engine makes a batch visible once it is durable. Until then, `pending` holds its values, so that the
+//! next turn reads them; a turn that reads a pending value waits for it before replying. Few batches of keys
+//! are in flight at a time; writes made meanwhile form the next batch. Batches are submitted under the lock,
+//! so the settler sees their tickets in the order in which they become durable. Reads ask `pending` first,
+//! then [`ValueCache`], then the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,73 +19,73 @@ use annals::{Content, Durability, History, Keyspace, Namespace, ScanRange, Store
 use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::values::Values;
+use super::value_cache::ValueCache;
 
-/// How many databases there are.
+/// Number of databases.
 pub(super) const DATABASES: u8 = 16;
-/// The longest key: one byte less than the engine's, which a deadline's key needs.
+/// Maximum key length in bytes: one byte less than the engine's, which the key of the deadline needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::KEY_BYTES_MAX - 1;
-/// Batches of keys on their way at a time.
-const UNDER_WAY_MAX: usize = 4;
-/// So many bytes are handed over however many are on their way.
+/// Maximum number of batches of keys in flight.
+const BATCHES_IN_FLIGHT_MAX: usize = 4;
+/// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
 
-/// A key of a database.
-pub(super) type Key = (u8, Vec<u8>);
+/// A key of a database: the database's number and the key.
+pub(super) type DatabaseKey = (u8, Vec<u8>);
 
-/// A value, and when it ends.
+/// A value and its deadline.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct KeyEntry {
     pub(super) value: Arc<Vec<u8>>,
-    /// The same, where the store has it already.
+    /// The same value, if it is already in the store.
     pub(super) stored: Option<StoredBlob>,
     /// In milliseconds since 1970.
     pub(super) deadline: Option<u64>,
 }
 
-/// Whether all that a turn rests on is on disk; why not, where it is not.
-pub(super) type Settled = Result<(), String>;
+/// Whether everything that a turn depends on is durable, or why not.
+pub(super) type SettleResult = Result<(), String>;
 
-/// What has to come before anything is replied, if something has to.
-pub(super) type Waits = Option<oneshot::Receiver<Settled>>;
+/// The settlement to wait for before replying, if any.
+pub(super) type SettleReceiver = Option<oneshot::Receiver<SettleResult>>;
 
-/// See the module.
+/// The databases of a namespace.
 #[derive(Debug)]
 pub(super) struct Databases {
     space: Namespace,
     io: Arc<dyn Io>,
-    state: Mutex<State>,
-    settling: mpsc::UnboundedSender<Settling>,
-    /// The first turn of a batch has something to write.
+    state: Mutex<DatabasesState>,
+    settling: mpsc::UnboundedSender<SubmittedWrites>,
+    /// Notified when the first turn of a batch has something to write.
     gathering: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct DatabasesState {
     spaces: [Option<Keyspace>; DATABASES as usize],
     deadlines: Option<Keyspace>,
-    /// Whether there may be a deadline.
+    /// Whether any deadline may exist.
     any_deadline: bool,
-    pending: HashMap<Key, Pending, RandomState>,
-    /// What keys hold of which nothing is pending.
-    values: Values,
-    /// Reads that found a value there, and that asked the store.
+    pending: HashMap<DatabaseKey, PendingValue, RandomState>,
+    /// The values of keys without pending writes.
+    values: ValueCache,
+    /// Number of reads answered by `values`, and by the store.
     hits: u64,
     misses: u64,
-    /// Batches of keys on their way to the disk; what is written meanwhile is gathered. Few batches cost the writer and the settler little; some are needed
-    /// so that the disk, the writer and those who are answered have something to do at once.
-    under_way: usize,
-    gathered: Gathered,
+    /// Batches of keys in flight; writes made meanwhile are gathered. Few batches keep the writer and the
+    /// settler cheap; several are needed to keep the disk, the writer and the connections busy at once.
+    in_flight: usize,
+    gathered: GatheredBatch,
 }
 
-impl State {
-    fn gather(&mut self, changes: Vec<Change>, done: oneshot::Sender<Settled>) {
+impl DatabasesState {
+    fn gather(&mut self, changes: Vec<KeyWrite>, done: oneshot::Sender<SettleResult>) {
         let batch = self.gathered.number;
         for (at, change) in (self.gathered.changes.len()..).zip(&changes) {
             self.gathered.bytes +=
                 change.key.1.len() + change.entry.as_ref().map_or(0, |entry| entry.value.len());
-            self.pending.insert(change.key.clone(), Pending { entry: change.entry.clone(), batch, at });
+            self.pending.insert(change.key.clone(), PendingValue { entry: change.entry.clone(), batch, at });
         }
         self.gathered.changes.extend(changes);
         self.gathered.done.push(done);
@@ -91,61 +93,62 @@ impl State {
 }
 
 #[derive(Debug)]
-struct Pending {
-    entry: Option<Entry>,
-    /// The batch that it is in, and which of its changes it is.
+struct PendingValue {
+    entry: Option<KeyEntry>,
+    /// The batch that contains it, and the index of its change there.
     batch: u64,
     at: usize,
 }
 
-/// What was handed over, and who waits for it and for all before it.
+/// Submitted tickets, and the turns that wait for them and for all earlier ones.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct SubmittedWrites {
     tickets: Vec<Ticket>,
-    /// The batch of keys that the last ticket is of, or why there is none.
-    batch: Option<(Gathered, Option<String>)>,
-    done: Vec<oneshot::Sender<Settled>>,
+    /// The batch of the last ticket, and the error if its submission was refused.
+    batch: Option<(GatheredBatch, Option<String>)>,
+    done: Vec<oneshot::Sender<SettleResult>>,
 }
 
-/// What turns have written while a batch was on its way: the next one.
+/// Writes that turns made while other batches were in flight: the next batch.
 #[derive(Debug, Default)]
-struct Gathered {
-    /// In the order in which they were made; a key may be there more than once.
-    changes: Vec<Change>,
+struct GatheredBatch {
+    /// In the order in which they were made; a key may occur more than once.
+    changes: Vec<KeyWrite>,
     bytes: usize,
-    /// Who waits for them.
-    done: Vec<oneshot::Sender<Settled>>,
+    /// The turns that wait for them.
+    done: Vec<oneshot::Sender<SettleResult>>,
     number: u64,
 }
 
-/// A key's new value, or its end.
+/// A key's new value, or its deletion.
 #[derive(Debug)]
-struct Change {
+struct KeyWrite {
     keyspace: Keyspace,
-    key: Key,
-    entry: Option<Entry>,
-    /// What becomes of its deadline, where something does.
+    key: DatabaseKey,
+    entry: Option<KeyEntry>,
+    /// The change of its deadline, if any.
     deadline: Option<(Keyspace, Option<u64>)>,
 }
 
 impl Databases {
-    /// Those of a namespace. What is handed over is settled by [`Databases::settle`], which the other half is for.
+    /// Opens the databases of a namespace. Submitted writes are settled by [`Databases::run_settler`], which
+    /// takes the returned receiver.
     ///
     /// # Errors
     /// Those of the store.
     pub(super) fn open(
         space: Namespace,
         io: Arc<dyn Io>,
-    ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<Settling>)> {
+    ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<SubmittedWrites>)> {
         let mut spaces = [const { None }; DATABASES as usize];
         for (number, keyspace) in spaces.iter_mut().enumerate() {
             *keyspace = space.find_keyspace(&format!("db{number}"))?;
         }
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
-        let (pending, values) = (HashMap::default(), Values::new());
+        let (pending, values) = (HashMap::default(), ValueCache::new());
         let (hits, misses) = (0, 0);
-        let state = State {
+        let state = DatabasesState {
             spaces,
             deadlines,
             any_deadline,
@@ -153,10 +156,10 @@ impl Databases {
             values,
             hits,
             misses,
-            under_way: 0,
-            gathered: Gathered::default(),
+            in_flight: 0,
+            gathered: GatheredBatch::default(),
         };
-        // Bounded by what connections may have under way: one turn each.
+        // Bounded by the connections: each has at most one turn in flight.
         let (settling, settled) = mpsc::unbounded_channel();
         Ok((
             Arc::new(Self { space, io, state: Mutex::new(state), settling, gathering: Notify::new() }),
@@ -164,30 +167,30 @@ impl Databases {
         ))
     }
 
-    /// Hands over what is gathered and waits for batches in their order. Ends with the last handle.
-    pub(super) async fn settle(self: Arc<Self>, settling: mpsc::UnboundedReceiver<Settling>) {
-        tokio::join!(self.hand_over_in_turn(), self.tell(settling));
+    /// Submits gathered writes and settles batches in order. Ends when the last handle is dropped.
+    pub(super) async fn run_settler(self: Arc<Self>, settling: mpsc::UnboundedReceiver<SubmittedWrites>) {
+        tokio::join!(self.submit_when_notified(), self.settle_batches(settling));
     }
 
-    /// Hands over what was gathered once all who are ready now have had their turn.
-    async fn hand_over_in_turn(&self) {
+    /// Submits gathered writes once all tasks that are ready have had their turn.
+    async fn submit_when_notified(&self) {
         loop {
             self.gathering.notified().await;
             tokio::task::yield_now().await;
             let mut state = self.lock();
-            if state.under_way < UNDER_WAY_MAX && !state.gathered.done.is_empty() {
-                self.hand_over(&mut state);
+            if state.in_flight < BATCHES_IN_FLIGHT_MAX && !state.gathered.done.is_empty() {
+                self.submit_gathered(&mut state);
             }
         }
     }
 
-    /// Waits for batches in their order and tells those who wait.
-    async fn tell(&self, mut settling: mpsc::UnboundedReceiver<Settling>) {
+    /// Waits for batches in order and reports the result to the waiting turns.
+    async fn settle_batches(&self, mut settling: mpsc::UnboundedReceiver<SubmittedWrites>) {
         let mut failed = None;
-        while let Some(Settling { tickets, batch, done }) = settling.recv().await {
+        while let Some(SubmittedWrites { tickets, batch, done }) = settling.recv().await {
             for ticket in tickets {
                 if let Err(error) = ticket.await {
-                    // The writer is poisoned by it: nothing after it is written either.
+                    // The error has poisoned the writer: nothing after it is written either.
                     failed.get_or_insert_with(|| error.to_string());
                 }
             }
@@ -196,44 +199,46 @@ impl Databases {
                 refused = why;
                 let holds = failed.is_none() && refused.is_none();
                 let mut state = self.lock();
-                for (at, Change { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
+                for (at, KeyWrite { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
                     match state.pending.get(&key) {
-                        // Something newer comes, of this batch or of a later one.
+                        // A newer write of this key is pending, in this batch or a later one.
                         Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
                         Some(_) if holds => {
                             state.pending.remove(&key);
                             state.values.put(key, entry);
                         }
-                        // A later batch had taken its place and was refused: what is at hand may be older than this.
+                        // A later batch had replaced it and was refused: the cached value may be older than
+                        // this one.
                         _ => {
                             state.pending.remove(&key);
                             state.values.forget(&key);
                         }
                     }
                 }
-                state.under_way -= 1;
+                state.in_flight -= 1;
                 if !state.gathered.done.is_empty() {
-                    self.hand_over(&mut state);
+                    self.submit_gathered(&mut state);
                 }
             }
             let settled = failed.clone().or(refused).map_or(Ok(()), Err);
             for done in done {
-                // Who went away meanwhile does not want to know.
+                // A receiver that is gone does not matter.
                 let _ = done.send(settled.clone());
             }
         }
     }
 
-    /// Hands over what was gathered, as one batch.
-    fn hand_over(&self, state: &mut State) {
+    /// Submits the gathered writes as one batch.
+    fn submit_gathered(&self, state: &mut DatabasesState) {
         let number = state.gathered.number + 1;
-        let mut gathered = std::mem::replace(&mut state.gathered, Gathered { number, ..Gathered::default() });
+        let mut gathered =
+            std::mem::replace(&mut state.gathered, GatheredBatch { number, ..GatheredBatch::default() });
         let done = std::mem::take(&mut gathered.done);
-        state.under_way += 1;
+        state.in_flight += 1;
         let mut batch = self.space.batch();
-        for Change { keyspace, key, entry, deadline } in &gathered.changes {
+        for KeyWrite { keyspace, key, entry, deadline } in &gathered.changes {
             match entry {
-                Some(Entry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
+                Some(KeyEntry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
                 Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
                 None => batch.delete(keyspace, &key.1),
             };
@@ -250,8 +255,8 @@ impl Databases {
         let (tickets, why) = match batch.submit_with(Durability::Disk) {
             Ok(ticket) => (vec![ticket], None),
             Err(error) => {
-                // Nobody is to read what will not be.
-                for Change { key, .. } in &gathered.changes {
+                // A refused write must not be read.
+                for KeyWrite { key, .. } in &gathered.changes {
                     if state.pending.get(key).is_some_and(|pending| pending.batch == gathered.number) {
                         state.pending.remove(key);
                     }
@@ -259,25 +264,25 @@ impl Databases {
                 (Vec::new(), Some(error.to_string()))
             }
         };
-        let _ = self.settling.send(Settling { tickets, batch: Some((gathered, why)), done });
+        let _ = self.settling.send(SubmittedWrites { tickets, batch: Some((gathered, why)), done });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DatabasesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The system behind the store.
+    /// The I/O layer of the store.
     pub(super) fn io(&self) -> &Arc<dyn Io> {
         &self.io
     }
 
-    /// The keyspace of a database, if anything was ever put there.
+    /// The keyspace of a database; `None` if nothing was ever put there.
     pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
         self.lock().spaces.get(usize::from(database)).cloned().flatten()
     }
 
-    /// Reads that found a value at hand, and that asked the store.
-    pub(super) fn reads(&self) -> (u64, u64) {
+    /// Number of reads answered by the cache, and by the store.
+    pub(super) fn cache_reads(&self) -> (u64, u64) {
         let state = self.lock();
         (state.hits, state.misses)
     }
@@ -287,12 +292,17 @@ impl Databases {
         self.io.now_ns()
     }
 
-    /// Ends keys whose deadline is past: at most so many, found from this key of the deadlines on. Gives where to go on, and what to wait for.
+    /// Deletes keys whose deadline is past: examines at most `most` deadlines after the deadline key `from`.
+    /// Returns where to continue, and what to wait for.
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn sweep(&self, from: &[u8], most: usize) -> annals::Result<(Option<Vec<u8>>, Waits)> {
-        let mut work = Work::new(self);
+    pub(super) fn sweep(
+        &self,
+        from: &[u8],
+        most: usize,
+    ) -> annals::Result<(Option<Vec<u8>>, SettleReceiver)> {
+        let mut work = TurnBatch::new(self);
         if !work.state().any_deadline {
             return Ok((None, None));
         }
@@ -315,21 +325,21 @@ impl Databases {
     }
 }
 
-/// What a turn does: reads that see what it did before, and writes that become one batch. Everybody else waits from its first look at a key
-/// until it is committed or dropped.
-pub(super) struct Work<'a> {
+/// The reads and writes of a turn: reads see its earlier writes, and the writes become one batch. It takes
+/// the lock at its first key and holds it until it is committed or dropped, so other turns wait.
+pub(super) struct TurnBatch<'a> {
     databases: &'a Databases,
-    state: Option<MutexGuard<'a, State>>,
-    staged: BTreeMap<Key, Option<Entry>>,
+    state: Option<MutexGuard<'a, DatabasesState>>,
+    staged: BTreeMap<DatabaseKey, Option<KeyEntry>>,
     staged_bytes: usize,
     now_ms: u64,
-    /// Something was read that is not on disk yet.
-    rests: bool,
-    /// What was handed over already.
+    /// A value was read that is not durable yet.
+    reads_pending: bool,
+    /// Tickets of batches that were submitted directly.
     tickets: Vec<Ticket>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> TurnBatch<'a> {
     pub(super) fn new(databases: &'a Databases) -> Self {
         let now_ms = databases.now_ns() / 1_000_000;
         Self {
@@ -338,66 +348,67 @@ impl<'a> Work<'a> {
             staged: BTreeMap::new(),
             staged_bytes: 0,
             now_ms,
-            rests: false,
+            reads_pending: false,
             tickets: Vec::new(),
         }
     }
 
-    /// Milliseconds since 1970, the same for the whole turn.
+    /// Milliseconds since 1970, fixed for the whole turn.
     pub(super) fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// Whether a deadline is past, in milliseconds since 1970. Never by a clock that stands far ahead of what the store holds.
+    /// Whether a deadline (milliseconds since 1970) is past. A clock far ahead of the store's records never
+    /// expires keys.
     fn is_due(&self, deadline: u64) -> bool {
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         self.databases.space.is_due(ns(deadline), ns(self.now_ms))
     }
 
-    /// Bytes that are to be written.
+    /// Approximate bytes of the staged writes.
     pub(super) fn staged_bytes(&self) -> usize {
         self.staged_bytes
     }
 
-    /// The namespace that the databases are in.
-    pub(super) fn space(&self) -> &'a Namespace {
+    /// The namespace of the databases.
+    pub(super) fn namespace(&self) -> &'a Namespace {
         &self.databases.space
     }
 
-    /// Keeps everybody else waiting from now on.
-    pub(super) fn hold(&mut self) {
+    /// Takes the lock now.
+    pub(super) fn lock_databases(&mut self) {
         self.state();
     }
 
-    /// Something was handed over that is to be waited for, too. Where [`Work::hold`] did not come first, others may have handed over meanwhile:
-    /// then one of the two is awaited a little longer than it takes.
-    pub(super) fn rest_on(&mut self, ticket: Ticket) {
+    /// Adds a ticket to wait for before the reply. If [`TurnBatch::lock_databases`] was not called first,
+    /// other turns may submit in between; then one of the two waits slightly longer than needed.
+    pub(super) fn await_before_reply(&mut self, ticket: Ticket) {
         self.tickets.push(ticket);
     }
 
-    /// Whether something was handed over.
-    pub(super) fn has_handed_over(&self) -> bool {
+    /// Whether a batch was submitted directly.
+    pub(super) fn has_submitted(&self) -> bool {
         !self.tickets.is_empty()
     }
 
-    /// Whether something was written, handed over or not.
+    /// Whether anything was written, staged or submitted.
     pub(super) fn has_written(&self) -> bool {
-        self.has_handed_over() || !self.staged.is_empty()
+        self.has_submitted() || !self.staged.is_empty()
     }
 
-    fn state(&mut self) -> &mut State {
+    fn state(&mut self) -> &mut DatabasesState {
         self.state.get_or_insert_with(|| self.databases.lock())
     }
 
-    /// What a key holds. One whose deadline is past is ended by this.
+    /// The value of a key. A key whose deadline is past is deleted by this.
     ///
     /// # Errors
-    /// Those of the store; `Invalid` for a key that is too long.
-    pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Entry>> {
-        check(key)?;
-        let found = match self.at_hand(database, key) {
+    /// Those of the store; `Invalid` if the key is too long.
+    pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<KeyEntry>> {
+        check_key(key)?;
+        let found = match self.cached(database, key) {
             Some(entry) => Some(entry),
-            None => self.found((database, key.to_vec()))?,
+            None => self.lookup((database, key.to_vec()))?,
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if self.is_due(deadline) => {
@@ -408,8 +419,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What a key is known to hold, where nothing is on its way that could be of it.
-    fn at_hand(&mut self, database: u8, key: &[u8]) -> Option<Entry> {
+    /// The cached value of a key, if no pending write can affect it.
+    fn cached(&mut self, database: u8, key: &[u8]) -> Option<KeyEntry> {
         let is_quiet = self.staged.is_empty();
         let state = self.state();
         let found = (is_quiet && state.pending.is_empty()).then(|| state.values.get(database, key)).flatten();
@@ -417,18 +428,18 @@ impl<'a> Work<'a> {
         found
     }
 
-    fn found(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+    fn lookup(&mut self, name: DatabaseKey) -> annals::Result<Option<KeyEntry>> {
         match self.staged.get(&name) {
             Some(staged) => Ok(staged.clone()),
-            None => self.beneath(name),
+            None => self.read_committed(name),
         }
     }
 
-    /// What a key held before this turn.
-    fn beneath(&mut self, name: Key) -> annals::Result<Option<Entry>> {
+    /// The value of a key before this turn.
+    fn read_committed(&mut self, name: DatabaseKey) -> annals::Result<Option<KeyEntry>> {
         if let Some(pending) = self.state().pending.get(&name) {
             let entry = pending.entry.clone();
-            self.rests = true;
+            self.reads_pending = true;
             return Ok(entry);
         }
         let state = self.state();
@@ -439,7 +450,7 @@ impl<'a> Work<'a> {
         state.misses += 1;
         let Some(keyspace) = self.keyspace(name.0) else { return Ok(None) };
         let Some(value) = keyspace.get(&name.1)? else { return Ok(None) };
-        let entry = Entry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
+        let entry = KeyEntry { value: Arc::new(value), stored: None, deadline: self.deadline(&name)? };
         self.state().values.put(name, Some(entry.clone()));
         Ok(Some(entry))
     }
@@ -448,8 +459,8 @@ impl<'a> Work<'a> {
         self.state().spaces.get(usize::from(database)).cloned().flatten()
     }
 
-    /// The deadline that is on disk.
-    fn deadline(&mut self, name: &Key) -> annals::Result<Option<u64>> {
+    /// The deadline on disk.
+    fn deadline(&mut self, name: &DatabaseKey) -> annals::Result<Option<u64>> {
         let state = self.state();
         let Some(deadlines) = state.deadlines.as_ref().filter(|_| state.any_deadline) else {
             return Ok(None);
@@ -458,20 +469,20 @@ impl<'a> Work<'a> {
         Ok(kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
     }
 
-    /// Sets what a key holds.
+    /// Sets the value of a key.
     ///
     /// # Errors
-    /// `Invalid` for a key that is too long.
-    pub(super) fn put(&mut self, database: u8, key: &[u8], entry: Entry) -> annals::Result<()> {
-        check(key)?;
+    /// `Invalid` if the key is too long.
+    pub(super) fn put(&mut self, database: u8, key: &[u8], entry: KeyEntry) -> annals::Result<()> {
+        check_key(key)?;
         self.stage((database, key.to_vec()), Some(entry));
         Ok(())
     }
 
-    /// Ends a key; says whether it was there.
+    /// Deletes a key; returns whether it existed.
     ///
     /// # Errors
-    /// As [`Work::get`].
+    /// As [`TurnBatch::get`].
     pub(super) fn delete(&mut self, database: u8, key: &[u8]) -> annals::Result<bool> {
         let was = self.get(database, key)?.is_some();
         if was {
@@ -480,14 +491,14 @@ impl<'a> Work<'a> {
         Ok(was)
     }
 
-    fn stage(&mut self, name: Key, entry: Option<Entry>) {
-        // Nobody else may come between a look and what follows from it.
+    fn stage(&mut self, name: DatabaseKey, entry: Option<KeyEntry>) {
+        // No other turn may run between a read and a write that depends on it.
         self.state();
         self.staged_bytes += name.1.len() + entry.as_ref().map_or(0, |entry| entry.value.len()) + 64;
         self.staged.insert(name, entry);
     }
 
-    /// Keys of a database after this one, in order: at most so many that are there.
+    /// At most `most` existing keys of a database after this key, in order.
     ///
     /// # Errors
     /// Those of the store.
@@ -504,7 +515,7 @@ impl<'a> Work<'a> {
                 over.insert(key.clone(), pending.entry.is_some());
             }
         }
-        self.rests |= !over.is_empty();
+        self.reads_pending |= !over.is_empty();
         for ((of, key), entry) in &self.staged {
             if *of == database && is_after(key) {
                 over.insert(key.clone(), entry.is_some());
@@ -540,47 +551,48 @@ impl<'a> Work<'a> {
         Ok(found)
     }
 
-    /// Hands over what was written, and lets the next one in. Gives what to wait for before anything is replied.
+    /// Submits the writes and releases the lock. Returns what to wait for before replying.
     ///
     /// # Errors
-    /// Those of the store: nothing of it happened then.
-    pub(super) fn commit(mut self) -> annals::Result<Waits> {
-        if self.staged.is_empty() && !self.rests && self.tickets.is_empty() {
+    /// Those of the store; then nothing of the turn was written.
+    pub(super) fn commit(mut self) -> annals::Result<SettleReceiver> {
+        if self.staged.is_empty() && !self.reads_pending && self.tickets.is_empty() {
             return Ok(None);
         }
         let (done, settled) = oneshot::channel();
         let staged = std::mem::take(&mut self.staged);
-        self.hold();
+        self.lock_databases();
         let mut changes = Vec::with_capacity(staged.len());
         for (key, entry) in staged {
             let keyspace = self.keyspace_for(key.0, entry.is_some())?;
-            // Nothing was ever there.
+            // The database has no keyspace, so there is nothing to delete.
             let Some(keyspace) = keyspace else { continue };
-            let deadline = self.deadline_after(&key, entry.as_ref())?;
-            changes.push(Change { keyspace, key, entry, deadline });
+            let deadline = self.deadline_change(&key, entry.as_ref())?;
+            changes.push(KeyWrite { keyspace, key, entry, deadline });
         }
         let databases = self.databases;
-        // Sent under the lock, so that the order is that of the log. Nobody listens only once the daemon has ended.
+        // Sent under the lock, so that the order is that of the log. The receiver is gone only after the
+        // daemon has ended.
         let tickets = std::mem::take(&mut self.tickets);
         if changes.is_empty() && self.state().gathered.changes.is_empty() {
-            let _ = databases.settling.send(Settling { tickets, batch: None, done: vec![done] });
+            let _ = databases.settling.send(SubmittedWrites { tickets, batch: None, done: vec![done] });
             return Ok(Some(settled));
         }
         if !tickets.is_empty() {
-            let _ = databases.settling.send(Settling { tickets, batch: None, done: Vec::new() });
+            let _ = databases.settling.send(SubmittedWrites { tickets, batch: None, done: Vec::new() });
         }
         self.state().gather(changes, done);
         let state = self.state();
         if state.gathered.bytes >= GATHERED_BYTES_MAX {
-            databases.hand_over(state);
-        } else if state.under_way < UNDER_WAY_MAX && state.gathered.done.len() == 1 {
-            // Whoever has something to write in the same moment writes with it.
+            databases.submit_gathered(state);
+        } else if state.in_flight < BATCHES_IN_FLIGHT_MAX && state.gathered.done.len() == 1 {
+            // Turns that write at the same moment join this batch.
             databases.gathering.notify_one();
         }
         Ok(Some(settled))
     }
 
-    /// The keyspace of a database, which is made where something is to be put there.
+    /// The keyspace of a database; created if something is put there.
     fn keyspace_for(&mut self, database: u8, puts: bool) -> annals::Result<Option<Keyspace>> {
         let known = self.keyspace(database);
         if known.is_some() || !puts {
@@ -593,11 +605,11 @@ impl<'a> Work<'a> {
         Ok(Some(made))
     }
 
-    /// What becomes of a key's deadline.
-    fn deadline_after(
+    /// The change of a key's deadline.
+    fn deadline_change(
         &mut self,
-        key: &Key,
-        entry: Option<&Entry>,
+        key: &DatabaseKey,
+        entry: Option<&KeyEntry>,
     ) -> annals::Result<Option<(Keyspace, Option<u64>)>> {
         let deadline = entry.and_then(|entry| entry.deadline);
         if deadline.is_none() && !self.had_deadline(key)? {
@@ -614,22 +626,22 @@ impl<'a> Work<'a> {
         Ok(Some((deadlines, deadline)))
     }
 
-    /// Whether there is a deadline from before this turn, on disk or on its way.
-    fn had_deadline(&mut self, name: &Key) -> annals::Result<bool> {
+    /// Whether the key had a deadline before this turn, on disk or pending.
+    fn had_deadline(&mut self, name: &DatabaseKey) -> annals::Result<bool> {
         match self.state().pending.get(name) {
-            // What is on its way may have taken one away that is still to be seen on disk.
-            Some(Pending { entry: Some(Entry { deadline: Some(_), .. }), .. }) => Ok(true),
+            // A pending write may have removed a deadline that is still on disk.
+            Some(PendingValue { entry: Some(KeyEntry { deadline: Some(_), .. }), .. }) => Ok(true),
             Some(_) => Ok(false),
             None => Ok(self.deadline(name)?.is_some()),
         }
     }
 }
 
-/// Whether a key is one.
+/// Checks the length of a key.
 ///
 /// # Errors
-/// `Invalid` for one that is too long.
-pub(super) fn check(key: &[u8]) -> annals::Result<()> {
+/// `Invalid` if the key is too long.
+pub(super) fn check_key(key: &[u8]) -> annals::Result<()> {
     if key.len() <= KEY_BYTES_MAX {
         return Ok(());
     }
@@ -637,7 +649,7 @@ pub(super) fn check(key: &[u8]) -> annals::Result<()> {
     Err(annals::Error::new(annals::ErrorKind::Invalid, message))
 }
 
-fn deadline_key((database, key): &Key) -> Vec<u8> {
+fn deadline_key((database, key): &DatabaseKey) -> Vec<u8> {
     let mut whole = Vec::with_capacity(1 + key.len());
     whole.push(*database);
     whole.extend_from_slice(key);
@@ -651,36 +663,36 @@ mod tests {
 
     use super::*;
 
-    fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<Settled> {
-        let mut work = Work::new(databases);
-        let entry = Entry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
+    fn put(databases: &Databases, key: &str, value: &str) -> oneshot::Receiver<SettleResult> {
+        let mut work = TurnBatch::new(databases);
+        let entry = KeyEntry { value: Arc::new(value.as_bytes().to_vec()), stored: None, deadline: None };
         work.put(0, key.as_bytes(), entry).unwrap();
         work.commit().unwrap().unwrap()
     }
 
-    fn get(databases: &Databases, key: &str) -> (Option<Vec<u8>>, Waits) {
-        let mut work = Work::new(databases);
+    fn get(databases: &Databases, key: &str) -> (Option<Vec<u8>>, SettleReceiver) {
+        let mut work = TurnBatch::new(databases);
         let entry = work.get(0, key.as_bytes()).unwrap();
         (entry.map(|entry| entry.value.to_vec()), work.commit().unwrap())
     }
 
     #[tokio::test]
-    async fn what_is_written_while_a_batch_is_on_its_way_is_the_next_one_and_every_version_of_it_is_kept() {
+    async fn writes_during_a_batch_form_the_next_and_keep_all_versions() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open_with(directory.path().join("s"), Options::default()).unwrap();
         let space = store.namespace("n").unwrap();
         let kept = space.keyspace("db0", History::All).unwrap();
         let before = store.stats().unwrap().batches;
         let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-        // Nobody hands over yet.
+        // Nothing is submitted before the settler runs.
         let mut waits =
             vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];
         waits.push(put(&databases, "k", "three"));
         let (value, rests) = get(&databases, "k");
         assert_eq!(value.as_deref(), Some(&b"three"[..]));
         let mut rests = rests.unwrap();
-        assert!(rests.try_recv().is_err(), "what was read is not on disk");
-        tokio::spawn(databases.clone().settle(settling));
+        assert!(rests.try_recv().is_err(), "the value that was read is not durable yet");
+        tokio::spawn(databases.clone().run_settler(settling));
         for wait in waits {
             wait.await.unwrap().unwrap();
         }
@@ -689,8 +701,9 @@ mod tests {
         let versions: Vec<_> =
             kept.versions(b"k").unwrap().map(|version| version.unwrap().value.unwrap()).collect();
         assert_eq!(versions, [b"three".to_vec(), b"two".to_vec(), b"one".to_vec()]);
-        // The last of a batch is what is at hand then: the first of it was once, and INCR gave numbers a second time.
+        // Regression: the cache kept the first value of a batch instead of the last, so INCR returned numbers
+        // twice.
         assert_eq!(get(&databases, "k").0.as_deref(), Some(&b"three"[..]));
-        assert!(get(&databases, "k").1.is_none(), "it is at hand, and on disk");
+        assert!(get(&databases, "k").1.is_none(), "the value is cached and durable");
     }
 }

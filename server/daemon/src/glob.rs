@@ -1,9 +1,9 @@
-//! Patterns of keys, as Redis has them: `*`, `?`, `[a-c]`, `[^a]`, and a backslash before what is meant itself.
+//! Redis key patterns: `*`, `?`, `[a-c]`, `[^a]`, and a backslash to escape.
 
-/// Whether a text is of this pattern. Takes time proportional to the product of their lengths at most, and no stack.
+/// Whether a text matches the pattern. Time is at most proportional to the product of the lengths; iterative.
 pub(super) fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
     let (mut at, mut place) = (0, 0);
-    // Where the last star stood, and how much of the text it has taken.
+    // The position after the last star, and how much of the text it has matched.
     let mut star: Option<(usize, usize)> = None;
     loop {
         if pattern.get(at) == Some(&b'*') {
@@ -12,7 +12,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
             continue;
         }
         let step = match text.get(place) {
-            Some(byte) => one(pattern.get(at..).unwrap_or_default(), *byte, fold),
+            Some(byte) => match_one(pattern.get(at..).unwrap_or_default(), *byte, fold),
             None if at == pattern.len() => return true,
             None => None,
         };
@@ -30,29 +30,29 @@ pub(super) fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
     }
 }
 
-/// Whether a byte is what the pattern begins with; gives how much of the pattern that is.
-fn one(pattern: &[u8], byte: u8, fold: bool) -> Option<usize> {
+/// Whether a byte matches the start of the pattern; returns the length of the matched part of the pattern.
+fn match_one(pattern: &[u8], byte: u8, fold: bool) -> Option<usize> {
     let folded = |byte: u8| if fold { byte.to_ascii_lowercase() } else { byte };
     match pattern {
         [] => None,
         [b'?', ..] => Some(1),
         [b'\\', meant, ..] => (folded(*meant) == folded(byte)).then_some(2),
         [b'[', ..] => {
-            let (is_in, taken) = class(pattern, folded(byte), folded);
+            let (is_in, taken) = match_class(pattern, folded(byte), folded);
             is_in.then_some(taken)
         }
         [meant, ..] => (folded(*meant) == folded(byte)).then_some(1),
     }
 }
 
-fn class(pattern: &[u8], byte: u8, folded: impl Fn(u8) -> u8) -> (bool, usize) {
+fn match_class(pattern: &[u8], byte: u8, folded: impl Fn(u8) -> u8) -> (bool, usize) {
     let mut at = 1;
     let not = pattern.get(at) == Some(&b'^');
     at += usize::from(not);
     let mut found = false;
     loop {
         match pattern.get(at..).unwrap_or_default() {
-            // A class that does not end reaches to the pattern's end, as in Redis.
+            // An unterminated class extends to the end of the pattern, as in Redis.
             [] => return (found != not, at),
             [b']', ..] => return (found != not, at + 1),
             [b'\\', meant, ..] => {
@@ -77,7 +77,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn patterns_match_as_redis_has_them() {
+    fn patterns_match_like_redis() {
         for (pattern, text, is) in [
             ("*", "", true),
             ("", "", true),
@@ -102,7 +102,7 @@ mod tests {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), false), is, "{pattern} {text}");
         }
         assert!(matches(b"APPEND*", b"appendonly", true));
-        // One that would take for ever if each star tried all.
+        // A pattern that takes exponential time if every star backtracks.
         assert!(!matches(format!("{}b", "a*".repeat(40)).as_bytes(), "a".repeat(5000).as_bytes(), false));
     }
 }

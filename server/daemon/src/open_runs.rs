@@ -1,8 +1,9 @@
-//! Runs that are being recorded through the daemon, by whoever names them.
+//! Runs that are being recorded through the daemon.
 //!
-//! A run that was begun here is added to until it is ended: by any connection, also after the one that began it went away. What that holds is
-//! bounded: so many runs, so many frames whose answer is still to come, so many bytes of what such a frame knows of itself. Nobody holds the lock of all
-//! runs while a body is compressed; that is done under the run's own.
+//! Any connection may add to a run that was begun here until it is ended, even after the connection that
+//! began it is gone. The memory for this is limited: the number of runs, of frames whose answer is
+//! incomplete, and the bytes of their metadata. Bodies are compressed under the lock of their run, never
+//! under the lock of all runs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,67 +12,67 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use annals::{Durability, Ending, Frame, OpenFrame, RecordingNondet, Run, Status, SystemNondet, Ticket};
 
 use super::tenant::Tenant;
-use super::turn::Refusal;
-use annals_proxy::proxy::{Proxied, Unended};
+use super::turn::CommandRefusal;
+use annals_proxy::proxy::{RunEndError, RunProxyState};
 
-/// Runs that are open at a time.
+/// Maximum number of open runs.
 const RUNS_MAX: usize = 1 << 16;
-/// Frames of one run that are open at a time.
+/// Maximum number of open frames of a run.
 const FRAMES_MAX: usize = 1024;
-/// Frames of all runs that are open at a time.
+/// Maximum number of open frames of all runs.
 const ALL_FRAMES_MAX: u64 = 4096;
-/// What is kept of such a frame's metadata.
+/// Maximum bytes of an open frame's metadata.
 const OPEN_METADATA_BYTES_MAX: usize = 64 << 10;
 
-/// A run that is added to.
+/// An open run.
 #[derive(Debug)]
-pub(super) struct OpenRun {
+pub(super) struct DaemonRun {
     pub(super) run: Arc<Run>,
-    /// XADD or the proxy began it, so it is whole whenever the daemon ends.
+    /// XADD or the proxy began it, so it is complete whenever the daemon ends.
     pub(super) is_stream: bool,
-    /// Who records what goes through the proxy.
-    pub(super) proxied: Arc<Proxied>,
+    /// Records the exchanges that go through the proxy.
+    pub(super) proxied: Arc<RunProxyState>,
     /// The time of the last entry, in milliseconds since 1970.
     last_ms: AtomicU64,
     draws: Mutex<RecordingNondet>,
     frames: Mutex<HashMap<u32, OpenFrame<Arc<Run>>>>,
-    /// Open frames of all runs.
+    /// Number of open frames of all runs.
     all_frames: Arc<AtomicU64>,
 }
 
-impl OpenRun {
-    /// This time, or the last one that this gave if that is later.
-    pub(super) fn not_before(&self, ms: u64) -> u64 {
+impl DaemonRun {
+    /// This time, or the last one returned if that is later.
+    pub(super) fn monotonic_ms(&self, ms: u64) -> u64 {
         self.last_ms.fetch_max(ms, Ordering::Relaxed).max(ms)
     }
 
-    /// Has something drawn by this and recorded; gives what was drawn.
+    /// Draws and records a value; returns it.
     ///
     /// # Errors
     /// Those of the store.
     pub(super) fn draw<T>(
         &self,
-        draw: impl FnOnce(&RecordingNondet) -> Result<T, Refusal>,
-    ) -> Result<(T, Option<Ticket>), Refusal> {
-        // One at a time, so that each waits for the record of its own.
+        draw: impl FnOnce(&RecordingNondet) -> Result<T, CommandRefusal>,
+    ) -> Result<(T, Option<Ticket>), CommandRefusal> {
+        // One draw at a time, so that each waits for its own record.
         let draws = self.draws.lock().unwrap_or_else(PoisonError::into_inner);
         let drawn = draw(&draws)?;
         Ok((drawn, draws.submit(Durability::Disk)?))
     }
 
-    /// Begins a frame whose answer is still to come; gives its number.
+    /// Begins a frame whose answer is still to come; returns its number.
     ///
     /// # Errors
-    /// Those of the store; where too many are open, or its metadata is long.
-    pub(super) fn begin_frame(&self, frame: &Frame) -> Result<(u32, Ticket), Refusal> {
+    /// Those of the store; too many open frames; metadata that is too long.
+    pub(super) fn begin_frame(&self, frame: &Frame) -> Result<(u32, Ticket), CommandRefusal> {
         if frame.metadata.len() > OPEN_METADATA_BYTES_MAX {
-            return Err(Refusal(format!(
+            return Err(CommandRefusal(format!(
                 "ERR a frame begins with at most {OPEN_METADATA_BYTES_MAX} bytes of metadata: FRAME.END takes more"
             )));
         }
         let mut frames = self.frames();
         if frames.len() >= FRAMES_MAX || self.all_frames.load(Ordering::Relaxed) >= ALL_FRAMES_MAX {
-            return Err(Refusal(format!(
+            return Err(CommandRefusal(format!(
                 "ERR at most {FRAMES_MAX} frames of a run and {ALL_FRAMES_MAX} of all runs are open at a time: end some"
             )));
         }
@@ -82,28 +83,28 @@ impl OpenRun {
         Ok((seq, ticket))
     }
 
-    /// Adds to an open frame's answer; gives how long that is now.
+    /// Appends to the answer of an open frame; returns its length.
     ///
     /// # Errors
-    /// `NOTFOUND` where no such frame is open; those of the store.
-    pub(super) fn append(&self, seq: u32, bytes: &[u8]) -> Result<(u64, Option<Ticket>), Refusal> {
+    /// `NOTFOUND` if there is no such open frame; those of the store.
+    pub(super) fn append(&self, seq: u32, bytes: &[u8]) -> Result<(u64, Option<Ticket>), CommandRefusal> {
         let frames = self.frames();
-        let frame = frames.get(&seq).ok_or_else(|| self.not_open(seq))?;
+        let frame = frames.get(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
         Ok(frame.submit_append(bytes, Durability::Disk)?)
     }
 
     /// Ends an open frame.
     ///
     /// # Errors
-    /// As [`OpenRun::append`].
-    pub(super) fn end_frame(&self, seq: u32, ending: &Ending) -> Result<Ticket, Refusal> {
-        let frame = self.frames().remove(&seq).ok_or_else(|| self.not_open(seq))?;
+    /// As [`DaemonRun::append`].
+    pub(super) fn end_frame(&self, seq: u32, ending: &Ending) -> Result<Ticket, CommandRefusal> {
+        let frame = self.frames().remove(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
         self.all_frames.fetch_sub(1, Ordering::Relaxed);
         Ok(frame.submit_finish(ending, Durability::Disk)?.1)
     }
 
-    fn not_open(&self, seq: u32) -> Refusal {
-        Refusal(format!(
+    fn not_open_refusal(&self, seq: u32) -> CommandRefusal {
+        CommandRefusal(format!(
             "NOTFOUND run {} has no open frame {seq}: FRAME.BEGIN gives the number of one",
             self.run.name()
         ))
@@ -114,7 +115,7 @@ impl OpenRun {
     }
 }
 
-impl Drop for OpenRun {
+impl Drop for DaemonRun {
     fn drop(&mut self) {
         let left = self.frames().len() as u64;
         self.all_frames.fetch_sub(left, Ordering::Relaxed);
@@ -122,22 +123,22 @@ impl Drop for OpenRun {
 }
 
 impl Tenant {
-    /// Whether one more run may be begun.
+    /// Checks whether one more run may be begun.
     ///
     /// # Errors
-    /// Where too many are open.
-    pub(super) fn may_open(&self) -> Result<(), Refusal> {
+    /// Too many runs are open.
+    pub(super) fn check_open_limit(&self) -> Result<(), CommandRefusal> {
         if self.streams().open.len() < RUNS_MAX {
             return Ok(());
         }
-        Err(Refusal(format!("ERR at most {RUNS_MAX} runs are open at a time: RUN.END ends one")))
+        Err(CommandRefusal(format!("ERR at most {RUNS_MAX} runs are open at a time: RUN.END ends one")))
     }
 
-    /// Lets whoever names this run add to it.
-    pub(super) fn admit(&self, run: Run, is_stream: bool) -> Arc<OpenRun> {
+    /// Makes a run open for all connections.
+    pub(super) fn insert_open_run(&self, run: Run, is_stream: bool) -> Arc<DaemonRun> {
         let run = Arc::new(run);
         let source = SystemNondet::new(self.databases.io().clone());
-        let open = Arc::new(OpenRun {
+        let open = Arc::new(DaemonRun {
             draws: Mutex::new(RecordingNondet::new(run.clone(), source)),
             run,
             is_stream,
@@ -150,17 +151,18 @@ impl Tenant {
         open
     }
 
-    /// The run of this name that may be added to, if there is one.
-    pub(super) fn open_run(&self, name: &str) -> Option<Arc<OpenRun>> {
+    /// The open run of this name.
+    pub(super) fn open_run(&self, name: &str) -> Option<Arc<DaemonRun>> {
         self.streams().open.get(name).cloned()
     }
 
-    /// Ends a run, once exchanges that were answered through the proxy are written: that may take a moment. Nobody adds to it any more from then on.
+    /// Ends a run once the exchanges that the proxy has answered are written, which may take a moment. The
+    /// run is then no longer open.
     ///
     /// # Errors
-    /// `CONFLICT` while a frame is open or an exchange is under way, `UNAVAILABLE` where the proxy could not record all of it and it is to be `Ok`;
-    /// those of the store. The run goes on then.
-    pub(super) fn end_run(&self, open: &Arc<OpenRun>, status: Status) -> Result<Ticket, Refusal> {
+    /// `CONFLICT` while a frame is open or an exchange is in progress. `UNAVAILABLE` if the proxy could not
+    /// record everything and the status is `Ok`. Those of the store. After an error, the run stays open.
+    pub(super) fn end_run(&self, open: &Arc<DaemonRun>, status: Status) -> Result<Ticket, CommandRefusal> {
         let name = open.run.name();
         open.proxied.settle();
         let ended = open.proxied.end(status, || {
@@ -170,23 +172,23 @@ impl Tenant {
             batch.submit()
         });
         let ticket = ended.map_err(|unended| match unended {
-            Unended::UnderWay(left) => Refusal(format!(
+            RunEndError::UnderWay(left) => CommandRefusal(format!(
                 "CONFLICT {left} exchanges of run {name} are under way in the proxy: end it after them"
             )),
-            Unended::Failed(why) => {
-                Refusal(format!("UNAVAILABLE run {name} is not whole, so it can end as failed only: {why}"))
-            }
-            Unended::Other(error) => error.into(),
+            RunEndError::Failed(why) => CommandRefusal(format!(
+                "UNAVAILABLE run {name} is not whole, so it can end as failed only: {why}"
+            )),
+            RunEndError::Other(error) => error.into(),
         })?;
-        self.dismiss(open);
+        self.remove_open_run(open);
         if open.proxied.recorded() {
             self.behind.remember(&self.space, open.run.uid(), status);
         }
         Ok(ticket)
     }
 
-    /// Lets nobody add to it any more.
-    fn dismiss(&self, run: &Arc<OpenRun>) {
+    /// Removes a run from the open ones.
+    fn remove_open_run(&self, run: &Arc<DaemonRun>) {
         let mut streams = self.streams();
         if streams.open.get(run.run.name()).is_some_and(|open| Arc::ptr_eq(open, run)) {
             streams.open.remove(run.run.name());

@@ -1,4 +1,5 @@
-//! What operators had done, recorded in the store itself: a run in the namespace `annals`, with a frame for each action, begun with the first one.
+//! Records operators' actions in the store itself: a run in the namespace `annals`, begun with the first
+//! action, with one frame per action.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,24 +8,24 @@ use serde_json::json;
 
 use super::access::OWN_NAMESPACE;
 
-/// What a frame keeps of an action's words, and of each.
+/// Maximum number of an action's words that a frame keeps, and maximum bytes of each.
 const WORDS_MAX: usize = 16;
 const WORD_BYTES_MAX: usize = 256;
 
-/// See the module.
+/// The record of operators' actions.
 #[derive(Debug)]
-pub(super) struct Operations {
+pub(super) struct OperationLog {
     store: Store,
     run: Mutex<Option<Arc<Run>>>,
 }
 
-impl Operations {
+impl OperationLog {
     pub(super) fn new(store: Store) -> Self {
         Self { store, run: Mutex::default() }
     }
 
-    /// Records what somebody had done: who, from where, in which words, and the error where it failed. What it gave is not kept: a token may be
-    /// among it.
+    /// Records an action: who, from where, with which words, and its error if it failed. Its result is not
+    /// kept, because it may contain a token.
     ///
     /// # Errors
     /// Those of the store.
@@ -60,10 +61,10 @@ impl Operations {
         batch.submit()
     }
 
-    /// Ends the run, if anything was done.
+    /// Ends the run, if there is one.
     pub(super) fn end(&self) {
         if let Some(run) = self.run.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Where that fails the store's closing says why.
+            // If this fails, closing the store reports the cause.
             let _ = run.end(Status::Ok);
         }
     }

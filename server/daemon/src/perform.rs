@@ -1,33 +1,33 @@
-//! One command for somebody who asks it alone, as over HTTP: a turn of its own.
+//! Runs one command alone, as its own turn, for the HTTP API.
 
-use super::connection::pause;
-use super::session::{Daemon, Held, Session};
-use super::slow::Name;
-use super::turn::{Single, single};
+use super::connection::await_activity;
+use super::session::{Daemon, HeldCommand, Session};
+use super::slow_log::CommandName;
+use super::turn::{SingleOutcome, run_single};
 use annals_wire::resp::Reply;
 
-/// Does a command: its reply, once all that it rests on is on disk.
+/// Runs a command; returns its reply once everything it depends on is durable.
 pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<Vec<u8>>) -> Reply {
-    let name = Name::of(words.first().map(Vec::as_slice).unwrap_or_default());
-    session.held = Some(Held { words, until: None, waits: false, apart: None });
+    let name = CommandName::new(words.first().map(Vec::as_slice).unwrap_or_default());
+    session.held_command = Some(HeldCommand { words, until: None, waits: false, offload: None });
     loop {
-        let Some(held) = session.held.take() else { return Reply::error("BUG a command was lost") };
+        let Some(held) = session.held_command.take() else { return Reply::error("BUG a command was lost") };
         let (waits, until) = (held.waits, held.until);
         if waits {
-            pause(daemon, session, until).await;
+            await_activity(daemon, session, until).await;
         }
-        if session.is_taken_back(daemon) {
-            return Reply::error("NOAUTH the token was taken back");
+        if session.is_revoked(daemon) {
+            return Reply::error("NOAUTH the token was revoked");
         }
         let began = daemon.io.monotonic_ns();
-        let done = match held.apart {
-            None => single(daemon, session, held),
+        let done = match held.offload {
+            None => run_single(daemon, session, held),
             Some(apart) => {
-                let _place = daemon.places(apart).acquire().await;
-                tokio::task::block_in_place(|| single(daemon, session, held))
+                let _place = daemon.offload_permits(apart).acquire().await;
+                tokio::task::block_in_place(|| run_single(daemon, session, held))
             }
         };
-        let Single { reply, wait, added } = done;
+        let SingleOutcome { reply, wait, added } = done;
         if let Some(wait) = wait {
             let why = match wait.await {
                 Ok(Ok(())) => None,
@@ -38,7 +38,7 @@ pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<V
                 return Reply::error(format!("UNAVAILABLE the store does not take writes: {why}"));
             }
         }
-        daemon.took(session, name, 1, began);
+        daemon.note_duration(session, name, 1, began);
         if let Some(tenant) = &added {
             tenant.added.notify_waiters();
         }

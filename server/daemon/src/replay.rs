@@ -1,44 +1,47 @@
-//! A run as it is replayed to one connection: each request is answered by the recorded call that is the same, once, in the order in which they were recorded.
+//! The replay of a run to one connection: each request is answered by the same recorded call, once, in
+//! recorded order.
 //!
-//! The engine's `Matching` decides, as it does for the engine's `Replayer`, and draws come from the engine's `ReplayingNondet`. A connection asks one thing
-//! after the other, so an answer never waits for its turn here. What a frame is asked by is `call.name` of its metadata, else its component's name.
+//! The engine's `Matching` decides, as for the engine's `Replayer`; draws come from the engine's
+//! `ReplayingNondet`. A connection sends one request after another, so an answer never waits for its turn. A
+//! frame's call name is `call.name` of its metadata, else its component's name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annals::matching::{Answer, Call, CallHash, Matching, Rules};
+use annals::matching::{CallHash, MatchOutcome, Matching, RecordedCall, Rules};
 use annals::{Component, ReplayingNondet, RunReader};
 use serde::Deserialize;
 
-use super::turn::Refusal;
+use super::turn::CommandRefusal;
 use annals_formats::otlp::is_ingested;
 
-/// The key of the hashes: requests are whole in the recording, and nobody else sees the hashes.
+/// The key of the hashes. A fixed key suffices: the recording has the whole requests, and the hashes are
+/// never shown.
 const KEY: [u8; 32] = *b"annals daemon, in memory only.  ";
-/// What all replays together may hold of their runs, about.
+/// Approximate maximum bytes that all replays hold of their runs.
 const BYTES_MAX: usize = 256 << 20;
-/// What is held of a call besides its name, about.
+/// Approximate bytes held of a call besides its name.
 const CALL_BYTES: usize = 256;
 
-/// Bytes that replays hold.
+/// Number of bytes that all replays hold.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Replayed(Arc<AtomicUsize>);
+pub(super) struct ReplayMemory(Arc<AtomicUsize>);
 
-/// See the module.
+/// The replay of a run to one connection.
 #[derive(Debug)]
-pub(super) struct Replay {
+pub(super) struct ConnectionReplay {
     pub(super) name: String,
     reader: RunReader,
     matching: Matching,
     pub(super) draws: ReplayingNondet,
-    _held: Held,
+    _held: ReplayReservation,
 }
 
 #[derive(Debug)]
-struct Held(Replayed, usize);
+struct ReplayReservation(ReplayMemory, usize);
 
-impl Held {
-    fn more(&mut self, bytes: usize) -> Result<(), Refusal> {
+impl ReplayReservation {
+    fn reserve(&mut self, bytes: usize) -> Result<(), CommandRefusal> {
         self.1 += bytes;
         if self.0.0.fetch_add(bytes, Ordering::Relaxed) + bytes <= BYTES_MAX {
             return Ok(());
@@ -47,36 +50,40 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ReplayReservation {
     fn drop(&mut self) {
         self.0.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
-impl Replay {
-    /// Reads a run, every frame of it verified.
+impl ConnectionReplay {
+    /// Reads a run and verifies every frame.
     ///
     /// # Errors
-    /// Those of the store; `DIVERGED` for a run that was ingested; where replays hold too much.
-    pub(super) fn of(name: &str, reader: RunReader, replayed: &Replayed) -> Result<Self, Refusal> {
-        // Its frames hold what was traced, which may look like what a program asks.
+    /// Those of the store; `DIVERGED` for an ingested run; too many bytes held by replays.
+    pub(super) fn open(
+        name: &str,
+        reader: RunReader,
+        replayed: &ReplayMemory,
+    ) -> Result<Self, CommandRefusal> {
+        // Ingested frames hold traces, which may look like a program's requests.
         if is_ingested(&reader)? {
-            return Err(Refusal(format!(
+            return Err(CommandRefusal(format!(
                 "DIVERGED at step 1: run {name} was ingested from traces, which hold no requests and answers as they were sent"
             )));
         }
-        let (mut held, mut calls) = (Held(replayed.clone(), 0), Vec::new());
+        let (mut held, mut calls) = (ReplayReservation(replayed.clone(), 0), Vec::new());
         for frame in reader.frames() {
             let frame = frame?;
-            // Of an incomplete frame nobody knows the whole answer.
+            // The answer of an incomplete frame is not known completely.
             if frame.incomplete || frame.component == Component::Nondet {
                 continue;
             }
-            let name = name_of(&frame.metadata).unwrap_or_else(|| frame.component.name().to_owned());
-            held.more(CALL_BYTES + name.len())?;
-            calls.push(Call {
+            let name = call_name(&frame.metadata).unwrap_or_else(|| frame.component.name().to_owned());
+            held.reserve(CALL_BYTES + name.len())?;
+            calls.push(RecordedCall {
                 seq: frame.seq,
-                exact: CallHash::of(&KEY, &name, &frame.input),
+                exact: CallHash::new(&KEY, &name, &frame.input),
                 name,
                 begun_ns: frame.started_ns,
                 ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
@@ -92,29 +99,32 @@ impl Replay {
     /// The recorded answer to a request.
     ///
     /// # Errors
-    /// `DIVERGED`, with what is different and the step; `FAILED` with what a call that failed said; those of the store.
-    pub(super) fn answer(&mut self, name: &str, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+    /// `DIVERGED` with the difference and the step; `FAILED` with the recorded error of a failed call; those
+    /// of the store.
+    pub(super) fn answer(&mut self, name: &str, request: &[u8]) -> Result<Vec<u8>, CommandRefusal> {
         let seq = match self.matching.ask(name, request)? {
-            Answer::Exact(seq) | Answer::Matched(seq) => seq,
-            Answer::Diverged(divergence) => return Err(Refusal(format!("DIVERGED {divergence}"))),
+            MatchOutcome::Exact(seq) | MatchOutcome::Matched(seq) => seq,
+            MatchOutcome::Diverged(divergence) => {
+                return Err(CommandRefusal(format!("DIVERGED {divergence}")));
+            }
         };
         let frame = self.reader.frame(seq)?;
         if frame.error {
-            return Err(Refusal(format!("FAILED {}", String::from_utf8_lossy(&frame.output))));
+            return Err(CommandRefusal(format!("FAILED {}", String::from_utf8_lossy(&frame.output))));
         }
         Ok(frame.output)
     }
 }
 
-/// The name of the call that a frame's metadata says it is.
-fn name_of(metadata: &[u8]) -> Option<String> {
+/// The call name in a frame's metadata.
+fn call_name(metadata: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Metadata {
-        call: Named,
+    struct CallFrameMetadata {
+        call: CallName,
     }
     #[derive(Deserialize)]
-    struct Named {
+    struct CallName {
         name: String,
     }
-    serde_json::from_slice::<Metadata>(metadata).ok().map(|metadata| metadata.call.name)
+    serde_json::from_slice::<CallFrameMetadata>(metadata).ok().map(|metadata| metadata.call.name)
 }

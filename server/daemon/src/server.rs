@@ -1,4 +1,4 @@
-//! Listening, letting in, ending.
+//! Listening, accepting connections, shutdown.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -6,51 +6,51 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use annals::{Durability, Options, Share, Store};
+use annals::{Durability, Options, RunShare, Store};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::access::{self, Access, Grant, Rights};
-use super::config::{Log, Places, Schedule, Serving, ServingError};
+use super::access::{self, Grant, Rights, TokenRegistry};
+use super::config::{ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError};
 use super::connection;
+use super::connection_limits::connections_max;
 use super::databases::Databases;
-use super::files::connections_max;
-use super::http::Http;
-use super::session::{Daemon, Facts, Session};
-use crate::share::{Came, Host, Listening, listen_at, listen_for};
+use super::http::HttpApi;
+use super::session::{ClientInfo, Daemon, Session};
+use crate::share::{HandoverBytes, Host, ListeningSocket, listen_at, listen_guarded};
 use annals_proxy::program::interrupted;
 
-/// Threads that read, answer and write, at most: all of them share one lock.
-const CARRIERS_MAX: usize = 4;
-/// How long nobody is let in after the system refused to, or at the limit.
+/// Maximum number of worker threads: they share one lock.
+const WORKER_THREADS_MAX: usize = 4;
+/// Pause after the system refused to accept a connection, or at the connection limit.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long connections have for their last replies once the daemon ends.
-const GRACE: Duration = Duration::from_secs(5);
-/// How often keys whose deadline is past are looked for, and how many deadlines are looked at at once.
-const SWEEP: Duration = Duration::from_secs(10);
+/// Time for connections to take their last replies during shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between sweeps for expired keys, and maximum number of deadlines examined at a time.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEPT_MAX: usize = 256;
-/// How long after its end a run that sampling leaves out may still be there.
-const SAMPLE: Duration = Duration::from_secs(1);
+/// Interval of sampling: how long a run that is sampled out may remain after its end.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where a daemon listens, once it does.
+/// The addresses of a daemon that has started listening.
 #[derive(Debug, Clone)]
-pub struct Began {
-    /// Unix sockets.
+pub struct StartedDaemon {
+    /// Paths of Unix sockets.
     pub sockets: Vec<PathBuf>,
-    /// The address of TCP, its port as it was given by the system.
+    /// The TCP address, with the port that the system assigned.
     pub tcp: Option<SocketAddr>,
-    /// That of HTTP.
+    /// The HTTP address, with the port that the system assigned.
     pub http: Option<SocketAddr>,
-    /// A token that was just made: nobody is told a second time.
+    /// The text of a token that was just made; it is shown only once.
     pub token: Option<String>,
-    /// Whether TCP and HTTP ask for no token.
+    /// Whether TCP and HTTP require no token.
     pub is_open: bool,
 }
 
-impl Began {
-    /// What may be told to everybody.
+impl StartedDaemon {
+    /// Logs the addresses, but not the token.
     fn log(&self) {
         let login = if self.is_open { "none" } else { "token" };
         for socket in &self.sockets {
@@ -64,36 +64,39 @@ impl Began {
     }
 }
 
-/// Serves a store until this process is told to end (Ctrl-C, SIGTERM); then ends the connections, each after what it had asked for, waits for
-/// those who record (`waiting` is told how many), and closes the store. Told once more, it ends at once: those runs are abandoned.
+/// Serves a store until this process is told to end (Ctrl-C, SIGTERM). Then finishes the requests of all
+/// connections, waits for recorders (`waiting` gets their number), and closes the store. A second signal ends
+/// it at once; the recorders' runs are abandoned.
 ///
 /// # Errors
-/// `Refused` for what makes no sense or is not offered; those of the store and of the system.
+/// `Refused` for an invalid or unsupported configuration; those of the store and of the system.
 pub fn serve(
     root: &Path,
     namespace: &str,
-    serving: &Serving,
-    began: impl FnOnce(&Began),
+    serving: &ServeConfig,
+    began: impl FnOnce(&StartedDaemon),
     waiting: impl Fn(usize),
-) -> Result<(), ServingError> {
-    let places = serving.places()?;
+) -> Result<(), ServeError> {
+    let places = serving.listen_addresses()?;
     let schedule = serving.schedule()?;
     let profiles = serving.profiles()?;
-    let mounts = serving.upstreams.mounts().map_err(|error| ServingError::Refused(error.to_string()))?;
-    // The writer and the clients need cores, too: with two of them, a second thread here costs a fifth of the reads.
+    let mounts = serving.upstreams.mounts().map_err(|error| ServeError::Refused(error.to_string()))?;
+    // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
+    // read throughput.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let carriers = (cores / 2).clamp(1, CARRIERS_MAX);
+    let carriers = (cores / 2).clamp(1, WORKER_THREADS_MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(carriers).enable_all().build();
-    let runtime = runtime.map_err(|cause| system("cannot start threads", cause))?;
-    // Redis clients are told of what is on disk only; recorders ask for it at a run's end, and nobody's program waits for each frame.
+    let runtime = runtime.map_err(|cause| system_error("cannot start threads", cause))?;
+    // Replies to Redis clients always wait for the disk. Recorders ask for it at a run's end only, so that no
+    // program waits for each frame.
     let options = Options { durability: Durability::Process, ..Options::default() };
     let io = options.io.clone();
     let store = Store::open_with(root, options)?;
-    let host = Host::without_socket(root).map_err(|cause| system("cannot serve recorders", cause))?;
+    let host = Host::without_socket(root).map_err(|cause| system_error("cannot serve recorders", cause))?;
     let listened = runtime.block_on(async {
         let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
-        let (access, made) = admitted(&store, namespace, serving, asks, io.now_ns())?;
-        let patience = serving.patience();
+        let (access, made) = load_tokens(&store, namespace, serving, asks, io.now_ns())?;
+        let patience = serving.timeouts();
         let daemon = Arc::new(Daemon::new(
             store.clone(),
             namespace,
@@ -106,10 +109,10 @@ pub fn serve(
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
-        // Before anybody knows where to find it: what ends it is heard from the beginning.
+        // Installed before the sockets exist, so that no signal is missed.
         let ended = interrupted();
-        let doors = Doors::open(root, serving, &places).await?;
-        let began_at = Began {
+        let doors = DaemonListeners::open(root, serving, &places).await?;
+        let began_at = StartedDaemon {
             sockets: doors.unix.iter().map(|(_, listening)| listening.place.clone()).collect(),
             tcp: doors.tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
             http: doors.http.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -120,153 +123,156 @@ pub fn serve(
         began(&began_at);
         let unasked = (!asks).then(|| owner.clone());
         let at = doors.http.as_ref().and_then(|listener| listener.local_addr().ok());
-        let http = at.map(|address| Http::new(daemon.clone(), unasked, address, mounts));
+        let http = at.map(|address| HttpApi::new(daemon.clone(), unasked, address, mounts));
         tracing::info!(store = %store.id(), namespace, "the daemon serves");
-        let shared = Arc::new(Shared { daemon, host, store: store.clone(), owner, asks, http });
-        listen(&shared, doors, ended, waiting).await;
+        let shared = Arc::new(ServerShared { daemon, host, store: store.clone(), owner, asks, http });
+        serve_listeners(&shared, doors, ended, waiting).await;
         if let Some(http) = &shared.http {
             http.finish().await;
         }
         sweeper.abort();
         if let Some(retainer) = retainer {
             retainer.abort();
-            // One that drops runs now is waited for.
+            // A sweep that is dropping runs now is waited for.
             let _ = retainer.await;
         }
-        tokio::task::block_in_place(|| shared.daemon.end());
-        // Runs of those who still record are abandoned while the store is open; their threads end with this.
+        tokio::task::block_in_place(|| shared.daemon.shut_down());
+        // Runs of remaining recorders are abandoned while the store is open; dropping this joins their
+        // threads.
         tokio::task::block_in_place(|| drop(shared));
-        Ok::<(), ServingError>(())
+        Ok::<(), ServeError>(())
     });
     drop(runtime);
     listened?;
     Ok(store.close()?)
 }
 
-fn system(what: &str, cause: std::io::Error) -> ServingError {
-    ServingError::System { what: what.to_owned(), cause }
+fn system_error(what: &str, cause: std::io::Error) -> ServeError {
+    ServeError::System { what: what.to_owned(), cause }
 }
 
-/// What connections are served with.
-struct Shared {
+/// State shared by all connections.
+struct ServerShared {
     daemon: Arc<Daemon>,
     host: Host,
     store: Store,
-    /// What whoever needs no token may do.
+    /// The rights of a client that needs no token.
     owner: Grant,
-    /// Whether a token is asked for over TCP and HTTP.
+    /// Whether TCP and HTTP require a token.
     asks: bool,
-    http: Option<Http>,
+    http: Option<HttpApi>,
 }
 
-impl Shared {
-    /// What whoever comes over TCP or HTTP may do without a token.
-    fn unasked(&self) -> Option<Grant> {
+impl ServerShared {
+    /// The rights of a TCP or HTTP client without a token.
+    fn anonymous_grant(&self) -> Option<Grant> {
         (!self.asks).then(|| self.owner.clone())
     }
 }
 
-/// Who is let in. Where a token is asked for and there is none, one is made, which is given beside.
-fn admitted(
+/// Loads the stored and configured tokens. If a token is required and there is none, makes one and returns
+/// its text.
+fn load_tokens(
     store: &Store,
     namespace: &str,
-    serving: &Serving,
+    serving: &ServeConfig,
     asks: bool,
     now_ns: u64,
-) -> Result<(Access, Option<String>), ServingError> {
-    let mut tokens = access::tokens(store)?;
+) -> Result<(TokenRegistry, Option<String>), ServeError> {
+    let mut tokens = access::list_tokens(store)?;
     for token in serving.tokens(namespace)? {
-        // One of them would be let in with the other's rights, or taken back with it.
+        // Otherwise a client could get the rights of the other token, or be revoked with it.
         if tokens.iter().any(|known| known.name == token.name) {
             let why =
                 format!("two tokens are called {:?}: give the one in the file another name", token.name);
-            return Err(ServingError::Refused(why));
+            return Err(ServeError::Refused(why));
         }
         tokens.push(token);
     }
     let mut made = None;
-    if asks && tokens.is_empty() && serving.log == Some(Log::Json) {
-        let why = "there is no token, and a log is no place to show one: make one with `annals token add`";
-        return Err(ServingError::Refused(why.to_owned()));
+    if asks && tokens.is_empty() && serving.log == Some(LogFormat::Json) {
+        let why = "there is no token, and a JSON log must not show one: make one with `annals token add`";
+        return Err(ServeError::Refused(why.to_owned()));
     }
     if asks && tokens.is_empty() {
         let (token, text) = access::make_token(store, "default", namespace, Rights::ALL, None, now_ns)?;
         tokens.push(token);
         made = Some(text);
     }
-    Ok((Access::new(tokens), made))
+    Ok((TokenRegistry::new(tokens), made))
 }
 
-/// Where somebody may come in.
-struct Doors {
-    unix: Vec<(UnixListener, Listening)>,
+/// The listening sockets of a daemon.
+struct DaemonListeners {
+    unix: Vec<(UnixListener, ListeningSocket)>,
     tcp: Option<TcpListener>,
     http: Option<TcpListener>,
 }
 
-impl Doors {
-    async fn open(root: &Path, serving: &Serving, places: &Places) -> Result<Self, ServingError> {
+impl DaemonListeners {
+    async fn open(root: &Path, serving: &ServeConfig, places: &ListenAddresses) -> Result<Self, ServeError> {
         let mut unix = Vec::new();
-        let own = listen_for(root).and_then(registered);
+        let own = listen_guarded(root).and_then(register_socket);
         match own {
             Ok(own) => unix.push(own),
-            // Another place was named; recorders will find the store locked.
+            // The configured socket suffices; recorders will find the store locked.
             Err(_) if serving.socket.is_some() => {}
-            Err(cause) => return Err(system("cannot listen in the store's directory", cause)),
+            Err(cause) => return Err(system_error("cannot listen in the store's directory", cause)),
         }
         if let Some(place) = &serving.socket {
             let what = || format!("cannot listen at {}", place.display());
-            let listening = listen_at(place).and_then(registered);
-            unix.push(listening.map_err(|cause| ServingError::System { what: what(), cause })?);
+            let listening = listen_at(place).and_then(register_socket);
+            unix.push(listening.map_err(|cause| ServeError::System { what: what(), cause })?);
         }
-        Ok(Self { unix, tcp: bound(places.tcp).await?, http: bound(places.http).await? })
+        Ok(Self { unix, tcp: bind_tcp(places.tcp).await?, http: bind_tcp(places.http).await? })
     }
 }
 
-async fn bound(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServingError> {
+async fn bind_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
     let Some(address) = address else { return Ok(None) };
     let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|cause| system(&format!("cannot listen at {address}"), cause))
+    bound.map(Some).map_err(|cause| system_error(&format!("cannot listen at {address}"), cause))
 }
 
-fn registered(listening: Listening) -> std::io::Result<(UnixListener, Listening)> {
+fn register_socket(listening: ListeningSocket) -> std::io::Result<(UnixListener, ListeningSocket)> {
     let listener = listening.listener.try_clone()?;
     listener.set_nonblocking(true)?;
     Ok((UnixListener::from_std(listener)?, listening))
 }
 
-/// Serves whoever comes until this process is told to end, then ends connection after connection.
-async fn listen(
-    shared: &Arc<Shared>,
-    doors: Doors,
+/// Accepts connections until this process is told to end, then ends all connections.
+async fn serve_listeners(
+    shared: &Arc<ServerShared>,
+    doors: DaemonListeners,
     ended: impl Future<Output = ()>,
     waiting: impl Fn(usize),
 ) {
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    let Doors { unix, tcp, http } = doors;
+    let DaemonListeners { unix, tcp, http } = doors;
     let most = connections_max(unix.len() + usize::from(tcp.is_some()) + usize::from(http.is_some()));
     let mut places = Vec::new();
     for (listener, listening) in unix {
-        tasks.spawn(accept(shared.clone(), Door::Unix(listener), most, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), DaemonListener::Unix(listener), most, stopped.clone()));
         places.push(listening);
     }
     if let Some(listener) = tcp {
-        tasks.spawn(accept(shared.clone(), Door::Tcp(listener), most, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), DaemonListener::Tcp(listener), most, stopped.clone()));
     }
     if let Some(listener) = http {
-        tasks.spawn(accept(shared.clone(), Door::Http(listener), most, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), DaemonListener::Http(listener), most, stopped.clone()));
     }
     ended.await;
     tracing::info!("the daemon ends");
-    // From now on it is found nowhere.
+    // Removes the sockets: from now on, no client finds the daemon.
     drop(places);
     let again = interrupted();
     let _ = stop.send(true);
     let orderly = async {
-        // Who does not take the last replies is not waited for.
-        let _ = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
-        shared.host.idle(waiting).await;
+        // A client that does not take its last replies is not waited for.
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while tasks.join_next().await.is_some() {} })
+            .await;
+        shared.host.await_idle(waiting).await;
     };
     tokio::select! {
         () = orderly => {}
@@ -275,14 +281,19 @@ async fn listen(
     tasks.shutdown().await;
 }
 
-enum Door {
+enum DaemonListener {
     Unix(UnixListener),
     Tcp(TcpListener),
     Http(TcpListener),
 }
 
-/// Lets in whoever comes by a door, so many at a time, and ends once all of them have.
-async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Receiver<bool>) {
+/// Accepts connections of one listener, up to a limit, and returns once all of them have ended.
+async fn accept(
+    shared: Arc<ServerShared>,
+    door: DaemonListener,
+    most: usize,
+    stopped: watch::Receiver<bool>,
+) {
     let mut stop = stopped.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -292,17 +303,19 @@ async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Re
                 return None;
             }
             let came = match &door {
-                Door::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
-                Door::Tcp(listener) => {
-                    listener.accept().await.map(|(stream, from)| Stream::Tcp(stream, from))
+                DaemonListener::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| AcceptedStream::Unix(stream))
                 }
-                Door::Http(listener) => {
-                    listener.accept().await.map(|(stream, from)| Stream::Http(stream, from))
+                DaemonListener::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, from)| AcceptedStream::Tcp(stream, from))
+                }
+                DaemonListener::Http(listener) => {
+                    listener.accept().await.map(|(stream, from)| AcceptedStream::Http(stream, from))
                 }
             };
             match came {
                 Ok(stream) => Some(stream),
-                // Out of descriptors or the like: it may pass, and must not become a busy loop.
+                // For example, out of file descriptors: this may pass, and must not become a busy loop.
                 Err(_) => {
                     tokio::time::sleep(PAUSE).await;
                     None
@@ -321,36 +334,38 @@ async fn accept(shared: Arc<Shared>, door: Door, most: usize, stopped: watch::Re
     while connections.join_next().await.is_some() {}
 }
 
-enum Stream {
+enum AcceptedStream {
     Unix(tokio::net::UnixStream),
     Tcp(tokio::net::TcpStream, SocketAddr),
     Http(tokio::net::TcpStream, SocketAddr),
 }
 
-async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver<bool>) {
+async fn serve_one(shared: Arc<ServerShared>, stream: AcceptedStream, stopped: watch::Receiver<bool>) {
     let daemon = &shared.daemon;
     let id = daemon.connections.fetch_add(1, Ordering::Relaxed) + 1;
-    let facts = |address: String| Facts { id, address, began_ns: daemon.now_ns(), ..Facts::default() };
-    let _listed = Listed(daemon, id);
-    // A connection that breaks is nobody's concern but its own.
+    let facts =
+        |address: String| ClientInfo { id, address, began_ns: daemon.now_ns(), ..ClientInfo::default() };
+    let _listed = ClientListGuard(daemon, id);
+    // A broken connection affects no other.
     match stream {
-        Stream::Http(stream, from) => {
+        AcceptedStream::Http(stream, from) => {
             let _ = stream.set_nodelay(true);
             if let Some(http) = &shared.http {
                 http.serve(stream, from, stopped).await;
             }
         }
-        Stream::Tcp(mut stream, from) => {
+        AcceptedStream::Tcp(mut stream, from) => {
             let _ = stream.set_nodelay(true);
-            // A peer that vanished is found out some time.
+            // Keep-alive detects a peer that has vanished.
             let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
-            let session = Session::new(facts, shared.unasked(), false);
+            let session = Session::new(facts, shared.anonymous_grant(), false);
             let _ = connection::serve(daemon, session, &mut stream, stopped).await;
         }
-        Stream::Unix(mut stream) => {
-            // The file's mode says so already; a socket that was handed on is not refused by that.
+        AcceptedStream::Unix(mut stream) => {
+            // The socket's file mode checks this at connect; this check also covers a socket passed to
+            // another process.
             let own = rustix::process::geteuid().as_raw();
             if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own) {
                 return;
@@ -365,75 +380,76 @@ async fn serve_one(shared: Arc<Shared>, stream: Stream, stopped: watch::Receiver
                 Ok(stream)
             });
             if let Ok(stream) = stream {
-                shared.host.admit(stream, &shared.store, Came { command, rest });
+                shared.host.admit(stream, &shared.store, HandoverBytes { command, rest });
             }
         }
     }
 }
 
-/// A connection that is listed.
-struct Listed<'a>(&'a Daemon, u64);
+/// Keeps a connection in the client list until it is dropped.
+struct ClientListGuard<'a>(&'a Daemon, u64);
 
-impl Drop for Listed<'_> {
+impl Drop for ClientListGuard<'_> {
     fn drop(&mut self) {
         self.0.clients().remove(&self.1);
     }
 }
 
-/// Looks for keys whose deadline is past, a few at a time.
+/// Periodically deletes expired keys, a few at a time, and ends quiet traces.
 async fn sweep(daemon: Arc<Daemon>) {
     loop {
-        tokio::time::sleep(SWEEP).await;
+        tokio::time::sleep(SWEEP_INTERVAL).await;
         for tenant in daemon.tenants() {
             sweep_one(&tenant.databases).await;
-            // A store that cannot be written says so to whoever writes.
-            let _ = tokio::task::block_in_place(|| tenant.ingest.settle(daemon.now_ns(), false));
+            // A store that cannot be written reports it to its writers.
+            let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
         }
     }
 }
 
-/// Drops what a policy does not keep, at the beginning and then on schedule.
-async fn retain(daemon: Arc<Daemon>, schedule: Schedule) {
-    let samples = schedule.policy.sample != Share::ALL;
+/// Drops the runs that a policy does not keep, at the start and then on schedule.
+async fn retain(daemon: Arc<Daemon>, schedule: RetentionSchedule) {
+    let samples = schedule.policy.sample != RunShare::ALL;
     if samples {
-        // From here on it is known who ends; the sweep is for those from before.
+        // From here on, ended runs are tracked for sampling; the sweep handles earlier ones.
         tokio::task::block_in_place(|| sample(&daemon, &schedule));
     }
     loop {
         tokio::task::block_in_place(|| retain_once(&daemon, &schedule));
         let next = tokio::time::Instant::now() + schedule.every;
-        while samples && tokio::time::Instant::now() + SAMPLE < next {
-            tokio::time::sleep(SAMPLE).await;
+        while samples && tokio::time::Instant::now() + SAMPLE_INTERVAL < next {
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
             tokio::task::block_in_place(|| sample(&daemon, &schedule));
         }
         tokio::time::sleep_until(next).await;
     }
 }
 
-/// Drops the runs that have ended since and that sampling leaves out. Each stands in the ledger by that rule.
-fn sample(daemon: &Daemon, schedule: &Schedule) {
+/// Drops runs that have ended since the last call and that sampling excludes. Each is in the ledger under the
+/// sampling rule.
+fn sample(daemon: &Daemon, schedule: &RetentionSchedule) {
     match daemon.store.sample_ended(&schedule.policy) {
         Ok(0) => {}
-        Ok(runs) => tracing::info!(runs, "sampled out"),
-        Err(why) => tracing::warn!(%why, "runs that have ended are sampled at the next sweep"),
+        Ok(runs) => tracing::info!(runs, "runs sampled out"),
+        Err(why) => tracing::warn!(%why, "sampling failed; ended runs are sampled at the next sweep"),
     }
 }
 
-/// One sweep. It is kept in the store as an action where it dropped something or failed.
-fn retain_once(daemon: &Daemon, schedule: &Schedule) {
-    // The time is looked at first: what is kept below is a record, too, and would vouch for the clock.
+/// One sweep. It is recorded as an operator's action if it dropped runs or failed.
+fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
+    // The time is checked first: the record written below would make the clock look valid.
     let swept =
         daemon.store.plan_retention(&schedule.policy, None).and_then(|plan| daemon.store.retain(plan));
     let failed = swept.as_ref().err().map(ToString::to_string);
     let runs = swept.as_ref().map_or(0, |report| report.dropped().runs.saturating_sub(report.held));
     match &failed {
-        Some(why) => tracing::warn!(why, "a sweep by schedule dropped nothing more"),
-        None => tracing::info!(runs, "a sweep by schedule"),
+        Some(why) => tracing::warn!(why, "a scheduled sweep failed"),
+        None => tracing::info!(runs, "scheduled sweep"),
     }
     if runs > 0 || failed.is_some() {
         let words = ["STORE.RETAIN".to_owned(), format!("{runs} runs dropped")].map(String::into_bytes);
         let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
-        // A store that cannot be written says so to whoever writes.
+        // A store that cannot be written reports it to its writers.
         let _ = kept.and_then(annals::Ticket::wait);
     }
 }
@@ -441,7 +457,7 @@ fn retain_once(daemon: &Daemon, schedule: &Schedule) {
 async fn sweep_one(databases: &Databases) {
     let mut from = Vec::new();
     loop {
-        // A store that cannot be read says so to whoever asks for something.
+        // A store that cannot be read reports it to its readers.
         let Ok((next, settled)) = databases.sweep(&from, SWEPT_MAX) else { break };
         if let Some(settled) = settled {
             let _ = settled.await;
@@ -457,15 +473,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_of_the_file_does_not_take_the_place_of_one_of_the_store() {
+    fn configured_token_with_a_stored_name_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
         access::make_token(&store, "ci", "n", Rights::READ, None, 1).unwrap();
         let hash = blake3::hash(b"x").to_hex();
         let named = |name: &str| {
             let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");
-            let serving = Serving::parse(&file).unwrap();
-            admitted(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
+            let serving = ServeConfig::parse(&file).unwrap();
+            load_tokens(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
         };
         assert!(named("ci").unwrap_err().to_string().contains("two tokens are called \"ci\""));
         assert_eq!(named("other").unwrap(), (2, None));

@@ -1,4 +1,4 @@
-//! What a connection is, and what all connections share.
+//! The state of a connection, and the state shared by all connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,81 +10,81 @@ use annals::io::Io;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::access::{Access, Grant, Rights};
-use super::cursors::Cursors;
+use super::access::{Grant, Rights, TokenRegistry};
+use super::command_table::{Command, CommandTable};
+use super::cursors::ScanCursors;
 use super::databases::Databases;
-use super::entries::Entries;
-use super::operations::Operations;
-use super::replay::{Replay, Replayed};
-use super::slow::{Name, SlowLog};
-use super::table::{Command, Table};
+use super::operations::OperationLog;
+use super::replay::{ConnectionReplay, ReplayMemory};
+use super::slow_log::{CommandName, SlowLog};
+use super::stream_entries::StreamEntries;
 use super::tenant::Tenant;
-use super::turn::{Apart, Refusal};
-use crate::behind::Behind;
+use super::turn::{CommandRefusal, Offload};
+use crate::background::RememberQueue;
 use annals_policy::profiles::{Profiles, Redactor, make_placeholder_key};
 use annals_wire::resp::Protocol;
 
-/// How long what may take.
+/// Time limits of turns and connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct ServeTimeouts {
     /// Milliseconds after which a turn is slow.
     pub(super) slow_ms: u64,
-    /// How long a connection may ask nothing.
+    /// How long a connection may be inactive.
     pub(super) idle: Option<Duration>,
 }
 
-impl Default for Patience {
+impl Default for ServeTimeouts {
     fn default() -> Self {
         Self { slow_ms: 100, idle: None }
     }
 }
 
-/// The profile of a redacted reader whose token names none.
+/// The profile for a redacted reader whose token names none.
 const SAFE: &str = "safe";
 
-/// Commands that are done apart at a time, by what they take.
+/// Maximum number of offloaded commands at a time, by kind.
 const LONG_MAX: usize = 16;
 const WHOLE_MAX: usize = 2;
 
-/// What all connections share.
+/// The state shared by all connections.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) store: annals::Store,
     pub(super) io: Arc<dyn Io>,
     runtime: Handle,
-    /// The namespace of whoever needs no token.
+    /// The namespace of clients that need no token.
     pub(super) home: String,
-    /// Namespaces that somebody has come to.
+    /// The namespaces opened so far.
     tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
-    pub(super) access: Access,
+    pub(super) access: TokenRegistry,
     profiles: Profiles,
-    /// What shows by a profile, once somebody reads by it.
+    /// The redactor of each profile that is in use.
     redactors: Mutex<BTreeMap<Arc<str>, Arc<Redactor>>>,
-    pub(super) operations: Operations,
-    pub(super) table: Table,
+    pub(super) operations: OperationLog,
+    pub(super) table: CommandTable,
     pub(super) started_ns: u64,
-    /// Commands done so far, and connections.
+    /// Number of commands and connections so far.
     pub(super) commands: AtomicU64,
     pub(super) connections: AtomicU64,
-    /// Logins with a wrong token.
+    /// Number of logins with a wrong token.
     refused: AtomicU64,
     pub(super) slow: SlowLog,
-    /// How long a connection may ask nothing; without end where there is none.
+    /// How long a connection may be inactive; `None` means forever.
     pub(super) idle: Option<Duration>,
-    clients: Mutex<BTreeMap<u64, Facts>>,
-    cursors: Mutex<Cursors>,
+    clients: Mutex<BTreeMap<u64, ClientInfo>>,
+    cursors: Mutex<ScanCursors>,
     long: Semaphore,
     whole: Semaphore,
-    pub(super) replayed: Replayed,
-    /// Frames whose answer is still to come.
+    pub(super) replayed: ReplayMemory,
+    /// Number of open frames.
     open_frames: Arc<AtomicU64>,
-    /// Has runs remembered.
-    behind: Arc<Behind>,
+    /// Stores the outcomes of runs in memory, in the background.
+    behind: Arc<RememberQueue>,
 }
 
-/// What a daemon has done and holds.
+/// Metrics of a daemon.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Figures {
+pub(super) struct DaemonFigures {
     pub(super) commands: u64,
     pub(super) connections: u64,
     pub(super) connections_begun: u64,
@@ -96,20 +96,20 @@ pub(super) struct Figures {
     pub(super) values_misses: u64,
 }
 
-/// A command that is done later, in a turn of its own.
+/// A command that runs later, as its own turn.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldCommand {
     pub(super) words: Vec<Vec<u8>>,
-    /// When it is no longer waited for, in milliseconds since 1970.
+    /// When the wait ends, in milliseconds since 1970.
     pub(super) until: Option<u64>,
-    /// It waits for something to come; else only for what the turn before wrote.
+    /// Whether it waits for new data; otherwise only for the writes of the turn before.
     pub(super) waits: bool,
-    pub(super) apart: Option<Apart>,
+    pub(super) offload: Option<Offload>,
 }
 
-/// What is told of a connection.
+/// The properties of a connection, as shown in client lists.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(super) struct ClientInfo {
     pub(super) id: u64,
     pub(super) address: String,
     pub(super) began_ns: u64,
@@ -117,74 +117,74 @@ pub(super) struct Facts {
     pub(super) library: (Vec<u8>, Vec<u8>),
     pub(super) database: u8,
     pub(super) protocol: Protocol,
-    /// Who it logged in as, and to which namespace.
+    /// The token's name and namespace of its login.
     pub(super) user: String,
     pub(super) namespace: String,
 }
 
-/// A connection.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) facts: Facts,
-    /// What it may do; nothing before it has logged in.
+    pub(super) facts: ClientInfo,
+    /// Its rights; `None` before it has logged in.
     pub(super) grant: Option<Grant>,
-    /// What it may do without a login.
-    unasked: Option<Grant>,
-    /// What it may do has just changed.
-    pub(super) granted: bool,
-    /// How many tokens had been taken back when that was looked at.
+    /// Its rights without a login.
+    anonymous_grant: Option<Grant>,
+    /// Its rights have just changed.
+    pub(super) grant_changed: bool,
+    /// The number of revocations at the last check.
     revoked: u64,
-    /// It came by a Unix socket, where recorders are let in.
+    /// It uses a Unix socket, where recorders are accepted.
     pub(super) local: bool,
     pub(super) transaction: Option<Transaction>,
-    /// It is hung up on after its reply.
-    pub(super) ends: bool,
-    pub(super) held: Option<Held>,
-    /// Until when the command that is being done may wait, where it was held before.
+    /// It is closed after its reply.
+    pub(super) hangs_up: bool,
+    pub(super) held_command: Option<HeldCommand>,
+    /// The time limit of the current command, if it was held before.
     pub(super) until: Option<u64>,
-    /// A transaction's commands are being done: none of them waits.
+    /// A transaction is running: its commands must not wait.
     pub(super) in_exec: bool,
-    /// The command that is being done is done apart.
-    pub(super) apart: Option<Apart>,
-    /// Replies may come later than what follows is done: those to these entries.
-    pub(super) defers: bool,
-    pub(super) entries: Option<Entries>,
-    /// The run that is replayed to it.
-    pub(super) replay: Option<Replay>,
+    /// The kind of offload of the current command.
+    pub(super) offload: Option<Offload>,
+    /// Replies to these entries may be produced after later commands have run.
+    pub(super) defers_replies: bool,
+    pub(super) entries: Option<StreamEntries>,
+    /// The run that is replayed to this connection.
+    pub(super) replay: Option<ConnectionReplay>,
 }
 
-/// A command that EXEC is to do.
+/// A command queued for EXEC.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedCommand {
     pub(super) command: Command,
     pub(super) words: Vec<Vec<u8>>,
-    /// Long ones of them, which the store has already.
+    /// Its long words, which are already in the store.
     pub(super) stored: Vec<(usize, StoredBlob)>,
 }
 
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    pub(super) queued: Vec<Queued>,
+    pub(super) queued: Vec<QueuedCommand>,
     pub(super) bytes: usize,
-    /// One of them was refused: EXEC refuses all.
+    /// A queued command was refused, so EXEC refuses all.
     pub(super) spoiled: bool,
 }
 
 impl Daemon {
-    /// Of a store, whose system this is; tasks are started on the runtime.
+    /// Creates the daemon of a store; `io` is the store's I/O layer, and tasks run on `runtime`.
     pub(super) fn new(
         store: annals::Store,
         home: &str,
         io: Arc<dyn Io>,
-        access: Access,
+        access: TokenRegistry,
         profiles: Profiles,
-        patience: Patience,
+        patience: ServeTimeouts,
         runtime: Handle,
     ) -> Self {
         let started_ns = io.now_ns();
         Self {
-            operations: Operations::new(store.clone()),
+            operations: OperationLog::new(store.clone()),
             store,
             home: home.to_owned(),
             io,
@@ -193,7 +193,7 @@ impl Daemon {
             access,
             profiles,
             redactors: Mutex::default(),
-            table: Table::new(),
+            table: CommandTable::new(),
             started_ns,
             commands: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -204,7 +204,7 @@ impl Daemon {
             cursors: Mutex::default(),
             long: Semaphore::new(LONG_MAX),
             whole: Semaphore::new(WHOLE_MAX),
-            replayed: Replayed::default(),
+            replayed: ReplayMemory::default(),
             open_frames: Arc::default(),
             behind: Arc::default(),
         }
@@ -215,7 +215,7 @@ impl Daemon {
         self.io.now_ns()
     }
 
-    /// A namespace, which is opened, and made where there is none.
+    /// The tenant of a namespace, which is opened, and created if necessary.
     ///
     /// # Errors
     /// Those of the store.
@@ -226,19 +226,19 @@ impl Daemon {
         }
         let space = self.store.namespace(namespace)?;
         let (databases, settling) = Databases::open(space.clone(), self.io.clone())?;
-        self.runtime.spawn(databases.clone().settle(settling));
+        self.runtime.spawn(databases.clone().run_settler(settling));
         let (frames, behind) = (self.open_frames.clone(), self.behind.clone());
         let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));
         tenants.insert(namespace.to_owned(), tenant.clone());
         Ok(tenant)
     }
 
-    /// The namespaces that somebody has come to.
+    /// The tenants opened so far.
     pub(super) fn tenants(&self) -> Vec<Arc<Tenant>> {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// All rights, for whoever needs no token.
+    /// All rights, for a client that needs no token.
     ///
     /// # Errors
     /// As [`Daemon::tenant`].
@@ -247,7 +247,7 @@ impl Daemon {
         Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, profile: SAFE.into(), token: None })
     }
 
-    /// What whoever says this may do: `user` is the token's name, or `default` where none is named.
+    /// The rights for a login; `user` is the token's name, or `default`. `None` for a wrong token.
     ///
     /// # Errors
     /// As [`Daemon::tenant`].
@@ -272,11 +272,11 @@ impl Daemon {
         &self.profiles
     }
 
-    /// What shows a session's reader things, where that is by a profile.
+    /// The redactor for a session; `None` if its reader sees everything.
     ///
     /// # Errors
-    /// `NOPERM` where there is no such profile any more; those of the store, which keeps the placeholders' key.
-    pub(super) fn redactor(&self, session: &Session) -> Result<Option<Arc<Redactor>>, Refusal> {
+    /// `NOPERM` if the profile no longer exists; those of the store, which keeps the placeholders' key.
+    pub(super) fn redactor(&self, session: &Session) -> Result<Option<Arc<Redactor>>, CommandRefusal> {
         let Some(grant) = session.grant.as_ref().filter(|_| session.is_redacted()) else { return Ok(None) };
         let mut redactors = self.redactors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(redactor) = redactors.get(&grant.profile) {
@@ -285,7 +285,9 @@ impl Daemon {
         let found = self.profiles.find(&grant.profile).filter(|profile| !profile.is_raw());
         let profile = found.ok_or_else(|| {
             let name = &grant.profile;
-            Refusal(format!("NOPERM this token's profile {name} is not among those of this daemon: --profiles names the file"))
+            CommandRefusal(format!(
+                "NOPERM this token's profile {name} is unknown to this daemon: --profiles gives the file"
+            ))
         })?;
         let key = if profile.has_key() { [0; 32] } else { make_placeholder_key(&self.store)? };
         let redactor = Arc::new(Redactor::new(profile, key));
@@ -293,18 +295,24 @@ impl Daemon {
         Ok(Some(redactor))
     }
 
-    /// A turn of a connection has its replies, which was begun then on the monotonic clock.
-    pub(super) fn took(&self, session: &Session, first: Name, commands: usize, began_ns: u64) {
+    /// Notes the duration of a turn that began at `began_ns` on the monotonic clock.
+    pub(super) fn note_duration(
+        &self,
+        session: &Session,
+        first: CommandName,
+        commands: usize,
+        began_ns: u64,
+    ) {
         let took = self.io.monotonic_ns().saturating_sub(began_ns);
-        self.slow.took(took, first, commands, &session.facts, self.now_ns());
+        self.slow.note_turn(took, first, commands, &session.facts, self.now_ns());
     }
 
-    /// Figures of this moment.
-    pub(super) fn figures(&self) -> Figures {
+    /// The current metrics.
+    pub(super) fn figures(&self) -> DaemonFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tenants = self.tenants();
-        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.reads()).collect();
-        Figures {
+        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.cache_reads()).collect();
+        DaemonFigures {
             commands: load(&self.commands),
             connections: self.clients().len() as u64,
             connections_begun: load(&self.connections),
@@ -317,8 +325,8 @@ impl Daemon {
         }
     }
 
-    /// Ends what only the daemon could go on with, while the store is open.
-    pub(super) fn end(&self) {
+    /// Finishes the work that only the daemon can finish, while the store is open.
+    pub(super) fn shut_down(&self) {
         for tenant in self.tenants() {
             tenant.end_streams(self.now_ns());
         }
@@ -326,47 +334,47 @@ impl Daemon {
         self.operations.end();
     }
 
-    /// Who is connected.
-    pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Facts>> {
+    /// The connected clients.
+    pub(super) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientInfo>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The places for what is done apart.
-    pub(super) fn places(&self, apart: Apart) -> &Semaphore {
+    /// The permits for offloaded commands.
+    pub(super) fn offload_permits(&self, apart: Offload) -> &Semaphore {
         match apart {
-            Apart::Long => &self.long,
-            Apart::Whole => &self.whole,
+            Offload::Blocking => &self.long,
+            Offload::FullScan => &self.whole,
         }
     }
 
-    /// A number for going on after this key.
-    pub(super) fn cursor(&self, after: Vec<u8>) -> u64 {
+    /// A cursor for continuing after this key.
+    pub(super) fn remember_cursor(&self, after: Vec<u8>) -> u64 {
         self.cursors.lock().unwrap_or_else(PoisonError::into_inner).remember(after)
     }
 
-    /// The key that a number stands for.
-    pub(super) fn place(&self, cursor: u64) -> Option<Vec<u8>> {
-        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).place(cursor)
+    /// The key of a cursor.
+    pub(super) fn cursor_position(&self, cursor: u64) -> Option<Vec<u8>> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).position(cursor)
     }
 }
 
 impl Session {
-    /// One that may do this without a login; nothing, where it has to log in.
-    pub(super) fn new(facts: Facts, unasked: Option<Grant>, local: bool) -> Self {
+    /// A new session; `unasked` are its rights without a login, `None` if it must log in.
+    pub(super) fn new(facts: ClientInfo, unasked: Option<Grant>, local: bool) -> Self {
         let mut session = Self {
             facts,
             grant: None,
-            unasked: unasked.clone(),
-            granted: false,
+            anonymous_grant: unasked.clone(),
+            grant_changed: false,
             revoked: 0,
             local,
             transaction: None,
-            ends: false,
-            held: None,
+            hangs_up: false,
+            held_command: None,
             until: None,
             in_exec: false,
-            apart: None,
-            defers: false,
+            offload: None,
+            defers_replies: false,
             entries: None,
             replay: None,
         };
@@ -376,38 +384,38 @@ impl Session {
         session
     }
 
-    /// Whether it may do what it may without a login.
+    /// Whether it has rights without a login.
     pub(super) fn needs_no_token(&self) -> bool {
-        self.unasked.is_some()
+        self.anonymous_grant.is_some()
     }
 
-    /// Whether it may do this.
-    pub(super) fn may(&self, rights: Rights) -> bool {
-        self.grant.as_ref().is_some_and(|grant| grant.rights.include(rights))
+    /// Whether it has these rights.
+    pub(super) fn has_rights(&self, rights: Rights) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.rights.includes(rights))
     }
 
-    /// Whether it is shown runs by a profile, and not as they are stored.
+    /// Whether its reader sees runs through a profile.
     pub(super) fn is_redacted(&self) -> bool {
-        !self.may(Rights::READ)
+        !self.has_rights(Rights::READ)
     }
 
-    /// Whether it may record as `annals record` does: only whoever needs no token.
-    pub(super) fn records(&self) -> bool {
+    /// Whether it may continue as a recorder: only a client that needs no token.
+    pub(super) fn may_join_as_recorder(&self) -> bool {
         self.grant.as_ref().is_some_and(|grant| grant.token.is_none())
     }
 
-    /// Whether the token that it came by was taken back.
-    pub(super) fn is_taken_back(&mut self, daemon: &Daemon) -> bool {
-        let revoked = daemon.access.revoked();
+    /// Whether its token was revoked since the last check.
+    pub(super) fn is_revoked(&mut self, daemon: &Daemon) -> bool {
+        let revoked = daemon.access.revocations();
         if self.revoked == revoked {
             return false;
         }
         self.revoked = revoked;
         let Some(Grant { name, token: Some(hash), .. }) = &self.grant else { return false };
-        !daemon.access.holds(name, hash)
+        !daemon.access.is_valid(name, hash)
     }
 
-    /// The namespace that it is in; that of the daemon before it has logged in.
+    /// The tenant of its login; the daemon's own before a login.
     ///
     /// # Errors
     /// As [`Daemon::tenant`].
@@ -418,24 +426,24 @@ impl Session {
         }
     }
 
-    /// Lets it do this from now on.
+    /// Sets its rights after a login.
     pub(super) fn grant(&mut self, grant: Grant) {
         (self.facts.user, self.facts.namespace) = (grant.name.to_string(), grant.tenant.name.clone());
-        (self.grant, self.granted) = (Some(grant), true);
+        (self.grant, self.grant_changed) = (Some(grant), true);
         self.replay = None;
     }
 
-    /// As it was when it began, but for what it is.
+    /// Resets it to its initial state; its identity stays.
     pub(super) fn reset(&mut self) {
-        let facts = Facts {
+        let facts = ClientInfo {
             id: self.facts.id,
             began_ns: self.facts.began_ns,
             address: std::mem::take(&mut self.facts.address),
-            ..Facts::default()
+            ..ClientInfo::default()
         };
-        (self.facts, self.transaction, self.grant, self.granted) = (facts, None, None, true);
+        (self.facts, self.transaction, self.grant, self.grant_changed) = (facts, None, None, true);
         self.replay = None;
-        if let Some(grant) = self.unasked.clone() {
+        if let Some(grant) = self.anonymous_grant.clone() {
             self.grant(grant);
         }
     }

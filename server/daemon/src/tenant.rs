@@ -1,52 +1,53 @@
-//! A namespace as it is served: its databases, and those of its runs that are added to.
+//! A served namespace: its databases, its open runs, its memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::memory::Memory;
 use annals::{Namespace, RunReader, RunUid, Status};
+use annals_memory::Memory;
 use tokio::sync::Notify;
 
 use super::databases::Databases;
-use super::open_runs::OpenRun;
-use crate::behind::Behind;
-use annals_formats::otlp::Ingest;
-use annals_proxy::embeddings::EmbedderHere;
+use super::open_runs::DaemonRun;
+use crate::background::RememberQueue;
+use annals_formats::otlp::TraceIngest;
+use annals_proxy::embeddings::ConfiguredEmbedder;
 
-/// Frames whose times are remembered, and their runs.
+/// Maximum number of frames whose times are cached; each run counts as 64 more.
 const TIMES_MAX: usize = 4 << 20;
 
-/// See the module.
+/// A served namespace.
 #[derive(Debug)]
 pub(super) struct Tenant {
     /// The namespace's name.
     pub(super) name: String,
     pub(super) space: Namespace,
     pub(super) databases: Arc<Databases>,
-    streams: Mutex<Streams>,
-    /// Something was added to a run.
+    streams: Mutex<TenantStreams>,
+    /// Notified when something was added to a run.
     pub(super) added: Notify,
-    /// Frames of all tenants whose answer is still to come.
+    /// Number of open frames of all tenants.
     pub(super) open_frames: Arc<AtomicU64>,
     /// Held while the proxy begins a run.
     pub(super) proxy_begins: Mutex<()>,
-    /// Traces that come.
-    pub(super) ingest: Ingest,
-    /// Has runs remembered, of all tenants.
-    pub(super) behind: Arc<Behind>,
-    /// What agents remember, once somebody asks.
+    /// Ingests traces.
+    pub(super) ingest: TraceIngest,
+    /// Stores the outcomes of runs in memory, in the background; shared by all tenants.
+    pub(super) behind: Arc<RememberQueue>,
+    /// The agents' memory, opened at first use.
     memory: Mutex<Option<Memory>>,
-    /// What makes vectors of what is brought without, once there is something.
-    embedder: Mutex<Option<Arc<EmbedderHere>>>,
+    /// The embedder for entries without a vector, created at first use.
+    embedder: Mutex<Option<Arc<ConfiguredEmbedder>>>,
 }
 
-/// Runs that are added to, and when frames began. Locked after the databases, never before them, and never while anything is compressed.
+/// Open runs, and the start times of frames. Lock order: after the databases. Never locked during
+/// compression.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
-    /// Those that were begun here and have not ended.
-    pub(super) open: HashMap<String, Arc<OpenRun>>,
-    /// When frames began, in milliseconds since 1970, never going back.
+pub(super) struct TenantStreams {
+    /// Runs that were begun here and have not ended.
+    pub(super) open: HashMap<String, Arc<DaemonRun>>,
+    /// Start times of frames in milliseconds since 1970; they never decrease.
     times: HashMap<RunUid, Vec<u64>>,
 }
 
@@ -56,10 +57,10 @@ impl Tenant {
         space: Namespace,
         databases: Arc<Databases>,
         open_frames: Arc<AtomicU64>,
-        behind: Arc<Behind>,
+        behind: Arc<RememberQueue>,
     ) -> Self {
         let name = name.to_owned();
-        let ingest = Ingest::new(space.clone());
+        let ingest = TraceIngest::new(space.clone());
         let (streams, added, proxy_begins, memory, embedder) = Default::default();
         Self {
             name,
@@ -76,7 +77,8 @@ impl Tenant {
         }
     }
 
-    /// What agents remember: one for all, since of those that change an entry each waits for the other. What it has written is on disk.
+    /// The agents' memory. All connections share one, because writers of an entry must wait for each other.
+    /// Its writes are durable.
     ///
     /// # Errors
     /// Those of the store.
@@ -84,32 +86,34 @@ impl Tenant {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         match &*memory {
             Some(memory) => Ok(memory.clone()),
-            None => Ok(memory.insert(self.space.memory()?.on_disk()).clone()),
+            None => Ok(memory.insert(Memory::open(&self.space)?.with_disk_durability()).clone()),
         }
     }
 
-    /// What makes vectors of what is brought without.
+    /// The embedder for entries without a vector.
     ///
     /// # Errors
-    /// As [`EmbedderHere::of_environment`].
-    pub(super) fn embedder(&self) -> annals::Result<Arc<EmbedderHere>> {
+    /// As [`ConfiguredEmbedder::from_environment`].
+    pub(super) fn embedder(&self) -> annals::Result<Arc<ConfiguredEmbedder>> {
         let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
         match &*embedder {
             Some(embedder) => Ok(embedder.clone()),
-            None => Ok(embedder.insert(Arc::new(EmbedderHere::of_environment(Some(&self.space))?)).clone()),
+            None => Ok(embedder
+                .insert(Arc::new(ConfiguredEmbedder::from_environment(Some(&self.space))?))
+                .clone()),
         }
     }
 
-    /// Runs as streams.
-    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
+    /// Locks the open runs.
+    pub(super) fn streams(&self) -> MutexGuard<'_, TenantStreams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When each frame of a run began, in milliseconds since 1970, never going back.
+    /// The start time of each frame of a run in milliseconds since 1970; the times never decrease.
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn times(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
+    pub(super) fn frame_times_ms(&self, reader: &RunReader) -> annals::Result<Vec<u64>> {
         let (uid, frames) = (reader.info().uid, reader.info().frames);
         let mut streams = self.streams();
         if streams.times.values().map(|times| times.len() + 64).sum::<usize>() > TIMES_MAX {
@@ -124,17 +128,18 @@ impl Tenant {
         Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
     }
 
-    /// Ends what XADD, the proxy and traces began here: those runs are whole. Others were not told to end, so they are abandoned with the store's closing.
+    /// Ends the runs begun by XADD, the proxy and traces, which are complete. Other runs are abandoned when
+    /// the store closes.
     pub(super) fn end_streams(&self, now_ns: u64) {
         let open = std::mem::take(&mut self.streams().open);
         for open in open.into_values().filter(|open| open.is_stream) {
-            let status = if open.proxied.failed().is_some() { Status::Failed } else { Status::Ok };
-            // Where that fails the store's closing says why.
+            let status = if open.proxied.failure().is_some() { Status::Failed } else { Status::Ok };
+            // If this fails, closing the store reports the cause.
             let ended = open.run.end(status);
             if ended.is_ok() && open.proxied.recorded() {
                 self.behind.remember(&self.space, open.run.uid(), status);
             }
         }
-        let _ = self.ingest.settle(now_ns, true);
+        let _ = self.ingest.end_quiet_traces(now_ns, true);
     }
 }

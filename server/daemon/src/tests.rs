@@ -1,39 +1,39 @@
-//! Commands as a client meets them, in scripts: what is typed, and all that comes back.
+//! Commands as a client sees them, in scripts of commands and their replies.
 
 use std::sync::Arc;
 
 use annals::io::RealIo;
 use annals::{Options, Store};
 
-use super::access::{Access, Grant, Rights, Token};
+use super::access::{AccessToken, Grant, Rights, TokenRegistry};
 use super::databases::Databases;
-use super::session::{Daemon, Facts, Patience, Session};
-use super::turn::{End, turn};
+use super::session::{ClientInfo, Daemon, ServeTimeouts, Session};
+use super::turn::{TurnEnd, run_turn};
 use annals_policy::profiles::Profiles;
-use annals_wire::resp::{Limits, Requests};
+use annals_wire::resp::{RequestDecoder, RequestLimits};
 
-mod many;
 pub(super) mod memory;
-mod own;
+mod own_commands;
+mod proxied_runs;
 mod retention;
 mod rights;
 mod runs;
 
 /// A daemon without sockets.
-pub(super) struct Bench {
+pub(super) struct DaemonBench {
     pub(super) daemon: Arc<Daemon>,
     _directory: tempfile::TempDir,
     pub(super) runtime: tokio::runtime::Runtime,
 }
 
-/// One of its connections.
-pub(super) struct Client<'a> {
-    bench: &'a Bench,
+/// A connection to the daemon.
+pub(super) struct TestClient<'a> {
+    bench: &'a DaemonBench,
     session: Session,
-    requests: Requests,
+    requests: RequestDecoder,
 }
 
-impl Bench {
+impl DaemonBench {
     pub(super) fn new() -> Self {
         Self::with(Options::default())
     }
@@ -46,7 +46,7 @@ impl Bench {
         Self { daemon: Self::daemon(store, &runtime), _directory: directory, runtime }
     }
 
-    /// Another daemon over the same store, as after a start.
+    /// Another daemon over the same store, as after a restart.
     fn started_again(self) -> Self {
         let Self { daemon, _directory, runtime } = self;
         let store = daemon.store.clone();
@@ -54,55 +54,56 @@ impl Bench {
     }
 
     fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
-        let (io, access) = (Arc::new(RealIo::new()), Access::new([]));
+        let (io, access) = (Arc::new(RealIo::new()), TokenRegistry::new([]));
         let profiles = Profiles::parse("[[profile]]\nname = \"mails\"\ndetect = \"email\"\n").unwrap();
-        let (patience, runtime) = (Patience::default(), runtime.handle().clone());
+        let (patience, runtime) = (ServeTimeouts::default(), runtime.handle().clone());
         Arc::new(Daemon::new(store, "default", io, access, profiles, patience, runtime))
     }
 
-    pub(super) fn client(&self) -> Client<'_> {
+    pub(super) fn client(&self) -> TestClient<'_> {
         self.client_with(Some(self.daemon.owner().unwrap()))
     }
 
-    fn client_with(&self, grant: Option<Grant>) -> Client<'_> {
-        let session = Session::new(Facts { id: 7, ..Facts::default() }, grant, true);
-        let limits = if session.grant.is_some() { Limits::CLIENT } else { Limits::STRANGER };
-        Client { bench: self, session, requests: Requests::new(limits) }
+    fn client_with(&self, grant: Option<Grant>) -> TestClient<'_> {
+        let session = Session::new(ClientInfo { id: 7, ..ClientInfo::default() }, grant, true);
+        let limits =
+            if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
+        TestClient { bench: self, session, requests: RequestDecoder::new(limits) }
     }
 }
 
-impl Client<'_> {
-    /// What these bytes are answered with, and whether it is hung up on.
+impl TestClient<'_> {
+    /// The replies to these bytes, and whether the connection is closed.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> (String, bool) {
         let (mut input, mut all) = (bytes, Vec::new());
         loop {
-            let mut turn = turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
+            let mut turn = run_turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
             if let Some(wait) = turn.wait.take() {
                 self.bench.runtime.block_on(wait).unwrap().unwrap();
             }
             all.append(&mut turn.out);
             if turn.end.is_some() || !turn.more {
-                let ends = matches!(turn.end, Some(End::HangUp));
+                let ends = matches!(turn.end, Some(TurnEnd::HangUp));
                 return (String::from_utf8_lossy(&all).replace("\r\n", "|"), ends);
             }
         }
     }
 
-    /// Each line of a script is `command -> reply`, where a line break of the reply is `|`; its last one is left out.
+    /// Runs a script of lines `command -> reply`. A line break in a reply is `|`; the last one is omitted.
     #[track_caller]
     fn script(&mut self, script: &str) {
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (command, reply) = line.split_once(" -> ").unwrap();
             let (got, _) = self.bytes(format!("{command}\r\n").as_bytes());
-            // A script's line ends with no space.
+            // Lines of a script have no trailing spaces.
             assert_eq!(got.strip_suffix('|').unwrap_or(&got).trim_end(), reply, "{command}");
         }
     }
 }
 
 #[test]
-fn strings_are_as_in_redis() {
-    let bench = Bench::new();
+fn string_commands_match_redis() {
+    let bench = DaemonBench::new();
     bench.client().script(
         r#"
         get a -> $-1
@@ -159,8 +160,8 @@ fn strings_are_as_in_redis() {
 }
 
 #[test]
-fn keys_end_and_are_listed_as_in_redis() {
-    let bench = Bench::new();
+fn key_expiry_and_listing_match_redis() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -222,22 +223,24 @@ fn keys_end_and_are_listed_as_in_redis() {
         select x -> -ERR invalid DB index
         "#,
     );
-    // Those whose time is past are gone for every command, and what followed is not.
+    // Expired keys are gone for every command; later writes remain.
     client.script("set short 1 px 20 -> +OK\nset long 1 -> +OK");
-    std::thread::sleep(std::time::Duration::from_millis(40));
+    while client.ask(&[b"exists", b"short"]) == ":1|" {
+        std::thread::yield_now();
+    }
     client
         .script("dbsize -> :1\nexists short -> :0\nsetnx short 2 -> :1\nttl short -> :-1\nget short -> $1|2");
 }
 
 #[test]
-fn a_scan_goes_through_every_key_once_and_sees_what_is_not_on_disk_yet() {
-    let bench = Bench::new();
+fn scan_returns_every_key_once_including_pending_keys() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     let mut script = Vec::new();
     for number in 0..250 {
         script.extend_from_slice(format!("set key:{number:03} {number}\r\n").as_bytes());
     }
-    // In the same turn as the last of them: nothing of this is on disk while it is listed.
+    // In the same turn as the last of them, so none of these writes is durable when they are listed.
     script.extend_from_slice(b"del key:007\r\ndbsize\r\n");
     assert!(client.bytes(&script).0.ends_with(":1|:249|"));
     let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
@@ -257,8 +260,8 @@ fn a_scan_goes_through_every_key_once_and_sees_what_is_not_on_disk_yet() {
 }
 
 #[test]
-fn transactions_happen_together_or_not() {
-    let bench = Bench::new();
+fn transactions_apply_whole_or_not_at_all() {
+    let bench = DaemonBench::new();
     bench.client().script(
         r#"
         exec -> -ERR EXEC without MULTI
@@ -289,14 +292,14 @@ fn transactions_happen_together_or_not() {
         exec -> *2|+OK|-ERR value is not an integer or out of range
         multi -> +OK
         exec -> *0
-        watch a -> -ERR WATCH is not offered: a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds
+        watch a -> -ERR WATCH is not offered: transactions are atomic but not conditional; INCR, SET NX and SET GET change a key by its value
         "#,
     );
 }
 
 #[test]
-fn connections_are_as_in_redis() {
-    let bench = Bench::new();
+fn connection_commands_match_redis() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -346,7 +349,7 @@ fn connections_are_as_in_redis() {
     let (listed, _) =
         bench.client().bytes(b"hello 2 setname finder\r\nclient list id 7\r\nclient list type normal\r\n");
     assert!(listed.contains("id=7 addr=") && listed.contains("name=finder"), "{listed}");
-    // What COMMAND says is whole in both versions.
+    // The replies of COMMAND are complete in both versions.
     let (two, _) = client.bytes(b"command docs\r\ncommand\r\ncommand count\r\n");
     assert!(two.contains("$7|summary|") && two.contains("*10|$3|get|:2|"), "{two}");
     assert_eq!(client.bytes(b"set a 1\r\nquit\r\nset a 2\r\n"), ("+OK|+OK|".to_owned(), true));
@@ -357,8 +360,8 @@ fn connections_are_as_in_redis() {
 }
 
 #[test]
-fn nobody_does_anything_before_login() {
-    let bench = Bench::new();
+fn commands_before_login_are_refused() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("ci", "default", Rights::ALL));
     let mut client = bench.client_with(None);
     client.script(
@@ -384,7 +387,7 @@ fn nobody_does_anything_before_login() {
     let mut third = bench.client_with(None);
     let (reply, _) = third.bytes(b"hello 2 auth default token setname me\r\nget a\r\n");
     assert!(reply.starts_with("*14|$6|server|") && reply.ends_with("$1|1|"), "{reply}");
-    // From its login on it may say more, in the same bytes.
+    // After its login, a client may send long requests, even in the same bytes.
     let big = "x".repeat(20_000);
     let mut fourth = bench.client_with(None);
     let (reply, _) =
@@ -392,15 +395,22 @@ fn nobody_does_anything_before_login() {
     assert_eq!(reply, "+OK|+OK|");
 }
 
-/// A token whose text is `token`.
-pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> Token {
+/// A token with the text `token`.
+pub(super) fn token(name: &str, namespace: &str, rights: Rights) -> AccessToken {
     let hash = blake3::hash(b"token");
-    Token { name: name.to_owned(), namespace: namespace.to_owned(), rights, profile: None, made_ns: 0, hash }
+    AccessToken {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        rights,
+        profile: None,
+        made_ns: 0,
+        hash,
+    }
 }
 
 #[test]
-fn increments_of_many_connections_are_all_there_and_each_is_told_once() {
-    let bench = Bench::new();
+fn concurrent_increments_are_all_kept_and_replied_once() {
+    let bench = DaemonBench::new();
     let mut told: Vec<i64> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|_| {
@@ -416,28 +426,32 @@ fn increments_of_many_connections_are_all_there_and_each_is_told_once() {
     });
     told.sort_unstable();
     assert_eq!(told, (1..=200).collect::<Vec<_>>());
-    // What the engine has is what was told.
+    // The store has the last number that was returned.
     let space = bench.daemon.store.namespace("default").unwrap();
     let value = space.find_keyspace("db0").unwrap().unwrap().get(b"n").unwrap();
     assert_eq!(value.as_deref(), Some(&b"200"[..]));
 }
 
 #[test]
-fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
-    let bench = Bench::new();
+fn deadlines_survive_restart_and_sweep_deletes_expired_keys() {
+    let bench = DaemonBench::new();
     bench.client().script("set a 1 px 30 -> +OK\nset b 1 px 60000 -> +OK\nset c 1 -> +OK");
     let space = bench.daemon.store.namespace("default").unwrap();
     let (keys, deadlines) = (
         space.find_keyspace("db0").unwrap().unwrap(),
         space.find_keyspace("annals.deadlines").unwrap().unwrap(),
     );
-    // Another daemon over the same store, as after a start.
+    // Another daemon over the same store, as after a restart.
     let (later, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
-    bench.runtime.spawn(later.clone().settle(settling));
+    bench.runtime.spawn(later.clone().run_settler(settling));
     let kept = deadlines.get(b"\0b").unwrap().unwrap();
     let left = u64::from_le_bytes(kept.try_into().unwrap()) - later.now_ns() / 1_000_000;
     assert!((1..=60_000).contains(&left), "{left}");
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    let due = deadlines.get(b"\0a").unwrap().unwrap();
+    let due = u64::from_le_bytes(due.try_into().unwrap());
+    while later.now_ns() / 1_000_000 <= due {
+        std::thread::yield_now();
+    }
     assert!(keys.get(b"a").unwrap().is_some());
     let (next, settled) = later.sweep(&[], 100).unwrap();
     bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
@@ -445,15 +459,16 @@ fn deadlines_outlast_the_daemon_and_the_sweep_ends_what_nobody_asks_for() {
     assert!(keys.get(b"b").unwrap().is_some() && keys.get(b"c").unwrap().is_some());
 }
 
-/// The keyspace of deadlines is one like any other: somebody put the greatest number there, and EXPIRETIME added half a second to it.
+/// Anyone may write to the keyspace of deadlines. Regression: EXPIRETIME overflowed when adding half a second
+/// to the maximum.
 #[test]
-fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
-    let bench = Bench::new();
+fn maximum_deadline_written_by_others_does_not_overflow() {
+    let bench = DaemonBench::new();
     bench.client().script("set a 1 px 60000 -> +OK");
     let space = bench.daemon.store.namespace("default").unwrap();
     let deadlines = space.find_keyspace("annals.deadlines").unwrap().unwrap();
     deadlines.put(b"\0a", u64::MAX.to_le_bytes().to_vec()).unwrap();
-    // A daemon that starts finds it so; one that runs is the only one who writes.
+    // A daemon reads it at its start; a running daemon is the only writer.
     let bench = bench.started_again();
     bench.client().script(
         "expiretime a -> :18446744073709551
@@ -463,18 +478,18 @@ fn a_deadline_that_somebody_else_wrote_is_as_far_away_as_it_says() {
     );
 }
 
-/// Ids in a reply.
+/// The stream ids in a reply.
 fn ids(reply: &str) -> Vec<String> {
     let is_id =
         |part: &&str| part.contains('-') && part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     reply.split('|').filter(is_id).map(str::to_owned).collect()
 }
 
-/// Of many clients that add to a stream at once that nobody has begun, one began it; another had looked before that, waited, and was told that the
-/// run is open already.
+/// Regression: of many clients that added to a new stream at once, one began it; another had looked before
+/// that, waited for the lock, and got an error that the run was already open.
 #[test]
-fn many_who_begin_a_stream_at_once_all_add_to_it() {
-    let bench = Bench::new();
+fn concurrent_first_xadds_all_append_to_one_stream() {
+    let bench = DaemonBench::new();
     for round in 0..20 {
         let (name, gate) = (format!("s{round}"), std::sync::Barrier::new(8));
         let add = format!("xadd {name} * a 1\r\n");
@@ -492,10 +507,10 @@ fn many_who_begin_a_stream_at_once_all_add_to_it() {
 }
 
 #[test]
-fn runs_are_streams() {
-    let bench = Bench::new();
+fn runs_read_as_streams() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
-    // All in one read: what is asked for sees what was added just before it.
+    // All in one read: reads see what was added just before.
     let (reply, _) = client
         .bytes(b"xadd s * a 1 \"\\xff\\r\\n\" \"\"\r\nxadd s * b 2\r\nxadd s * c 3\r\nxlen s\r\ntype s\r\n");
     let of = ids(&reply);
@@ -522,13 +537,13 @@ fn runs_are_streams() {
         xlen no -> :0
         xadd s * a -> -ERR wrong number of arguments for 'xadd' command
         xadd s * a 1 b -> -ERR wrong number of arguments for 'xadd' command
-        xadd s 1-1 a 1 -> -ERR an entry's id is its time and the number of its frame: only * is offered
-        xadd s maxlen 1 * a 1 -> -ERR trimming is not offered: what a run recorded stays as it was recorded
+        xadd s 1-1 a 1 -> -ERR an entry's id is its time and its frame's number: only * is supported
+        xadd s maxlen 1 * a 1 -> -ERR trimming is not supported: a recorded run is immutable
         xadd no nomkstream * a 1 -> $-1
         xread count 1 streams s -> -ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified.
         xread block x streams s 0 -> -ERR timeout is not an integer or out of range
         xread block -1 streams s 0 -> -ERR timeout is negative
-        xdel s 1-1 -> -ERR XDEL is not offered: what a run recorded stays as it was recorded; retention drops whole runs
+        xdel s 1-1 -> -ERR XDEL is not offered: a recorded run is immutable; retention drops whole runs
         xinfo stream no -> -ERR no such key
         xinfo wat s -> -ERR unknown subcommand 'wat'. Try XINFO HELP.
         set string 1 -> +OK
@@ -536,18 +551,18 @@ fn runs_are_streams() {
         xlen string -> -WRONGTYPE Operation against a key holding the wrong kind of value
         run.end s -> +OK
         run.end s -> -CONFLICT run s has ended (ok): fork it, or record into a new run
-        xadd s * a 1 -> -ERR run s is ok: only what XADD began since the daemon began is added to
+        xadd s * a 1 -> -ERR run s is ok: XADD adds only to runs that XADD began since the daemon started
         "#,
     );
     let about = client.bytes(b"xinfo stream s\r\n").0;
     assert!(about.contains("$6|length|:3|") && about.contains("$20|max-deleted-entry-id|$3|0-0|"), "{about}");
-    // It is a run like any other, and a run like any other is a stream.
+    // A stream is a run, and any run reads as a stream.
     let space = bench.daemon.store.namespace("default").unwrap();
     let reader = space.run("s").unwrap();
     assert!(reader.verify().is_ok());
     assert_eq!(reader.frame(2).unwrap().input, b"*2\r\n$1\r\nb\r\n$1\r\n2\r\n");
     let run = space.begin_run(annals::RunSpec::new("recorded")).unwrap();
-    // The second began before the first, by its recorder's clock.
+    // By its recorder's clock, the second frame began before the first.
     for (started, text) in [(5_000_000_000, "one"), (3_000_000_000, "two")] {
         let mut frame = annals::Frame::new(annals::Component::Llm, text, "out");
         frame.started_ns = Some(started);
@@ -557,12 +572,17 @@ fn runs_are_streams() {
     assert_eq!(ids(&all), ["5000-1", "5000-2"]);
     assert!(all.contains("$9|component|$3|llm|$5|input|$3|one|$6|output|$3|out|$8|metadata|$0||"), "{all}");
     assert_eq!(ids(&client.bytes(b"xrange recorded 5000-2 5000\r\n").0), ["5000-2"]);
-    // Nothing waits within a transaction; one alone is held until its time is over.
+    // Within a transaction nothing blocks; outside, the command is held until its timeout.
     client.script("multi -> +OK\nxread block 0 streams s $ -> +QUEUED\nexec -> *1|*-1");
     let mut input = &b"xread block 40 streams s $\r\nping\r\n"[..];
-    let held = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+    let held = run_turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
     assert!(held.out.is_empty() && held.more && held.waits.is_some());
-    std::thread::sleep(std::time::Duration::from_millis(60));
-    let after = turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+    let after = loop {
+        let after = run_turn(&bench.daemon, &mut client.session, &mut client.requests, &mut input);
+        if !after.out.is_empty() {
+            break after;
+        }
+        std::thread::yield_now();
+    };
     assert_eq!(String::from_utf8_lossy(&after.out), "*-1\r\n+PONG\r\n");
 }

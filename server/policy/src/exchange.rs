@@ -34,11 +34,11 @@ const HOP_BY_HOP: [&str; 10] = [
 impl Headers {
     /// All headers but those of the connection.
     #[must_use]
-    pub fn of(map: &HeaderMap) -> Self {
+    pub fn from_map(map: &HeaderMap) -> Self {
         let named = connection_headers(map);
         let own = |name: &str| HOP_BY_HOP.contains(&name) || named.iter().any(|other| other == name);
         let pairs = map.iter().filter(|(name, _)| !own(name.as_str()));
-        Self(pairs.map(|(name, value)| (name.as_str().to_owned(), latin(value.as_bytes()))).collect())
+        Self(pairs.map(|(name, value)| (name.as_str().to_owned(), latin1_text(value.as_bytes()))).collect())
     }
 
     /// The headers as a map; one that is no header is left out.
@@ -47,7 +47,7 @@ impl Headers {
         let mut map = HeaderMap::new();
         for (name, value) in &self.0 {
             if let (Ok(name), Ok(value)) =
-                (HeaderName::try_from(name), HeaderValue::from_bytes(&bytes(value)))
+                (HeaderName::try_from(name), HeaderValue::from_bytes(&latin1_bytes(value)))
             {
                 // A map holds some 32,000: what a file claims beyond that is left out.
                 let _ = map.try_append(name, value);
@@ -64,9 +64,9 @@ impl Headers {
 
     /// Puts a fixed text in the place of every secret value; gives how many there were.
     pub fn remove_secrets(&mut self) -> usize {
-        let mut pairs: Vec<_> = self.0.drain(..).map(|(name, value)| (name, bytes(&value))).collect();
+        let mut pairs: Vec<_> = self.0.drain(..).map(|(name, value)| (name, latin1_bytes(&value))).collect();
         let removed = redact_headers(&mut pairs);
-        self.0 = pairs.into_iter().map(|(name, value)| (name, latin(&value))).collect();
+        self.0 = pairs.into_iter().map(|(name, value)| (name, latin1_text(&value))).collect();
         removed
     }
 }
@@ -76,11 +76,11 @@ impl Headers {
     pub fn remove_named(&mut self, secrets: &Secrets) -> usize {
         let mut removed = 0;
         for (_, value) in &mut self.0 {
-            let of = bytes(value);
+            let of = latin1_bytes(value);
             let cleared = secrets.redact(&of);
             if cleared.removed > 0 {
                 removed += cleared.removed;
-                *value = latin(&cleared.bytes);
+                *value = latin1_text(&cleared.bytes);
             }
         }
         removed
@@ -93,27 +93,27 @@ fn connection_headers(map: &HeaderMap) -> Vec<String> {
     named.map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
-fn latin(bytes: &[u8]) -> String {
+fn latin1_text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-fn bytes(value: &str) -> Vec<u8> {
+fn latin1_bytes(value: &str) -> Vec<u8> {
     value.chars().filter_map(|c| u8::try_from(u32::from(c)).ok()).collect()
 }
 
 /// A frame's metadata.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Exchange {
+pub struct ExchangeMetadata {
     /// The request's line and the answer's status.
-    pub http: Http,
+    pub http: HttpExchange,
     /// Model, usage, finish reason and the like, read from a copy.
     #[serde(flatten)]
     pub summary: Map<String, Value>,
     /// What differs between two recordings.
-    pub volatile: Volatile,
+    pub volatile: VolatileExchange,
 }
 
-impl Exchange {
+impl ExchangeMetadata {
     /// The metadata as it is stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
@@ -122,7 +122,7 @@ impl Exchange {
 
 /// The request's line and the answer's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Http {
+pub struct HttpExchange {
     /// Which of the run's mounts was called.
     pub mount: String,
     /// GET, POST, ...
@@ -142,7 +142,7 @@ pub struct Http {
 
 /// What differs between two recordings of the same exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Volatile {
+pub struct VolatileExchange {
     /// Keyed hash of the request as it came, before anything was removed from it; hexadecimal.
     pub asked: String,
     /// The request's headers.
@@ -167,7 +167,7 @@ pub struct Volatile {
     pub other: Map<String, Value>,
 }
 
-impl Http {
+impl HttpExchange {
     /// What requests are told apart by besides their bodies: `POST openai /v1/chat/completions?a=b`.
     #[must_use]
     pub fn call(&self) -> String {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn any_header_value_comes_back_and_secrets_and_hops_do_not_stay() {
+    fn header_values_round_trip_without_secrets_and_hop_headers() {
         let mut map = HeaderMap::new();
         map.append("x-odd", HeaderValue::from_bytes(b"caf\xe9 \xc3\xa9").unwrap());
         map.append("set-cookie", HeaderValue::from_static("a=1"));
@@ -202,7 +202,7 @@ mod tests {
         map.append("x-hop", HeaderValue::from_static("1"));
         map.append("transfer-encoding", HeaderValue::from_static("chunked"));
         map.append("x-ratelimit-remaining-tokens", HeaderValue::from_static("99"));
-        let mut headers = Headers::of(&map);
+        let mut headers = Headers::from_map(&map);
         assert_eq!(headers.to_map().get("x-odd").unwrap().as_bytes(), b"caf\xe9 \xc3\xa9");
         assert_eq!(headers.to_map().get_all("set-cookie").iter().count(), 2);
         assert_eq!(headers.get("x-hop"), None);

@@ -6,12 +6,12 @@
 //! a frame keeps it), `profiles` (what a reader is shown).
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
+pub mod body_path;
 mod detect;
 pub mod exchange;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod place;
 pub mod profiles;
 pub mod providers;
 pub mod redact;

@@ -42,13 +42,13 @@ const HARMLESS_ENDS: [&str; 8] = [
 ];
 
 /// Lower case, with `-` for `_`.
-fn plain(name: &str) -> String {
+fn normalised(name: &str) -> String {
     name.trim().chars().map(|letter| if letter == '_' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
 /// Whether a name holds a word that makes it secret, whatever it is a name of.
 pub(crate) fn holds_secret_word(name: &str) -> bool {
-    let name = plain(name);
+    let name = normalised(name);
     let squeezed = name.replace('-', "");
     let harmless = |end: &str| name.ends_with(end) || squeezed.ends_with(&end.replace('-', ""));
     // `x-ratelimit-remaining-tokens` and its like count.
@@ -64,7 +64,7 @@ pub(crate) fn holds_secret_word(name: &str) -> bool {
 #[must_use]
 pub fn is_secret_key(key: &str) -> bool {
     let key = percent::decode(key);
-    KEYS.contains(&plain(&key).as_str()) || holds_secret_word(&key)
+    KEYS.contains(&normalised(&key).as_str()) || holds_secret_word(&key)
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     use super::is_secret_key;
 
     #[test]
-    fn keys_that_are_secret_and_keys_that_are_not() {
+    fn secret_query_keys_are_recognised() {
         for key in [
             "key",
             "KEY",

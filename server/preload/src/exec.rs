@@ -7,7 +7,7 @@
 use core::ffi::{CStr, c_char};
 use core::ptr;
 
-use crate::lane::{self, Name};
+use crate::lane::{self, LaneName};
 use crate::{format, process, sys};
 
 /// Variables that are passed on; with more, the environment goes on as it is.
@@ -17,7 +17,7 @@ const VARIABLES_MAX: usize = 2048;
 ///
 /// # Safety
 /// `program` is null or ends with a zero; `environment` is null or a list as `execve` takes it.
-pub(crate) unsafe fn starting<R: Copy>(
+pub(crate) unsafe fn with_lane_environment<R: Copy>(
     program: *const c_char,
     environment: *const *const c_char,
     start: impl Fn(*const *const c_char) -> R,
@@ -63,7 +63,7 @@ pub(crate) unsafe fn starting<R: Copy>(
 /// # Safety
 /// As [`starting`].
 unsafe fn list_for(
-    child: &Name,
+    child: &LaneName,
     environment: *const *const c_char,
     lane_variable: &mut [u8; 128],
     list: &mut [*const c_char; VARIABLES_MAX],

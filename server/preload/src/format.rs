@@ -41,7 +41,7 @@ pub const VARINT_BYTES_MAX: usize = 10;
 
 /// What was drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Draw<'a> {
+pub enum LaneDraw<'a> {
     /// The wall clock, in nanoseconds since 1970.
     Clock(Clock, u64),
     /// Entropy.
@@ -50,13 +50,13 @@ pub enum Draw<'a> {
 
 /// Reads draws.
 #[derive(Debug, Clone)]
-pub struct Reader<'a> {
+pub struct DrawReader<'a> {
     bytes: &'a [u8],
     at: usize,
     clock_ns: u64,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DrawReader<'a> {
     /// Over the draws of a lane, without its header.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -81,11 +81,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'a> Iterator for Reader<'a> {
-    type Item = Draw<'a>;
+impl<'a> Iterator for DrawReader<'a> {
+    type Item = LaneDraw<'a>;
 
     /// The next draw; none at the end, and from what is no draw on: [`Reader::position`] says which.
-    fn next(&mut self) -> Option<Draw<'a>> {
+    fn next(&mut self) -> Option<LaneDraw<'a>> {
         let rest = self.bytes.get(self.at..)?;
         let (kind, rest) = rest.split_first()?;
         let clock = match *kind {
@@ -101,11 +101,11 @@ impl<'a> Iterator for Reader<'a> {
             let end = length.checked_add(usize::try_from(number).ok()?)?;
             let drawn = rest.get(length..end)?;
             self.at = self.at.checked_add(1)?.checked_add(end)?;
-            return Some(Draw::Bytes(drawn));
+            return Some(LaneDraw::Bytes(drawn));
         };
         self.at = self.at.checked_add(1)?.checked_add(length)?;
         self.clock_ns = self.clock_ns.wrapping_add(unzigzag(number));
-        Some(Draw::Clock(clock, self.clock_ns))
+        Some(LaneDraw::Clock(clock, self.clock_ns))
     }
 }
 
@@ -179,43 +179,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_come_back() {
+    fn draws_round_trip() {
         let draws = [
-            Draw::Clock(Clock::Realtime, 1_700_000_000_123_456_789),
-            Draw::Clock(Clock::Time, 1_700_000_000_000_000_000),
-            Draw::Bytes(&[7; 300]),
-            Draw::Clock(Clock::TimeOfDay, u64::MAX),
-            Draw::Clock(Clock::Coarse, 0),
-            Draw::Bytes(&[]),
+            LaneDraw::Clock(Clock::Realtime, 1_700_000_000_123_456_789),
+            LaneDraw::Clock(Clock::Time, 1_700_000_000_000_000_000),
+            LaneDraw::Bytes(&[7; 300]),
+            LaneDraw::Clock(Clock::TimeOfDay, u64::MAX),
+            LaneDraw::Clock(Clock::Coarse, 0),
+            LaneDraw::Bytes(&[]),
         ];
         let (mut bytes, mut before) = (Vec::new(), 0);
         for draw in draws {
             match draw {
-                Draw::Clock(clock, ns) => {
+                LaneDraw::Clock(clock, ns) => {
                     let (head, length) = clock_draw(clock, before, ns);
                     bytes.extend(&head[..length]);
                     before = ns;
                 }
-                Draw::Bytes(drawn) => {
+                LaneDraw::Bytes(drawn) => {
                     let (head, length) = bytes_head(drawn.len());
                     bytes.extend(&head[..length]);
                     bytes.extend(drawn);
                 }
             }
         }
-        let mut reader = Reader::new(&bytes);
+        let mut reader = DrawReader::new(&bytes);
         assert_eq!(reader.by_ref().collect::<Vec<_>>(), draws);
         assert_eq!(reader.position(), bytes.len());
         // Whatever is cut off, all draws before the cut come, and the position says that it is no end.
         for cut in 0..bytes.len() {
-            let mut reader = Reader::new(&bytes[..cut]);
+            let mut reader = DrawReader::new(&bytes[..cut]);
             let whole = reader.by_ref().count();
             assert!(whole < draws.len() && reader.position() <= cut);
         }
     }
 
     #[test]
-    fn the_form_is_the_documented_one() {
+    fn lane_format_matches_its_documentation() {
         let (bytes, length) = clock_draw(Clock::Time, 1_000_000_000, 0);
         assert_eq!(bytes[..length], [4, 0xff, 0xa7, 0xd6, 0xb9, 0x07]);
         let (bytes, length) = bytes_head(300);
@@ -235,7 +235,7 @@ mod tests {
             &[[5].as_slice(), &[0xff; 9], &[1]].concat(),
             &[[5].as_slice(), &[0xff; 9], &[2]].concat(),
         ] {
-            let mut reader = Reader::new(bad);
+            let mut reader = DrawReader::new(bad);
             assert_eq!((reader.next(), reader.position()), (None, 0), "{bad:?}");
         }
         assert_eq!(varint(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), Some((u64::MAX, 10)));

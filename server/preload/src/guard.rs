@@ -17,7 +17,7 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::sys::{self, number};
-use crate::traffic::{self, Mode};
+use crate::traffic::{self, GuardMode};
 
 const DIRECTORY_BYTES_MAX: usize = 160;
 const PATH_BYTES_MAX: usize = DIRECTORY_BYTES_MAX + 16;
@@ -39,19 +39,19 @@ const SOCK_DGRAM: c_int = 2;
 
 /// The mapped policy; null where this process is not watched.
 static POLICY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-static DIRECTORY: Text<DIRECTORY_BYTES_MAX> = Text(UnsafeCell::new([0; DIRECTORY_BYTES_MAX]));
+static DIRECTORY: StaticText<DIRECTORY_BYTES_MAX> = StaticText(UnsafeCell::new([0; DIRECTORY_BYTES_MAX]));
 /// What this process was started with: the library, and what else is loaded with it.
-static PRELOADED: Text<VARIABLE_BYTES_MAX> = Text(UnsafeCell::new([0; VARIABLE_BYTES_MAX]));
+static PRELOADED: StaticText<VARIABLE_BYTES_MAX> = StaticText(UnsafeCell::new([0; VARIABLE_BYTES_MAX]));
 /// The file name of this process's program.
-static PROGRAM: Text<PROGRAM_BYTES_MAX> = Text(UnsafeCell::new([0; PROGRAM_BYTES_MAX]));
-static RESOLVED: [Resolved; RESOLVED_MAX] = [const { Resolved::empty() }; RESOLVED_MAX];
+static PROGRAM: StaticText<PROGRAM_BYTES_MAX> = StaticText(UnsafeCell::new([0; PROGRAM_BYTES_MAX]));
+static RESOLVED: [ResolvedAddress; RESOLVED_MAX] = [const { ResolvedAddress::empty() }; RESOLVED_MAX];
 
 /// A text that ends with a zero; written by the constructor, before a second thread starts.
-struct Text<const N: usize>(UnsafeCell<[u8; N]>);
+struct StaticText<const N: usize>(UnsafeCell<[u8; N]>);
 // SAFETY: written once, before POLICY is set; read only after that.
-unsafe impl<const N: usize> Sync for Text<N> {}
+unsafe impl<const N: usize> Sync for StaticText<N> {}
 
-impl<const N: usize> Text<N> {
+impl<const N: usize> StaticText<N> {
     fn get(&self) -> &[u8] {
         // SAFETY: nobody writes once POLICY is set, and nobody reads before.
         let bytes = unsafe { &*self.0.get() };
@@ -60,12 +60,12 @@ impl<const N: usize> Text<N> {
 }
 
 /// An address that an allowed name resolved to: IPv6 form in four words, and whether it is set.
-struct Resolved {
+struct ResolvedAddress {
     words: [AtomicU32; 4],
     is_set: AtomicU32,
 }
 
-impl Resolved {
+impl ResolvedAddress {
     const fn empty() -> Self {
         Self { words: [const { AtomicU32::new(0) }; 4], is_set: AtomicU32::new(0) }
     }
@@ -78,12 +78,12 @@ struct Endpoint {
 }
 
 /// A line of notes in a fixed buffer. What does not fit is left out.
-struct Line {
+struct NoteLine {
     bytes: [u8; traffic::NOTE_BYTES_MAX],
     length: usize,
 }
 
-impl Line {
+impl NoteLine {
     fn new(event: &str) -> Self {
         let mut line = Self { bytes: [0; traffic::NOTE_BYTES_MAX], length: 0 };
         line.push(event.as_bytes());
@@ -128,7 +128,7 @@ impl Line {
     }
 }
 
-impl Write for Line {
+impl Write for NoteLine {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         self.push(text.as_bytes());
         Ok(())
@@ -155,7 +155,7 @@ fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], name: &str) -> Option<&'a CStr> {
 }
 
 /// The policy of this moment; `None` where this process is not watched.
-fn policy() -> Option<(Mode, u16, &'static [u8])> {
+fn policy() -> Option<(GuardMode, u16, &'static [u8])> {
     let mapped = POLICY.load(Ordering::Acquire);
     if mapped.is_null() {
         return None;
@@ -166,7 +166,7 @@ fn policy() -> Option<(Mode, u16, &'static [u8])> {
     let port = page.get(traffic::PORT_AT - 1..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))?;
     let allowed = page.get(traffic::ALLOWED_AT - 1..)?;
     let end = allowed.iter().position(|byte| *byte == 0).unwrap_or(allowed.len());
-    Some((Mode::of(mode)?, port, allowed.get(..end)?))
+    Some((GuardMode::from_byte(mode)?, port, allowed.get(..end)?))
 }
 
 /// Whether a line of the allowed hosts names this host and port; `None` stands for any port.
@@ -253,20 +253,20 @@ fn judge(fd: c_int, to: Endpoint) -> Option<c_int> {
         return None;
     }
     let is_datagram = sys::socket_type(fd) == SOCK_DGRAM;
-    let mut text = Line { bytes: [0; traffic::NOTE_BYTES_MAX], length: 0 };
+    let mut text = NoteLine { bytes: [0; traffic::NOTE_BYTES_MAX], length: 0 };
     let _ = write!(text, "{}", to.address);
     let name = text.bytes.get(..text.length).unwrap_or_default();
     let passes = match mode {
-        Mode::Note => true,
-        Mode::Loopback if local => true,
-        Mode::Refuse | Mode::Loopback => {
+        GuardMode::Note => true,
+        GuardMode::Loopback if local => true,
+        GuardMode::Refuse | GuardMode::Loopback => {
             (local && allows(allowed, b"localhost", Some(to.port)))
                 || allows(allowed, name, Some(to.port))
                 || is_resolved(to.address)
         }
     };
     if !is_datagram || traffic::is_datagram_service(to.port) {
-        let mut line = Line::new("connect");
+        let mut line = NoteLine::new("connect");
         line.field(if is_datagram { b"udp" } else { b"tcp" });
         let _ = write!(line, "\t{}\t{}\t{}", to.address, to.port, outcome(passes));
         line.write();
@@ -292,11 +292,11 @@ fn look_up(name: &[u8], port: Option<u16>) -> Option<bool> {
     if numeric || name.is_empty() || name.eq_ignore_ascii_case(b"localhost") || sys::is_own_name(name) {
         return None;
     }
-    Some(mode == Mode::Note || allows(allowed, name, port))
+    Some(mode == GuardMode::Note || allows(allowed, name, port))
 }
 
 fn note_look_up(name: &[u8], service: &[u8], passes: bool, addresses: &[IpAddr]) {
-    let mut line = Line::new("lookup");
+    let mut line = NoteLine::new("lookup");
     line.field(name);
     line.field(service);
     let _ = write!(line, "\t{}\t", outcome(passes));
@@ -312,12 +312,12 @@ unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
 }
 
 /// The real function behind a name, found once.
-struct Real {
+struct RealNetworkFunction {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
-impl Real {
+impl RealNetworkFunction {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -506,7 +506,7 @@ struct HostEntry {
 }
 
 /// Notes what an older look-up found.
-unsafe fn found(name: &[u8], entry: *const HostEntry) {
+unsafe fn note_host_entry(name: &[u8], entry: *const HostEntry) {
     let mut noted = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); NOTED_ADDRESSES_MAX];
     let mut count = 0_usize;
     // SAFETY: null or an entry of the C library: its list ends with a null, each address has its length.
@@ -553,7 +553,7 @@ pub unsafe extern "C" fn gethostbyname(name: *const c_char) -> *const c_void {
         };
         let done = real(name);
         if verdict.is_some() {
-            found(text(name), done.cast());
+            note_host_entry(text(name), done.cast());
         }
         done
     }
@@ -572,7 +572,7 @@ pub unsafe extern "C" fn gethostbyname2(name: *const c_char, family: c_int) -> *
         };
         let done = real(name, family);
         if verdict.is_some() {
-            found(text(name), done.cast());
+            note_host_entry(text(name), done.cast());
         }
         done
     }
@@ -607,23 +607,27 @@ pub unsafe extern "C" fn gethostbyname_r(
         let Some(real) = real else { return EAGAIN };
         let done = real(name, entry, buffer, size, to, error);
         if verdict.is_some() && done == 0 {
-            found(text(name), to.as_ref().map_or(ptr::null(), |to| to.cast()));
+            note_host_entry(text(name), to.as_ref().map_or(ptr::null(), |to| to.cast()));
         }
         done
     }
 }
 
-type List = *const *const c_char;
+type CStringArray = *const *const c_char;
 
 /// Calls `start` with an environment that keeps the library, and notes the program.
 ///
 /// # Safety
 /// `program` is null or ends with a zero; `environment` is null or a list as `execve` takes it.
-unsafe fn starting<R>(program: *const c_char, environment: List, start: impl FnOnce(List) -> R) -> R {
+unsafe fn with_library_environment<R>(
+    program: *const c_char,
+    environment: CStringArray,
+    start: impl FnOnce(CStringArray) -> R,
+) -> R {
     if policy().is_none() {
         return start(environment);
     }
-    let mut line = Line::new("exec");
+    let mut line = NoteLine::new("exec");
     // SAFETY: the caller's.
     line.field(unsafe { text(program) });
     line.write();
@@ -637,7 +641,7 @@ unsafe fn starting<R>(program: *const c_char, environment: List, start: impl FnO
 
 /// The environment with what the library needs, where the program took it out. `false` where it does not fit.
 unsafe fn list_for(
-    environment: List,
+    environment: CStringArray,
     preload: &mut [u8; VARIABLE_BYTES_MAX],
     directory_variable: &mut [u8; VARIABLE_BYTES_MAX],
     list: &mut [*const c_char; VARIABLES_MAX],
@@ -710,31 +714,43 @@ fn join(to: &mut [u8; VARIABLE_BYTES_MAX], parts: &[&[u8]]) -> bool {
 }
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: CStringArray,
+    environment: CStringArray,
+) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let real = real!(c"execve", fn(*const c_char, List, List) -> c_int);
-        starting(path, environment, |list| real.map_or(-1, |real| real(path, arguments, list)))
+        let real = real!(c"execve", fn(*const c_char, CStringArray, CStringArray) -> c_int);
+        with_library_environment(path, environment, |list| {
+            real.map_or(-1, |real| real(path, arguments, list))
+        })
     }
 }
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringArray) -> c_int {
     // SAFETY: the caller's.
     unsafe { execve(path, arguments, sys::environ) }
 }
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
+pub unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    arguments: CStringArray,
+    environment: CStringArray,
+) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let real = real!(c"execvpe", fn(*const c_char, List, List) -> c_int);
-        starting(file, environment, |list| real.map_or(-1, |real| real(file, arguments, list)))
+        let real = real!(c"execvpe", fn(*const c_char, CStringArray, CStringArray) -> c_int);
+        with_library_environment(file, environment, |list| {
+            real.map_or(-1, |real| real(file, arguments, list))
+        })
     }
 }
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvp(file: *const c_char, arguments: List) -> c_int {
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringArray) -> c_int {
     // SAFETY: the caller's.
     unsafe { execvpe(file, arguments, sys::environ) }
 }

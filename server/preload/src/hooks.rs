@@ -12,19 +12,19 @@ use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use crate::format::Clock;
-use crate::lane::{self, Name};
+use crate::lane::{self, LaneName};
 use crate::sys::{self, number};
 use crate::{exec, process};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The real function behind a name, found once.
-struct Real {
+struct RealFunction {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
-impl Real {
+impl RealFunction {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -37,7 +37,7 @@ impl Real {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        let found = lane::alone(|| sys::next(self.name)).unwrap_or(ptr::null_mut());
+        let found = lane::not_reentered(|| sys::next(self.name)).unwrap_or(ptr::null_mut());
         self.found.store(found, Ordering::Release);
         found
     }
@@ -73,7 +73,7 @@ impl TimeSpec {
         self.seconds.cast_unsigned().wrapping_mul(SECOND_NS).wrapping_add(self.nanoseconds as u64)
     }
 
-    fn of(ns: u64) -> Self {
+    fn from_ns(ns: u64) -> Self {
         Self { seconds: (ns / SECOND_NS).cast_signed(), nanoseconds: (ns % SECOND_NS) as c_long }
     }
 }
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn clock_gettime(id: c_int, to: *mut TimeSpec) -> c_int {
             _ => return done,
         };
         if done == 0 {
-            *to = TimeSpec::of(lane::clock(clock, (*to).ns()));
+            *to = TimeSpec::from_ns(lane::clock(clock, (*to).ns()));
         }
         done
     }
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn gettimeofday(to: *mut TimeVal, zone: *mut c_void) -> c_
         let mut now = TimeSpec { seconds: 0, nanoseconds: 0 };
         let done = real_clock(0, &raw mut now);
         if done == 0 && !to.is_null() {
-            let now = TimeSpec::of(lane::clock(Clock::TimeOfDay, now.ns() / 1000 * 1000));
+            let now = TimeSpec::from_ns(lane::clock(Clock::TimeOfDay, now.ns() / 1000 * 1000));
             *to = TimeVal { seconds: now.seconds, microseconds: now.nanoseconds / 1000 };
         }
         done
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn time(to: *mut i64) -> i64 {
         // The coarse clock is what `time` reads.
         real_clock(5, &raw mut now);
         let whole = now.seconds.cast_unsigned().wrapping_mul(SECOND_NS);
-        let seconds = TimeSpec::of(lane::clock(Clock::Time, whole)).seconds;
+        let seconds = TimeSpec::from_ns(lane::clock(Clock::Time, whole)).seconds;
         if let Some(to) = to.as_mut() {
             *to = seconds;
         }
@@ -322,19 +322,19 @@ opens! {
 }
 
 /// What a thread that is started by `pthread_create` does.
-type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type ThreadMain = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
-struct Starting {
-    start: Start,
+struct ThreadStart {
+    start: ThreadMain,
     argument: *mut c_void,
-    name: Name,
+    name: LaneName,
 }
 
 /// Ends in a call that leaves nothing of this function behind, so that whatever ends the thread early finds the stack it knows.
 unsafe extern "C" fn thread_begins(starting: *mut c_void) -> *mut c_void {
     // SAFETY: `pthread_create` below made it, for this thread alone.
     let (start, argument) = unsafe {
-        let Starting { start, argument, name } = starting.cast::<Starting>().read();
+        let ThreadStart { start, argument, name } = starting.cast::<ThreadStart>().read();
         sys::free(starting);
         lane::with(|lane| lane.name = name);
         (start, argument)
@@ -347,12 +347,12 @@ unsafe extern "C" fn thread_begins(starting: *mut c_void) -> *mut c_void {
 pub unsafe extern "C" fn pthread_create(
     thread: *mut c_void,
     attributes: *const c_void,
-    start: Start,
+    start: ThreadMain,
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: its type.
     let real =
-        unsafe { real!(c"pthread_create", fn(*mut c_void, *const c_void, Start, *mut c_void) -> c_int) };
+        unsafe { real!(c"pthread_create", fn(*mut c_void, *const c_void, ThreadMain, *mut c_void) -> c_int) };
     let Some(real) = real else {
         // EAGAIN
         return 11;
@@ -368,13 +368,13 @@ pub unsafe extern "C" fn pthread_create(
     // SAFETY: the caller's; the block is large enough, and is freed here where no thread takes it over.
     unsafe {
         let block = match name {
-            Some(_) => sys::malloc(size_of::<Starting>()).cast::<Starting>(),
+            Some(_) => sys::malloc(size_of::<ThreadStart>()).cast::<ThreadStart>(),
             None => ptr::null_mut(),
         };
         let Some(name) = name.filter(|_| !block.is_null()) else {
             return real(thread, attributes, start, argument);
         };
-        block.write(Starting { start, argument, name });
+        block.write(ThreadStart { start, argument, name });
         let done = real(thread, attributes, thread_begins, block.cast());
         if done != 0 {
             sys::free(block.cast());
@@ -383,42 +383,50 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-type List = *const *const c_char;
+type CStringList = *const *const c_char;
 
 const NOT_POSSIBLE: c_int = -1;
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: CStringList,
+    environment: CStringList,
+) -> c_int {
     // SAFETY: its type.
-    let real = unsafe { real!(c"execve", fn(*const c_char, List, List) -> c_int) };
-    let start = |list: List| {
+    let real = unsafe { real!(c"execve", fn(*const c_char, CStringList, CStringList) -> c_int) };
+    let start = |list: CStringList| {
         // SAFETY: the caller's.
         real.map_or(NOT_POSSIBLE, |real| unsafe { real(path, arguments, list) })
     };
     // SAFETY: the caller's.
-    unsafe { exec::starting(path, environment, start, |_| true) }
+    unsafe { exec::with_lane_environment(path, environment, start, |_| true) }
 }
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringList) -> c_int {
     // SAFETY: the caller's.
     unsafe { execve(path, arguments, sys::environ) }
 }
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
+pub unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    arguments: CStringList,
+    environment: CStringList,
+) -> c_int {
     // SAFETY: its type.
-    let real = unsafe { real!(c"execvpe", fn(*const c_char, List, List) -> c_int) };
-    let start = |list: List| {
+    let real = unsafe { real!(c"execvpe", fn(*const c_char, CStringList, CStringList) -> c_int) };
+    let start = |list: CStringList| {
         // SAFETY: the caller's.
         real.map_or(NOT_POSSIBLE, |real| unsafe { real(file, arguments, list) })
     };
     // SAFETY: the caller's.
-    unsafe { exec::starting(file, environment, start, |_| true) }
+    unsafe { exec::with_lane_environment(file, environment, start, |_| true) }
 }
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvp(file: *const c_char, arguments: List) -> c_int {
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringList) -> c_int {
     // SAFETY: the caller's.
     unsafe { execvpe(file, arguments, sys::environ) }
 }

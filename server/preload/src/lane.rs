@@ -9,7 +9,7 @@ use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::format::{self, Clock, Draw, HEADER_BYTES, LANE_BYTES_MAX, MAGIC, NAME_BYTES_MAX, Reader};
+use crate::format::{self, Clock, DrawReader, HEADER_BYTES, LANE_BYTES_MAX, LaneDraw, MAGIC, NAME_BYTES_MAX};
 use crate::{process, sys};
 
 const PAGE_BYTES: usize = 4096;
@@ -17,15 +17,15 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// The name of a lane; empty where there is none.
 #[derive(Clone, Copy)]
-pub(crate) struct Name {
+pub(crate) struct LaneName {
     bytes: [u8; NAME_BYTES_MAX],
     length: usize,
 }
 
-impl Name {
+impl LaneName {
     pub(crate) const NONE: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0 };
 
-    pub(crate) fn of(text: &[u8]) -> Self {
+    pub(crate) fn new(text: &[u8]) -> Self {
         let mut name = Self::NONE;
         let fits = name.push(text) && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'~');
         if fits { name } else { Self::NONE }
@@ -67,16 +67,16 @@ impl Name {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum LanePhase {
     New,
     Open,
     Off,
 }
 
 /// What a thread has of its own.
-pub(crate) struct Lane {
-    phase: Phase,
-    pub(crate) name: Name,
+pub(crate) struct ThreadLane {
+    phase: LanePhase,
+    pub(crate) name: LaneName,
     /// Threads and processes that this thread has started.
     pub(crate) threads: u32,
     pub(crate) processes: u32,
@@ -91,13 +91,13 @@ pub(crate) struct Lane {
 }
 
 thread_local! {
-    static LANE: UnsafeCell<Lane> = const { UnsafeCell::new(Lane::NEW) };
+    static LANE: UnsafeCell<ThreadLane> = const { UnsafeCell::new(ThreadLane::NEW) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Works on this thread's lane; `None` from within such work.
-pub(crate) fn with<R>(work: impl FnOnce(&mut Lane) -> R) -> Option<R> {
-    alone(|| {
+pub(crate) fn with<R>(work: impl FnOnce(&mut ThreadLane) -> R) -> Option<R> {
+    not_reentered(|| {
         LANE.with(|lane| {
             // SAFETY: this thread's own, and BUSY keeps a second reference from being made.
             work(unsafe { &mut *lane.get() })
@@ -106,7 +106,7 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Lane) -> R) -> Option<R> {
 }
 
 /// Does what must not be entered twice by one thread; `None` from within.
-pub(crate) fn alone<R>(work: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn not_reentered<R>(work: impl FnOnce() -> R) -> Option<R> {
     BUSY.with(|busy| {
         if busy.replace(true) {
             return None;
@@ -138,10 +138,10 @@ pub(crate) fn entropy(to: &mut [u8], real: impl Fn(&mut [u8]) -> isize) -> isize
     done
 }
 
-impl Lane {
+impl ThreadLane {
     const NEW: Self = Self {
-        phase: Phase::New,
-        name: Name::NONE,
+        phase: LanePhase::New,
+        name: LaneName::NONE,
         threads: 0,
         processes: 0,
         noted: ptr::null_mut(),
@@ -159,12 +159,12 @@ impl Lane {
             return real_ns;
         }
         let ns = match self.next() {
-            Some((Draw::Clock(of, ns), behind)) if of == clock => {
+            Some((LaneDraw::Clock(of, ns), behind)) if of == clock => {
                 self.advance(&behind);
                 ns
             }
             _ => {
-                self.serve_no_more();
+                self.stop_serving();
                 real_ns
             }
         };
@@ -180,32 +180,32 @@ impl Lane {
             return;
         }
         match self.next() {
-            Some((Draw::Bytes(served), behind)) if served.len() == drawn.len() => {
+            Some((LaneDraw::Bytes(served), behind)) if served.len() == drawn.len() => {
                 drawn.copy_from_slice(served);
                 self.advance(&behind);
             }
-            _ => self.serve_no_more(),
+            _ => self.stop_serving(),
         }
         let (head, length) = format::bytes_head(drawn.len());
         self.note(head.get(..length).unwrap_or_default(), drawn);
     }
 
     /// The next draw that is to be served, and the reader behind it.
-    fn next(&self) -> Option<(Draw<'static>, Reader<'static>)> {
+    fn next(&self) -> Option<(LaneDraw<'static>, DrawReader<'static>)> {
         if self.served.is_null() {
             return None;
         }
         // SAFETY: mapped for reading with this size, and unmapped only when nothing is served any more.
         let bytes = unsafe { core::slice::from_raw_parts(self.served, self.served_size) };
-        let mut reader = Reader::at(bytes, self.served_used, self.served_clock_ns);
+        let mut reader = DrawReader::at(bytes, self.served_used, self.served_clock_ns);
         reader.next().map(|draw| (draw, reader))
     }
 
-    fn advance(&mut self, behind: &Reader<'_>) {
+    fn advance(&mut self, behind: &DrawReader<'_>) {
         (self.served_used, self.served_clock_ns) = (behind.position(), behind.clock_ns());
     }
 
-    fn serve_no_more(&mut self) {
+    fn stop_serving(&mut self) {
         if !self.served.is_null() {
             sys::unmap(self.served, self.served_size);
             self.served = ptr::null();
@@ -214,25 +214,25 @@ impl Lane {
 
     /// Opens the lane with its first draw.
     pub(crate) fn is_ready(&mut self) -> bool {
-        if process::was_forked_unseen() {
+        if process::was_forked_past_fork() {
             process::adopt(self);
         }
-        if self.phase == Phase::New {
-            self.phase = Phase::Off;
+        if self.phase == LanePhase::New {
+            self.phase = LanePhase::Off;
             if self.name.is_none() {
-                self.name = process::name_of_a_stranger();
+                self.name = process::unnamed_thread_lane();
             }
             let mut path = [0; process::PATH_BYTES_MAX];
             if let Some(path) = process::path(&mut path, b"/out/", &self.name) {
                 self.open(sys::create(path), path);
             }
         }
-        self.phase == Phase::Open
+        self.phase == LanePhase::Open
     }
 
     /// Takes over a lane's new file.
     pub(crate) fn open(&mut self, fd: isize, path: &CStr) {
-        self.phase = Phase::Off;
+        self.phase = LanePhase::Off;
         if fd < 0 {
             return;
         }
@@ -242,8 +242,8 @@ impl Lane {
         }
         // SAFETY: a page is mapped for writing there.
         unsafe { ptr::copy_nonoverlapping(MAGIC.as_ptr(), self.noted, MAGIC.len()) };
-        self.phase = Phase::Open;
-        process::at_threads_end();
+        self.phase = LanePhase::Open;
+        process::unmap_at_thread_end();
         let mut path = [0; process::PATH_BYTES_MAX];
         let Some(path) = process::path(&mut path, b"/in/", &self.name) else { return };
         let fd = sys::open_again(path);
@@ -283,14 +283,14 @@ impl Lane {
         let from = HEADER_BYTES.wrapping_add(self.noted_used);
         let end = from.saturating_add(head.len()).saturating_add(tail.len());
         if end > LANE_BYTES_MAX {
-            self.phase = Phase::Off;
+            self.phase = LanePhase::Off;
             return;
         }
         if end > self.noted_size {
             let size = end.next_power_of_two();
             let mut path = [0; process::PATH_BYTES_MAX];
             if !process::path(&mut path, b"/out/", &self.name).is_some_and(|path| self.grow(size, path)) {
-                self.phase = Phase::Off;
+                self.phase = LanePhase::Off;
                 return;
             }
         }
@@ -305,18 +305,18 @@ impl Lane {
     }
 
     /// What a forked process begins with: none of its parent's lane but the name.
-    pub(crate) fn begin(&mut self, name: Name) {
-        self.leave();
+    pub(crate) fn begin(&mut self, name: LaneName) {
+        self.unmap();
         *self = Self { name, ..Self::NEW };
     }
 
     /// Lets go of the maps; what is drawn from here on is not noted.
-    pub(crate) fn leave(&mut self) {
-        self.serve_no_more();
+    pub(crate) fn unmap(&mut self) {
+        self.stop_serving();
         if !self.noted.is_null() {
             sys::unmap(self.noted, self.noted_size);
             self.noted = ptr::null_mut();
         }
-        self.phase = Phase::Off;
+        self.phase = LanePhase::Off;
     }
 }

@@ -75,34 +75,34 @@ fn call(number: usize, arguments: [usize; 6]) -> io::Result<isize> {
 
 /// What a child needs to enter its namespace.
 #[derive(Debug)]
-pub struct Entry {
+pub struct NamespaceEntry {
     port: u16,
     channel: UnixStream,
 }
 
 /// The parent's side of [`Entry`].
 #[derive(Debug)]
-pub struct Gate(UnixStream);
+pub struct NamespaceGate(UnixStream);
 
 /// A namespace that was entered.
 #[derive(Debug)]
-pub struct Entered {
+pub struct EnteredNamespace {
     /// Listens on the proxy's address within the namespace.
     pub listener: TcpListener,
     /// The kernel's reports; `None` where it gives none.
-    pub reports: Option<Reports>,
+    pub reports: Option<AttemptReports>,
 }
 
 /// Both sides of an entry; the proxy is to be at this port of the namespace's loopback.
 ///
 /// # Errors
 /// Those of the system.
-pub fn entry(port: u16) -> io::Result<(Entry, Gate)> {
+pub fn entry(port: u16) -> io::Result<(NamespaceEntry, NamespaceGate)> {
     let (channel, gate) = UnixStream::pair()?;
-    Ok((Entry { port, channel }, Gate(gate)))
+    Ok((NamespaceEntry { port, channel }, NamespaceGate(gate)))
 }
 
-impl Entry {
+impl NamespaceEntry {
     /// Enters a new user and network namespace; called in the forked child, before it becomes its program.
     ///
     /// # Errors
@@ -147,15 +147,15 @@ fn loopback_up(socket: isize) -> io::Result<()> {
 
 /// `struct sock_filter`.
 #[repr(C)]
-struct Instruction {
+struct FilterInstruction {
     code: u16,
     if_true: u8,
     if_false: u8,
     value: u32,
 }
 
-const fn instruction(code: u16, if_true: u8, if_false: u8, value: u32) -> Instruction {
-    Instruction { code, if_true, if_false, value }
+const fn instruction(code: u16, if_true: u8, if_false: u8, value: u32) -> FilterInstruction {
+    FilterInstruction { code, if_true, if_false, value }
 }
 
 /// Load a word of `struct seccomp_data`; jump if equal; return.
@@ -164,7 +164,7 @@ const EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
 /// Reports `connect`, and `sendto` with an address (its fifth argument); all else passes.
-static FILTER: [Instruction; 11] = [
+static FILTER: [FilterInstruction; 11] = [
     instruction(LOAD, 0, 0, 4),
     instruction(EQUAL, 0, 7, number::MACHINE),
     instruction(LOAD, 0, 0, 0),
@@ -182,7 +182,7 @@ static FILTER: [Instruction; 11] = [
 #[repr(C)]
 struct FilterProgram {
     length: u16,
-    instructions: *const Instruction,
+    instructions: *const FilterInstruction,
 }
 
 fn install_filter() -> io::Result<isize> {
@@ -193,17 +193,17 @@ fn install_filter() -> io::Result<isize> {
 
 /// `struct iovec`.
 #[repr(C)]
-struct Part {
+struct IoVector {
     base: *mut u8,
     length: usize,
 }
 
 /// `struct msghdr`.
 #[repr(C)]
-struct Message {
+struct SocketMessage {
     name: *mut u8,
     name_length: u32,
-    parts: *mut Part,
+    parts: *mut IoVector,
     part_count: usize,
     control: *mut u8,
     control_length: usize,
@@ -212,7 +212,7 @@ struct Message {
 
 /// `struct cmsghdr` with room for two files.
 #[repr(C, align(8))]
-struct Control {
+struct ControlMessage {
     length: usize,
     level: i32,
     kind: i32,
@@ -222,7 +222,7 @@ struct Control {
 const CONTROL_HEAD_BYTES: usize = 16;
 
 fn send_files(channel: RawFd, files: &[i32]) -> io::Result<()> {
-    let mut control = Control {
+    let mut control = ControlMessage {
         length: CONTROL_HEAD_BYTES + size_of_val(files),
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
@@ -232,38 +232,38 @@ fn send_files(channel: RawFd, files: &[i32]) -> io::Result<()> {
         *to = *file;
     }
     let mut byte = [files.len() as u8];
-    let mut part = Part { base: byte.as_mut_ptr(), length: 1 };
+    let mut part = IoVector { base: byte.as_mut_ptr(), length: 1 };
     let message = message(&mut part, &mut control);
     call(sys::number::SENDMSG, [channel as usize, (&raw const message).addr(), 0, 0, 0, 0]).map(drop)
 }
 
-fn message(part: &mut Part, control: &mut Control) -> Message {
-    Message {
+fn message(part: &mut IoVector, control: &mut ControlMessage) -> SocketMessage {
+    SocketMessage {
         name: core::ptr::null_mut(),
         name_length: 0,
         parts: part,
         part_count: 1,
-        control_length: size_of::<Control>(),
+        control_length: size_of::<ControlMessage>(),
         control: (&raw mut *control).cast(),
         flags: 0,
     }
 }
 
-impl Gate {
+impl NamespaceGate {
     /// Waits until the child is in its namespace; `map` maps the users of the process with this id.
     ///
     /// # Errors
     /// Where the child cannot enter, or its users cannot be mapped.
-    pub fn admit(self, map: impl FnOnce(u32) -> io::Result<()>) -> io::Result<Entered> {
+    pub fn admit(self, map: impl FnOnce(u32) -> io::Result<()>) -> io::Result<EnteredNamespace> {
         use std::io::{Read, Write};
         let mut channel = self.0;
         let mut process = [0; 4];
         channel.read_exact(&mut process)?;
         map(u32::from_ne_bytes(process))?;
         channel.write_all(&[1])?;
-        let mut control = Control { length: 0, level: 0, kind: 0, files: [-1; 2] };
+        let mut control = ControlMessage { length: 0, level: 0, kind: 0, files: [-1; 2] };
         let mut byte = [0];
-        let mut part = Part { base: byte.as_mut_ptr(), length: 1 };
+        let mut part = IoVector { base: byte.as_mut_ptr(), length: 1 };
         let mut message = message(&mut part, &mut control);
         let at = (&raw mut message).addr();
         let read = call(number::RECVMSG, [channel.as_raw_fd() as usize, at, MSG_CMSG_CLOEXEC, 0, 0, 0])?;
@@ -274,20 +274,20 @@ impl Gate {
         }
         // SAFETY: the kernel has just made these files for this process, and nobody else has them.
         let (listener, reports) = unsafe {
-            let reports = (count == 2).then(|| Reports(OwnedFd::from_raw_fd(control.files[1])));
+            let reports = (count == 2).then(|| AttemptReports(OwnedFd::from_raw_fd(control.files[1])));
             (TcpListener::from_raw_fd(control.files[0]), reports)
         };
-        Ok(Entered { listener, reports })
+        Ok(EnteredNamespace { listener, reports })
     }
 }
 
 /// What the kernel reports of the processes in a namespace.
 #[derive(Debug)]
-pub struct Reports(OwnedFd);
+pub struct AttemptReports(OwnedFd);
 
 /// An attempt to reach an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
+pub struct ConnectAttempt {
     /// The process.
     pub process: u32,
     /// Its file of the socket.
@@ -311,7 +311,7 @@ struct Notification {
 
 /// `struct seccomp_notif_resp`.
 #[repr(C)]
-struct Response {
+struct NotificationResponse {
     id: u64,
     value: i64,
     error: i32,
@@ -320,21 +320,21 @@ struct Response {
 
 /// `struct pollfd`.
 #[repr(C)]
-struct Poll {
+struct PollFile {
     file: i32,
     events: i16,
     found: i16,
 }
 
-impl Reports {
+impl AttemptReports {
     /// Waits for an attempt, tells `note` of it and lets it go on. `false` once no process is left that could make one. Returns after
     /// a tenth of a second at most where none is made.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn next(&self, note: impl FnOnce(Attempt)) -> io::Result<bool> {
+    pub fn next(&self, note: impl FnOnce(ConnectAttempt)) -> io::Result<bool> {
         let file = self.0.as_raw_fd();
-        let mut poll = Poll { file, events: POLLIN, found: 0 };
+        let mut poll = PollFile { file, events: POLLIN, found: 0 };
         let wait = [0_i64, 100_000_000];
         let found = call(number::PPOLL, [(&raw mut poll).addr(), 1, wait.as_ptr().addr(), 0, 0, 0]);
         match found {
@@ -358,17 +358,17 @@ impl Reports {
         if call(number::IOCTL, [file as usize, NOTIF_ID_VALID, (&raw const id).addr(), 0, 0, 0]).is_ok() {
             note(attempt);
         }
-        let response = Response { id, value: 0, error: 0, flags: NOTIF_FLAG_CONTINUE };
+        let response = NotificationResponse { id, value: 0, error: 0, flags: NOTIF_FLAG_CONTINUE };
         let _ = call(number::IOCTL, [file as usize, NOTIF_SEND, (&raw const response).addr(), 0, 0, 0]);
         Ok(true)
     }
 }
 
-fn attempt(notification: &Notification) -> Attempt {
+fn attempt(notification: &Notification) -> ConnectAttempt {
     let is_connect = notification.number == sys::number::CONNECT as i32;
     let [socket, second, third, _, fifth, sixth] = notification.arguments;
     let (at, length) = if is_connect { (second, third) } else { (fifth, sixth) };
-    Attempt {
+    ConnectAttempt {
         process: notification.process,
         socket: socket as i32,
         to: address(notification.process, at, length),
@@ -425,7 +425,7 @@ impl Confinement {
 ///
 /// # Errors
 /// Those of the system.
-pub fn confine(command: &mut std::process::Command, entry: Entry) -> io::Result<Confinement> {
+pub fn confine(command: &mut std::process::Command, entry: NamespaceEntry) -> io::Result<Confinement> {
     use std::os::unix::process::CommandExt;
     let is_off = Arc::new(AtomicBool::new(false));
     let confinement = Confinement { is_off: is_off.clone(), channel: entry.channel.try_clone()? };

@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-use crate::lane::{self, Lane, Name};
+use crate::lane::{self, LaneName, ThreadLane};
 use crate::{format, sys};
 
 /// Processes of one name.
@@ -24,27 +24,27 @@ const ON: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static STAMP: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-static STRANGERS: AtomicU32 = AtomicU32::new(0);
+static UNNAMED_THREADS: AtomicU32 = AtomicU32::new(0);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
-static FIXED: Fixed = Fixed(UnsafeCell::new(Texts {
+static FIXED: ProcessTextsCell = ProcessTextsCell(UnsafeCell::new(ProcessTexts {
     directory: [0; DIRECTORY_BYTES_MAX],
     variables: [[0; VARIABLE_BYTES_MAX]; 2],
-    name: Name::NONE,
+    name: LaneName::NONE,
 }));
 
-struct Texts {
+struct ProcessTexts {
     directory: [u8; DIRECTORY_BYTES_MAX],
     /// `LD_PRELOAD=...` and `ANNALS_NONDET_DIR=...` as they were when this process began.
     variables: [[u8; VARIABLE_BYTES_MAX]; 2],
-    name: Name,
+    name: LaneName,
 }
 
 /// Written while there is one thread: at the beginning and right after a fork.
-struct Fixed(UnsafeCell<Texts>);
+struct ProcessTextsCell(UnsafeCell<ProcessTexts>);
 // SAFETY: see above; read only once STATE says ON.
-unsafe impl Sync for Fixed {}
+unsafe impl Sync for ProcessTextsCell {}
 
-fn texts() -> &'static Texts {
+fn texts() -> &'static ProcessTexts {
     // SAFETY: nobody writes but `texts_mut`, when no other thread is there.
     unsafe { &*FIXED.0.get() }
 }
@@ -53,7 +53,7 @@ fn texts() -> &'static Texts {
 ///
 /// # Safety
 /// Only while this process has one thread, and no reference to them is in use.
-unsafe fn texts_mut() -> &'static mut Texts {
+unsafe fn texts_mut() -> &'static mut ProcessTexts {
     // SAFETY: the caller's.
     unsafe { &mut *FIXED.0.get() }
 }
@@ -80,7 +80,7 @@ fn begin() -> bool {
 
 /// # Safety
 /// As [`texts_mut`].
-unsafe fn set_up(lane: &mut Lane) -> Option<()> {
+unsafe fn set_up(lane: &mut ThreadLane) -> Option<()> {
     // SAFETY: the caller's.
     let texts = unsafe { texts_mut() };
     let [preload, directory] = &mut texts.variables;
@@ -92,7 +92,7 @@ unsafe fn set_up(lane: &mut Lane) -> Option<()> {
         .get_mut(..value.len())
         .filter(|to| to.len() < DIRECTORY_BYTES_MAX)?
         .copy_from_slice(value);
-    let named = Name::of(variable(c"ANNALS_NONDET_LANE")?);
+    let named = LaneName::new(variable(c"ANNALS_NONDET_LANE")?);
     if named.is_none() {
         return None;
     }
@@ -136,7 +136,7 @@ pub(crate) fn variables() -> [*const c_char; 2] {
 }
 
 /// `DIRECTORY FOLDER NAME` as a path in this buffer.
-pub(crate) fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], folder: &[u8], name: &Name) -> Option<&'a CStr> {
+pub(crate) fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], folder: &[u8], name: &LaneName) -> Option<&'a CStr> {
     let directory = texts().directory.split(|byte| *byte == 0).next()?;
     let mut at = 0_usize;
     for part in [directory, folder, name.bytes()] {
@@ -149,7 +149,7 @@ pub(crate) fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], folder: &[u8], name: &N
 }
 
 /// Makes this the first lane of its process, under this name or one like it.
-fn claim(lane: &mut Lane, wanted: Name) -> Option<()> {
+fn claim(lane: &mut ThreadLane, wanted: LaneName) -> Option<()> {
     for number in 0..CLAIMS_MAX {
         let name = if number == 0 { wanted } else { wanted.child(b'~', number) };
         let mut buffer = [0; PATH_BYTES_MAX];
@@ -175,24 +175,24 @@ fn stamp_here() {
 }
 
 /// This is a process that was forked off past `fork`.
-pub(crate) fn was_forked_unseen() -> bool {
+pub(crate) fn was_forked_past_fork() -> bool {
     // SAFETY: as above.
     unsafe { STAMP.load(Ordering::Acquire).as_ref() }.is_some_and(|stamp| stamp.load(Ordering::Acquire) == 0)
 }
 
 /// Gives such a process its place.
-pub(crate) fn adopt(lane: &mut Lane) {
+pub(crate) fn adopt(lane: &mut ThreadLane) {
     stamp_here();
     let _ = claim(lane, texts().name);
 }
 
 /// A thread that was started past `pthread_create` is named when it first draws.
-pub(crate) fn name_of_a_stranger() -> Name {
-    texts().name.child(b'u', STRANGERS.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+pub(crate) fn unnamed_thread_lane() -> LaneName {
+    texts().name.child(b'u', UNNAMED_THREADS.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
 }
 
 /// Has this thread's maps let go of when it ends.
-pub(crate) fn at_threads_end() {
+pub(crate) fn unmap_at_thread_end() {
     let key = KEY.load(Ordering::Acquire);
     if key != u32::MAX {
         // SAFETY: the key is ours; any value but null will do.
@@ -201,7 +201,7 @@ pub(crate) fn at_threads_end() {
 }
 
 unsafe extern "C" fn thread_ends(_: *mut c_void) {
-    lane::with(Lane::leave);
+    lane::with(ThreadLane::unmap);
 }
 
 unsafe extern "C" fn before_fork() {

@@ -186,16 +186,16 @@ pub(crate) fn unmap(at: *const u8, bytes: usize) {
 }
 
 #[repr(C, align(8))]
-struct Stat([u8; 256]);
+struct StatBuffer([u8; 256]);
 
-fn stat(fd: isize) -> Option<Stat> {
-    let mut stat = Stat([0; 256]);
+fn stat(fd: isize) -> Option<StatBuffer> {
+    let mut stat = StatBuffer([0; 256]);
     // SAFETY: the buffer is larger than the structure on any machine.
     let done = unsafe { call(number::FSTAT, [fd.cast_unsigned(), (&raw mut stat).addr(), 0, 0, 0, 0]) };
     (done == 0).then_some(stat)
 }
 
-impl Stat {
+impl StatBuffer {
     fn u64_at(&self, at: usize) -> u64 {
         self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }

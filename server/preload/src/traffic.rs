@@ -33,7 +33,7 @@ pub const NOTES_BYTES_MAX: usize = 16 << 20;
 /// What the library does with a connection that does not go to the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Mode {
+pub enum GuardMode {
     /// Lets it pass and notes it.
     Note = b'n',
     /// Refuses it unless its host is allowed, and notes the refusal.
@@ -42,10 +42,10 @@ pub enum Mode {
     Loopback = b'l',
 }
 
-impl Mode {
+impl GuardMode {
     /// The mode of a policy's first byte.
     #[must_use]
-    pub const fn of(byte: u8) -> Option<Self> {
+    pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             b'n' => Some(Self::Note),
             b'r' => Some(Self::Refuse),

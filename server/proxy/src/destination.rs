@@ -30,7 +30,7 @@ pub trait RemoteSpace: std::fmt::Debug + Send + Sync {
 pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &str;
 
-    /// Hands over a frame, its output a blob if one is given.
+    /// Queues a frame; with `blob`, its output is that blob.
     ///
     /// # Errors
     /// `Unavailable` where the other process went away; what it says against it with a later call.
@@ -42,13 +42,13 @@ pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     /// As [`OpenFrame::begin`]; `Unavailable` where the other process went away.
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>>;
 
-    /// Ends the run: on disk when this returns.
+    /// Ends the run; durable when this returns.
     ///
     /// # Errors
     /// As [`Run::end`]; `Unavailable` where the other process went away.
     fn end(&self, status: Status) -> annals::Result<()>;
 
-    /// Has the run remembered, which has ended.
+    /// Stores the outcome of an ended run in memory.
     ///
     /// # Errors
     /// As [`remember_ended`]; `Unavailable` where the other process went away.
@@ -81,39 +81,39 @@ pub struct RemoteBlob {
     pub len: u64,
 }
 
-/// A namespace that runs are recorded into.
+/// A namespace into which runs are recorded.
 #[derive(Debug, Clone)]
-pub struct Destination(Place);
+pub struct Destination(DestinationPlace);
 
 #[derive(Debug, Clone)]
-enum Place {
-    Here(Namespace),
-    There(Arc<dyn RemoteSpace>),
+enum DestinationPlace {
+    Local(Namespace),
+    Remote(Arc<dyn RemoteSpace>),
 }
 
 impl From<Namespace> for Destination {
     fn from(space: Namespace) -> Self {
-        Self(Place::Here(space))
+        Self(DestinationPlace::Local(space))
     }
 }
 
 impl From<Arc<dyn RemoteSpace>> for Destination {
     fn from(space: Arc<dyn RemoteSpace>) -> Self {
-        Self(Place::There(space))
+        Self(DestinationPlace::Remote(space))
     }
 }
 
 impl Destination {
-    /// The namespace, where this process holds its store.
+    /// The namespace, if this process holds its store.
     ///
     /// # Errors
-    /// `Locked` where another does.
-    pub(crate) fn here(&self, what: &str) -> annals::Result<&Namespace> {
+    /// `Locked` if another process holds it.
+    pub(crate) fn local(&self, what: &str) -> annals::Result<&Namespace> {
         match &self.0 {
-            Place::Here(space) => Ok(space),
-            Place::There(_) => {
+            DestinationPlace::Local(space) => Ok(space),
+            DestinationPlace::Remote(_) => {
                 let message = format!(
-                    "another process is writing to this store, and {what} are not to be had through it"
+                    "another process is writing to this store, and {what} are not available through it"
                 );
                 Err(annals::Error::new(ErrorKind::Locked, message))
             }
@@ -122,80 +122,83 @@ impl Destination {
 
     pub(crate) fn begin_run(&self, spec: RunSpec) -> annals::Result<NewRun> {
         Ok(match &self.0 {
-            Place::Here(space) => NewRun::Here(Arc::new(space.begin_run(spec)?)),
-            Place::There(remote) => NewRun::There(remote.begin_run(&spec)?),
+            DestinationPlace::Local(space) => NewRun::Local(Arc::new(space.begin_run(spec)?)),
+            DestinationPlace::Remote(remote) => NewRun::Remote(remote.begin_run(&spec)?),
         })
     }
 
-    /// Ends a run that was begun and never ran. One whose program could not be started does not stay, where this process holds the store.
+    /// Ends a run that was begun but never ran. If its program could not be started and this process holds
+    /// the store, the run is dropped.
     pub(crate) fn give_up(&self, run: &NewRun, not_started: Option<&ProgramError>) {
-        // Where the store refuses this, the next writer abandons the run.
+        // If the store refuses this, the next writer abandons the run.
         let _ = run.end(Status::Failed);
-        if let (Place::Here(space), Some(error)) = (&self.0, not_started) {
+        if let (DestinationPlace::Local(space), Some(error)) = (&self.0, not_started) {
             let _ = space.drop_run(run.name(), "record", &error.message.replace(char::is_control, " "));
         }
     }
 
-    /// Remembers a run that was just ended so.
+    /// Stores the outcome of a run that has just ended with this status in memory.
     ///
     /// # Errors
     /// As [`remember_ended`].
     pub(crate) fn remember(&self, run: &NewRun, status: Status) -> annals::Result<()> {
         match (&self.0, run) {
-            (Place::Here(space), NewRun::Here(run)) => {
+            (DestinationPlace::Local(space), NewRun::Local(run)) => {
                 remember_ended(space, run.uid(), status, environment_embedder).map(drop)
             }
-            (_, NewRun::There(run)) => run.remember(),
-            (Place::There(_), NewRun::Here(_)) => Err(elsewhere()),
+            (_, NewRun::Remote(run)) => run.remember(),
+            (DestinationPlace::Remote(_), NewRun::Local(_)) => Err(wrong_store_error()),
         }
     }
 
     /// Streams a body into the store.
-    pub(crate) fn keep(&self, from: &mut dyn Read) -> annals::Result<Kept> {
+    pub(crate) fn store_blob(&self, from: &mut dyn Read) -> annals::Result<DestinationBlob> {
         match &self.0 {
-            Place::Here(space) => space.store_blob(from).map(Kept::from),
-            Place::There(remote) => remote.store_blob(from).map(|blob| Kept(Body::There(blob))),
+            DestinationPlace::Local(space) => space.store_blob(from).map(DestinationBlob::from),
+            DestinationPlace::Remote(remote) => {
+                remote.store_blob(from).map(|blob| DestinationBlob(DestinationBlobPlace::Remote(blob)))
+            }
         }
     }
 }
 
-/// A run being recorded.
+/// A run that is being recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum NewRun {
-    Here(Arc<Run>),
-    There(Arc<dyn RemoteRun>),
+    Local(Arc<Run>),
+    Remote(Arc<dyn RemoteRun>),
 }
 
 impl From<Arc<Run>> for NewRun {
     fn from(run: Arc<Run>) -> Self {
-        Self::Here(run)
+        Self::Local(run)
     }
 }
 
 impl NewRun {
-    /// The run, where this process holds its store.
-    pub(crate) fn here(&self) -> Option<&Run> {
+    /// The run, if this process holds its store.
+    pub(crate) fn local(&self) -> Option<&Run> {
         match self {
-            Self::Here(run) => Some(run),
-            Self::There(_) => None,
+            Self::Local(run) => Some(run),
+            Self::Remote(_) => None,
         }
     }
 
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Here(run) => run.name(),
-            Self::There(run) => run.name(),
+            Self::Local(run) => run.name(),
+            Self::Remote(run) => run.name(),
         }
     }
 
-    /// Hands a frame to the writer without waiting.
+    /// Queues a frame for the writer without waiting.
     ///
     /// # Errors
     /// As [`Run::record`].
     pub(crate) fn submit(&self, frame: Frame) -> annals::Result<()> {
         match self {
-            Self::Here(run) => run.submit(frame).map(drop),
-            Self::There(run) => run.submit(&frame, None),
+            Self::Local(run) => run.submit(frame).map(drop),
+            Self::Remote(run) => run.submit(&frame, None),
         }
     }
 
@@ -205,42 +208,46 @@ impl NewRun {
     /// As [`OpenFrame::begin`].
     pub(crate) fn begin_frame(&self, frame: &Frame) -> annals::Result<NewFrame> {
         Ok(match self {
-            Self::Here(run) => NewFrame::Here(Box::new(OpenFrame::begin(run.clone(), frame)?)),
-            Self::There(run) => NewFrame::There(run.begin_frame(frame)?),
+            Self::Local(run) => NewFrame::Local(Box::new(OpenFrame::begin(run.clone(), frame)?)),
+            Self::Remote(run) => NewFrame::Remote(run.begin_frame(frame)?),
         })
     }
 
-    /// Ends a run that nothing more is to be said of.
+    /// Ends a run that has no more frames.
     ///
     /// # Errors
     /// As [`Run::end`].
     pub(crate) fn end(&self, status: Status) -> annals::Result<()> {
         match self {
-            Self::Here(run) => run.end(status).map(drop),
-            Self::There(run) => run.end(status),
+            Self::Local(run) => run.end(status).map(drop),
+            Self::Remote(run) => run.end(status),
         }
     }
 
-    /// Ends a run with its last frames, each with its output: on disk when this returns. In a store of our own all of it is there or
-    /// nothing.
+    /// Ends a run together with its last frames and their outputs; durable when this returns. In a local
+    /// store this is atomic.
     ///
     /// # Errors
     /// As [`Run::end`].
-    pub(crate) fn end_with(&self, frames: Vec<(Frame, Kept)>, status: Status) -> annals::Result<()> {
+    pub(crate) fn end_with(
+        &self,
+        frames: Vec<(Frame, DestinationBlob)>,
+        status: Status,
+    ) -> annals::Result<()> {
         match self {
-            Self::Here(run) => {
+            Self::Local(run) => {
                 let mut batch = run.batch()?;
                 batch.durability(Durability::Disk);
                 for (mut frame, output) in frames {
-                    frame.output = output.here()?.into();
+                    frame.output = output.local()?.into();
                     batch.frame(frame)?;
                 }
                 batch.end(status)?;
                 batch.commit().map(drop)
             }
-            Self::There(run) => {
+            Self::Remote(run) => {
                 for (frame, output) in frames {
-                    run.submit(&frame, Some(output.there()?))?;
+                    run.submit(&frame, Some(output.remote()?))?;
                 }
                 run.end(status)
             }
@@ -251,80 +258,80 @@ impl NewRun {
 /// A frame whose output is still to come.
 #[derive(Debug)]
 pub(crate) enum NewFrame {
-    Here(Box<OpenFrame<Arc<Run>>>),
-    There(Box<dyn RemoteFrame>),
+    Local(Box<OpenFrame<Arc<Run>>>),
+    Remote(Box<dyn RemoteFrame>),
 }
 
 impl NewFrame {
     pub(crate) fn seq(&self) -> u32 {
         match self {
-            Self::Here(frame) => frame.seq(),
-            Self::There(frame) => frame.seq(),
+            Self::Local(frame) => frame.seq(),
+            Self::Remote(frame) => frame.seq(),
         }
     }
 
-    /// Adds to the output.
+    /// Appends to the output.
     ///
     /// # Errors
     /// As [`OpenFrame::append`].
     pub(crate) fn append(&self, bytes: &[u8]) -> annals::Result<()> {
         match self {
-            Self::Here(frame) => frame.append(bytes),
-            Self::There(frame) => frame.append(bytes),
+            Self::Local(frame) => frame.append(bytes),
+            Self::Remote(frame) => frame.append(bytes),
         }
     }
 
-    /// Ends the frame; gives its number.
+    /// Ends the frame; returns its number.
     ///
     /// # Errors
     /// As [`OpenFrame::finish_with`].
     pub(crate) fn finish_with(self, ending: Ending) -> annals::Result<u32> {
         match self {
-            Self::Here(frame) => frame.finish_with(ending),
-            Self::There(frame) => frame.finish_with(&ending),
+            Self::Local(frame) => frame.finish_with(ending),
+            Self::Remote(frame) => frame.finish_with(&ending),
         }
     }
 }
 
-/// A body that is in the store, until a frame holds it.
+/// A body in the store that no frame references yet.
 #[derive(Debug)]
-pub(crate) struct Kept(Body);
+pub(crate) struct DestinationBlob(DestinationBlobPlace);
 
 #[derive(Debug)]
-enum Body {
-    Here(StoredBlob),
-    There(RemoteBlob),
+enum DestinationBlobPlace {
+    Local(StoredBlob),
+    Remote(RemoteBlob),
 }
 
-impl From<StoredBlob> for Kept {
+impl From<StoredBlob> for DestinationBlob {
     fn from(stored: StoredBlob) -> Self {
-        Self(Body::Here(stored))
+        Self(DestinationBlobPlace::Local(stored))
     }
 }
 
-impl Kept {
+impl DestinationBlob {
     pub(crate) fn is_empty(&self) -> bool {
         match &self.0 {
-            Body::Here(stored) => stored.is_empty(),
-            Body::There(blob) => blob.len == 0,
+            DestinationBlobPlace::Local(stored) => stored.is_empty(),
+            DestinationBlobPlace::Remote(blob) => blob.len == 0,
         }
     }
 
-    fn here(self) -> annals::Result<StoredBlob> {
+    fn local(self) -> annals::Result<StoredBlob> {
         match self.0 {
-            Body::Here(stored) => Ok(stored),
-            Body::There(_) => Err(elsewhere()),
+            DestinationBlobPlace::Local(stored) => Ok(stored),
+            DestinationBlobPlace::Remote(_) => Err(wrong_store_error()),
         }
     }
 
-    fn there(&self) -> annals::Result<&RemoteBlob> {
+    fn remote(&self) -> annals::Result<&RemoteBlob> {
         match &self.0 {
-            Body::There(blob) => Ok(blob),
-            Body::Here(_) => Err(elsewhere()),
+            DestinationBlobPlace::Remote(blob) => Ok(blob),
+            DestinationBlobPlace::Local(_) => Err(wrong_store_error()),
         }
     }
 }
 
-fn elsewhere() -> annals::Error {
-    annals::Error::new(ErrorKind::Bug, "a body was stored elsewhere than the frame that is to hold it")
+fn wrong_store_error() -> annals::Error {
+    annals::Error::new(ErrorKind::Bug, "a body was stored in another place than its frame")
 }

@@ -82,6 +82,6 @@ impl From<MountError> for SessionError {
     }
 }
 
-pub(crate) fn wrong(what: &str) -> annals::Error {
+pub(crate) fn invalid(what: &str) -> annals::Error {
     annals::Error::new(annals::ErrorKind::Invalid, what)
 }

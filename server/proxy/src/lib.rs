@@ -1,7 +1,8 @@
 //! Programs recorded, replayed and run on behind a loopback proxy. It speaks no RESP and serves no store.
 //!
-//! The proxy listens on the loopback only. It ends no TLS and forges no certificate: a program is pointed at it by
-//! the variables that clients read their base address from ([`Mounts`]). The address carries a secret of the run.
+//! The proxy listens on the loopback only. It does not terminate TLS or forge certificates: a program is
+//! pointed at it by the environment variables from which clients read their base address ([`Mounts`]). The
+//! address carries a secret of the run.
 //!
 //! Layout, lowest first; a module uses only those before it: `body` (parts of a body put together), `mounts` and `variables` (which upstream an address stands for), `upstream` (the HTTP client),
 //! `embeddings` (vectors of texts, from others), `program` (the child process), `destination` (where runs are recorded), `nondet` (clocks and
@@ -35,12 +36,12 @@ pub use network::{
     Connection, DestinationKind, HostPattern, NetworkPolicy, NetworkScope, NoticeFn, TrafficReport,
     UnrecordedTraffic,
 };
-pub use nondet::{Captured, NondetError};
+pub use nondet::{CaptureReport, NondetError};
 pub use origin::{Origin, RecordedInput};
 pub use run_usage::{RunUsage, run_usage};
 pub use session::{
-    Attached, Attaching, ForkReport, Forking, Onward, OnwardReport, Recording, ReplayReport, Report, attach,
-    fork, record, replay, replay_onward,
+    AttachOptions, AttachReport, ForkOptions, ForkReport, OnwardOptions, OnwardReport, RecordOptions,
+    RecordReport, ReplayReport, attach, fork, record, replay, replay_onward,
 };
-pub use upstream::Guard;
+pub use upstream::UpstreamGuard;
 pub use variables::Variable;

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use annals::matching::Answer as Found;
+use annals::matching::MatchOutcome as Found;
 use annals::{Namespace, Run, RunReader, RunSpec, Status};
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -32,18 +32,21 @@ use crate::error::SessionError;
 use crate::mounts::Mounts;
 use crate::origin::{Origin, random_key};
 use crate::program::Program;
-use crate::proxy::{Asked, Diverged, Recorded, Recorder, ReplayOptions, Replayed, Replayer, http_of};
+use crate::proxy::{
+    ProxyRecorder, ProxyReplayer, ProxyRequest, RecordingSummary, ReplayDivergence, ReplayOptions,
+    ReplaySummary, http_exchange,
+};
 
-type Handled<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Response>> + Send + 'a>>;
+type MiddlewareFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Response>> + Send + 'a>>;
 
 /// A run that a client's requests are recorded into.
 #[derive(Debug)]
-pub struct Recording {
+pub struct ClientRecording {
     run: Arc<Run>,
-    recorder: Arc<Recorder>,
+    recorder: Arc<ProxyRecorder>,
 }
 
-impl Recording {
+impl ClientRecording {
     /// Begins a run.
     ///
     /// # Errors
@@ -53,7 +56,7 @@ impl Recording {
         let own = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
         let origin = Origin::new(&own, &mounts, &[], &key);
         let run = Arc::new(space.begin_run(spec.metadata(origin.metadata()))?);
-        let recorder = Arc::new(Recorder::new(run.clone(), key, mounts, None)?);
+        let recorder = Arc::new(ProxyRecorder::new(run.clone(), key, mounts, None)?);
         Ok(Self { run, recorder })
     }
 
@@ -61,7 +64,7 @@ impl Recording {
     pub fn layer(&self) -> impl Middleware + use<> {
         let recorder = self.recorder.clone();
         layer(move |request, extensions, next| {
-            Box::pin(recorded(recorder.clone(), request, extensions, next))
+            Box::pin(record_request(recorder.clone(), request, extensions, next))
         })
     }
 
@@ -75,31 +78,31 @@ impl Recording {
     ///
     /// # Errors
     /// As [`Run::end`].
-    pub async fn end(self, status: Status) -> annals::Result<Recorded> {
+    pub async fn end(self, status: Status) -> annals::Result<RecordingSummary> {
         let recorded = self.recorder.finish().await;
         self.run.end(status)?;
         Ok(recorded)
     }
 }
 
-async fn recorded(
-    recorder: Arc<Recorder>,
+async fn record_request(
+    recorder: Arc<ProxyRecorder>,
     mut request: Request,
     extensions: &mut Extensions,
     next: Next<'_>,
 ) -> Result<Response> {
-    let (asked, url) = (asked(&mut request).await?, request.url().clone());
+    let (asked, url) = (proxy_request(&mut request).await?, request.url().clone());
     let taping = recorder.begin(&asked);
     match next.run(request, extensions).await {
         Ok(response) => {
             let mut head = response::Builder::new().status(response.status()).version(response.version());
             head = response.headers().iter().fold(head, |head, (name, value)| head.header(name, value));
-            let body = Body::wrap(taping.answered(&asked.method, response));
+            let body = Body::wrap(taping.into_recorded_answer(&asked.method, response));
             built(head.url(url).body(body))
         }
         Err(error) => {
             // The program gets its own error; the recording has an answer that says it, as the proxy's has.
-            taping.refused(hyper::StatusCode::BAD_GATEWAY, crate::upstream::chain(&error)).await;
+            taping.record_refusal(hyper::StatusCode::BAD_GATEWAY, crate::upstream::error_chain(&error)).await;
             Err(error)
         }
     }
@@ -107,52 +110,52 @@ async fn recorded(
 
 /// A recorded run that answers a client's requests.
 #[derive(Clone)]
-pub struct Replaying(Arc<Replayer>);
+pub struct ClientReplay(Arc<ProxyReplayer>);
 
-impl std::fmt::Debug for Replaying {
+impl std::fmt::Debug for ClientReplay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replaying").finish_non_exhaustive()
     }
 }
 
-impl Replaying {
+impl ClientReplay {
     /// Answers from this run.
     ///
     /// # Errors
     /// `Invalid` for a run that was not recorded over HTTP; `Damaged` for one that cannot be read.
-    pub fn of(reader: &RunReader, options: ReplayOptions) -> annals::Result<Self> {
-        let origin = Origin::of(reader)?;
+    pub fn new(reader: &RunReader, options: ReplayOptions) -> annals::Result<Self> {
+        let origin = Origin::from_reader(reader)?;
         let origin = origin.ok_or_else(|| {
             annals::Error::new(annals::ErrorKind::Invalid, "this run was not recorded over HTTP")
         })?;
-        Ok(Self(Arc::new(Replayer::new(reader.clone(), origin.key_bytes()?, options)?)))
+        Ok(Self(Arc::new(ProxyReplayer::new(reader.clone(), origin.key_bytes()?, options)?)))
     }
 
     /// What a client is given in place of [`Recording::layer`].
     pub fn layer(&self) -> impl Middleware + use<> {
         let replayer = self.0.clone();
-        layer(move |request, _, _| Box::pin(replayed(replayer.clone(), request)))
+        layer(move |request, _, _| Box::pin(replay_request(replayer.clone(), request)))
     }
 
     /// What the replay came to. Its receipt says whether it was faithful.
     #[must_use]
-    pub fn finish(&self) -> Replayed {
+    pub fn finish(&self) -> ReplaySummary {
         self.0.finish()
     }
 }
 
-async fn replayed(replayer: Arc<Replayer>, mut request: Request) -> Result<Response> {
-    let (began, asked, url) = (Instant::now(), asked(&mut request).await?, request.url().clone());
-    let served = match replayer.ask(&http_of(&asked).0.call(), &asked.body) {
+async fn replay_request(replayer: Arc<ProxyReplayer>, mut request: Request) -> Result<Response> {
+    let (began, asked, url) = (Instant::now(), proxy_request(&mut request).await?, request.url().clone());
+    let served = match replayer.ask(&http_exchange(&asked).0.call(), &asked.body) {
         Ok(Found::Exact(seq) | Found::Matched(seq)) => {
             let served = replayer.serve(seq, began, None).await;
-            if let Some(why) = replayer.no_answer(seq) {
+            if let Some(why) = replayer.broken_reason(seq) {
                 return Err(failed(why));
             }
             served
         }
         Ok(Found::Diverged(divergence)) => {
-            let why = Diverged::Request(divergence.clone()).to_string();
+            let why = ReplayDivergence::Request(divergence.clone()).to_string();
             let _ = replayer.diverge(divergence);
             return Err(failed(why));
         }
@@ -170,7 +173,7 @@ async fn replayed(replayer: Arc<Replayer>, mut request: Request) -> Result<Respo
 /// A function as a middleware of any lifetime.
 fn layer<F>(of: F) -> F
 where
-    F: for<'a> Fn(Request, &'a mut Extensions, Next<'a>) -> Handled<'a> + Send + Sync + 'static,
+    F: for<'a> Fn(Request, &'a mut Extensions, Next<'a>) -> MiddlewareFuture<'a> + Send + Sync + 'static,
 {
     of
 }
@@ -184,7 +187,7 @@ fn built(response: hyper::http::Result<hyper::Response<Body>>) -> Result<Respons
 }
 
 /// A request as the proxy would have got it. Its body is read whole, and is in its place again.
-async fn asked(request: &mut Request) -> Result<Asked> {
+async fn proxy_request(request: &mut Request) -> Result<ProxyRequest> {
     let body = match request.body_mut().take() {
         Some(body) => body.collect().await.map_err(Error::Reqwest)?.to_bytes(),
         None => Bytes::new(),
@@ -193,14 +196,14 @@ async fn asked(request: &mut Request) -> Result<Asked> {
         *request.body_mut() = Some(Body::from(body.clone()));
     }
     let url = request.url();
-    Ok(Asked {
+    Ok(ProxyRequest {
         mount: host(url),
         method: request.method().clone(),
         path: url.path().to_owned(),
         query: url.query().map(str::to_owned),
         headers: request.headers().clone(),
         body,
-        coming: None,
+        upload: None,
         refusal: None,
         wire: None,
         arrived: None,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
-use crate::variables::{Variable, public_path, public_paths, replaced};
+use crate::variables::{Variable, public_path, public_paths, replace_prefix};
 
 /// An upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ impl std::error::Error for MountError {}
 
 /// The upstream of a variable with this value: scheme, host and port; or why it cannot be one.
 pub(crate) fn origin_of(variable: &Variable, value: &str) -> Result<String, String> {
-    checked(&variable.address_in(value)).map(|url| url.origin().ascii_serialization())
+    check_address(&variable.address_in(value)).map(|url| url.origin().ascii_serialization())
 }
 
 impl Mount {
@@ -74,7 +74,7 @@ impl Mounts {
             let last =
                 |of: Option<&str>| upstreams.iter().rev().find(|(provider, _)| provider.as_deref() == of);
             let (named, all) = (last(Some(&variable.provider)), last(None));
-            if named.is_none() && variable.is_left(all.is_some(), &set) {
+            if named.is_none() && variable.is_left_unset(all.is_some(), &set) {
                 continue;
             }
             let default = variable.default.as_deref().map(address).transpose()?;
@@ -85,7 +85,7 @@ impl Mounts {
                     mounts.add(variable, &url, public);
                 }
                 (None, Some(value)) => {
-                    let url = checked(&variable.address_in(&value)).map_err(|why| {
+                    let url = check_address(&variable.address_in(&value)).map_err(|why| {
                         MountError(format!(
                             "what {name} is set to cannot be an upstream: {why}; unset it, name one with --upstream {}=URL, or leave it out with --env {name}=",
                             variable.provider,
@@ -108,7 +108,7 @@ impl Mounts {
             let Some(provider) = provider else { continue };
             if !variables.iter().any(|variable| variable.provider == *provider) {
                 let url = address(url)?;
-                mounts.mount(provider, &url.origin().ascii_serialization());
+                mounts.mount_for(provider, &url.origin().ascii_serialization());
             }
         }
         Ok(mounts)
@@ -116,7 +116,7 @@ impl Mounts {
 
     /// `[PROVIDER=]URL` as a pair for [`Mounts::new`].
     #[must_use]
-    pub fn named(text: &str) -> (Option<String>, String) {
+    pub fn parse_upstream(text: &str) -> (Option<String>, String) {
         match text.split_once('=') {
             Some((provider, url)) if !provider.contains(['/', ':']) => {
                 (Some(provider.to_owned()), url.to_owned())
@@ -143,7 +143,7 @@ impl Mounts {
 
     /// `public`: what follows the origin in requests is what the provider's public address has.
     fn add(&mut self, variable: &Variable, url: &Url, public: bool) {
-        let mount = self.mount(&variable.provider, &url.origin().ascii_serialization());
+        let mount = self.mount_for(&variable.provider, &url.origin().ascii_serialization());
         if public {
             let paths = public_paths(&variable.provider);
             mount.paths.extend(paths.map(|(from, to)| (from.to_owned(), to.to_owned())));
@@ -154,7 +154,7 @@ impl Mounts {
     }
 
     /// The mount of an origin, made where there is none.
-    fn mount(&mut self, provider: &str, origin: &str) -> &mut Mount {
+    fn mount_for(&mut self, provider: &str, origin: &str) -> &mut Mount {
         let same = |mount: &Mount| mount.origin == origin && mount.provider() == provider;
         let at = self.0.iter().position(same).unwrap_or_else(|| {
             let known = self.0.iter().filter(|mount| mount.provider() == provider).count();
@@ -178,8 +178,8 @@ impl Mounts {
     }
 
     /// What an upstream is asked for in place of this path; none where it is asked for the path itself.
-    pub(crate) fn path(&self, mount: &str, path: &str) -> Option<String> {
-        self.get(mount)?.paths.iter().find_map(|(from, to)| replaced(path, from, to))
+    pub(crate) fn upstream_path(&self, mount: &str, path: &str) -> Option<String> {
+        self.get(mount)?.paths.iter().find_map(|(from, to)| replace_prefix(path, from, to))
     }
 
     /// The mount of this name.
@@ -223,11 +223,11 @@ fn wrong(text: &str, why: &str) -> MountError {
 }
 
 fn address(text: &str) -> Result<Url, MountError> {
-    checked(text).map_err(|why| wrong(text, &why))
+    check_address(text).map_err(|why| wrong(text, &why))
 }
 
 /// An address that can be an upstream, or why this one cannot, without the address itself: it may hold a password.
-pub(crate) fn checked(text: &str) -> Result<Url, String> {
+pub(crate) fn check_address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|e| e.to_string())?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err("it has to begin with http:// or https://".to_owned());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn without_anything_said_a_program_goes_to_the_public_addresses() {
+    fn mounts_without_upstreams_use_public_addresses() {
         let mounts = Mounts::new(&Variable::known(), &[], |_| None).unwrap();
         let set = variables(&mounts);
         assert_eq!(set["OPENAI_BASE_URL"], "http://127.0.0.1:9/s-openai/v1");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_the_program_has_is_used_and_two_of_one_provider_are_two() {
+    fn program_address_is_used_and_two_origins_get_two_mounts() {
         let set = |name: &str| match name {
             "OPENAI_BASE_URL" => Some("http://localhost:8000/api/v3/".to_owned()),
             "OLLAMA_HOST" => Some("10.0.0.7:999".to_owned()),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_that_is_named_wins() {
+    fn named_upstream_wins_over_the_environment() {
         let upstreams = [
             (None, "http://127.0.0.1:5000".to_owned()),
             (Some("anthropic".to_owned()), "http://127.0.0.1:6000/claude".to_owned()),
@@ -294,7 +294,10 @@ mod tests {
             assert!(Mounts::new(&Variable::known(), &[(None, bad.to_owned())], |_| None).is_err(), "{bad}");
         }
     }
-    fn with(pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]) -> Result<Mounts, MountError> {
+    fn mounts_with(
+        pairs: &[(&str, &str)],
+        upstreams: &[(Option<String>, String)],
+    ) -> Result<Mounts, MountError> {
         let value =
             |name: &str| pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
         Mounts::new(&Variable::known(), upstreams, value)
@@ -302,19 +305,19 @@ mod tests {
 
     /// No client reads MISTRAL_API_ENDPOINT, so it is not set any more. What was recorded with it is replayed with it.
     #[test]
-    fn mounts_of_older_runs_keep_their_variables_and_paths() {
+    fn older_runs_keep_their_variables_and_paths() {
         let old = r#"[{"name":"mistral","origin":"https://api.mistral.ai","variables":{"MISTRAL_API_ENDPOINT":""}},{"name":"anthropic","origin":"https://api.anthropic.com","variables":{"ANTHROPIC_BASE_URL":""}}]"#;
         let mounts: Mounts = serde_json::from_str(old).unwrap();
         assert_eq!(variables(&mounts)["MISTRAL_API_ENDPOINT"], "http://127.0.0.1:9/s-mistral");
-        assert_eq!(mounts.path("anthropic", "/messages"), None);
+        assert_eq!(mounts.upstream_path("anthropic", "/messages"), None);
         assert_eq!(serde_json::to_string(&mounts).unwrap(), old);
-        assert!(!variables(&with(&[], &[]).unwrap()).contains_key("MISTRAL_API_ENDPOINT"));
+        assert!(!variables(&mounts_with(&[], &[]).unwrap()).contains_key("MISTRAL_API_ENDPOINT"));
     }
 
     #[test]
     fn paths_are_replaced_at_public_forms_only() {
         let asked = |pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]| {
-            with(pairs, upstreams).unwrap().path("anthropic", "/messages")
+            mounts_with(pairs, upstreams).unwrap().upstream_path("anthropic", "/messages")
         };
         let to = |url: &str| [(Some("anthropic".to_owned()), url.to_owned())];
         let public = Some("/v1/messages".to_owned());
@@ -324,12 +327,13 @@ mod tests {
         assert_eq!(asked(&[("ANTHROPIC_BASE_URL", "https://api.anthropic.com/")], &[]), public);
         assert_eq!(asked(&[("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")], &[]), None);
         assert_eq!(asked(&[], &to("http://127.0.0.1:1/claude")), None);
-        let groq = with(&[], &[]).unwrap().path("groq", "/openai/v1/openai/v1/chat/completions");
+        let groq =
+            mounts_with(&[], &[]).unwrap().upstream_path("groq", "/openai/v1/openai/v1/chat/completions");
         assert_eq!(groq.as_deref(), Some("/openai/v1/chat/completions"));
     }
 
     #[test]
-    fn values_of_the_user_are_taken_as_clients_take_them() {
+    fn user_addresses_are_read_as_clients_read_them() {
         for (value, origin, path) in [
             ("http://gateway.example/api/v3", "http://gateway.example", "/api/v3"),
             ("http://gateway.example/v1/", "http://gateway.example", "/v1"),
@@ -337,27 +341,27 @@ mod tests {
             ("localhost:8000", "http://localhost:8000", ""),
             ("", "https://api.openai.com", "/v1"),
         ] {
-            let mounts = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap();
+            let mounts = mounts_with(&[("OPENAI_BASE_URL", value)], &[]).unwrap();
             assert_eq!(mounts.0[0].origin, origin, "{value}");
             assert_eq!(mounts.0[0].variables["OPENAI_BASE_URL"], path, "{value}");
         }
         for value in ["http://", "://", "http://[::1", "ftp://a", "http://me:pw@a", "http://a?b"] {
-            let error = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap_err();
+            let error = mounts_with(&[("OPENAI_BASE_URL", value)], &[]).unwrap_err();
             assert!(error.0.contains("what OPENAI_BASE_URL is set to") && !error.0.contains("pw"), "{error}");
         }
     }
 
     /// A client that reads two variables goes by the first: annals must not set that one beside the user's.
     #[test]
-    fn rivals_of_a_variable_that_is_set_are_left_out() {
-        let set = |pairs: &[(&str, &str)]| variables(&with(pairs, &[]).unwrap());
+    fn rivals_of_a_set_variable_are_not_set() {
+        let set = |pairs: &[(&str, &str)]| variables(&mounts_with(pairs, &[]).unwrap());
         let gateway = "http://gateway.example";
         assert!(!set(&[("OPENAI_API_BASE", gateway)]).contains_key("OPENAI_BASE_URL"));
         assert!(!set(&[("ANTHROPIC_BASE_URL", gateway)]).contains_key("ANTHROPIC_API_URL"));
         assert!(!set(&[("GROQ_BASE_URL", gateway)]).contains_key("GROQ_API_BASE"));
         assert!(set(&[("OLLAMA_HOST", gateway)]).contains_key("OLLAMA_API_BASE"));
         let all = [(None, "http://127.0.0.1:1".to_owned())];
-        let redirected = variables(&with(&[("OPENAI_API_BASE", gateway)], &all).unwrap());
+        let redirected = variables(&mounts_with(&[("OPENAI_API_BASE", gateway)], &all).unwrap());
         assert!(redirected.contains_key("OPENAI_BASE_URL"), "all go to one upstream");
     }
 
@@ -366,7 +370,7 @@ mod tests {
     fn azure_and_bedrock_are_set_where_they_can_work() {
         let bedrock = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME";
         let has = |name: &str, pairs: &[(&str, &str)], upstreams: &[(Option<String>, String)]| {
-            variables(&with(pairs, upstreams).unwrap()).contains_key(name)
+            variables(&mounts_with(pairs, upstreams).unwrap()).contains_key(name)
         };
         let gateway = (bedrock, "http://gateway.example");
         let aws = (bedrock, "https://bedrock-runtime.us-east-1.amazonaws.com");

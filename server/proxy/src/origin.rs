@@ -10,9 +10,9 @@ use annals_text::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::error::{ProxyError, SessionError, wrong};
+use crate::error::{ProxyError, SessionError, invalid};
 use crate::mounts::Mounts;
-use crate::nondet::{Capture, HASH_SEED, Lanes};
+use crate::nondet::{DrawLanes, HASH_SEED, NondetCapture};
 use crate::own_frames::{PROGRAM, STDIN, own_frame};
 use crate::program::{InputKind, Program, StandardInput};
 use annals_policy::redact::{MaskedArgument, Secrets, mask_arguments, unmask_arguments};
@@ -38,8 +38,8 @@ pub enum RecordedInput {
 }
 
 impl RecordedInput {
-    fn of(input: &StandardInput) -> Self {
-        match (input, InputKind::of_process()) {
+    fn from_input(input: &StandardInput) -> Self {
+        match (input, InputKind::own()) {
             (StandardInput::Inherited, _) => Self::Untouched,
             (StandardInput::Kept, InputKind::Terminal) => Self::Terminal,
             (StandardInput::Kept | StandardInput::Given(_), _) => Self::Recorded,
@@ -85,12 +85,12 @@ impl Origin {
     ///
     /// # Errors
     /// As [`RunReader::metadata`].
-    pub fn of(reader: &RunReader) -> annals::Result<Option<Self>> {
+    pub fn from_reader(reader: &RunReader) -> annals::Result<Option<Self>> {
         #[derive(Deserialize)]
-        struct Metadata {
+        struct OriginMetadata {
             program: Origin,
         }
-        let metadata = serde_json::from_slice::<Metadata>(&reader.metadata()?);
+        let metadata = serde_json::from_slice::<OriginMetadata>(&reader.metadata()?);
         Ok(metadata.ok().map(|metadata| metadata.program))
     }
 
@@ -139,17 +139,17 @@ impl Origin {
     pub(crate) fn capture<E: Into<SessionError>>(
         &self,
         program: &Program,
-        served: impl FnOnce() -> Result<Lanes, E>,
-    ) -> Result<Option<Arc<Capture>>, SessionError> {
+        served: impl FnOnce() -> Result<DrawLanes, E>,
+    ) -> Result<Option<Arc<NondetCapture>>, SessionError> {
         if !self.captured {
             return Ok(None);
         }
         let served = served().map_err(Into::into)?;
-        Ok(Some(Arc::new(Capture::begin(program, served)?)))
+        Ok(Some(Arc::new(NondetCapture::begin(program, served)?)))
     }
 
     /// The variables by which a program's draws are captured.
-    pub(crate) fn environment_of(&self, capture: Option<&Capture>) -> Vec<(String, String)> {
+    pub(crate) fn capture_environment(&self, capture: Option<&NondetCapture>) -> Vec<(String, String)> {
         let seed = self.environment.get(HASH_SEED).map_or(FIXED_SEED, String::as_str);
         capture.map(|capture| capture.environment(seed)).unwrap_or_default()
     }
@@ -158,7 +158,7 @@ impl Origin {
     pub fn key_bytes(&self) -> annals::Result<[u8; 32]> {
         hex::decode(&self.key)
             .and_then(|key| key.try_into().ok())
-            .ok_or_else(|| wrong("the run's key is not 64 digits"))
+            .ok_or_else(|| invalid("the run's key is not 64 digits"))
     }
 
     /// As a run's metadata.
@@ -192,24 +192,24 @@ impl Origin {
     ///
     /// # Errors
     /// `Secret` where a secret stands in the command.
-    pub(crate) fn running(mut self, program: &Program, secrets: &Secrets) -> Result<Self, SessionError> {
+    pub(crate) fn with_program(mut self, program: &Program, secrets: &Secrets) -> Result<Self, SessionError> {
         let directory = directory_of(program);
         let value = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
         let known: Vec<_> = self.secrets.iter().filter_map(value).collect();
         (self.argv, self.masked) = stored_command(program, &known);
         self.revision = revision(&directory);
         self.directory = lossy(directory.as_os_str());
-        self.without(secrets)
+        self.check_without_secrets(secrets)
     }
 
     /// The same with this standard input.
-    pub(crate) fn reading(mut self, input: &StandardInput) -> Self {
-        self.stdin = Some(RecordedInput::of(input));
+    pub(crate) fn with_input(mut self, input: &StandardInput) -> Self {
+        self.stdin = Some(RecordedInput::from_input(input));
         self
     }
 
     /// Refuses secrets in what a replay needs as it is.
-    fn without(self, secrets: &Secrets) -> Result<Self, SessionError> {
+    fn check_without_secrets(self, secrets: &Secrets) -> Result<Self, SessionError> {
         if !secrets.is_empty() && secrets.redact(&self.metadata()).removed > 0 {
             let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
             return Err(SessionError::Secret(why.to_owned()));
@@ -229,7 +229,7 @@ impl Origin {
     ///
     /// # Errors
     /// `Secret` where one stands in them.
-    pub(crate) fn ruled_by(mut self, rules: &RulesFile, secrets: &Secrets) -> Result<Self, SessionError> {
+    pub(crate) fn with_rules(mut self, rules: &RulesFile, secrets: &Secrets) -> Result<Self, SessionError> {
         if secrets.redact(rules.text().as_bytes()).removed > 0 {
             let why = "the file of rules holds the value of a secret, and is kept with the run";
             return Err(SessionError::Secret(why.to_owned()));
@@ -242,7 +242,7 @@ impl Origin {
     ///
     /// # Errors
     /// `Secret` where one stands in what a replay needs as it is.
-    pub(crate) fn hiding(mut self, names: &[String], secrets: &Secrets) -> Result<Self, SessionError> {
+    pub(crate) fn with_secrets(mut self, names: &[String], secrets: &Secrets) -> Result<Self, SessionError> {
         if secrets.is_empty() {
             return Ok(self);
         }
@@ -250,11 +250,11 @@ impl Origin {
             *value = String::from_utf8_lossy(&secrets.redact(value.as_bytes()).bytes).into_owned();
         }
         self.secrets = names.to_vec();
-        self.without(secrets)
+        self.check_without_secrets(secrets)
     }
 
     /// The same, its clock reads and entropy captured.
-    pub(crate) fn capturing(mut self) -> Self {
+    pub(crate) fn with_capture(mut self) -> Self {
         self.captured = true;
         // A seed that Python would draw is no seed.
         if self.environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err()) {
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_revision_says_whether_files_were_changed() {
+    fn revision_is_marked_dirty_if_files_changed() {
         let clean = "# branch.oid 0221f89\n# branch.head main\n";
         assert_eq!(revision_in(clean).as_deref(), Some("0221f89"));
         let changed = format!("{clean}1 .M N... 100644 100644 100644 a b c.rs\n");

@@ -76,7 +76,7 @@ pub struct ProgramError {
 
 /// How a program ended.
 #[derive(Debug)]
-pub(crate) struct Ended<T> {
+pub(crate) struct ProgramExit<T> {
     /// Its exit code; 128 and the signal's number where a signal ended it.
     pub code: u8,
     /// The signal that ended it.
@@ -84,7 +84,7 @@ pub(crate) struct Ended<T> {
     /// How long it ran.
     pub ran: Duration,
     /// Processes that outlived it and are still there.
-    pub left: Vec<Survivor>,
+    pub survivors: Vec<Survivor>,
     /// What became of its standard input, where it was passed on.
     pub stdin: Option<T>,
     /// What became of its standard output.
@@ -117,7 +117,7 @@ impl Program {
                 Err(_) => {}
             }
         }
-        Err(ProgramError::of(name, &why.into()))
+        Err(ProgramError::from_io(name, &why.into()))
     }
 
     /// Runs it to its end. `spawn` starts its process. `keep` is given each of both outputs, and the input that is passed on, as a stream, on a thread of its own,
@@ -132,12 +132,12 @@ impl Program {
         supervision: &Supervision,
         marker: &str,
         keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
-    ) -> Result<Ended<T>, ProgramError> {
+    ) -> Result<ProgramExit<T>, ProgramError> {
         let (program, arguments) = self
             .argv
             .split_first()
             .ok_or_else(|| ProgramError { code: 125, message: "no command is given".to_owned() })?;
-        let mut signals = Signals::new();
+        let mut signals = EndSignals::new();
         let mut command = Command::new(program);
         command.args(arguments).envs(self.environment.iter().cloned());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -145,13 +145,13 @@ impl Program {
             command.current_dir(directory);
         }
         let began = Instant::now();
-        let input = InputRelay::of(&supervision.stdin, &mut command);
+        let input = InputRelay::new(&supervision.stdin, &mut command);
         let spawned = input.and_then(|input| Ok((input, spawn(&mut command)?)));
-        let (input, mut child) = spawned.map_err(|error| ProgramError::of(program, &error))?;
+        let (input, mut child) = spawned.map_err(|error| ProgramError::from_io(program, &error))?;
         // Holds the program's end of its input.
         drop(command);
         let input = input.map(|input| input.start(keep.clone())).transpose();
-        let input = input.map_err(|error| ProgramError::of(program, &error))?;
+        let input = input.map_err(|error| ProgramError::from_io(program, &error))?;
         let (over, ended) = tokio::sync::watch::channel(false);
         let pipes = [child.stdout.as_ref().map(inode), child.stderr.as_ref().map(inode)];
         let pipes: Vec<u64> = pipes.into_iter().flatten().flatten().collect();
@@ -165,7 +165,7 @@ impl Program {
             None => None,
         };
         let open = || [&stdout, &stderr].into_iter().flatten().any(|output| !output.0.is_finished());
-        let left = outlive(supervision, marker, &pipes, &mut signals, open).await;
+        let left = wait_for_survivors(supervision, marker, &pipes, &mut signals, open).await;
         let _ = over.send(true);
         let failed = |what: &str| ProgramError { code: 125, message: format!("its {what} was lost") };
         let status = status
@@ -173,12 +173,12 @@ impl Program {
         let stdout = join(stdout).await.ok_or_else(|| failed("standard output"))?;
         let stderr = join(stderr).await.ok_or_else(|| failed("standard error"))?;
         let (code, signal) = code_of(status);
-        Ok(Ended { code, signal, ran, left, stdin, stdout, stderr })
+        Ok(ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr })
     }
 }
 
 impl ProgramError {
-    fn of(program: &OsStr, error: &std::io::Error) -> Self {
+    fn from_io(program: &OsStr, error: &std::io::Error) -> Self {
         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
         Self { code, message: format!("{} cannot be started: {error}", program.to_string_lossy()) }
     }
@@ -186,11 +186,11 @@ impl ProgramError {
 
 /// Waits for processes that outlive their program: those with the marker, and those that hold its output open. Gives those that are
 /// still there after the time for lingering, or once this process was told to end.
-async fn outlive(
+async fn wait_for_survivors(
     supervision: &Supervision,
     marker: &str,
     pipes: &[u64],
-    signals: &mut Signals,
+    signals: &mut EndSignals,
     open: impl Fn() -> bool,
 ) -> Vec<Survivor> {
     let (ended, mut known) = (Instant::now(), Vec::new());
@@ -209,7 +209,7 @@ async fn outlive(
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = signals.any() => return survivors(marker, pipes),
+            () = signals.wait_for_any() => return survivors(marker, pipes),
         }
     }
 }
@@ -220,9 +220,9 @@ fn inode(pipe: &impl AsFd) -> Option<u64> {
 }
 
 /// The tasks that read an output, and that make something of it.
-type Relayed<T> = (JoinHandle<()>, JoinHandle<T>);
+type RelayTasks<T> = (JoinHandle<()>, JoinHandle<T>);
 
-async fn join<T>(output: Option<Relayed<T>>) -> Option<T> {
+async fn join<T>(output: Option<RelayTasks<T>>) -> Option<T> {
     output?.1.await.ok()
 }
 
@@ -240,7 +240,7 @@ fn relay<T: Send + 'static>(
     to: impl Write + Send + 'static,
     mut ended: tokio::sync::watch::Receiver<bool>,
     keep: impl Fn(&mut dyn Read) -> T + Send + 'static,
-) -> Relayed<T> {
+) -> RelayTasks<T> {
     let (parts, arriving) = mpsc::channel(PARTS_MAX);
     let reading = tokio::spawn(async move {
         let lingering = async {
@@ -262,7 +262,7 @@ fn relay<T: Send + 'static>(
         }
     });
     let kept = tokio::task::spawn_blocking(move || {
-        let mut passing = Passing { arriving, to, rest: Bytes::new() };
+        let mut passing = RelayReader { arriving, to, rest: Bytes::new() };
         let kept = keep(&mut passing);
         let _ = std::io::copy(&mut passing, &mut std::io::sink());
         kept
@@ -270,13 +270,13 @@ fn relay<T: Send + 'static>(
     (reading, kept)
 }
 
-struct Passing<W> {
+struct RelayReader<W> {
     arriving: mpsc::Receiver<Bytes>,
     to: W,
     rest: Bytes,
 }
 
-impl<W: Write> Read for Passing<W> {
+impl<W: Write> Read for RelayReader<W> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.rest.is_empty() {
             let Some(part) = self.arriving.blocking_recv() else { return Ok(0) };
@@ -293,8 +293,8 @@ impl<W: Write> Read for Passing<W> {
 
 /// What this process is sent from now on ends nothing by itself; the future is over once anything was.
 pub fn interrupted() -> impl Future<Output = ()> {
-    let mut signals = Signals::new();
-    async move { signals.any().await }
+    let mut signals = EndSignals::new();
+    async move { signals.wait_for_any().await }
 }
 
 /// Has `then` done once this process is asked to end; by itself that ends nothing any more. Where signals cannot be waited for, they end it
@@ -316,9 +316,9 @@ pub fn when_interrupted(then: impl FnOnce() + Send + 'static) {
 }
 
 /// The signals that ask a program to end.
-struct Signals(Option<[(Signal, rustix::process::Signal); 3]>);
+struct EndSignals(Option<[(Signal, rustix::process::Signal); 3]>);
 
-impl Signals {
+impl EndSignals {
     fn new() -> Self {
         use rustix::process::Signal as Sent;
         let of = |kind, sent| signal(kind).ok().map(|signal| (signal, sent));
@@ -333,7 +333,7 @@ impl Signals {
     }
 
     /// Waits until this process is told to end.
-    async fn any(&mut self) {
+    async fn wait_for_any(&mut self) {
         let Some([interrupt, terminate, hangup]) = &mut self.0 else { return std::future::pending().await };
         tokio::select! {
             _ = interrupt.0.recv() => {}

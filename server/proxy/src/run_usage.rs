@@ -1,6 +1,6 @@
-//! The models, tokens and cost of a run, from the metadata of its own frames. No request or answer is read.
+//! The models, tokens and cost of a run, from its own frames' metadata. Requests and answers are not read.
 //!
-//! Frames that a fork shares were paid for by its parent, and an answer from the cache by the run that it comes from: neither
+//! The parent paid for frames that a fork shares, and an earlier run for answers from the cache: neither
 //! counts here.
 
 use annals::RunReader;
@@ -8,51 +8,51 @@ use serde::Deserialize;
 
 use crate::network::UnrecordedTraffic;
 use crate::origin::Origin;
-use annals_policy::providers::{Cost, Prices, Usage};
+use annals_policy::providers::{Cost, Prices, TokenUsage};
 use annals_policy::rules::RulesFile;
 
-/// The most models of one run that are named.
+/// Maximum number of models named for a run.
 const MODELS_MAX: usize = 16;
 
 /// What the model calls of a run used.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunUsage {
-    /// Tokens that went in, where any were counted.
+    /// Input tokens, if any were counted.
     pub input: Option<u64>,
-    /// Tokens that came out, where any were counted.
+    /// Output tokens, if any were counted.
     pub output: Option<u64>,
-    /// What they cost.
+    /// The cost of the counted tokens.
     pub cost: Cost,
-    /// The models that answered, each once, in the order of their first call.
+    /// The models that answered, in the order of their first call.
     pub models: Vec<String>,
-    /// Connections that may have carried model calls and did not go through annals.
+    /// Number of connections that may have carried model calls and bypassed annals.
     pub unrecorded: u64,
-    /// Why some of it is not known: the first frame whose metadata cannot be read.
+    /// Why the result is incomplete: the error of the first frame whose metadata cannot be read.
     pub unreadable: Option<String>,
 }
 
-/// The part of an exchange's metadata that is read here.
+/// The members of an exchange's metadata that are used here.
 #[derive(Deserialize, Default)]
-struct Facts {
+struct UsageMetadata {
     #[serde(default)]
     model: Option<String>,
     #[serde(default)]
     model_requested: Option<String>,
     #[serde(default)]
-    usage: Option<Usage>,
+    usage: Option<TokenUsage>,
     #[serde(default)]
     cached: Option<serde::de::IgnoredAny>,
     #[serde(default)]
-    volatile: VolatileFacts,
+    volatile: VolatileUsageMetadata,
 }
 
 #[derive(Deserialize, Default)]
-struct VolatileFacts {
+struct VolatileUsageMetadata {
     #[serde(default)]
     network: Option<UnrecordedTraffic>,
 }
 
-/// Reads what a run used. Its own prices count before `prices`, where it was recorded with a file of rules.
+/// Computes what a run used. Prices in the run's own rules file take precedence over `prices`.
 #[must_use]
 pub fn run_usage(reader: &RunReader, prices: &Prices) -> RunUsage {
     let own = own_prices(reader);
@@ -72,14 +72,14 @@ pub fn run_usage(reader: &RunReader, prices: &Prices) -> RunUsage {
 }
 
 fn own_prices(reader: &RunReader) -> Option<Prices> {
-    let origin = Origin::of(reader).ok()??;
+    let origin = Origin::from_reader(reader).ok()??;
     let rules: Option<RulesFile> = (!origin.rules.is_empty()).then(|| origin.rules().ok()).flatten();
     rules.map(|rules| rules.prices)
 }
 
 impl RunUsage {
     fn add(&mut self, metadata: &[u8], prices: &Prices) {
-        let Ok(facts) = serde_json::from_slice::<Facts>(metadata) else { return };
+        let Ok(facts) = serde_json::from_slice::<UsageMetadata>(metadata) else { return };
         let network = facts.volatile.network.as_ref();
         self.unrecorded += network.map_or(0, |network| network.missed().map(|of| of.count).sum());
         if let Some(model) = facts.model.as_ref().or(facts.model_requested.as_ref())

@@ -18,12 +18,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Which upstreams may be called.
 #[derive(Debug, Clone, Default)]
-pub struct Guard {
+pub struct UpstreamGuard {
     /// If there are any, only these hosts.
     pub allowed: Vec<String>,
 }
 
-impl Guard {
+impl UpstreamGuard {
     /// Refuses mounts that may not be called.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Guard {
         let refuse = |why: &str| Err(MountError(format!("{} is not called: {why}", mount.origin)));
         let url = Url::parse(&mount.origin).map_err(|e| MountError(format!("{}: {e}", mount.origin)))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
-        if host.parse().is_ok_and(of_the_link) || host == "metadata.google.internal" {
+        if host.parse().is_ok_and(is_link_local) || host == "metadata.google.internal" {
             return refuse("it is an address of the link itself, where clouds keep a machine's credentials");
         }
         if !self.allowed.is_empty() && !self.allowed.iter().any(|name| name.eq_ignore_ascii_case(&host)) {
@@ -50,7 +50,7 @@ impl Guard {
 }
 
 /// Link-local addresses, and the one of EC2's metadata in IPv6, also where they are mapped into IPv6.
-fn of_the_link(ip: IpAddr) -> bool {
+fn is_link_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.is_unspecified(),
         IpAddr::V6(ip) => {
@@ -63,13 +63,13 @@ fn of_the_link(ip: IpAddr) -> bool {
 
 /// The system's names, without addresses of the link: a name that leads there is not called.
 #[derive(Debug)]
-struct Resolver;
+struct UpstreamResolver;
 
-impl Resolve for Resolver {
+impl Resolve for UpstreamResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let found: Vec<SocketAddr> = found.filter(|address| !of_the_link(address.ip())).collect();
+            let found: Vec<SocketAddr> = found.filter(|address| !is_link_local(address.ip())).collect();
             if found.is_empty() {
                 return Err(format!("{} has no address that may be called", name.as_str()).into());
             }
@@ -81,16 +81,16 @@ impl Resolve for Resolver {
 /// The way to all upstreams of a run. Each client is made when it is first needed: reading the system's certificates takes longer
 /// than all else that happens before a program starts.
 #[derive(Debug, Default)]
-pub(crate) struct Upstream {
+pub(crate) struct UpstreamClients {
     /// By way of the proxy that the environment names, if it does.
-    far: OnceLock<Result<Client, String>>,
+    remote: OnceLock<Result<Client, String>>,
     /// This machine, with encryption.
-    near: OnceLock<Result<Client, String>>,
+    loopback_tls: OnceLock<Result<Client, String>>,
     /// This machine, without.
-    plain: OnceLock<Result<Client, String>>,
+    loopback: OnceLock<Result<Client, String>>,
 }
 
-impl Upstream {
+impl UpstreamClients {
     /// The client for this address.
     pub(crate) fn client(&self, url: &Url) -> Result<&Client, String> {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -98,9 +98,9 @@ impl Upstream {
             host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
         let plain = near && url.scheme() == "http";
         let made = match (near, plain) {
-            (_, true) => &self.plain,
-            (true, false) => &self.near,
-            (false, false) => &self.far,
+            (_, true) => &self.loopback,
+            (true, false) => &self.loopback_tls,
+            (false, false) => &self.remote,
         };
         made.get_or_init(|| client(near, plain)).as_ref().map_err(Clone::clone)
     }
@@ -113,15 +113,15 @@ fn client(near: bool, plain: bool) -> Result<Client, String> {
         .redirect(Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
-        .dns_resolver(Resolver)
+        .dns_resolver(UpstreamResolver)
         .http1_only();
     let builder = if near { builder.no_proxy() } else { builder };
     let builder = if plain { builder.tls_certs_only([]) } else { builder };
-    builder.build().map_err(|e| format!("no HTTP client can be made: {}", chain(&e)))
+    builder.build().map_err(|e| format!("no HTTP client can be made: {}", error_chain(&e)))
 }
 
 /// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_credentials_are_out_of_reach() {
-        let guard = Guard::default();
+    fn link_local_upstreams_are_refused() {
+        let guard = UpstreamGuard::default();
         for origin in [
             "http://169.254.169.254",
             "http://[fe80::1]:80",
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn with_a_list_only_its_hosts_are_called() {
-        let guard = Guard { allowed: vec!["API.openai.com".into(), "::1".into()] };
+    fn allow_list_refuses_other_hosts() {
+        let guard = UpstreamGuard { allowed: vec!["API.openai.com".into(), "::1".into()] };
         assert!(guard.check(&mounts("https://api.openai.com")).is_ok());
         assert!(guard.check(&mounts("http://[::1]:80")).is_ok());
         let refused = guard.check(&mounts("https://api.openai.com.evil.example")).unwrap_err();

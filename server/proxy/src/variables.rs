@@ -3,7 +3,7 @@
 //! A variable stands here only if a client was seen to read it: docs/record.md names the client and its version.
 //! A variable that is wrongly set breaks a working program, so each rule here has a client behind it.
 
-use crate::mounts::checked;
+use crate::mounts::check_address;
 
 /// A variable that programs read an address from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Variable {
 
     /// One that only its own program reads: its upstream has to be said, or be its value.
     #[must_use]
-    pub fn of(name: &str, path: &str) -> Self {
+    pub fn custom(name: &str, path: &str) -> Self {
         let provider = name.to_ascii_lowercase().replace('_', "-");
         let default = Some(format!("http://127.0.0.1{path}"));
         Self { name: name.to_owned(), provider, default, slash: path.len() > 1 && path.ends_with('/') }
@@ -114,12 +114,12 @@ impl Variable {
 
     /// Whether a recording points it at the proxy where no upstream is named; `set` gives the value that a variable has.
     pub(crate) fn is_recorded(&self, set: &dyn Fn(&str) -> Option<String>) -> bool {
-        !self.is_left(false, &|name| set(name).filter(|value| !value.is_empty()))
+        !self.is_left_unset(false, &|name| set(name).filter(|value| !value.is_empty()))
     }
 
     /// Whether a recording that names no upstream of the provider leaves the variable as it is; `redirected`: it has one for all providers.
     /// `set` gives the value that a variable has.
-    pub(crate) fn is_left(&self, redirected: bool, set: &dyn Fn(&str) -> Option<String>) -> bool {
+    pub(crate) fn is_left_unset(&self, redirected: bool, set: &dyn Fn(&str) -> Option<String>) -> bool {
         match (set(&self.name), self.name.as_str()) {
             // botocore sends a key over https only.
             (Some(_), AWS_ENDPOINT) if set(AWS_BEARER).is_some() => true,
@@ -131,7 +131,8 @@ impl Variable {
             // The Node client of Azure takes OpenAI's address before its own.
             (None, "OPENAI_BASE_URL") if is_azure_only(set) => true,
             (None, name) => {
-                self.default.is_none() || !redirected && rivals(name).any(|other| set(other).is_some())
+                self.default.is_none()
+                    || !redirected && rival_variables(name).any(|other| set(other).is_some())
             }
         }
     }
@@ -143,7 +144,7 @@ impl Variable {
 }
 
 /// The other variables that a client of this one reads.
-fn rivals(name: &str) -> impl Iterator<Item = &'static str> {
+fn rival_variables(name: &str) -> impl Iterator<Item = &'static str> {
     let group = RIVALS.into_iter().find(|group| group.contains(&name)).unwrap_or_default();
     group.iter().copied().filter(move |other| *other != name)
 }
@@ -153,7 +154,7 @@ fn is_azure_only(set: &dyn Fn(&str) -> Option<String>) -> bool {
 }
 
 fn is_aws(value: &str) -> bool {
-    let host = checked(&with_scheme(value)).ok().and_then(|url| url.host_str().map(str::to_owned));
+    let host = check_address(&with_scheme(value)).ok().and_then(|url| url.host_str().map(str::to_owned));
     host.is_some_and(|host| host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn"))
 }
 
@@ -178,7 +179,7 @@ fn ollama_host(value: &str) -> String {
 
 /// The path that a provider's public address has in place of this one, if clients ask for it in another form.
 pub(crate) fn public_path(provider: &str, path: &str) -> Option<String> {
-    PATHS.into_iter().find_map(|(of, from, to)| (of == provider).then(|| replaced(path, from, to))?)
+    PATHS.into_iter().find_map(|(of, from, to)| (of == provider).then(|| replace_prefix(path, from, to))?)
 }
 
 /// The paths of a provider in which clients differ.
@@ -187,7 +188,7 @@ pub(crate) fn public_paths(provider: &str) -> impl Iterator<Item = (&'static str
 }
 
 /// A path with another beginning, where it begins with all of `from`.
-pub(crate) fn replaced(path: &str, from: &str, to: &str) -> Option<String> {
+pub(crate) fn replace_prefix(path: &str, from: &str, to: &str) -> Option<String> {
     let rest = path.strip_prefix(from)?;
     (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
 }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ollama_host_is_read_as_its_clients_do() {
+    fn ollama_host_is_read_as_clients_read_it() {
         for (value, address) in [
             ("0.0.0.0", "http://127.0.0.1:11434"),
             ("10.0.0.7", "http://10.0.0.7:11434"),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_replaced_at_its_beginning_only() {
+    fn path_is_replaced_at_its_beginning_only() {
         let of = |path| public_path("anthropic", path);
         assert_eq!(of("/messages").as_deref(), Some("/v1/messages"));
         assert_eq!(of("/messages/count_tokens").as_deref(), Some("/v1/messages/count_tokens"));

@@ -1,36 +1,36 @@
-//! Two runs side by side, frame by frame.
+//! Aligns two runs frame by frame.
 //!
-//! Frames match where component, failure, and what request and answer say are the same; what says nothing that is known
-//! ([`Meaning`]) is compared by its bytes. The longest common beginning and end are taken off; between them frames that
-//! match are paired in order, and what is left over is paired by its place.
+//! Frames match if component, failure flag, and the meaning of request and answer are equal. A body without a
+//! known [`Meaning`] is compared by its bytes. The longest common beginning and end are taken first. Between
+//! them, matching frames are paired in order; the remaining frames are paired by position.
 
 use annals::{RecordedFrame, RunReader};
 use blake3::Hash;
 
-use crate::look::{api, shown};
-use annals_policy::exchange::Exchange;
+use crate::frame_views::{api_and_body, redacted_frame};
+use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::profiles::Redactor;
-use annals_policy::providers::{self, Difference, Meaning, Span};
+use annals_policy::providers::{self, FirstDifference, Meaning, MeaningDifference};
 
-/// Frames between the common ends that are aligned by content; more are paired by their place.
+/// Maximum frames between the common ends that are aligned by content; more are paired by position.
 const ALIGNED_MAX: usize = 2_000;
 
-/// A pair of frames, or one that the other run does not have.
+/// A pair of frames, or a frame that only one run has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pair {
-    /// In both, the same bytes.
+pub enum FramePair {
+    /// In both runs, with equal bytes.
     Same(u32, u32),
-    /// In both, not the same bytes.
+    /// In both runs, with different bytes.
     Changed {
-        /// In the first run.
+        /// Frame number in the first run.
         a: u32,
-        /// In the second.
+        /// Frame number in the second run.
         b: u32,
         /// Whether the bytes of the request differ.
         input: bool,
         /// Whether the bytes of the answer differ.
         output: bool,
-        /// Whether both say the same all the same.
+        /// Whether both mean the same despite different bytes.
         says_same: bool,
     },
     /// In the first run only.
@@ -39,68 +39,68 @@ pub enum Pair {
     Added(u32),
 }
 
-/// Two runs side by side.
+/// Two aligned runs.
 #[derive(Debug)]
 pub struct Alignment {
-    /// Every frame of both, in order.
-    pub pairs: Vec<Pair>,
+    /// All frames of both runs, in order.
+    pub pairs: Vec<FramePair>,
 }
 
-/// What differs between two requests, or two answers.
+/// The difference between two requests, or two answers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BodyDifference {
-    /// Nothing.
+    /// No difference.
     Same,
-    /// What is said.
-    Words(Vec<Difference>),
-    /// Only how it is said: where the bytes first differ.
-    Form(Span),
-    /// The bytes, of what says nothing that is known: where they first differ.
-    Bytes(Span),
-    /// Only what the profile does not show.
+    /// The meaning differs.
+    Words(Vec<MeaningDifference>),
+    /// The meaning is equal and the bytes differ: the place of the first difference.
+    Form(FirstDifference),
+    /// Bodies without a known meaning differ: the place of the first difference.
+    Bytes(FirstDifference),
+    /// Only bytes that the profile hides differ.
     Hidden,
 }
 
-/// What differs between two frames.
+/// The differences between two frames.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameDifference {
-    /// Between what was asked.
+    /// Between the requests.
     pub request: BodyDifference,
-    /// Between what was answered.
+    /// Between the answers.
     pub answer: BodyDifference,
 }
 
-struct Sums {
+struct FrameDigests {
     component: String,
     error: bool,
-    /// Of what is said, else of the bytes.
-    said: [[u8; 32]; 2],
+    /// Hashes of the meaning of request and answer; of the bytes if the meaning is unknown.
+    meaning: [[u8; 32]; 2],
     bytes: [Hash; 2],
 }
 
-impl Sums {
+impl FrameDigests {
     fn of(frame: &RecordedFrame) -> Self {
         let bytes = [blake3::hash(&frame.input), blake3::hash(&frame.output)];
         let [request, answer] = meanings(frame);
         let or = |meaning: Option<Meaning>, of: &Hash| meaning.map_or(*of.as_bytes(), |said| said.hash());
         let said = [or(request, &bytes[0]), or(answer, &bytes[1])];
-        Self { component: frame.component.name().to_owned(), error: frame.error, said, bytes }
+        Self { component: frame.component.name().to_owned(), error: frame.error, meaning: said, bytes }
     }
 
     fn matches(&self, other: &Self) -> bool {
-        (&self.component, self.error, &self.said) == (&other.component, other.error, &other.said)
+        (&self.component, self.error, &self.meaning) == (&other.component, other.error, &other.meaning)
     }
 }
 
-/// What the request and the answer of a model call say.
+/// The meaning of a model call's request and answer.
 fn meanings(frame: &RecordedFrame) -> [Option<Meaning>; 2] {
-    let Some((api, request)) = api(frame) else { return [None, None] };
+    let Some((api, request)) = api_and_body(frame) else { return [None, None] };
     let said = Meaning::of_request(&api, &request);
-    let Ok(exchange) = serde_json::from_slice::<Exchange>(&frame.metadata) else {
+    let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) else {
         return [said, Meaning::of_message(&api, &frame.output)];
     };
     let header = |name: &str| exchange.volatile.response_headers.get(name);
-    let answer = Meaning::of_answer(&providers::Exchange {
+    let answer = Meaning::of_answer(&providers::WireExchange {
         api: &api,
         request: &request,
         request_encoding: None,
@@ -112,25 +112,25 @@ fn meanings(frame: &RecordedFrame) -> [Option<Meaning>; 2] {
     [said, answer]
 }
 
-/// Aligns two runs, by what was recorded.
+/// Aligns two runs as they were recorded.
 ///
 /// # Errors
 /// As [`RunReader::frame`].
 pub fn align(a: &RunReader, b: &RunReader) -> annals::Result<Alignment> {
-    let sums = |reader: &RunReader| -> annals::Result<Vec<Sums>> {
-        reader.frames().map(|frame| frame.map(|frame| Sums::of(&frame))).collect()
+    let sums = |reader: &RunReader| -> annals::Result<Vec<FrameDigests>> {
+        reader.frames().map(|frame| frame.map(|frame| FrameDigests::of(&frame))).collect()
     };
-    Ok(Alignment { pairs: pairs(&sums(a)?, &sums(b)?) })
+    Ok(Alignment { pairs: align_frames(&sums(a)?, &sums(b)?) })
 }
 
-/// What differs between two frames, as `by` shows them.
+/// The differences between two frames as the profile `by` shows them.
 #[must_use]
 pub fn frame_difference(a: &RecordedFrame, b: &RecordedFrame, by: Option<&Redactor>) -> FrameDifference {
     let differs = [a.input != b.input, a.output != b.output];
-    let (a, b) = (shown(a.clone(), by), shown(b.clone(), by));
+    let (a, b) = (redacted_frame(a.clone(), by), redacted_frame(b.clone(), by));
     let ([asked_a, answered_a], [asked_b, answered_b]) = (meanings(&a), meanings(&b));
     let of = |differs: bool, said: (Option<Meaning>, Option<Meaning>), a: &[u8], b: &[u8]| {
-        let span = || Span::of(&String::from_utf8_lossy(a), &String::from_utf8_lossy(b));
+        let span = || FirstDifference::new(&String::from_utf8_lossy(a), &String::from_utf8_lossy(b));
         let words = match &said {
             (Some(a), Some(b)) => Some(a.differences(b)),
             _ => None,
@@ -149,56 +149,59 @@ pub fn frame_difference(a: &RecordedFrame, b: &RecordedFrame, by: Option<&Redact
     }
 }
 
-fn pairs(a: &[Sums], b: &[Sums]) -> Vec<Pair> {
-    let matched = |at_a: usize, at_b: usize| pair(a, b, at_a, at_b);
+fn align_frames(a: &[FrameDigests], b: &[FrameDigests]) -> Vec<FramePair> {
+    let matched = |at_a: usize, at_b: usize| pair_frames(a, b, at_a, at_b);
     let head = a.iter().zip(b).take_while(|(a, b)| a.matches(b)).count();
     let tail = a[head..].iter().rev().zip(b[head..].iter().rev()).take_while(|(a, b)| a.matches(b)).count();
     let (mid_a, mid_b) = (head..a.len() - tail, head..b.len() - tail);
     let mut found: Vec<_> = (0..head).map(|at| matched(at, at)).collect();
     let (mut from_a, mut from_b) = (head, head);
-    for (at_a, at_b) in common(&a[mid_a.clone()], &b[mid_b.clone()]) {
+    for (at_a, at_b) in longest_common_subsequence(&a[mid_a.clone()], &b[mid_b.clone()]) {
         let (at_a, at_b) = (head + at_a, head + at_b);
-        between(a, b, from_a..at_a, from_b..at_b, &mut found);
+        pair_unmatched(a, b, from_a..at_a, from_b..at_b, &mut found);
         found.push(matched(at_a, at_b));
         (from_a, from_b) = (at_a + 1, at_b + 1);
     }
-    between(a, b, from_a..mid_a.end, from_b..mid_b.end, &mut found);
+    pair_unmatched(a, b, from_a..mid_a.end, from_b..mid_b.end, &mut found);
     found.extend((0..tail).map(|at| matched(mid_a.end + at, mid_b.end + at)));
     found
 }
 
-/// Two frames beside each other.
-fn pair(a: &[Sums], b: &[Sums], at_a: usize, at_b: usize) -> Pair {
+/// Pairs two frames.
+fn pair_frames(a: &[FrameDigests], b: &[FrameDigests], at_a: usize, at_b: usize) -> FramePair {
     let (of_a, of_b) = (&a[at_a], &b[at_b]);
     let says_same = of_a.matches(of_b);
     let [input, output] = [0, 1].map(|part: usize| of_a.bytes[part] != of_b.bytes[part]);
     match says_same && !input && !output {
-        true => Pair::Same(number(at_a), number(at_b)),
-        false => Pair::Changed { a: number(at_a), b: number(at_b), input, output, says_same },
+        true => FramePair::Same(frame_number(at_a), frame_number(at_b)),
+        false => {
+            FramePair::Changed { a: frame_number(at_a), b: frame_number(at_b), input, output, says_same }
+        }
     }
 }
 
-/// The number of the frame at a place.
-fn number(at: usize) -> u32 {
+/// The frame number at an index.
+fn frame_number(at: usize) -> u32 {
     u32::try_from(at + 1).unwrap_or(u32::MAX)
 }
 
-/// Frames without a match: paired by their place as long as both have one.
-fn between(
-    a: &[Sums],
-    b: &[Sums],
+/// Pairs unmatched frames by position; the rest is dropped or added.
+fn pair_unmatched(
+    a: &[FrameDigests],
+    b: &[FrameDigests],
     of_a: std::ops::Range<usize>,
     of_b: std::ops::Range<usize>,
-    found: &mut Vec<Pair>,
+    found: &mut Vec<FramePair>,
 ) {
     let both = of_a.len().min(of_b.len());
-    found.extend(of_a.clone().zip(of_b.clone()).map(|(at_a, at_b)| pair(a, b, at_a, at_b)));
-    found.extend(of_a.skip(both).map(|at| Pair::Dropped(number(at))));
-    found.extend(of_b.skip(both).map(|at| Pair::Added(number(at))));
+    found.extend(of_a.clone().zip(of_b.clone()).map(|(at_a, at_b)| pair_frames(a, b, at_a, at_b)));
+    found.extend(of_a.skip(both).map(|at| FramePair::Dropped(frame_number(at))));
+    found.extend(of_b.skip(both).map(|at| FramePair::Added(frame_number(at))));
 }
 
-/// The longest common subsequence (Wagner and Fischer's table), by places; none where that would be too large.
-fn common(a: &[Sums], b: &[Sums]) -> Vec<(usize, usize)> {
+/// The longest common subsequence (Wagner and Fischer's table) as index pairs; empty if the table would be
+/// too large.
+fn longest_common_subsequence(a: &[FrameDigests], b: &[FrameDigests]) -> Vec<(usize, usize)> {
     if a.is_empty() || b.is_empty() || a.len() > ALIGNED_MAX || b.len() > ALIGNED_MAX {
         return Vec::new();
     }
@@ -231,37 +234,41 @@ fn common(a: &[Sums], b: &[Sums]) -> Vec<(usize, usize)> {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<Sums> {
+    fn digests_of_letters(text: &str) -> Vec<FrameDigests> {
         let one = |c: char| {
             let bytes = [blake3::hash(&[c as u8]), blake3::hash(&[c.to_ascii_lowercase() as u8])];
             let said = bytes.map(|hash| *hash.as_bytes());
-            Sums { component: "llm".into(), error: false, said, bytes }
+            FrameDigests { component: "llm".into(), error: false, meaning: said, bytes }
         };
         text.chars().map(one).collect()
     }
 
-    fn shown(a: &str, b: &str) -> String {
-        let one = |pair: &Pair| match pair {
-            Pair::Same(a, b) => format!("={a}:{b}"),
-            Pair::Changed { a, b, input, output, .. } => {
+    fn aligned_text(a: &str, b: &str) -> String {
+        let one = |pair: &FramePair| match pair {
+            FramePair::Same(a, b) => format!("={a}:{b}"),
+            FramePair::Changed { a, b, input, output, .. } => {
                 format!("~{a}:{b}{}{}", if *input { "i" } else { "" }, if *output { "o" } else { "" })
             }
-            Pair::Dropped(a) => format!("-{a}"),
-            Pair::Added(b) => format!("+{b}"),
+            FramePair::Dropped(a) => format!("-{a}"),
+            FramePair::Added(b) => format!("+{b}"),
         };
-        pairs(&of(a), &of(b)).iter().map(one).collect::<Vec<_>>().join(" ")
+        align_frames(&digests_of_letters(a), &digests_of_letters(b))
+            .iter()
+            .map(one)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]
-    fn frames_are_aligned_by_what_they_hold() {
-        assert_eq!(shown("abc", "abc"), "=1:1 =2:2 =3:3");
-        assert_eq!(shown("abc", "axc"), "=1:1 ~2:2io =3:3");
-        assert_eq!(shown("abc", "aBc"), "=1:1 ~2:2i =3:3");
-        assert_eq!(shown("abcd", "abd"), "=1:1 =2:2 -3 =4:3");
-        assert_eq!(shown("abd", "abcd"), "=1:1 =2:2 +3 =3:4");
-        assert_eq!(shown("abcdef", "axcyef"), "=1:1 ~2:2io =3:3 ~4:4io =5:5 =6:6");
-        assert_eq!(shown("", "ab"), "+1 +2");
-        assert_eq!(shown("ab", ""), "-1 -2");
-        assert_eq!(shown("aaaa", "aa"), "=1:1 =2:2 -3 -4");
+    fn frames_align_by_content() {
+        assert_eq!(aligned_text("abc", "abc"), "=1:1 =2:2 =3:3");
+        assert_eq!(aligned_text("abc", "axc"), "=1:1 ~2:2io =3:3");
+        assert_eq!(aligned_text("abc", "aBc"), "=1:1 ~2:2i =3:3");
+        assert_eq!(aligned_text("abcd", "abd"), "=1:1 =2:2 -3 =4:3");
+        assert_eq!(aligned_text("abd", "abcd"), "=1:1 =2:2 +3 =3:4");
+        assert_eq!(aligned_text("abcdef", "axcyef"), "=1:1 ~2:2io =3:3 ~4:4io =5:5 =6:6");
+        assert_eq!(aligned_text("", "ab"), "+1 +2");
+        assert_eq!(aligned_text("ab", ""), "-1 -2");
+        assert_eq!(aligned_text("aaaa", "aa"), "=1:1 =2:2 -3 -4");
     }
 }

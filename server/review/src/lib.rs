@@ -3,9 +3,9 @@
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 mod align;
-mod look;
-pub mod remembering;
+mod frame_views;
+pub mod memory_input;
 pub mod run_memory;
 
-pub use align::{Alignment, BodyDifference, FrameDifference, Pair, align, frame_difference};
-pub use look::{Failing, failing, new_part, new_tool_results, plain_answer};
+pub use align::{Alignment, BodyDifference, FrameDifference, FramePair, align, frame_difference};
+pub use frame_views::{FailureReport, decoded_answer, failure_report, new_part, new_tool_results};

@@ -1,25 +1,27 @@
-//! Every parser of bytes that come by a socket as a function of any bytes: what fuzz targets call, and what ordinary tests call with the
-//! kept corpora. Compiled for tests and under `cfg(fuzzing)` only, so no program has it.
+//! Fuzz targets for every parser of bytes from a socket, as functions of arbitrary bytes. The fuzz programs
+//! call them, and tests call them with the kept corpora. Compiled only for tests and under `cfg(fuzzing)`, so
+//! no released program contains them.
 //!
-//! Each function returns whatever it is given; what it asserts is its oracle. A new door is a function in a `fuzz.rs` beside its parser, a
-//! line here and in [`TARGETS`], a file in fuzz/fuzz_targets and a folder in fuzz/corpus.
+//! Each function returns for every input; its assertions are its oracle. A new target needs a function in a
+//! `fuzz.rs` beside its parser, a line here and in [`TARGETS`], a file in fuzz/fuzz_targets and a folder in
+//! fuzz/corpus.
 
 pub use crate::resp::fuzz::{resp_reply, resp_request};
 
-/// A door: its name, and what it does with any bytes.
-pub type Target = (&'static str, fn(&[u8]));
+/// A fuzz target: its name and its function.
+pub type ServerFuzzTarget = (&'static str, fn(&[u8]));
 
-/// All doors.
-pub const TARGETS: [Target; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
+/// All fuzz targets.
+pub const TARGETS: [ServerFuzzTarget; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
 
-/// Takes a byte, 0 at the end.
-pub(crate) fn byte(data: &mut &[u8]) -> u8 {
+/// Takes a byte off the front; 0 at the end.
+pub(crate) fn take_byte(data: &mut &[u8]) -> u8 {
     let Some((first, rest)) = data.split_first() else { return 0 };
     *data = rest;
     *first
 }
 
-/// The same bytes in pieces whose lengths, 1 to 64, follow from a seed.
+/// Splits the bytes into pieces of 1 to 64 bytes; the lengths follow from the seed.
 pub(crate) fn pieces(mut data: &[u8], seed: u8) -> Vec<&[u8]> {
     let (mut state, mut all) = (u32::from(seed).wrapping_mul(0x9e37_79b9) | 1, Vec::new());
     while !data.is_empty() {
@@ -41,9 +43,9 @@ mod tests {
 
     use super::{TARGETS, pieces};
 
-    /// Inputs that a fuzzer found worth keeping, the ones of mended bugs among them, are ordinary tests for good.
+    /// Inputs found by a fuzzer, including those of fixed bugs, are permanent tests.
     #[test]
-    fn the_kept_corpora_are_read_without_a_panic() {
+    fn kept_corpora_run_without_a_panic() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
         for (name, target) in TARGETS {
             let dir = root.join(name);
@@ -59,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_all_of_it() {
+    fn pieces_concatenate_to_the_input() {
         let data: Vec<u8> = (0..=255).collect();
         for seed in [0, 1, 77] {
             let pieces = pieces(&data, seed);

@@ -1,9 +1,10 @@
-//! Runs and frames as words of a command, and back: what has to be there stands first, what may be there follows, each behind its name.
+//! Runs and frames as words of a command, and back. Required words come first; optional words follow, each
+//! after the name of its option.
 //!
 //! ```text
 //! RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]
-//! FRAME.BEGIN run component input [OPTIONS]             an output is still to come
-//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB the output is what was streamed under that name
+//! FRAME.BEGIN run component input [OPTIONS]             the output is still to come
+//! FRAME.ADD run component input output [BLOB name] [OPTIONS]    with BLOB, the streamed body is the output
 //! FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]
 //! OPTIONS: [PARENT seq] [STARTED ns] [DURATION ns] [META json] [SEVERITY s] [ERROR]
 //! ```
@@ -11,15 +12,15 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use annals::memory::Identity;
 use annals::{Component, Content, Ending, ErrorKind, Frame, RunSpec, Severity};
+use annals_memory::Identity;
 
 use crate::schema::recorder::RecorderCommand;
 
-/// The words of a command that is to be sent.
-pub struct Words<'a>(Vec<Cow<'a, [u8]>>);
+/// Builds the words of a command.
+pub struct CommandWriter<'a>(Vec<Cow<'a, [u8]>>);
 
-impl<'a> Words<'a> {
+impl<'a> CommandWriter<'a> {
     pub fn new(command: RecorderCommand) -> Self {
         Self(vec![command.name().as_bytes().into()])
     }
@@ -51,10 +52,10 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// What a run is begun with.
+    /// The options of a run.
     ///
     /// # Errors
-    /// Where its metadata is in a store already.
+    /// The metadata is already stored in a store.
     pub fn run(self, spec: &'a RunSpec) -> annals::Result<Self> {
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let words = self.word(spec.name.as_bytes()).option("AGENT", given(&spec.agent));
@@ -66,7 +67,7 @@ impl<'a> Words<'a> {
         Ok(spec.tags.iter().fold(words, tag).flag("REPLACE", spec.replace))
     }
 
-    /// What a frame is besides its bodies.
+    /// The options of a frame, without its bodies.
     pub fn frame(self, frame: &'a Frame) -> Self {
         let duration = Some(frame.duration_ns).filter(|ns| *ns != 0);
         let words = self.option("PARENT", frame.parent).option("STARTED", frame.started_ns);
@@ -74,85 +75,88 @@ impl<'a> Words<'a> {
         words.metadata(Some(frame.metadata.as_slice())).flag("ERROR", frame.error)
     }
 
-    /// What is known of a frame at its end.
+    /// The options of a frame's end.
     pub fn ending(self, ending: &'a Ending) -> Self {
         let words = self.option("DURATION", ending.duration_ns).severity(ending.severity);
         words.metadata(ending.metadata.as_deref()).flag("ERROR", ending.error)
     }
 
-    /// As they are sent.
     pub fn as_slices(&self) -> Vec<&[u8]> {
         self.0.iter().map(AsRef::as_ref).collect()
     }
 }
 
-/// A memory that is brought, and what is said with it.
-pub struct Brought {
+/// The arguments of MEM.PUT.
+pub struct MemoryPut {
     pub entry: String,
     pub identity: Identity,
     pub namespace: String,
-    /// Who has to make its vector.
+    /// The embedder that must have made its vector.
     pub embedder: Option<String>,
 }
 
 /// The bytes of a body that is not in a store yet.
 ///
 /// # Errors
-/// `Invalid` for one that is.
+/// `Invalid` if the body is already in a store.
 pub fn bytes(content: &Content) -> annals::Result<&[u8]> {
     match content {
         Content::Bytes(bytes) => Ok(bytes),
-        Content::Stored(_) => Err(wrong("a blob of another store cannot be sent".to_owned())),
+        Content::Stored(_) => Err(invalid("a blob of another store cannot be sent".to_owned())),
     }
 }
 
-pub fn wrong(what: String) -> annals::Error {
+pub fn invalid(what: String) -> annals::Error {
     annals::Error::new(ErrorKind::Invalid, what)
 }
 
-/// The words of a command that has come, behind its name.
+/// The words of a received command after its name.
 #[derive(Debug)]
-pub struct Arguments(std::vec::IntoIter<Vec<u8>>);
+pub struct CommandArguments(std::vec::IntoIter<Vec<u8>>);
 
-impl Arguments {
-    /// The command's name in capitals, and the rest.
+impl CommandArguments {
+    /// The command's name in capitals, and its arguments.
     pub fn of(command: Vec<Vec<u8>>) -> (String, Self) {
         let mut words = command.into_iter();
         let name = words.next().unwrap_or_default().to_ascii_uppercase();
         (String::from_utf8_lossy(&name).into_owned(), Self(words))
     }
 
-    /// The next word.
+    /// The next word; `what` names it in errors.
     ///
     /// # Errors
-    /// `Invalid` where there is none.
+    /// `Invalid` if there are no more words.
     pub fn bytes(&mut self, what: &str) -> annals::Result<Vec<u8>> {
-        self.0.next().ok_or_else(|| wrong(format!("{what} is missing")))
+        self.0.next().ok_or_else(|| invalid(format!("{what} is missing")))
     }
 
-    /// The next word, as a text.
+    /// The next word as text.
     ///
     /// # Errors
-    /// `Invalid` where there is none, or it is not UTF-8.
+    /// `Invalid` if there are no more words, or the word is not UTF-8.
     pub fn text(&mut self, what: &str) -> annals::Result<String> {
-        String::from_utf8(self.bytes(what)?).map_err(|_| wrong(format!("{what} is not UTF-8")))
+        String::from_utf8(self.bytes(what)?).map_err(|_| invalid(format!("{what} is not UTF-8")))
     }
 
-    /// The next word, as what can be read from one.
+    /// The next word, parsed.
     ///
     /// # Errors
-    /// `Invalid` where there is none, or it is something else.
+    /// `Invalid` if there are no more words, or parsing fails.
     pub fn parsed<T: FromStr>(&mut self, what: &str) -> annals::Result<T> {
         let text = self.text(what)?;
-        text.parse().map_err(|_| wrong(format!("{what} is none: {text:?}")))
+        text.parse().map_err(|_| invalid(format!("{what} is malformed: {text:?}")))
     }
 
+    /// Expects the end of the command.
+    ///
     /// # Errors
-    /// `Invalid` where there are more words.
+    /// `Invalid` if there are more words.
     pub fn end(&mut self) -> annals::Result<()> {
         match self.0.next() {
             None => Ok(()),
-            Some(word) => Err(wrong(format!("there is no option {:?} here", String::from_utf8_lossy(&word)))),
+            Some(word) => {
+                Err(invalid(format!("there is no option {:?} here", String::from_utf8_lossy(&word))))
+            }
         }
     }
 
@@ -162,24 +166,24 @@ impl Arguments {
         Some(String::from_utf8_lossy(&word).into_owned())
     }
 
-    /// What a run is to be begun with.
+    /// The arguments of RUN.BEGIN.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn run(&mut self) -> annals::Result<RunSpec> {
         let spec = RunSpec::new(self.text("a run's name")?);
-        self.run_of(spec, &["REPLACE"])
+        self.run_options(spec, &["REPLACE"])
     }
 
-    /// What is said of a run besides, in options: those that every run has, and of NAME and REPLACE these.
+    /// Reads the options of a run. Of NAME and REPLACE, only those in `others` are allowed.
     ///
     /// # Errors
-    /// `Invalid`.
-    pub fn run_of(&mut self, mut spec: RunSpec, others: &[&str]) -> annals::Result<RunSpec> {
+    /// `Invalid` for an unknown option or a malformed value.
+    pub fn run_options(&mut self, mut spec: RunSpec, others: &[&str]) -> annals::Result<RunSpec> {
         while let Some(option) = self.option() {
             match option.as_str() {
                 other if ["NAME", "REPLACE"].contains(&other) && !others.contains(&other) => {
-                    return Err(unknown(other));
+                    return Err(unknown_option(other));
                 }
                 "NAME" => spec.name = self.text(&option)?,
                 "AGENT" => spec.agent = self.text(&option)?,
@@ -189,16 +193,16 @@ impl Arguments {
                 "STARTED" => spec.started_ns = Some(self.parsed(&option)?),
                 "TAG" => spec.tags.push((self.text("a tag's key")?, self.text("a tag's value")?)),
                 "REPLACE" => spec.replace = true,
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok(spec)
     }
 
-    /// What a frame is, and the name of the blob that its output is. Frames that only begin have no output.
+    /// A frame, and the name of the blob that is its output. With `begins`, the frame has no output yet.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn frame(&mut self, begins: bool) -> annals::Result<(Frame, Option<Vec<u8>>)> {
         let component: Component = self.text("a component's name")?.parse()?;
         let input = self.bytes("an input")?;
@@ -213,19 +217,19 @@ impl Arguments {
                 "SEVERITY" => frame.severity = self.parsed(&option)?,
                 "ERROR" => frame.error = true,
                 "BLOB" if !begins => blob = Some(self.bytes(&option)?),
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok((frame, blob))
     }
 
-    /// A memory that is brought.
+    /// The arguments of MEM.PUT.
     ///
     /// # Errors
-    /// `Invalid`.
-    pub fn memory(&mut self) -> annals::Result<Brought> {
+    /// `Invalid` for an unknown option or a malformed value.
+    pub fn memory(&mut self) -> annals::Result<MemoryPut> {
         let (entry, identity) = (self.text("a memory")?, Identity::default());
-        let mut brought = Brought { entry, identity, namespace: String::new(), embedder: None };
+        let mut brought = MemoryPut { entry, identity, namespace: String::new(), embedder: None };
         while let Some(option) = self.option() {
             match option.as_str() {
                 "EMBED" => {}
@@ -234,31 +238,31 @@ impl Arguments {
                 "TENANT" => brought.identity.tenant = Some(self.text(&option)?),
                 "PRINCIPAL" => brought.identity.principal = Some(self.text(&option)?),
                 "CONVERSATION" => brought.identity.conversation = Some(self.text(&option)?),
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok(brought)
     }
 
-    /// A memory's definition, and the name of the namespace that it is kept in.
+    /// A memory definition, and the name of its namespace.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` if NAMESPACE is missing, or for more words.
     pub fn definition(&mut self) -> annals::Result<(String, String)> {
         let definition = self.text("a definition")?;
         match self.option().as_deref() {
             Some("NAMESPACE") => {}
-            other => return Err(unknown(other.unwrap_or_default())),
+            other => return Err(unknown_option(other.unwrap_or_default())),
         }
         let namespace = self.text("NAMESPACE")?;
         self.end()?;
         Ok((definition, namespace))
     }
 
-    /// What is known of a frame at its end.
+    /// The options of a frame's end.
     ///
     /// # Errors
-    /// `Invalid`.
+    /// `Invalid` for an unknown option or a malformed value.
     pub fn ending(&mut self) -> annals::Result<Ending> {
         let mut ending = Ending::default();
         while let Some(option) = self.option() {
@@ -267,18 +271,18 @@ impl Arguments {
                 "META" | "METADATA" => ending.metadata = Some(self.bytes(&option)?),
                 "SEVERITY" => ending.severity = self.parsed(&option)?,
                 "ERROR" => ending.error = true,
-                _ => return Err(unknown(&option)),
+                _ => return Err(unknown_option(&option)),
             }
         }
         Ok(ending)
     }
 }
 
-fn unknown(option: &str) -> annals::Error {
-    wrong(format!("there is no option {option:?} here"))
+fn unknown_option(option: &str) -> annals::Error {
+    invalid(format!("there is no option {option:?} here"))
 }
 
-/// Kinds of errors, and what they are called on the wire.
+/// Error kinds and their codes on the wire.
 const KINDS: [(ErrorKind, &str); 10] = [
     (ErrorKind::Invalid, "INVALID"),
     (ErrorKind::NotFound, "NOTFOUND"),
@@ -292,13 +296,13 @@ const KINDS: [(ErrorKind, &str); 10] = [
     (ErrorKind::Bug, "BUG"),
 ];
 
-/// The code that an error of a kind begins with.
-pub fn code_of(kind: ErrorKind) -> &'static str {
+/// The code with which an error of this kind begins.
+pub fn error_code(kind: ErrorKind) -> &'static str {
     KINDS.iter().find(|(known, _)| *known == kind).map_or("ERR", |(_, code)| *code)
 }
 
-/// An error as the other side meant it.
-pub fn told(error: &str) -> annals::Error {
+/// Parses an error reply of the other process.
+pub fn parse_error(error: &str) -> annals::Error {
     let (code, message) = error.split_once(' ').unwrap_or(("ERR", error));
     match KINDS.iter().find(|(_, known)| *known == code) {
         Some((kind, _)) => annals::Error::new(*kind, message),
@@ -310,19 +314,20 @@ pub fn told(error: &str) -> annals::Error {
 mod tests {
     use annals::{Component, Ending, Frame, RunSpec, Severity};
 
-    use super::{Arguments, RecorderCommand, Words};
+    use super::{CommandArguments, CommandWriter, RecorderCommand};
 
-    fn there(words: &Words<'_>) -> Arguments {
-        Arguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
+    fn received(words: &CommandWriter<'_>) -> CommandArguments {
+        CommandArguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
     }
 
     #[test]
-    fn runs_frames_and_endings_come_back_as_they_were() {
+    fn runs_frames_and_endings_round_trip() {
         let plain = RunSpec::new("r");
         let full = RunSpec::new("r").agent("a").model("m").severity(Severity::Flagged).started_ns(7);
         let full = full.tag("TAG", "REPLACE").tag("k", "").metadata(b"{\"a\":1}").replace(true);
         for spec in [plain, full] {
-            let back = there(&Words::new(RecorderCommand::BeginRun).run(&spec).unwrap()).run().unwrap();
+            let back =
+                received(&CommandWriter::new(RecorderCommand::BeginRun).run(&spec).unwrap()).run().unwrap();
             assert_eq!(format!("{back:?}"), format!("{spec:?}"));
         }
         let plain = Frame::new(Component::Llm, "in", "out");
@@ -330,10 +335,10 @@ mod tests {
         full = full.metadata("ERROR");
         (full.started_ns, full.duration_ns, full.severity, full.error) = (Some(1), 2, Severity::Debug, true);
         for frame in [plain, full] {
-            let words = Words::new(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
+            let words = CommandWriter::new(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
             let words =
                 words.word(super::bytes(&frame.input).unwrap()).word(super::bytes(&frame.output).unwrap());
-            let (back, blob) = there(&words.frame(&frame)).frame(false).unwrap();
+            let (back, blob) = received(&words.frame(&frame)).frame(false).unwrap();
             assert_eq!((format!("{back:?}"), blob), (format!("{frame:?}"), None));
         }
         let full = Ending {
@@ -343,14 +348,15 @@ mod tests {
             duration_ns: Some(9),
         };
         for ending in [Ending::default(), full] {
-            let back = there(&Words::new(RecorderCommand::EndFrame).ending(&ending)).ending().unwrap();
+            let back =
+                received(&CommandWriter::new(RecorderCommand::EndFrame).ending(&ending)).ending().unwrap();
             assert_eq!(format!("{back:?}"), format!("{ending:?}"));
         }
     }
 
     #[test]
-    fn words_that_make_no_sense_are_refused() {
-        let of = |words: &[&[u8]]| Arguments::of(words.iter().map(|word| word.to_vec()).collect()).1;
+    fn invalid_words_are_refused() {
+        let of = |words: &[&[u8]]| CommandArguments::of(words.iter().map(|word| word.to_vec()).collect()).1;
         assert!(of(&[b"RUN.BEGIN"]).run().is_err());
         assert!(of(&[b"RUN.BEGIN", b"\xff"]).run().is_err());
         assert!(of(&[b"RUN.BEGIN", b"r", b"STARTED"]).run().is_err());

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
-use crate::replay::matching::canonical::{Body, canonical_hash};
+use crate::replay::matching::canonical::{CanonicalBody, canonical_hash};
 use crate::replay::matching::rules::Rules;
 
 /// Keyed BLAKE3 of a request: of its name and its body as they were sent, each after its length (`u64`,
@@ -17,7 +17,7 @@ pub struct CallHash(pub [u8; 32]);
 impl CallHash {
     /// The hash of this request.
     #[must_use]
-    pub fn of(key: &[u8; 32], name: &str, body: &[u8]) -> Self {
+    pub fn new(key: &[u8; 32], name: &str, body: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
         for part in [name.as_bytes(), body] {
             hasher.update(&(part.len() as u64).to_le_bytes());
@@ -33,7 +33,7 @@ impl CallHash {
     /// `Invalid` for a body that has no canonical form.
     pub fn canonical(key: &[u8; 32], name: &str, body: &[u8]) -> Result<Self> {
         let rules = Rules::none();
-        canonical_hash(key, name, &Body::new(body, &rules), &rules)
+        canonical_hash(key, name, &CanonicalBody::new(body, &rules), &rules)
     }
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for CallHash {
 
 /// A call as it was recorded: a frame of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct RecordedCall {
     /// The frame's number.
     pub seq: u32,
     /// What was called, such as `POST /v1/chat/completions?beta=1`: a route, and after `?` a query.
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn name_body_and_key_all_count_and_cannot_be_shifted() {
-        let of = |key: u8, name: &str, body: &str| CallHash::of(&[key; 32], name, body.as_bytes());
+        let of = |key: u8, name: &str, body: &str| CallHash::new(&[key; 32], name, body.as_bytes());
         assert_eq!(of(1, "a", "bc"), of(1, "a", "bc"));
         for other in [of(2, "a", "bc"), of(1, "ab", "c"), of(1, "a", "bd"), of(1, "", "abc")] {
             assert_ne!(of(1, "a", "bc"), other);

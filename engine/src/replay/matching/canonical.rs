@@ -17,13 +17,13 @@ const EXACT_DIGITS: usize = 15;
 
 /// A body made ready for comparing.
 #[derive(Debug)]
-pub(super) enum Body<'a> {
+pub(super) enum CanonicalBody<'a> {
     Json(Json<'a>),
     Form(Multipart<'a>),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Body<'a> {
+impl<'a> CanonicalBody<'a> {
     pub(super) fn new(bytes: &'a [u8], rules: &Rules) -> Self {
         match Json::parse(bytes) {
             Some(mut json) => {
@@ -52,12 +52,17 @@ impl<'a> Body<'a> {
 }
 
 /// The hash of a request in its canonical form.
-pub(super) fn canonical_hash(key: &[u8; 32], name: &str, body: &Body<'_>, rules: &Rules) -> Result<CallHash> {
+pub(super) fn canonical_hash(
+    key: &[u8; 32],
+    name: &str,
+    body: &CanonicalBody<'_>,
+    rules: &Rules,
+) -> Result<CallHash> {
     let mut text = route(name).to_owned();
     for (key, value) in query(name, rules) {
         text.extend(["&", key, "=", value]);
     }
-    Ok(CallHash::of(key, &text, &body.canonical()?))
+    Ok(CallHash::new(key, &text, &body.canonical()?))
 }
 
 /// The part of a name before its query: method and path.
@@ -151,7 +156,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn of(body: &str, rules: &Rules) -> String {
-        String::from_utf8(Body::new(body.as_bytes(), rules).canonical().unwrap().into_owned()).unwrap()
+        String::from_utf8(CanonicalBody::new(body.as_bytes(), rules).canonical().unwrap().into_owned())
+            .unwrap()
     }
 
     fn plain(body: &str) -> String {
@@ -211,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_the_metadata_helper_makes_of_small_numbers(
+        fn canonical_form_equals_rfc_8785_for_small_numbers(
             text in "\\PC{0,12}",
             number in -1_000_000_000i64..1_000_000_000,
             scale in 0u32..6,

@@ -8,10 +8,10 @@
 use std::borrow::Cow;
 
 use crate::error::Result;
-use crate::replay::matching::canonical::{Body, write};
-use crate::replay::matching::json::{At, Json};
-use crate::replay::matching::multipart::{Content, Multipart, Part};
-use crate::replay::matching::path::show;
+use crate::replay::matching::canonical::{CanonicalBody, write};
+use crate::replay::matching::json::{Json, JsonStep};
+use crate::replay::matching::multipart::{FormPart, Multipart, PartContent};
+use crate::replay::matching::path::path_text;
 use crate::replay::matching::rules::{Rules, is_volatile};
 use crate::replay::matching::shape::{SHAPES, Shape};
 
@@ -22,9 +22,9 @@ const SHOWN_BYTES_MAX: usize = 96;
 /// Bytes around what differs that it shows, too.
 const CONTEXT_BYTES: usize = 32;
 /// Longest text that is looked through whole for what a rule would cover; of longer ones, what stands around the difference.
-const LOOKED_AT_BYTES_MAX: usize = 64 << 10;
+const SHAPE_SEARCH_BYTES_MAX: usize = 64 << 10;
 /// Longest difference inside of a longer text that is looked at.
-const MIDDLE_BYTES_MAX: usize = 1024;
+const SHAPE_DIFFERENCE_BYTES_MAX: usize = 1024;
 
 /// What happened to a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum ChangeKind {
 /// The part of two texts that differs, without their common beginning and end; at most 96 bytes of each, at borders of
 /// characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
+pub struct TextChange {
     /// Where it begins in both values, in bytes.
     pub at: usize,
     /// What the recorded text has there.
@@ -62,7 +62,7 @@ pub struct Difference {
     /// The value asked, cut in the same way.
     pub asked: String,
     /// What differs of two texts.
-    pub span: Option<Span>,
+    pub span: Option<TextChange>,
     /// What the differing part looks like in both, if it is something that often changes from run to run.
     pub looks_like: Option<Shape>,
     /// The rule that would cover it, in the form of [`Rules::rule`]; `None` where it would be refused or hide too much.
@@ -83,19 +83,19 @@ pub(super) struct Diff {
 
 impl Diff {
     /// Compares two bodies of which `bytes` are the recorded and the asked one as they came.
-    pub(super) fn of(
-        recorded: &Body<'_>,
-        asked: &Body<'_>,
+    pub(super) fn new(
+        recorded: &CanonicalBody<'_>,
+        asked: &CanonicalBody<'_>,
         bytes: (&[u8], &[u8]),
         rules: &Rules,
     ) -> Result<Self> {
-        let mut differ = Differ { diff: Self::default(), way: Vec::new(), rules };
+        let mut differ = DiffBuilder { diff: Self::default(), way: Vec::new(), rules };
         match (recorded, asked) {
-            (Body::Json(a), Body::Json(b)) => {
+            (CanonicalBody::Json(a), CanonicalBody::Json(b)) => {
                 differ.diff.weight = a.weight().max(b.weight());
                 differ.values(a, b)?;
             }
-            (Body::Form(a), Body::Form(b)) => {
+            (CanonicalBody::Form(a), CanonicalBody::Form(b)) => {
                 differ.diff.weight = a.weight().max(b.weight());
                 differ.forms(a, b, "");
             }
@@ -118,13 +118,13 @@ impl Diff {
     }
 }
 
-struct Differ<'r, 'a> {
+struct DiffBuilder<'r, 'a> {
     diff: Diff,
-    way: Vec<At<'a>>,
+    way: Vec<JsonStep<'a>>,
     rules: &'r Rules,
 }
 
-impl<'a> Differ<'_, 'a> {
+impl<'a> DiffBuilder<'_, 'a> {
     fn values<'j: 'a>(&mut self, a: &'j Json<'_>, b: &'j Json<'_>) -> Result<()> {
         match (a, b) {
             (Json::Hidden, _) | (_, Json::Hidden) => Ok(()),
@@ -140,19 +140,24 @@ impl<'a> Differ<'_, 'a> {
                 if canonical(a)? == canonical(b)? {
                     Ok(())
                 } else {
-                    self.one(ChangeKind::Changed, Some(a), Some(b))
+                    self.add_value_change(ChangeKind::Changed, Some(a), Some(b))
                 }
             }
         }
     }
 
-    fn at<'j: 'a>(&mut self, at: At<'a>, a: Option<&'j Json<'_>>, b: Option<&'j Json<'_>>) -> Result<()> {
+    fn compare_at<'j: 'a>(
+        &mut self,
+        at: JsonStep<'a>,
+        a: Option<&'j Json<'_>>,
+        b: Option<&'j Json<'_>>,
+    ) -> Result<()> {
         self.way.push(at);
         let done = match (a, b) {
             (Some(a), Some(b)) => self.values(a, b),
             (Some(Json::Hidden), None) | (None, Some(Json::Hidden)) | (None, None) => Ok(()),
-            (Some(_), None) => self.one(ChangeKind::Removed, a, b),
-            (None, Some(_)) => self.one(ChangeKind::Added, a, b),
+            (Some(_), None) => self.add_value_change(ChangeKind::Removed, a, b),
+            (None, Some(_)) => self.add_value_change(ChangeKind::Added, a, b),
         };
         self.way.pop();
         done
@@ -174,7 +179,11 @@ impl<'a> Differ<'_, 'a> {
             let left = if order.is_le() { a.next() } else { None };
             let right = if order.is_ge() { b.next() } else { None };
             if let Some((key, _)) = left.or(right) {
-                self.at(At::Key(Cow::Borrowed(key)), left.map(|(_, v)| v), right.map(|(_, v)| v))?;
+                self.compare_at(
+                    JsonStep::Key(Cow::Borrowed(key)),
+                    left.map(|(_, v)| v),
+                    right.map(|(_, v)| v),
+                )?;
             }
         }
     }
@@ -189,36 +198,46 @@ impl<'a> Differ<'_, 'a> {
         }
         for index in from..a.len().max(b.len()) - tail {
             let (a, b) = (a[..a.len() - tail].get(index), b[..b.len() - tail].get(index));
-            self.at(At::Index(index), a, b)?;
+            self.compare_at(JsonStep::Index(index), a, b)?;
         }
         Ok(())
     }
 
     /// A value on one side only, or two of which not both are texts.
-    fn one(&mut self, kind: ChangeKind, a: Option<&Json<'_>>, b: Option<&Json<'_>>) -> Result<()> {
+    fn add_value_change(
+        &mut self,
+        kind: ChangeKind,
+        a: Option<&Json<'_>>,
+        b: Option<&Json<'_>>,
+    ) -> Result<()> {
         let bytes = a.map_or(0, Json::weight).max(b.map_or(0, Json::weight)).max(1);
         let looks_like = match (a, b) {
             (Some(Json::Number(a)), Some(Json::Number(b))) => looks_like(a, b),
             _ => None,
         };
-        let (recorded, asked) = (a.map_or(Ok(String::new()), shown)?, b.map_or(Ok(String::new()), shown)?);
-        let (path, rule) = self.named(looks_like);
+        let (recorded, asked) =
+            (a.map_or(Ok(String::new()), shown_value)?, b.map_or(Ok(String::new()), shown_value)?);
+        let (path, rule) = self.path_and_rule(looks_like);
         let difference = || Difference { path, kind, recorded, asked, span: None, looks_like, rule };
         self.diff.add(usize::try_from(bytes).unwrap_or(usize::MAX), difference);
         Ok(())
     }
 
     fn texts(&mut self, a: &str, b: &str) {
-        let (from, end_a, end_b) = middle(a, b);
-        let looks_like = around(a, b, (from, end_a, end_b)).and_then(|(a, b)| looks_like(a, b));
-        let (path, rule) = self.named(looks_like);
+        let (from, end_a, end_b) = differing_middle(a, b);
+        let looks_like = shape_context(a, b, (from, end_a, end_b)).and_then(|(a, b)| looks_like(a, b));
+        let (path, rule) = self.path_and_rule(looks_like);
         let bytes = end_a.max(end_b) - from;
         let difference = || Difference {
             path,
             kind: ChangeKind::Changed,
             recorded: excerpt(a, from, end_a),
             asked: excerpt(b, from, end_b),
-            span: Some(Span { at: from, recorded: cut(&a[from..end_a]), asked: cut(&b[from..end_b]) }),
+            span: Some(TextChange {
+                at: from,
+                recorded: shown_text(&a[from..end_a]),
+                asked: shown_text(&b[from..end_b]),
+            }),
             looks_like,
             rule,
         };
@@ -238,7 +257,7 @@ impl<'a> Differ<'_, 'a> {
             let left = a.parts[..a.parts.len() - tail].get(index);
             let right = b.parts[..b.parts.len() - tail].get(index);
             let name = left.or(right).map_or("", |part| part.name());
-            let path = format!("{within}part {} \"{}\"", index + 1, cut(name));
+            let path = format!("{within}part {} \"{}\"", index + 1, shown_text(name));
             match (left, right) {
                 (Some(a), Some(b)) => self.parts(a, b, &path),
                 (Some(part), None) => self.part_of_one(ChangeKind::Removed, part, path),
@@ -246,31 +265,37 @@ impl<'a> Differ<'_, 'a> {
                 (None, None) => {}
             }
         }
-        if !a.ends_as(b) {
+        if !a.ends_like(b) {
             let end = |form: &Multipart<'_>| if form.is_closed { "closed" } else { "cut off" }.to_owned();
             self.field(format!("{within}body's end"), 1, end(a), end(b), None);
         }
     }
 
-    fn parts(&mut self, a: &Part<'_>, b: &Part<'_>, path: &str) {
+    fn parts(&mut self, a: &FormPart<'_>, b: &FormPart<'_>, path: &str) {
         let names: std::collections::BTreeSet<&str> =
             a.headers.iter().chain(&b.headers).map(|(name, _)| name.as_str()).collect();
         for name in names {
-            let values = |part: &Part<'_>| {
+            let values = |part: &FormPart<'_>| {
                 let all = part.headers.iter().filter(|(of, _)| of == name).map(|(_, value)| value.as_ref());
                 all.collect::<Vec<&str>>().join(", ")
             };
             let (a, b) = (values(a), values(b));
             if a != b {
-                let (from, end_a, end_b) = middle(&a, &b);
+                let (from, end_a, end_b) = differing_middle(&a, &b);
                 let (recorded, asked) = (excerpt(&a, from, end_a), excerpt(&b, from, end_b));
                 let bytes = end_a.max(end_b) - from;
-                self.field(format!("{path} {}", cut(name)), bytes, recorded, asked, looks_like(&a, &b));
+                self.field(
+                    format!("{path} {}", shown_text(name)),
+                    bytes,
+                    recorded,
+                    asked,
+                    looks_like(&a, &b),
+                );
             }
         }
         match (&a.content, &b.content) {
-            (Content::Nested(a), Content::Nested(b)) => self.forms(a, b, &format!("{path}, ")),
-            (Content::Bytes(a), Content::Bytes(b)) => self.contents(a, b, path),
+            (PartContent::Nested(a), PartContent::Nested(b)) => self.forms(a, b, &format!("{path}, ")),
+            (PartContent::Bytes(a), PartContent::Bytes(b)) => self.contents(a, b, path),
             _ => self.field(format!("{path} content"), 1, String::new(), String::new(), None),
         }
     }
@@ -282,22 +307,22 @@ impl<'a> Differ<'_, 'a> {
         }
         let path = format!("{path} content");
         if let (Ok(a), Ok(b)) = (std::str::from_utf8(a), std::str::from_utf8(b)) {
-            let (from, end_a, end_b) = middle(a, b);
-            let looks_like = around(a, b, (from, end_a, end_b)).and_then(|(a, b)| looks_like(a, b));
+            let (from, end_a, end_b) = differing_middle(a, b);
+            let looks_like = shape_context(a, b, (from, end_a, end_b)).and_then(|(a, b)| looks_like(a, b));
             let (recorded, asked) = (excerpt(a, from, end_a), excerpt(b, from, end_b));
             return self.field(path, end_a.max(end_b) - from, recorded, asked, looks_like);
         }
-        let (from, bytes) = differing(a, b);
+        let (from, bytes) = differing_bytes(a, b);
         self.field(path, bytes, shown_from(a, from), shown_from(b, from), None);
     }
 
-    fn part_of_one(&mut self, kind: ChangeKind, part: &Part<'_>, path: String) {
+    fn part_of_one(&mut self, kind: ChangeKind, part: &FormPart<'_>, path: String) {
         let bytes = usize::try_from(part.weight()).unwrap_or(usize::MAX);
         let shown = match part.content {
-            Content::Bytes(bytes) => {
-                cut(&String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]))
+            PartContent::Bytes(bytes) => {
+                shown_text(&String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]))
             }
-            Content::Nested(_) => "a form".to_owned(),
+            PartContent::Nested(_) => "a form".to_owned(),
         };
         let (recorded, asked) =
             if kind == ChangeKind::Removed { (shown, String::new()) } else { (String::new(), shown) };
@@ -325,11 +350,11 @@ impl<'a> Differ<'_, 'a> {
         if a == b {
             return;
         }
-        let (from, bytes) = differing(a, b);
+        let (from, bytes) = differing_bytes(a, b);
         // Where one side is JSON it still says which field the byte belongs to.
-        let path = Json::way_to(a, from)
-            .or_else(|| Json::way_to(b, from))
-            .map_or("body".to_owned(), |way| show(&way).0);
+        let path = Json::path_to(a, from)
+            .or_else(|| Json::path_to(b, from))
+            .map_or("body".to_owned(), |way| path_text(&way).0);
         let (recorded, asked) = (shown_from(a, from), shown_from(b, from));
         let difference = || Difference {
             path,
@@ -344,12 +369,12 @@ impl<'a> Differ<'_, 'a> {
     }
 
     /// The present path, and the rule that would cover what differs there.
-    fn named(&self, looks_like: Option<Shape>) -> (String, Option<String>) {
-        let (path, whole) = show(&self.way);
+    fn path_and_rule(&self, looks_like: Option<Shape>) -> (String, Option<String>) {
+        let (path, whole) = path_text(&self.way);
         let mut candidates = Vec::new();
         if self.way.iter().rev().find_map(|at| match at {
-            At::Key(key) => Some(is_volatile(key)),
-            At::Index(_) => None,
+            JsonStep::Key(key) => Some(is_volatile(key)),
+            JsonStep::Index(_) => None,
         }) == Some(true)
         {
             candidates.push(format!("ignore {path}"));
@@ -364,7 +389,7 @@ impl<'a> Differ<'_, 'a> {
 }
 
 /// Where two bodies begin to differ, and in how many bytes they do.
-fn differing(a: &[u8], b: &[u8]) -> (usize, usize) {
+fn differing_bytes(a: &[u8], b: &[u8]) -> (usize, usize) {
     let from = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let end = a[from..].iter().rev().zip(b[from..].iter().rev()).take_while(|(a, b)| a == b).count();
     (from, a.len().max(b.len()) - from - end)
@@ -374,7 +399,7 @@ fn differing(a: &[u8], b: &[u8]) -> (usize, usize) {
 fn shown_from(bytes: &[u8], from: usize) -> String {
     let upto = bytes.len().min(from + SHOWN_BYTES_MAX);
     let text = String::from_utf8_lossy(&bytes[from.min(upto)..upto]);
-    format!("from byte {from} of {}: {}", bytes.len(), cut(&text))
+    format!("from byte {from} of {}: {}", bytes.len(), shown_text(&text))
 }
 
 fn canonical(json: &Json<'_>) -> Result<String> {
@@ -390,7 +415,7 @@ fn canonical(json: &Json<'_>) -> Result<String> {
 }
 
 /// Where two texts begin to differ, and where each of them ends to.
-fn middle(a: &str, b: &str) -> (usize, usize, usize) {
+fn differing_middle(a: &str, b: &str) -> (usize, usize, usize) {
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     // Up to there both are the same bytes, so that one has a border where the other has.
     let from = a.floor_char_boundary(same).min(b.floor_char_boundary(same));
@@ -403,15 +428,15 @@ fn middle(a: &str, b: &str) -> (usize, usize, usize) {
 }
 
 /// What to look at for the shape of a difference: both texts, or the part around it where they are long.
-fn around<'t>(
+fn shape_context<'t>(
     a: &'t str,
     b: &'t str,
     (from, end_a, end_b): (usize, usize, usize),
 ) -> Option<(&'t str, &'t str)> {
-    if a.len().max(b.len()) <= LOOKED_AT_BYTES_MAX {
+    if a.len().max(b.len()) <= SHAPE_SEARCH_BYTES_MAX {
         return Some((a, b));
     }
-    if end_a.max(end_b) - from > MIDDLE_BYTES_MAX {
+    if end_a.max(end_b) - from > SHAPE_DIFFERENCE_BYTES_MAX {
         return None;
     }
     let start = a.floor_char_boundary(from.saturating_sub(CONTEXT_BYTES));
@@ -428,14 +453,14 @@ fn looks_like(a: &str, b: &str) -> Option<Shape> {
 }
 
 /// At most 96 bytes of a text, fit for a terminal.
-pub(super) fn cut(text: &str) -> String {
+pub(super) fn shown_text(text: &str) -> String {
     let shown = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
     let end = if shown.len() < text.len() { "…" } else { "" };
-    plain(shown) + end
+    escape_text(shown) + end
 }
 
 /// Control characters must not reach a terminal; NUL is the border of a mask's placeholder.
-fn plain(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -454,17 +479,17 @@ fn excerpt(text: &str, from: usize, end: usize) -> String {
     let start = text.floor_char_boundary(from.saturating_sub(CONTEXT_BYTES));
     let stop = text.ceil_char_boundary((end + CONTEXT_BYTES).min(text.len()));
     let (before, after) = (if start > 0 { "…" } else { "" }, if stop < text.len() { "…" } else { "" });
-    let (left, right) = (plain(&text[start..from]), plain(&text[end..stop]));
-    format!("{before}{left}{}{right}{after}", cut(&text[from..end]))
+    let (left, right) = (escape_text(&text[start..from]), escape_text(&text[end..stop]));
+    format!("{before}{left}{}{right}{after}", shown_text(&text[from..end]))
 }
 
-fn shown(json: &Json<'_>) -> Result<String> {
+fn shown_value(json: &Json<'_>) -> Result<String> {
     let mut out = String::new();
     match json {
         Json::Text(text) => out.push_str(&text[..text.floor_char_boundary(SHOWN_BYTES_MAX + 1)]),
         other => write(other, &mut out, SHOWN_BYTES_MAX)?,
     }
-    Ok(cut(&out))
+    Ok(shown_text(&out))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::*;
 
 fn diff_with(recorded: &str, asked: &str, rules: &Rules) -> Diff {
     let (a, b) = (recorded.as_bytes(), asked.as_bytes());
-    Diff::of(&Body::new(a, rules), &Body::new(b, rules), (a, b), rules).unwrap()
+    Diff::new(&CanonicalBody::new(a, rules), &CanonicalBody::new(b, rules), (a, b), rules).unwrap()
 }
 
 fn diff(recorded: &str, asked: &str) -> Diff {
@@ -44,7 +44,7 @@ fn characters_are_never_cut() {
 }
 
 #[test]
-fn what_changes_from_run_to_run_is_known_and_its_rule_is_said() {
+fn volatile_values_are_recognised_and_a_rule_is_proposed() {
     let system = |text: &str| format!(r#"{{"messages":[{{"content":"{text}"}}]}}"#);
     for (a, b, shape, rule) in [
         (
@@ -115,7 +115,7 @@ fn keys_are_quoted_and_kinds_told_apart() {
 }
 
 #[test]
-fn what_is_no_json_is_told_by_byte_and_field() {
+fn non_json_difference_names_byte_and_field() {
     let found = one("plain text", "plain tent");
     assert_eq!(found.path, "body");
     assert_eq!(found.recorded, "from byte 8 of 10: xt");
@@ -136,7 +136,7 @@ fn differences_are_bounded_and_the_rest_counted() {
 }
 
 #[test]
-fn a_byte_in_50_megabytes_is_found_in_time_that_follows_their_size() {
+fn one_changed_byte_in_50_megabytes_is_found_in_linear_time() {
     let body = |mark: &str| {
         let message = format!(r#"{{"content":"{}","role":"user"}}"#, "word ".repeat(2_000));
         let messages = vec![message; 2_500].join(",");
@@ -173,7 +173,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn the_distance_is_nothing_only_between_equals(a in any_json(), b in any_json()) {
+    fn distance_is_zero_only_between_equal_bodies(a in any_json(), b in any_json()) {
         let found = diff(&a.to_string(), &b.to_string());
         prop_assert_eq!(found.distance == 0, a == b);
         prop_assert_eq!(found.differences.is_empty(), a == b);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::replay::matching::canonical::{query, route};
-use crate::replay::matching::diff::{ChangeKind, Diff, Difference, cut};
+use crate::replay::matching::diff::{ChangeKind, Diff, Difference, shown_text};
 use crate::replay::matching::rules::Rules;
 use crate::replay::matching::shape::{SHAPES, Shape};
 
@@ -30,7 +30,7 @@ pub enum Grade {
 
 /// A recorded call that comes near a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nearest {
+pub struct NearestCall {
     /// Its number.
     pub seq: u32,
     /// Its name, without secrets of its query.
@@ -56,7 +56,7 @@ pub struct Divergence {
     /// How often this very request was recorded, where all those were served already.
     pub recorded_times: Option<u32>,
     /// The nearest recorded calls that are still to come, the nearest first; at most 3.
-    pub nearest: Vec<Nearest>,
+    pub nearest: Vec<NearestCall>,
 }
 
 impl Divergence {
@@ -86,8 +86,8 @@ pub(super) fn compare_names(recorded: &str, asked: &str, rules: &Rules, diff: &m
     let changed = |path: String, kind, recorded: &str, asked: &str, rule| Difference {
         path,
         kind,
-        recorded: cut(recorded),
-        asked: cut(asked),
+        recorded: shown_text(recorded),
+        asked: shown_text(asked),
         span: None,
         looks_like: None,
         rule,
@@ -116,7 +116,7 @@ pub(super) fn compare_names(recorded: &str, asked: &str, rules: &Rules, diff: &m
             let rule = rules.clone().rule(&rule).is_ok().then_some(rule).filter(|_| is_secret(key));
             let hidden = |value: &str| if is_secret(key) { "(hidden)".to_owned() } else { value.to_owned() };
             diff.add(key.len() + old.len().max(new.len()), || {
-                changed(format!("query.{}", cut(key)), kind, &hidden(old), &hidden(new), rule)
+                changed(format!("query.{}", shown_text(key)), kind, &hidden(old), &hidden(new), rule)
             });
         }
     }
@@ -127,13 +127,13 @@ fn is_secret(key: &str) -> bool {
 }
 
 /// A name for a report.
-pub(super) fn shown(name: &str) -> String {
-    let Some((route, query)) = name.split_once('?') else { return cut(name) };
+pub(super) fn shown_name(name: &str) -> String {
+    let Some((route, query)) = name.split_once('?') else { return shown_text(name) };
     let pair = |pair: &str| match pair.split_once('=') {
         Some((key, _)) if is_secret(key) => format!("{key}=(hidden)"),
         _ => pair.to_owned(),
     };
-    cut(&format!("{route}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&")))
+    shown_text(&format!("{route}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&")))
 }
 
 impl fmt::Display for Difference {
@@ -217,6 +217,6 @@ mod tests {
         let mut none = Diff::default();
         compare_names("/a?key=1&b=2", "/a?b=2&key=3", &Rules::none().preset("gemini").unwrap(), &mut none);
         assert_eq!((none.distance, none.differences.len()), (0, 0));
-        assert_eq!(shown("POST /a?Key=S1&x=1"), "POST /a?Key=(hidden)&x=1");
+        assert_eq!(shown_name("POST /a?Key=S1&x=1"), "POST /a?Key=(hidden)&x=1");
     }
 }

@@ -1,8 +1,8 @@
 //! A door for fuzzers: rules, a recorded request and an asked one.
 
-use super::canonical::Body;
+use super::canonical::CanonicalBody;
 use super::diff::Diff;
-use super::{Answer, Call, CallHash, Matching, Rules};
+use super::{CallHash, MatchOutcome, Matching, RecordedCall, Rules};
 
 const KEY: [u8; 32] = [1; 32];
 
@@ -21,20 +21,24 @@ pub fn request(data: &[u8]) {
     for line in String::from_utf8_lossy(text).lines().take(8) {
         rules = rules.clone().rule(line).unwrap_or(rules);
     }
-    let (a, b) = (Body::new(recorded, &rules), Body::new(asked, &rules));
+    let (a, b) = (CanonicalBody::new(recorded, &rules), CanonicalBody::new(asked, &rules));
     let (Ok(form_a), Ok(form_b)) = (a.canonical(), b.canonical()) else {
         return assert!(data.is_empty(), "what has a tree has a canonical form");
     };
     let same = form_a == form_b;
-    if let Ok(diff) = Diff::of(&a, &b, (recorded, asked), &rules)
-        && matches!((&a, &b), (Body::Json(_), Body::Json(_)) | (Body::Bytes(_), Body::Bytes(_)))
+    if let Ok(diff) = Diff::new(&a, &b, (recorded, asked), &rules)
+        && matches!(
+            (&a, &b),
+            (CanonicalBody::Json(_), CanonicalBody::Json(_))
+                | (CanonicalBody::Bytes(_), CanonicalBody::Bytes(_))
+        )
     {
         assert_eq!((diff.distance == 0, diff.differences.is_empty()), (same, same));
     }
     let name = "POST /x?a=1".to_owned();
-    let call = Call {
+    let call = RecordedCall {
         seq: 1,
-        exact: CallHash::of(&KEY, &name, recorded),
+        exact: CallHash::new(&KEY, &name, recorded),
         name,
         begun_ns: 0,
         ended_ns: 1,
@@ -43,9 +47,9 @@ pub fn request(data: &[u8]) {
     let kept = recorded.to_vec();
     let Ok(mut matching) = Matching::new(vec![call], move |_| Ok(kept.clone()), rules, KEY) else { return };
     match matching.ask("POST /x?a=1", asked) {
-        Ok(Answer::Exact(_)) => assert_eq!(recorded, asked),
-        Ok(Answer::Matched(_)) => assert!(same && recorded != asked),
-        Ok(Answer::Diverged(divergence)) => assert!(!same && !divergence.to_string().is_empty()),
+        Ok(MatchOutcome::Exact(_)) => assert_eq!(recorded, asked),
+        Ok(MatchOutcome::Matched(_)) => assert!(same && recorded != asked),
+        Ok(MatchOutcome::Diverged(divergence)) => assert!(!same && !divergence.to_string().is_empty()),
         Err(error) => assert_ne!(error.kind(), crate::ErrorKind::Bug),
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum Json<'a> {
 
 /// A step of the way to a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum At<'a> {
+pub(super) enum JsonStep<'a> {
     Key(Cow<'a, str>),
     Index(usize),
 }
@@ -39,12 +39,12 @@ pub(super) enum At<'a> {
 impl<'a> Json<'a> {
     /// The tree of these bytes, if they have one.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        Parser::new(bytes)?.whole()
+        JsonTreeParser::new(bytes)?.whole()
     }
 
     /// The way to the innermost value that covers byte `offset`; `None` where there is no tree.
-    pub(super) fn way_to(bytes: &'a [u8], offset: usize) -> Option<Vec<At<'a>>> {
-        let mut parser = Parser::new(bytes)?;
+    pub(super) fn path_to(bytes: &'a [u8], offset: usize) -> Option<Vec<JsonStep<'a>>> {
+        let mut parser = JsonTreeParser::new(bytes)?;
         parser.wanted = Some(offset);
         parser.whole()?;
         Some(parser.found.unwrap_or_default())
@@ -79,16 +79,16 @@ impl<'a> Json<'a> {
     }
 }
 
-struct Parser<'a> {
+struct JsonTreeParser<'a> {
     text: &'a str,
     scanner: JsonScanner<'a>,
     /// The byte whose value is looked for, the way to the present value, and the way found.
     wanted: Option<usize>,
-    way: Vec<At<'a>>,
-    found: Option<Vec<At<'a>>>,
+    way: Vec<JsonStep<'a>>,
+    found: Option<Vec<JsonStep<'a>>>,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> JsonTreeParser<'a> {
     fn new(bytes: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let scanner = JsonScanner::new(bytes).values_max(NODES_MAX);
@@ -126,7 +126,12 @@ impl<'a> Parser<'a> {
         Some(value)
     }
 
-    fn within(&mut self, first: JsonToken, at: impl FnOnce() -> At<'a>, depth: usize) -> Option<Json<'a>> {
+    fn nested_value(
+        &mut self,
+        first: JsonToken,
+        at: impl FnOnce() -> JsonStep<'a>,
+        depth: usize,
+    ) -> Option<Json<'a>> {
         if self.wanted.is_none() {
             return self.value(first, depth + 1);
         }
@@ -145,7 +150,7 @@ impl<'a> Parser<'a> {
                 return Some((Json::Array(items), token.end));
             }
             let index = items.len();
-            items.push(self.within(token, || At::Index(index), depth)?);
+            items.push(self.nested_value(token, || JsonStep::Index(index), depth)?);
         }
     }
 
@@ -159,7 +164,7 @@ impl<'a> Parser<'a> {
             }
             let key = self.string(token)?;
             let first = self.token()?;
-            let value = self.within(first, || At::Key(key.clone()), depth)?;
+            let value = self.nested_value(first, || JsonStep::Key(key.clone()), depth)?;
             members.push((key, value));
         };
         members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
@@ -180,7 +185,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_serde_json_refuses_has_no_tree_either() {
+    fn json_refused_by_serde_json_has_no_tree() {
         for bad in [
             "",
             "{",
@@ -223,11 +228,11 @@ mod tests {
         let body = br#"{"a":[{"b c":"xyz"}],"d":1}"#;
         let way = |what: &[u8]| {
             let offset = memchr::memmem::find(body, what).unwrap();
-            Json::way_to(body, offset).unwrap()
+            Json::path_to(body, offset).unwrap()
         };
-        let key = |key: &'static str| At::Key(Cow::Borrowed(key));
-        assert_eq!(way(b"yz"), [key("a"), At::Index(0), key("b c")]);
-        assert_eq!(way(b"b c"), [key("a"), At::Index(0)], "a key belongs to its object");
+        let key = |key: &'static str| JsonStep::Key(Cow::Borrowed(key));
+        assert_eq!(way(b"yz"), [key("a"), JsonStep::Index(0), key("b c")]);
+        assert_eq!(way(b"b c"), [key("a"), JsonStep::Index(0)], "a key belongs to its object");
         assert_eq!(way(b"1"), [key("d")]);
         assert_eq!(way(b"{"), []);
     }

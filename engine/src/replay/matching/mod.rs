@@ -17,11 +17,11 @@ mod requests;
 mod rules;
 mod shape;
 
-pub use call::{Call, CallHash};
-pub use diff::{ChangeKind, Difference, Span};
-pub use divergence::{Divergence, Grade, Nearest};
-pub use path::{Path, Step};
+pub use call::{CallHash, RecordedCall};
+pub use diff::{ChangeKind, Difference, TextChange};
+pub use divergence::{Divergence, Grade, NearestCall};
+pub use path::{Path, PathStep};
 pub use receipt::Receipt;
-pub use requests::{Answer, Matching};
+pub use requests::{MatchOutcome, Matching};
 pub use rules::{PRESETS, Rules};
 pub use shape::Shape;

@@ -29,7 +29,7 @@ const MARK: &[u8] = b"\0annals multipart\0";
 /// The parts of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Multipart<'a> {
-    pub(super) parts: Vec<Part<'a>>,
+    pub(super) parts: Vec<FormPart<'a>>,
     /// The closing boundary was there.
     pub(super) is_closed: bool,
     /// What stands behind the closing boundary, without one line break.
@@ -38,15 +38,15 @@ pub(super) struct Multipart<'a> {
 
 /// A part of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part<'a> {
+pub(super) struct FormPart<'a> {
     /// Names in lower case and values, by name. The boundary of a nested form is left out.
     pub(super) headers: Vec<(String, Cow<'a, str>)>,
-    pub(super) content: Content<'a>,
+    pub(super) content: PartContent<'a>,
 }
 
 /// What a part holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Content<'a> {
+pub(super) enum PartContent<'a> {
     Bytes(&'a [u8]),
     Nested(Multipart<'a>),
 }
@@ -66,17 +66,17 @@ impl<'a> Multipart<'a> {
         });
         let mut left = PARTS_MAX;
         if let Some(boundary) = alone.filter(|boundary| is_boundary(boundary)) {
-            return Self::within(body, boundary, 0, &mut left);
+            return Self::parse_parts(body, boundary, 0, &mut left);
         }
         let boundary = boundary.trim_ascii_end();
-        let form = is_boundary(boundary).then(|| Self::within(body, boundary, 0, &mut left))??;
+        let form = is_boundary(boundary).then(|| Self::parse_parts(body, boundary, 0, &mut left))??;
         let disposition = form.parts.first()?.header("content-disposition")?;
         let is_form = disposition.get(..9).is_some_and(|kind| kind.eq_ignore_ascii_case("form-data"));
         is_form.then_some(form)
     }
 
     /// The parts between boundaries; `left` is how many more there may be.
-    fn within(body: &'a [u8], boundary: &[u8], depth: usize, left: &mut usize) -> Option<Self> {
+    fn parse_parts(body: &'a [u8], boundary: &[u8], depth: usize, left: &mut usize) -> Option<Self> {
         let delimiter = [b"\r\n--", boundary].concat();
         let delimiters = memmem::Finder::new(&delimiter);
         let (mut parts, mut at) = (Vec::new(), delimiter.len() - 2);
@@ -90,7 +90,7 @@ impl<'a> Multipart<'a> {
             at += padding(rest)?;
             *left = left.checked_sub(1)?;
             let end = end_of_part(body, at, &delimiters, delimiter.len());
-            parts.push(Part::parse(&body[at..end.unwrap_or(body.len())], depth, left)?);
+            parts.push(FormPart::parse(&body[at..end.unwrap_or(body.len())], depth, left)?);
             match end {
                 Some(end) => at = end + delimiter.len(),
                 None => return Some(Self { parts, is_closed: false, epilogue: b"" }),
@@ -111,11 +111,11 @@ impl<'a> Multipart<'a> {
                 write_sized(value.as_bytes(), out);
             }
             match &part.content {
-                Content::Bytes(bytes) => {
+                PartContent::Bytes(bytes) => {
                     out.push(0);
                     write_sized(bytes, out);
                 }
-                Content::Nested(form) => {
+                PartContent::Nested(form) => {
                     out.push(1);
                     form.write(out);
                 }
@@ -143,7 +143,7 @@ fn is_boundary(bytes: &[u8]) -> bool {
     (1..=BOUNDARY_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(allowed)
 }
 
-impl<'a> Part<'a> {
+impl<'a> FormPart<'a> {
     fn parse(bytes: &'a [u8], depth: usize, left: &mut usize) -> Option<Self> {
         let head = &bytes[..bytes.len().min(HEADERS_BYTES_MAX)];
         // A part may have no headers: then its empty line comes first.
@@ -158,11 +158,11 @@ impl<'a> Part<'a> {
             headers.push((name.trim().to_ascii_lowercase(), Cow::Borrowed(value.trim())));
         }
         headers.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let mut part = Self { headers, content: Content::Bytes(content) };
+        let mut part = Self { headers, content: PartContent::Bytes(content) };
         if depth + 1 < DEPTH_MAX
             && let Some(nested) = part.nested(content, depth, left)
         {
-            part.content = Content::Nested(nested);
+            part.content = PartContent::Nested(nested);
         }
         Some(part)
     }
@@ -174,7 +174,8 @@ impl<'a> Part<'a> {
         let at = lower.find("boundary=").filter(|_| lower.starts_with("multipart/"))? + "boundary=".len();
         let value = kind[at..].split(';').next()?;
         let boundary = value.trim().trim_matches('"').as_bytes();
-        let form = is_boundary(boundary).then(|| Multipart::within(content, boundary, depth + 1, left))??;
+        let form =
+            is_boundary(boundary).then(|| Multipart::parse_parts(content, boundary, depth + 1, left))??;
         let without = format!("{}{}", &kind[..at], &kind[at + value.len()..]);
         *kind = Cow::Owned(without);
         Some(form)
@@ -199,8 +200,8 @@ impl<'a> Part<'a> {
     pub(super) fn weight(&self) -> u64 {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         let content = match &self.content {
-            Content::Bytes(bytes) => bytes.len() as u64,
-            Content::Nested(form) => form.weight(),
+            PartContent::Bytes(bytes) => bytes.len() as u64,
+            PartContent::Nested(form) => form.weight(),
         };
         1 + headers as u64 + content
     }
@@ -209,11 +210,11 @@ impl<'a> Part<'a> {
 impl Multipart<'_> {
     /// Bytes of its parts.
     pub(super) fn weight(&self) -> u64 {
-        1 + self.epilogue.len() as u64 + self.parts.iter().map(Part::weight).sum::<u64>()
+        1 + self.epilogue.len() as u64 + self.parts.iter().map(FormPart::weight).sum::<u64>()
     }
 
     /// Whether both end in the same way.
-    pub(super) fn ends_as(&self, other: &Multipart<'_>) -> bool {
+    pub(super) fn ends_like(&self, other: &Multipart<'_>) -> bool {
         self.is_closed == other.is_closed && self.epilogue == other.epilogue
     }
 }

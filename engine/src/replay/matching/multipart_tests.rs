@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::replay::matching::{Answer, Call, CallHash, Divergence, Grade, Matching, Rules};
+use crate::replay::matching::{CallHash, Divergence, Grade, MatchOutcome, Matching, RecordedCall, Rules};
 
 const KEY: [u8; 32] = [3; 32];
 const ROUTE: &str = "POST openai /v1/files";
@@ -31,9 +31,9 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a == b
 }
 
-fn asked(recorded: &[u8], asked: &[u8]) -> Answer {
-    let exact = CallHash::of(&KEY, ROUTE, recorded);
-    let call = Call { seq: 1, name: ROUTE.to_owned(), exact, begun_ns: 0, ended_ns: 1, arrived: 0 };
+fn asked(recorded: &[u8], asked: &[u8]) -> MatchOutcome {
+    let exact = CallHash::new(&KEY, ROUTE, recorded);
+    let call = RecordedCall { seq: 1, name: ROUTE.to_owned(), exact, begun_ns: 0, ended_ns: 1, arrived: 0 };
     let recorded = recorded.to_vec();
     let mut matching = Matching::new(vec![call], move |_| Ok(recorded.clone()), Rules::none(), KEY).unwrap();
     matching.ask(ROUTE, asked).unwrap()
@@ -41,7 +41,7 @@ fn asked(recorded: &[u8], asked: &[u8]) -> Answer {
 
 fn diverged(recorded: &[u8], other: &[u8]) -> Divergence {
     match asked(recorded, other) {
-        Answer::Diverged(divergence) => *divergence,
+        MatchOutcome::Diverged(divergence) => *divergence,
         answer => panic!("{answer:?}"),
     }
 }
@@ -88,7 +88,7 @@ fn form_that_is_cut_off_keeps_its_parts_and_differs() {
     assert!(cut("b1").ends_with(b"\r\n\r\n2"));
     assert!(same(&cut("b1"), &cut("b22")));
     assert!(!same(&cut("b1"), &form("b1", &parts)));
-    assert_eq!(asked(&cut("b1"), &cut("b22")), Answer::Matched(1));
+    assert_eq!(asked(&cut("b1"), &cut("b22")), MatchOutcome::Matched(1));
     let found = diverged(&form("b1", &parts), &cut("b22"));
     assert_eq!(found.nearest[0].differences[0].path, "body's end");
     let trailing = [&form("b1", &parts)[..], b"more"].concat();
@@ -179,7 +179,7 @@ fn ten_thousand_parts_are_compared_and_hostile_ones_do_not_hurt() {
     let parts: Vec<(&str, &[u8])> =
         contents.iter().map(|(name, of)| (name.as_str(), of.as_slice())).collect();
     let (a, b) = (form("a", &parts), form("another", &parts));
-    assert_eq!(asked(&a, &b), Answer::Matched(1));
+    assert_eq!(asked(&a, &b), MatchOutcome::Matched(1));
     let mut other = parts.clone();
     other[7_777].1 = b"changed";
     let found = diverged(&a, &form("b", &other));

@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
-use crate::replay::matching::Call;
+use crate::replay::matching::RecordedCall;
 
 #[derive(Debug)]
-pub(super) struct Release {
+pub(super) struct ReleaseOrder {
     /// Numbers of calls, the first to be released first.
     order: Vec<u32>,
     place: HashMap<u32, usize>,
@@ -19,10 +19,10 @@ pub(super) struct Release {
     first: usize,
 }
 
-impl Release {
+impl ReleaseOrder {
     /// The recorded order of these calls.
-    pub(super) fn new(calls: &[Call]) -> Self {
-        let mut ended: Vec<_> = calls.iter().map(|call| (end(call), call.seq)).collect();
+    pub(super) fn new(calls: &[RecordedCall]) -> Self {
+        let mut ended: Vec<_> = calls.iter().map(|call| (end_ns(call), call.seq)).collect();
         ended.sort_unstable();
         let mut release = Self {
             order: ended.into_iter().map(|(_, seq)| seq).collect(),
@@ -30,21 +30,21 @@ impl Release {
             done: vec![false; calls.len()],
             first: 0,
         };
-        release.number();
+        release.index_places();
         release
     }
 
-    fn number(&mut self) {
+    fn index_places(&mut self) {
         self.place = self.order.iter().enumerate().map(|(place, seq)| (*seq, place)).collect();
     }
 
     /// Another order among those that all overlapped; the same for the same seed.
-    pub(super) fn chaos(&mut self, calls: &[Call], seed: u64) {
-        let by_seq: HashMap<u32, &Call> = calls.iter().map(|call| (call.seq, call)).collect();
+    pub(super) fn chaos(&mut self, calls: &[RecordedCall], seed: u64) {
+        let by_seq: HashMap<u32, &RecordedCall> = calls.iter().map(|call| (call.seq, call)).collect();
         let spans: Vec<(u64, u64)> = self
             .order
             .iter()
-            .map(|seq| by_seq.get(seq).map_or((0, 0), |call| (call.begun_ns, end(call))))
+            .map(|seq| by_seq.get(seq).map_or((0, 0), |call| (call.begun_ns, end_ns(call))))
             .collect();
         let mut random = seed;
         for (start, end) in episodes(&spans) {
@@ -55,7 +55,7 @@ impl Release {
                 shuffle(&mut self.order[start..end], &mut random);
             }
         }
-        self.number();
+        self.index_places();
     }
 
     /// Whether every call to be released before this one is.
@@ -64,7 +64,7 @@ impl Release {
     }
 
     /// This call is released, or will never be.
-    pub(super) fn done(&mut self, seq: u32) {
+    pub(super) fn mark_done(&mut self, seq: u32) {
         if let Some(place) = self.place.get(&seq) {
             self.done[*place] = true;
         }
@@ -74,7 +74,7 @@ impl Release {
     }
 
     /// The call that is released next after this one.
-    pub(super) fn after(&self, seq: u32) -> Option<u32> {
+    pub(super) fn next_after(&self, seq: u32) -> Option<u32> {
         self.place.get(&seq).and_then(|place| self.order.get(place + 1)).copied()
     }
 
@@ -86,7 +86,7 @@ impl Release {
 }
 
 /// Never before the beginning, whatever the clock did.
-fn end(call: &Call) -> u64 {
+fn end_ns(call: &RecordedCall) -> u64 {
     call.ended_ns.max(call.begun_ns)
 }
 
@@ -127,24 +127,31 @@ mod tests {
     use crate::replay::matching::CallHash;
     use proptest::prelude::*;
 
-    fn call(seq: u32, begun_ns: u64, ended_ns: u64) -> Call {
-        Call { seq, name: "POST /x".to_owned(), exact: CallHash([0; 32]), begun_ns, ended_ns, arrived: 0 }
+    fn call(seq: u32, begun_ns: u64, ended_ns: u64) -> RecordedCall {
+        RecordedCall {
+            seq,
+            name: "POST /x".to_owned(),
+            exact: CallHash([0; 32]),
+            begun_ns,
+            ended_ns,
+            arrived: 0,
+        }
     }
 
-    fn calls(spans: &[(u64, u64)]) -> Vec<Call> {
+    fn calls(spans: &[(u64, u64)]) -> Vec<RecordedCall> {
         (1..).zip(spans).map(|(seq, (begun, ended))| call(seq, *begun, *ended)).collect()
     }
 
     #[test]
     fn calls_are_released_as_they_ended() {
-        let mut order = Release::new(&calls(&[(0, 30), (1, 10), (2, 20), (40, 50)]));
+        let mut order = ReleaseOrder::new(&calls(&[(0, 30), (1, 10), (2, 20), (40, 50)]));
         assert!(order.may_release(2) && !order.may_release(3) && !order.may_release(1));
         assert_eq!(order.blocking(4), [2, 3, 1]);
-        order.done(3);
+        order.mark_done(3);
         assert!(!order.may_release(1), "given up, but 2 is still to come");
-        order.done(2);
+        order.mark_done(2);
         assert!(order.may_release(1) && order.may_release(2) && !order.may_release(4));
-        order.done(1);
+        order.mark_done(1);
         assert!(order.may_release(4));
         assert!(order.blocking(4).is_empty());
     }
@@ -153,12 +160,12 @@ mod tests {
     fn chaos_reorders_only_what_fully_overlapped() {
         // 1 alone; 2 to 5 all at once; 6 to 8 nested: 8 began after 7 had ended.
         let recorded = calls(&[(0, 5), (10, 20), (11, 19), (12, 21), (13, 22), (30, 50), (31, 35), (36, 40)]);
-        let straight = Release::new(&recorded);
+        let straight = ReleaseOrder::new(&recorded);
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..50 {
-            let mut chaos = Release::new(&recorded);
+            let mut chaos = ReleaseOrder::new(&recorded);
             chaos.chaos(&recorded, seed);
-            let mut again = Release::new(&recorded);
+            let mut again = ReleaseOrder::new(&recorded);
             again.chaos(&recorded, seed);
             assert_eq!(chaos.order, again.order);
             assert_eq!(chaos.order[0], 1);
@@ -171,12 +178,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_naive_reading_of_the_recording_says(
+        fn release_order_equals_the_naive_model(
             spans in prop::collection::vec((0u64..20, 0u64..8), 1..12),
             picks in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         ) {
             let recorded = calls(&spans.into_iter().map(|(begun, long)| (begun, begun + long)).collect::<Vec<_>>());
-            let mut order = Release::new(&recorded);
+            let mut order = ReleaseOrder::new(&recorded);
             let mut done = std::collections::BTreeSet::new();
             for pick in picks {
                 for this in &recorded {
@@ -191,7 +198,7 @@ mod tests {
                     prop_assert_eq!(blocking, before.iter().map(|call| call.seq).collect::<Vec<_>>());
                 }
                 let seq = pick.get(&recorded).seq;
-                order.done(seq);
+                order.mark_done(seq);
                 done.insert(seq);
             }
         }
@@ -202,7 +209,7 @@ mod tests {
             seed: u64,
         ) {
             let recorded = calls(&spans.into_iter().map(|(begun, long)| (begun, begun + long)).collect::<Vec<_>>());
-            let mut order = Release::new(&recorded);
+            let mut order = ReleaseOrder::new(&recorded);
             order.chaos(&recorded, seed);
             for a in &recorded {
                 for b in recorded.iter().filter(|b| a.ended_ns <= b.begun_ns) {

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::replay::matching::json::{At, Json};
+use crate::replay::matching::json::{Json, JsonStep};
 
 /// Greatest length of a path, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 1024;
@@ -15,7 +15,7 @@ const KEY_SHOWN_MAX: usize = 128;
 
 /// A step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// The member of this name.
     Member(String),
     /// The element of this number, from 0.
@@ -28,7 +28,7 @@ pub enum Step {
 
 /// A set of places in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path(pub(super) Vec<Step>);
+pub struct Path(pub(super) Vec<PathStep>);
 
 impl Path {
     /// Reads a path of at most 1,024 bytes.
@@ -42,8 +42,8 @@ impl Path {
                 text.len()
             )));
         }
-        let path = Scanner { text, rest: text }.path()?;
-        if path.0.iter().filter(|step| matches!(step, Step::Anywhere(_))).count() > 1 {
+        let path = PathScanner { text, rest: text }.path()?;
+        if path.0.iter().filter(|step| matches!(step, PathStep::Anywhere(_))).count() > 1 {
             return Err(Error::invalid(format!("{text:?} has `..` twice: name the place")));
         }
         Ok(path)
@@ -51,7 +51,7 @@ impl Path {
 
     /// The way there, from the top.
     #[must_use]
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[PathStep] {
         &self.0
     }
 
@@ -61,27 +61,27 @@ impl Path {
     }
 }
 
-fn each<'a>(steps: &[Step], json: &mut Json<'a>, change: &mut dyn FnMut(&mut Json<'a>)) {
+fn each<'a>(steps: &[PathStep], json: &mut Json<'a>, change: &mut dyn FnMut(&mut Json<'a>)) {
     let Some((step, rest)) = steps.split_first() else { return change(json) };
     match (step, json) {
-        (Step::Member(name), json) => {
+        (PathStep::Member(name), json) => {
             if let Some(value) = json.member_mut(name) {
                 each(rest, value, change);
             }
         }
-        (Step::Element(index), Json::Array(items)) => {
+        (PathStep::Element(index), Json::Array(items)) => {
             if let Some(item) = items.get_mut(*index) {
                 each(rest, item, change);
             }
         }
-        (Step::Every, Json::Array(items)) => items.iter_mut().for_each(|item| each(rest, item, change)),
-        (Step::Every, Json::Object(members)) => {
+        (PathStep::Every, Json::Array(items)) => items.iter_mut().for_each(|item| each(rest, item, change)),
+        (PathStep::Every, Json::Object(members)) => {
             members.iter_mut().for_each(|(_, value)| each(rest, value, change));
         }
-        (Step::Anywhere(_), Json::Array(items)) => {
+        (PathStep::Anywhere(_), Json::Array(items)) => {
             items.iter_mut().for_each(|item| each(steps, item, change));
         }
-        (Step::Anywhere(name), Json::Object(members)) => {
+        (PathStep::Anywhere(name), Json::Object(members)) => {
             for (key, value) in members {
                 each(steps, value, change);
                 if key == name {
@@ -93,14 +93,14 @@ fn each<'a>(steps: &[Step], json: &mut Json<'a>, change: &mut dyn FnMut(&mut Jso
     }
 }
 
-struct Scanner<'a> {
+struct PathScanner<'a> {
     text: &'a str,
     rest: &'a str,
 }
 
-impl<'a> Scanner<'a> {
+impl<'a> PathScanner<'a> {
     fn path(&mut self) -> Result<Path> {
-        self.eat("$").ok_or_else(|| self.wrong("it must begin with `$`"))?;
+        self.eat("$").ok_or_else(|| self.path_error("it must begin with `$`"))?;
         let mut steps = Vec::new();
         while !self.rest.is_empty() {
             steps.push(self.step()?);
@@ -108,7 +108,7 @@ impl<'a> Scanner<'a> {
         Ok(Path(steps))
     }
 
-    fn wrong(&self, why: &str) -> Error {
+    fn path_error(&self, why: &str) -> Error {
         let at = self.text.len() - self.rest.len();
         Error::invalid(format!("{:?} is no path that a rule can have, at byte {at}: {why}", self.text))
     }
@@ -118,24 +118,24 @@ impl<'a> Scanner<'a> {
         Some(())
     }
 
-    fn step(&mut self) -> Result<Step> {
+    fn step(&mut self) -> Result<PathStep> {
         if self.eat("..").is_some() {
             return if self.rest.starts_with('[') {
                 match self.bracket()? {
-                    Step::Member(name) => Ok(Step::Anywhere(name)),
-                    _ => Err(self.wrong("`..` needs a name")),
+                    PathStep::Member(name) => Ok(PathStep::Anywhere(name)),
+                    _ => Err(self.path_error("`..` needs a name")),
                 }
             } else {
-                self.name().map(Step::Anywhere)
+                self.name().map(PathStep::Anywhere)
             };
         }
         if self.rest.starts_with('[') {
             return self.bracket();
         }
-        self.eat(".").ok_or_else(|| self.wrong("`.`, `..` or `[` comes next"))?;
+        self.eat(".").ok_or_else(|| self.path_error("`.`, `..` or `[` comes next"))?;
         match self.eat("*") {
-            Some(()) => Ok(Step::Every),
-            None => self.name().map(Step::Member),
+            Some(()) => Ok(PathStep::Every),
+            None => self.name().map(PathStep::Member),
         }
     }
 
@@ -143,25 +143,25 @@ impl<'a> Scanner<'a> {
         let len = self.rest.find(['.', '[', ']', '\'', '"', '*', ' ', '?', '(', ')', '$', '@']);
         let (name, rest) = self.rest.split_at(len.unwrap_or(self.rest.len()));
         if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(self.wrong("a name comes next; write others as ['a b']"));
+            return Err(self.path_error("a name comes next; write others as ['a b']"));
         }
         self.rest = rest;
         Ok(name.to_owned())
     }
 
-    fn bracket(&mut self) -> Result<Step> {
-        let wrong = |scanner: &Self| scanner.wrong("[3], [*] or ['a b'] comes next");
+    fn bracket(&mut self) -> Result<PathStep> {
+        let wrong = |scanner: &Self| scanner.path_error("[3], [*] or ['a b'] comes next");
         self.eat("[").ok_or_else(|| wrong(self))?;
         let step = if self.eat("*").is_some() {
-            Step::Every
+            PathStep::Every
         } else if let Some(quote) = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"')) {
-            Step::Member(self.quoted(quote)?)
+            PathStep::Member(self.quoted(quote)?)
         } else {
             let len = self.rest.bytes().take_while(u8::is_ascii_digit).count();
             let (digits, rest) = self.rest.split_at(len);
             let index = digits.parse().map_err(|_| wrong(self))?;
             self.rest = rest;
-            Step::Element(index)
+            PathStep::Element(index)
         };
         self.eat("]").ok_or_else(|| wrong(self))?;
         Ok(step)
@@ -188,14 +188,14 @@ impl<'a> Scanner<'a> {
                 }
                 _ => None,
             };
-            name.push(escaped.ok_or_else(|| self.wrong("a name has an unknown escape"))?);
+            name.push(escaped.ok_or_else(|| self.path_error("a name has an unknown escape"))?);
         }
-        Err(self.wrong("a name's quote is not closed"))
+        Err(self.path_error("a name's quote is not closed"))
     }
 }
 
 /// Appends `.name`, or `['a name']` where it needs quotes.
-fn member(out: &mut String, name: &str) {
+fn push_member(out: &mut String, name: &str) {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !name.is_empty() && name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
         out.push('.');
@@ -214,15 +214,15 @@ fn member(out: &mut String, name: &str) {
 }
 
 /// The way to a value as a path; whether that path would be read back as it is.
-pub(super) fn show(way: &[At<'_>]) -> (String, bool) {
+pub(super) fn path_text(way: &[JsonStep<'_>]) -> (String, bool) {
     let (mut out, mut whole) = ("$".to_owned(), true);
     for at in way {
         match at {
-            At::Index(index) => out.push_str(&format!("[{index}]")),
-            At::Key(key) if key.len() <= KEY_SHOWN_MAX => member(&mut out, key),
-            At::Key(key) => {
+            JsonStep::Index(index) => out.push_str(&format!("[{index}]")),
+            JsonStep::Key(key) if key.len() <= KEY_SHOWN_MAX => push_member(&mut out, key),
+            JsonStep::Key(key) => {
                 whole = false;
-                member(&mut out, &format!("{}…", &key[..key.floor_char_boundary(KEY_SHOWN_MAX)]));
+                push_member(&mut out, &format!("{}…", &key[..key.floor_char_boundary(KEY_SHOWN_MAX)]));
             }
         }
     }
@@ -235,13 +235,13 @@ impl fmt::Display for Path {
         let mut out = "$".to_owned();
         for step in &self.0 {
             match step {
-                Step::Member(name) => member(&mut out, name),
-                Step::Element(index) => out.push_str(&format!("[{index}]")),
-                Step::Every => out.push_str("[*]"),
-                Step::Anywhere(name) => {
+                PathStep::Member(name) => push_member(&mut out, name),
+                PathStep::Element(index) => out.push_str(&format!("[{index}]")),
+                PathStep::Every => out.push_str("[*]"),
+                PathStep::Anywhere(name) => {
                     out.push_str("..");
                     let mut name_out = String::new();
-                    member(&mut name_out, name);
+                    push_member(&mut name_out, name);
                     out.push_str(name_out.trim_start_matches('.'));
                 }
             }

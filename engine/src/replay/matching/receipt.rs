@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_was_not_exact_and_nothing_else() {
+    fn receipt_shows_only_nonzero_counts() {
         let good = Receipt { recorded: 7, exact: 7, served: 7, ..Receipt::default() };
         assert_eq!(good.to_string(), "exact 7 of 7, served 7, unused 0");
         assert!(good.is_faithful());

@@ -9,11 +9,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::error::{Error, Result};
-use crate::replay::matching::canonical::{Body, canonical_hash, route};
+use crate::replay::matching::canonical::{CanonicalBody, canonical_hash, route};
 use crate::replay::matching::diff::Diff;
-use crate::replay::matching::divergence::{compare_names, shown};
-use crate::replay::matching::order::Release;
-use crate::replay::matching::{Call, CallHash, Divergence, Grade, Nearest, Receipt, Rules};
+use crate::replay::matching::divergence::{compare_names, shown_name};
+use crate::replay::matching::order::ReleaseOrder;
+use crate::replay::matching::{CallHash, Divergence, Grade, NearestCall, Receipt, RecordedCall, Rules};
 
 /// Unserved calls of a route that a diverging request is compared with.
 const CANDIDATES_MAX: usize = 16;
@@ -22,11 +22,11 @@ const CANDIDATE_BYTES_MAX: usize = 256 << 20;
 /// Nearest calls that a report names.
 const NEAREST_MAX: usize = 3;
 
-type Bodies = Box<dyn Fn(u32) -> Result<Vec<u8>> + Send + Sync>;
+type BodySource = Box<dyn Fn(u32) -> Result<Vec<u8>> + Send + Sync>;
 
 /// What a request gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum MatchOutcome {
     /// What was recorded as this frame: the request is the same, byte for byte.
     Exact(u32),
     /// What was recorded as this frame: the request is the same after the matcher.
@@ -40,18 +40,18 @@ pub enum Answer {
 /// Whoever serves answers calls [`Matching::ask`] when a request comes, [`Matching::may_release`] until the answer may
 /// go out, and then [`Matching::released`]; or [`Matching::give_up`] where it never will.
 pub struct Matching {
-    calls: Vec<Call>,
+    calls: Vec<RecordedCall>,
     served: Vec<bool>,
     /// Calls that overlapped one with the same request.
     overlapped: Vec<bool>,
     /// Which batch a call belongs to; 0 is none.
     batches: Vec<u32>,
-    bodies: Bodies,
+    bodies: BodySource,
     rules: Rules,
     key: [u8; 32],
-    exact: HashMap<CallHash, Waiting>,
-    routes: HashMap<String, Route>,
-    release: Release,
+    exact: HashMap<CallHash, EqualCalls>,
+    routes: HashMap<String, RouteCalls>,
+    release: ReleaseOrder,
     receipt: Receipt,
     /// The last call served, by its place in `calls`.
     last: Option<usize>,
@@ -59,19 +59,19 @@ pub struct Matching {
 
 /// Equal calls, the first begun first.
 #[derive(Default)]
-struct Waiting {
+struct EqualCalls {
     calls: VecDeque<usize>,
     recorded: u32,
 }
 
 #[derive(Default)]
-struct Route {
+struct RouteCalls {
     calls: Vec<usize>,
     /// By the hash of the canonical form, once that was needed.
-    canonical: Option<HashMap<CallHash, Waiting>>,
+    canonical: Option<HashMap<CallHash, EqualCalls>>,
 }
 
-impl Waiting {
+impl EqualCalls {
     fn add(&mut self, call: usize) {
         self.calls.push_back(call);
         self.recorded += 1;
@@ -104,7 +104,7 @@ impl Matching {
     /// # Errors
     /// `Invalid` where two calls have one number.
     pub fn new(
-        mut calls: Vec<Call>,
+        mut calls: Vec<RecordedCall>,
         bodies: impl Fn(u32) -> Result<Vec<u8>> + Send + Sync + 'static,
         rules: Rules,
         key: [u8; 32],
@@ -113,8 +113,8 @@ impl Matching {
         if let Some(pair) = calls.windows(2).find(|pair| pair[0].seq == pair[1].seq) {
             return Err(Error::invalid(format!("two recorded calls have the number {}", pair[0].seq)));
         }
-        let mut exact: HashMap<CallHash, Waiting> = HashMap::new();
-        let mut routes: HashMap<String, Route> = HashMap::new();
+        let mut exact: HashMap<CallHash, EqualCalls> = HashMap::new();
+        let mut routes: HashMap<String, RouteCalls> = HashMap::new();
         // Frames are numbered as they are stored, and a recorder may store a call when it ends.
         let mut begun: Vec<usize> = (0..calls.len()).collect();
         begun.sort_by_key(|place| calls[*place].begun_ns);
@@ -124,14 +124,14 @@ impl Matching {
         }
         let mut batches = vec![0; calls.len()];
         for (batch, waiting) in (1..).zip(exact.values_mut()) {
-            line_up(&calls, waiting, batch, &mut batches);
+            order_batches(&calls, waiting, batch, &mut batches);
         }
         let recorded = u32::try_from(calls.len()).map_err(|_| Error::invalid("a run has too many calls"))?;
         Ok(Self {
             served: vec![false; calls.len()],
             overlapped: overlapped(&calls, exact.values()),
             batches,
-            release: Release::new(&calls),
+            release: ReleaseOrder::new(&calls),
             calls,
             bodies: Box::new(bodies),
             rules,
@@ -155,8 +155,8 @@ impl Matching {
     ///
     /// # Errors
     /// What `bodies` gives for a recorded body.
-    pub fn ask(&mut self, name: &str, body: &[u8]) -> Result<Answer> {
-        self.ask_as(CallHash::of(&self.key, name, body), name, body)
+    pub fn ask(&mut self, name: &str, body: &[u8]) -> Result<MatchOutcome> {
+        self.ask_hashed(CallHash::new(&self.key, name, body), name, body)
     }
 
     /// As [`Self::ask`], for a request that is recorded in another form than it was asked in, without its secrets, say:
@@ -164,23 +164,23 @@ impl Matching {
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub fn ask_as(&mut self, hash: CallHash, name: &str, body: &[u8]) -> Result<Answer> {
+    pub fn ask_hashed(&mut self, hash: CallHash, name: &str, body: &[u8]) -> Result<MatchOutcome> {
         let mut times = None;
         if let Some(waiting) = self.exact.get_mut(&hash) {
             if let Some(call) = waiting.take(&self.served) {
                 self.receipt.exact += 1;
-                return Ok(Answer::Exact(self.serve(call)));
+                return Ok(MatchOutcome::Exact(self.serve(call)));
             }
             times = Some(waiting.recorded);
         }
-        let asked = Body::new(body, &self.rules);
+        let asked = CanonicalBody::new(body, &self.rules);
         let canonical = canonical_hash(&self.key, name, &asked, &self.rules)?;
         self.hash_route(route(name))?;
         let route_of = self.routes.get_mut(route(name));
         if let Some(waiting) = route_of.and_then(|route| route.canonical.as_mut()?.get_mut(&canonical)) {
             if let Some(call) = waiting.take(&self.served) {
                 self.receipt.matched += 1;
-                return Ok(Answer::Matched(self.serve(call)));
+                return Ok(MatchOutcome::Matched(self.serve(call)));
             }
             times = times.or(Some(waiting.recorded));
         }
@@ -189,7 +189,7 @@ impl Matching {
             Grade::Changed => self.receipt.changed += 1,
             Grade::Unrecorded => self.receipt.unrecorded += 1,
         }
-        Ok(Answer::Diverged(Box::new(divergence)))
+        Ok(MatchOutcome::Diverged(Box::new(divergence)))
     }
 
     fn serve(&mut self, call: usize) -> u32 {
@@ -204,11 +204,11 @@ impl Matching {
         if route.canonical.is_some() {
             return Ok(());
         }
-        let mut canonical: HashMap<CallHash, Waiting> = HashMap::new();
+        let mut canonical: HashMap<CallHash, EqualCalls> = HashMap::new();
         for place in &route.calls {
             let call = &self.calls[*place];
             let bytes = (self.bodies)(call.seq)?;
-            let body = Body::new(&bytes, &self.rules);
+            let body = CanonicalBody::new(&bytes, &self.rules);
             let hash = canonical_hash(&self.key, &call.name, &body, &self.rules)?;
             canonical.entry(hash).or_default().add(*place);
         }
@@ -220,7 +220,7 @@ impl Matching {
         &self,
         name: &str,
         body: &[u8],
-        asked: &Body<'_>,
+        asked: &CanonicalBody<'_>,
         times: Option<u32>,
     ) -> Result<Divergence> {
         let next = self.next_call();
@@ -229,7 +229,8 @@ impl Matching {
         for place in self.candidates(route(name), next) {
             let call = &self.calls[place];
             let bytes = (self.bodies)(call.seq)?;
-            let mut diff = Diff::of(&Body::new(&bytes, &self.rules), asked, (&bytes, body), &self.rules)?;
+            let mut diff =
+                Diff::new(&CanonicalBody::new(&bytes, &self.rules), asked, (&bytes, body), &self.rules)?;
             diff.weight += name.len().max(call.name.len()) as u64;
             compare_names(&call.name, name, &self.rules, &mut diff);
             nearest.push((diff, call));
@@ -249,9 +250,9 @@ impl Matching {
             compare_names(&call.name, name, &self.rules, &mut diff);
             nearest.push((diff, call));
         }
-        let nearest = nearest.into_iter().map(|(diff, call)| Nearest {
+        let nearest = nearest.into_iter().map(|(diff, call)| NearestCall {
             seq: call.seq,
-            name: shown(&call.name),
+            name: shown_name(&call.name),
             distance: diff.distance,
             differences: diff.differences,
             more: diff.more,
@@ -259,7 +260,7 @@ impl Matching {
         Ok(Divergence {
             grade: if changed.is_some() { Grade::Changed } else { Grade::Unrecorded },
             step: changed.or(next.map(|place| self.calls[place].seq)),
-            name: shown(name),
+            name: shown_name(name),
             recorded_times: times,
             nearest: nearest.collect(),
         })
@@ -288,9 +289,9 @@ impl Matching {
     }
 
     /// The answer of this call goes out now.
-    pub fn released(&mut self, seq: u32) {
+    pub fn mark_released(&mut self, seq: u32) {
         self.receipt.served += 1;
-        self.release.done(seq);
+        self.release.mark_done(seq);
     }
 
     /// The answer of this call will never go out, or nobody will ever ask for it: the others do not wait for it any more.
@@ -298,7 +299,7 @@ impl Matching {
         if self.is_served(seq) {
             self.receipt.given_up += 1;
         }
-        self.release.done(seq);
+        self.release.mark_done(seq);
     }
 
     /// The calls whose answers have to go out before this one's, the first first.
@@ -316,7 +317,7 @@ impl Matching {
     /// How many recorded calls with this request were under way before the first of them was answered, of those that are asked for
     /// next: so many requests come before any of them needs its answer.
     #[must_use]
-    pub fn batch(&self, hash: &CallHash) -> usize {
+    pub fn batch_len(&self, hash: &CallHash) -> usize {
         let Some(waiting) = self.exact.get(hash) else { return 0 };
         let mut left = waiting.calls.iter().filter(|place| !self.served[**place]).peekable();
         match left.peek().map(|first| self.batches[**first]) {
@@ -330,16 +331,16 @@ impl Matching {
     /// answers is all by which a program tells them apart. Else 0.
     #[must_use]
     pub fn gap_after(&self, seq: u32) -> u64 {
-        let Some(place) = self.place(seq).filter(|place| self.overlapped[*place]) else { return 0 };
-        let next = self.release.after(seq).and_then(|next| self.place(next));
+        let Some(place) = self.index_of(seq).filter(|place| self.overlapped[*place]) else { return 0 };
+        let next = self.release.next_after(seq).and_then(|next| self.index_of(next));
         next.map_or(0, |next| self.calls[next].ended_ns.saturating_sub(self.calls[place].ended_ns))
     }
 
     fn is_served(&self, seq: u32) -> bool {
-        self.place(seq).is_some_and(|place| self.served[place])
+        self.index_of(seq).is_some_and(|place| self.served[place])
     }
 
-    fn place(&self, seq: u32) -> Option<usize> {
+    fn index_of(&self, seq: u32) -> Option<usize> {
         self.calls.binary_search_by_key(&seq, |call| call.seq).ok()
     }
 
@@ -355,7 +356,7 @@ impl Matching {
 }
 
 /// Puts each batch, the calls with one request that began before the first of them had ended, into the order of arrival.
-fn line_up(calls: &[Call], waiting: &mut Waiting, request: u32, batches: &mut [u32]) {
+fn order_batches(calls: &[RecordedCall], waiting: &mut EqualCalls, request: u32, batches: &mut [u32]) {
     let places = waiting.calls.make_contiguous();
     let mut is_odd = false;
     let mut from = 0;
@@ -380,7 +381,7 @@ fn line_up(calls: &[Call], waiting: &mut Waiting, request: u32, batches: &mut [u
 
 /// Which calls were under way at the same time as one with the same request; `equal` are calls with one request each, the first begun
 /// first.
-fn overlapped<'a>(calls: &[Call], equal: impl Iterator<Item = &'a Waiting>) -> Vec<bool> {
+fn overlapped<'a>(calls: &[RecordedCall], equal: impl Iterator<Item = &'a EqualCalls>) -> Vec<bool> {
     let mut overlapped = vec![false; calls.len()];
     for waiting in equal {
         let mut longest: Option<usize> = None;

@@ -11,10 +11,10 @@ const CHAT: &str = "POST /v1/chat/completions";
 
 /// A recording of these requests one after the other, and how often a body was read.
 fn recording(requests: &[(&str, &str)], rules: Rules) -> (Matching, Arc<AtomicUsize>) {
-    let calls = (1..).zip(requests).map(|(seq, (name, body))| Call {
+    let calls = (1..).zip(requests).map(|(seq, (name, body))| RecordedCall {
         seq,
         name: (*name).to_owned(),
-        exact: CallHash::of(&KEY, name, body.as_bytes()),
+        exact: CallHash::new(&KEY, name, body.as_bytes()),
         begun_ns: u64::from(seq) * 10,
         ended_ns: u64::from(seq) * 10 + 5,
         arrived: 0,
@@ -33,21 +33,21 @@ fn chat(text: &str) -> String {
     format!(r#"{{"messages":[{{"content":"{text}","role":"user"}}],"model":"m"}}"#)
 }
 
-fn diverged(answer: Answer) -> Divergence {
+fn diverged(answer: MatchOutcome) -> Divergence {
     match answer {
-        Answer::Diverged(divergence) => *divergence,
+        MatchOutcome::Diverged(divergence) => *divergence,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn equal_bytes_are_served_first_in_first_out_without_reading_a_body() {
+fn equal_requests_are_served_in_order_without_reading_bodies() {
     let body = chat("a");
     let (mut matching, reads) = recording(&[(CHAT, &body), (CHAT, &chat("b")), (CHAT, &body)], Rules::none());
-    assert_eq!(matching.ask(CHAT, chat("b").as_bytes()).unwrap(), Answer::Exact(2));
-    assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), Answer::Exact(1));
-    assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), Answer::Exact(3));
-    (1..=3).for_each(|seq| matching.released(seq));
+    assert_eq!(matching.ask(CHAT, chat("b").as_bytes()).unwrap(), MatchOutcome::Exact(2));
+    assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), MatchOutcome::Exact(1));
+    assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), MatchOutcome::Exact(3));
+    (1..=3).for_each(|seq| matching.mark_released(seq));
     assert_eq!(reads.load(Ordering::Relaxed), 0);
     assert_eq!(matching.receipt().to_string(), "exact 3 of 3, served 3, unused 0");
     assert!(matching.receipt().is_faithful());
@@ -68,15 +68,15 @@ fn a_request_asked_once_more_is_unrecorded_and_says_so() {
 }
 
 #[test]
-fn the_same_after_the_matcher_is_served_once_and_bodies_are_read_once() {
+fn matched_call_is_served_once_and_its_body_read_once() {
     let rules = Rules::none().mask("$.messages[0].content", Shape::Time).unwrap();
     let (mut matching, reads) = recording(
         &[(CHAT, &chat("at 10:31:07")), (CHAT, &chat("at 10:45:00")), ("POST /v1/embeddings", "{}")],
         rules,
     );
-    assert_eq!(matching.ask(CHAT, chat("at 11:00:00").as_bytes()).unwrap(), Answer::Matched(1));
+    assert_eq!(matching.ask(CHAT, chat("at 11:00:00").as_bytes()).unwrap(), MatchOutcome::Matched(1));
     assert_eq!(reads.load(Ordering::Relaxed), 2, "the other route is not read");
-    assert_eq!(matching.ask(CHAT, chat("at 11:00:01").as_bytes()).unwrap(), Answer::Matched(2));
+    assert_eq!(matching.ask(CHAT, chat("at 11:00:01").as_bytes()).unwrap(), MatchOutcome::Matched(2));
     assert_eq!(reads.load(Ordering::Relaxed), 2);
     let found = diverged(matching.ask(CHAT, chat("at 10:45:00").as_bytes()).unwrap());
     assert_eq!(found.grade, Grade::Unrecorded, "its one recording went to the matcher");
@@ -108,7 +108,7 @@ fn a_changed_request_names_the_nearest_call_and_the_field() {
 }
 
 #[test]
-fn what_is_far_from_all_or_on_another_route_is_unrecorded() {
+fn distant_request_or_other_route_is_unrecorded() {
     let (mut matching, _) = recording(&[(CHAT, &chat("a short question"))], Rules::none());
     let far = diverged(matching.ask(CHAT, br#"{"input":"something quite different, and long"}"#).unwrap());
     assert_eq!((far.grade, far.step, far.nearest.len()), (Grade::Unrecorded, Some(1), 1));
@@ -124,36 +124,36 @@ fn what_is_far_from_all_or_on_another_route_is_unrecorded() {
 #[test]
 fn a_recording_without_its_secrets_still_knows_the_request() {
     let sent = chat("my key is sk-123");
-    let call = Call {
+    let call = RecordedCall {
         seq: 1,
         name: CHAT.to_owned(),
-        exact: CallHash::of(&KEY, CHAT, sent.as_bytes()),
+        exact: CallHash::new(&KEY, CHAT, sent.as_bytes()),
         begun_ns: 0,
         ended_ns: 1,
         arrived: 0,
     };
     let redacted = chat("my key is [redacted]").into_bytes();
     let mut matching = Matching::new(vec![call], move |_| Ok(redacted.clone()), Rules::none(), KEY).unwrap();
-    assert_eq!(matching.ask(CHAT, sent.as_bytes()).unwrap(), Answer::Exact(1));
+    assert_eq!(matching.ask(CHAT, sent.as_bytes()).unwrap(), MatchOutcome::Exact(1));
 }
 
 #[test]
 fn a_call_out_of_turn_waits_and_says_for_whom() {
     let (mut matching, _) = recording(&[(CHAT, &chat("a")), (CHAT, &chat("b"))], Rules::none());
-    assert_eq!(matching.ask(CHAT, chat("b").as_bytes()).unwrap(), Answer::Exact(2));
+    assert_eq!(matching.ask(CHAT, chat("b").as_bytes()).unwrap(), MatchOutcome::Exact(2));
     assert!(!matching.may_release(2));
     assert_eq!(matching.blocking(2), [1]);
     matching.give_up(2);
-    assert_eq!(matching.ask(CHAT, chat("a").as_bytes()).unwrap(), Answer::Exact(1));
+    assert_eq!(matching.ask(CHAT, chat("a").as_bytes()).unwrap(), MatchOutcome::Exact(1));
     assert!(matching.may_release(1));
-    matching.released(1);
+    matching.mark_released(1);
     assert_eq!(matching.receipt().to_string(), "exact 2 of 2, given up 1, served 1, unused 0");
     assert!(!matching.receipt().is_faithful());
 }
 
 #[test]
-fn calls_of_one_number_and_bodies_that_cannot_be_read_are_errors() {
-    let call = Call {
+fn duplicate_call_numbers_and_unreadable_bodies_are_errors() {
+    let call = RecordedCall {
         seq: 1,
         name: CHAT.to_owned(),
         exact: CallHash([0; 32]),
@@ -171,10 +171,10 @@ fn calls_of_one_number_and_bodies_that_cannot_be_read_are_errors() {
 #[test]
 fn ten_thousand_equal_calls_cost_each_the_same() {
     let body = chat(&"x".repeat(20_000));
-    let calls = (1..=10_000).map(|seq| Call {
+    let calls = (1..=10_000).map(|seq| RecordedCall {
         seq,
         name: CHAT.to_owned(),
-        exact: CallHash::of(&KEY, CHAT, body.as_bytes()),
+        exact: CallHash::new(&KEY, CHAT, body.as_bytes()),
         begun_ns: 0,
         ended_ns: u64::from(seq),
         arrived: 0,
@@ -182,9 +182,9 @@ fn ten_thousand_equal_calls_cost_each_the_same() {
     let mut matching =
         Matching::new(calls.collect(), |_| Err(Error::bug("read")), Rules::none(), KEY).unwrap();
     for seq in 1..=10_000 {
-        assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), Answer::Exact(seq));
+        assert_eq!(matching.ask(CHAT, body.as_bytes()).unwrap(), MatchOutcome::Exact(seq));
         assert!(matching.may_release(seq));
-        matching.released(seq);
+        matching.mark_released(seq);
     }
     assert!(matching.receipt().is_faithful());
 }
@@ -195,15 +195,15 @@ fn hostile_depth_is_compared_as_bytes() {
     let (mut matching, _) = recording(&[(CHAT, &deep(100_000))], Rules::none().ignore("$..id").unwrap());
     let found = diverged(matching.ask(CHAT, deep(99_999).as_bytes()).unwrap());
     assert_eq!((found.grade, found.nearest[0].differences[0].path.as_str()), (Grade::Changed, "body"));
-    assert_eq!(matching.ask(CHAT, deep(100_000).as_bytes()).unwrap(), Answer::Exact(1));
+    assert_eq!(matching.ask(CHAT, deep(100_000).as_bytes()).unwrap(), MatchOutcome::Exact(1));
 }
 
 /// Calls with this request, each with when it began, when it ended, and its arrival.
 fn identical(spans: &[(u64, u64, u64)]) -> Matching {
-    let calls = (1..).zip(spans).map(|(seq, (begun_ns, ended_ns, arrived))| Call {
+    let calls = (1..).zip(spans).map(|(seq, (begun_ns, ended_ns, arrived))| RecordedCall {
         seq,
         name: CHAT.to_owned(),
-        exact: CallHash::of(&KEY, CHAT, b"{}"),
+        exact: CallHash::new(&KEY, CHAT, b"{}"),
         begun_ns: *begun_ns,
         ended_ns: *ended_ns,
         arrived: *arrived,
@@ -214,7 +214,7 @@ fn identical(spans: &[(u64, u64, u64)]) -> Matching {
 /// What each of so many requests gets.
 fn answers(matching: &mut Matching, count: usize) -> Vec<u32> {
     let mut ask = || match matching.ask(CHAT, b"{}").unwrap() {
-        Answer::Exact(seq) => seq,
+        MatchOutcome::Exact(seq) => seq,
         other => panic!("{other:?}"),
     };
     (0..count).map(|_| ask()).collect()
@@ -239,15 +239,15 @@ fn batch_is_what_was_under_way_before_its_first_answer() {
     // 1 to 3 at once; 4 began when 2 had been answered; 5 alone.
     let mut matching = identical(&[(0, 90, 7), (1, 50, 5), (2, 80, 6), (60, 95, 8), (200, 210, 9)]);
     assert!(matching.has_batches());
-    let hash = CallHash::of(&KEY, CHAT, b"{}");
+    let hash = CallHash::new(&KEY, CHAT, b"{}");
     let mut sizes = Vec::new();
     let mut order = Vec::new();
     for _ in 0..5 {
-        sizes.push(matching.batch(&hash));
+        sizes.push(matching.batch_len(&hash));
         order.extend(answers(&mut matching, 1));
     }
     assert_eq!((sizes, order), (vec![3, 2, 1, 1, 1], vec![2, 3, 1, 4, 5]));
-    assert_eq!(matching.batch(&hash), 0);
-    assert_eq!(matching.batch(&CallHash([1; 32])), 0);
+    assert_eq!(matching.batch_len(&hash), 0);
+    assert_eq!(matching.batch_len(&CallHash([1; 32])), 0);
     assert_eq!(matching.receipt().overlapped, 4);
 }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 use crate::replay::matching::json::Json;
-use crate::replay::matching::path::{Path, Step};
+use crate::replay::matching::path::{Path, PathStep};
 use crate::replay::matching::shape::Shape;
 
 /// Greatest number of rules in one set: each may read the whole body.
@@ -20,7 +20,7 @@ const RULES_MAX: usize = 64;
 const QUERY_KEY_BYTES_MAX: usize = 256;
 
 /// Members that hold the conversation, the tools, or a whole request within another.
-const CONVERSATION: [&str; 31] = [
+const CONVERSATION_KEYS: [&str; 31] = [
     "messages",
     "message",
     "input",
@@ -54,7 +54,7 @@ const CONVERSATION: [&str; 31] = [
     "inputText",
 ];
 /// Members of which nothing may be hidden: the model, a prompt, and names that stand for a whole conversation.
-const NEVER: [&str; 13] = [
+const UNHIDEABLE_KEYS: [&str; 13] = [
     "model",
     "models",
     "modelId",
@@ -70,9 +70,9 @@ const NEVER: [&str; 13] = [
     "cached_content",
 ];
 /// Members of which a mask changes nothing: a model's name may well hold a date.
-const MODEL: [&str; 5] = ["model", "models", "modelId", "model_id", "modelVersion"];
+const MODEL_KEYS: [&str; 5] = ["model", "models", "modelId", "model_id", "modelVersion"];
 /// Names of what may be ignored within a conversation, beside those that end like an id.
-const WITHIN: [&str; 14] = [
+const VOLATILE_KEYS: [&str; 14] = [
     "id",
     "uuid",
     "nonce",
@@ -155,14 +155,14 @@ impl Rules {
     /// for too many rules.
     pub fn ignore(mut self, path: &str) -> Result<Self> {
         let path = Path::parse(path)?;
-        if let Some(why) = hides(&path.0) {
+        if let Some(why) = hiding_reason(&path.0) {
             return Err(Error::invalid(format!(
                 "a rule that ignores {path} is refused: {why}; a rule must not hide a whole message, prompt or model. \
                  To leave out ids or times inside of a text, mask them"
             )));
         }
         self.ignored.push(path);
-        self.counted()
+        self.check_count()
     }
 
     /// Leaves out what has a shape inside of the strings (and numbers) at a path and below it. `$` and `$..` are all
@@ -174,17 +174,16 @@ impl Rules {
         let path = Path::parse(if path == "$.." { "$" } else { path })?;
         let refused =
             |why: &str| Err(Error::invalid(format!("a rule that masks {shape} at {path} is refused: {why}")));
-        let named =
-            |step: &Step| matches!(step, Step::Member(name) | Step::Anywhere(name) if is(&MODEL, name));
+        let named = |step: &PathStep| matches!(step, PathStep::Member(name) | PathStep::Anywhere(name) if is_any(&MODEL_KEYS, name));
         if path.0.iter().any(named) {
             return refused("another model's answer is another answer");
         }
-        let anywhere = |step: &Step| matches!(step, Step::Every | Step::Anywhere(_));
+        let anywhere = |step: &PathStep| matches!(step, PathStep::Every | PathStep::Anywhere(_));
         if shape == Shape::Number && path.0.iter().all(anywhere) {
             return refused("it would hide every number of every message; name the place");
         }
         self.masked.push((path, shape));
-        self.counted()
+        self.check_count()
     }
 
     /// Leaves out a key of the query, in upper or lower case.
@@ -195,13 +194,13 @@ impl Rules {
         if key.is_empty() || key.len() > QUERY_KEY_BYTES_MAX || key.contains(['&', '=', '?', '#', ' ']) {
             return Err(Error::invalid(format!("{key:?} is no key of a query")));
         }
-        if is(&NEVER, key) {
+        if is_any(&UNHIDEABLE_KEYS, key) {
             return Err(Error::invalid(format!(
                 "a rule that ignores the query key {key:?} would hide a model or prompt"
             )));
         }
         self.query.push(key.to_owned());
-        self.counted()
+        self.check_count()
     }
 
     /// A rule as reports write it: `ignore PATH`, `mask SHAPE PATH` or `query KEY`.
@@ -226,7 +225,7 @@ impl Rules {
         }
     }
 
-    fn counted(self) -> Result<Self> {
+    fn check_count(self) -> Result<Self> {
         match self.ignored.len() + self.masked.len() + self.query.len() {
             0..=RULES_MAX => Ok(self),
             count => {
@@ -252,37 +251,41 @@ impl Rules {
 }
 
 /// Whether a name is one of these, however it is cased: readers differ in what they take.
-fn is(names: &[&str], name: &str) -> bool {
+fn is_any(names: &[&str], name: &str) -> bool {
     names.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Whether a member of this name may be left out even of a message.
 pub(super) fn is_volatile(name: &str) -> bool {
     let id = ["_id", "-id", "Id", "ID", "_at", "_uuid"].iter().any(|end| name.ends_with(end));
-    (id || WITHIN.contains(&name)) && !is(&NEVER, name) && !is(&CONVERSATION, name)
+    (id || VOLATILE_KEYS.contains(&name))
+        && !is_any(&UNHIDEABLE_KEYS, name)
+        && !is_any(&CONVERSATION_KEYS, name)
 }
 
 /// Why ignoring these places would hide too much, if it would.
-pub(super) fn hides(steps: &[Step]) -> Option<&'static str> {
+pub(super) fn hiding_reason(steps: &[PathStep]) -> Option<&'static str> {
     let Some(last) = steps.last() else { return Some("it is all of the request") };
-    let name = |step: &Step| match step {
-        Step::Member(name) | Step::Anywhere(name) => Some(name.clone()),
+    let name = |step: &PathStep| match step {
+        PathStep::Member(name) | PathStep::Anywhere(name) => Some(name.clone()),
         _ => None,
     };
     let names: Vec<String> = steps.iter().filter_map(name).collect();
-    if names.iter().any(|name| is(&NEVER, name)) {
+    if names.iter().any(|name| is_any(&UNHIDEABLE_KEYS, name)) {
         return Some("it leads to the model, a prompt, or what stands for a conversation");
     }
     if name(last).is_some_and(|name| is_volatile(&name)) {
         return None;
     }
-    if names.iter().any(|name| is(&CONVERSATION, name)) {
+    if names.iter().any(|name| is_any(&CONVERSATION_KEYS, name)) {
         return Some("it leads to messages or tools, and not to an id or a time in them");
     }
     match steps {
         // A request may be an array, and every member may be the messages.
-        [Step::Every | Step::Element(_), ..] => Some("it leads to any part of the request: name the member"),
-        steps if steps.iter().any(|step| matches!(step, Step::Anywhere(_))) => {
+        [PathStep::Every | PathStep::Element(_), ..] => {
+            Some("it leads to any part of the request: name the member")
+        }
+        steps if steps.iter().any(|step| matches!(step, PathStep::Anywhere(_))) => {
             Some("`..` also leads into messages, and this is not the name of an id or a time")
         }
         _ => None,
@@ -303,7 +306,7 @@ fn mask(json: &mut Json<'_>, shape: Shape) {
         }
         Json::Array(items) => items.iter_mut().for_each(|item| mask(item, shape)),
         Json::Object(members) => {
-            let mut maskable = members.iter_mut().filter(|(key, _)| !is(&MODEL, key));
+            let mut maskable = members.iter_mut().filter(|(key, _)| !is_any(&MODEL_KEYS, key));
             maskable.by_ref().for_each(|(_, value)| mask(value, shape));
         }
         Json::Null | Json::Bool(_) | Json::Hidden => {}

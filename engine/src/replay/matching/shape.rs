@@ -72,7 +72,7 @@ impl Shape {
                     at += len;
                     kept = at;
                 }
-                None => at += run(&bytes[at..], u8::is_ascii_alphanumeric),
+                None => at += prefix_len(&bytes[at..], u8::is_ascii_alphanumeric),
             }
         }
         (kept > 0).then(|| masked + &text[kept..])
@@ -81,28 +81,28 @@ impl Shape {
     /// Length of the value of this shape that the bytes begin with.
     fn len_at(self, bytes: &[u8]) -> Option<usize> {
         match self {
-            Self::Uuid => form(bytes, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"),
-            Self::Time => time(bytes),
+            Self::Uuid => pattern_len(bytes, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"),
+            Self::Time => time_len(bytes),
             Self::UnixTime => {
-                let digits = run(bytes, u8::is_ascii_digit);
+                let digits = prefix_len(bytes, u8::is_ascii_digit);
                 let known = matches!(digits, 10 | 13 | 16 | 19) && bytes[0] != b'0';
-                known.then(|| digits + fraction(&bytes[digits..]))
+                known.then(|| digits + fraction_len(&bytes[digits..]))
             }
             Self::HexId => {
-                let len = run(bytes, |b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-                    .max(run(bytes, |b| matches!(b, b'0'..=b'9' | b'A'..=b'F')));
-                (len >= HEX_ID_MIN && mixed(&bytes[..len])).then_some(len)
+                let len = prefix_len(bytes, |b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+                    .max(prefix_len(bytes, |b| matches!(b, b'0'..=b'9' | b'A'..=b'F')));
+                (len >= HEX_ID_MIN && has_digit_and_letter(&bytes[..len])).then_some(len)
             }
             Self::PrefixedId => {
                 let bytes = &bytes[..bytes.len().min(TOKEN_MAX)];
-                let word = run(bytes, u8::is_ascii_alphabetic);
+                let word = prefix_len(bytes, u8::is_ascii_alphabetic);
                 let rest = bytes.get(word + 1..).filter(|_| matches!(bytes[word], b'_' | b'-'))?;
-                let id = run(rest, |b| b.is_ascii_alphanumeric() || *b == b'_');
-                (word > 1 && id >= HEX_ID_MIN && mixed(&rest[..id])).then_some(word + 1 + id)
+                let id = prefix_len(rest, |b| b.is_ascii_alphanumeric() || *b == b'_');
+                (word > 1 && id >= HEX_ID_MIN && has_digit_and_letter(&rest[..id])).then_some(word + 1 + id)
             }
             Self::Number => {
-                let digits = run(bytes, u8::is_ascii_digit);
-                (digits > 0).then(|| digits + fraction(&bytes[digits..]))
+                let digits = prefix_len(bytes, u8::is_ascii_digit);
+                (digits > 0).then(|| digits + fraction_len(&bytes[digits..]))
             }
         }
     }
@@ -113,22 +113,22 @@ fn ends_token(next: Option<&u8>) -> bool {
 }
 
 /// How many bytes from the first on are such.
-fn run(bytes: &[u8], such: impl Fn(&u8) -> bool) -> usize {
+fn prefix_len(bytes: &[u8], such: impl Fn(&u8) -> bool) -> usize {
     bytes.iter().position(|byte| !such(byte)).unwrap_or(bytes.len())
 }
 
-fn mixed(bytes: &[u8]) -> bool {
+fn has_digit_and_letter(bytes: &[u8]) -> bool {
     bytes.iter().any(u8::is_ascii_digit) && bytes.iter().any(u8::is_ascii_alphabetic)
 }
 
 /// Length of `.` and digits.
-fn fraction(bytes: &[u8]) -> usize {
-    let digits = bytes.get(1..).map_or(0, |rest| run(rest, u8::is_ascii_digit));
+fn fraction_len(bytes: &[u8]) -> usize {
+    let digits = bytes.get(1..).map_or(0, |rest| prefix_len(rest, u8::is_ascii_digit));
     if bytes.first() == Some(&b'.') && digits > 0 { 1 + digits } else { 0 }
 }
 
 /// The form's length, where the bytes begin with it: `d` a digit, `h` a hexadecimal one, anything else itself.
-fn form(bytes: &[u8], form: &str) -> Option<usize> {
+fn pattern_len(bytes: &[u8], form: &str) -> Option<usize> {
     let fits = |(byte, like): (&u8, u8)| match like {
         b'd' => byte.is_ascii_digit(),
         b'h' => byte.is_ascii_hexdigit(),
@@ -137,32 +137,34 @@ fn form(bytes: &[u8], form: &str) -> Option<usize> {
     (bytes.len() >= form.len() && bytes.iter().zip(form.bytes()).all(fits)).then_some(form.len())
 }
 
-fn two(bytes: &[u8]) -> u8 {
+fn two_digits(bytes: &[u8]) -> u8 {
     (bytes[0] - b'0') * 10 + (bytes[1] - b'0')
 }
 
-fn time(bytes: &[u8]) -> Option<usize> {
-    let Some(date) = form(bytes, "dddd-dd-dd") else { return clock(bytes) };
-    let real = (1..=12).contains(&two(&bytes[5..])) && (1..=31).contains(&two(&bytes[8..]));
+fn time_len(bytes: &[u8]) -> Option<usize> {
+    let Some(date) = pattern_len(bytes, "dddd-dd-dd") else { return clock_len(bytes) };
+    let real = (1..=12).contains(&two_digits(&bytes[5..])) && (1..=31).contains(&two_digits(&bytes[8..]));
     real.then_some(())?;
     let between = matches!(bytes.get(date), Some(b'T' | b't' | b' '));
-    let time = bytes.get(date + 1..).filter(|_| between).and_then(clock);
+    let time = bytes.get(date + 1..).filter(|_| between).and_then(clock_len);
     Some(time.map_or(date, |len| date + 1 + len))
 }
 
 /// Length of `hh:mm`, with or without seconds, fraction and offset.
-fn clock(bytes: &[u8]) -> Option<usize> {
-    let mut len = form(bytes, "dd:dd")?;
-    (two(bytes) < 24 && two(&bytes[3..]) < 60).then_some(())?;
-    if let Some(seconds) = form(&bytes[len..], ":dd") {
+fn clock_len(bytes: &[u8]) -> Option<usize> {
+    let mut len = pattern_len(bytes, "dd:dd")?;
+    (two_digits(bytes) < 24 && two_digits(&bytes[3..]) < 60).then_some(())?;
+    if let Some(seconds) = pattern_len(&bytes[len..], ":dd") {
         len += seconds;
-        len += fraction(&bytes[len..]);
+        len += fraction_len(&bytes[len..]);
     }
     match bytes.get(len) {
         Some(b'Z' | b'z') => len += 1,
         Some(b'+' | b'-') => {
             let rest = &bytes[len + 1..];
-            len += form(rest, "dd:dd").or_else(|| form(rest, "dddd")).map_or(0, |offset| 1 + offset);
+            len += pattern_len(rest, "dd:dd")
+                .or_else(|| pattern_len(rest, "dddd"))
+                .map_or(0, |offset| 1 + offset);
         }
         _ => {}
     }

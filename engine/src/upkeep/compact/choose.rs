@@ -5,17 +5,17 @@ use std::ops::Range;
 
 use crate::blob::GroupId;
 use crate::ids::NamespaceId;
-use crate::upkeep::compact::live::Live;
-use crate::upkeep::compact::weigh::Weighed;
+use crate::upkeep::compact::live::LiveRecords;
+use crate::upkeep::compact::weigh::SegmentWeight;
 
 /// A segment is rewritten for a tenth of it that is dead.
 const DEAD_SHARE: u64 = 10;
 /// So much of a segment may stand around the records that live.
-const ROUND_BYTES: u64 = 4096;
+const SEGMENT_OVERHEAD_BYTES: u64 = 4096;
 
 /// What is to be rewritten.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct CompactionPlan {
     /// Consecutive segments that become one, by their places in the log.
     pub(super) stretches: Vec<Range<usize>>,
     /// Groups that are not going to be whole any more, or not there at all.
@@ -29,14 +29,14 @@ pub(super) struct Plan {
 /// Chooses what has enough that is dead, and what holds a run that is to go: its records, or, of the namespaces of such
 /// runs, bytes that nothing names; to recompress, also what has bodies as they were recorded. Lets go of the ends that nothing before needs any more.
 pub(super) fn choose(
-    weighed: &mut [Weighed],
-    live: &mut Live,
+    weighed: &mut [SegmentWeight],
+    live: &mut LiveRecords,
     wanted: &HashSet<NamespaceId>,
     recompress: bool,
     segment_bytes_max: u64,
     threads: u64,
-) -> Plan {
-    let is_chosen = |weighed: &Weighed, dead: u64| {
+) -> CompactionPlan {
+    let is_chosen = |weighed: &SegmentWeight, dead: u64| {
         let wanted_bytes = || {
             let mut groups = weighed.groups.iter();
             groups.any(|group| wanted.contains(&group.namespace) && group.has_dead(live))
@@ -58,8 +58,8 @@ pub(super) fn choose(
         segment.dead += segment.ends;
         live.drop_ends(segment.segment.id);
     }
-    let mut plan = Plan::default();
-    let living = |segment: &Weighed| segment.bytes.saturating_sub(segment.dead);
+    let mut plan = CompactionPlan::default();
+    let living = |segment: &SegmentWeight| segment.bytes.saturating_sub(segment.dead);
     let all: u64 =
         weighed.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(one, _)| living(one)).sum();
     // Where there are few to make, they are smaller, so that no thread ends long before another.
@@ -68,7 +68,7 @@ pub(super) fn choose(
     for (at, segment) in weighed.iter().enumerate().filter(|(at, _)| chosen.get(*at) == Some(&true)) {
         let live_bytes = living(segment);
         match plan.stretches.last_mut() {
-            Some(last) if last.end == at && live_bytes + ROUND_BYTES <= room => {
+            Some(last) if last.end == at && live_bytes + SEGMENT_OVERHEAD_BYTES <= room => {
                 last.end = at + 1;
                 room -= live_bytes;
             }

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use crate::blob::{Extent, GroupId};
-use crate::ids::{Place, SegmentId};
+use crate::ids::{RecordPlace, SegmentId};
 
 /// Bytes of a segment that share a bit.
 const CELL_BYTES: u32 = 16;
@@ -16,9 +16,9 @@ const LOOSE_RANGES_MAX: usize = 64;
 
 /// Which records of a segment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cells(Vec<u64>);
+pub(super) struct RecordBits(Vec<u64>);
 
-impl Cells {
+impl RecordBits {
     fn spot(offset: u32) -> (usize, u64) {
         let cell = offset / CELL_BYTES;
         (cell as usize / 64, 1 << (cell % 64))
@@ -34,7 +34,7 @@ impl Cells {
         }
     }
 
-    pub(super) fn has(&self, offset: u32) -> bool {
+    pub(super) fn contains(&self, offset: u32) -> bool {
         let (word, bit) = Self::spot(offset);
         self.0.get(word).is_some_and(|word| word & bit != 0)
     }
@@ -42,13 +42,13 @@ impl Cells {
 
 /// Ranges of a group's raw bytes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ranges {
+pub(super) struct ByteRanges {
     all: Vec<Range<u32>>,
     /// So many of them were ascending and disjoint when that was last seen to.
     tidy: usize,
 }
 
-impl Ranges {
+impl ByteRanges {
     fn add(&mut self, range: Range<u32>) {
         // Bodies are packed one after the other, so most ranges meet the one before.
         match self.all.last_mut() {
@@ -58,12 +58,12 @@ impl Ranges {
             _ => self.all.push(range),
         }
         if self.all.len() > 2 * self.tidy + LOOSE_RANGES_MAX {
-            self.tidy();
+            self.merge();
         }
     }
 
     /// Puts them in order, joined where they meet.
-    fn tidy(&mut self) {
+    fn merge(&mut self) {
         self.all.sort_unstable_by_key(|range| range.start);
         self.all.dedup_by(|next, last| {
             let meet = next.start <= last.end;
@@ -83,26 +83,26 @@ impl Ranges {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Live {
-    records: HashMap<SegmentId, Cells>,
+pub(super) struct LiveRecords {
+    records: HashMap<SegmentId, RecordBits>,
     /// Ends of keys and runs that mean something only as long as what they end may come back.
-    ends: HashMap<SegmentId, Cells>,
-    groups: HashMap<GroupId, Ranges>,
+    ends: HashMap<SegmentId, RecordBits>,
+    groups: HashMap<GroupId, ByteRanges>,
 }
 
-impl Live {
+impl LiveRecords {
     /// The record at a place lives.
-    pub(super) fn keep(&mut self, place: Place) {
+    pub(super) fn keep(&mut self, place: RecordPlace) {
         self.records.entry(place.segment).or_default().set(place.offset);
     }
 
     /// So does this end, unless all that came before it goes with it.
-    pub(super) fn keep_end(&mut self, place: Place) {
+    pub(super) fn keep_end(&mut self, place: RecordPlace) {
         self.keep(place);
         self.ends.entry(place.segment).or_default().set(place.offset);
     }
 
-    pub(super) fn name(&mut self, extents: &[Extent]) {
+    pub(super) fn add_extents(&mut self, extents: &[Extent]) {
         for extent in extents {
             self.groups.entry(extent.group).or_default().add(extent.offset..extent.end());
         }
@@ -130,17 +130,17 @@ impl Live {
     }
 
     /// Puts the ranges of all groups in order, once all are named.
-    pub(super) fn settle(&mut self) {
-        self.groups.values_mut().for_each(Ranges::tidy);
+    pub(super) fn sort_ranges(&mut self) {
+        self.groups.values_mut().for_each(ByteRanges::merge);
     }
 
-    pub(super) fn record(&self, segment: SegmentId, offset: u32) -> bool {
-        self.records.get(&segment).is_some_and(|cells| cells.has(offset))
+    pub(super) fn has_record(&self, segment: SegmentId, offset: u32) -> bool {
+        self.records.get(&segment).is_some_and(|cells| cells.contains(offset))
     }
 
     /// Whether the record lives only as an end.
     pub(super) fn is_end(&self, segment: SegmentId, offset: u32) -> bool {
-        self.ends.get(&segment).is_some_and(|cells| cells.has(offset))
+        self.ends.get(&segment).is_some_and(|cells| cells.contains(offset))
     }
 
     /// Lets go of the ends of a segment.
@@ -154,12 +154,12 @@ impl Live {
     }
 
     /// Ranges of a group that are named, ascending and disjoint.
-    pub(super) fn group(&self, group: GroupId) -> &[Range<u32>] {
+    pub(super) fn group_ranges(&self, group: GroupId) -> &[Range<u32>] {
         self.groups.get(&group).map_or(&[], |ranges| &ranges.all)
     }
 
     pub(super) fn group_bytes(&self, group: GroupId) -> u64 {
-        self.groups.get(&group).map_or(0, Ranges::bytes)
+        self.groups.get(&group).map_or(0, ByteRanges::bytes)
     }
 }
 
@@ -168,34 +168,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_come_out_ascending_and_disjoint_however_they_went_in() {
-        let mut live = Live::default();
+    fn ranges_are_ascending_and_disjoint_in_any_input_order() {
+        let mut live = LiveRecords::default();
         let mut bytes = vec![false; 5000];
         let mut state = 7u64;
         for _ in 0..3000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (offset, len) = ((state >> 33) as u32 % 4900, 1 + (state >> 50) as u32 % 3);
             bytes[offset as usize..(offset + len) as usize].fill(true);
-            live.name(&[Extent { group: GroupId(3), offset, len }]);
+            live.add_extents(&[Extent { group: GroupId(3), offset, len }]);
         }
-        live.settle();
-        let ranges = live.group(GroupId(3));
+        live.sort_ranges();
+        let ranges = live.group_ranges(GroupId(3));
         assert!(ranges.is_sorted_by(|a, b| a.end < b.start), "{ranges:?}");
         let named: Vec<bool> = (0..5000).map(|at| ranges.iter().any(|range| range.contains(&at))).collect();
         assert_eq!(named, bytes);
         assert_eq!(live.group_bytes(GroupId(3)), bytes.iter().filter(|named| **named).count() as u64);
-        assert!(live.group(GroupId(4)).is_empty() && live.group_bytes(GroupId(4)) == 0);
+        assert!(live.group_ranges(GroupId(4)).is_empty() && live.group_bytes(GroupId(4)) == 0);
     }
 
     #[test]
     fn ends_go_with_their_segment_and_records_stay() {
-        let place = |segment, offset| Place { segment: SegmentId(segment), offset, len: 30 };
-        let mut live = Live::default();
+        let place = |segment, offset| RecordPlace { segment: SegmentId(segment), offset, len: 30 };
+        let mut live = LiveRecords::default();
         live.keep(place(1, 96));
         live.keep_end(place(1, 126));
         live.keep_end(place(2, 96));
         live.drop_ends(SegmentId(1));
-        let lives = |segment, offset| live.record(SegmentId(segment), offset);
+        let lives = |segment, offset| live.has_record(SegmentId(segment), offset);
         assert!(lives(1, 96) && !lives(1, 126) && lives(2, 96) && !lives(3, 96) && !lives(1, 1 << 30));
         assert!(!live.is_end(SegmentId(1), 126) && live.is_end(SegmentId(2), 96));
     }

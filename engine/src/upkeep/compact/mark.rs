@@ -4,20 +4,23 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, Place, RunUid};
+use crate::ids::{NamespaceId, RecordPlace, RunUid};
 use crate::kv::core::Core;
-use crate::kv::index::Base;
-use crate::kv::keys::{self, Of};
-use crate::kv::table::Value;
-use crate::log::record::{HistoryCode, Kind, KvHead, RunHead, TombstoneHead};
-use crate::log::segments::read;
-use crate::upkeep::compact::live::Live;
+use crate::kv::index::CompactionBase;
+use crate::kv::keys::{self, KeyKind};
+use crate::kv::table::IndexValue;
+use crate::log::record::{HistoryCode, KvHead, RecordKind};
+use crate::log::segments::read_lock;
+use crate::trace::heads::{RunHead, TombstoneHead};
+use crate::trace::kinds;
+use crate::trace::run_keys::{self, RunKey};
+use crate::upkeep::compact::live::LiveRecords;
 
 /// A run as its newest record says.
 #[derive(Debug)]
 pub(super) struct MarkedRun {
     pub(super) namespace: NamespaceId,
-    pub(super) place: Place,
+    pub(super) place: RecordPlace,
     pub(super) lives: bool,
     /// Its newest record is a tombstone, which is never dropped itself.
     dropped: bool,
@@ -28,8 +31,8 @@ pub(super) struct MarkedRun {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Marked {
-    pub(super) live: Live,
+pub(super) struct MarkedStore {
+    pub(super) live: LiveRecords,
     pub(super) runs: BTreeMap<RunUid, MarkedRun>,
 }
 
@@ -37,18 +40,18 @@ struct Marker<'a> {
     core: &'a Core,
     keep_all: bool,
     now_ns: u64,
-    marked: Marked,
+    marked: MarkedStore,
     /// Runs are all known, and what forks need of them.
     runs_known: bool,
     /// The key at hand, how many newer versions of it came before, and what is known of them.
     key: Vec<u8>,
     newer: usize,
-    versions: Versions,
+    versions: KeyVersionState,
 }
 
 /// What is known of a user's key after some of its versions, the newest first.
 #[derive(Debug, Clone, Copy, Default)]
-struct Versions {
+struct KeyVersionState {
     /// It has ended for good, as far as anybody may still ask.
     forgotten: bool,
     /// A version past the horizon came.
@@ -56,16 +59,16 @@ struct Versions {
 }
 
 /// Marks what lives of what the base leads to.
-pub(super) fn mark(core: &Core, base: &Base, stop: &dyn Fn() -> Result<()>) -> Result<Marked> {
+pub(super) fn mark(core: &Core, base: &CompactionBase, stop: &dyn Fn() -> Result<()>) -> Result<MarkedStore> {
     let mut marker = Marker {
         core,
         keep_all: base.keep_all,
         now_ns: core.io.now_ns(),
-        marked: Marked::default(),
+        marked: MarkedStore::default(),
         runs_known: false,
         key: Vec::new(),
         newer: 0,
-        versions: Versions::default(),
+        versions: KeyVersionState::default(),
     };
     let mut seen = 0u64;
     base.for_each(|key, _, value| {
@@ -73,53 +76,60 @@ pub(super) fn mark(core: &Core, base: &Base, stop: &dyn Fn() -> Result<()>) -> R
         if seen.is_multiple_of(4096) {
             stop()?;
         }
-        marker.entry(key, value)
+        marker.mark_entry(key, value)
     })?;
-    marker.know_runs();
+    marker.settle_runs();
     Ok(marker.marked)
 }
 
 impl Marker<'_> {
-    fn entry(&mut self, key: &[u8], value: Value) -> Result<()> {
+    fn mark_entry(&mut self, key: &[u8], value: IndexValue) -> Result<()> {
         if self.key == key && !key.is_empty() {
             self.newer += 1;
         } else {
             self.key.clear();
             self.key.extend_from_slice(key);
             self.newer = 0;
-            self.versions = Versions::default();
+            self.versions = KeyVersionState::default();
         }
-        let of =
-            keys::of(key).ok_or_else(|| Error::new(ErrorKind::Damaged, "the index has a key of nothing"))?;
-        if !matches!(of, Of::Space | Of::Run(..)) && !self.runs_known {
-            self.know_runs();
+        let of = keys::kind_of(key).ok_or_else(key_of_nothing)?;
+        let of_run = run_keys::of(key);
+        if of == KeyKind::Schema && of_run.is_none() {
+            return Err(key_of_nothing());
+        }
+        if of != KeyKind::Space && !matches!(of_run, Some(RunKey::Run(..))) && !self.runs_known {
+            self.settle_runs();
         }
         match of {
-            Of::User(space) => self.user(space, value),
+            KeyKind::User(space) => self.mark_user_key(space, value),
             // Of the engine's own keys only the newest version means anything.
             _ if self.newer > 0 => Ok(()),
-            Of::Space => {
+            KeyKind::Space => {
                 self.marked.live.keep(keys::place(value));
                 Ok(())
             }
-            Of::Run(namespace, uid) => self.run(namespace, uid, value),
-            Of::Frame(uid, seq) => {
-                if self.marked.has_frame(uid, seq) {
-                    self.marked.live.keep(keys::place(value));
+            KeyKind::Schema => match of_run {
+                Some(RunKey::Run(namespace, uid)) => self.mark_run(namespace, uid, value),
+                Some(RunKey::Frame(uid, seq)) => {
+                    if self.marked.has_frame(uid, seq) {
+                        self.marked.live.keep(keys::place(value));
+                    }
+                    Ok(())
                 }
-                Ok(())
-            }
-            // A name leads to a run's record; groups live by what names them, and vectors with what they were made of.
-            Of::RunName | Of::Group | Of::Anchor | Of::Vectors => Ok(()),
+                // A name leads to a run's record.
+                Some(RunKey::RunName) | None => Ok(()),
+            },
+            // Groups live by what names them, and vectors with what they were made of.
+            KeyKind::Group | KeyKind::Anchor | KeyKind::Vectors => Ok(()),
         }
     }
 
-    fn run(&mut self, namespace: NamespaceId, uid: RunUid, value: Value) -> Result<()> {
+    fn mark_run(&mut self, namespace: NamespaceId, uid: RunUid, value: IndexValue) -> Result<()> {
         let place = keys::place(value);
         let lives = value.kind != keys::ENDED;
-        let kinds = [Kind::Run, Kind::Tombstone];
-        let (parent, dropped) = self.core.logical_of(place, &kinds, |kind, logical| match kind {
-            Kind::Tombstone => Ok((TombstoneHead::parse(logical.head)?.parent, true)),
+        let kinds = [kinds::RUN, kinds::TOMBSTONE];
+        let (parent, dropped) = self.core.read_logical_any(place, &kinds, |kind, logical| match kind {
+            kinds::TOMBSTONE => Ok((TombstoneHead::parse(logical.head)?.parent, true)),
             _ => Ok((RunHead::parse(logical.head)?.fields.parent, false)),
         })?;
         let parent = parent.map(|(parent, shared, _)| (parent, shared));
@@ -129,14 +139,14 @@ impl Marker<'_> {
     }
 
     /// All runs are known: says what of those that ended living forks need.
-    fn know_runs(&mut self) {
+    fn settle_runs(&mut self) {
         if std::mem::replace(&mut self.runs_known, true) {
             return;
         }
-        let Marked { live, runs } = &mut self.marked;
+        let MarkedStore { live, runs } = &mut self.marked;
         self.core.fence.with_parents(|held| {
             for (uid, shared) in held {
-                need(runs, *uid, *shared);
+                note_needed_frames(runs, *uid, *shared);
             }
         });
         // A fork is always younger than its parent.
@@ -145,7 +155,7 @@ impl Marker<'_> {
             let Some(run) = runs.get(&uid) else { continue };
             let upto = if run.lives { Some(u32::MAX) } else { run.needed };
             if let (Some(upto), Some((parent, shared))) = (upto, run.parent) {
-                need(runs, parent, shared.min(upto));
+                note_needed_frames(runs, parent, shared.min(upto));
             }
         }
         for run in runs.values() {
@@ -157,10 +167,10 @@ impl Marker<'_> {
     }
 
     /// A version of a user's key.
-    fn user(&mut self, space: u32, value: Value) -> Result<()> {
+    fn mark_user_key(&mut self, space: u32, value: IndexValue) -> Result<()> {
         let place = keys::place(value);
         let is_end = value.kind == keys::ENDED;
-        let policy = read(&self.core.index.policies).get(&space).copied();
+        let policy = read_lock(&self.core.index.policies).get(&space).copied();
         if self.keep_all || matches!(policy, None | Some(HistoryCode::All)) {
             self.marked.live.keep(place);
             return Ok(());
@@ -177,8 +187,8 @@ impl Marker<'_> {
         if self.versions.forgotten || self.versions.past {
             return Ok(());
         }
-        let kind = if is_end { Kind::Delete } else { Kind::Put };
-        let time_ns = self.core.logical(place, kind, |logical| KvHead::time(logical.head))?;
+        let kind = if is_end { RecordKind::Delete } else { RecordKind::Put };
+        let time_ns = self.core.read_logical(place, kind, |logical| KvHead::time(logical.head))?;
         let is_old = time_ns < self.now_ns.saturating_sub(age);
         if self.newer == 0 && is_old && is_end {
             self.versions.forgotten = true;
@@ -192,14 +202,18 @@ impl Marker<'_> {
     }
 }
 
+fn key_of_nothing() -> Error {
+    Error::new(ErrorKind::Damaged, "the index has a key of nothing")
+}
+
 /// The frames of a run up to `shared` are needed.
-fn need(runs: &mut BTreeMap<RunUid, MarkedRun>, uid: RunUid, shared: u32) {
+fn note_needed_frames(runs: &mut BTreeMap<RunUid, MarkedRun>, uid: RunUid, shared: u32) {
     if let Some(run) = runs.get_mut(&uid) {
         run.needed = run.needed.max(Some(shared));
     }
 }
 
-impl Marked {
+impl MarkedStore {
     /// Whether a frame's newest record lives.
     fn has_frame(&self, uid: RunUid, seq: u32) -> bool {
         self.runs.get(&uid).is_some_and(|run| run.lives || run.needed.is_some_and(|needed| seq <= needed))

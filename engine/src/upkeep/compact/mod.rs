@@ -12,11 +12,11 @@
 //! Left out: anything by time. Whoever wants room calls [`Store::compact`].
 
 mod choose;
-mod crew;
 mod live;
 mod mark;
 mod run;
 mod weigh;
+mod workers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct CompactProgress {
     /// Bytes done of it.
     pub done: u64,
     /// About how many there are.
-    pub of: u64,
+    pub total: u64,
 }
 
 /// What a compaction is at.
@@ -78,7 +78,7 @@ pub enum CompactPhase {
 
 /// What a compaction did, or would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Compacted {
+pub struct CompactReport {
     /// It was only asked what it would do.
     pub dry_run: bool,
     /// The last record that it looked at.
@@ -108,7 +108,7 @@ impl CompactOptions {
     pub const RECOMPRESS_LEVEL: i32 = 12;
 }
 
-impl Compacted {
+impl CompactReport {
     /// One line of JSON: every number, and `freed_bytes`.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -147,9 +147,9 @@ impl Store {
     /// `Conflict` while another compaction is at work; `Damaged`, naming the place, where what is to be kept is not what
     /// was written: then nothing is dropped; `Invalid` in a store open for reading, but for a dry run; `Poisoned`; `Unavailable` where the
     /// disk has no room for what is to be written (with how much that is), where it was cancelled, or the store closed.
-    pub fn compact(&self, options: &CompactOptions) -> Result<Compacted> {
+    pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         match options.dry_run {
-            true => run::rehearse(self.core(), options),
+            true => run::dry_run(self.core(), options),
             false => run::compact(self.core(), options),
         }
     }

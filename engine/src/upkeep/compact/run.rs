@@ -9,29 +9,30 @@ use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId};
 use crate::kv::core::Core;
-use crate::kv::fence::Raised;
-use crate::kv::index::{Base, Remade, Remap};
+use crate::kv::fence::RaisedFence;
+use crate::kv::index::{CompactionBase, PlaceMap, RebuiltTable};
 use crate::kv::keys;
 use crate::log::layout::SEGMENT_HEADER_BYTES;
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
-use crate::log::rewrite::{Keep, Made, rewrite};
-use crate::log::segments::{Segment, lock, read};
-use crate::log::ticket::Failure;
+use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
+use crate::log::segments::{Segment, lock, read_lock};
+use crate::log::ticket::WriteFailure;
 use crate::sync::Mutex;
-use crate::upkeep::compact::choose::{Plan, choose};
-use crate::upkeep::compact::crew::each;
-use crate::upkeep::compact::live::Live;
-use crate::upkeep::compact::mark::{Marked, mark};
-use crate::upkeep::compact::weigh::{Weighed, weigh};
-use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, Compacted};
+use crate::trace::schema::RunSchema;
+use crate::upkeep::compact::choose::{CompactionPlan, choose};
+use crate::upkeep::compact::live::LiveRecords;
+use crate::upkeep::compact::mark::{MarkedStore, mark};
+use crate::upkeep::compact::weigh::{SegmentWeight, weigh};
+use crate::upkeep::compact::workers::run_jobs;
+use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
 use std::sync::TryLockError;
 
 /// Bytes that a manifest and what stands around records take.
-const ROUND_BYTES: u64 = 1 << 20;
+const MANIFEST_OVERHEAD_BYTES: u64 = 1 << 20;
 
 /// A compaction at work.
-struct Work<'a> {
+struct Compaction<'a> {
     core: &'a Arc<Core>,
     options: &'a CompactOptions,
 }
@@ -49,65 +50,65 @@ pub(super) struct Pace {
 }
 
 /// What was found.
-struct Looked {
-    base: Base,
-    marked: Marked,
-    weighed: Vec<Weighed>,
-    plan: Plan,
+struct CompactionSurvey {
+    base: CompactionBase,
+    marked: MarkedStore,
+    weighed: Vec<SegmentWeight>,
+    plan: CompactionPlan,
     /// Groups from before it are not to be named anew; none where nothing is going to be rewritten.
-    _fence: Option<Raised>,
+    _fence: Option<RaisedFence>,
 }
 
 /// What was made, none of it listed yet.
-struct Rewritten {
+struct RewrittenFiles {
     /// The sources of each by their places in the log, and what they became.
-    segments: Vec<(Range<usize>, Made)>,
-    table: Remade,
+    segments: Vec<(Range<usize>, RewrittenSegment)>,
+    table: RebuiltTable,
 }
 
 /// What a compaction would do. It is found by whoever reads the store, so nothing is sealed, written down or held up by it.
-pub(super) fn rehearse(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
+pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
     if core.is_closed() {
         return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
     }
-    let reader = Core::open(core.paths.root(), core.options.clone(), false)?;
+    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::new())?;
     // Readers of this process are not the new one's.
     let keep_all = !lock(&core.index.views).is_empty();
-    let work = Work { core: &reader, options };
-    let looked = work.look_on(keep_all)?;
+    let work = Compaction { core: &reader, options };
+    let looked = work.survey_read_only(keep_all)?;
     Ok(work.report(&looked))
 }
 
-pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Compacted> {
+pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
     let queue = &core.log()?.queue;
-    queue.check()?;
-    let _compacting = match core.compacting.try_lock() {
+    queue.check_poisoned()?;
+    let _compacting = match core.writer()?.compacting.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
             return Err(Error::conflict("another compaction of this store is at work: wait for it"));
         }
     };
-    let work = Work { core, options };
-    let mut looked = work.look()?;
+    let work = Compaction { core, options };
+    let mut looked = work.survey()?;
     let mut report = work.report(&looked);
     // Before the new generation, so that a lock on the old one tells of readers of old vector files, too.
-    if let Some(finder) = core.finder.get() {
+    if let Some(finder) = core.embedding_index.get() {
         finder.sweep(core, &options.must_go)?;
     }
     if looked.plan.stretches.is_empty() {
         report.pending_bytes = core.log()?.manifest.pending_bytes();
         return Ok(report);
     }
-    work.refuse_full_disk(&report)?;
-    let made = work.made(&mut looked).and_then(|rewritten| {
+    work.check_free_space(&report)?;
+    let made = work.write_segments(&mut looked).and_then(|rewritten| {
         report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
         report.live_bytes = rewritten.segments.iter().map(|(_, made)| made.live_bytes).sum();
         work.swap(&looked, rewritten)
     });
     match made {
         Ok(()) => {
-            work.remove(looked)?;
+            work.remove_sources(looked)?;
             core.index.remove_unlisted_tables();
             // A power cut must not bring back what is said to be gone.
             core.io.sync_dir(&core.paths.segments())?;
@@ -129,7 +130,7 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
 }
 
 impl Pace {
-    fn new(work: &Work<'_>, phase: CompactPhase, of: u64) -> Self {
+    fn new(work: &Compaction<'_>, phase: CompactPhase, of: u64) -> Self {
         let (core, options) = (work.core.clone(), work.options.clone());
         let began_ns = core.io.monotonic_ns();
         Self { core, options, phase, of, began_ns, done: Arc::default() }
@@ -151,18 +152,18 @@ impl Pace {
         }
         match self.options.dry_run {
             true => Ok(()),
-            false => self.core.log()?.queue.check(),
+            false => self.core.log()?.queue.check_poisoned(),
         }
     }
 
     /// Counts bytes that are done, or about to be written; waits where these are too many.
-    pub(super) fn on(&self, bytes: u64) -> Result<()> {
+    pub(super) fn advance(&self, bytes: u64) -> Result<()> {
         // Held while this waits: then the other threads are too fast, too.
         let mut done = lock(&self.done);
         self.check()?;
         *done += bytes;
         if let Some(progress) = &self.options.progress {
-            progress(CompactProgress { phase: self.phase, done: *done, of: self.of });
+            progress(CompactProgress { phase: self.phase, done: *done, total: self.of });
         }
         let limit = self.options.bytes_per_second_max.filter(|_| self.phase == CompactPhase::Writing);
         let Some(limit) = limit else { return Ok(()) };
@@ -179,42 +180,48 @@ impl Pace {
     }
 }
 
-impl Work<'_> {
+impl Compaction<'_> {
     fn check(&self) -> Result<()> {
         Pace::new(self, CompactPhase::Looking, 0).check()
     }
 
     /// Finds what lives, and what is worth rewriting.
-    fn look(&self) -> Result<Looked> {
+    fn survey(&self) -> Result<CompactionSurvey> {
         let core = self.core;
         let log = core.log()?;
         let stop = || self.check();
         // What passes are given out for from here on leads only to groups that stand behind the sealed segments.
-        let first_left = log.queue.seal(&stop)?;
-        let fence = core.fence.raise(core.next_group(), &stop)?;
+        let first_left = log.queue.seal_active(&stop)?;
+        let fence = core.fence.raise(core.writer()?.next_group(), &stop)?;
         log.queue.barrier(core.index.visible())?;
         // What came meanwhile may still name what is in the sealed segments: it is marked, too.
-        log.queue.write_down()?;
-        core.index.wait_written()?;
-        let base = core.index.base()?;
+        log.queue.flush_index()?;
+        core.index.wait_flushed()?;
+        let base = core.index.take_base()?;
         let listed = base.segments();
         let behind = listed.iter().position(|id| *id == first_left).unwrap_or(listed.len());
-        self.looked(base, behind, Some(fence))
+        self.survey_segments(base, behind, Some(fence))
     }
 
     /// The same in a store open for reading: the active segment is looked at as it stands, where a compaction would seal it first.
-    fn look_on(&self, keep_all: bool) -> Result<Looked> {
+    fn survey_read_only(&self, keep_all: bool) -> Result<CompactionSurvey> {
         let core = self.core;
-        let end = core.read_to().ok_or_else(|| Error::bug("a reader has read up to nowhere"))?;
-        let listed: Vec<SegmentId> = read(&core.segments).all().iter().map(|segment| segment.id).collect();
+        let end = core.read_position().ok_or_else(|| Error::bug("a reader has read up to nowhere"))?;
+        let listed: Vec<SegmentId> =
+            read_lock(&core.segments).all().iter().map(|segment| segment.id).collect();
         let last = listed.iter().position(|id| *id == end.0).unwrap_or(listed.len());
         let behind = if end.1 > SEGMENT_HEADER_BYTES { last + 1 } else { last };
-        let base = core.index.whole(end, listed, keep_all)?;
-        self.looked(base, behind, None)
+        let base = core.index.base_with_memory(end, listed, keep_all)?;
+        self.survey_segments(base, behind, None)
     }
 
     /// What the log has up to where the base covers it; the first `behind` segments may be rewritten.
-    fn looked(&self, base: Base, behind: usize, fence: Option<Raised>) -> Result<Looked> {
+    fn survey_segments(
+        &self,
+        base: CompactionBase,
+        behind: usize,
+        fence: Option<RaisedFence>,
+    ) -> Result<CompactionSurvey> {
         let core = self.core;
         let stop = || self.check();
         let (covered, covered_to) = base.covers();
@@ -238,14 +245,14 @@ impl Work<'_> {
         // The last ones are looked at for what they name only.
         weighed.truncate(behind);
         let (recompress, most) = (self.options.recompress.is_some(), core.options.segment_bytes_max);
-        let threads = core.io.threads() as u64;
+        let threads = core.io.worker_threads() as u64;
         let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, most, threads);
-        Ok(Looked { base, marked, weighed, plan, _fence: fence })
+        Ok(CompactionSurvey { base, marked, weighed, plan, _fence: fence })
     }
 
-    fn report(&self, looked: &Looked) -> Compacted {
+    fn report(&self, looked: &CompactionSurvey) -> CompactReport {
         let plan = &looked.plan;
-        Compacted {
+        CompactReport {
             dry_run: self.options.dry_run,
             seqno: self.core.index.visible(),
             segments: looked.weighed.len() as u64,
@@ -257,13 +264,13 @@ impl Work<'_> {
             live_bytes: plan.live_bytes,
             needed_bytes: match plan.stretches.is_empty() {
                 true => 0,
-                false => plan.live_bytes + looked.base.bytes() + ROUND_BYTES,
+                false => plan.live_bytes + looked.base.bytes() + MANIFEST_OVERHEAD_BYTES,
             },
             pending_bytes: 0,
         }
     }
 
-    fn refuse_full_disk(&self, report: &Compacted) -> Result<()> {
+    fn check_free_space(&self, report: &CompactReport) -> Result<()> {
         let free = self.core.io.free_bytes(self.core.paths.root())?;
         match free.filter(|free| *free < report.needed_bytes) {
             None => Ok(()),
@@ -279,7 +286,7 @@ impl Work<'_> {
     }
 
     /// Writes the new segments and the table that leads to them.
-    fn made(&self, looked: &mut Looked) -> Result<Rewritten> {
+    fn write_segments(&self, looked: &mut CompactionSurvey) -> Result<RewrittenFiles> {
         let core = self.core;
         let mut next = core.log()?.manifest.state().next_rewritten;
         let mut jobs = Vec::with_capacity(looked.plan.stretches.len());
@@ -296,24 +303,28 @@ impl Work<'_> {
         let live = std::mem::take(&mut looked.marked.live);
         let pace = Pace::new(self, CompactPhase::Writing, looked.plan.live_bytes);
         let (recompress, of) = (self.options.recompress, core.clone());
-        let mut made = each(&*core.io, jobs.len(), move |at| {
+        let mut made = run_jobs(&*core.io, jobs.len(), move |at| {
             let Some((sources, id)) = jobs.get(at) else {
                 return Err(Error::bug("there is no such stretch"));
             };
             let (io, paths) = (&*of.io, &of.paths);
-            rewrite(io, paths, of.store, sources, *id, &live, recompress, &mut |bytes| pace.on(bytes))
+            rewrite(io, paths, of.store, &*of.schema, sources, *id, &live, recompress, &mut |bytes| {
+                pace.advance(bytes)
+            })
         })?;
-        let mut remap = Remap::default();
+        let mut remap = PlaceMap::default();
         sources.into_iter().for_each(|source| remap.retire(source));
         for made in &mut made {
-            std::mem::take(&mut made.moved).into_iter().for_each(|moved| remap.moved(moved.from, moved.to));
+            std::mem::take(&mut made.moved)
+                .into_iter()
+                .for_each(|moved| remap.add_move(moved.from, moved.to));
         }
         let segments = looked.plan.stretches.iter().cloned().zip(made).collect();
         core.io.sync_dir(&core.paths.segments())?;
-        remap.settle();
+        remap.sort_moves();
         let thinned = &looked.plan.thinned;
         let mut seen = 0u64;
-        let table = core.index.remade(&looked.base, |_, value| {
+        let table = core.index.write_rebuilt_table(&looked.base, |_, value| {
             seen += 1;
             if seen.is_multiple_of(4096) {
                 self.check()?;
@@ -321,17 +332,17 @@ impl Work<'_> {
             Ok(match value.kind {
                 // Bytes of such a group may be gone: nothing new may be said to repeat them.
                 keys::ANCHOR if thinned.contains(&GroupId(value.a)) => None,
-                keys::AT | keys::ENDED => {
-                    remap.place(keys::place(value)).map(|place| keys::at(value.kind, place))
+                keys::AT_PLACE | keys::ENDED => {
+                    remap.new_place(keys::place(value)).map(|place| keys::record_value(value.kind, place))
                 }
                 _ => Some(value),
             })
         })?;
-        Ok(Rewritten { segments, table })
+        Ok(RewrittenFiles { segments, table })
     }
 
     /// Puts what was made in the place of what it was made of.
-    fn swap(&self, looked: &Looked, rewritten: Rewritten) -> Result<()> {
+    fn swap(&self, looked: &CompactionSurvey, rewritten: RewrittenFiles) -> Result<()> {
         let core = self.core;
         let log = core.log()?;
         let entries: Vec<(Vec<SegmentId>, SegmentEntry)> = (rewritten.segments.iter())
@@ -343,9 +354,9 @@ impl Work<'_> {
         let opened: Vec<Arc<Segment>> = (entries.iter())
             .map(|(_, entry)| open_sealed(core, entry).map(Arc::new))
             .collect::<Result<_>>()?;
-        let _tables = core.index.hold_tables(&looked.base)?;
+        let _tables = core.index.lock_tables(&looked.base)?;
         self.check()?;
-        let (tables, next_table) = core.index.listed_after(&looked.base, &rewritten.table);
+        let (tables, next_table) = core.index.listing_with(&looked.base, &rewritten.table);
         core.fence.with_parents(|held| {
             if !looked.marked.has_parents(held) {
                 let what = "a run that was dropped is being forked: try again";
@@ -367,29 +378,29 @@ impl Work<'_> {
             });
             edited.map_err(|failed| {
                 if failed.in_doubt {
-                    log.queue.poison(Failure::of(&failed.error));
+                    log.queue.poison(WriteFailure::from_error(&failed.error));
                 }
                 failed.error
             })?;
-            let segments = read(&core.segments).clone();
+            let segments = read_lock(&core.segments).clone();
             for ((sources, _), segment) in entries.iter().zip(opened) {
                 // What the manifest says is no longer what is here: nothing may be built on that.
                 segments.replace(sources, segment).inspect_err(|error| {
-                    log.queue.poison(Failure::of(error));
+                    log.queue.poison(WriteFailure::from_error(error));
                 })?;
             }
-            core.index.put_in_place(&looked.base, rewritten.table);
+            core.index.install(&looked.base, rewritten.table);
             // Only now: who pins from here on is led by the new table.
             let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
             segments.retire(&sources);
-            core.frames.clear();
+            core.schema.records_moved();
             Ok(())
         })
     }
 
     /// Removes the files of segments that are no longer listed. One that cannot go now goes another time.
-    fn remove(&self, looked: Looked) -> Result<()> {
-        let Looked { weighed, plan, .. } = looked;
+    fn remove_sources(&self, looked: CompactionSurvey) -> Result<()> {
+        let CompactionSurvey { weighed, plan, .. } = looked;
         let mut taken: Vec<Mutex<Option<Arc<Segment>>>> = Vec::new();
         for (at, weighed) in weighed.into_iter().enumerate() {
             if plan.stretches.iter().any(|stretch| stretch.contains(&at)) {
@@ -397,7 +408,7 @@ impl Work<'_> {
             }
         }
         let core = self.core.clone();
-        each(&*self.core.io, taken.len(), move |at| {
+        run_jobs(&*self.core.io, taken.len(), move |at| {
             // The system takes a file's pages back when the last who has it open lets go of it: that is most of the work.
             if let Some(segment) = taken.get(at).and_then(|place| lock(place).take()) {
                 let _ = core.io.remove(&core.paths.segment(segment.id));
@@ -409,17 +420,17 @@ impl Work<'_> {
 }
 
 fn open_sealed(core: &Core, entry: &SegmentEntry) -> Result<Segment> {
-    let segment = Segment::open(&*core.io, &core.paths, core.store, entry.id, crate::io::Open::Read)?;
+    let segment = Segment::open(&*core.io, &core.paths, core.store, entry.id, crate::io::OpenMode::Read)?;
     segment.mark_sealed(core.options.read_mode);
     Ok(segment)
 }
 
-impl Keep for Live {
-    fn record(&self, segment: SegmentId, offset: u32) -> bool {
-        Live::record(self, segment, offset)
+impl LiveSet for LiveRecords {
+    fn keeps_record(&self, segment: SegmentId, offset: u32) -> bool {
+        LiveRecords::has_record(self, segment, offset)
     }
 
-    fn group(&self, group: GroupId) -> Vec<Range<u32>> {
-        Live::group(self, group).to_vec()
+    fn live_ranges(&self, group: GroupId) -> Vec<Range<u32>> {
+        LiveRecords::group_ranges(self, group).to_vec()
     }
 }

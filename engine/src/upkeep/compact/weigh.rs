@@ -8,24 +8,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::blob::{Extent, GroupId};
-use crate::codec::{CodecError, Reader};
+use crate::codec::{ByteReader, CodecError};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, Place, RunUid};
+use crate::ids::{NamespaceId, RecordPlace, RunUid};
 use crate::kv::bodies;
 use crate::kv::core::Core;
-use crate::kv::frame_cache::{FrameCache, FrameRecord};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
-use crate::log::record::{
-    BodyRef, EmbeddingHead, FrameHead, GroupRest, Kind, KvHead, Logical, PartHead, RecipeRef, RunHead,
-    SnapshotHead,
-};
+use crate::log::record::{BodyRef, EmbeddingHead, GroupRest, KvHead, LogicalBody, RecipeRef, RecordKind};
 use crate::log::segments::{Segment, lock};
 use crate::sync::Mutex;
+use crate::trace::frame_cache::{FrameCache, FrameRecord};
+use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead};
+use crate::trace::kinds;
 use crate::trace::reader::RunReader;
-use crate::upkeep::compact::crew::each;
-use crate::upkeep::compact::live::Live;
-use crate::upkeep::compact::mark::{Marked, MarkedRun};
+use crate::upkeep::compact::live::LiveRecords;
+use crate::upkeep::compact::mark::{MarkedRun, MarkedStore};
 use crate::upkeep::compact::run::Pace;
+use crate::upkeep::compact::workers::run_jobs;
 
 /// Bytes read at once of a segment that is not mapped.
 const WINDOW_BYTES: usize = 64 << 10;
@@ -36,7 +35,7 @@ const READERS_MAX: usize = 256;
 
 /// A sealed segment.
 #[derive(Debug)]
-pub(super) struct Weighed {
+pub(super) struct SegmentWeight {
     pub(super) segment: Arc<Segment>,
     /// Of the whole file.
     pub(super) bytes: u64,
@@ -61,28 +60,28 @@ pub(super) struct GroupWeight {
 }
 
 /// A record that is passed over.
-struct Passed<'a> {
+struct RecordFront<'a> {
     kind: u8,
     layout: u8,
-    place: Place,
+    place: RecordPlace,
     /// The first bytes of its body.
     front: &'a [u8],
 }
 
 /// A segment that is weighed: with the bytes of its file, up to where its batches are looked at, and what lives of it.
-type Unweighed = (Arc<Segment>, u64, u64, Mutex<Live>);
+type SegmentJob = (Arc<Segment>, u64, u64, Mutex<LiveRecords>);
 
 /// See the module. Segments with the bytes of their files, and up to where their batches are looked at. `wanted`: runs whose
 /// bytes are to go.
 pub(super) fn weigh(
     core: &Arc<Core>,
-    marked: &mut Marked,
+    marked: &mut MarkedStore,
     segments: Vec<(Arc<Segment>, u64, u64)>,
     wanted: &[RunUid],
     pace: Pace,
-) -> Result<Vec<Weighed>> {
+) -> Result<Vec<SegmentWeight>> {
     let runs = Arc::new(std::mem::take(&mut marked.runs));
-    let segments: Vec<Unweighed> = segments
+    let segments: Vec<SegmentJob> = segments
         .into_iter()
         .map(|(segment, bytes, tail)| {
             let live = marked.live.take(segment.id);
@@ -91,15 +90,15 @@ pub(super) fn weigh(
         .collect();
     let (of, wanted) = (core.clone(), wanted.to_vec());
     let runs_of = runs.clone();
-    let weighed = each(&*core.io, segments.len(), move |at| {
+    let weighed = run_jobs(&*core.io, segments.len(), move |at| {
         let Some((segment, bytes, tail, live)) = segments.get(at) else {
             return Err(Error::bug("there is no such segment"));
         };
         let mut live = std::mem::take(&mut *lock(live));
         // Of its own: shared ones are waited for at every frame.
         let known = Arc::new(FrameCache::new());
-        let mut names = Names { core: &of, runs: &runs_of, known, readers: HashMap::new() };
-        let weighed = weighed(&mut names, &mut live, (segment, *bytes, *tail), &wanted, &pace)?;
+        let mut names = ReferenceFinder { core: &of, runs: &runs_of, known, readers: HashMap::new() };
+        let weighed = weigh_segment(&mut names, &mut live, (segment, *bytes, *tail), &wanted, &pace)?;
         Ok((weighed, live))
     });
     let mut all = Vec::new();
@@ -109,8 +108,8 @@ pub(super) fn weigh(
     }
     marked.runs =
         Arc::into_inner(runs).ok_or_else(|| Error::bug("somebody still looks at what runs there are"))?;
-    marked.live.name(&core.fence.held_extents());
-    marked.live.settle();
+    marked.live.add_extents(&core.fence.held_extents());
+    marked.live.sort_ranges();
     for weighed in &mut all {
         let dead: u64 = weighed.groups.iter().map(|group| group.dead_bytes(&marked.live)).sum();
         weighed.dead += dead;
@@ -120,25 +119,25 @@ pub(super) fn weigh(
 
 impl GroupWeight {
     /// Whether some of it is named by nothing.
-    pub(super) fn has_dead(&self, live: &Live) -> bool {
+    pub(super) fn has_dead(&self, live: &LiveRecords) -> bool {
         live.group_bytes(self.group) < self.raw_bytes
     }
 
-    fn dead_bytes(&self, live: &Live) -> u64 {
+    fn dead_bytes(&self, live: &LiveRecords) -> u64 {
         let dead = self.raw_bytes.saturating_sub(live.group_bytes(self.group));
         let share = u128::from(self.stored_bytes) * u128::from(dead) / u128::from(self.raw_bytes.max(1));
         share as u64
     }
 }
 
-fn weighed(
-    names: &mut Names<'_>,
-    live: &mut Live,
+fn weigh_segment(
+    names: &mut ReferenceFinder<'_>,
+    live: &mut LiveRecords,
     (segment, bytes, tail): (&Arc<Segment>, u64, u64),
     wanted: &[RunUid],
     pace: &Pace,
-) -> Result<Weighed> {
-    let mut weighed = Weighed {
+) -> Result<SegmentWeight> {
+    let mut weighed = SegmentWeight {
         segment: segment.clone(),
         bytes,
         dead: 0,
@@ -148,7 +147,7 @@ fn weighed(
         holds_wanted: false,
     };
     let mut by_group: HashMap<GroupId, usize> = HashMap::new();
-    let mut window = Window { segment, bytes: Vec::new(), at: 0 };
+    let mut window = SegmentWindow { segment, bytes: Vec::new(), at: 0 };
     let mut told = 0;
     let mut at = SEGMENT_HEADER_BYTES;
     while at < tail {
@@ -166,14 +165,14 @@ fn weighed(
             let bytes = u64::from(passed.place.len);
             record_at += bytes;
             let place = passed.place;
-            match Kind::parse(passed.kind, passed.layout).map_err(|e| wrong(&e.to_string()))? {
+            match RecordKind::parse(passed.kind, passed.layout).map_err(|e| wrong(&e.to_string()))? {
                 // Nobody needs what anybody may skip.
                 None => weighed.dead += bytes,
-                Some(Kind::GroupPart | Kind::GroupRest) => {
-                    if passed.kind == Kind::GroupPart as u8 {
+                Some(RecordKind::GroupPart | RecordKind::GroupRest) => {
+                    if passed.kind == RecordKind::GroupPart.code() {
                         weighed.as_recorded += bytes;
                     }
-                    let part = part_of(segment, &passed).map_err(|e| wrong(&e.to_string()))?;
+                    let part = group_weight(segment, &passed).map_err(|e| wrong(&e.to_string()))?;
                     let spot = *by_group.entry(part.group).or_insert(weighed.groups.len());
                     match weighed.groups.get_mut(spot) {
                         Some(group) => {
@@ -184,21 +183,22 @@ fn weighed(
                     }
                     living += 1;
                 }
-                Some(Kind::Erased | Kind::ErasedBatches) => living += 1,
+                Some(RecordKind::Erased | RecordKind::ErasedBatches) => living += 1,
                 Some(kind) => {
                     // The embeddings of a value stand behind the put that set it, and live with it.
-                    if kind == Kind::Embedding && put_lives {
+                    if kind == RecordKind::Embedding && put_lives {
                         live.keep(place);
                     }
-                    put_lives = kind == Kind::Put && live.record(segment.id, place.offset);
-                    weighed.holds_wanted |= !wanted.is_empty() && is_of(segment, kind, place, wanted)?;
-                    if live.record(segment.id, place.offset) {
+                    put_lives = kind == RecordKind::Put && live.has_record(segment.id, place.offset);
+                    weighed.holds_wanted |=
+                        !wanted.is_empty() && belongs_to_run(segment, kind, place, wanted)?;
+                    if live.has_record(segment.id, place.offset) {
                         living += 1;
                         if live.is_end(segment.id, place.offset) {
                             weighed.ends += bytes;
                         }
-                        names.named(live, segment, kind, place)?;
-                    } else if kind == Kind::Tombstone {
+                        names.note_extents(live, segment, kind, place)?;
+                    } else if kind == kinds::TOMBSTONE {
                         // What says that a run was dropped is never dropped itself.
                         live.keep(place);
                         living += 1;
@@ -216,26 +216,26 @@ fn weighed(
         }
         at = end;
         if at - told >= 1 << 20 {
-            pace.on(at - told)?;
+            pace.advance(at - told)?;
             told = at;
         }
     }
-    pace.on(at.saturating_sub(told))?;
+    pace.advance(at.saturating_sub(told))?;
     Ok(weighed)
 }
 
 /// What a record of a group has of it.
-fn part_of(segment: &Segment, passed: &Passed<'_>) -> Result<GroupWeight> {
+fn group_weight(segment: &Segment, passed: &RecordFront<'_>) -> Result<GroupWeight> {
     let stored_bytes = u64::from(passed.place.len);
     let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(passed.place.offset), e);
-    if passed.kind == Kind::GroupRest as u8 {
-        return segment.record(passed.place, |record| {
+    if passed.kind == RecordKind::GroupRest.code() {
+        return segment.with_record(passed.place, |record| {
             let rest = GroupRest::parse(record.body).map_err(wrong)?;
             let raw_bytes = rest.ranges.iter().map(|range| u64::from(range.end - range.start)).sum();
             Ok(GroupWeight { group: GroupId(rest.group), namespace: rest.namespace, raw_bytes, stored_bytes })
         });
     }
-    let mut r = Reader::new(passed.front, "group part");
+    let mut r = ByteReader::new(passed.front, "group part");
     let mut front = || {
         let (group, namespace) = (GroupId(r.varint()?), NamespaceId(r.varint32()?));
         let _raw_start = r.varint32()?;
@@ -245,15 +245,20 @@ fn part_of(segment: &Segment, passed: &Passed<'_>) -> Result<GroupWeight> {
 }
 
 /// Whether a logical record is of one of these runs.
-fn is_of(segment: &Segment, kind: Kind, place: Place, wanted: &[RunUid]) -> Result<bool> {
-    segment.record(place, |record| {
+fn belongs_to_run(
+    segment: &Segment,
+    kind: RecordKind,
+    place: RecordPlace,
+    wanted: &[RunUid],
+) -> Result<bool> {
+    segment.with_record(place, |record| {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
-        let head = Logical::parse(record.body).map_err(wrong)?.head;
+        let head = LogicalBody::parse(record.body).map_err(wrong)?.head;
         let run = match kind {
-            Kind::Run => RunHead::parse(head).map(|head| head.fields.uid),
-            Kind::Frame => FrameHead::peek(head).map(|(run, _)| run),
-            Kind::FramePart => PartHead::parse(head).map(|head| head.run),
-            Kind::Snapshot => SnapshotHead::parse(head).map(|head| head.run),
+            kinds::RUN => RunHead::parse(head).map(|head| head.fields.uid),
+            kinds::FRAME => FrameHead::peek(head).map(|(run, _)| run),
+            kinds::FRAME_PART => PartHead::parse(head).map(|head| head.run),
+            kinds::SNAPSHOT => SnapshotHead::parse(head).map(|head| head.run),
             _ => return Ok(false),
         };
         Ok(wanted.contains(&run.map_err(wrong)?))
@@ -261,13 +266,13 @@ fn is_of(segment: &Segment, kind: Kind, place: Place, wanted: &[RunUid]) -> Resu
 }
 
 /// Bytes of a segment, as they are wanted.
-struct Window<'a> {
+struct SegmentWindow<'a> {
     segment: &'a Segment,
     bytes: Vec<u8>,
     at: u64,
 }
 
-impl Window<'_> {
+impl SegmentWindow<'_> {
     /// So many bytes from a place on.
     fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let short = || Error::damaged(&self.segment.path, at, "the file ends before a record");
@@ -289,7 +294,7 @@ impl Window<'_> {
     }
 
     /// The record that begins at a place of a batch that ends at `end`.
-    fn record(&mut self, at: u64, end: u64) -> Result<Passed<'_>> {
+    fn record(&mut self, at: u64, end: u64) -> Result<RecordFront<'_>> {
         let id = self.segment.id;
         let wrong = Error::damaged(&self.segment.path, at, "a record is longer than its batch");
         if at + RECORD_HEADER_BYTES as u64 > end {
@@ -311,59 +316,67 @@ impl Window<'_> {
         };
         let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
         // What stands in a segment is named by 32 bits.
-        Ok(Passed { kind, layout, place: Place { segment: id, offset: at as u32, len }, front })
+        Ok(RecordFront { kind, layout, place: RecordPlace { segment: id, offset: at as u32, len }, front })
     }
 }
 
 /// Finds what living records name.
-struct Names<'a> {
+struct ReferenceFinder<'a> {
     core: &'a Arc<Core>,
     runs: &'a BTreeMap<RunUid, MarkedRun>,
     known: Arc<FrameCache>,
     readers: HashMap<RunUid, RunReader>,
 }
 
-impl Names<'_> {
+impl ReferenceFinder<'_> {
     /// Notes the extents of the bodies that a living record names.
-    fn named(&mut self, live: &mut Live, segment: &Segment, kind: Kind, place: Place) -> Result<()> {
+    fn note_extents(
+        &mut self,
+        live: &mut LiveRecords,
+        segment: &Segment,
+        kind: RecordKind,
+        place: RecordPlace,
+    ) -> Result<()> {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
-        segment.record(place, |record| {
-            let logical = Logical::parse(record.body).map_err(wrong)?;
-            let alone = |body: &BodyRef, live: &mut Live, tail: &mut Reader<'_>| match body {
+        segment.with_record(place, |record| {
+            let logical = LogicalBody::parse(record.body).map_err(wrong)?;
+            let alone = |body: &BodyRef, live: &mut LiveRecords, tail: &mut ByteReader<'_>| match body {
                 BodyRef::Blob { .. } => {
                     let recipe = RecipeRef::take(tail).map_err(wrong)?;
-                    live.name(&bodies::extents(recipe, |_| Err(Error::bug("such a recipe stands alone")))?);
+                    live.add_extents(&bodies::decode_extents(recipe, |_| {
+                        Err(Error::bug("such a recipe stands alone"))
+                    })?);
                     Ok(())
                 }
                 _ => Ok(()),
             };
-            let mut tail = Reader::new(logical.tail, "record tail");
+            let mut tail = ByteReader::new(logical.tail, "record tail");
             match kind {
-                Kind::Put => {
-                    let head = KvHead::parse(Kind::Put, logical.head).map_err(wrong)?;
+                RecordKind::Put => {
+                    let head = KvHead::parse(RecordKind::Put, logical.head).map_err(wrong)?;
                     head.value.iter().try_for_each(|value| alone(value, live, &mut tail))
                 }
-                Kind::Run => {
+                kinds::RUN => {
                     let head = RunHead::parse(logical.head).map_err(wrong)?;
                     alone(&head.metadata, live, &mut tail)
                 }
-                Kind::FramePart => {
+                kinds::FRAME_PART => {
                     let head = PartHead::parse(logical.head).map_err(wrong)?;
                     alone(&head.body, live, &mut tail)
                 }
-                Kind::Frame => {
+                kinds::FRAME => {
                     let frame = Arc::new(FrameRecord::parse(logical).map_err(wrong)?);
-                    let named = self.reader(frame.head.run)?.extents_named(&frame)?;
-                    named.iter().for_each(|extents: &Arc<Vec<Extent>>| live.name(extents));
+                    let named = self.reader(frame.head.run)?.own_extents(&frame)?;
+                    named.iter().for_each(|extents: &Arc<Vec<Extent>>| live.add_extents(extents));
                     Ok(())
                 }
-                Kind::Snapshot => {
+                kinds::SNAPSHOT => {
                     let head = SnapshotHead::parse(logical.head).map_err(wrong)?;
-                    let named = self.reader(head.run)?.snapshot_extents_named(&head, logical.tail)?;
-                    named.iter().for_each(|extents| live.name(extents));
+                    let named = self.reader(head.run)?.own_snapshot_extents(&head, logical.tail)?;
+                    named.iter().for_each(|extents| live.add_extents(extents));
                     Ok(())
                 }
-                Kind::Embedding => {
+                RecordKind::Embedding => {
                     let head = EmbeddingHead::parse(logical.head).map_err(wrong)?;
                     let mut vectors = head.embeddings.iter();
                     vectors.try_for_each(|(_, vector)| alone(vector, live, &mut tail))
@@ -383,7 +396,7 @@ impl Names<'_> {
                 let run = self.runs.get(&uid).ok_or_else(|| {
                     Error::new(ErrorKind::Damaged, format!("the record of run {} is missing", uid.0))
                 })?;
-                Ok(room.insert(RunReader::marking(self.core, run.namespace, uid, self.known.clone())?))
+                Ok(room.insert(RunReader::for_marking(self.core, run.namespace, uid, self.known.clone())?))
             }
         }
     }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 
 use crate::blob::ANCHOR_WINDOW_BYTES;
-use crate::io::Bytes;
+use crate::format_tests::rewrite::sample::{self, ROOT, noise};
+use crate::io::FileBytes;
 use crate::io::sim::{Crash, SimIo};
 use crate::kv::keys;
 use crate::kv::table::Table;
-use crate::log::rewrite::tests::sample::{self, ROOT, noise};
 use crate::{
-    CompactOptions, Component, ErrorKind, Frame, History, Keep, Namespace, Options, Policy, Rule, RunSpec,
-    Share, Status, Store,
+    CompactOptions, Component, ErrorKind, Frame, History, Namespace, Options, RetentionLimit,
+    RetentionPolicy, RetentionRule, RunShare, RunSpec, Status, Store,
 };
 
 /// What is looked for: rows of so many bytes.
@@ -41,7 +41,7 @@ fn canary(all: &mut Canaries, what: &str, bytes: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// A run with canaries wherever a caller can put bytes.
-fn record(space: &Namespace, name: &str, seed: u64, all: &mut Canaries) {
+fn record_canary_run(space: &Namespace, name: &str, seed: u64, all: &mut Canaries) {
     let text = |all: &mut Canaries, what: &str, n: u64| {
         String::from_utf8(canary(all, what, word(seed * 1000 + n))).unwrap()
     };
@@ -94,7 +94,7 @@ fn record(space: &Namespace, name: &str, seed: u64, all: &mut Canaries) {
 }
 
 /// Living runs around the others, so that groups and segments are shared with what goes.
-fn living(space: &Namespace, name: &str, seed: u64) {
+fn record_living_run(space: &Namespace, name: &str, seed: u64) {
     let run = space.begin_run(RunSpec::new(name)).unwrap();
     let mut said = noise(seed, 2000);
     for step in 0..4 {
@@ -105,36 +105,36 @@ fn living(space: &Namespace, name: &str, seed: u64) {
     run.end(Status::Failed).unwrap();
 }
 
-fn found_in(rows: &HashMap<[u8; ROW], usize>, bytes: &[u8], found: &mut HashSet<usize>) {
+fn note_found(rows: &HashMap<[u8; ROW], usize>, bytes: &[u8], found: &mut HashSet<usize>) {
     found.extend(bytes.windows(ROW).filter_map(|row| rows.get(row)));
 }
 
 /// The canaries of which a row stands in a file as it is, and those of which one stands in what the files decode to: groups,
 /// keys of tables. Anchors have to lead to bytes that are there.
-fn look(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
+fn find_canaries(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
     let mut rows = HashMap::new();
     for (number, bytes) in all.values().enumerate() {
         rows.extend(bytes.windows(ROW).map(|row| (row.try_into().unwrap(), number)));
     }
     let (mut raw, mut decoded) = (HashSet::new(), HashSet::new());
-    let log = sample::all(disk);
+    let log = sample::log_contents(disk);
     for told in log.records.values() {
-        [&told.head, &told.tail].iter().for_each(|bytes| found_in(&rows, bytes, &mut decoded));
+        [&told.head, &told.tail].iter().for_each(|bytes| note_found(&rows, bytes, &mut decoded));
     }
-    sample::raw(disk, &log).values().for_each(|bytes| found_in(&rows, bytes, &mut decoded));
+    sample::raw_groups(disk, &log).values().for_each(|bytes| note_found(&rows, bytes, &mut decoded));
     let mut tables = 0;
     for path in disk.files() {
         let bytes = disk.read(&path).unwrap();
-        found_in(&rows, &bytes, &mut raw);
-        found_in(&rows, path.to_string_lossy().as_bytes(), &mut raw);
+        note_found(&rows, &bytes, &mut raw);
+        note_found(&rows, path.to_string_lossy().as_bytes(), &mut raw);
         if path.extension().is_none_or(|end| end != "tbl") {
             continue;
         }
         tables += 1;
-        let table = Table::open(Bytes::owned(bytes.into())).unwrap();
+        let table = Table::open(FileBytes::owned(bytes.into())).unwrap();
         for entry in table.scan(Bound::Unbounded, Bound::Unbounded) {
             let entry = entry.unwrap();
-            found_in(&rows, &entry.key, &mut decoded);
+            note_found(&rows, &entry.key, &mut decoded);
             if entry.value.kind == keys::ANCHOR {
                 let window = entry.value.b..entry.value.b + ANCHOR_WINDOW_BYTES as u32;
                 let held = log.groups.get(&entry.value.a).unwrap_or_else(|| {
@@ -165,7 +165,7 @@ fn look(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
 }
 
 /// What a disk shows that is written by now, and whatever the store writes when it is closed and opened again.
-fn in_every_state(sim: &SimIo, store: Store, mut check: impl FnMut(&SimIo, &str)) {
+fn check_every_state(sim: &SimIo, store: Store, mut check: impl FnMut(&SimIo, &str)) {
     check(&sim.crash(Crash::Everything), "while it is open");
     // A power cut at once must not bring anything back.
     check(&sim.crash(Crash::Nothing), "after a power cut");
@@ -184,8 +184,8 @@ fn in_every_state(sim: &SimIo, store: Store, mut check: impl FnMut(&SimIo, &str)
     check(sim, "with its tables made again");
 }
 
-fn gone(disk: &SimIo, all: &Canaries, when: &str) {
-    let [raw, decoded] = look(disk, all, when);
+fn assert_gone(disk: &SimIo, all: &Canaries, when: &str) {
+    let [raw, decoded] = find_canaries(disk, all, when);
     assert!(
         raw.is_empty() && decoded.is_empty(),
         "{when} there still is, as it is: {raw:?}; decoded: {decoded:?}"
@@ -193,8 +193,8 @@ fn gone(disk: &SimIo, all: &Canaries, when: &str) {
 }
 
 /// The red control: what is looked for is found, so that finding nothing means something.
-fn all_are_there(disk: &SimIo, all: &Canaries) {
-    let [raw, decoded] = look(disk, all, "before");
+fn assert_all_found(disk: &SimIo, all: &Canaries) {
+    let [raw, decoded] = find_canaries(disk, all, "before");
     let mut either: Vec<&String> = raw.iter().chain(&decoded).collect();
     either.sort();
     either.dedup();
@@ -205,7 +205,7 @@ fn all_are_there(disk: &SimIo, all: &Canaries) {
 }
 
 #[test]
-fn of_a_forgotten_run_no_file_and_nothing_decoded_holds_a_row_of_bytes() {
+fn forgotten_run_leaves_no_bytes_in_any_file() {
     for recompressed in [false, true] {
         let sim = SimIo::new(9);
         let store = Store::open_with(ROOT, options(&sim)).unwrap();
@@ -213,18 +213,18 @@ fn of_a_forgotten_run_no_file_and_nothing_decoded_holds_a_row_of_bytes() {
         let mut all = Canaries::new();
         let name = word(7);
         canary(&mut all, "name", &name);
-        living(&space, "before", 100);
-        record(&space, &name, 1, &mut all);
-        living(&space, "after", 200);
+        record_living_run(&space, "before", 100);
+        record_canary_run(&space, &name, 1, &mut all);
+        record_living_run(&space, "after", 200);
         if recompressed {
             let options = CompactOptions { recompress: Some(5), ..CompactOptions::default() };
             assert!(store.compact(&options).unwrap().rewritten > 0);
-            living(&space, "later", 300);
+            record_living_run(&space, "later", 300);
         }
         // What was written is in tables, too.
         drop(space);
         store.close().unwrap();
-        all_are_there(&sim, &all);
+        assert_all_found(&sim, &all);
         let store = Store::open_with(ROOT, options(&sim)).unwrap();
         let space = store.namespace("default").unwrap();
         let root = store.stats().unwrap().ledger_root;
@@ -234,14 +234,14 @@ fn of_a_forgotten_run_no_file_and_nothing_decoded_holds_a_row_of_bytes() {
         let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
         assert!(store.compact(&options).unwrap().rewritten > 0);
         assert!(store.verify_against(&checkpoint).unwrap().differences.is_empty());
-        assert_eq!(space.run_numbered(uid).unwrap_err().kind(), ErrorKind::Gone);
+        assert_eq!(space.run_by_uid(uid).unwrap_err().kind(), ErrorKind::Gone);
         drop(space);
-        in_every_state(&sim, store, |disk, when| gone(disk, &all, when));
+        check_every_state(&sim, store, |disk, when| assert_gone(disk, &all, when));
     }
 }
 
 #[test]
-fn of_what_a_policy_drops_and_of_keys_that_ended_nothing_is_left_after_compaction() {
+fn compaction_erases_policy_drops_and_deleted_keys() {
     let sim = SimIo::new(10);
     let store = Store::open_with(ROOT, options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
@@ -251,21 +251,25 @@ fn of_what_a_policy_drops_and_of_keys_that_ended_nothing_is_left_after_compactio
     for (round, len) in [(0u64, 200), (1, 9000), (2, 900)] {
         keyspace.put(&key, canary(&mut all, &format!("value {round}"), noise(10 + round, len))).unwrap();
     }
-    living(&space, "before", 100);
-    record(&space, "goes", 2, &mut all);
-    living(&space, "after", 200);
-    record(&space, "goes, too", 3, &mut BTreeMap::new());
+    record_living_run(&space, "before", 100);
+    record_canary_run(&space, "goes", 2, &mut all);
+    record_living_run(&space, "after", 200);
+    record_canary_run(&space, "goes, too", 3, &mut BTreeMap::new());
     drop((keyspace, space));
     store.close().unwrap();
-    all_are_there(&sim, &all);
+    assert_all_found(&sim, &all);
     let store = Store::open_with(ROOT, options(&sim)).unwrap();
     let space = store.namespace("default").unwrap();
     space.find_keyspace("latest").unwrap().unwrap().delete(&key).unwrap();
-    let rule = Rule { statuses: vec![Status::Abandoned], ..Rule::new("abandoned", Keep::ForNs(0)) };
-    let plan = store.plan_retention(&Policy { rules: vec![rule], sample: Share::ALL }, None).unwrap();
+    let rule = RetentionRule {
+        statuses: vec![Status::Abandoned],
+        ..RetentionRule::new("abandoned", RetentionLimit::ForNs(0))
+    };
+    let plan =
+        store.plan_retention(&RetentionPolicy { rules: vec![rule], sample: RunShare::ALL }, None).unwrap();
     assert_eq!(plan.report().dropped().runs, 2);
     store.retain(plan).unwrap();
     drop(space);
     assert!(store.compact(&CompactOptions::default()).unwrap().rewritten > 0);
-    in_every_state(&sim, store, |disk, when| gone(disk, &all, when));
+    check_every_state(&sim, store, |disk, when| assert_gone(disk, &all, when));
 }

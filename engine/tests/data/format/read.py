@@ -3,7 +3,8 @@
     python3 read.py v1
     python3 read.py v2
 
-Needs Python 3 only, so it leaves out what is BLAKE3 (chain, ledger, ids) and zstd (groups)."""
+It needs only Python 3's standard library, so it checks no BLAKE3 hash (chain, ledger, ids) and decodes no
+zstd group."""
 import struct
 import sys
 import zlib
@@ -11,7 +12,7 @@ from pathlib import Path
 
 
 class Fixed:
-    """Takes fixed-coded values from the front of bytes."""
+    """Reads fixed-width values from the start of a byte string."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -77,7 +78,7 @@ def varint(data, at):
 
 
 def nodes(data, at, end, count, leaf):
-    """The leaf after the nodes that fill [at, end), each of which begins at a multiple of its leaves."""
+    """Checks the nodes in [at, end) and returns the leaf number after them. Each begins at a multiple of its leaves."""
     assert end - at == 33 * count
     for begins in range(at, end, 33):
         leaves = 1 << data[begins]
@@ -87,7 +88,7 @@ def nodes(data, at, end, count, leaf):
 
 
 def ranges(data, at):
-    """Checks the ranges of what is left of a group."""
+    """Checks the remaining ranges of a group."""
     count, at = varint(data, at)
     end, assertion = 0, count > 0
     for number in range(count):
@@ -99,8 +100,8 @@ def ranges(data, at):
 
 
 def batches(data, crc, at, end, seqno, ledger, rewritten):
-    """Yields the seqno and kind of every record of the batches that fill [at, end). Adds to ledger, a list of one number,
-    the leaves that they have."""
+    """Yields the seqno and kind of every record of the batches in [at, end). Adds the number of their leaves to
+    `ledger[0]`."""
     while at < end:
         found, size, records, synced, first = struct.unpack_from('<IIIIQ', data, at)
         assert crc(at, data[at + 4:at + size]) == found and first == seqno and synced <= at

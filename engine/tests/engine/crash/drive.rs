@@ -1,40 +1,41 @@
-//! Workloads: rows of operations that drive a store and the model beside it.
+//! Workloads: sequences of operations that drive a store and its model.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use annals::io::sim::SimIo;
 use annals::{
-    Checkpoint, CompactOptions, Component, Durability, ErrorKind, Frame, History, Keep, Keyspace, Namespace,
-    Options, Policy, Result, Rule, Run, RunSpec, Severity, Share, Status, Store,
+    Checkpoint, CompactOptions, Component, Durability, ErrorKind, Frame, History, Keyspace, Namespace,
+    Options, Result, RetentionLimit, RetentionPolicy, RetentionRule, Run, RunShare, RunSpec, Severity,
+    Status, Store,
 };
 
 use super::STORE;
-use super::model::{KEYS_BY, Model, ModelFrame, ModelRun, PIN, RUNS_BY, SPACES, vector};
+use super::model::{KEYS_BY, ModelFrame, ModelRun, PIN, RUNS_BY, SPACES, StoreModel, vector};
 
-/// One operation. Where it makes no sense (a snapshot before a frame), it does what it would need first.
+/// One operation. If it needs something that is missing (a snapshot before any frame), it makes that first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum WorkloadOp {
     /// A value of some hundred bytes.
     Put,
     Delete,
     /// Several keys of several keyspaces.
     Batch,
-    /// A frame whose input holds all before it.
+    /// A frame whose input holds everything before it.
     Record,
     /// A frame whose output comes in parts, all of them flushed.
     Stream,
-    /// The state after the last frame.
+    /// A snapshot after the last frame.
     Snapshot,
-    /// A fork that edits the last frame; it is what is recorded into from now on.
+    /// A fork that edits the last frame; later operations record into it.
     Fork,
-    /// Another run takes the place of the current one.
+    /// A new run replaces the current one.
     Replace,
     /// Ends the current run as failed.
     End,
-    /// A clean close and another opening.
+    /// A clean close and a reopening.
     Reopen,
-    /// A put to the process only.
+    /// A put with `Process` durability.
     Lazy,
     /// Eighty keys in one batch.
     Bulk,
@@ -42,84 +43,84 @@ pub(super) enum Op {
     Big,
     /// A failed tool call of its own component, escalated.
     Tool,
-    /// A frame that is finished with a part not flushed: the part's batch is not waited for, so whether the writer takes
-    /// it together with the next is for the system to choose.
+    /// A frame that is finished with an unflushed part. Nothing waits for the part's batch, so the system
+    /// decides whether the writer takes it together with the next.
     Late,
-    /// A frame that is begun, gets a part, and is left.
+    /// A frame that is begun, gets a part, and is never finished.
     Dangle,
     /// A batch that is dropped after its frame was packed.
     Drop,
     /// A fork that shares the last frame.
     Share,
-    /// The current run is let go without an end.
+    /// The current run is dropped without an end.
     Abandon,
     Severity,
-    /// What is dead is taken out of the log.
+    /// A compaction.
     Compact,
-    /// That, and what lives is packed anew.
+    /// A compaction that also recompresses live data.
     Recompress,
-    /// One of the runs there are is dropped; it is refused if that is open or pinned.
+    /// Drops one of the runs; refused if it is open or pinned.
     DropRun,
-    /// The current run is kept whatever is said of it, or no longer.
+    /// Pins or unpins the current run.
     Pin,
-    /// One of the runs there are is dropped, and its bytes go at once.
+    /// Drops one of the runs and removes its bytes at once.
     Forget,
-    /// All that failed or was abandoned is dropped.
+    /// Drops all failed and abandoned runs.
     Sweep,
-    /// A checkpoint to hold against whatever comes after.
+    /// A checkpoint that later states are compared with.
     Checkpoint,
-    /// Values with vectors, now and then to the process only.
+    /// Values with vectors, sometimes with `Process` durability.
     Embed,
-    /// All vectors are written into files, one for each embedder.
+    /// Writes all vectors into files, one for each embedder.
     Settle,
 }
 
-/// All of them. The first ten are what is gone through exhaustively.
-pub(super) const OPS: [Op; 29] = [
-    Op::Put,
-    Op::Delete,
-    Op::Batch,
-    Op::Record,
-    Op::Stream,
-    Op::Snapshot,
-    Op::Fork,
-    Op::Replace,
-    Op::End,
-    Op::Reopen,
-    Op::Lazy,
-    Op::Bulk,
-    Op::Big,
-    Op::Tool,
-    Op::Late,
-    Op::Dangle,
-    Op::Drop,
-    Op::Share,
-    Op::Abandon,
-    Op::Severity,
-    Op::Compact,
-    Op::Recompress,
-    Op::DropRun,
-    Op::Pin,
-    Op::Forget,
-    Op::Sweep,
-    Op::Checkpoint,
-    Op::Embed,
-    Op::Settle,
+/// All operations. The exhaustive test uses the first ten.
+pub(super) const OPS: [WorkloadOp; 29] = [
+    WorkloadOp::Put,
+    WorkloadOp::Delete,
+    WorkloadOp::Batch,
+    WorkloadOp::Record,
+    WorkloadOp::Stream,
+    WorkloadOp::Snapshot,
+    WorkloadOp::Fork,
+    WorkloadOp::Replace,
+    WorkloadOp::End,
+    WorkloadOp::Reopen,
+    WorkloadOp::Lazy,
+    WorkloadOp::Bulk,
+    WorkloadOp::Big,
+    WorkloadOp::Tool,
+    WorkloadOp::Late,
+    WorkloadOp::Dangle,
+    WorkloadOp::Drop,
+    WorkloadOp::Share,
+    WorkloadOp::Abandon,
+    WorkloadOp::Severity,
+    WorkloadOp::Compact,
+    WorkloadOp::Recompress,
+    WorkloadOp::DropRun,
+    WorkloadOp::Pin,
+    WorkloadOp::Forget,
+    WorkloadOp::Sweep,
+    WorkloadOp::Checkpoint,
+    WorkloadOp::Embed,
+    WorkloadOp::Settle,
 ];
 
-/// How many of [`OPS`] are gone through exhaustively.
+/// Number of [`OPS`] that the exhaustive test uses.
 pub(super) const ALPHABET: usize = 10;
 
-/// How stores are opened.
+/// The index memory of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
-    /// Memory is never full: tables are written at a close and in a recovery.
+pub(super) enum IndexRoom {
+    /// Memory is never full: tables are written only by a close or a recovery.
     Ample,
-    /// Memory for so few entries that the upkeep thread writes, merges and lists tables all the time.
+    /// Memory for so few entries that the upkeep thread always writes, merges and lists tables.
     Tiny,
 }
 
-impl Room {
+impl IndexRoom {
     pub(super) fn options(self, io: &SimIo) -> Options {
         let defaults = crate::support::defaults();
         Options {
@@ -132,35 +133,35 @@ impl Room {
     }
 }
 
-/// After how many operations of the disk a commit was issued and acknowledged, and what the store held from then on.
+/// The disk operations after which a commit was issued and acknowledged, and the store's state from then on.
 #[derive(Debug, Clone)]
-pub(super) struct Commit {
+pub(super) struct DrivenCommit {
     pub(super) issued: usize,
-    /// `usize::MAX`: never by itself, a crash may take it until a later one is on disk.
+    /// `usize::MAX`: never by itself; a crash may lose it until a later commit is on disk.
     pub(super) acknowledged: usize,
     pub(super) state: Arc<str>,
-    /// The caller was given an error: nobody may see it until the store is opened again.
+    /// The caller got an error: the commit must stay invisible until the store is reopened.
     pub(super) failed: bool,
-    /// It is known whether it was taken.
-    pub(super) sure: bool,
-    /// Taken when nothing but this and what came before was there.
+    /// Whether it is known if the writer took the commit.
+    pub(super) outcome_known: bool,
+    /// A checkpoint of exactly this state.
     pub(super) checkpoint: Option<Arc<Checkpoint>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Driver {
+pub(super) struct WorkloadDriver {
     pub(super) io: SimIo,
-    room: Room,
-    pub(super) commits: Vec<Commit>,
-    pub(super) model: Model,
-    /// What the store is open with.
+    room: IndexRoom,
+    pub(super) commits: Vec<DrivenCommit>,
+    pub(super) model: StoreModel,
+    /// The open store with its handles.
     open: Option<(Store, Namespace, Vec<Keyspace>)>,
-    /// The current run: its place in the model.
+    /// The current run, and its index in the model.
     run: Option<(usize, Run)>,
     count: usize,
 }
 
-/// Words that do not compress to nothing, the same for the same salt.
+/// Words that compress little, equal for equal salts.
 fn text(words: usize, salt: usize) -> String {
     let mut text = String::new();
     for i in 0..words {
@@ -170,30 +171,30 @@ fn text(words: usize, salt: usize) -> String {
     text
 }
 
-impl Driver {
+impl WorkloadDriver {
     /// A new store with its keyspaces and one run.
-    pub(super) fn new(io: &SimIo, room: Room) -> Self {
-        let first = Commit {
+    pub(super) fn new(io: &SimIo, room: IndexRoom) -> Self {
+        let first = DrivenCommit {
             issued: 0,
             acknowledged: 0,
             state: "".into(),
             failed: false,
-            sure: true,
+            outcome_known: true,
             checkpoint: None,
         };
         Self {
             io: io.clone(),
             room,
             commits: vec![first],
-            model: Model::default(),
+            model: StoreModel::default(),
             open: None,
             run: None,
             count: 0,
         }
     }
 
-    /// The set-up and then the operations, until the first that fails.
-    pub(super) fn run(&mut self, ops: &[Op]) -> Result<()> {
+    /// Runs the set-up and then the operations, until the first failure.
+    pub(super) fn run(&mut self, ops: &[WorkloadOp]) -> Result<()> {
         self.open()?;
         ops.iter().try_for_each(|op| self.apply(*op))
     }
@@ -207,27 +208,34 @@ impl Driver {
         for run in self.model.runs.iter_mut().filter(|run| run.status == Status::Open) {
             run.status = Status::Abandoned;
         }
-        self.note(issued, closed, Durability::Disk)
+        self.note_commit(issued, closed, Durability::Disk)
     }
 
-    /// Whatever became of it, a commit was tried: its state is what the model says by now.
-    fn note<T>(&mut self, issued: usize, done: Result<T>, durability: Durability) -> Result<T> {
+    /// Notes an issued commit, whatever its result: its state is the model's current one.
+    fn note_commit<T>(&mut self, issued: usize, done: Result<T>, durability: Durability) -> Result<T> {
         let known = done.is_ok() && durability == Durability::Disk;
         let acknowledged = if known { self.io.op_count() } else { usize::MAX };
-        let (state, failed) = (self.model.say().into(), done.is_err());
-        self.commits.push(Commit { issued, acknowledged, state, failed, sure: true, checkpoint: None });
+        let (state, failed) = (self.model.describe().into(), done.is_err());
+        self.commits.push(DrivenCommit {
+            issued,
+            acknowledged,
+            state,
+            failed,
+            outcome_known: true,
+            checkpoint: None,
+        });
         done
     }
 
-    /// What is said by now may be on disk, and nobody says whether it is.
+    /// Notes a commit that may be on disk, without an answer.
     fn note_unsure(&mut self, issued: usize) {
-        let state = self.model.say().into();
-        self.commits.push(Commit {
+        let state = self.model.describe().into();
+        self.commits.push(DrivenCommit {
             issued,
             acknowledged: usize::MAX,
             state,
             failed: false,
-            sure: false,
+            outcome_known: false,
             checkpoint: None,
         });
     }
@@ -237,7 +245,7 @@ impl Driver {
         let issued = self.io.op_count();
         let fresh = !std::mem::replace(&mut self.model.made, true);
         let space = store.namespace("default");
-        let space = if fresh { self.note(issued, space, Durability::Disk)? } else { space? };
+        let space = if fresh { self.note_commit(issued, space, Durability::Disk)? } else { space? };
         let mut keyspaces = Vec::new();
         for (name, _) in SPACES {
             let history = match name {
@@ -250,8 +258,11 @@ impl Driver {
             let fresh =
                 self.model.spaces.insert(name, self.model.spaces.get(name).cloned().unwrap_or_default());
             let keyspace = space.keyspace(name, history);
-            let keyspace =
-                if fresh.is_none() { self.note(issued, keyspace, Durability::Disk)? } else { keyspace? };
+            let keyspace = if fresh.is_none() {
+                self.note_commit(issued, keyspace, Durability::Disk)?
+            } else {
+                keyspace?
+            };
             keyspaces.push(keyspace);
         }
         self.open = Some((store, space, keyspaces));
@@ -268,15 +279,15 @@ impl Driver {
         (space.clone(), keyspaces.clone())
     }
 
-    pub(super) fn apply(&mut self, op: Op) -> Result<()> {
+    pub(super) fn apply(&mut self, op: WorkloadOp) -> Result<()> {
         self.count += 1;
         let n = self.count;
         match op {
-            Op::Put => self.write(&[(1, "a", Some(text(40 + n % 3 * 40, n)))], Durability::Disk),
-            Op::Delete => self.write(&[(1, "a", None), (3, "b", None)], Durability::Disk),
-            Op::Lazy => self.write(&[(1, "c", Some(text(30, n)))], Durability::Process),
-            Op::Big => self.write(&[(3, "c", Some(text(1100, n)))], Durability::Disk),
-            Op::Batch => {
+            WorkloadOp::Put => self.write(&[(1, "a", Some(text(40 + n % 3 * 40, n)))], Durability::Disk),
+            WorkloadOp::Delete => self.write(&[(1, "a", None), (3, "b", None)], Durability::Disk),
+            WorkloadOp::Lazy => self.write(&[(1, "c", Some(text(30, n)))], Durability::Process),
+            WorkloadOp::Big => self.write(&[(3, "c", Some(text(1100, n)))], Durability::Disk),
+            WorkloadOp::Batch => {
                 let short = || Some(text(3, n));
                 let changes = [
                     (0, "a", short()),
@@ -287,40 +298,40 @@ impl Driver {
                 ];
                 self.write(&changes, Durability::Disk)
             }
-            Op::Bulk => {
+            WorkloadOp::Bulk => {
                 let keys: Vec<String> = (0..80).map(|i| format!("k{:x}", (i * 7919 + n) % 200)).collect();
                 let changes: Vec<_> =
                     keys.iter().map(|key| (1, key.as_str(), Some("v".to_owned()))).collect();
                 self.write(&changes, Durability::Disk)
             }
-            Op::Record => self.record(Component::Llm),
-            Op::Tool => self.record(Component::Other("own".into())),
-            Op::Stream => self.stream(true, true),
-            Op::Late => self.stream(true, false),
-            Op::Dangle => self.stream(false, true),
-            Op::Drop => self.drop_batch(),
-            Op::Snapshot => self.snapshot(),
-            Op::Fork => self.fork(true),
-            Op::Share => self.fork(false),
-            Op::Replace => self.replace(),
-            Op::End => self.end(),
-            Op::Abandon => {
+            WorkloadOp::Record => self.record(Component::Llm),
+            WorkloadOp::Tool => self.record(Component::Other("own".into())),
+            WorkloadOp::Stream => self.stream(true, true),
+            WorkloadOp::Late => self.stream(true, false),
+            WorkloadOp::Dangle => self.stream(false, true),
+            WorkloadOp::Drop => self.drop_batch(),
+            WorkloadOp::Snapshot => self.snapshot(),
+            WorkloadOp::Fork => self.fork(true),
+            WorkloadOp::Share => self.fork(false),
+            WorkloadOp::Replace => self.replace(),
+            WorkloadOp::End => self.end(),
+            WorkloadOp::Abandon => {
                 self.run = None;
                 Ok(())
             }
-            Op::Severity => self.severity(),
-            Op::Compact => self.compact(CompactOptions::default()),
-            Op::Recompress => {
+            WorkloadOp::Severity => self.severity(),
+            WorkloadOp::Compact => self.compact(CompactOptions::default()),
+            WorkloadOp::Recompress => {
                 self.compact(CompactOptions { recompress: Some(5), ..CompactOptions::default() })
             }
-            Op::DropRun => self.drop_run(None),
-            Op::Forget => self.drop_run(Some("asked for")),
-            Op::Pin => self.pin(),
-            Op::Sweep => self.sweep(),
-            Op::Checkpoint => self.checkpoint(),
-            Op::Embed => self.embed(),
-            Op::Settle => self.store().map_or(Ok(()), Store::settle_vectors),
-            Op::Reopen => {
+            WorkloadOp::DropRun => self.drop_run(None),
+            WorkloadOp::Forget => self.drop_run(Some("asked for")),
+            WorkloadOp::Pin => self.pin(),
+            WorkloadOp::Sweep => self.sweep(),
+            WorkloadOp::Checkpoint => self.checkpoint(),
+            WorkloadOp::Embed => self.embed(),
+            WorkloadOp::Settle => self.store().map_or(Ok(()), Store::settle_vectors),
+            WorkloadOp::Reopen => {
                 self.close()?;
                 self.open()
             }
@@ -339,7 +350,7 @@ impl Driver {
         }
         let issued = self.io.op_count();
         let done = batch.submit_with(durability).and_then(annals::Ticket::wait);
-        self.note(issued, done.map(drop), durability)
+        self.note_commit(issued, done.map(drop), durability)
     }
 
     fn embed(&mut self) -> Result<()> {
@@ -356,10 +367,10 @@ impl Driver {
         let durability = if n.is_multiple_of(3) { Durability::Process } else { Durability::Disk };
         let issued = self.io.op_count();
         let done = batch.submit_with(durability).and_then(annals::Ticket::wait);
-        self.note(issued, done.map(drop), durability)
+        self.note_commit(issued, done.map(drop), durability)
     }
 
-    /// The current run, begun if there is none.
+    /// The current run; begins one if there is none.
     fn current(&mut self) -> Result<usize> {
         if let Some((at, _)) = &self.run {
             return Ok(*at);
@@ -370,7 +381,7 @@ impl Driver {
         let spec = RunSpec::new(&name).metadata(metadata);
         let (issued, space) = (self.io.op_count(), self.parts().0);
         let begun = space.begin_run(spec);
-        let run = self.note(issued, begun, Durability::Disk)?;
+        let run = self.note_commit(issued, begun, Durability::Disk)?;
         self.run = Some((self.model.runs.len() - 1, run));
         Ok(self.model.runs.len() - 1)
     }
@@ -398,7 +409,7 @@ impl Driver {
         });
     }
 
-    /// The next frame of a run: its input holds every output before it.
+    /// The next frame of a run: its input holds every earlier output.
     fn next_frame(&mut self, at: usize, component: Component) -> ModelFrame {
         let run = &mut self.model.runs[at];
         let own = matches!(component, Component::Other(_));
@@ -420,13 +431,13 @@ impl Driver {
     fn record(&mut self, component: Component) -> Result<()> {
         let at = self.current()?;
         let frame = self.next_frame(at, component);
-        let mut given = given(&frame);
+        let mut given = frame_of_model(&frame);
         given.error = frame.error;
         given.output = frame.output.to_string().into();
         self.add_frame(at, frame);
         let issued = self.io.op_count();
         let recorded = self.run.as_ref().map(|(_, run)| run.record(given)).transpose();
-        self.note(issued, recorded.map(drop), Durability::Disk)
+        self.note_commit(issued, recorded.map(drop), Durability::Disk)
     }
 
     fn add_frame(&mut self, at: usize, frame: ModelFrame) {
@@ -438,14 +449,14 @@ impl Driver {
     fn stream(&mut self, finish: bool, flush: bool) -> Result<()> {
         let at = self.current()?;
         let mut frame = self.next_frame(at, Component::Llm);
-        let (whole, start) = (frame.output.clone(), given(&frame));
+        let (whole, start) = (frame.output.clone(), frame_of_model(&frame));
         (frame.output, frame.open) = ("".into(), true);
         self.add_frame(at, frame);
         let Some((_, run)) = self.run.take() else { return Ok(()) };
         let issued = self.io.op_count();
         let open = run.begin_frame(&start);
-        let open = self.note(issued, open, Durability::Disk)?;
-        let set = |model: &mut Model, output: &str, still: bool| {
+        let open = self.note_commit(issued, open, Durability::Disk)?;
+        let set = |model: &mut StoreModel, output: &str, still: bool| {
             if let Some(frame) = model.runs[at].frames.last_mut() {
                 (frame.output, frame.open) = (output.into(), still);
             }
@@ -455,7 +466,7 @@ impl Driver {
         set(&mut self.model, first, true);
         let issued = self.io.op_count();
         let flushed = open.flush();
-        self.note(issued, flushed, Durability::Disk)?;
+        self.note_commit(issued, flushed, Durability::Disk)?;
         if !finish {
             drop(open);
             return Ok(());
@@ -465,15 +476,15 @@ impl Driver {
         let issued = self.io.op_count();
         if flush {
             let flushed = open.flush();
-            self.note(issued, flushed, Durability::Disk)?;
+            self.note_commit(issued, flushed, Durability::Disk)?;
         } else {
-            // What is left goes in a batch of its own, before the one that finishes the frame.
+            // `finish` sends the rest in a batch of its own, before the one that finishes the frame.
             self.note_unsure(issued);
         }
         let issued = self.io.op_count();
         let finished = open.finish(false);
         set(&mut self.model, &whole, false);
-        self.note(issued, finished, Durability::Disk)?;
+        self.note_commit(issued, finished, Durability::Disk)?;
         self.run = Some((at, run));
         Ok(())
     }
@@ -482,7 +493,7 @@ impl Driver {
         let at = self.current()?;
         let frame = self.next_frame(at, Component::Llm);
         if let Some((_, run)) = &self.run {
-            let mut dropped = given(&frame);
+            let mut dropped = frame_of_model(&frame);
             dropped.output = text(70, self.count).into();
             run.batch()?.frame(dropped)?;
         }
@@ -493,7 +504,7 @@ impl Driver {
         let at = self.current()?;
         let run = &self.model.runs[at];
         let seq = run.frames.len() as u32;
-        // A frame that is shared with the parent has its snapshot there.
+        // The snapshot of a shared frame belongs to the parent.
         if seq == 0
             || run.snapshots.contains_key(&seq)
             || run.parent.is_some_and(|(.., shared)| seq <= shared)
@@ -506,7 +517,7 @@ impl Driver {
         let issued = self.io.op_count();
         let taken =
             self.run.as_ref().map(|(_, run)| run.snapshot(state.to_string(), &[(RUNS_BY, &[number; 24])]));
-        self.note(issued, taken.transpose().map(drop), Durability::Disk)
+        self.note_commit(issued, taken.transpose().map(drop), Durability::Disk)
     }
 
     fn fork(&mut self, edit: bool) -> Result<()> {
@@ -520,7 +531,7 @@ impl Driver {
         self.add_run(&name, "", Some((of, frames, frames - u32::from(edit))));
         let (issued, space) = (self.io.op_count(), self.parts().0);
         let forked = space.fork(&parent, frames, edit, RunSpec::new(&name));
-        let fork = self.note(issued, forked, Durability::Disk)?;
+        let fork = self.note_commit(issued, forked, Durability::Disk)?;
         self.run = Some((self.model.runs.len() - 1, fork));
         Ok(())
     }
@@ -529,7 +540,7 @@ impl Driver {
         self.store().map_or(Ok(()), |store| store.compact(&options).map(drop))
     }
 
-    /// Drops one of the runs that are there; with a reason it is forgotten.
+    /// Drops one of the runs; with a reason it is forgotten.
     fn drop_run(&mut self, why: Option<&'static str>) -> Result<()> {
         let living: Vec<usize> =
             (0..self.model.runs.len()).filter(|run| !self.model.runs[*run].gone).collect();
@@ -554,13 +565,13 @@ impl Driver {
                 Ok(dropped) => panic!("{name} is open or pinned and was dropped: {dropped:?}"),
             };
         }
-        let uid = self.note(issued, done, Durability::Disk)?.uid;
+        let uid = self.note_commit(issued, done, Durability::Disk)?.uid;
         if why.is_some() {
             self.compact(CompactOptions { must_go: vec![uid], ..CompactOptions::default() })?;
-            let (_, left) = space.still_held(uid)?;
+            let (_, left) = space.run_remnants(uid)?;
             let shared = self.model.shared_by_living(at);
             assert_eq!(left.shared, shared, "{name} is shared up to there");
-            assert!(shared > 0 || left.segments.is_empty(), "of {name} there still is {left:?}");
+            assert!(shared > 0 || left.segments.is_empty(), "{name} is gone, but {left:?} is still there");
         }
         Ok(())
     }
@@ -572,18 +583,21 @@ impl Driver {
         let (name, pinned) = (run.name.clone(), run.pinned);
         let (issued, space) = (self.io.op_count(), self.parts().0);
         let done = if pinned { space.pin(&name, PIN).map(drop) } else { space.unpin(&name).map(drop) };
-        self.note(issued, done, Durability::Disk)
+        self.note_commit(issued, done, Durability::Disk)
     }
 
     fn sweep(&mut self) -> Result<()> {
         let Some(store) = self.store().cloned() else { return Ok(()) };
-        let rule = |name: &str, status| Rule { statuses: vec![status], ..Rule::new(name, Keep::ForNs(0)) };
+        let rule = |name: &str, status| RetentionRule {
+            statuses: vec![status],
+            ..RetentionRule::new(name, RetentionLimit::ForNs(0))
+        };
         let rules = vec![rule("failed", Status::Failed), rule("abandoned", Status::Abandoned)];
         let issued = self.io.op_count();
         let swept = store
-            .plan_retention(&Policy { rules, sample: Share::ALL }, None)
+            .plan_retention(&RetentionPolicy { rules, sample: RunShare::ALL }, None)
             .and_then(|plan| store.retain(plan));
-        // A commit for each rule that drops something: the first may be there without the second.
+        // Each rule that drops something commits once: a crash may keep the first commit alone.
         let mut commits = 0;
         for (name, status) in [("failed", Status::Failed), ("abandoned", Status::Abandoned)] {
             let runs = self.model.runs.iter_mut();
@@ -600,7 +614,7 @@ impl Driver {
         if commits == 0 {
             return swept.map(drop);
         }
-        let swept = self.note(issued, swept, Durability::Disk)?;
+        let swept = self.note_commit(issued, swept, Durability::Disk)?;
         assert_eq!(swept.held, 0, "{swept:?}");
         Ok(())
     }
@@ -608,7 +622,7 @@ impl Driver {
     fn checkpoint(&mut self) -> Result<()> {
         let Some(store) = self.store().cloned() else { return Ok(()) };
         let issued = self.io.op_count();
-        let taken = self.note(issued, store.checkpoint(), Durability::Disk)?;
+        let taken = self.note_commit(issued, store.checkpoint(), Durability::Disk)?;
         if let Some(last) = self.commits.last_mut() {
             last.checkpoint = Some(Arc::new(taken));
         }
@@ -634,14 +648,14 @@ impl Driver {
         let at = self.model.runs.len() - 1;
         let mut frame = self.next_frame(at, Component::User);
         (frame.input, frame.metadata) = (format!("hello {}", self.count).into(), "".into());
-        let mut first = given(&frame);
+        let mut first = frame_of_model(&frame);
         first.output = frame.output.to_string().into();
         self.add_frame(at, frame);
         let done = prepared.batch().and_then(|mut batch| {
             batch.frame(first)?;
             batch.commit()
         });
-        self.note(issued, done.map(drop), Durability::Disk)?;
+        self.note_commit(issued, done.map(drop), Durability::Disk)?;
         self.run = Some((at, prepared));
         Ok(())
     }
@@ -652,10 +666,11 @@ impl Driver {
         let Some((_, run)) = self.run.take() else { return Ok(()) };
         let issued = self.io.op_count();
         let ended = run.end(Status::Failed);
-        let ended = self.note(issued, ended.map(drop), Durability::Disk);
+        let ended = self.note_commit(issued, ended.map(drop), Durability::Disk);
         if let (Err(_), Some(last)) = (&ended, self.commits.last_mut()) {
-            // It reads the run again once it is on disk: where only that fails, the run has ended all the same.
-            (last.failed, last.sure) = (false, false);
+            // The engine reads the run again after the commit: if only that fails, the run has ended all the
+            // same.
+            (last.failed, last.outcome_known) = (false, false);
         }
         ended
     }
@@ -665,12 +680,12 @@ impl Driver {
         self.model.runs[at].severity = Severity::Flagged;
         let issued = self.io.op_count();
         let set = self.run.as_ref().map(|(_, run)| run.set_severity(Severity::Flagged)).transpose();
-        self.note(issued, set.map(drop), Durability::Disk)
+        self.note_commit(issued, set.map(drop), Durability::Disk)
     }
 }
 
-/// A frame as a caller gives it, its output left out.
-fn given(frame: &ModelFrame) -> Frame {
+/// A model frame as a caller passes it, without its output.
+fn frame_of_model(frame: &ModelFrame) -> Frame {
     let mut given = Frame::new(frame.component.clone(), frame.input.to_string(), "");
     given.severity = frame.severity;
     if frame.parent != 0 {

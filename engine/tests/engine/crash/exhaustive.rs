@@ -1,15 +1,16 @@
-//! Every workload of up to four operations over ten that cover the kinds, crashed at every operation of the disk.
+//! Every workload of up to four operations, out of ten that cover all kinds, with a crash at every disk
+//! operation.
 //!
-//! A workload's points before its last operation are those of the one without it, which is gone through as well: the two
-//! traces are compared, and only what is new is crashed. Where at most three changes are in doubt every subset is kept,
-//! else the extremes and some by chance.
+//! The points before a workload's last operation equal those of the shorter workload, which is tested as
+//! well. The two traces are compared, and only new points are crashed. With at most three changes in doubt
+//! every subset is kept, else the extremes and some random ones.
 
-use super::drive::{ALPHABET, OPS, Room};
-use super::explore::{Choices, Explorer, record};
+use super::drive::{ALPHABET, IndexRoom, OPS};
+use super::explore::{CrashChoices, CrashExplorer, record};
 use super::{number, report};
-use crate::support::Rng;
+use crate::support::SeededRng;
 
-/// Every workload of `length` operations, the last one changing fastest.
+/// Every workload of `length` operations, the last operation changing fastest.
 fn workloads(length: u32) -> impl Iterator<Item = Vec<usize>> {
     (0..ALPHABET.pow(length)).map(move |mut n| {
         let mut ops = vec![0; length as usize];
@@ -24,11 +25,11 @@ fn workloads(length: u32) -> impl Iterator<Item = Vec<usize>> {
 #[test]
 fn every_short_workload_survives_a_crash_anywhere() {
     let seed = number("ANNALS_SEED", 1);
-    // The long run goes through all of them; the ordinary one takes a share of the longer ones.
+    // The long run tests all workloads; the ordinary run tests a share of the longer ones.
     let wanted = number("ANNALS_CRASH_STATES", 0);
     let every = |length: u32| if wanted > 0 { 1 } else { [1, 1, 7, 211, 4001][length as usize] };
-    let choices = Choices { all_up_to: 3, seeds: if wanted > 0 { 4 } else { 2 } };
-    let mut explorer = Explorer::default();
+    let choices = CrashChoices { all_up_to: 3, seeds: if wanted > 0 { 4 } else { 2 } };
+    let mut explorer = CrashExplorer::default();
     let mut parents = std::collections::HashMap::new();
     for length in 0..=4 {
         if wanted > 0 {
@@ -48,10 +49,10 @@ fn every_short_workload_survives_a_crash_anywhere() {
                     tally.distinct
                 );
             }
-            let mut rng = Rng(seed ^ index as u64);
-            let explored = record(seed, Room::Ample, &ops).and_then(|recorded| {
+            let mut rng = SeededRng(seed ^ index as u64);
+            let explored = record(seed, IndexRoom::Ample, &ops).and_then(|recorded| {
                 let trace = recorded.io.history().trace_hash_until(recorded.last_began);
-                // The parent was recorded by the last operation's beginning: its own trace says so.
+                // The shorter workload's trace was recorded before: it must be the beginning of this one.
                 let begun =
                     parents.entry(workload[..workload.len().saturating_sub(1)].to_vec()).or_insert(trace);
                 if *begun != trace {

@@ -4,26 +4,26 @@ use std::collections::HashSet;
 
 use annals::io::sim::{Crash, SimIo};
 
-use super::drive::{Commit, Driver, Op, Room};
+use super::drive::{DrivenCommit, IndexRoom, WorkloadDriver, WorkloadOp};
 use super::oracle::{check, observe};
-use super::tally::{Tally, borders};
-use crate::support::Rng;
+use super::tally::{CrashTally, borders};
+use crate::support::SeededRng;
 
-/// States remembered so as not to check one twice; then they are forgotten, and some are checked again.
+/// Maximum number of remembered states. Then all are forgotten, and some states are checked again.
 const KNOWN_MAX: usize = 4 << 20;
 
-/// A workload that was run.
-pub(super) struct Recorded {
+/// The trace of a workload.
+pub(super) struct RecordedWorkload {
     pub(super) io: SimIo,
-    pub(super) commits: Vec<Commit>,
-    /// Operations of the disk when the last operation of the workload began.
+    pub(super) commits: Vec<DrivenCommit>,
+    /// Disk operations before the workload's last operation.
     pub(super) last_began: usize,
 }
 
 /// Runs a workload to its clean close.
-pub(super) fn record(seed: u64, room: Room, ops: &[Op]) -> Result<Recorded, String> {
+pub(super) fn record(seed: u64, room: IndexRoom, ops: &[WorkloadOp]) -> Result<RecordedWorkload, String> {
     let io = SimIo::new(seed);
-    let mut driver = Driver::new(&io, room);
+    let mut driver = WorkloadDriver::new(&io, room);
     let words = |e: annals::Error| format!("the workload fails: {e}");
     let (rest, last) = ops.split_at(ops.len().saturating_sub(1));
     driver.run(rest).map_err(words)?;
@@ -31,54 +31,58 @@ pub(super) fn record(seed: u64, room: Room, ops: &[Op]) -> Result<Recorded, Stri
     last.iter().try_for_each(|op| driver.apply(*op)).map_err(words)?;
     if let Some(store) = driver.store() {
         let live = observe(store).map_err(words)?;
-        if live.said != driver.model.say() {
-            return Err(format!("the open store shows\n{}instead of\n{}", live.said, driver.model.say()));
+        if live.text != driver.model.describe() {
+            return Err(format!(
+                "the open store shows\n{}instead of\n{}",
+                live.text,
+                driver.model.describe()
+            ));
         }
     }
     driver.close().map_err(words)?;
-    Ok(Recorded { io, commits: driver.commits, last_began })
+    Ok(RecordedWorkload { io, commits: driver.commits, last_began })
 }
 
-/// What is remembered and counted over many workloads.
+/// Known states and counts over many workloads.
 #[derive(Default)]
-pub(super) struct Explorer {
-    pub(super) tally: Tally,
+pub(super) struct CrashExplorer {
+    pub(super) tally: CrashTally,
     known: HashSet<u128>,
 }
 
-/// How many choices are tried at a point.
+/// How many crash choices are tried at a point.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Choices {
-    /// Where at most so many changes are in doubt, every subset of them is kept.
+pub(super) struct CrashChoices {
+    /// With at most this many changes in doubt, every subset is kept.
     pub(super) all_up_to: u32,
-    /// Else the four extremes, and so many choices by chance.
+    /// Otherwise the four extremes, and this many random choices.
     pub(super) seeds: u64,
 }
 
-impl Explorer {
+impl CrashExplorer {
     /// Crashes at every point of a range.
     pub(super) fn explore(
         &mut self,
-        recorded: &Recorded,
+        recorded: &RecordedWorkload,
         points: std::ops::Range<usize>,
-        choices: Choices,
-        rng: &mut Rng,
+        choices: CrashChoices,
+        rng: &mut SeededRng,
     ) -> Result<(), String> {
         let history = recorded.io.history();
         let marks = borders(&history);
         let sums: Vec<u64> =
-            recorded.commits.iter().map(|commit| super::model::short(commit.state.as_bytes())).collect();
+            recorded.commits.iter().map(|commit| super::model::short_hash(commit.state.as_bytes())).collect();
         let mut walk = history.walk();
         self.tally.workloads += 1;
         loop {
             let at = walk.at();
             if points.contains(&at) {
                 self.tally.points += 1;
-                let range = allowed(&recorded.commits, at);
+                let range = visible_commits(&recorded.commits, at);
                 let key =
                     sums[range.clone()].iter().fold(range.len() as u64, |key, sum| key.rotate_left(7) ^ sum);
-                for how in hows(walk.choices(), choices, rng) {
-                    let (disk, losses) = walk.crash_counted(how);
+                for how in crash_kinds(walk.choice_count(), choices, rng) {
+                    let (disk, losses) = walk.crash_with_losses(how);
                     self.tally.state(marks[at], losses);
                     let mut known = disk.contents_hash();
                     known[..8].iter_mut().zip(key.to_le_bytes()).for_each(|(to, from)| *to ^= from);
@@ -101,14 +105,14 @@ impl Explorer {
     }
 }
 
-/// The commits that a crash at a point may show.
-pub(super) fn allowed(commits: &[Commit], at: usize) -> std::ops::Range<usize> {
+/// The commits whose state a crash at a point may show.
+pub(super) fn visible_commits(commits: &[DrivenCommit], at: usize) -> std::ops::Range<usize> {
     let acknowledged = commits.iter().rposition(|c| c.acknowledged <= at).unwrap_or(0);
     let issued = commits.iter().rposition(|c| c.issued <= at).unwrap_or(0);
     acknowledged..issued + 1
 }
 
-fn hows(in_doubt: usize, choices: Choices, rng: &mut Rng) -> Vec<Crash> {
+fn crash_kinds(in_doubt: usize, choices: CrashChoices, rng: &mut SeededRng) -> Vec<Crash> {
     if in_doubt == 0 {
         return vec![Crash::Everything];
     }

@@ -1,10 +1,10 @@
 //! Disks that fail and disks that lie, under random workloads.
 //!
-//! After an error the live store shows what it may, and what a crash then leaves is held against the model as always.
-//! A disk that lies (lost, misdirected, stale, flipped) is beyond any crash: then every single thing that is handed out
-//! must be one that was once there, and where less is there than was acknowledged, an error or a report must say so. The
-//! one exception is the end of the log after an unclean stop, which docs/format.md, section 15, cannot tell from a tear: those
-//! are counted apart.
+//! After an error the live store and the store after a crash are compared with the model as usual. A lying
+//! disk (lost, misdirected, stale or flipped writes) is worse than any crash. Then everything that is
+//! returned must have been true at some time, and an error or a report must announce missing acknowledged
+//! data. The one exception is the end of the log after an unclean stop, which docs/format.md, section 15,
+//! cannot tell from a torn write. These cases are counted separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,22 +13,22 @@ use std::path::Path;
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::{Component, Error, ErrorKind, Frame, RunSpec, Severity, Status, Store};
 
-use super::drive::{Commit, Driver, OPS, Op, Room};
-use super::explore::allowed;
+use super::drive::{DrivenCommit, IndexRoom, OPS, WorkloadDriver, WorkloadOp};
+use super::explore::visible_commits;
 use super::ledger;
-use super::oracle::{any_crash, check, observe, observe_what_can_be};
-use super::tally::Tally;
+use super::oracle::{any_crash, check, observe, observe_readable};
+use super::tally::CrashTally;
 use super::{STORE, number, report};
-use crate::support::Rng;
+use crate::support::SeededRng;
 
-fn any_ops(rng: &mut Rng, kinds: usize) -> Vec<Op> {
+fn any_ops(rng: &mut SeededRng, kinds: usize) -> Vec<WorkloadOp> {
     (0..1 + rng.below(14)).map(|_| OPS[rng.below(kinds)]).collect()
 }
 
 fn typed(error: &Error) -> Result<(), String> {
     match error.kind() {
         ErrorKind::Bug | ErrorKind::Locked => Err(format!("{error:?}")),
-        _ if error.to_string().is_empty() => Err("an error without a word".to_owned()),
+        _ if error.to_string().is_empty() => Err("an error without a message".to_owned()),
         _ => Ok(()),
     }
 }
@@ -45,11 +45,11 @@ const KINDS: [(&str, OpKind); 9] = [
     ("remove", OpKind::Remove),
 ];
 
-/// One workload on a disk that fails; says what failed, `None` where nothing did.
-fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
+/// One workload on a failing disk; returns the failed operation, `None` if nothing failed.
+fn run_on_failing_disk(rng: &mut SeededRng, tally: &mut CrashTally) -> Result<Option<String>, String> {
     let io = SimIo::new(rng.next());
-    let room = if rng.below(3) == 0 { Room::Tiny } else { Room::Ample };
-    let mut driver = Driver::new(&io, room);
+    let room = if rng.below(3) == 0 { IndexRoom::Tiny } else { IndexRoom::Ample };
+    let mut driver = WorkloadDriver::new(&io, room);
     let (name, kind) = KINDS[rng.below(KINDS.len())];
     let full = rng.below(3) == 0 && !matches!(kind, OpKind::Read | OpKind::Open);
     let rule = if full { FailRule::enospc(kind) } else { FailRule::eio(kind) };
@@ -60,7 +60,7 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
         io.set_capacity(Some(rng.below(40 << 10) as u64));
         what = "a full disk".to_owned();
     } else {
-        // Late enough to be within the workload, as often as such calls are made.
+        // Late enough to be within the workload, by the number of such calls.
         let within = match kind {
             OpKind::Read | OpKind::Write | OpKind::Sync => 60,
             _ => 8,
@@ -71,17 +71,17 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
     if let Err(error) = &failed {
         typed(error)?;
     }
-    io.heal();
+    io.clear_faults();
     io.set_capacity(None);
     let at = io.op_count();
-    // Readers go on, and see nothing of what failed.
-    let good = driver.commits.iter().rposition(|commit| !commit.failed && commit.sure).unwrap_or(0);
+    // Reads continue, and show nothing of the failed commits.
+    let good = driver.commits.iter().rposition(|commit| !commit.failed && commit.outcome_known).unwrap_or(0);
     if let Some(store) = driver.store() {
         match observe(store) {
             Ok(seen) => {
                 let mut shown = driver.commits[good..].iter().filter(|commit| !commit.failed);
-                if !shown.any(|commit| *commit.state == *seen.said) {
-                    return Err(format!("after {what} the live store shows\n{}", seen.said));
+                if !shown.any(|commit| *commit.state == *seen.text) {
+                    return Err(format!("after {what} the live store shows\n{}", seen.text));
                 }
             }
             Err(error) => typed(&error)?,
@@ -89,10 +89,10 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
     }
     let commits = driver.commits.clone();
     drop(driver);
-    // The close that dropping tries may have done more.
+    // The close on drop may have committed more.
     let history = io.history();
     for at in [at, history.ops().len()] {
-        let range = allowed(&commits, at);
+        let range = visible_commits(&commits, at);
         for how in [Crash::Everything, Crash::Nothing, any_crash(rng)] {
             let left = history.crash(at, how);
             check(&left, &commits, range.clone(), rng, tally).map_err(|e| {
@@ -109,10 +109,10 @@ fn failing(rng: &mut Rng, tally: &mut Tally) -> Result<Option<String>, String> {
 fn a_failing_disk_loses_nothing_that_was_acknowledged() {
     const NAME: &str = "faults::a_failing_disk_loses_nothing_that_was_acknowledged";
     let (seed, states) = (number("ANNALS_SEED", 1), number("ANNALS_CRASH_STATES", 3_000));
-    let (mut tally, mut met) = (Tally::default(), BTreeMap::<String, u64>::new());
+    let (mut tally, mut met) = (CrashTally::default(), BTreeMap::<String, u64>::new());
     for case in 0..states / 12 {
-        let mut rng = Rng(seed ^ case.rotate_left(32));
-        match failing(&mut rng, &mut tally) {
+        let mut rng = SeededRng(seed ^ case.rotate_left(32));
+        match run_on_failing_disk(&mut rng, &mut tally) {
             Ok(what) => *met.entry(what.unwrap_or("nothing".into())).or_default() += 1,
             Err(what) => panic!("{what}\ncase {case}\n{}", report(NAME, seed, states)),
         }
@@ -125,22 +125,22 @@ fn a_failing_disk_loses_nothing_that_was_acknowledged() {
     super::keep(&tally);
 }
 
-/// What came of a lie.
+/// The effect of a lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum LieOutcome {
     /// Opening is refused with a typed error.
     Refused,
-    /// Reading or verifying says so.
+    /// Reading or verifying reports it.
     Reported,
-    /// All that was acknowledged is there.
+    /// All acknowledged data is there.
     Right,
-    /// After an unclean stop the last batches are missing, as if they were torn: no batch stands behind them, whose
-    /// header would say that they were on disk.
+    /// After an unclean stop the last batches are missing, as if torn. No later batch's header says that they
+    /// were on disk.
     AsTorn,
 }
 
-/// Each thing of a state by its place: what is said of it.
-fn things(said: &str) -> BTreeMap<String, &str> {
+/// Splits a state's text into its lines by place.
+fn lines_by_place(said: &str) -> BTreeMap<String, &str> {
     let mut things = BTreeMap::new();
     let mut under = String::new();
     for line in said.lines() {
@@ -163,29 +163,29 @@ fn things(said: &str) -> BTreeMap<String, &str> {
     things
 }
 
-/// `as_torn`: the log's end may be missing. `cut`: it was missing at an earlier opening, perhaps, and what came later was written
-/// all the same.
+/// `as_torn`: the log's end may be missing. `cut`: it may have been missing at an earlier opening, and later
+/// data was written all the same.
 fn judge(
     opened: annals::Result<Store>,
-    commits: &[Commit],
+    commits: &[DrivenCommit],
     (as_torn, cut): (bool, bool),
-) -> Result<Outcome, String> {
+) -> Result<LieOutcome, String> {
     let store = match opened {
         Ok(store) => store,
-        // Nothing was ever there where nothing was acknowledged.
-        Err(error) => return typed(&error).map(|()| Outcome::Refused),
+        // Without acknowledged data the store may not exist.
+        Err(error) => return typed(&error).map(|()| LieOutcome::Refused),
     };
-    let (seen, errors) = observe_what_can_be(&store);
+    let (seen, errors) = observe_readable(&store);
     errors.iter().try_for_each(typed)?;
     let mut known: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for commit in commits {
-        for (key, line) in things(&commit.state) {
+        for (key, line) in lines_by_place(&commit.state) {
             known.entry(key).or_default().insert(line);
         }
     }
-    for (key, line) in things(&seen.said) {
+    for (key, line) in lines_by_place(&seen.text) {
         if !known.get(&key).is_some_and(|lines| lines.contains(line)) {
-            return Err(format!("this was never there: {line:?} ({key})"));
+            return Err(format!("this was never stored: {line:?} ({key})"));
         }
     }
     let reported = match store.verify() {
@@ -196,7 +196,7 @@ fn judge(
         }
     };
     if reported {
-        return Ok(Outcome::Reported);
+        return Ok(LieOutcome::Reported);
     }
     if let Some(error) = errors.first() {
         return Err(format!("reading fails and verify finds nothing: {error}"));
@@ -204,25 +204,25 @@ fn judge(
     let acknowledged: Vec<usize> =
         (0..commits.len()).filter(|at| commits[*at].acknowledged != usize::MAX).collect();
     let last = acknowledged.last().copied().unwrap_or(0);
-    let shows = |from: usize| commits[from..].iter().any(|commit| *commit.state == *seen.said);
+    let shows = |from: usize| commits[from..].iter().any(|commit| *commit.state == *seen.text);
     if shows(last) {
-        Ok(Outcome::Right)
+        Ok(LieOutcome::Right)
     } else if cut || (as_torn && shows(0)) {
-        Ok(Outcome::AsTorn)
+        Ok(LieOutcome::AsTorn)
     } else {
         Err(format!(
-            "commits are missing and nothing says so: it shows\n{}instead of\n{}",
-            seen.said, commits[last].state
+            "commits are missing without a report: it shows\n{}instead of\n{}",
+            seen.text, commits[last].state
         ))
     }
 }
 
 const LIES: [&str; 4] = ["lost write", "misdirected write", "old sector", "flipped bit"];
 
-/// One workload on a disk that lies once. Gives the lie and what came of it, when reading and when writing.
-fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, String> {
+/// One workload on a disk that lies once. Returns the lie and its effects on reading and on writing.
+fn run_on_lying_disk(rng: &mut SeededRng) -> Result<Option<(usize, bool, LieOutcome, LieOutcome)>, String> {
     let io = SimIo::new(rng.next());
-    let mut driver = Driver::new(&io, Room::Ample);
+    let mut driver = WorkloadDriver::new(&io, IndexRoom::Ample);
     let lie = rng.below(LIES.len());
     let after = rng.below(90) as u64;
     match lie {
@@ -230,7 +230,7 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
         1 => io.fail(FailRule::misdirected_write(rng.next()).after(after)),
         _ => {}
     }
-    // The second reader of the log, which says what may be missing, knows nothing of rewritten segments.
+    // The second reader of the log, which decides what may be missing, cannot read rewritten segments.
     let ops = any_ops(rng, OPS.len() - 1);
     let mut ran = driver.run(&ops);
     let clean = ran.is_ok() && rng.below(2) == 0;
@@ -246,8 +246,8 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
     let mut said = format!("{} after {after} writes", LIES[lie]);
     match lie {
         2 => {
-            // The old sector comes from the history of the disk that has one.
-            let Some((path, sector)) = io.bring_back(rng.next()) else { return Ok(None) };
+            // The old sector comes from the disk's own history.
+            let Some((path, sector)) = io.restore_old_sector(rng.next()) else { return Ok(None) };
             said = format!("an old sector at {sector} of {}", path.display());
         }
         3 => {
@@ -265,10 +265,9 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
     }
     let left = if lie == 2 { io.crash(Crash::Everything) } else { left };
     drop(driver);
-    // With no batch behind the last one that follows, nothing says that what came after it was ever promised.
+    // Without a later valid batch, nothing says that the missing bytes were promised.
     let as_torn = !clean && !ledger::read(&left, Path::new(STORE)).goes_on_behind;
-    // One write that is missing at the log's end or in what says how far that goes, and came over the other, takes both: what is left
-    // is a tear.
+    // A write misdirected from the log to the manifest, or back, damages both: the rest looks torn.
     let is = |path: &Path, part: &str| path.to_string_lossy().contains(part);
     let both = io.misdirected().iter().any(|(meant, came)| {
         [(meant, came), (came, meant)].iter().any(|(one, other)| is(one, "MANIFEST") && is(other, ".seg"))
@@ -280,8 +279,8 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
         })
     };
     let reading =
-        judged(Store::open_read_only_with(STORE, Room::Ample.options(&left)), "opened for reading")?;
-    let writing = judged(Store::open_with(STORE, Room::Ample.options(&left)), "opened for writing")?;
+        judged(Store::open_read_only_with(STORE, IndexRoom::Ample.options(&left)), "opened for reading")?;
+    let writing = judged(Store::open_with(STORE, IndexRoom::Ample.options(&left)), "opened for writing")?;
     Ok(Some((lie, clean, reading, writing)))
 }
 
@@ -289,10 +288,10 @@ fn lying(rng: &mut Rng) -> Result<Option<(usize, bool, Outcome, Outcome)>, Strin
 fn a_lying_disk_is_never_believed() {
     const NAME: &str = "faults::a_lying_disk_is_never_believed";
     let (seed, states) = (number("ANNALS_SEED", 1), number("ANNALS_CRASH_STATES", 3_000));
-    let mut counts = BTreeMap::<(usize, bool, &str, Outcome), u64>::new();
+    let mut counts = BTreeMap::<(usize, bool, &str, LieOutcome), u64>::new();
     for case in 0..states / 6 {
-        let mut rng = Rng(seed ^ case.rotate_left(32));
-        let came = catch_unwind(AssertUnwindSafe(|| lying(&mut rng)));
+        let mut rng = SeededRng(seed ^ case.rotate_left(32));
+        let came = catch_unwind(AssertUnwindSafe(|| run_on_lying_disk(&mut rng)));
         match came.unwrap_or_else(|_| Err("it panics".to_owned())) {
             Ok(None) => {}
             Ok(Some((lie, clean, reading, writing))) => {
@@ -308,43 +307,43 @@ fn a_lying_disk_is_never_believed() {
         println!("{count:>12} {:<18} {stop:<13} {how:<8} {outcome:?}", LIES[*lie]);
     }
     let reported = |lie: usize| {
-        counts.keys().any(|key| key.0 == lie && matches!(key.3, Outcome::Refused | Outcome::Reported))
+        counts.keys().any(|key| key.0 == lie && matches!(key.3, LieOutcome::Refused | LieOutcome::Reported))
     };
-    assert!((0..LIES.len()).all(reported), "a kind of lie was never noticed");
+    assert!((0..LIES.len()).all(reported), "a kind of lie was never detected");
     assert!(
-        counts.keys().all(|key| key.3 != Outcome::AsTorn || !key.1 || LIES[key.0] == "misdirected write")
+        counts.keys().all(|key| key.3 != LieOutcome::AsTorn || !key.1 || LIES[key.0] == "misdirected write")
     );
 }
 
-/// Found by the test above (seed 1, case 59): a read failed while a close looked for open runs; the close went on and said
-/// that it was clean, so that the next opening had nothing to recover, and the run stayed open for ever.
+/// Found by the test above (seed 1, case 59). A read failed while a close looked for open runs. The close
+/// still recorded a clean stop, so the next opening recovered nothing, and the run stayed open for ever.
 #[test]
 fn a_close_that_could_not_abandon_is_not_a_clean_one() {
     let io = SimIo::new(1);
-    let store = Store::open_with(STORE, Room::Ample.options(&io)).unwrap();
+    let store = Store::open_with(STORE, IndexRoom::Ample.options(&io)).unwrap();
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("left")).unwrap();
     run.record(Frame::new(Component::User, "x".repeat(600), "y".repeat(600))).unwrap();
     drop(run);
     io.fail(FailRule::eio(OpKind::Read).forever());
     let error = store.close().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    io.heal();
-    let store = Store::open_with(STORE, Room::Ample.options(&io)).unwrap();
+    io.clear_faults();
+    let store = Store::open_with(STORE, IndexRoom::Ample.options(&io)).unwrap();
     assert_eq!(store.namespace("default").unwrap().run("left").unwrap().info().status, Status::Abandoned);
 }
 
-/// Found by the random workloads (`[Tool, Put]`): the record of an open run kept the severity that it began with, so after
-/// a crash a run with an escalated frame was abandoned as a normal one.
+/// Found by the random workloads (`[Tool, Put]`). The record of an open run kept its first severity. After a
+/// crash a run with an escalated frame was therefore abandoned as a normal one.
 #[test]
 fn a_crash_leaves_a_run_as_severe_as_its_frames() {
     let io = SimIo::new(1);
-    let store = Store::open_with(STORE, Room::Ample.options(&io)).unwrap();
+    let store = Store::open_with(STORE, IndexRoom::Ample.options(&io)).unwrap();
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
     let mut frame = Frame::new(Component::Tool, "in", "out");
     frame.severity = Severity::Escalated;
     run.record(frame).unwrap();
     let left = io.crash(Crash::Nothing);
-    let store = Store::open_with(STORE, Room::Ample.options(&left)).unwrap();
+    let store = Store::open_with(STORE, IndexRoom::Ample.options(&left)).unwrap();
     let info = store.namespace("default").unwrap().run("r").unwrap().info().clone();
     assert_eq!((info.status, info.severity), (Status::Abandoned, Severity::Escalated));
 }

@@ -1,5 +1,5 @@
-//! A second reader of the log, written from docs/format.md alone: it recomputes the ledger, and says which writes go on
-//! with a group.
+//! A second reader of the log, written from docs/format.md alone. It recomputes the ledger, and detects
+//! writes that continue a group.
 
 use std::path::Path;
 
@@ -7,27 +7,26 @@ use annals::io::sim::SimIo;
 
 const SEGMENT_HEADER: usize = 96;
 const BATCH_HEADER: usize = 48;
-/// Ids of rewritten segments begin here.
+/// Rewritten segments have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
-/// Kinds up to here are leaves.
+/// Record kinds up to here are covered by leaves.
 const LAST_LOGICAL: u8 = 9;
 
-type Hash = [u8; 32];
+type NodeDigest = [u8; 32];
 
-/// What the log adds up to.
+/// The totals of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ledger {
+pub(super) struct RecomputedLedger {
     pub(super) leaves: u64,
-    pub(super) root: Hash,
+    pub(super) root: NodeDigest,
     pub(super) batches: u64,
-    /// Whether a batch that checks somewhere behind the last one that follows, in the same segment, says that what is missing was
-    /// on disk.
+    /// Whether a later valid batch in the same segment says that the missing bytes were on disk.
     pub(super) goes_on_behind: bool,
 }
 
-/// Reads every batch of a store, from its first segment on, as far as batches follow each other.
-pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
-    let (mut tree, mut batches) = (Tree::default(), 0);
+/// Reads every batch of a store from the first segment on, until the chain breaks.
+pub(super) fn read(disk: &SimIo, store: &Path) -> RecomputedLedger {
+    let (mut tree, mut batches) = (RecomputedTree::default(), 0);
     let (mut seqno, mut prev) = (1u64, [0; 16]);
     let (mut goes_on_behind, mut rewritten) = (false, false);
     let listed = listed(disk, store).filter(|listed| !listed.is_empty()).unwrap_or_else(|| vec![1]);
@@ -39,7 +38,7 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
         salt.update(uuid);
         salt.update(&segment.to_le_bytes());
         let salt = salt.finalize();
-        // What comes after a rewritten segment goes on from what stood there before.
+        // The batch after a rewritten segment continues the chain of the original one.
         if std::mem::replace(&mut rewritten, segment >= FIRST_REWRITTEN) || rewritten {
             prev.copy_from_slice(chain);
         }
@@ -51,13 +50,15 @@ pub(super) fn read(disk: &SimIo, store: &Path) -> Ledger {
             at += batch.len();
         }
         goes_on_behind = (at..bytes.len())
-            .filter_map(|behind| whole_at(&bytes, behind, salt).filter(|batch| is_filled(batch, behind)))
+            .filter_map(|behind| {
+                whole_batch_at(&bytes, behind, salt).filter(|batch| is_filled(batch, behind))
+            })
             .any(|batch| number(batch, 12).is_some_and(|synced| synced as usize > at));
     }
-    Ledger { leaves: tree.leaves, root: tree.root(), batches, goes_on_behind }
+    RecomputedLedger { leaves: tree.leaves, root: tree.root(), batches, goes_on_behind }
 }
 
-/// The segments that the manifest lists, in the order of the log; `None` where it cannot be read.
+/// The segments that the manifest lists, in log order; `None` if it cannot be read.
 fn listed(disk: &SimIo, store: &Path) -> Option<Vec<u32>> {
     let current = disk.read(&store.join("CURRENT"))?;
     let name = std::str::from_utf8(&current).ok()?.split(' ').next()?.to_owned();
@@ -74,7 +75,7 @@ fn listed(disk: &SimIo, store: &Path) -> Option<Vec<u32>> {
         }
         (at, body) = (at + 8 + len as usize, Some(edit));
     }
-    // Format, store, when it was made; then how many segments there are.
+    // Format, store, creation time; then the number of segments.
     let mut rest = body?.get(26..)?;
     let count = number(rest, 0)?;
     rest = rest.get(8..)?;
@@ -87,17 +88,17 @@ fn listed(disk: &SimIo, store: &Path) -> Option<Vec<u32>> {
     Some(ids)
 }
 
-/// A tree of RFC 9162 that whole subtrees can be put into.
+/// A tree of RFC 9162 to which whole subtrees can be added.
 #[derive(Default)]
-struct Tree {
+struct RecomputedTree {
     leaves: u64,
-    /// Complete subtrees from the left, each with its height; heights fall.
-    peaks: Vec<(u8, Hash)>,
+    /// Complete subtrees from the left, with falling heights.
+    peaks: Vec<(u8, NodeDigest)>,
 }
 
-impl Tree {
-    /// Puts a complete subtree of 2^height leaves behind what is there.
-    fn push(&mut self, height: u8, node: Hash) {
+impl RecomputedTree {
+    /// Appends a complete subtree of 2^height leaves.
+    fn push(&mut self, height: u8, node: NodeDigest) {
         assert!(
             self.leaves.is_multiple_of(1 << height),
             "a subtree of 2^{height} after {} leaves",
@@ -111,15 +112,15 @@ impl Tree {
         self.peaks.push(new);
     }
 
-    fn root(&self) -> Hash {
+    fn root(&self) -> NodeDigest {
         let mut peaks = self.peaks.iter().rev().map(|(_, hash)| *hash);
         let Some(last) = peaks.next() else { return hash(&[]) };
         peaks.fold(last, |right, left| hash(&[&[1], &left, &right]))
     }
 }
 
-/// A batch that checks, whatever it follows.
-fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
+/// A batch with a valid checksum, whatever precedes it.
+fn whole_batch_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
     let batch = rest.get(..number(rest, 4)? as usize).filter(|batch| batch.len() >= BATCH_HEADER)?;
     let mut crc = crc32fast::Hasher::new_with_initial(salt);
@@ -128,8 +129,8 @@ fn whole_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     (crc.finalize() == number(batch, 0)?).then_some(batch)
 }
 
-/// Whether a batch has as many records as it says, and knew of nothing behind itself. A record has its checksum and its length where
-/// a batch has them, and is none.
+/// Whether a batch has as many records as its header says, and its synced position is not after itself. A
+/// record has checksum and length at the same offsets as a batch, and is none.
 fn is_filled(batch: &[u8], at: usize) -> bool {
     let (mut records, mut bytes) = (0, BATCH_HEADER);
     each_record(batch, |_, _, body| {
@@ -142,7 +143,7 @@ fn is_filled(batch: &[u8], at: usize) -> bool {
 }
 
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
-    let batch = whole_at(bytes, at, salt)?;
+    let batch = whole_batch_at(bytes, at, salt)?;
     (batch[16..24] == seqno.to_le_bytes() && batch[32..48] == prev).then_some(batch)
 }
 
@@ -150,11 +151,11 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Puts a batch's leaf, if it has one, or the leaves that it stands for behind the others; gives how many seqnos it takes.
-fn records(batch: &[u8], first: u64, ledger: &mut Tree) -> u64 {
-    let (mut seqno, mut own) = (first, Tree::default());
+/// Adds a batch's leaf, or the leaves that it replaces, to the tree; returns its number of seqnos.
+fn records(batch: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
+    let (mut seqno, mut own) = (first, RecomputedTree::default());
     each_record(batch, |kind, layout, mut body| match kind {
-        // Records that went, and batches: how many seqnos, how many nodes or batches, the nodes.
+        // Erased records or batches: the number of seqnos, the number of nodes or batches, the nodes.
         17 | 18 => {
             seqno += varint(&mut body);
             varint(&mut body);
@@ -187,7 +188,7 @@ fn each_record(batch: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
     }
 }
 
-/// Whether what was written to a segment holds a group's part that is not its first.
+/// Whether a written segment range holds a part of a group that is not the first.
 pub(super) fn continues_a_group(written: &[u8]) -> bool {
     let mut continues = false;
     let mut rest = written;
@@ -219,7 +220,7 @@ fn varint(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-fn hash(parts: &[&[u8]]) -> Hash {
+fn hash(parts: &[&[u8]]) -> NodeDigest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         hasher.update(part);

@@ -1,7 +1,8 @@
-//! Crashes at every operation of workloads on the simulated disk, each held against a plain model.
+//! Crashes at every operation of workloads on the simulated disk, each compared with a plain model.
 //!
-//! A workload runs once. Then, for each point of its history and each choice of what a crash keeps, the disk is what the
-//! crash left, and [`oracle`] says what must be so. `ANNALS_CRASH_STATES` says how many states, `ANNALS_SEED` which.
+//! A workload runs once. Then the disk is rebuilt for each point of its history and each choice of what a
+//! crash keeps, and [`oracle`] checks it. `ANNALS_CRASH_STATES` is the number of states, `ANNALS_SEED` the
+//! seed.
 
 mod drive;
 mod exhaustive;
@@ -16,7 +17,7 @@ mod tally;
 
 use std::sync::{Mutex, PoisonError};
 
-use tally::Tally;
+use tally::CrashTally;
 
 const STORE: &str = "/store";
 
@@ -24,7 +25,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What a failure ends with.
+/// The end of a failure message.
 fn report(test: &str, seed: u64, states: u64) -> String {
     let states = if states > 0 { format!("ANNALS_CRASH_STATES={states} ") } else { String::new() };
     format!(
@@ -32,9 +33,9 @@ fn report(test: &str, seed: u64, states: u64) -> String {
     )
 }
 
-/// Adds up over the tests of this process, and says the sum so far.
-fn keep(tally: &Tally) {
-    static ALL: Mutex<Option<Tally>> = Mutex::new(None);
+/// Adds up the tallies of this process's tests, and prints the sum so far.
+fn keep(tally: &CrashTally) {
+    static ALL: Mutex<Option<CrashTally>> = Mutex::new(None);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let sum = all.get_or_insert_default();
     sum.merge(tally);

@@ -1,7 +1,7 @@
-//! The plain model beside the store: what each commit made of it, in words.
+//! A plain model beside the store: the state after each commit, as text.
 //!
-//! It shares no code with the engine: histories are lists, a fork copies its parent's frames, and links are computed from
-//! docs/format.md, section 14.
+//! It shares no code with the engine. Histories are lists, a fork copies its parent's frames, and links are
+//! computed from docs/format.md, section 14.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,30 +9,30 @@ use std::sync::Arc;
 
 use annals::{Component, Severity, Status};
 
-/// Keys whose whole history is looked at.
+/// Keys whose whole history is compared.
 pub(super) const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// Keyspaces, and how many versions of a key each gives.
+/// Keyspaces, and how many versions of a key each returns.
 pub(super) const SPACES: [(&str, usize); 4] =
     [("age", usize::MAX), ("all", usize::MAX), ("latest", 1), ("two", 2)];
 
-/// Eight bytes of BLAKE3, for saying what bytes are.
-pub(super) fn short(bytes: &[u8]) -> u64 {
+/// Eight bytes of BLAKE3, as a short text for bytes.
+pub(super) fn short_hash(bytes: &[u8]) -> u64 {
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
-/// Each key's versions, oldest first; `None` where it was deleted.
+/// Each key's versions, oldest first; `None` is a deletion.
 type ModelKeys = BTreeMap<String, Vec<Option<Arc<str>>>>;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Model {
+pub(super) struct StoreModel {
     pub(super) made: bool,
     /// By name.
     pub(super) spaces: BTreeMap<&'static str, ModelKeys>,
-    /// Of keys, by keyspace: the vectors that came with what they hold.
+    /// By keyspace and key: the vector of the current value.
     pub(super) near: BTreeMap<(&'static str, String), [f32; 3]>,
-    /// In the order they began.
+    /// In the order in which they began.
     pub(super) runs: Vec<ModelRun>,
 }
 
@@ -41,15 +41,15 @@ pub(super) struct ModelRun {
     pub(super) name: String,
     pub(super) status: Status,
     pub(super) severity: Severity,
-    /// Index of the parent in `runs`, the frame forked at, the last one shared.
+    /// Index of the parent in `runs`, the frame forked at, and the last shared frame.
     pub(super) parent: Option<(usize, u32, u32)>,
     pub(super) metadata: String,
     pub(super) frames: Vec<ModelFrame>,
-    /// By frame: the state and its one embedding's first number.
+    /// By frame: the state, and the first number of its one embedding.
     pub(super) snapshots: BTreeMap<u32, (Arc<str>, f32)>,
     /// Replaced or dropped.
     pub(super) gone: bool,
-    /// The rule by which it was dropped, and why.
+    /// The rule that dropped the run, and the reason.
     pub(super) dropped: Option<(&'static str, &'static str)>,
     pub(super) pinned: bool,
 }
@@ -66,14 +66,14 @@ pub(super) struct ModelFrame {
     pub(super) metadata: Arc<str>,
 }
 
-impl Model {
+impl StoreModel {
     pub(super) fn put(&mut self, space: &'static str, key: &str, value: Option<Arc<str>>) {
         self.near.remove(&(space, key.to_owned()));
         self.spaces.entry(space).or_default().entry(key.to_owned()).or_default().push(value);
     }
 
-    /// In words; two stores that say the same hold the same.
-    pub(super) fn say(&self) -> String {
+    /// The state as text; equal texts mean equal content.
+    pub(super) fn describe(&self) -> String {
         let mut said = String::new();
         if !self.made {
             return said;
@@ -84,23 +84,26 @@ impl Model {
             let _ = writeln!(said, "keyspace {name}");
             for (key, versions) in keys {
                 if let Some(Some(value)) = versions.last() {
-                    say_pair(&mut said, key.as_bytes(), value.as_bytes());
+                    describe_pair(&mut said, key.as_bytes(), value.as_bytes());
                 }
             }
             for key in KEYS {
                 let versions = keys.get(key).map(Vec::as_slice).unwrap_or_default();
-                // Whether a key that keeps one version has ended or never was is not told apart for long.
+                // With one version kept, a deleted key soon cannot be told from one that never was.
                 let ended = limit == 1 && versions.last().is_some_and(Option::is_none);
                 let newest = versions.iter().rev().take(if ended { 0 } else { limit });
-                say_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
+                describe_history(&mut said, key, newest.map(|value| value.as_deref().map(str::as_bytes)));
             }
         }
-        say_near(&mut said, self.near.iter().map(|((space, key), v)| (*space, key.as_bytes(), cosine(v))));
-        say_states_near(&mut said, self.snapshots());
+        describe_near(
+            &mut said,
+            self.near.iter().map(|((space, key), v)| (*space, key.as_bytes(), cosine(v))),
+        );
+        describe_states_near(&mut said, self.snapshots());
         for (index, run) in self.runs.iter().enumerate() {
             if let Some((rule, why)) = run.dropped {
                 let shared = run.parent.map_or(0, |(.., shared)| shared);
-                say_dropped(&mut said, index as u64 + 1, run.frames.len() as u32, shared, rule, why);
+                describe_dropped(&mut said, index as u64 + 1, run.frames.len() as u32, shared, rule, why);
             }
         }
         for run in self.runs.iter().filter(|run| !run.gone) {
@@ -109,24 +112,32 @@ impl Model {
                 ((!parent.gone).then_some(parent.name.as_str()), at, shared)
             });
             let frames = run.frames.len() as u32;
-            say_run(&mut said, &run.name, run.status, run.severity, frames, parent, run.metadata.as_bytes());
+            describe_run(
+                &mut said,
+                &run.name,
+                run.status,
+                run.severity,
+                frames,
+                parent,
+                run.metadata.as_bytes(),
+            );
             if run.pinned {
-                say_pinned(&mut said, PIN);
+                describe_pinned(&mut said, PIN);
             }
             let mut link = genesis();
             for (index, frame) in run.frames.iter().enumerate() {
                 let seq = index as u32 + 1;
                 link = frame.link(&link);
-                say_frame(&mut said, seq, frame, &link);
+                describe_frame(&mut said, seq, frame, &link);
                 if let Some((state, number)) = run.snapshots.get(&seq) {
-                    say_snapshot(&mut said, seq, state.as_bytes(), *number);
+                    describe_snapshot(&mut said, seq, state.as_bytes(), *number);
                 }
             }
         }
         said
     }
 
-    /// Runs and frames of all snapshots of their own that living runs took.
+    /// Run and frame of each snapshot that a living run took itself.
     fn snapshots(&self) -> impl Iterator<Item = (u64, u32)> {
         self.runs.iter().enumerate().filter(|(_, run)| !run.gone).flat_map(|(index, run)| {
             let shared = run.parent.map_or(0, |(.., shared)| shared);
@@ -134,7 +145,7 @@ impl Model {
         })
     }
 
-    /// How many of a run's frames living runs share with it, directly or through others.
+    /// How many of a run's frames living runs share, directly or through others.
     pub(super) fn shared_by_living(&self, of: usize) -> u32 {
         let living = self.runs.iter().filter(|run| !run.gone);
         let upto = living.map(|run| {
@@ -151,19 +162,19 @@ impl Model {
     }
 }
 
-/// Who makes the vectors of keys and of snapshots.
+/// The embedders of keys and of snapshots.
 pub(super) const KEYS_BY: &str = "keys-1";
 pub(super) const RUNS_BY: &str = "mock";
 
-/// What is looked for among the vectors of keys.
+/// The query for the vectors of keys.
 pub(super) const QUERY: [f32; 3] = [1.0, 2.0, 0.5];
 
-/// A vector for a number, of a direction that few others have.
+/// A vector for a number, with a direction that few others have.
 pub(super) fn vector(number: usize) -> [f32; 3] {
     [1.0, (number % 17) as f32, (number % 5) as f32]
 }
 
-/// The cosine of the angle between a vector and the query.
+/// Cosine similarity of the vector and the query.
 fn cosine(vector: &[f32; 3]) -> f32 {
     let dot = |a: &[f32; 3], b: &[f32; 3]| -> f64 {
         a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
@@ -171,37 +182,38 @@ fn cosine(vector: &[f32; 3]) -> f32 {
     (dot(vector, &QUERY) / (dot(vector, vector) * dot(&QUERY, &QUERY)).sqrt()) as f32
 }
 
-/// Keys that have vectors, in their order, and how near those are.
-pub(super) fn say_near<'a>(said: &mut String, near: impl Iterator<Item = (&'a str, &'a [u8], f32)>) {
+/// Keys with vectors and their scores, in key order.
+pub(super) fn describe_near<'a>(said: &mut String, near: impl Iterator<Item = (&'a str, &'a [u8], f32)>) {
     for (space, key, score) in near {
         let _ = writeln!(said, "near {space} {}: {score:.4}", String::from_utf8_lossy(key));
     }
 }
 
-/// Snapshots that have vectors, in their order.
-pub(super) fn say_states_near(said: &mut String, near: impl Iterator<Item = (u64, u32)>) {
+/// Snapshots with vectors, in their order.
+pub(super) fn describe_states_near(said: &mut String, near: impl Iterator<Item = (u64, u32)>) {
     for (run, seq) in near {
         let _ = writeln!(said, "near: state {seq} of run {run}");
     }
 }
 
-/// Why runs are pinned.
+/// The reason given for pins.
 pub(super) const PIN: &str = "evidence";
 
-/// A tombstone. Runs are numbered from 1 in the order they began.
-pub(super) fn say_dropped(said: &mut String, uid: u64, frames: u32, shared: u32, rule: &str, why: &str) {
+/// A tombstone. Runs are numbered from 1 in the order in which they began.
+pub(super) fn describe_dropped(said: &mut String, uid: u64, frames: u32, shared: u32, rule: &str, why: &str) {
     let _ = writeln!(said, "dropped {uid}: {frames} frames, {shared} of them shared, by {rule:?} {why:?}");
 }
 
-pub(super) fn say_pinned(said: &mut String, why: &str) {
+pub(super) fn describe_pinned(said: &mut String, why: &str) {
     let _ = writeln!(said, "  pinned: {why}");
 }
 
-pub(super) fn say_pair(said: &mut String, key: &[u8], value: &[u8]) {
-    let _ = writeln!(said, "  {} = {} bytes {:x}", String::from_utf8_lossy(key), value.len(), short(value));
+pub(super) fn describe_pair(said: &mut String, key: &[u8], value: &[u8]) {
+    let _ =
+        writeln!(said, "  {} = {} bytes {:x}", String::from_utf8_lossy(key), value.len(), short_hash(value));
 }
 
-pub(super) fn say_history<'a>(
+pub(super) fn describe_history<'a>(
     said: &mut String,
     key: &str,
     versions: impl Iterator<Item = Option<&'a [u8]>>,
@@ -209,15 +221,15 @@ pub(super) fn say_history<'a>(
     let _ = write!(said, "  {key}:");
     for version in versions {
         let _ = match version {
-            Some(value) => write!(said, " {:x}", short(value)),
+            Some(value) => write!(said, " {:x}", short_hash(value)),
             None => write!(said, " deleted"),
         };
     }
     said.push('\n');
 }
 
-/// An open run is said as one that was abandoned: which of the two it is depends on who looks.
-pub(super) fn say_run(
+/// An open run is described as abandoned: whether it is depends on who opened the store.
+pub(super) fn describe_run(
     said: &mut String,
     name: &str,
     status: Status,
@@ -230,26 +242,26 @@ pub(super) fn say_run(
     let _ = writeln!(
         said,
         "run {name} {status} {severity} {frames} frames, of {parent:?}, {:x}",
-        short(metadata)
+        short_hash(metadata)
     );
 }
 
-pub(super) fn say_frame(said: &mut String, seq: u32, frame: &ModelFrame, link: &[u8; 32]) {
+pub(super) fn describe_frame(said: &mut String, seq: u32, frame: &ModelFrame, link: &[u8; 32]) {
     let ModelFrame { component, severity, parent, open, error, .. } = frame;
     let _ = writeln!(
         said,
         "  {seq} {component:?} {severity} after {parent}{}{}: {:x} {:x} {:x}, link {:x}",
         if *open { " incomplete" } else { "" },
         if *error { " failed" } else { "" },
-        short(frame.input.as_bytes()),
-        short(frame.output.as_bytes()),
-        short(frame.metadata.as_bytes()),
-        short(link),
+        short_hash(frame.input.as_bytes()),
+        short_hash(frame.output.as_bytes()),
+        short_hash(frame.metadata.as_bytes()),
+        short_hash(link),
     );
 }
 
-pub(super) fn say_snapshot(said: &mut String, seq: u32, state: &[u8], number: f32) {
-    let _ = writeln!(said, "    state after {seq}: {:x} {number}", short(state));
+pub(super) fn describe_snapshot(said: &mut String, seq: u32, state: &[u8], number: f32) {
+    let _ = writeln!(said, "    state after {seq}: {:x} {number}", short_hash(state));
 }
 
 /// Link 0.

@@ -1,7 +1,7 @@
-//! Files of another life of the same store: every checksum in them holds, since they were written by the same store, at
-//! the same places, with the same numbers. Only the chain tells them apart.
+//! Files from another life of the same store. Every checksum in them is valid, since the same store wrote
+//! them at the same places with the same numbers. Only the chain tells them apart.
 //!
-//! This is what a backup restored in part leaves, or two copies of a store that were both written.
+//! A partly restored backup leaves such files, or two copies of a store that were both written.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use annals::io::sim::{Crash, SimIo};
 use annals::{History, ScanRange, Store};
 
 use super::STORE;
-use super::drive::Room;
+use super::drive::IndexRoom;
 
-/// A store that goes on from `disk`, with values of one length that are told apart by `life`; then it is killed, or
+/// A store that continues from `disk`, with values of equal length that contain `life`; then it is killed or
 /// closed.
-fn live(disk: &SimIo, from: usize, count: usize, life: &str, close: bool) -> SimIo {
+fn run_life(disk: &SimIo, from: usize, count: usize, life: &str, close: bool) -> SimIo {
     let disk = disk.crash(Crash::Everything);
-    let store = Store::open_with(STORE, Room::Ample.options(&disk)).unwrap();
+    let store = Store::open_with(STORE, IndexRoom::Ample.options(&disk)).unwrap();
     let keys = store.namespace("default").unwrap().keyspace("all", History::All).unwrap();
     for i in from..from + count {
         keys.put(format!("k{i}").as_bytes(), format!("{life}{}", "x".repeat(300))).unwrap();
@@ -28,9 +28,9 @@ fn live(disk: &SimIo, from: usize, count: usize, life: &str, close: bool) -> Sim
 }
 
 #[test]
-fn a_segment_of_another_life_is_noticed() {
-    let first = live(&SimIo::new(7), 0, 20, "both", true);
-    let [ours, theirs] = ["ours", "them"].map(|life| live(&first, 20, 40, life, false));
+fn segment_from_another_life_is_detected() {
+    let first = run_life(&SimIo::new(7), 0, 20, "both", true);
+    let [ours, theirs] = ["ours", "them"].map(|life| run_life(&first, 20, 40, life, false));
     let shared: BTreeSet<PathBuf> = first.files().into_iter().collect();
     let mut spliced = 0;
     for path in ours.files() {
@@ -43,7 +43,7 @@ fn a_segment_of_another_life_is_noticed() {
         disk.edit(&path, |to| *to = bytes).unwrap();
         spliced += 1;
         let what = path.display();
-        let Ok(store) = Store::open_read_only_with(STORE, Room::Ample.options(&disk)) else { continue };
+        let Ok(store) = Store::open_read_only_with(STORE, IndexRoom::Ample.options(&disk)) else { continue };
         let report = store.verify().unwrap();
         let keys = store.namespace("default").unwrap().find_keyspace("all").unwrap().unwrap();
         let values: Vec<Vec<u8>> =

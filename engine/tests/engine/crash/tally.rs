@@ -1,13 +1,13 @@
-//! What was tried, by kind of fault and by border crossed: printed at the end of each test.
+//! Counts of the tested crashes, by kind of loss and by border crossed; printed at the end of each test.
 
 use std::fmt;
 use std::path::Path;
 
-use annals::io::sim::{History, Losses, Op, OpKind};
+use annals::io::sim::{CrashLosses, OpHistory, OpKind, SimOp};
 
 use super::ledger::continues_a_group;
 
-/// What a workload was in the middle of.
+/// What a workload was doing at the crash.
 const BORDERS: [&str; 6] = [
     "a group goes on in a later batch",
     "a segment is sealed, the next one begun",
@@ -18,10 +18,10 @@ const BORDERS: [&str; 6] = [
 ];
 
 #[derive(Debug, Default, Clone)]
-pub(super) struct Tally {
+pub(super) struct CrashTally {
     /// Disks built.
     pub(super) states: u64,
-    /// Of those, disks that had not been checked before against the same states of the model.
+    /// Disks that had not been checked before against the same states of the model.
     pub(super) distinct: u64,
     pub(super) workloads: u64,
     pub(super) points: u64,
@@ -31,12 +31,12 @@ pub(super) struct Tally {
     inside: [u64; 3],
     pub(super) after_append: u64,
     pub(super) after_close: u64,
-    /// Stores held against a checkpoint taken before the crash.
+    /// Stores compared with a checkpoint from before the crash.
     pub(super) compared: u64,
 }
 
-impl Tally {
-    pub(super) fn state(&mut self, borders: u8, losses: Losses) {
+impl CrashTally {
+    pub(super) fn state(&mut self, borders: u8, losses: CrashLosses) {
         self.states += 1;
         for (bit, count) in self.borders.iter_mut().enumerate() {
             *count += u64::from(borders >> bit & 1);
@@ -55,10 +55,10 @@ impl Tally {
         for (count, found) in self.losses.iter_mut().zip(kinds) {
             *count += u64::from(found > 0);
         }
-        self.unharmed += u64::from(losses == Losses::default());
+        self.unharmed += u64::from(losses == CrashLosses::default());
     }
 
-    /// A crash inside a recovery, `level` recoveries after the first.
+    /// Counts a crash inside a recovery, `level` recoveries after the first.
     pub(super) fn inside(&mut self, level: usize) {
         self.inside[level] += 1;
     }
@@ -92,7 +92,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for CrashTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let repeated = self.states - self.distinct;
         writeln!(f, "{} workloads, {} crash points", self.workloads, self.points)?;
@@ -130,36 +130,38 @@ impl fmt::Display for Tally {
     }
 }
 
-fn is(op: &Op, kind: OpKind, suffix: &str) -> bool {
+fn is_op_on(op: &SimOp, kind: OpKind, suffix: &str) -> bool {
     op.kind() == kind && op.path().to_string_lossy().contains(suffix)
 }
 
-/// For each point of a history, the borders it stands on, as bits in the order of [`BORDERS`].
-pub(super) fn borders(history: &History) -> Vec<u8> {
+/// For each point of a history, the borders that it lies on, as bits in the order of [`BORDERS`].
+pub(super) fn borders(history: &OpHistory) -> Vec<u8> {
     let ops = history.ops();
     let mut marks = vec![0u8; ops.len() + 1];
-    let mut mark = |bit: u8, from: usize, until: &dyn Fn(&Op) -> bool| {
-        // The points after operation `from`, up to the one before that which ends it.
+    let mut mark = |bit: u8, from: usize, until: &dyn Fn(&SimOp) -> bool| {
+        // The points after operation `from`, up to the one before the ending operation.
         let end = ops.iter().skip(from + 1).position(until).map_or(ops.len(), |n| from + 1 + n);
         marks[from + 1..=end].iter_mut().for_each(|mark| *mark |= 1 << bit);
     };
-    let listed = |op: &Op| is(op, OpKind::Sync, "MANIFEST");
+    let listed = |op: &SimOp| is_op_on(op, OpKind::Sync, "MANIFEST");
     for (index, op) in ops.iter().enumerate() {
         let path: &Path = op.path();
         match op.kind() {
-            OpKind::Write if is(op, OpKind::Write, ".seg") && continues_a_group(op.written()) => {
+            OpKind::Write if is_op_on(op, OpKind::Write, ".seg") && continues_a_group(op.written()) => {
                 mark(0, index, &|other| other.kind() == OpKind::Sync && other.path() == path);
             }
-            OpKind::SetLen if is(op, OpKind::SetLen, ".seg") => {
-                let sealed =
-                    ops[index..].iter().take_while(|op| !listed(op)).any(|op| is(op, OpKind::Create, ".seg"));
+            OpKind::SetLen if is_op_on(op, OpKind::SetLen, ".seg") => {
+                let sealed = ops[index..]
+                    .iter()
+                    .take_while(|op| !listed(op))
+                    .any(|op| is_op_on(op, OpKind::Create, ".seg"));
                 mark(if sealed { 1 } else { 5 }, index, &listed);
             }
-            OpKind::Create if is(op, OpKind::Create, ".tbl") => mark(2, index, &listed),
-            OpKind::Remove if is(op, OpKind::Remove, ".tbl") => {
+            OpKind::Create if is_op_on(op, OpKind::Create, ".tbl") => mark(2, index, &listed),
+            OpKind::Remove if is_op_on(op, OpKind::Remove, ".tbl") => {
                 mark(3, index, &|op| op.kind() == OpKind::SyncDir && op.path().ends_with("tables"));
             }
-            OpKind::Create if is(op, OpKind::Create, "MANIFEST") => {
+            OpKind::Create if is_op_on(op, OpKind::Create, "MANIFEST") => {
                 let mut renamed = false;
                 let named = ops[index..].iter().position(|op| {
                     renamed |= op.kind() == OpKind::Rename;

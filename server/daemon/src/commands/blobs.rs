@@ -1,26 +1,27 @@
-//! Blobs: bytes kept under their BLAKE3, in the keyspace `annals.blobs`. A frame's bodies are not among them: those are the run's.
+//! Blobs: bytes stored under their BLAKE3 hash in the keyspace `annals.blobs`. The bodies of frames are not
+//! among them: they belong to their run.
 
 use annals::{BlobId, BlobReader, Content, Durability, History, Keyspace, Namespace, StoredBlob, Ticket};
 
 use super::parse::{number, syntax};
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal};
+use crate::command_table::Handler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 const BLOBS: &str = "annals.blobs";
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[("blob.put", put), ("blob.get", get)];
 
-fn put(call: &mut Call<'_, '_>) -> Outcome {
+fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let stored = call.stored.first().map(|(_, blob)| blob.clone());
     let id = stored.as_ref().map_or_else(|| BlobId::of(call.word(1)), StoredBlob::id);
     let content = stored.map_or_else(|| call.word(1).into(), Content::from);
-    let ticket = keep(call.work.space(), id, content)?;
-    call.work.rest_on(ticket);
+    let ticket = put_blob_entry(call.work.namespace(), id, content)?;
+    call.work.await_before_reply(ticket);
     Ok(Reply::text(id.to_string()))
 }
 
-fn keep(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticket> {
+fn put_blob_entry(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticket> {
     let blobs = match space.find_keyspace(BLOBS)? {
         Some(blobs) => blobs,
         None => space.keyspace(BLOBS, History::Latest)?,
@@ -30,34 +31,34 @@ fn keep(space: &Namespace, id: BlobId, content: Content) -> annals::Result<Ticke
     batch.submit_with(Durability::Disk)
 }
 
-/// Keeps a blob that the store has already.
+/// Stores a blob that is already in the store under its id.
 ///
 /// # Errors
 /// Those of the store.
 pub(crate) fn keep_blob(space: &Namespace, blob: StoredBlob) -> annals::Result<Ticket> {
-    keep(space, blob.id(), blob.into())
+    put_blob_entry(space, blob.id(), blob.into())
 }
 
-/// A blob that was kept under this id, as a stream.
+/// The blob with this id, as a stream.
 ///
 /// # Errors
-/// Those of the store; where the id is none.
-pub(crate) fn blob_reader(space: &Namespace, id: &[u8]) -> Result<Option<BlobReader>, Refusal> {
-    let id = id_of(id)?;
+/// Those of the store; a malformed id.
+pub(crate) fn blob_reader(space: &Namespace, id: &[u8]) -> Result<Option<BlobReader>, CommandRefusal> {
+    let id = parse_blob_id(id)?;
     Ok(match space.find_keyspace(BLOBS)? {
         Some(blobs) => blobs.reader(&id)?,
         None => None,
     })
 }
 
-fn get(call: &mut Call<'_, '_>) -> Outcome {
-    let id = id_of(call.word(1))?;
+fn get(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let id = parse_blob_id(call.word(1))?;
     let range = match call.rest(2) {
         [] => None,
         [offset, length] => Some((number::<usize>(offset)?, number::<usize>(length)?)),
         _ => return Err(syntax()),
     };
-    let blobs: Option<Keyspace> = call.work.space().find_keyspace(BLOBS)?;
+    let blobs: Option<Keyspace> = call.work.namespace().find_keyspace(BLOBS)?;
     let Some(mut bytes) = blobs.map(|blobs| blobs.get(&id)).transpose()?.flatten() else {
         return Ok(Reply::Null);
     };
@@ -66,12 +67,14 @@ fn get(call: &mut Call<'_, '_>) -> Outcome {
         bytes.drain(..offset.min(bytes.len()));
     }
     if bytes.len() > BULK_BYTES_MAX {
-        return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes: ask for a part of it")));
+        return Err(CommandRefusal(format!(
+            "ERR a reply has at most {BULK_BYTES_MAX} bytes: ask for a part of it"
+        )));
     }
     Ok(Reply::Bulk(bytes))
 }
 
-fn id_of(word: &[u8]) -> Result<[u8; 32], Refusal> {
+fn parse_blob_id(word: &[u8]) -> Result<[u8; 32], CommandRefusal> {
     let hash = blake3::Hash::from_hex(word);
     hash.map(Into::into).map_err(|_| "ERR a blob's id is 64 hexadecimal digits".into())
 }

@@ -1,14 +1,14 @@
 //! Commands about the connection itself.
 
-use super::parse::{integer, is, no_subcommand, shown, syntax, wrong_number_of};
+use super::parse::{display_word, integer, no_subcommand, syntax, word_is, wrong_subcommand_arity};
 use crate::access::Rights;
+use crate::command_table::Handler;
 use crate::databases::DATABASES;
-use crate::session::Facts;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal, wrong_number};
+use crate::session::ClientInfo;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_wire::resp::{Protocol, Reply};
 
-/// The version of Redis whose semantics these are, for clients that look at it.
+/// The Redis version whose semantics apply, for clients that check it.
 pub(super) const REDIS_VERSION: &str = "7.2.0";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
@@ -16,38 +16,38 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("ping", |call| match call.words.len() {
         1 => Ok(Reply::Simple("PONG".into())),
         2 => Ok(Reply::Bulk(call.word(1).to_vec())),
-        _ => Err(wrong_number("ping")),
+        _ => Err(wrong_arity("ping")),
     }),
     ("echo", |call| Ok(Reply::Bulk(call.word(1).to_vec()))),
     ("hello", hello),
     ("auth", auth),
     ("select", |call| {
-        let wrong = |_| Refusal("ERR invalid DB index".to_owned());
+        let wrong = |_| CommandRefusal("ERR invalid DB index".to_owned());
         let index = integer(call.word(1)).map_err(wrong)?;
         let index = u8::try_from(index).ok().filter(|index| *index < DATABASES);
         call.session.facts.database = index.ok_or("ERR DB index is out of range")?;
-        tell(call);
+        update_client_list(call);
         Ok(Reply::OK)
     }),
     ("quit", |call| {
-        call.session.ends = true;
+        call.session.hangs_up = true;
         Ok(Reply::OK)
     }),
     ("reset", |call| {
         call.session.reset();
-        tell(call);
+        update_client_list(call);
         Ok(Reply::Simple("RESET".into()))
     }),
     ("client", client),
 ];
 
-/// Lists what is known of a connection anew.
-fn tell(call: &Call<'_, '_>) {
+/// Updates this connection in the list of clients.
+fn update_client_list(call: &CommandCall<'_, '_>) {
     let facts = &call.session.facts;
     call.daemon.clients().insert(facts.id, facts.clone());
 }
 
-fn hello(call: &mut Call<'_, '_>) -> Outcome {
+fn hello(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let mut protocol = call.session.facts.protocol;
     let mut at = 1;
     if call.words.len() > 1 {
@@ -63,14 +63,17 @@ fn hello(call: &mut Call<'_, '_>) -> Outcome {
     }
     let mut name = None;
     while at < call.words.len() {
-        if is(call.word(at), "AUTH") && at + 2 < call.words.len() {
+        if word_is(call.word(at), "AUTH") && at + 2 < call.words.len() {
             login(call, at + 1, at + 2)?;
             at += 3;
-        } else if is(call.word(at), "SETNAME") && at + 1 < call.words.len() {
+        } else if word_is(call.word(at), "SETNAME") && at + 1 < call.words.len() {
             name = Some(client_text(call.word(at + 1), "Client names")?);
             at += 2;
         } else {
-            return Err(Refusal(format!("ERR Syntax error in HELLO option '{}'", shown(call.word(at)))));
+            return Err(CommandRefusal(format!(
+                "ERR Syntax error in HELLO option '{}'",
+                display_word(call.word(at))
+            )));
         }
     }
     if call.session.grant.is_none() {
@@ -80,7 +83,7 @@ fn hello(call: &mut Call<'_, '_>) -> Outcome {
     if let Some(name) = name {
         call.session.facts.name = name;
     }
-    tell(call);
+    update_client_list(call);
     let number = match protocol {
         Protocol::Resp2 => 2,
         Protocol::Resp3 => 3,
@@ -90,14 +93,14 @@ fn hello(call: &mut Call<'_, '_>) -> Outcome {
         pair("server", Reply::text("annals")),
         pair("version", Reply::text(REDIS_VERSION)),
         pair("proto", Reply::Integer(number)),
-        pair("id", id(&call.session.facts)),
+        pair("id", client_id(&call.session.facts)),
         pair("mode", Reply::text("standalone")),
         pair("role", Reply::text("master")),
         pair("modules", Reply::Array(Vec::new())),
     ]))
 }
 
-fn auth(call: &mut Call<'_, '_>) -> Outcome {
+fn auth(call: &mut CommandCall<'_, '_>) -> CommandResult {
     match call.words.len() {
         2 if call.daemon.access.is_empty() => Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".into()),
         2 => login(call, 0, 1),
@@ -106,113 +109,115 @@ fn auth(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// Lets in who gives the right password; `user` is 0 where none is named.
-fn login(call: &mut Call<'_, '_>, user: usize, password: usize) -> Outcome {
+/// Logs in with a token; `user` is 0 if no user is named.
+fn login(call: &mut CommandCall<'_, '_>, user: usize, password: usize) -> CommandResult {
     if call.session.in_exec {
-        // What was queued was allowed to whoever queued it.
+        // The queued commands were checked against the rights of the earlier login.
         return Err("ERR a login is not possible inside a transaction".into());
     }
     let name = if user == 0 { b"default" } else { call.word(user) };
     let grant = call.daemon.login(name, call.word(password))?;
     match grant {
         Some(grant) => call.session.grant(grant),
-        // Who needs no token is the user `default` by whatever he says, as in Redis.
+        // As in Redis, a client that needs no token is the user `default` with any password.
         None if user > 0 && name == b"default" && call.session.needs_no_token() => {}
         None => return Err(WRONG_PASSWORD.into()),
     }
-    tell(call);
+    update_client_list(call);
     Ok(Reply::OK)
 }
 
-fn id(facts: &Facts) -> Reply {
+fn client_id(facts: &ClientInfo) -> Reply {
     Reply::Integer(i64::try_from(facts.id).unwrap_or(i64::MAX))
 }
 
-/// A text that stands in lists of connections.
-fn client_text(word: &[u8], what: &str) -> Result<Vec<u8>, Refusal> {
+/// A name or text that is shown in client lists.
+fn client_text(word: &[u8], what: &str) -> Result<Vec<u8>, CommandRefusal> {
     if word.len() > 1024 || !word.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        return Err(Refusal(format!("ERR {what} cannot contain spaces, newlines or special characters.")));
+        return Err(CommandRefusal(format!(
+            "ERR {what} cannot contain spaces, newlines or special characters."
+        )));
     }
     Ok(word.to_vec())
 }
 
-fn client(call: &mut Call<'_, '_>) -> Outcome {
+fn client(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (word, count) = (call.word(1), call.words.len());
-    if is(word, "ID") && count == 2 {
-        return Ok(id(&call.session.facts));
+    if word_is(word, "ID") && count == 2 {
+        return Ok(client_id(&call.session.facts));
     }
-    if is(word, "GETNAME") && count == 2 {
+    if word_is(word, "GETNAME") && count == 2 {
         let name = &call.session.facts.name;
         return Ok(if name.is_empty() { Reply::Null } else { Reply::Bulk(name.clone()) });
     }
-    if is(word, "SETNAME") && count == 3 {
+    if word_is(word, "SETNAME") && count == 3 {
         call.session.facts.name = client_text(call.word(2), "Client names")?;
-        tell(call);
+        update_client_list(call);
         return Ok(Reply::OK);
     }
-    if is(word, "SETINFO") && count == 4 {
+    if word_is(word, "SETINFO") && count == 4 {
         let option = call.word(2);
         let text = |what| client_text(call.word(3), what);
-        if is(option, "LIB-NAME") {
+        if word_is(option, "LIB-NAME") {
             call.session.facts.library.0 = text("lib-name")?;
-        } else if is(option, "LIB-VER") {
+        } else if word_is(option, "LIB-VER") {
             call.session.facts.library.1 = text("lib-ver")?;
         } else {
-            return Err(Refusal(format!("ERR Unrecognized option '{}'", shown(option))));
+            return Err(CommandRefusal(format!("ERR Unrecognized option '{}'", display_word(option))));
         }
-        tell(call);
+        update_client_list(call);
         return Ok(Reply::OK);
     }
-    if is(word, "INFO") && count == 2 {
-        let line = line(&call.session.facts, call.daemon.now_ns());
+    if word_is(word, "INFO") && count == 2 {
+        let line = client_line(&call.session.facts, call.daemon.now_ns());
         return Ok(Reply::Verbatim("txt", line.into_bytes()));
     }
-    if is(word, "LIST") && (count == 2 || count > 3) {
-        let wanted = wanted(call)?;
+    if word_is(word, "LIST") && (count == 2 || count > 3) {
+        let wanted = requested_ids(call)?;
         let now = call.daemon.now_ns();
         let clients = call.daemon.clients();
-        // Of other namespaces only an operator hears.
-        let (all, own) = (call.session.may(Rights::OPERATE), &call.session.facts.namespace);
+        // Only an operator sees the connections of other namespaces.
+        let (all, own) = (call.session.has_rights(Rights::OPERATE), &call.session.facts.namespace);
         let chosen = clients.values().filter(|facts| {
             wanted.as_ref().is_none_or(|ids| ids.contains(&facts.id)) && (all || facts.namespace == *own)
         });
-        let lines: String = chosen.map(|facts| line(facts, now)).collect();
+        let lines: String = chosen.map(|facts| client_line(facts, now)).collect();
         return Ok(Reply::Verbatim("txt", lines.into_bytes()));
     }
     let known = ["ID", "GETNAME", "SETNAME", "SETINFO", "INFO", "LIST"];
-    if known.iter().any(|known| is(word, known)) {
-        return Err(wrong_number_of("client", word));
+    if known.iter().any(|known| word_is(word, known)) {
+        return Err(wrong_subcommand_arity("client", word));
     }
     Err(no_subcommand("CLIENT", word))
 }
 
-/// The ids of those that CLIENT LIST is asked for; `None` for all.
-fn wanted(call: &Call<'_, '_>) -> Result<Option<Vec<u64>>, Refusal> {
+/// The ids that CLIENT LIST is limited to; `None` for all.
+fn requested_ids(call: &CommandCall<'_, '_>) -> Result<Option<Vec<u64>>, CommandRefusal> {
     let (word, given) = (call.word(2), call.rest(3));
     if call.words.len() == 2 {
         return Ok(None);
     }
-    if is(word, "ID") {
+    if word_is(word, "ID") {
         let id =
             |word: &Vec<u8>| integer(word).ok().and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
         let ids: Option<Vec<u64>> = given.iter().map(id).collect();
         return ids.map(Some).ok_or_else(|| "ERR Invalid client ID".into());
     }
     let [kind] = given else { return Err(syntax()) };
-    if !is(word, "TYPE") {
+    if !word_is(word, "TYPE") {
         return Err(syntax());
     }
-    if is(kind, "normal") {
+    if word_is(kind, "normal") {
         return Ok(None);
     }
-    match ["master", "replica", "slave", "pubsub"].iter().any(|known| is(kind, known)) {
-        // There are none.
+    match ["master", "replica", "slave", "pubsub"].iter().any(|known| word_is(kind, known)) {
+        // The daemon has no clients of these types.
         true => Ok(Some(Vec::new())),
-        false => Err(Refusal(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)))),
+        false => Err(CommandRefusal(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)))),
     }
 }
 
-fn line(facts: &Facts, now_ns: u64) -> String {
+fn client_line(facts: &ClientInfo, now_ns: u64) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let proto = if facts.protocol == Protocol::Resp3 { 3 } else { 2 };
     format!(

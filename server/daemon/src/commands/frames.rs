@@ -1,11 +1,11 @@
-//! Frames: added whole, or begun, appended to and ended as an answer comes; and read.
+//! Frames: added whole, or begun, appended to and ended; and read.
 
 use annals::{BlobReader, Durability, RecordedFrame};
 
-use super::parse::{arguments, field, integer_of, is, number, run_of, syntax};
+use super::parse::{arguments, field, integer_reply, number, run_reader, syntax, word_is};
 use super::runs::open_run;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal};
+use crate::command_table::Handler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_policy::profiles::Redactor;
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
@@ -21,78 +21,79 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
         let at_ms = frame.started_ns.unwrap_or(0) / 1_000_000;
         let seq = batch.frame(frame)?;
         let ticket = batch.submit()?;
-        open.not_before(at_ms);
-        call.work.rest_on(ticket);
+        open.monotonic_ms(at_ms);
+        call.work.await_before_reply(ticket);
         Ok(Reply::Integer(seq.into()))
     }),
     ("frame.begin", |call| {
         let open = open_run(call, 1)?;
         let (frame, _) = arguments(call, 2).frame(true)?;
         let (seq, ticket) = open.begin_frame(&frame)?;
-        call.work.rest_on(ticket);
+        call.work.await_before_reply(ticket);
         Ok(Reply::Integer(seq.into()))
     }),
     ("frame.append", |call| {
         let open = open_run(call, 1)?;
         let (len, ticket) = open.append(number(call.word(2))?, call.word(3))?;
         if let Some(ticket) = ticket {
-            call.work.rest_on(ticket);
+            call.work.await_before_reply(ticket);
         }
-        Ok(integer_of(len))
+        Ok(integer_reply(len))
     }),
     ("frame.end", |call| {
         let open = open_run(call, 1)?;
         let ending = arguments(call, 3).ending()?;
         let ticket = open.end_frame(number(call.word(2))?, &ending)?;
-        call.work.rest_on(ticket);
+        call.work.await_before_reply(ticket);
         Ok(Reply::OK)
     }),
     ("frame.get", get),
 ];
 
-fn get(call: &mut Call<'_, '_>) -> Outcome {
+fn get(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let seq = number::<u32>(call.word(2))?;
-    let reader = run_of(call, 1)?;
+    let reader = run_reader(call, 1)?;
     match call.rest(3) {
         [] => {
             let info = reader.frame_info(seq)?;
-            bounded(info.input_bytes.saturating_add(info.output_bytes))?;
+            check_reply_size(info.input_bytes.saturating_add(info.output_bytes))?;
             let redactor = call.daemon.redactor(call.session)?;
-            Ok(told(reader.frame(seq)?, redactor.as_deref()))
+            Ok(frame_reply(reader.frame(seq)?, redactor.as_deref()))
         }
         _ if call.session.is_redacted() => {
-            Err("NOPERM a part by itself does not say that it is redacted: it takes the right read".into())
+            Err("NOPERM a single part cannot be marked as redacted: it takes the right read".into())
         }
-        [part] if is(part, "REQUEST") => body(reader.input_reader(seq)?),
-        [part] if is(part, "RESPONSE") => body(reader.output_reader(seq)?),
-        [part] if is(part, "METADATA") => Ok(Reply::Bulk(reader.frame_info(seq)?.metadata)),
+        [part] if word_is(part, "REQUEST") => body_reply(reader.input_reader(seq)?),
+        [part] if word_is(part, "RESPONSE") => body_reply(reader.output_reader(seq)?),
+        [part] if word_is(part, "METADATA") => Ok(Reply::Bulk(reader.frame_info(seq)?.metadata)),
         _ => Err(syntax()),
     }
 }
 
-fn bounded(bytes: u64) -> Result<(), Refusal> {
+fn check_reply_size(bytes: u64) -> Result<(), CommandRefusal> {
     if bytes <= BULK_BYTES_MAX as u64 {
         return Ok(());
     }
-    Err(Refusal(format!("ERR {bytes} bytes: a reply has at most {BULK_BYTES_MAX}")))
+    Err(CommandRefusal(format!("ERR {bytes} bytes: a reply has at most {BULK_BYTES_MAX}")))
 }
 
-fn body(mut reader: BlobReader) -> Outcome {
-    bounded(reader.len())?;
+fn body_reply(mut reader: BlobReader) -> CommandResult {
+    check_reply_size(reader.len())?;
     let mut bytes = Vec::with_capacity(usize::try_from(reader.len()).unwrap_or(0));
     let read = std::io::Read::read_to_end(&mut reader, &mut bytes);
-    read.map_err(|error| Refusal(format!("DAMAGED {error}")))?;
+    read.map_err(|error| CommandRefusal(format!("DAMAGED {error}")))?;
     Ok(Reply::Bulk(bytes))
 }
 
-/// What says that something is redacted, and by which profile.
-pub(super) fn redacted(redactor: &Redactor) -> [(Reply, Reply); 2] {
+/// The fields that mark a reply as redacted, and the profile's name.
+pub(super) fn redaction_fields(redactor: &Redactor) -> [(Reply, Reply); 2] {
     let name = redactor.profile().name();
     [field("redacted", Reply::Boolean(true)), field("profile", Reply::text(name))]
 }
 
-/// A frame as it is told. One that is redacted has no hash by which what was said could be guessed.
-pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Reply {
+/// A frame as a reply. A redacted frame has no hashes, because guesses of its content could be checked
+/// against them.
+pub(super) fn frame_reply(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Reply {
     if let Some(redactor) = redactor {
         let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
         (frame.input, frame.output, frame.metadata) = (shown.input, shown.output, shown.metadata);
@@ -104,13 +105,13 @@ pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Rep
         field("severity", Reply::text(frame.severity.name())),
         field("incomplete", Reply::Boolean(frame.incomplete)),
         field("error", Reply::Boolean(frame.error)),
-        field("started_ns", integer_of(frame.started_ns)),
-        field("duration_ns", integer_of(frame.duration_ns)),
+        field("started_ns", integer_reply(frame.started_ns)),
+        field("duration_ns", integer_reply(frame.duration_ns)),
         field("request_bytes", Reply::count(frame.input.len())),
         field("response_bytes", Reply::count(frame.output.len())),
     ];
     match redactor {
-        Some(redactor) => told.extend(redacted(redactor)),
+        Some(redactor) => told.extend(redaction_fields(redactor)),
         None => told.extend([
             field("request_id", Reply::text(frame.input_id.to_string())),
             field("response_id", Reply::text(frame.output_id.to_string())),
@@ -125,7 +126,7 @@ pub(super) fn told(mut frame: RecordedFrame, redactor: Option<&Redactor>) -> Rep
     Reply::Map(told)
 }
 
-/// Bytes that telling of a frame takes.
-pub(super) fn told_bytes(frame: &RecordedFrame) -> usize {
+/// Size of a frame in a reply, in bytes.
+pub(super) fn frame_bytes(frame: &RecordedFrame) -> usize {
     frame.input.len() + frame.output.len() + frame.metadata.len()
 }

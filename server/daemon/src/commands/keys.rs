@@ -1,20 +1,20 @@
-//! Keys, whatever they hold: being there, ending, listing.
+//! Commands for keys of any type: existence, expiry, listing.
 
-use super::parse::{deadline, integer, is, shown, syntax};
-use crate::databases::Entry;
+use super::parse::{display_word, expiry_ms, integer, syntax, word_is};
+use crate::command_table::Handler;
+use crate::databases::KeyEntry;
 use crate::glob;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal};
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-/// Keys that KEYS gives at most: SCAN gives any number.
+/// Maximum number of keys that KEYS returns; SCAN has no such limit.
 const LISTED_MAX: usize = 1 << 20;
-/// Keys that one SCAN looks at, at most.
+/// Maximum number of keys that one SCAN examines.
 const SCANNED_MAX: usize = 10_000;
-/// Bytes of keys that one SCAN gives, and a page, and bytes that KEYS gives at most.
+/// Maximum bytes of keys that one SCAN returns (plus a page), and that KEYS returns.
 const SCANNED_BYTES_MAX: usize = 64 << 20;
 const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
-/// What is looked at, at once: the longest keys take 64 MiB then.
+/// Number of keys examined at a time: the longest keys then take 64 MiB.
 const PAGE: usize = 1000;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -26,7 +26,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
         let name = std::str::from_utf8(call.word(1)).unwrap_or_default();
         Ok(Reply::Simple(match get(call)? {
             Some(_) => "string".into(),
-            None if call.work.space().run(name).is_ok() => "stream".into(),
+            None if call.work.namespace().run(name).is_ok() => "stream".into(),
             None => "none".into(),
         }))
     }),
@@ -34,14 +34,14 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("pexpire", |call| expire(call, 1, true, "pexpire")),
     ("expireat", |call| expire(call, 1000, false, "expireat")),
     ("pexpireat", |call| expire(call, 1, false, "pexpireat")),
-    ("ttl", |call| left(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)),
-    ("pttl", |call| left(call, |ms, now| ms.saturating_sub(now))),
-    ("expiretime", |call| left(call, |ms, _| ms.saturating_add(500) / 1000)),
-    ("pexpiretime", |call| left(call, |ms, _| ms)),
+    ("ttl", |call| remaining_time(call, |ms, now| ms.saturating_sub(now).saturating_add(500) / 1000)),
+    ("pttl", |call| remaining_time(call, |ms, now| ms.saturating_sub(now))),
+    ("expiretime", |call| remaining_time(call, |ms, _| ms.saturating_add(500) / 1000)),
+    ("pexpiretime", |call| remaining_time(call, |ms, _| ms)),
     ("persist", |call| match get(call)? {
-        Some(Entry { value, stored, deadline: Some(_) }) => {
+        Some(KeyEntry { value, stored, deadline: Some(_) }) => {
             let (database, words) = (call.database(), call.words);
-            call.work.put(database, &words[1], Entry { value, stored, deadline: None })?;
+            call.work.put(database, &words[1], KeyEntry { value, stored, deadline: None })?;
             Ok(Reply::Integer(1))
         }
         _ => Ok(Reply::Integer(0)),
@@ -58,7 +58,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
             found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
             if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
                 let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
-                return Err(Refusal(format!("ERR over {most} of them: use SCAN")));
+                return Err(CommandRefusal(format!("ERR more than {most} match: use SCAN")));
             }
             if is_last {
                 return Ok(Reply::Array(found));
@@ -80,12 +80,12 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     }),
 ];
 
-fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
+fn get(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyEntry>, CommandRefusal> {
     let (database, words) = (call.database(), call.words);
     Ok(call.work.get(database, &words[1])?)
 }
 
-fn delete(call: &mut Call<'_, '_>) -> Outcome {
+fn delete(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (database, mut deleted) = (call.database(), 0);
     for key in call.words.iter().skip(1) {
         deleted += i64::from(call.work.delete(database, key)?);
@@ -93,7 +93,7 @@ fn delete(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Integer(deleted))
 }
 
-fn count(call: &mut Call<'_, '_>) -> Outcome {
+fn count(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (database, mut there) = (call.database(), 0);
     for key in call.words.iter().skip(1) {
         there += i64::from(call.work.get(database, key)?.is_some());
@@ -101,29 +101,30 @@ fn count(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::Integer(there))
 }
 
-/// What is left of a key's time, as `told` makes it of the deadline and now, both in milliseconds since 1970.
-fn left(call: &mut Call<'_, '_>, told: fn(u64, u64) -> u64) -> Outcome {
+/// The remaining time of a key. `told` computes it from the deadline and the current time, both in
+/// milliseconds since 1970.
+fn remaining_time(call: &mut CommandCall<'_, '_>, told: fn(u64, u64) -> u64) -> CommandResult {
     let now = call.work.now_ms();
     Ok(Reply::Integer(match get(call)? {
         None => -2,
-        Some(Entry { deadline: None, .. }) => -1,
-        Some(Entry { deadline: Some(deadline), .. }) => {
+        Some(KeyEntry { deadline: None, .. }) => -1,
+        Some(KeyEntry { deadline: Some(deadline), .. }) => {
             i64::try_from(told(deadline, now)).unwrap_or(i64::MAX)
         }
     }))
 }
 
-fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Outcome {
+fn expire(call: &mut CommandCall<'_, '_>, unit: i64, from_now: bool, name: &str) -> CommandResult {
     let (database, words) = (call.database(), call.words);
     let amount = integer(call.word(2))?;
     let (mut new, mut old, mut later, mut sooner) = (false, false, false, false);
     for option in call.rest(3) {
         match option {
-            option if is(option, "NX") => new = true,
-            option if is(option, "XX") => old = true,
-            option if is(option, "GT") => later = true,
-            option if is(option, "LT") => sooner = true,
-            option => return Err(Refusal(format!("ERR Unsupported option {}", shown(option)))),
+            option if word_is(option, "NX") => new = true,
+            option if word_is(option, "XX") => old = true,
+            option if word_is(option, "GT") => later = true,
+            option if word_is(option, "LT") => sooner = true,
+            option => return Err(CommandRefusal(format!("ERR Unsupported option {}", display_word(option)))),
         }
     }
     if new && (old || later || sooner) {
@@ -133,9 +134,9 @@ fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Out
         return Err("ERR GT and LT options at the same time are not compatible".into());
     }
     let now = call.work.now_ms();
-    let ends = deadline(amount, unit, if from_now { now } else { 0 }, name)?;
+    let ends = expiry_ms(amount, unit, if from_now { now } else { 0 }, name)?;
     let Some(entry) = get(call)? else { return Ok(Reply::Integer(0)) };
-    // What has no deadline ends later than anything.
+    // A key without a deadline expires later than any other.
     let had = entry.deadline.map_or(i128::MAX, i128::from);
     let goes = !(new && entry.deadline.is_some()
         || old && entry.deadline.is_none()
@@ -146,7 +147,7 @@ fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Out
     }
     match u64::try_from(ends) {
         Ok(ends) if ends > now => {
-            call.work.put(database, &words[1], Entry { deadline: Some(ends), ..entry })?;
+            call.work.put(database, &words[1], KeyEntry { deadline: Some(ends), ..entry })?;
         }
         _ => {
             call.work.delete(database, &words[1])?;
@@ -155,29 +156,31 @@ fn expire(call: &mut Call<'_, '_>, unit: i64, from_now: bool, name: &str) -> Out
     Ok(Reply::Integer(1))
 }
 
-fn scan(call: &mut Call<'_, '_>) -> Outcome {
+fn scan(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let text = std::str::from_utf8(call.word(1)).ok().and_then(|text| text.parse::<u64>().ok());
     let cursor = text.ok_or("ERR invalid cursor")?;
     let (mut pattern, mut count, mut strings) = (None, 10, true);
     let mut options = call.rest(2).iter();
     while let Some(option) = options.next() {
         let value = options.next().ok_or_else(syntax)?;
-        if is(option, "MATCH") {
+        if word_is(option, "MATCH") {
             pattern = Some(value);
-        } else if is(option, "COUNT") {
+        } else if word_is(option, "COUNT") {
             count = integer(value)?;
             if count < 1 {
                 return Err(syntax());
             }
-        } else if is(option, "TYPE") {
-            strings = is(value, "string");
+        } else if word_is(option, "TYPE") {
+            strings = word_is(value, "string");
         } else {
             return Err(syntax());
         }
     }
     let after = match cursor {
         0 => None,
-        cursor => Some(call.daemon.place(cursor).ok_or("ERR this cursor is no longer known: begin at 0")?),
+        cursor => Some(
+            call.daemon.cursor_position(cursor).ok_or("ERR this cursor is no longer known: begin at 0")?,
+        ),
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX).min(SCANNED_MAX);
     let database = call.database();
@@ -189,7 +192,7 @@ fn scan(call: &mut Call<'_, '_>) -> Outcome {
         bytes += part.iter().map(Vec::len).sum::<usize>();
         page.extend(part);
     }
-    let next = page.last().filter(|_| !is_last).map_or(0, |last| call.daemon.cursor(last.clone()));
+    let next = page.last().filter(|_| !is_last).map_or(0, |last| call.daemon.remember_cursor(last.clone()));
     let found = page
         .into_iter()
         .filter(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key, false)))

@@ -1,23 +1,25 @@
-//! What agents remember: entries that hold a decision's evidence, found again by what they are about.
+//! Agent memory: entries with the evidence of decisions, recalled by what they are about.
 //!
-//! The engine's memory ([`annals::memory`]) with its words: whose it is stands in the options TENANT, PRINCIPAL and CONVERSATION of every command, of which what is
-//! not given is one of its own. All of it is of the connection's namespace. A redacted reader is refused: an entry is what was said, and a search would tell of it.
+//! The commands of the engine's memory ([`annals_memory`]). Every command has the options TENANT, PRINCIPAL
+//! and CONVERSATION for the identity; a missing part is distinct from every given one. All entries are in the
+//! connection's namespace. A redacted reader is refused, because an entry holds unredacted text and a search
+//! would reveal it.
 
 use std::sync::Arc;
 
-use annals::memory::{Embedder, Hit, Identity, Keep, Projection, Wanted, told};
+use annals_memory::{Embedder, Identity, MemoryHit, MemoryQuery, Projection, SnapshotOptions, told};
 
-use super::parse::{field, integer_of, is, number, shown, syntax};
-use super::snapshots::numbers;
+use super::parse::{display_word, field, integer_reply, number, syntax, word_is};
+use super::snapshots::vector_from_bytes;
 use crate::access::Rights;
-use crate::table::Handler;
+use crate::command_table::Handler;
 use crate::tenant::Tenant;
-use crate::turn::{Call, Outcome, Refusal};
-use annals_review::remembering::{of_embedder, remember};
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
+use annals_review::memory_input::{check_embedder, remember_json};
 use annals_wire::resp::Reply;
 
 const NO_FLOAT: &str = "ERR value is not a valid float";
-/// Entries that one search gives.
+/// Maximum number of entries that a search returns.
 const FOUND_MAX: usize = 1000;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -26,7 +28,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("mem.get", |call| {
         let identity = identity(call, 2)?;
         let entry = call.tenant.memory()?.get(&identity, text(call.word(1))?)?;
-        Ok(entry.map_or(Reply::Null, |entry| Reply::Json(entry.text())))
+        Ok(entry.map_or(Reply::Null, |entry| Reply::Json(entry.to_json())))
     }),
     ("mem.list", list),
     ("mem.search", search),
@@ -37,7 +39,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     }),
     ("mem.undefine", |call| {
         let there = call.tenant.memory()?.undefine(text(call.word(1))?)?;
-        Ok(integer_of(u64::from(there)))
+        Ok(integer_reply(u64::from(there)))
     }),
     ("mem.delete", |call| {
         let identity = identity(call, 2)?;
@@ -46,26 +48,26 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     }),
     ("mem.forget", |call| {
         let identity = identity(call, 1)?;
-        Ok(integer_of(call.tenant.memory()?.forget(&identity)?))
+        Ok(integer_reply(call.tenant.memory()?.forget(&identity)?))
     }),
     ("mem.feedback", feedback),
     ("mem.seen", seen),
 ];
 
-/// A command on no key of a database.
-fn put(call: &mut Call<'_, '_>) -> Outcome {
+/// A command without keys.
+fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let count = call.rest(1).iter().take_while(|word| !is_option(word)).count();
     if count == 0 {
-        return Err("ERR there is no entry before the options".into());
+        return Err("ERR an entry is missing before the options".into());
     }
     let (entries, mut embeds, mut namespace) = (call.rest(1).get(..count).unwrap_or_default(), false, None);
     let mut embedder = None;
     let identity = options(call, 1 + count, &mut |option, next| {
-        if is(option, "EMBED") && !embeds {
+        if word_is(option, "EMBED") && !embeds {
             embeds = true;
-        } else if is(option, "NAMESPACE") && namespace.is_none() {
+        } else if word_is(option, "NAMESPACE") && namespace.is_none() {
             namespace = Some(text(next()?)?);
-        } else if is(option, "EMBEDDER") && embedder.is_none() {
+        } else if word_is(option, "EMBEDDER") && embedder.is_none() {
             embedder = Some(text(next()?)?);
         } else {
             return Ok(false);
@@ -73,77 +75,81 @@ fn put(call: &mut Call<'_, '_>) -> Outcome {
         Ok(true)
     })?;
     let entries: Vec<&str> = entries.iter().map(|entry| text(entry)).collect::<Result<_, _>>()?;
-    let tenant = of_namespace(call, namespace)?;
+    let tenant = tenant_of_namespace(call, namespace)?;
     let memory = tenant.memory()?;
     let ids: Vec<String> = if embeds {
         let with = tenant.embedder()?;
-        of_embedder(embedder, with.id(), "a memory")?;
-        let each = entries
-            .iter()
-            .map(|entry| remember(&memory, &identity, entry, &*with, &Keep::default()).map(|entry| entry.id));
+        check_embedder(embedder, with.id(), "a memory")?;
+        let each = entries.iter().map(|entry| {
+            remember_json(&memory, &identity, entry, &*with, &SnapshotOptions::default())
+                .map(|entry| entry.id)
+        });
         each.collect::<annals::Result<_>>()?
     } else {
         memory.put_many(&identity, &entries)?;
-        entries.iter().map(|entry| id_of(entry)).collect()
+        entries.iter().map(|entry| entry_id(entry)).collect()
     };
     Ok(Reply::Array(ids.into_iter().map(Reply::text).collect()))
 }
 
-/// The tenant of a namespace, which may be another than the connection's.
-fn of_namespace(call: &Call<'_, '_>, namespace: Option<&str>) -> Result<Arc<Tenant>, Refusal> {
+/// The tenant of a namespace; only local connections may name another than their own.
+fn tenant_of_namespace(
+    call: &CommandCall<'_, '_>,
+    namespace: Option<&str>,
+) -> Result<Arc<Tenant>, CommandRefusal> {
     match namespace.filter(|name| *name != call.tenant.name) {
         None => Ok(call.tenant.clone()),
         Some(name) if call.session.local => Ok(call.daemon.tenant(name)?),
-        Some(_) => Err("NOPERM another namespace is for connections by a Unix socket".into()),
+        Some(_) => Err("NOPERM another namespace needs a connection by a Unix socket".into()),
     }
 }
 
-fn define(call: &mut Call<'_, '_>) -> Outcome {
+fn define(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let namespace = match call.rest(2) {
         [] => None,
-        [option, name] if is(option, "NAMESPACE") => Some(text(name)?),
+        [option, name] if word_is(option, "NAMESPACE") => Some(text(name)?),
         _ => return Err(syntax()),
     };
     let definition = text(call.word(1))?;
-    of_namespace(call, namespace)?.memory()?.define(definition)?;
+    tenant_of_namespace(call, namespace)?.memory()?.define(definition)?;
     Ok(Reply::OK)
 }
 
-/// The id of what was kept as an entry.
-fn id_of(entry: &str) -> String {
+/// The id of a stored entry.
+fn entry_id(entry: &str) -> String {
     #[derive(serde::Deserialize, Default)]
-    struct Id {
+    struct EntryIdField {
         id: String,
     }
-    serde_json::from_str::<Id>(entry).unwrap_or_default().id
+    serde_json::from_str::<EntryIdField>(entry).unwrap_or_default().id
 }
 
-/// Whether an entry cannot be meant: those begin with a brace.
+/// Whether a word cannot be an entry: entries begin with a brace.
 fn is_option(word: &[u8]) -> bool {
     ["EMBED", "EMBEDDER", "NAMESPACE", "TENANT", "PRINCIPAL", "CONVERSATION"]
         .iter()
-        .any(|option| is(word, option))
+        .any(|option| word_is(word, option))
 }
 
-fn put_if(call: &mut Call<'_, '_>) -> Outcome {
+fn put_if(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (entry, version) = (text(call.word(1))?, number(call.word(2))?);
     let identity = identity(call, 3)?;
     let done = call.tenant.memory()?.put_if_version(&identity, entry, version)?;
     Ok(Reply::Map(vec![
         field("applied", Reply::Boolean(done.applied)),
-        field("version", done.current.map_or(Reply::Null, integer_of)),
+        field("version", done.current.map_or(Reply::Null, integer_reply)),
     ]))
 }
 
-fn list(call: &mut Call<'_, '_>) -> Outcome {
+fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut cursor, mut limit, mut tiers) = (None, None, None);
     let identity = options(call, 1, &mut |option, next| {
-        if is(option, "CURSOR") && cursor.is_none() {
+        if word_is(option, "CURSOR") && cursor.is_none() {
             cursor = Some(number::<u64>(next()?)?.to_string());
-        } else if is(option, "LIMIT") && limit.is_none() {
+        } else if word_is(option, "LIMIT") && limit.is_none() {
             limit = Some(number::<usize>(next()?)?);
-        } else if is(option, "TIERS") && tiers.is_none() {
-            tiers = Some(tiers_of(next()?)?);
+        } else if word_is(option, "TIERS") && tiers.is_none() {
+            tiers = Some(parse_tiers(next()?)?);
         } else {
             return Ok(false);
         }
@@ -151,56 +157,57 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     let tiers = tiers.unwrap_or_default();
     let (entries, next) = call.tenant.memory()?.list(&identity, cursor.as_deref(), limit, &tiers)?;
-    let entries = entries.into_iter().map(|entry| Reply::Json(entry.text())).collect();
+    let entries = entries.into_iter().map(|entry| Reply::Json(entry.to_json())).collect();
     Ok(Reply::Array(vec![Reply::text(next.unwrap_or_else(|| "0".to_owned())), Reply::Array(entries)]))
 }
 
-/// What a search asks by.
-enum Asked<'a> {
+/// The input of a search.
+enum SearchInput<'a> {
     Vector(Vec<f32>),
     Question(&'a str),
 }
 
-fn search(call: &mut Call<'_, '_>) -> Outcome {
+fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut asked, mut embedder_id, mut tiers) = (None, None, None);
     let (mut k, mut min_score, mut across) = (None, None, false);
     let (mut projection, mut budget, mut defined) = (None, None, None);
     let identity = options(call, 1, &mut |option, next| {
-        if is(option, "FP32") && asked.is_none() {
-            asked = Some(Asked::Vector(numbers(next()?)?));
-        } else if is(option, "VECTOR") && asked.is_none() {
-            let numbers: Vec<f32> = serde_json::from_slice(next()?)
-                .map_err(|error| Refusal(format!("ERR the vector is no JSON array of numbers: {error}")))?;
-            asked = Some(Asked::Vector(numbers));
-        } else if is(option, "QUESTION") && asked.is_none() {
-            asked = Some(Asked::Question(text(next()?)?));
-        } else if is(option, "EMBEDDER") && embedder_id.is_none() {
+        if word_is(option, "FP32") && asked.is_none() {
+            asked = Some(SearchInput::Vector(vector_from_bytes(next()?)?));
+        } else if word_is(option, "VECTOR") && asked.is_none() {
+            let numbers: Vec<f32> = serde_json::from_slice(next()?).map_err(|error| {
+                CommandRefusal(format!("ERR the vector is not a JSON array of numbers: {error}"))
+            })?;
+            asked = Some(SearchInput::Vector(numbers));
+        } else if word_is(option, "QUESTION") && asked.is_none() {
+            asked = Some(SearchInput::Question(text(next()?)?));
+        } else if word_is(option, "EMBEDDER") && embedder_id.is_none() {
             embedder_id = Some(text(next()?)?);
-        } else if is(option, "K") && k.is_none() {
+        } else if word_is(option, "K") && k.is_none() {
             let wanted = number::<usize>(next()?)?;
             if !(1..=FOUND_MAX).contains(&wanted) {
-                return Err(Refusal(format!("ERR a search gives 1 to {FOUND_MAX} entries")));
+                return Err(CommandRefusal(format!("ERR a search gives 1 to {FOUND_MAX} entries")));
             }
             k = Some(wanted);
-        } else if is(option, "MINSCORE") && min_score.is_none() {
-            let least = real(next()?)?;
+        } else if word_is(option, "MINSCORE") && min_score.is_none() {
+            let least = parse_float(next()?)?;
             min_score = Some(if least.is_nan() { return Err(NO_FLOAT.into()) } else { least as f32 });
-        } else if is(option, "TIERS") && tiers.is_none() {
-            tiers = Some(tiers_of(next()?)?);
-        } else if is(option, "ACROSS") && !across {
+        } else if word_is(option, "TIERS") && tiers.is_none() {
+            tiers = Some(parse_tiers(next()?)?);
+        } else if word_is(option, "ACROSS") && !across {
             across = true;
-        } else if is(option, "PROJECTION") && projection.is_none() {
+        } else if word_is(option, "PROJECTION") && projection.is_none() {
             let name = next()?;
-            let known = text(name).ok().and_then(|name| Projection::of_name(&name.to_ascii_lowercase()));
+            let known = text(name).ok().and_then(|name| Projection::from_name(&name.to_ascii_lowercase()));
             projection = Some(known.ok_or_else(|| {
-                let name = shown(name);
-                Refusal(format!(
-                    "ERR there is no projection {name:?}: decisions, commits, narrative, full are"
+                let name = display_word(name);
+                CommandRefusal(format!(
+                    "ERR unknown projection {name:?}: use decisions, commits, narrative or full"
                 ))
             })?);
-        } else if is(option, "MEMORY") && defined.is_none() {
+        } else if word_is(option, "MEMORY") && defined.is_none() {
             defined = Some(text(next()?)?);
-        } else if is(option, "BUDGET") && budget.is_none() {
+        } else if word_is(option, "BUDGET") && budget.is_none() {
             budget = Some(number::<usize>(next()?)?);
         } else {
             return Ok(false);
@@ -208,36 +215,40 @@ fn search(call: &mut Call<'_, '_>) -> Outcome {
         Ok(true)
     })?;
     let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
-    let definition = defined.map(|id| memory.defined(id)).transpose()?;
-    // What is said with a question counts before what is defined.
+    let definition = defined.map(|id| memory.definition(id)).transpose()?;
+    // Options of the command take precedence over the definition.
     let by = definition.as_ref();
     let k = k.or(by.map(|by| by.k));
-    let wanted = Wanted {
+    let wanted = MemoryQuery {
         k: k.unwrap_or(0),
         min_score: min_score.or(by.and_then(|by| by.threshold)),
         tiers: &tiers,
         embedder: embedder_id.or(by.and_then(|by| by.embedder.as_deref())),
-        across: across || by.is_some_and(|by| by.across),
+        across_conversations: across || by.is_some_and(|by| by.across_conversations),
     };
     let hits = match asked {
-        None => return Err("ERR what is searched for is FP32 vector, VECTOR array or QUESTION text".into()),
-        Some(Asked::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
-        Some(Asked::Question(question)) => {
+        None => {
+            return Err(
+                "ERR the search input is missing: give FP32 vector, VECTOR array or QUESTION text".into()
+            );
+        }
+        Some(SearchInput::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
+        Some(SearchInput::Question(question)) => {
             let with = call.tenant.embedder()?;
-            memory.recall(&identity, question, &*with, &Wanted { k: k.unwrap_or(1), ..wanted })?
+            memory.recall(&identity, question, &*with, &MemoryQuery { k: k.unwrap_or(1), ..wanted })?
         }
     };
     let projection = projection.or(by.map(|by| by.projection));
     let text = (projection.is_some() || budget.is_some())
-        .then(|| told(&hits, projection.unwrap_or_default(), budget));
-    let hits = Reply::Array(hits.into_iter().map(found).collect());
+        .then(|| prompt_text(&hits, projection.unwrap_or_default(), budget));
+    let hits = Reply::Array(hits.into_iter().map(hit_reply).collect());
     let mut reply = vec![field("hits", hits)];
     reply.extend(text.map(|text| field("text", Reply::text(text))));
     Ok(Reply::Map(reply))
 }
 
-fn found(hit: Hit) -> Reply {
-    // The shortest decimal that is this f32, so that 0.7 is told as 0.7.
+fn hit_reply(hit: MemoryHit) -> Reply {
+    // The shortest decimal of this f32, so that 0.7 is shown as 0.7.
     let score = hit.score.to_string().parse().unwrap_or(f64::from(hit.score));
     Reply::Map(vec![
         field("id", Reply::text(hit.entry.id.as_str())),
@@ -245,81 +256,85 @@ fn found(hit: Hit) -> Reply {
         field("score", Reply::Double(score)),
         field("decided_ms", hit.decided_ms().map_or(Reply::Null, Reply::Integer)),
         field("decided_at", hit.decided_at().map_or(Reply::Null, Reply::text)),
-        field("entry", Reply::Json(hit.entry.text())),
+        field("entry", Reply::Json(hit.entry.to_json())),
     ])
 }
 
-fn feedback(call: &mut Call<'_, '_>) -> Outcome {
+fn feedback(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let mut value = None;
     let identity = options(call, 2, &mut |option, next| {
-        let known = is(option, "VALUE") && value.is_none();
+        let known = word_is(option, "VALUE") && value.is_none();
         if known {
-            value = Some(real(next()?)?);
+            value = Some(parse_float(next()?)?);
         }
         Ok(known)
     })?;
     let id = text(call.word(1))?;
     match value {
         Some(value) => {
-            needs(call, Rights::RECORD, "MEM.FEEDBACK with VALUE")?;
+            require_right(call, Rights::RECORD, "MEM.FEEDBACK with VALUE")?;
             call.tenant.memory()?.rate(&identity, id, value)?;
             Ok(Reply::OK)
         }
         None => {
-            needs(call, Rights::READ, "MEM.FEEDBACK without VALUE")?;
+            require_right(call, Rights::READ, "MEM.FEEDBACK without VALUE")?;
             let said = call.tenant.memory()?.feedback(&identity, id)?;
             Ok(said.map_or(Reply::Null, |said| {
-                let (average, count) = (Reply::Double(said.average()), integer_of(said.count));
+                let (average, count) = (Reply::Double(said.average()), integer_reply(said.count));
                 Reply::Map(vec![field("average", average), field("count", count)])
             }))
         }
     }
 }
 
-fn seen(call: &mut Call<'_, '_>) -> Outcome {
+fn seen(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let mut records = false;
     let identity = options(call, 2, &mut |option, _| {
-        let known = is(option, "RECORD") && !records;
+        let known = word_is(option, "RECORD") && !records;
         records |= known;
         Ok(known)
     })?;
     let signature = text(call.word(1))?;
     if records {
-        needs(call, Rights::RECORD, "MEM.SEEN with RECORD")?;
+        require_right(call, Rights::RECORD, "MEM.SEEN with RECORD")?;
         call.tenant.memory()?.record_signature(&identity, signature)?;
         return Ok(Reply::OK);
     }
-    needs(call, Rights::READ, "MEM.SEEN without RECORD")?;
-    Ok(Reply::Boolean(call.tenant.memory()?.seen(&identity, signature)?))
+    require_right(call, Rights::READ, "MEM.SEEN without RECORD")?;
+    Ok(Reply::Boolean(call.tenant.memory()?.has_signature(&identity, signature)?))
 }
 
-fn needs(call: &Call<'_, '_>, right: Rights, what: &str) -> Result<(), Refusal> {
-    if call.session.may(right) {
+fn require_right(call: &CommandCall<'_, '_>, right: Rights, what: &str) -> Result<(), CommandRefusal> {
+    if call.session.has_rights(right) {
         return Ok(());
     }
-    Err(Refusal(format!("NOPERM {what} takes the right {right}")))
+    Err(CommandRefusal(format!("NOPERM {what} takes the right {right}")))
 }
 
-/// Whose memory it is, where a command has no other options.
-fn identity(call: &Call<'_, '_>, from: usize) -> Result<Identity, Refusal> {
+/// The identity, for a command without other options.
+fn identity(call: &CommandCall<'_, '_>, from: usize) -> Result<Identity, CommandRefusal> {
     options(call, from, &mut |_, _| Ok(false))
 }
 
-/// Takes the next word, which an option needs.
-type Next<'n, 'a> = &'n mut dyn FnMut() -> Result<&'a [u8], Refusal>;
+/// Takes the next word, which an option requires.
+type NextWord<'n, 'a> = &'n mut dyn FnMut() -> Result<&'a [u8], CommandRefusal>;
 
-/// Takes an option that a command has of its own, and what follows it; false where it is none of them.
-type Other<'n, 'a> = dyn FnMut(&'a [u8], Next<'_, 'a>) -> Result<bool, Refusal> + 'n;
+/// Handles an option of the command itself and its arguments; returns false for an unknown option.
+type ExtraOption<'n, 'a> = dyn FnMut(&'a [u8], NextWord<'_, 'a>) -> Result<bool, CommandRefusal> + 'n;
 
-/// Reads options: whose memory it is, and what `other` takes. Nothing is said twice.
-fn options<'a>(call: &Call<'a, '_>, from: usize, other: &mut Other<'_, 'a>) -> Result<Identity, Refusal> {
+/// Reads options: the identity, and those that `other` handles. A repeated option is an error.
+fn options<'a>(
+    call: &CommandCall<'a, '_>,
+    from: usize,
+    other: &mut ExtraOption<'_, 'a>,
+) -> Result<Identity, CommandRefusal> {
     let mut identity = Identity::default();
     let mut words = call.rest(from).iter().map(Vec::as_slice);
     while let Some(option) = words.next() {
         let part = match () {
-            () if is(option, "TENANT") => &mut identity.tenant,
-            () if is(option, "PRINCIPAL") => &mut identity.principal,
-            () if is(option, "CONVERSATION") => &mut identity.conversation,
+            () if word_is(option, "TENANT") => &mut identity.tenant,
+            () if word_is(option, "PRINCIPAL") => &mut identity.principal,
+            () if word_is(option, "CONVERSATION") => &mut identity.conversation,
             () if other(option, &mut || words.next().ok_or_else(syntax))? => continue,
             () => return Err(syntax()),
         };
@@ -331,23 +346,23 @@ fn options<'a>(call: &Call<'a, '_>, from: usize, other: &mut Other<'_, 'a>) -> R
     Ok(identity)
 }
 
-fn tiers_of(word: &[u8]) -> Result<Vec<String>, Refusal> {
+fn parse_tiers(word: &[u8]) -> Result<Vec<String>, CommandRefusal> {
     let names: Vec<String> =
         text(word)?.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
     match names.iter().find(|name| !["hot", "warm", "cold"].contains(&name.as_str())) {
         None => Ok(names),
         Some(name) => {
-            let name = shown(name.as_bytes());
-            Err(Refusal(format!("ERR there is no tier {name:?}: hot, warm, cold are")))
+            let name = display_word(name.as_bytes());
+            Err(CommandRefusal(format!("ERR unknown tier {name:?}: use hot, warm or cold")))
         }
     }
 }
 
-fn real(word: &[u8]) -> Result<f64, Refusal> {
+fn parse_float(word: &[u8]) -> Result<f64, CommandRefusal> {
     let number = std::str::from_utf8(word).ok().and_then(|text| text.parse::<f64>().ok());
     number.ok_or_else(|| NO_FLOAT.into())
 }
 
-fn text(word: &[u8]) -> Result<&str, Refusal> {
+fn text(word: &[u8]) -> Result<&str, CommandRefusal> {
     std::str::from_utf8(word).map_err(|_| "ERR names and JSON are UTF-8".into())
 }

@@ -1,4 +1,4 @@
-//! The commands, a file for each group, with Redis' semantics and the texts of its errors.
+//! The commands, one file per group, with the semantics and error texts of Redis.
 
 mod blobs;
 mod connection;
@@ -20,7 +20,7 @@ mod transactions;
 
 pub(super) use blobs::{blob_reader, keep_blob};
 
-use super::table::Handler;
+use super::command_table::Handler;
 
 /// What each command does, by its name.
 pub(super) const HANDLERS: &[&[(&str, Handler)]] = &[

@@ -1,72 +1,73 @@
-//! Times, ids and random numbers: drawn and recorded for a run that is being recorded, served again for one that is replayed.
+//! Times, ids and random numbers: drawn and recorded for an open run, served from the recording for an ended
+//! one.
 
 use annals::Nondet;
 
-use super::parse::{integer_of, is, number, run_name, syntax};
-use super::runs::{open_run, replay_of};
+use super::parse::{integer_reply, number, run_name, syntax, word_is};
+use super::runs::{connection_replay, open_run};
 use crate::access::Rights;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal, wrong_number};
+use crate::command_table::Handler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_wire::resp::Reply;
 
-/// Bytes that one draw gives.
+/// Maximum number of bytes of one draw.
 const FILL_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[("nondet.draw", draw)];
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum DrawKind {
     Clock,
     Uuid,
     Random,
     Fill(usize),
 }
 
-fn draw(call: &mut Call<'_, '_>) -> Outcome {
+fn draw(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let kind = match call.rest(2) {
-        [kind] if is(kind, "CLOCK") => Kind::Clock,
-        [kind] if is(kind, "UUID") => Kind::Uuid,
-        [kind] if is(kind, "RANDOM") => Kind::Random,
-        [kind, length] if is(kind, "FILL") => {
+        [kind] if word_is(kind, "CLOCK") => DrawKind::Clock,
+        [kind] if word_is(kind, "UUID") => DrawKind::Uuid,
+        [kind] if word_is(kind, "RANDOM") => DrawKind::Random,
+        [kind, length] if word_is(kind, "FILL") => {
             let length = number::<usize>(length)?;
             if length > FILL_BYTES_MAX {
-                return Err(Refusal(format!("ERR one draw fills at most {FILL_BYTES_MAX} bytes")));
+                return Err(CommandRefusal(format!("ERR one draw fills at most {FILL_BYTES_MAX} bytes")));
             }
-            Kind::Fill(length)
+            DrawKind::Fill(length)
         }
-        [_] => return Err("ERR what is drawn is CLOCK, UUID, RANDOM or FILL length".into()),
+        [_] => return Err("ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length".into()),
         [_, _] => return Err(syntax()),
-        _ => return Err(wrong_number("nondet.draw")),
+        _ => return Err(wrong_arity("nondet.draw")),
     };
     let name = run_name(call.word(1))?;
     let records = call.tenant.open_run(name).is_some();
     let right = if records { Rights::RECORD } else { Rights::READ };
-    if !call.session.may(right) {
-        return Err(Refusal(format!("NOPERM a draw for this run takes the right {right}")));
+    if !call.session.has_rights(right) {
+        return Err(CommandRefusal(format!("NOPERM a draw for this run takes the right {right}")));
     }
     if records {
-        let (drawn, ticket) = open_run(call, 1)?.draw(|draws| drawn(draws, kind))?;
+        let (drawn, ticket) = open_run(call, 1)?.draw(|draws| draw_from(draws, kind))?;
         if let Some(ticket) = ticket {
-            call.work.rest_on(ticket);
+            call.work.await_before_reply(ticket);
         }
         return Ok(drawn);
     }
     let is_known = call.session.replay.as_ref().is_some_and(|replay| replay.name == name);
-    if !is_known && call.session.apart.is_none() {
-        return call.again_apart();
+    if !is_known && call.session.offload.is_none() {
+        return call.retry_offloaded();
     }
-    if !is_known && call.work.space().run(name)?.info().status == annals::Status::Open {
-        return Err(Refusal(format!("CONFLICT run {name} is recorded by somebody else")));
+    if !is_known && call.work.namespace().run(name)?.info().status == annals::Status::Open {
+        return Err(CommandRefusal(format!("CONFLICT run {name} is recorded by another client")));
     }
-    drawn(&replay_of(call, name, false)?.draws, kind)
+    draw_from(&connection_replay(call, name, false)?.draws, kind)
 }
 
-fn drawn(from: &dyn Nondet, kind: Kind) -> Outcome {
+fn draw_from(from: &dyn Nondet, kind: DrawKind) -> CommandResult {
     Ok(match kind {
-        Kind::Clock => integer_of(from.now_ns()?),
-        Kind::Uuid => Reply::text(from.uuid()?),
-        Kind::Random => Reply::text(from.random_u64()?.to_string()),
-        Kind::Fill(length) => {
+        DrawKind::Clock => integer_reply(from.now_ns()?),
+        DrawKind::Uuid => Reply::text(from.uuid()?),
+        DrawKind::Random => Reply::text(from.random_u64()?.to_string()),
+        DrawKind::Fill(length) => {
             let mut bytes = vec![0; length];
             from.fill(&mut bytes)?;
             Reply::Bulk(bytes)

@@ -1,57 +1,58 @@
-//! What stays and what goes: pins, drops, sweeps by a policy.
+//! Retention: pins, drops, and sweeps by a policy.
 //!
-//! What operators had done to a run is kept by its number: its name is not to outlive it in the store's own records.
+//! An action on a run is recorded with the run's number: the name of a dropped run must not survive in the
+//! store.
 
-use annals::{CompactOptions, Namespace, Policy};
+use annals::{CompactOptions, Namespace, RetentionPolicy};
 
-use super::parse::{is, number, run_name, syntax};
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal, act};
+use super::parse::{number, run_name, syntax, word_is};
+use crate::command_table::Handler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, record_operation};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
 use annals_wire::resp::Reply;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("run.pin", |call| {
-        let (space, run, why) = (space(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
+        let (space, run, why) = (target_namespace(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
         let pin = space.pin(run, why)?;
-        done(call, "RUN.PIN", pin.uid.0, why)?;
+        record_action(call, "RUN.PIN", pin.uid.0, why)?;
         Ok(Reply::OK)
     }),
     ("run.unpin", |call| {
-        let (space, run) = (space(call, 2)?, run_name(call.word(1))?);
+        let (space, run) = (target_namespace(call, 2)?, run_name(call.word(1))?);
         let uid = space.run(run)?.info().uid.0;
         if !space.unpin(run)? {
             return Ok(Reply::Null);
         }
-        done(call, "RUN.UNPIN", uid, "")?;
+        record_action(call, "RUN.UNPIN", uid, "")?;
         Ok(Reply::OK)
     }),
     ("run.drop", drop_run),
     ("store.retain", retain),
 ];
 
-/// The namespace that is meant.
-fn space(call: &Call<'_, '_>, from: usize) -> Result<Namespace, Refusal> {
-    named(call, call.rest(from))
+/// The namespace given in the options from `from` on.
+fn target_namespace(call: &CommandCall<'_, '_>, from: usize) -> Result<Namespace, CommandRefusal> {
+    namespace_from_words(call, call.rest(from))
 }
 
-/// The same of these words.
-fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
+/// The namespace given in these options.
+fn namespace_from_words(call: &CommandCall<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, CommandRefusal> {
     match words {
-        [] => Ok(call.work.space().clone()),
-        [option, name] if is(option, "NAMESPACE") => {
+        [] => Ok(call.work.namespace().clone()),
+        [option, name] if word_is(option, "NAMESPACE") => {
             let name = text(name)?;
             if name == call.tenant.name {
-                return Ok(call.work.space().clone());
+                return Ok(call.work.namespace().clone());
             }
             if !call.session.local {
-                return Err("NOPERM another namespace is for connections by a Unix socket".into());
+                return Err("NOPERM another namespace needs a connection by a Unix socket".into());
             }
-            // None is made of a word that names none.
+            // A lookup, so that no namespace is created for an unknown name.
             let store = &call.daemon.store;
             if !store.namespaces()?.iter().any(|known| known == name) {
-                return Err(Refusal(format!("NOTFOUND there is no namespace {name:?}")));
+                return Err(CommandRefusal(format!("NOTFOUND there is no namespace {name:?}")));
             }
             Ok(store.namespace(name)?)
         }
@@ -59,14 +60,14 @@ fn named(call: &Call<'_, '_>, words: &[Vec<u8>]) -> Result<Namespace, Refusal> {
     }
 }
 
-fn drop_run(call: &mut Call<'_, '_>) -> Outcome {
+fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let rest = call.rest(3);
-    let compacts = rest.last().is_some_and(|word| is(word, "COMPACT"));
+    let compacts = rest.last().is_some_and(|word| word_is(word, "COMPACT"));
     let rest = rest.get(..rest.len() - usize::from(compacts)).unwrap_or_default();
-    let (space, run, why) = (named(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
+    let (space, run, why) = (namespace_from_words(call, rest)?, run_name(call.word(1))?, text(call.word(2))?);
     let dropped = space.forget(run, why)?;
     forget_answers(&space, run)?;
-    done(call, "RUN.DROP", dropped.uid.0, why)?;
+    record_action(call, "RUN.DROP", dropped.uid.0, why)?;
     if !compacts {
         return Ok(Reply::OK);
     }
@@ -74,28 +75,34 @@ fn drop_run(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
 }
 
-fn done(call: &mut Call<'_, '_>, what: &str, uid: u64, why: &str) -> Result<(), Refusal> {
+fn record_action(
+    call: &mut CommandCall<'_, '_>,
+    what: &str,
+    uid: u64,
+    why: &str,
+) -> Result<(), CommandRefusal> {
     let words = [what.to_owned(), uid.to_string(), why.to_owned()].map(String::into_bytes);
     tracing::info!(command = what, uid, "an operator's action");
-    act(call, &words, None)
+    record_operation(call, &words, None)
 }
 
-fn retain(call: &mut Call<'_, '_>) -> Outcome {
-    let (mut policy, mut at_ns, mut dry_run) = (Policy::default(), None, false);
+fn retain(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (mut policy, mut at_ns, mut dry_run) = (RetentionPolicy::default(), None, false);
     let mut rest = call.rest(1);
     loop {
         rest = match rest {
             [] => break,
-            [option, value, rest @ ..] if is(option, "POLICY") => {
-                policy = parse_policy(text(value)?)
-                    .map_err(|error| Refusal(format!("INVALID the policy, {error}; nothing was dropped")))?;
+            [option, value, rest @ ..] if word_is(option, "POLICY") => {
+                policy = parse_policy(text(value)?).map_err(|error| {
+                    CommandRefusal(format!("INVALID the policy, {error}; nothing was dropped"))
+                })?;
                 rest
             }
-            [option, value, rest @ ..] if is(option, "AT") => {
+            [option, value, rest @ ..] if word_is(option, "AT") => {
                 at_ns = Some(number(value)?);
                 rest
             }
-            [option, rest @ ..] if is(option, "DRYRUN") => {
+            [option, rest @ ..] if word_is(option, "DRYRUN") => {
                 dry_run = true;
                 rest
             }
@@ -105,10 +112,10 @@ fn retain(call: &mut Call<'_, '_>) -> Outcome {
     let store = &call.daemon.store;
     let plan = store.plan_retention(&policy, at_ns)?;
     let report = if dry_run { plan.report().clone() } else { store.retain(plan)? };
-    let json = serde_json::to_vec(&report).map_err(|error| Refusal(format!("BUG {error}")))?;
+    let json = serde_json::to_vec(&report).map_err(|error| CommandRefusal(format!("BUG {error}")))?;
     Ok(Reply::Bulk(json))
 }
 
-fn text(word: &[u8]) -> Result<&str, Refusal> {
+fn text(word: &[u8]) -> Result<&str, CommandRefusal> {
     std::str::from_utf8(word).map_err(|_| syntax())
 }

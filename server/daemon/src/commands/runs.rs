@@ -1,43 +1,43 @@
-//! Runs: begun, ended, looked at, forked, checked, followed, replayed.
+//! Runs: begun, ended, read, forked, verified, tailed, replayed.
 //!
-//! A run is named by its name. What is begun here is added to by any connection until RUN.END.
+//! A run is identified by its name. Any connection may add to a run that was begun here, until RUN.END.
 
 use std::sync::Arc;
 
 use annals::{Durability, Run, RunInfo, RunSpec, RunUid, Status};
 
-use super::frames::{redacted, told, told_bytes};
-use super::parse::{arguments, field, integer_of, is, number, run_name, run_of, syntax};
-use crate::open_runs::OpenRun;
-use crate::replay::Replay;
-use crate::session::Held;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal, wrong_number};
+use super::frames::{frame_bytes, frame_reply, redaction_fields};
+use super::parse::{arguments, field, integer_reply, number, run_name, run_reader, syntax, word_is};
+use crate::command_table::Handler;
+use crate::open_runs::DaemonRun;
+use crate::replay::ConnectionReplay;
+use crate::session::HeldCommand;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_policy::profiles::Redactor;
 use annals_wire::resp::Reply;
 
-/// Bytes of a run's agent, model and tags together.
+/// Maximum total length of a run's agent, model and tags, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Runs that one RUN.LIST gives, and looks at.
+/// Default and maximum number of runs that one RUN.LIST returns; it also examines at most the maximum.
 const LISTED: usize = 100;
 const LISTED_MAX: usize = 10_000;
-/// Frames that one RUN.TAIL gives, and their bytes.
+/// Default and maximum number of frames that one RUN.TAIL returns, and their maximum bytes.
 const TAILED: usize = 100;
 const TAILED_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("run.begin", |call| {
-        let spec = spec(call, 1)?;
-        call.tenant.may_open()?;
-        let run = call.work.space().prepare_run(spec)?;
-        begun(call, run)
+        let spec = run_spec(call, 1)?;
+        call.tenant.check_open_limit()?;
+        let run = call.work.namespace().prepare_run(spec)?;
+        submit_begun_run(call, run)
     }),
     ("run.end", end),
     ("run.get", |call| {
-        let reader = run_of(call, 1)?;
+        let reader = run_reader(call, 1)?;
         let redactor = call.daemon.redactor(call.session)?;
-        let mut about = about(reader.info(), redactor.as_deref());
+        let mut about = run_fields(reader.info(), redactor.as_deref());
         let metadata = reader.metadata()?;
         about.push(field(
             "metadata",
@@ -51,13 +51,13 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("run.list", list),
     ("run.fork", fork),
     ("run.verify", |call| {
-        let reader = run_of(call, 1)?;
+        let reader = run_reader(call, 1)?;
         let verified = reader.verify()?;
         let fingerprint = reader.info().fingerprint.map_or(Reply::Null, |link| Reply::text(link.to_string()));
         Ok(Reply::Map(vec![
-            field("frames", integer_of(verified.frames)),
-            field("blobs", integer_of(verified.blobs)),
-            field("bytes", integer_of(verified.bytes)),
+            field("frames", integer_reply(verified.frames)),
+            field("blobs", integer_reply(verified.blobs)),
+            field("bytes", integer_reply(verified.bytes)),
             field("fingerprint", fingerprint),
         ]))
     }),
@@ -65,71 +65,72 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("run.replay", replay),
 ];
 
-/// What a run is to be begun with.
-fn spec(call: &Call<'_, '_>, from: usize) -> Result<RunSpec, Refusal> {
-    let mut spec = arguments(call, from).run_of(RunSpec::default(), &["NAME"])?;
+/// The options of a new run.
+fn run_spec(call: &CommandCall<'_, '_>, from: usize) -> Result<RunSpec, CommandRefusal> {
+    let mut spec = arguments(call, from).run_options(RunSpec::default(), &["NAME"])?;
     if spec.name.is_empty() {
         let mut bytes = [0; 8];
         let drawn = call.daemon.io.random(&mut bytes);
-        drawn.map_err(|error| Refusal(format!("UNAVAILABLE {error}")))?;
+        drawn.map_err(|error| CommandRefusal(format!("UNAVAILABLE {error}")))?;
         spec.name = format!("run-{:016x}", u64::from_be_bytes(bytes));
     }
     let tags = spec.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
     if spec.agent.len() + spec.model.len() + tags > TEXT_BYTES_MAX {
-        return Err(Refusal(format!(
+        return Err(CommandRefusal(format!(
             "ERR agent, model and tags of a run have at most {TEXT_BYTES_MAX} bytes"
         )));
     }
     Ok(spec)
 }
 
-/// Writes a run that was prepared, and lets others add to it.
-fn begun(call: &mut Call<'_, '_>, run: Run) -> Outcome {
+/// Submits a prepared run and makes it open for all connections.
+fn submit_begun_run(call: &mut CommandCall<'_, '_>, run: Run) -> CommandResult {
     let mut batch = run.batch()?;
     batch.durability(Durability::Disk);
-    call.work.rest_on(batch.submit()?);
-    let told = vec![field("name", Reply::text(run.name())), field("uid", integer_of(run.uid().0))];
-    call.tenant.admit(run, false);
+    call.work.await_before_reply(batch.submit()?);
+    let told = vec![field("name", Reply::text(run.name())), field("uid", integer_reply(run.uid().0))];
+    call.tenant.insert_open_run(run, false);
     Ok(Reply::Map(told))
 }
 
-/// A run that may be added to.
+/// An open run.
 ///
 /// # Errors
-/// `NOTFOUND` where there is none of this name, `CONFLICT` where it is not recorded here.
-pub(super) fn open_run(call: &Call<'_, '_>, at: usize) -> Result<Arc<OpenRun>, Refusal> {
+/// `NOTFOUND` if there is no run of this name, `CONFLICT` if it is not recorded here.
+pub(super) fn open_run(call: &CommandCall<'_, '_>, at: usize) -> Result<Arc<DaemonRun>, CommandRefusal> {
     let name = run_name(call.word(at))?;
     if let Some(open) = call.tenant.open_run(name) {
         return Ok(open);
     }
-    let status = call.work.space().run(name)?.info().status;
-    Err(Refusal(match status {
-        Status::Open => format!("CONFLICT run {name} is recorded by somebody else"),
+    let status = call.work.namespace().run(name)?.info().status;
+    Err(CommandRefusal(match status {
+        Status::Open => format!("CONFLICT run {name} is recorded by another client"),
         status => format!("CONFLICT run {name} has ended ({status}): fork it, or record into a new run"),
     }))
 }
 
-fn end(call: &mut Call<'_, '_>) -> Outcome {
+fn end(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let status = match call.rest(2) {
         [] => Status::Ok,
         [status] => {
             let status = std::str::from_utf8(status).ok().and_then(|text| text.to_lowercase().parse().ok());
             status.ok_or("ERR a run ends as ok, failed or abandoned")?
         }
-        _ => return Err(wrong_number("run.end")),
+        _ => return Err(wrong_arity("run.end")),
     };
     let open = open_run(call, 1)?;
-    if !open.proxied.is_settled() && call.session.apart.is_none() {
-        return call.again_apart();
+    if !open.proxied.is_settled() && call.session.offload.is_none() {
+        return call.retry_offloaded();
     }
     let ticket = call.tenant.end_run(&open, status)?;
-    call.work.rest_on(ticket);
+    call.work.await_before_reply(ticket);
     Ok(Reply::OK)
 }
 
-/// What is known of a run. Of one that is redacted the fingerprint is not told: by it, what was said could be guessed.
-fn about(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
-    let number = |name: &str, number: u64| field(name, integer_of(number));
+/// The properties of a run. A redacted reader does not get the fingerprint, because guesses of the content
+/// could be checked against it.
+fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
+    let number = |name: &str, number: u64| field(name, integer_reply(number));
     let tags = info.tags.iter().map(|(key, value)| match redactor {
         Some(redactor) => (Reply::text(key), Reply::text(redactor.text(value))),
         None => (Reply::text(key), Reply::text(value)),
@@ -154,26 +155,26 @@ fn about(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)> {
         field("tags", Reply::Map(tags.collect())),
         field("parent", parent),
         number("started_ns", info.started_ns),
-        field("ended_ns", info.ended_ns.map_or(Reply::Null, integer_of)),
+        field("ended_ns", info.ended_ns.map_or(Reply::Null, integer_reply)),
         number("frames", info.frames.into()),
         number("bytes", info.raw_bytes),
         field("fingerprint", fingerprint),
     ];
-    about.extend(redactor.into_iter().flat_map(redacted));
+    about.extend(redactor.into_iter().flat_map(redaction_fields));
     about
 }
 
-fn list(call: &mut Call<'_, '_>) -> Outcome {
+fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut status, mut count, mut after) = (None, LISTED, None);
     let mut options = call.rest(1).iter();
     while let Some(option) = options.next() {
         let value = options.next().ok_or_else(syntax)?;
-        if is(option, "STATUS") {
+        if word_is(option, "STATUS") {
             let known = std::str::from_utf8(value).ok().and_then(|text| text.to_lowercase().parse().ok());
             status = Some(known.ok_or("ERR a run's status is open, ok, failed or abandoned")?);
-        } else if is(option, "COUNT") {
+        } else if word_is(option, "COUNT") {
             count = number::<usize>(value)?.clamp(1, LISTED_MAX);
-        } else if is(option, "FROM") {
+        } else if word_is(option, "FROM") {
             after = Some(number::<u64>(value)?).filter(|uid| *uid > 0).map(RunUid);
         } else {
             return Err(syntax());
@@ -181,7 +182,7 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
     }
     let redactor = call.daemon.redactor(call.session)?;
     let (mut found, mut next, mut bytes) = (Vec::new(), 0, 0);
-    for (looked, info) in call.work.space().runs_after(after)?.enumerate() {
+    for (looked, info) in call.work.namespace().runs_after(after)?.enumerate() {
         if found.len() >= count || looked >= LISTED_MAX || bytes >= REPLY_BYTES_MAX {
             break;
         }
@@ -189,58 +190,58 @@ fn list(call: &mut Call<'_, '_>) -> Outcome {
         next = info.uid.0;
         if status.is_none_or(|status: Status| info.status == status) {
             bytes += info.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            found.push(Reply::Map(about(&info, redactor.as_deref())));
+            found.push(Reply::Map(run_fields(&info, redactor.as_deref())));
         }
     }
-    // Whether this was the last one is known by looking once more.
-    let is_last = call.work.space().runs_after(Some(RunUid(next)))?.next().is_none();
+    // A further lookup shows whether there are more runs.
+    let is_last = call.work.namespace().runs_after(Some(RunUid(next)))?.next().is_none();
     let cursor = if is_last { 0 } else { next };
     Ok(Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Array(found)]))
 }
 
-fn fork(call: &mut Call<'_, '_>) -> Outcome {
+fn fork(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let of = std::str::from_utf8(call.word(1)).ok().and_then(|text| text.rsplit_once('@'));
-    let (run, at) = of.ok_or("ERR a fork is of run@seq")?;
+    let (run, at) = of.ok_or("ERR a fork point is written run@seq")?;
     let at = number::<u32>(at.as_bytes())?;
-    let edits = is(call.word(2), "EDIT");
-    let spec = spec(call, 2 + usize::from(edits))?;
-    call.tenant.may_open()?;
+    let edits = word_is(call.word(2), "EDIT");
+    let spec = run_spec(call, 2 + usize::from(edits))?;
+    call.tenant.check_open_limit()?;
     let run = run_name(run.as_bytes())?;
-    let fork = call.work.space().prepare_fork(run, at, edits, spec)?;
-    begun(call, fork)
+    let fork = call.work.namespace().prepare_fork(run, at, edits, spec)?;
+    submit_begun_run(call, fork)
 }
 
-fn tail(call: &mut Call<'_, '_>) -> Outcome {
+fn tail(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut from, mut count, mut block) = (1, TAILED, None);
     let mut options = call.rest(2).iter();
     while let Some(option) = options.next() {
         let value = options.next().ok_or_else(syntax)?;
-        if is(option, "FROM") {
+        if word_is(option, "FROM") {
             from = number::<u32>(value)?.max(1);
-        } else if is(option, "COUNT") {
+        } else if word_is(option, "COUNT") {
             count = number::<usize>(value)?.clamp(1, TAILED_MAX);
-        } else if is(option, "BLOCK") {
-            let wrong = |_| Refusal("ERR timeout is not an integer or out of range".to_owned());
+        } else if word_is(option, "BLOCK") {
+            let wrong = |_| CommandRefusal("ERR timeout is not an integer or out of range".to_owned());
             block = Some(number::<u64>(value).map_err(wrong)?);
         } else {
             return Err(syntax());
         }
     }
     let redactor = call.daemon.redactor(call.session)?;
-    let reader = run_of(call, 1)?;
+    let reader = run_reader(call, 1)?;
     let info = reader.info();
     let (mut found, mut bytes) = (Vec::new(), 0);
     for seq in (from..=info.frames).take(count) {
         let frame = reader.frame(seq)?;
-        // Its answer is still coming: those who follow get it whole, and what comes after it then.
+        // The frame's answer is still coming: readers get the frame and its successors once it has ended.
         if frame.incomplete && info.status == Status::Open {
             break;
         }
-        bytes += told_bytes(&frame);
+        bytes += frame_bytes(&frame);
         if bytes > REPLY_BYTES_MAX && !found.is_empty() {
             break;
         }
-        found.push(told(frame, redactor.as_deref()));
+        found.push(frame_reply(frame, redactor.as_deref()));
     }
     if !found.is_empty() || info.status != Status::Open {
         return Ok(Reply::Array(found));
@@ -248,28 +249,28 @@ fn tail(call: &mut Call<'_, '_>) -> Outcome {
     if let Some(ms) = block {
         let until = call.session.until.or((ms > 0).then(|| call.work.now_ms().saturating_add(ms)));
         if until.is_none_or(|until| call.work.now_ms() < until) {
-            let (words, apart) = (call.words.to_vec(), call.session.apart);
-            call.session.held = Some(Held { words, until, waits: true, apart });
+            let (words, apart) = (call.words.to_vec(), call.session.offload);
+            call.session.held_command = Some(HeldCommand { words, until, waits: true, offload: apart });
         }
     }
     Ok(Reply::NullArray)
 }
 
-/// The run that is replayed to this connection; another one takes its place.
-pub(super) fn replay_of<'a>(
-    call: &'a mut Call<'_, '_>,
+/// The replay of this run for this connection; it replaces a replay of another run.
+pub(super) fn connection_replay<'a>(
+    call: &'a mut CommandCall<'_, '_>,
     name: &str,
     again: bool,
-) -> Result<&'a mut Replay, Refusal> {
+) -> Result<&'a mut ConnectionReplay, CommandRefusal> {
     if again || call.session.replay.as_ref().is_none_or(|replay| replay.name != name) {
-        // The one before stays where this one cannot be had.
-        let replay = Replay::of(name, call.work.space().run(name)?, &call.daemon.replayed)?;
+        // If this fails, the previous replay stays.
+        let replay = ConnectionReplay::open(name, call.work.namespace().run(name)?, &call.daemon.replayed)?;
         call.session.replay = Some(replay);
     }
     call.session.replay.as_mut().ok_or_else(|| "ERR nothing is replayed".into())
 }
 
-fn replay(call: &mut Call<'_, '_>) -> Outcome {
+fn replay(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let run = run_name(call.word(1))?;
     let mut options = arguments(call, 3);
     let (mut name, mut again) = ("llm".to_owned(), false);
@@ -281,5 +282,5 @@ fn replay(call: &mut Call<'_, '_>) -> Outcome {
         }
     }
     let request = call.word(2);
-    Ok(Reply::Bulk(replay_of(call, run, again)?.answer(&name, request)?))
+    Ok(Reply::Bulk(connection_replay(call, run, again)?.answer(&name, request)?))
 }

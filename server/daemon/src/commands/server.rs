@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 use super::connection::REDIS_VERSION;
-use super::parse::{is, no_subcommand, wrong_number_of};
+use super::parse::{no_subcommand, word_is, wrong_subcommand_arity};
+use crate::command_table::Handler;
 use crate::databases::DATABASES;
 use crate::glob;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome};
+use crate::turn::{CommandCall, CommandResult};
 use annals_wire::resp::Reply;
-use annals_wire::schema::{all, docs};
+use annals_wire::schema::{all_commands, docs};
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("command", commands),
@@ -24,28 +24,32 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     }),
 ];
 
-fn commands(call: &mut Call<'_, '_>) -> Outcome {
+fn commands(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (word, count) = (call.word(1), call.words.len());
     let known = |name: &Vec<u8>| call.daemon.table.find(name).map(|command| command.schema);
     Ok(match count {
-        1 => Reply::Array(all().map(docs::info).collect()),
-        2 if is(word, "COUNT") => Reply::count(all().count()),
-        2 if is(word, "LIST") => Reply::Array(all().map(|command| Reply::text(command.name)).collect()),
-        2 if is(word, "INFO") => Reply::Array(all().map(docs::info).collect()),
-        _ if is(word, "INFO") => {
-            let told = |name| known(name).map_or(Reply::NullArray, docs::info);
+        1 => Reply::Array(all_commands().map(docs::info_entry).collect()),
+        2 if word_is(word, "COUNT") => Reply::count(all_commands().count()),
+        2 if word_is(word, "LIST") => {
+            Reply::Array(all_commands().map(|command| Reply::text(command.name)).collect())
+        }
+        2 if word_is(word, "INFO") => Reply::Array(all_commands().map(docs::info_entry).collect()),
+        _ if word_is(word, "INFO") => {
+            let told = |name| known(name).map_or(Reply::NullArray, docs::info_entry);
             Reply::Array(call.rest(2).iter().map(told).collect())
         }
-        2 if is(word, "DOCS") => Reply::Map(all().map(docs::docs).collect()),
-        _ if is(word, "DOCS") => Reply::Map(call.rest(2).iter().filter_map(known).map(docs::docs).collect()),
-        _ if ["COUNT", "LIST"].iter().any(|known| is(word, known)) => {
-            return Err(wrong_number_of("command", word));
+        2 if word_is(word, "DOCS") => Reply::Map(all_commands().map(docs::docs_entry).collect()),
+        _ if word_is(word, "DOCS") => {
+            Reply::Map(call.rest(2).iter().filter_map(known).map(docs::docs_entry).collect())
+        }
+        _ if ["COUNT", "LIST"].iter().any(|known| word_is(word, known)) => {
+            return Err(wrong_subcommand_arity("command", word));
         }
         _ => return Err(no_subcommand("COMMAND", word)),
     })
 }
 
-/// Settings that clients ask for, by their names in Redis: what holds here.
+/// Settings that clients ask for, under their Redis names.
 fn settings() -> Vec<(&'static str, String)> {
     vec![
         ("appendfsync", "always".to_owned()),
@@ -59,36 +63,34 @@ fn settings() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn config(call: &mut Call<'_, '_>) -> Outcome {
+fn config(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (word, count) = (call.word(1), call.words.len());
-    if is(word, "GET") && count > 2 {
+    if word_is(word, "GET") && count > 2 {
         let wanted =
             |name: &str| call.rest(2).iter().any(|pattern| glob::matches(pattern, name.as_bytes(), true));
         let found = settings().into_iter().filter(|(name, _)| wanted(name));
         return Ok(Reply::Map(found.map(|(name, value)| (Reply::text(name), Reply::text(value))).collect()));
     }
-    if is(word, "GET") {
-        return Err(wrong_number_of("config", word));
+    if word_is(word, "GET") {
+        return Err(wrong_subcommand_arity("config", word));
     }
-    if ["SET", "REWRITE", "RESETSTAT"].iter().any(|known| is(word, known)) {
-        return Err(
-            "ERR settings are not changed from here: they are given where `annals serve` is started".into()
-        );
+    if ["SET", "REWRITE", "RESETSTAT"].iter().any(|known| word_is(word, known)) {
+        return Err("ERR settings cannot be changed here: give them when starting `annals serve`".into());
     }
     Err(no_subcommand("CONFIG", word))
 }
 
-fn slowlog(call: &mut Call<'_, '_>) -> Outcome {
+fn slowlog(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (word, count) = (call.word(1), call.words.len());
     let integer = |number: u64| Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX));
-    if is(word, "GET") && count <= 3 {
-        // As in Redis: ten, or so many, or all by -1.
+    if word_is(word, "GET") && count <= 3 {
+        // As in Redis: ten by default, `count` if given, all for -1.
         let most = match call.rest(2) {
             [] => 10,
             [count] => usize::try_from(super::parse::integer(count)?).unwrap_or(usize::MAX),
-            _ => return Err(wrong_number_of("slowlog", word)),
+            _ => return Err(wrong_subcommand_arity("slowlog", word)),
         };
-        let told = call.daemon.slow.kept().into_iter().take(most).map(|slow| {
+        let told = call.daemon.slow.latest().into_iter().take(most).map(|slow| {
             let words = vec![Reply::text(slow.name), Reply::text(format!("({} commands)", slow.commands))];
             Reply::Array(vec![
                 integer(slow.id),
@@ -101,20 +103,20 @@ fn slowlog(call: &mut Call<'_, '_>) -> Outcome {
         });
         return Ok(Reply::Array(told.collect()));
     }
-    if is(word, "LEN") && count == 2 {
-        return Ok(Reply::count(call.daemon.slow.kept().len()));
+    if word_is(word, "LEN") && count == 2 {
+        return Ok(Reply::count(call.daemon.slow.latest().len()));
     }
-    if is(word, "RESET") && count == 2 {
+    if word_is(word, "RESET") && count == 2 {
         call.daemon.slow.reset();
         return Ok(Reply::OK);
     }
-    if ["GET", "LEN", "RESET"].iter().any(|known| is(word, known)) {
-        return Err(wrong_number_of("slowlog", word));
+    if ["GET", "LEN", "RESET"].iter().any(|known| word_is(word, known)) {
+        return Err(wrong_subcommand_arity("slowlog", word));
     }
     Err(no_subcommand("SLOWLOG", word))
 }
 
-fn info(call: &mut Call<'_, '_>) -> Outcome {
+fn info(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let daemon = call.daemon;
     let now = daemon.now_ns();
     let up = now.saturating_sub(daemon.started_ns) / 1_000_000_000;
@@ -148,12 +150,14 @@ fn info(call: &mut Call<'_, '_>) -> Outcome {
     let wanted = |name: &str| {
         let asked = call.rest(1);
         asked.is_empty()
-            || asked.iter().any(|word| is(word, name) || everything.iter().any(|every| is(word, every)))
+            || asked
+                .iter()
+                .any(|word| word_is(word, name) || everything.iter().any(|every| word_is(word, every)))
     };
     let mut text = String::new();
     for (name, body) in sections.iter().filter(|(name, _)| wanted(name)) {
         let gap = if text.is_empty() { "" } else { "\r\n" };
-        // A text takes all.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{gap}# {name}\r\n{body}");
     }
     Ok(Reply::Verbatim("txt", text.into_bytes()))

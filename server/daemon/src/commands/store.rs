@@ -1,4 +1,5 @@
-//! The store as a whole. What reads all of it is done apart, two at a time, and keeps nobody else waiting.
+//! The store as a whole. Commands that read all of it are offloaded, two at a time, so they delay no other
+//! connection.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,15 +7,15 @@ use std::path::Path;
 
 use annals::{CompactOptions, Sharing};
 
-use super::parse::{field, integer_of, is, number, syntax};
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal};
+use super::parse::{field, integer_reply, number, syntax, word_is};
+use crate::command_table::Handler;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
 
-/// Damaged places that one reply tells of.
+/// Maximum number of damaged places in a reply.
 const TOLD_MAX: usize = 1000;
 
-/// A command on no key.
+/// A command without keys.
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("store.stats", stats),
     ("store.verify", verify),
@@ -23,10 +24,10 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("store.compact", compact),
 ];
 
-fn stats(call: &mut Call<'_, '_>) -> Outcome {
+fn stats(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let stats = call.daemon.store.stats()?;
     let bytes = &stats.bytes;
-    let number = |name: &str, number: u64| field(name, integer_of(number));
+    let number = |name: &str, number: u64| field(name, integer_reply(number));
     Ok(Reply::Map(vec![
         number("runs", stats.runs),
         number("frames", stats.frames),
@@ -51,9 +52,9 @@ fn stats(call: &mut Call<'_, '_>) -> Outcome {
     ]))
 }
 
-fn verify(call: &mut Call<'_, '_>) -> Outcome {
+fn verify(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let report = call.daemon.store.verify()?;
-    let number = |name: &str, number: u64| field(name, integer_of(number));
+    let number = |name: &str, number: u64| field(name, integer_reply(number));
     let damaged = report.damaged.iter().take(TOLD_MAX).map(|problem| {
         let (namespace, run) = match &problem.run {
             Some((namespace, run)) => (Reply::text(namespace), Reply::text(run)),
@@ -74,15 +75,15 @@ fn verify(call: &mut Call<'_, '_>) -> Outcome {
     ]))
 }
 
-fn compact(call: &mut Call<'_, '_>) -> Outcome {
+fn compact(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let mut options = CompactOptions::default();
     let mut words = call.rest(1).iter();
     while let Some(word) = words.next() {
-        if is(word, "DRYRUN") {
+        if word_is(word, "DRYRUN") {
             options.dry_run = true;
-        } else if is(word, "RECOMPRESS") {
+        } else if word_is(word, "RECOMPRESS") {
             options.recompress = Some(CompactOptions::RECOMPRESS_LEVEL);
-        } else if is(word, "RATE") {
+        } else if word_is(word, "RATE") {
             let rate = words.next().ok_or_else(syntax)?;
             options.bytes_per_second_max = Some(number(rate)?);
         } else {
@@ -92,13 +93,13 @@ fn compact(call: &mut Call<'_, '_>) -> Outcome {
     Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
 }
 
-fn backup(call: &mut Call<'_, '_>) -> Outcome {
+fn backup(call: &mut CommandCall<'_, '_>) -> CommandResult {
     if !call.session.local {
-        return Err("NOPERM STORE.BACKUP writes files, which is for connections by a Unix socket".into());
+        return Err("NOPERM STORE.BACKUP writes files and needs a connection by a Unix socket".into());
     }
     let sharing = match call.rest(2) {
         [] => Sharing::Shared,
-        [option] if is(option, "COPY") => Sharing::Copied,
+        [option] if word_is(option, "COPY") => Sharing::Copied,
         _ => return Err(syntax()),
     };
     let to = Path::new(OsStr::from_bytes(call.word(1)));
@@ -107,14 +108,17 @@ fn backup(call: &mut Call<'_, '_>) -> Outcome {
     }
     match to.symlink_metadata() {
         Ok(_) => {
-            return Err(Refusal(format!("CONFLICT {} is there already: name a new directory", to.display())));
+            return Err(CommandRefusal(format!(
+                "CONFLICT {} is there already: name a new directory",
+                to.display()
+            )));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(Refusal(format!("UNAVAILABLE {}: {error}", to.display()))),
+        Err(error) => return Err(CommandRefusal(format!("UNAVAILABLE {}: {error}", to.display()))),
     }
     let report = call.daemon.store.backup(to, sharing)?;
     call.daemon.store.note_backup(&to.to_string_lossy())?;
-    let number = |name: &str, number: u64| field(name, integer_of(number));
+    let number = |name: &str, number: u64| field(name, integer_reply(number));
     Ok(Reply::Map(vec![
         number("seqno", report.seqno.0),
         number("segments", report.segments),

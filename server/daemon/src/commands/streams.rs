@@ -1,26 +1,28 @@
-//! Runs as streams: an entry is a frame, its id the frame's time in milliseconds and its number.
+//! Runs as Redis streams: an entry is a frame; its id is the frame's time in milliseconds and its number.
 //!
-//! What XADD writes is a frame of the component `entry`, whose input is the fields as RESP writes an array of strings: nothing of their bytes is
-//! lost, and the same parser reads them. Frames that others recorded read as entries with the fields `component`, `input`, `output` and `metadata`.
-//! Times in ids never go back: an entry that began before the one ahead of it has that one's.
+//! XADD writes a frame of the component `entry` whose input is the fields as a RESP array of strings. So all
+//! bytes are kept, and the RESP parser reads them. Frames recorded otherwise read as entries with the fields
+//! `component`, `input`, `output` and `metadata`. Times in ids never decrease: an entry with an earlier start
+//! gets the time of the entry before it.
 //!
-//! A stream that XADD makes is a run of this daemon: RUN.END ends it, or the daemon's end does; nothing is added to a run that has ended.
+//! A stream made by XADD is a run of this daemon: RUN.END or the end of the daemon ends it. Nothing can be
+//! added to an ended run.
 
 use std::sync::Arc;
 
 use annals::{Component, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec};
 
-use super::parse::{integer, is, no_subcommand, syntax, wrong_number_of};
-use crate::entries;
-use crate::open_runs::OpenRun;
-use crate::session::Held;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal, wrong_number};
-use annals_wire::resp::{Limits, Protocol, Reply, Requests, write_command};
+use super::parse::{integer, no_subcommand, syntax, word_is, wrong_subcommand_arity};
+use crate::command_table::Handler;
+use crate::open_runs::DaemonRun;
+use crate::session::HeldCommand;
+use crate::stream_entries;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
+use annals_wire::resp::{Protocol, Reply, RequestDecoder, RequestLimits, write_command};
 
-/// What made the frames that XADD writes.
+/// The component of frames written by XADD.
 const ENTRY: &str = "entry";
-/// Bytes of entries in a reply, at most: the rest is asked for again.
+/// Maximum bytes of entries in a reply: a client asks again for the rest.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_ID: &str = "ERR Invalid stream ID specified as stream command argument";
@@ -36,18 +38,18 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("xinfo", info),
 ];
 
-/// Whether an error says that there is no run of a name, never or not any more: the name is free.
-fn is_none(kind: ErrorKind) -> bool {
+/// Whether an error means that there is no run of this name any more, so the name is free.
+fn is_absent_run(kind: ErrorKind) -> bool {
     [ErrorKind::NotFound, ErrorKind::Gone].contains(&kind)
 }
 
-/// The run that a word names, if there is one.
-fn find(call: &mut Call<'_, '_>, at: usize) -> Result<Option<RunReader>, Refusal> {
+/// The run named by a word, if it exists.
+fn find(call: &mut CommandCall<'_, '_>, at: usize) -> Result<Option<RunReader>, CommandRefusal> {
     let (database, key) = (call.database(), call.word(at));
     let found = match std::str::from_utf8(key) {
-        Ok(name) if !name.is_empty() => match call.work.space().run(name) {
+        Ok(name) if !name.is_empty() => match call.work.namespace().run(name) {
             Ok(reader) => Some(reader),
-            Err(error) if is_none(error.kind()) || error.kind() == ErrorKind::Invalid => None,
+            Err(error) if is_absent_run(error.kind()) || error.kind() == ErrorKind::Invalid => None,
             Err(error) => return Err(error.into()),
         },
         _ => None,
@@ -58,72 +60,79 @@ fn find(call: &mut Call<'_, '_>, at: usize) -> Result<Option<RunReader>, Refusal
     Ok(found)
 }
 
-fn add(call: &mut Call<'_, '_>) -> Outcome {
+fn add(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut at, mut makes) = (2, true);
-    if is(call.word(at), "NOMKSTREAM") {
+    if word_is(call.word(at), "NOMKSTREAM") {
         (at, makes) = (3, false);
     }
-    if ["MAXLEN", "MINID"].iter().any(|option| is(call.word(at), option)) {
-        return Err("ERR trimming is not offered: what a run recorded stays as it was recorded".into());
+    if ["MAXLEN", "MINID"].iter().any(|option| word_is(call.word(at), option)) {
+        return Err("ERR trimming is not supported: a recorded run is immutable".into());
     }
     if call.word(at) != b"*" {
-        return Err("ERR an entry's id is its time and the number of its frame: only * is offered".into());
+        return Err("ERR an entry's id is its time and its frame's number: only * is supported".into());
     }
     let fields = call.rest(at + 1);
     if fields.is_empty() || !fields.len().is_multiple_of(2) {
-        return Err(wrong_number("xadd"));
+        return Err(wrong_arity("xadd"));
     }
     let name = std::str::from_utf8(call.word(1)).map_err(|_| "ERR a run's name is UTF-8")?;
-    let Some(open) = stream_of(call, name, makes)? else { return Ok(Reply::Null) };
+    let Some(open) = stream_run(call, name, makes)? else { return Ok(Reply::Null) };
     let mut body = Vec::new();
     let words: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
-    // A vector takes all.
+    // Writing to a vector cannot fail.
     let _ = write_command(&mut body, &words);
     let frame = Frame::new(Component::Other(ENTRY.to_owned()), body, Vec::new());
-    if call.session.defers && !call.session.in_exec && entries::takes(&call.session.entries, &open) {
-        // Its reply comes with those that follow.
-        entries::defer(&mut call.session.entries, open, frame);
+    if call.session.defers_replies
+        && !call.session.in_exec
+        && stream_entries::accepts_run(&call.session.entries, &open)
+    {
+        // Its reply is produced together with those of the following entries.
+        stream_entries::defer(&mut call.session.entries, open, frame);
         return Ok(Reply::Null);
     }
     let mut alone = None;
-    entries::defer(&mut alone, open, frame);
-    let added = alone.map(|alone| entries::add(alone, call.work, call.daemon.now_ns()));
+    stream_entries::defer(&mut alone, open, frame);
+    let added = alone.map(|alone| stream_entries::submit_entries(alone, call.work, call.daemon.now_ns()));
     added.and_then(|mut replies| replies.pop()).ok_or_else(|| "BUG an entry was lost".into())
 }
 
-/// The run that entries of this name go into; it is begun if there is none, and that is wanted.
-fn stream_of(call: &mut Call<'_, '_>, name: &str, makes: bool) -> Result<Option<Arc<OpenRun>>, Refusal> {
+/// The run that receives entries under this name; with `makes`, it is begun if it does not exist.
+fn stream_run(
+    call: &mut CommandCall<'_, '_>,
+    name: &str,
+    makes: bool,
+) -> Result<Option<Arc<DaemonRun>>, CommandRefusal> {
     if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
     }
     let database = call.database();
-    call.work.hold();
-    // Somebody else may have begun it while this waited.
+    call.work.lock_databases();
+    // Another connection may have begun it while this one waited for the lock.
     if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
     }
     if call.work.get(database, call.word(1))?.is_some() {
         return Err(WRONG_TYPE.into());
     }
-    match call.work.space().run(name) {
+    match call.work.namespace().run(name) {
         Ok(reader) => {
             let status = reader.info().status.name();
-            Err(Refusal(format!(
-                "ERR run {name} is {status}: only what XADD began since the daemon began is added to"
+            Err(CommandRefusal(format!(
+                "ERR run {name} is {status}: XADD adds only to runs that XADD began since the daemon started"
             )))
         }
-        Err(error) if !is_none(error.kind()) => Err(error.into()),
+        Err(error) if !is_absent_run(error.kind()) => Err(error.into()),
         Err(_) if !makes => Ok(None),
         Err(_) => {
-            call.tenant.may_open()?;
-            let run = call.work.space().begin_run(RunSpec::new(name))?;
-            Ok(Some(call.tenant.admit(run, true)))
+            call.tenant.check_open_limit()?;
+            let run = call.work.namespace().begin_run(RunSpec::new(name))?;
+            Ok(Some(call.tenant.insert_open_run(run, true)))
         }
     }
 }
 
-/// An id: milliseconds and a number. What is missing of it is `rest`.
-fn id(word: &[u8], rest: u64) -> Result<(u64, u64), Refusal> {
+/// Parses an id: milliseconds and a number. `rest` replaces a missing number.
+fn id(word: &[u8], rest: u64) -> Result<(u64, u64), CommandRefusal> {
     let number = |part: &str| {
         let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         part.parse::<u64>().ok().filter(|_| digits)
@@ -136,31 +145,31 @@ fn id(word: &[u8], rest: u64) -> Result<(u64, u64), Refusal> {
     ms.zip(seq).ok_or_else(|| WRONG_ID.into())
 }
 
-/// The first frame of a range, by its number; frames are from 1.
-fn first(word: &[u8], ids: &[u64]) -> Result<usize, Refusal> {
+/// The number of the first frame in a range; frames are numbered from 1.
+fn first_in_range(word: &[u8], ids: &[u64]) -> Result<usize, CommandRefusal> {
     let (from, past) = match word {
         b"-" => return Ok(1),
         b"+" => return Ok(ids.len() + 1),
         [b'(', rest @ ..] => (id(rest, 0)?, true),
         word => (id(word, 0)?, false),
     };
-    Ok(before(ids, from, past) + 1)
+    Ok(frames_before(ids, from, past) + 1)
 }
 
-/// The last frame of a range.
-fn last(word: &[u8], ids: &[u64]) -> Result<usize, Refusal> {
+/// The number of the last frame in a range.
+fn last_in_range(word: &[u8], ids: &[u64]) -> Result<usize, CommandRefusal> {
     let (to, past) = match word {
         b"-" => return Ok(0),
         b"+" => return Ok(ids.len()),
         [b'(', rest @ ..] => (id(rest, u64::MAX)?, false),
         word => (id(word, u64::MAX)?, true),
     };
-    Ok(before(ids, to, past))
+    Ok(frames_before(ids, to, past))
 }
 
-/// How many frames have a lower id, or one that is not higher.
-fn before(ids: &[u64], id: (u64, u64), or_equal: bool) -> usize {
-    // Times never go back and numbers go up, so that frames are in the order of their ids.
+/// The number of frames with a lower id; with `or_equal`, including this id.
+fn frames_before(ids: &[u64], id: (u64, u64), or_equal: bool) -> usize {
+    // Times never decrease and numbers increase, so frames are ordered by id.
     let is_before = |number: usize| {
         let of = (ids.get(number - 1).copied().unwrap_or(u64::MAX), number as u64);
         of < id || or_equal && of == id
@@ -173,57 +182,57 @@ fn before(ids: &[u64], id: (u64, u64), or_equal: bool) -> usize {
     low
 }
 
-fn range(call: &mut Call<'_, '_>, from: usize, to: usize, reverse: bool) -> Outcome {
+fn range(call: &mut CommandCall<'_, '_>, from: usize, to: usize, reverse: bool) -> CommandResult {
     let count = match call.rest(4) {
         [] => usize::MAX,
-        [option, count] if is(option, "COUNT") => usize::try_from(integer(count)?).unwrap_or(0),
+        [option, count] if word_is(option, "COUNT") => usize::try_from(integer(count)?).unwrap_or(0),
         _ => return Err(syntax()),
     };
     let reader = find(call, 1)?;
     let ids = match &reader {
-        Some(reader) => call.tenant.times(reader)?,
+        Some(reader) => call.tenant.frame_times_ms(reader)?,
         None => Vec::new(),
     };
-    let (from, to) = (first(call.word(from), &ids)?, last(call.word(to), &ids)?);
+    let (from, to) = (first_in_range(call.word(from), &ids)?, last_in_range(call.word(to), &ids)?);
     if count == 0 {
         return Ok(Reply::NullArray);
     }
     let Some(reader) = reader else { return Ok(Reply::Array(Vec::new())) };
     let found = if reverse {
-        entries(&reader, &ids, (from..=to).rev().take(count), &mut 0)
+        entry_replies(&reader, &ids, (from..=to).rev().take(count), &mut 0)
     } else {
-        entries(&reader, &ids, (from..=to).take(count), &mut 0)
+        entry_replies(&reader, &ids, (from..=to).take(count), &mut 0)
     };
     found.map(Reply::Array)
 }
 
-/// Entries of a run; `bytes` are those of the reply so far.
-fn entries(
+/// Entries as replies; `bytes` counts those of the whole reply.
+fn entry_replies(
     reader: &RunReader,
     ids: &[u64],
     numbers: impl Iterator<Item = usize>,
     bytes: &mut usize,
-) -> Result<Vec<Reply>, Refusal> {
+) -> Result<Vec<Reply>, CommandRefusal> {
     let mut found = Vec::new();
     for number in numbers {
         let frame = reader.frame(u32::try_from(number).unwrap_or(u32::MAX))?;
         let of_frame = frame.input.len() + frame.output.len() + frame.metadata.len();
         let is_first = std::mem::replace(bytes, *bytes + of_frame) == 0;
         if *bytes > REPLY_BYTES_MAX && !is_first {
-            return Err(Refusal(format!(
+            return Err(CommandRefusal(format!(
                 "ERR entries of over {REPLY_BYTES_MAX} bytes: ask for fewer by COUNT"
             )));
         }
         let id = format!("{}-{number}", ids.get(number - 1).copied().unwrap_or_default());
-        found.push(Reply::Array(vec![Reply::text(id), Reply::Array(fields(frame))]));
+        found.push(Reply::Array(vec![Reply::text(id), Reply::Array(entry_fields(frame))]));
     }
     Ok(found)
 }
 
-/// What a frame has, as fields and values.
-fn fields(frame: RecordedFrame) -> Vec<Reply> {
+/// The fields and values of a frame.
+fn entry_fields(frame: RecordedFrame) -> Vec<Reply> {
     if frame.component.name() == ENTRY
-        && let Ok(Some(words)) = Requests::new(Limits::CLIENT).next(&mut frame.input.as_slice())
+        && let Ok(Some(words)) = RequestDecoder::new(RequestLimits::CLIENT).next(&mut frame.input.as_slice())
     {
         return words.into_iter().map(Reply::Bulk).collect();
     }
@@ -236,14 +245,14 @@ fn fields(frame: RecordedFrame) -> Vec<Reply> {
     all.into_iter().flat_map(|(name, value)| [Reply::text(name), Reply::Bulk(value)]).collect()
 }
 
-fn read(call: &mut Call<'_, '_>) -> Outcome {
+fn read(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut count, mut block, mut at) = (usize::MAX, None, 1);
-    while !is(call.word(at), "STREAMS") {
+    while !word_is(call.word(at), "STREAMS") {
         let value = call.words.get(at + 1).ok_or_else(syntax)?;
-        if is(call.word(at), "COUNT") {
+        if word_is(call.word(at), "COUNT") {
             count = usize::try_from(integer(value)?).ok().filter(|count| *count > 0).unwrap_or(usize::MAX);
-        } else if is(call.word(at), "BLOCK") {
-            let wrong = |_| Refusal("ERR timeout is not an integer or out of range".to_owned());
+        } else if word_is(call.word(at), "BLOCK") {
+            let wrong = |_| CommandRefusal("ERR timeout is not an integer or out of range".to_owned());
             let ms = integer(value).map_err(wrong)?;
             block = Some(u64::try_from(ms).map_err(|_| "ERR timeout is negative")?);
         } else {
@@ -265,21 +274,21 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
         let (key, after) = (at + 1 + number, at + 1 + half + number);
         let reader = find(call, key)?;
         let ids = match &reader {
-            Some(reader) => call.tenant.times(reader)?,
+            Some(reader) => call.tenant.frame_times_ms(reader)?,
             None => Vec::new(),
         };
         let from = if call.word(after) == b"$" {
-            // What is new is new from now on, however long it is waited for.
+            // `$` means the end of the stream now, however long the command then waits.
             let last = ids.last().map_or("0-0".to_owned(), |ms| format!("{ms}-{}", ids.len()));
             if let Some(word) = again.get_mut(after) {
                 *word = last.into_bytes();
             }
             ids.len() + 1
         } else {
-            before(&ids, id(call.word(after), 0)?, true) + 1
+            frames_before(&ids, id(call.word(after), 0)?, true) + 1
         };
         let Some(reader) = reader else { continue };
-        let new = entries(&reader, &ids, (from..=ids.len()).take(count), &mut bytes)?;
+        let new = entry_replies(&reader, &ids, (from..=ids.len()).take(count), &mut bytes)?;
         if !new.is_empty() {
             found.push((Reply::Bulk(call.word(key).to_vec()), Reply::Array(new)));
         }
@@ -288,7 +297,8 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
         if let Some(ms) = block.filter(|_| !call.session.in_exec) {
             let until = call.session.until.or((ms > 0).then(|| call.work.now_ms().saturating_add(ms)));
             if until.is_none_or(|until| call.work.now_ms() < until) {
-                call.session.held = Some(Held { words: again, until, waits: true, apart: None });
+                call.session.held_command =
+                    Some(HeldCommand { words: again, until, waits: true, offload: None });
             }
         }
         return Ok(Reply::NullArray);
@@ -301,22 +311,22 @@ fn read(call: &mut Call<'_, '_>) -> Outcome {
     })
 }
 
-fn info(call: &mut Call<'_, '_>) -> Outcome {
-    if !is(call.word(1), "STREAM") {
+fn info(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    if !word_is(call.word(1), "STREAM") {
         return Err(no_subcommand("XINFO", call.word(1)));
     }
     if call.words.len() != 3 {
-        return Err(wrong_number_of("xinfo", call.word(1)));
+        return Err(wrong_subcommand_arity("xinfo", call.word(1)));
     }
     let reader = find(call, 2)?.ok_or("ERR no such key")?;
-    let ids = call.tenant.times(&reader)?;
+    let ids = call.tenant.frame_times_ms(&reader)?;
     let last = ids.last().map_or("0-0".to_owned(), |ms| format!("{ms}-{}", ids.len()));
     let first = ids.first().map_or("0-0".to_owned(), |ms| format!("{ms}-1"));
     let one = |number: usize| {
         let found = if ids.is_empty() {
             Ok(Vec::new())
         } else {
-            entries(&reader, &ids, std::iter::once(number), &mut 0)
+            entry_replies(&reader, &ids, std::iter::once(number), &mut 0)
         };
         found.map(|found| found.into_iter().next().unwrap_or(Reply::Null))
     };

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::parse::{deadline, integer, is, syntax};
+use super::parse::{expiry_ms, integer, syntax, word_is};
 use crate::access::Rights;
-use crate::databases::Entry;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal, wrong_number};
+use crate::command_table::Handler;
+use crate::databases::KeyEntry;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -19,8 +19,8 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
         }
         Ok(Reply::Integer(is_new.into()))
     }),
-    ("setex", |call| set_for(call, 1000, "setex")),
-    ("psetex", |call| set_for(call, 1, "psetex")),
+    ("setex", |call| set_with_expiry(call, 1000, "setex")),
+    ("psetex", |call| set_with_expiry(call, 1, "psetex")),
     ("getset", |call| {
         let before = get(call)?;
         put(call, call.value(2, None))?;
@@ -43,7 +43,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
         }
         value.extend_from_slice(added);
         let len = value.len();
-        put(call, made(value, before.and_then(|entry| entry.deadline)))?;
+        put(call, new_entry(value, before.and_then(|entry| entry.deadline)))?;
         Ok(Reply::count(len))
     }),
     ("incr", |call| add(call, 1)),
@@ -64,7 +64,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
             let found = call.work.get(database, key)?;
             bytes += found.as_ref().map_or(0, |entry| entry.value.len());
             if bytes > BULK_BYTES_MAX {
-                return Err(Refusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes")));
+                return Err(CommandRefusal(format!("ERR a reply has at most {BULK_BYTES_MAX} bytes")));
             }
             values.push(found.map_or(Reply::Null, bulk));
         }
@@ -74,65 +74,70 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("msetnx", |call| mset(call, "msetnx", false)),
 ];
 
-fn bulk(entry: Entry) -> Reply {
+fn bulk(entry: KeyEntry) -> Reply {
     Reply::Shared(entry.value)
 }
 
-/// What the command's key holds.
-fn get(call: &mut Call<'_, '_>) -> Result<Option<Entry>, Refusal> {
+/// The value of the command's key.
+fn get(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyEntry>, CommandRefusal> {
     let (database, words) = (call.database(), call.words);
     Ok(call.work.get(database, &words[1])?)
 }
 
 /// Sets the command's key.
-fn put(call: &mut Call<'_, '_>, entry: Entry) -> Result<(), Refusal> {
+fn put(call: &mut CommandCall<'_, '_>, entry: KeyEntry) -> Result<(), CommandRefusal> {
     let (database, words) = (call.database(), call.words);
     Ok(call.work.put(database, &words[1], entry)?)
 }
 
-/// A value that was made of another.
-fn made(value: Vec<u8>, deadline: Option<u64>) -> Entry {
-    Entry { value: Arc::new(value), stored: None, deadline }
+/// A computed value.
+fn new_entry(value: Vec<u8>, deadline: Option<u64>) -> KeyEntry {
+    KeyEntry { value: Arc::new(value), stored: None, deadline }
 }
 
-/// When something is to end, as an option says it: its name and its amount.
-fn ending(call: &Call<'_, '_>, option: &[u8], amount: &[u8], command: &str) -> Result<i64, Refusal> {
+/// The expiry time given by an option and its amount.
+fn parse_expiry(
+    call: &CommandCall<'_, '_>,
+    option: &[u8],
+    amount: &[u8],
+    command: &str,
+) -> Result<i64, CommandRefusal> {
     let amount = integer(amount)?;
     if amount <= 0 {
-        return Err(Refusal(format!("ERR invalid expire time in '{command}' command")));
+        return Err(CommandRefusal(format!("ERR invalid expire time in '{command}' command")));
     }
-    let unit = if is(option, "EX") || is(option, "EXAT") { 1000 } else { 1 };
-    let from = if is(option, "EXAT") || is(option, "PXAT") { 0 } else { call.work.now_ms() };
-    deadline(amount, unit, from, command)
+    let unit = if word_is(option, "EX") || word_is(option, "EXAT") { 1000 } else { 1 };
+    let from = if word_is(option, "EXAT") || word_is(option, "PXAT") { 0 } else { call.work.now_ms() };
+    expiry_ms(amount, unit, from, command)
 }
 
-fn is_ending(option: &[u8]) -> bool {
-    ["EX", "PX", "EXAT", "PXAT"].iter().any(|known| is(option, known))
+fn is_expiry_option(option: &[u8]) -> bool {
+    ["EX", "PX", "EXAT", "PXAT"].iter().any(|known| word_is(option, known))
 }
 
-fn set(call: &mut Call<'_, '_>) -> Outcome {
+fn set(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut new, mut old, mut gives, mut keeps, mut ends) = (false, false, false, false, None);
     let mut options = call.rest(3).iter();
     while let Some(option) = options.next() {
-        if is(option, "NX") && !old {
+        if word_is(option, "NX") && !old {
             new = true;
-        } else if is(option, "XX") && !new {
+        } else if word_is(option, "XX") && !new {
             old = true;
-        } else if is(option, "GET") {
-            if !call.session.may(Rights::READ) {
-                return Err("NOPERM SET with GET tells what was there, which takes the right read".into());
+        } else if word_is(option, "GET") {
+            if !call.session.has_rights(Rights::READ) {
+                return Err("NOPERM SET with GET returns the old value, which takes the right read".into());
             }
             gives = true;
-        } else if is(option, "KEEPTTL") && ends.is_none() {
+        } else if word_is(option, "KEEPTTL") && ends.is_none() {
             keeps = true;
-        } else if is_ending(option) && ends.is_none() && !keeps {
+        } else if is_expiry_option(option) && ends.is_none() && !keeps {
             ends = Some((option, options.next().ok_or_else(syntax)?));
         } else {
             return Err(syntax());
         }
     }
     let ends = match ends {
-        Some((option, amount)) => Some(ending(call, option, amount, "set")?),
+        Some((option, amount)) => Some(parse_expiry(call, option, amount, "set")?),
         None => None,
     };
     let before = if new || old || gives || keeps { get(call)? } else { None };
@@ -157,21 +162,23 @@ fn set(call: &mut Call<'_, '_>) -> Outcome {
     })
 }
 
-fn set_for(call: &mut Call<'_, '_>, unit: i64, name: &str) -> Outcome {
+fn set_with_expiry(call: &mut CommandCall<'_, '_>, unit: i64, name: &str) -> CommandResult {
     let amount = integer(call.word(2))?;
     if amount <= 0 {
-        return Err(Refusal(format!("ERR invalid expire time in '{name}' command")));
+        return Err(CommandRefusal(format!("ERR invalid expire time in '{name}' command")));
     }
-    let ends = deadline(amount, unit, call.work.now_ms(), name)?;
+    let ends = expiry_ms(amount, unit, call.work.now_ms(), name)?;
     put(call, call.value(3, u64::try_from(ends).ok()))?;
     Ok(Reply::OK)
 }
 
-fn getex(call: &mut Call<'_, '_>) -> Outcome {
+fn getex(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let ends = match call.rest(2) {
         [] => None,
-        [option] if is(option, "PERSIST") => Some(None),
-        [option, amount] if is_ending(option) => Some(Some(ending(call, option, amount, "getex")?)),
+        [option] if word_is(option, "PERSIST") => Some(None),
+        [option, amount] if is_expiry_option(option) => {
+            Some(Some(parse_expiry(call, option, amount, "getex")?))
+        }
         _ => return Err(syntax()),
     };
     let Some(entry) = get(call)? else { return Ok(Reply::Null) };
@@ -183,7 +190,7 @@ fn getex(call: &mut Call<'_, '_>) -> Outcome {
         Some(ends) => {
             let deadline = ends.and_then(|ends| u64::try_from(ends).ok());
             if deadline != entry.deadline {
-                put(call, Entry { deadline, ..entry.clone() })?;
+                put(call, KeyEntry { deadline, ..entry.clone() })?;
             }
         }
         None => {}
@@ -191,23 +198,23 @@ fn getex(call: &mut Call<'_, '_>) -> Outcome {
     Ok(bulk(entry))
 }
 
-fn add(call: &mut Call<'_, '_>, by: i64) -> Outcome {
+fn add(call: &mut CommandCall<'_, '_>, by: i64) -> CommandResult {
     let before = get(call)?;
     let number = before.as_ref().map_or(Ok(0), |entry| integer(&entry.value))?;
     let number = number.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
-    put(call, made(number.to_string().into_bytes(), before.and_then(|entry| entry.deadline)))?;
+    put(call, new_entry(number.to_string().into_bytes(), before.and_then(|entry| entry.deadline)))?;
     Ok(Reply::Integer(number))
 }
 
-fn mset(call: &mut Call<'_, '_>, name: &str, always: bool) -> Outcome {
+fn mset(call: &mut CommandCall<'_, '_>, name: &str, always: bool) -> CommandResult {
     let (database, words) = (call.database(), call.words);
     let (pairs, odd) = words.get(1..).unwrap_or_default().as_chunks::<2>();
     if !odd.is_empty() {
-        return Err(wrong_number(name));
+        return Err(wrong_arity(name));
     }
-    // All of it or nothing: a key that cannot be set is found before any is.
+    // All or nothing: every key is checked before any is set.
     for [key, _] in pairs {
-        crate::databases::check(key)?;
+        crate::databases::check_key(key)?;
         if !always && call.work.get(database, key)?.is_some() {
             return Ok(Reply::Integer(0));
         }

@@ -1,10 +1,10 @@
-//! Tokens: made, listed, taken back.
+//! Tokens: made, listed, revoked.
 
-use super::parse::{field, integer_of, is, syntax};
+use super::parse::{field, integer_reply, syntax, word_is};
 use crate::access::{Rights, make_token, revoke_token};
-use crate::config::ServingError;
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal};
+use crate::command_table::Handler;
+use crate::config::ServeError;
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -15,7 +15,7 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
                 field("name", Reply::text(token.name)),
                 field("namespace", Reply::text(token.namespace)),
                 field("rights", Reply::text(token.rights.to_string())),
-                field("made_ns", integer_of(token.made_ns)),
+                field("made_ns", integer_reply(token.made_ns)),
             ];
             told.extend(token.profile.map(|profile| field("profile", Reply::text(profile))));
             Reply::Map(told)
@@ -25,22 +25,24 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("token.revoke", revoke),
 ];
 
-fn add(call: &mut Call<'_, '_>) -> Outcome {
-    local(call)?;
+fn add(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    require_local(call)?;
     let (mut namespace, mut rights, mut profile) = (call.tenant.name.clone(), None, None);
     for pair in call.rest(2).chunks(2) {
         let [option, value] = pair else { return Err(syntax()) };
         let value = text(value)?;
-        if is(option, "NAMESPACE") {
+        if word_is(option, "NAMESPACE") {
             namespace = value.to_owned();
-        } else if is(option, "RIGHTS") {
+        } else if word_is(option, "RIGHTS") {
             let named = value.to_lowercase().parse::<Rights>();
-            rights = Some(named.map_err(|why| Refusal(format!("ERR {why}")))?);
-        } else if is(option, "PROFILE") {
+            rights = Some(named.map_err(|why| CommandRefusal(format!("ERR {why}")))?);
+        } else if word_is(option, "PROFILE") {
             if call.daemon.profiles().find(value).is_none() {
                 let there: Vec<_> = call.daemon.profiles().names().collect();
                 let there = there.join(", ");
-                return Err(Refusal(format!("NOTFOUND there is no profile {value:?}; there are {there}")));
+                return Err(CommandRefusal(format!(
+                    "NOTFOUND there is no profile {value:?}; there are {there}"
+                )));
             }
             profile = Some(value.to_owned());
         } else {
@@ -51,35 +53,35 @@ fn add(call: &mut Call<'_, '_>) -> Outcome {
     let default = if profile.is_some() { Rights::REDACTED } else { Rights::ALL };
     let (rights, now_ns) = (rights.unwrap_or(default), call.daemon.now_ns());
     let made = make_token(&call.daemon.store, name, &namespace, rights, profile.as_deref(), now_ns);
-    let (token, text) = made.map_err(told)?;
+    let (token, text) = made.map_err(token_refusal)?;
     call.daemon.access.add(token);
     Ok(Reply::text(text))
 }
 
-fn revoke(call: &mut Call<'_, '_>) -> Outcome {
-    local(call)?;
+fn revoke(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    require_local(call)?;
     let name = text(call.word(1))?;
-    if !revoke_token(&call.daemon.store, name).map_err(told)? {
-        return Err(Refusal(format!("NOTFOUND there is no token {name} in the store")));
+    if !revoke_token(&call.daemon.store, name).map_err(token_refusal)? {
+        return Err(CommandRefusal(format!("NOTFOUND there is no token {name} in the store")));
     }
     call.daemon.access.remove(name);
     Ok(Reply::OK)
 }
 
-fn local(call: &Call<'_, '_>) -> Result<(), Refusal> {
+fn require_local(call: &CommandCall<'_, '_>) -> Result<(), CommandRefusal> {
     if call.session.local {
         return Ok(());
     }
-    Err("NOPERM tokens are made and taken back by connections by a Unix socket".into())
+    Err("NOPERM making and revoking tokens needs a connection by a Unix socket".into())
 }
 
-fn text(word: &[u8]) -> Result<&str, Refusal> {
+fn text(word: &[u8]) -> Result<&str, CommandRefusal> {
     std::str::from_utf8(word).map_err(|_| syntax())
 }
 
-fn told(error: ServingError) -> Refusal {
+fn token_refusal(error: ServeError) -> CommandRefusal {
     match error {
-        ServingError::Store(error) => error.into(),
-        other => Refusal(format!("ERR {other}")),
+        ServeError::Store(error) => error.into(),
+        other => CommandRefusal(format!("ERR {other}")),
     }
 }

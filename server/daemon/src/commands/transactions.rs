@@ -1,11 +1,12 @@
-//! MULTI, EXEC, DISCARD: several commands that happen together. A turn is one batch anyway; what is between is only not yet done.
+//! MULTI, EXEC, DISCARD: several commands as one unit. A turn is one batch anyway; MULTI only delays the
+//! commands until EXEC.
 
-use crate::session::{Queued, Transaction};
-use crate::table::Handler;
-use crate::turn::{Call, Outcome, Refusal};
+use crate::command_table::Handler;
+use crate::session::{QueuedCommand, Transaction};
+use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-/// What the replies of a transaction may hold together; the last of them may be over it.
+/// Maximum total size of a transaction's replies, in bytes; the last reply may exceed it.
 const REPLIES_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
@@ -23,20 +24,20 @@ pub(super) const HANDLERS: &[(&str, Handler)] = &[
     }),
 ];
 
-fn exec(call: &mut Call<'_, '_>) -> Outcome {
+fn exec(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let transaction = call.session.transaction.take().ok_or("ERR EXEC without MULTI")?;
     if transaction.spoiled {
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
     call.session.in_exec = true;
     let mut replies = Vec::with_capacity(transaction.queued.len());
-    let mut room = Room(REPLIES_BYTES_MAX);
-    for Queued { command, words, stored } in transaction.queued {
+    let mut room = ReplyBudget(REPLIES_BYTES_MAX);
+    for QueuedCommand { command, words, stored } in transaction.queued {
         if room.is_full() && command.schema.flags.contains(&"readonly") {
-            replies.push(left_out());
+            replies.push(left_out_error());
             continue;
         }
-        let mut one = Call {
+        let mut one = CommandCall {
             daemon: call.daemon,
             tenant: call.tenant,
             session: &mut *call.session,
@@ -44,56 +45,60 @@ fn exec(call: &mut Call<'_, '_>) -> Outcome {
             words: &words,
             stored: &stored,
         };
-        let reply = (command.run)(&mut one).unwrap_or_else(|Refusal(why)| Reply::Error(why));
+        let reply = (command.run)(&mut one).unwrap_or_else(|CommandRefusal(why)| Reply::Error(why));
         replies.push(room.admit(reply));
     }
     call.session.in_exec = false;
     Ok(Reply::Array(replies))
 }
 
-/// What is left for the replies of a transaction.
-struct Room(usize);
+/// The bytes left for the replies of a transaction.
+struct ReplyBudget(usize);
 
-impl Room {
-    /// Whether nothing more is to be read for them.
+impl ReplyBudget {
+    /// Whether no more values may be read.
     fn is_full(&self) -> bool {
         self.0 == 0
     }
 
-    /// A reply, if there was room left. What wrote something has done so either way: its reply says how it went, and only a value is left out.
+    /// Returns the reply, or an error in its place if no bytes are left. The replies of writes are always
+    /// returned, because the write has happened; only values are left out.
     fn admit(&mut self, reply: Reply) -> Reply {
         let holds_much =
             !matches!(reply, Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Null);
         if self.is_full() && holds_much {
-            return left_out();
+            return left_out_error();
         }
-        self.0 = self.0.saturating_sub(reply.bytes());
+        self.0 = self.0.saturating_sub(reply.approximate_bytes());
         reply
     }
 }
 
-fn left_out() -> Reply {
+fn left_out_error() -> Reply {
     Reply::error(format!(
-        "ERR the replies of a transaction have {REPLIES_BYTES_MAX} bytes: what this one gives is left out"
+        "ERR the replies of a transaction have at most {REPLIES_BYTES_MAX} bytes: this value is left out"
     ))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Room, left_out};
+    use super::{ReplyBudget, left_out_error};
     use annals_wire::resp::Reply;
 
     #[test]
-    fn replies_are_given_up_to_the_one_that_is_over_the_limit() {
+    fn replies_past_the_byte_limit_are_left_out() {
         let long = || Reply::Bulk(vec![b'x'; 1000]);
-        let mut room = Room(2000);
-        assert_eq!([long(), long(), long()].map(|reply| room.admit(reply)), [long(), long(), left_out()]);
+        let mut room = ReplyBudget(2000);
+        assert_eq!(
+            [long(), long(), long()].map(|reply| room.admit(reply)),
+            [long(), long(), left_out_error()]
+        );
         assert!(room.is_full());
         for small in [Reply::OK, Reply::Integer(1), Reply::Null, Reply::error("ERR no")] {
             assert_eq!(room.admit(small.clone()), small);
         }
         let nested = Reply::Array(vec![Reply::Map(vec![(Reply::text("a"), long())])]);
-        assert!(nested.bytes() >= 1001);
-        assert_eq!(room.admit(nested), left_out());
+        assert!(nested.approximate_bytes() >= 1001);
+        assert_eq!(room.admit(nested), left_out_error());
     }
 }

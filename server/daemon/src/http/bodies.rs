@@ -1,7 +1,8 @@
-//! Bodies as streams: requests and responses of frames, and blobs. Nothing of one is held but what is on its way.
+//! Streamed bodies: requests and responses of frames, and blobs. Only the chunks in transit are in memory.
 //!
-//! What is given is hashed as it goes: its last piece goes out only once the whole is known to be what was recorded, else the connection breaks off. A part
-//! (`Range`) is read from the beginning, too, so that this holds for all that comes before it. An entity's tag is its BLAKE3.
+//! A body is hashed while it is sent. Its last chunk is sent only after the whole body is verified; otherwise
+//! the connection is aborted. A range is also read from the beginning, so everything before it is verified,
+//! too. The entity tag is the BLAKE3 hash.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -22,42 +23,42 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::problem::Problem;
-use super::{Shared, apart, json_response, next, param};
+use super::problem::HttpProblem;
+use super::{HttpShared, json_response, next_chunk, param, run_offloaded};
 use crate::commands::{blob_reader, keep_blob};
 use crate::perform::perform;
 use crate::session::{Daemon, Session};
-use crate::turn::{Apart, Refusal};
+use crate::turn::{CommandRefusal, Offload};
 use annals_policy::profiles::{Redactor, encodings};
 use annals_wire::resp::Reply;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces on their way.
+/// Maximum number of chunks in transit.
 const PIECES: usize = 2;
 
-type Answer = Result<Response, Problem>;
+type BodyResult = Result<Response, HttpProblem>;
 
-/// The routes here, as the description has them: method, path, name, summary.
+/// The routes of this module for the API description: method, path, name, summary.
 pub(super) const DESCRIBED: &[(&str, &str, &str, &str)] = &[
     ("get", "/v1/runs/{run}/frames/{seq}/request", "getRequest", "A frame's request as a stream."),
     (
         "get",
         "/v1/runs/{run}/frames/{seq}/response",
         "getResponse",
-        "A frame's response as a stream; of one that has not ended, what has come.",
+        "A frame's response as a stream; of an unfinished frame, what has arrived so far.",
     ),
     (
         "post",
         "/v1/runs/{run}/frames/{seq}/response",
         "appendResponse",
-        "Appends the body, as it comes, to the response of a frame that was begun, and gives how long that is.",
+        "Appends the body, as it arrives, to the response of an open frame, and returns its new length.",
     ),
-    ("get", "/v1/blobs/{id}", "getBlob", "A blob that was kept here."),
-    ("post", "/v1/blobs", "putBlob", "Keeps the body, as it comes, under its BLAKE3."),
+    ("get", "/v1/blobs/{id}", "getBlob", "A stored blob."),
+    ("post", "/v1/blobs", "putBlob", "Stores the body, as it arrives, under its BLAKE3 hash."),
 ];
 
-pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
+pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>> {
     router
         .route("/v1/runs/{run}/frames/{seq}/request", get(request))
         .route("/v1/runs/{run}/frames/{seq}/response", get(response).post(append))
@@ -65,22 +66,26 @@ pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
         .route("/v1/blobs", post(put_blob))
 }
 
-async fn request(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
-    frame_body(&shared, &path, request, Side::Request).await
+async fn request(State(shared): State<Arc<HttpShared>>, path: RawPathParams, request: Request) -> BodyResult {
+    frame_body(&shared, &path, request, FrameSide::Request).await
 }
 
-async fn response(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
-    frame_body(&shared, &path, request, Side::Response).await
+async fn response(
+    State(shared): State<Arc<HttpShared>>,
+    path: RawPathParams,
+    request: Request,
+) -> BodyResult {
+    frame_body(&shared, &path, request, FrameSide::Response).await
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Side {
+enum FrameSide {
     Request,
     Response,
 }
 
-/// Refuses who may not give this command; where that shows a redacted reader less, such a one is not.
-fn allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), Problem> {
+/// Refuses a client that may not run this command; a redacted reader is allowed if the command can redact.
+fn check_allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), HttpProblem> {
     let command = daemon.table.find(command.as_bytes());
     if session
         .grant
@@ -91,71 +96,80 @@ fn allowed(daemon: &Daemon, session: &Session, command: &str) -> Result<(), Prob
         return Ok(());
     }
     let rights = command.map(|command| command.schema.rights().to_string()).unwrap_or_default();
-    Err(Problem::of(&format!("NOPERM this takes the right {rights}")))
+    Err(HttpProblem::from_error_text(&format!("NOPERM this takes the right {rights}")))
 }
 
-async fn frame_body(shared: &Arc<Shared>, path: &RawPathParams, request: Request, side: Side) -> Answer {
+async fn frame_body(
+    shared: &Arc<HttpShared>,
+    path: &RawPathParams,
+    request: Request,
+    side: FrameSide,
+) -> BodyResult {
     let session = shared.session(&request)?;
     let headers = request.into_parts().0.headers;
-    allowed(&shared.daemon, &session, "frame.get")?;
+    check_allowed(&shared.daemon, &session, "frame.get")?;
     let tenant = session.tenant(&shared.daemon)?;
-    let seq =
-        param(path, "seq").unwrap_or_default().parse().map_err(|_| Problem::bad("a frame has a number"))?;
+    let seq = param(path, "seq")
+        .unwrap_or_default()
+        .parse()
+        .map_err(|_| HttpProblem::bad_request("a frame has a number"))?;
     let run = param(path, "run").unwrap_or_default();
     if session.is_redacted() {
         return redacted_body(shared, &session, &headers, run, seq, side).await;
     }
-    let opened = apart(&shared.daemon, || {
+    let opened = run_offloaded(&shared.daemon, || {
         let reader = tenant.space.run(run)?;
         match side {
-            Side::Request => reader.input_reader(seq),
-            Side::Response => reader.output_reader(seq),
+            FrameSide::Request => reader.input_reader(seq),
+            FrameSide::Response => reader.output_reader(seq),
         }
     });
-    send(shared, &headers, opened.await?)
+    stream_response(shared, &headers, opened.await?)
 }
 
-/// A body as a profile shows it. It is held as a whole, within the room that all bodies share, until it has been taken.
+/// A body redacted by a profile. It is in memory as a whole, counted against the room of all bodies, until it
+/// is sent.
 async fn redacted_body(
-    shared: &Arc<Shared>,
+    shared: &Arc<HttpShared>,
     session: &Session,
     headers: &HeaderMap,
     run: &str,
     seq: u32,
-    side: Side,
-) -> Answer {
-    let refused = |Refusal(why)| Problem::of(&why);
+    side: FrameSide,
+) -> BodyResult {
+    let refused = |CommandRefusal(why)| HttpProblem::from_error_text(&why);
     let redactor = tokio::task::block_in_place(|| shared.daemon.redactor(session)).map_err(refused)?;
-    let redactor = redactor.ok_or_else(|| Problem::of("BUG no profile"))?;
+    let redactor = redactor.ok_or_else(|| HttpProblem::from_error_text("BUG no profile"))?;
     let tenant = session.tenant(&shared.daemon)?;
-    let opened = apart(&shared.daemon, || {
+    let opened = run_offloaded(&shared.daemon, || {
         let reader = tenant.space.run(run)?;
         let (asked, answered) = encodings(&reader.frame_info(seq)?.metadata);
         Ok::<_, annals::Error>(match side {
-            Side::Request => (reader.input_reader(seq)?, asked),
-            Side::Response => (reader.output_reader(seq)?, answered),
+            FrameSide::Request => (reader.input_reader(seq)?, asked),
+            FrameSide::Response => (reader.output_reader(seq)?, answered),
         })
     });
     let (mut reader, encoding) = opened.await?;
     let len = reader.len();
-    // Read, undone, and as it is shown.
+    // The body as read, as decoded, and as shown.
     let kib =
-        if Redactor::reads(len) { u32::try_from(3 * len.div_ceil(1024)).unwrap_or(u32::MAX) } else { 1 };
-    let place = shared.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?;
-    let shown = apart(&shared.daemon, || {
-        if !Redactor::reads(len) {
+        if Redactor::can_read(len) { u32::try_from(3 * len.div_ceil(1024)).unwrap_or(u32::MAX) } else { 1 };
+    let place = shared.bodies.clone().try_acquire_many_owned(kib).map_err(|_| HttpProblem::busy())?;
+    let shown = run_offloaded(&shared.daemon, || {
+        if !Redactor::can_read(len) {
             return Ok(Redactor::too_long(len));
         }
         let mut stored = Vec::new();
         reader.read_to_end(&mut stored)?;
         Ok::<_, io::Error>(redactor.body(&stored, encoding.as_deref()).bytes.into_owned())
     });
-    let shown = Bytes::from(shown.await.map_err(|error| Problem::of(&format!("DAMAGED {error}")))?);
-    // Of what is shown: the stored body's would let somebody try guesses.
+    let shown =
+        Bytes::from(shown.await.map_err(|error| HttpProblem::from_error_text(&format!("DAMAGED {error}")))?);
+    // The hash of the redacted body: a hash of the stored one would allow guesses to be checked.
     let tag = format!("\"{}\"", blake3::hash(&shown).to_hex());
-    let asked = match framed(headers, &tag, shown.len() as u64)? {
-        Framed::Same(response) => return Ok(response),
-        Framed::Part(asked) => asked,
+    let asked = match select_range(headers, &tag, shown.len() as u64)? {
+        BodySelection::NotModified(response) => return Ok(response),
+        BodySelection::Part(asked) => asked,
     };
     let (sender, body) = Channel::new(PIECES);
     let part = shown.slice(usize::try_from(asked.from).unwrap_or(0)..usize::try_from(asked.to).unwrap_or(0));
@@ -175,36 +189,36 @@ async fn redacted_body(
     Ok(response)
 }
 
-async fn blob(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
+async fn blob(State(shared): State<Arc<HttpShared>>, path: RawPathParams, request: Request) -> BodyResult {
     let session = shared.session(&request)?;
     let headers = request.into_parts().0.headers;
-    allowed(&shared.daemon, &session, "blob.get")?;
+    check_allowed(&shared.daemon, &session, "blob.get")?;
     let tenant = session.tenant(&shared.daemon)?;
     let id = param(&path, "id").unwrap_or_default().as_bytes();
-    let found = apart(&shared.daemon, || blob_reader(&tenant.space, id));
-    let found = found.await.map_err(|Refusal(why)| Problem::of(&why))?;
-    send(&shared, &headers, found.ok_or_else(|| Problem::not_found("there is no such blob"))?)
+    let found = run_offloaded(&shared.daemon, || blob_reader(&tenant.space, id));
+    let found = found.await.map_err(|CommandRefusal(why)| HttpProblem::from_error_text(&why))?;
+    stream_response(&shared, &headers, found.ok_or_else(|| HttpProblem::not_found("there is no such blob"))?)
 }
 
-/// A body as a response, or the part of it that is asked for.
-fn send(shared: &Arc<Shared>, headers: &HeaderMap, reader: BlobReader) -> Answer {
-    let asked = match framed(headers, &format!("\"{}\"", reader.id()), reader.len())? {
-        Framed::Same(response) => return Ok(response),
-        Framed::Part(asked) => asked,
+/// A body, or the requested range of it, as a response.
+fn stream_response(shared: &Arc<HttpShared>, headers: &HeaderMap, reader: BlobReader) -> BodyResult {
+    let asked = match select_range(headers, &format!("\"{}\"", reader.id()), reader.len())? {
+        BodySelection::NotModified(response) => return Ok(response),
+        BodySelection::Part(asked) => asked,
     };
     let (sender, body) = Channel::new(PIECES);
-    tokio::spawn(give(shared.daemon.clone(), reader, asked.from, asked.to - asked.from, sender));
+    tokio::spawn(stream_range(shared.daemon.clone(), reader, asked.from, asked.to - asked.from, sender));
     Ok(asked.response(Body::new(body)))
 }
 
-/// What of a body a request wants.
-enum Framed {
-    /// Nothing: it has it already.
-    Same(Response),
-    Part(Asked),
+/// What to send of a body.
+enum BodySelection {
+    /// Nothing: the client has it already.
+    NotModified(Response),
+    Part(SelectedRange),
 }
 
-struct Asked {
+struct SelectedRange {
     status: StatusCode,
     from: u64,
     to: u64,
@@ -212,30 +226,33 @@ struct Asked {
     tag: HeaderValue,
 }
 
-fn framed(headers: &HeaderMap, tag: &str, len: u64) -> Result<Framed, Problem> {
+fn select_range(headers: &HeaderMap, tag: &str, len: u64) -> Result<BodySelection, HttpProblem> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let is_known = |tags: &str| {
         tags.split(',').any(|known| known.trim().trim_start_matches("W/") == tag || known.trim() == "*")
     };
-    let tag_value = HeaderValue::from_str(tag).map_err(|_| Problem::bad("no tag"))?;
+    let tag_value = HeaderValue::from_str(tag).map_err(|_| HttpProblem::bad_request("no tag"))?;
     if text(IF_NONE_MATCH).is_some_and(is_known) {
-        return Ok(Framed::Same((StatusCode::NOT_MODIFIED, [(ETAG, tag_value)]).into_response()));
+        return Ok(BodySelection::NotModified(
+            (StatusCode::NOT_MODIFIED, [(ETAG, tag_value)]).into_response(),
+        ));
     }
     let asked = text(RANGE).filter(|_| text(IF_RANGE).is_none_or(|wanted| wanted == tag));
-    let (status, from, to) = match asked.map_or(Part::Whole, |asked| part(asked, len)) {
-        Part::Whole => (StatusCode::OK, 0, len),
-        Part::Some(from, to) => (StatusCode::PARTIAL_CONTENT, from, to),
-        Part::Nothing => {
-            let value =
-                HeaderValue::from_str(&format!("bytes */{len}")).map_err(|_| Problem::bad("no length"))?;
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "ERR", "there is no such part");
-            return Err(problem.with("content-range", value));
+    let (status, from, to) = match asked.map_or(RangeRequest::Whole, |asked| parse_range(asked, len)) {
+        RangeRequest::Whole => (StatusCode::OK, 0, len),
+        RangeRequest::Some(from, to) => (StatusCode::PARTIAL_CONTENT, from, to),
+        RangeRequest::Nothing => {
+            let value = HeaderValue::from_str(&format!("bytes */{len}"))
+                .map_err(|_| HttpProblem::bad_request("no length"))?;
+            let problem =
+                HttpProblem::new(StatusCode::RANGE_NOT_SATISFIABLE, "ERR", "the range is not satisfiable");
+            return Err(problem.with_header("content-range", value));
         }
     };
-    Ok(Framed::Part(Asked { status, from, to, len, tag: tag_value }))
+    Ok(BodySelection::Part(SelectedRange { status, from, to, len, tag: tag_value }))
 }
 
-impl Asked {
+impl SelectedRange {
     fn response(self, body: Body) -> Response {
         let Self { status, from, to, len, tag } = self;
         let mut response = Response::new(body);
@@ -245,7 +262,7 @@ impl Asked {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(to - from));
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(ETAG, tag);
-        // What is recorded may be anything: no browser is to run it.
+        // Recorded content may be anything, so no browser may execute it.
         headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
         if status == StatusCode::PARTIAL_CONTENT
             && let Ok(value) = HeaderValue::from_str(&format!("bytes {from}-{}/{len}", to - 1))
@@ -256,37 +273,42 @@ impl Asked {
     }
 }
 
-/// What of a body is asked for.
+/// The requested range of a body.
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum RangeRequest {
     Whole,
-    /// From the first byte to before the second.
+    /// From the first byte (inclusive) to the second (exclusive).
     Some(u64, u64),
     Nothing,
 }
 
-/// What `Range` asks for of so many bytes (RFC 9110, section 14.2). Several parts, and what is no range, count as the whole.
-fn part(asked: &str, len: u64) -> Part {
+/// Parses `Range` for a body of `len` bytes (RFC 9110, section 14.2). Several ranges, and an invalid one,
+/// select the whole body.
+fn parse_range(asked: &str, len: u64) -> RangeRequest {
     let Some(range) = asked.trim().strip_prefix("bytes=").filter(|range| !range.contains(',')) else {
-        return Part::Whole;
+        return RangeRequest::Whole;
     };
-    let Some((from, to)) = range.trim().split_once('-') else { return Part::Whole };
+    let Some((from, to)) = range.trim().split_once('-') else { return RangeRequest::Whole };
     let number = |text: &str| {
         text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().unwrap_or(u64::MAX))
     };
     match (from.is_empty(), to.is_empty(), number(from), number(to)) {
-        (true, false, _, Some(last)) if last > 0 && len > 0 => Part::Some(len.saturating_sub(last), len),
-        (true, false, _, Some(_)) => Part::Nothing,
-        (false, true, Some(from), _) if from < len => Part::Some(from, len),
-        (false, false, Some(from), Some(to)) if from > to => Part::Whole,
-        (false, false, Some(from), Some(to)) if from < len => Part::Some(from, len.min(to.saturating_add(1))),
-        (false, _, Some(_), Some(_)) => Part::Nothing,
-        _ => Part::Whole,
+        (true, false, _, Some(last)) if last > 0 && len > 0 => {
+            RangeRequest::Some(len.saturating_sub(last), len)
+        }
+        (true, false, _, Some(_)) => RangeRequest::Nothing,
+        (false, true, Some(from), _) if from < len => RangeRequest::Some(from, len),
+        (false, false, Some(from), Some(to)) if from > to => RangeRequest::Whole,
+        (false, false, Some(from), Some(to)) if from < len => {
+            RangeRequest::Some(from, len.min(to.saturating_add(1)))
+        }
+        (false, _, Some(_), Some(_)) => RangeRequest::Nothing,
+        _ => RangeRequest::Whole,
     }
 }
 
-/// Gives a part of a body, piece by piece, as long as it is taken.
-async fn give(
+/// Sends a range of a body, chunk by chunk, as fast as the client reads.
+async fn stream_range(
     daemon: Arc<Daemon>,
     reader: BlobReader,
     skip: u64,
@@ -296,8 +318,8 @@ async fn give(
     let (mut reader, mut skip) = (Some(reader), skip);
     while left > 0 {
         let Some(mut from) = reader.take() else { return };
-        // Who takes slowly takes no place.
-        let Ok(place) = daemon.places(Apart::Long).acquire().await else { return };
+        // A permit is held only while reading, so a slow client holds none.
+        let Ok(place) = daemon.offload_permits(Offload::Blocking).acquire().await else { return };
         let read = spawn_blocking(move || {
             let skipped = io::copy(&mut from.by_ref().take(skip), &mut io::sink());
             let mut piece = Vec::new();
@@ -316,7 +338,7 @@ async fn give(
                     return;
                 }
             }
-            // Fewer bytes came than were promised: whoever reads is to know.
+            // The body is shorter than announced: abort, so that the client notices.
             Ok(Ok(_)) => return to.abort(io::ErrorKind::UnexpectedEof.into()),
             Ok(Err(error)) => return to.abort(error),
             Err(error) => return to.abort(io::Error::other(error)),
@@ -324,19 +346,19 @@ async fn give(
     }
 }
 
-async fn append(State(shared): State<Arc<Shared>>, path: RawPathParams, request: Request) -> Answer {
+async fn append(State(shared): State<Arc<HttpShared>>, path: RawPathParams, request: Request) -> BodyResult {
     let mut session = shared.session(&request)?;
     let of_path = |name| param(&path, name).unwrap_or_default().as_bytes().to_vec();
     let (run, seq) = (of_path("run"), of_path("seq"));
     let mut body = request.into_body();
     let mut len = None;
     loop {
-        let piece = next(&mut body).await?;
+        let piece = next_chunk(&mut body).await?;
         let is_last = piece.is_none();
         if is_last && len.is_some() {
             break;
         }
-        // Also an empty body is told how long the response is, or that there is none.
+        // An empty body also returns the length of the response, or the error that there is no such frame.
         let words = vec![
             b"frame.append".to_vec(),
             run.clone(),
@@ -345,8 +367,8 @@ async fn append(State(shared): State<Arc<Shared>>, path: RawPathParams, request:
         ];
         match perform(&shared.daemon, &mut session, words).await {
             Reply::Integer(now) => len = Some(now),
-            Reply::Error(why) => return Err(Problem::of(&why)),
-            _ => return Err(Problem::of("BUG an unexpected reply")),
+            Reply::Error(why) => return Err(HttpProblem::from_error_text(&why)),
+            _ => return Err(HttpProblem::from_error_text("BUG an unexpected reply")),
         }
         if is_last {
             break;
@@ -355,22 +377,22 @@ async fn append(State(shared): State<Arc<Shared>>, path: RawPathParams, request:
     Ok(json_response(StatusCode::OK, json!({ "response_bytes": len })))
 }
 
-async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer {
+async fn put_blob(State(shared): State<Arc<HttpShared>>, request: Request) -> BodyResult {
     let session = shared.session(&request)?;
-    allowed(&shared.daemon, &session, "blob.put")?;
-    let _place = shared.uploads.try_acquire().map_err(|_| Problem::busy())?;
+    check_allowed(&shared.daemon, &session, "blob.put")?;
+    let _place = shared.uploads.try_acquire().map_err(|_| HttpProblem::busy())?;
     let tenant = session.tenant(&shared.daemon)?;
     let (to, from) = mpsc::channel::<io::Result<Bytes>>(PIECES);
     let keeping = spawn_blocking(move || {
-        let stored = tenant.space.store_blob(Pieces { from, at: Bytes::new() })?;
+        let stored = tenant.space.store_blob(UploadReader { from, at: Bytes::new() })?;
         let (id, len) = (stored.id(), stored.len());
         keep_blob(&tenant.space, stored)?.wait()?;
         Ok::<_, annals::Error>((id, len))
     });
     let mut body = request.into_body();
-    // Whoever keeps it may end before the body does.
+    // The storing task may end before the body does.
     let broken = loop {
-        match next(&mut body).await {
+        match next_chunk(&mut body).await {
             Ok(Some(piece)) => {
                 if to.send(Ok(piece)).await.is_err() {
                     break None;
@@ -384,7 +406,7 @@ async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer
         }
     };
     drop(to);
-    let kept = keeping.await.map_err(|error| Problem::of(&format!("BUG {error}")))?;
+    let kept = keeping.await.map_err(|error| HttpProblem::from_error_text(&format!("BUG {error}")))?;
     if let Some(problem) = broken {
         return Err(problem);
     }
@@ -392,13 +414,13 @@ async fn put_blob(State(shared): State<Arc<Shared>>, request: Request) -> Answer
     Ok(json_response(StatusCode::CREATED, json!({ "id": id.to_string(), "bytes": len })))
 }
 
-/// Pieces that come from a task, as whoever reads wants them.
-struct Pieces {
+/// A blocking reader over chunks from an async task.
+struct UploadReader {
     from: mpsc::Receiver<io::Result<Bytes>>,
     at: Bytes,
 }
 
-impl Read for Pieces {
+impl Read for UploadReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.at.is_empty() {
             match self.from.blocking_recv() {
@@ -414,30 +436,30 @@ impl Read for Pieces {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, part};
+    use super::{RangeRequest, parse_range};
 
     #[test]
-    fn parts_are_those_of_rfc_9110() {
+    fn ranges_parse_per_rfc_9110() {
         for (asked, expected) in [
-            ("bytes=0-0", Part::Some(0, 1)),
-            ("bytes=2-4", Part::Some(2, 5)),
-            ("bytes=2-", Part::Some(2, 10)),
-            ("bytes=-3", Part::Some(7, 10)),
-            ("bytes=-30", Part::Some(0, 10)),
-            ("bytes=9-99999999999999999999999", Part::Some(9, 10)),
-            ("bytes=10-", Part::Nothing),
-            ("bytes=10-11", Part::Nothing),
-            ("bytes=-0", Part::Nothing),
-            ("bytes=4-2", Part::Whole),
-            ("bytes=0-1,3-4", Part::Whole),
-            ("bytes=-", Part::Whole),
-            ("bytes=a-b", Part::Whole),
-            ("bytes=+1-2", Part::Whole),
-            ("lines=1-2", Part::Whole),
+            ("bytes=0-0", RangeRequest::Some(0, 1)),
+            ("bytes=2-4", RangeRequest::Some(2, 5)),
+            ("bytes=2-", RangeRequest::Some(2, 10)),
+            ("bytes=-3", RangeRequest::Some(7, 10)),
+            ("bytes=-30", RangeRequest::Some(0, 10)),
+            ("bytes=9-99999999999999999999999", RangeRequest::Some(9, 10)),
+            ("bytes=10-", RangeRequest::Nothing),
+            ("bytes=10-11", RangeRequest::Nothing),
+            ("bytes=-0", RangeRequest::Nothing),
+            ("bytes=4-2", RangeRequest::Whole),
+            ("bytes=0-1,3-4", RangeRequest::Whole),
+            ("bytes=-", RangeRequest::Whole),
+            ("bytes=a-b", RangeRequest::Whole),
+            ("bytes=+1-2", RangeRequest::Whole),
+            ("lines=1-2", RangeRequest::Whole),
         ] {
-            assert_eq!(part(asked, 10), expected, "{asked}");
+            assert_eq!(parse_range(asked, 10), expected, "{asked}");
         }
-        assert_eq!(part("bytes=0-", 0), Part::Nothing);
-        assert_eq!(part("bytes=-1", 0), Part::Nothing);
+        assert_eq!(parse_range("bytes=0-", 0), RangeRequest::Nothing);
+        assert_eq!(parse_range("bytes=-1", 0), RangeRequest::Nothing);
     }
 }

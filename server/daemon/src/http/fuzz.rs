@@ -1,17 +1,18 @@
-//! A door for fuzzers: what a request is understood as.
+//! Fuzz target: the mapping of HTTP requests to commands.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::json::Members;
-use super::words;
+use super::command_words;
+use super::json::JsonMembers;
 use crate::fuzzing::byte;
-use annals_wire::schema::routes::{Kind, ROUTES, Word};
+use annals_wire::schema::routes::{MemberKind, ROUTES, WordSource};
 
-/// A byte that chooses a route, lengths of the parts of its path and of a query, those, and a body.
+/// Input: a byte that selects a route, the path parts and the query with their lengths, then a body.
 ///
-/// Its oracle: a request that is understood is the route's command; what was named in the path and every text, number and flag of the body is among its words
-/// in order, as a reader of JSON that shares no code with this one has it; its words are no longer than what came; and a member that no route takes is refused.
+/// Oracle: an accepted request maps to the route's command. The path parts and every text, number and flag of
+/// the body are among its words, in order; an independent JSON parser provides them. The words are limited by
+/// the input's size. A member that the route does not take is refused.
 pub fn http_body(mut data: &[u8]) {
     let route = &ROUTES[usize::from(byte(&mut data)) % ROUTES.len()];
     let (first, second, asked) = (text(&mut data), text(&mut data), text(&mut data));
@@ -21,16 +22,16 @@ pub fn http_body(mut data: &[u8]) {
         [first.as_str(), second.as_str()].get(at).copied()
     };
     let body = Bytes::copy_from_slice(data);
-    let takes_json = route.verb == super::Verb::Post;
-    let parsed = if takes_json { Members::parse(data) } else { Ok(Members::default()) };
+    let takes_json = route.verb == super::HttpVerb::Post;
+    let parsed = if takes_json { JsonMembers::parse(data) } else { Ok(JsonMembers::default()) };
     let Ok(mut members) = parsed else { return };
-    let Ok(made) = words(route, &of_path, &asked, &body, &mut members) else { return };
+    let Ok(made) = command_words(route, &of_path, &asked, &body, &mut members) else { return };
     let came = first.len() + second.len() + asked.len() + data.len();
-    // The command itself is a word, too, also where nothing came.
+    // The command itself is a word, even for an empty input.
     let most = 64 * (1 + route.words.len()) + 32 * came;
     assert!(made.iter().map(Vec::len).sum::<usize>() <= most, "{} bytes that came are {most}", came);
     assert_eq!(made.first().map(Vec::as_slice), Some(route.command.as_bytes()));
-    if members.end().is_err() {
+    if members.expect_empty().is_err() {
         return;
     }
     let read: Map<String, Value> = serde_json::from_slice(data).unwrap_or_default();
@@ -40,17 +41,19 @@ pub fn http_body(mut data: &[u8]) {
     };
     for word in route.words {
         match *word {
-            Word::Path(name) => has(of_path(name).unwrap_or_default().as_bytes(), name),
-            Word::PathAt(name, at) => {
+            WordSource::Path(name) => has(of_path(name).unwrap_or_default().as_bytes(), name),
+            WordSource::PathAt(name, at) => {
                 if let Some(number) = read.get(at).and_then(Value::as_u64) {
                     has(format!("{}@{number}", of_path(name).unwrap_or_default()).as_bytes(), at);
                 }
             }
-            Word::Field(name, kind) | Word::Tail(name, kind) | Word::Option(name, _, kind) => {
+            WordSource::Field(name, kind)
+            | WordSource::OptionalValue(name, kind)
+            | WordSource::Option(name, _, kind) => {
                 let Some(value) = read.get(name).filter(|value| !value.is_null()) else { continue };
-                if let Word::Option(_, word, _) = word
+                if let WordSource::Option(_, word, _) = word
                     && *value != Value::Bool(false)
-                    && !matches!(kind, Kind::Texts | Kind::Vectors)
+                    && !matches!(kind, MemberKind::Texts | MemberKind::Vectors)
                 {
                     has(word.as_bytes(), name);
                 }
@@ -60,14 +63,14 @@ pub fn http_body(mut data: &[u8]) {
                     _ => {}
                 }
             }
-            Word::Query(..) | Word::Asked(..) => {}
-            Word::Is(word) => has(word.as_bytes(), "the word"),
-            Word::Body => has(data, "the body"),
+            WordSource::Query(..) | WordSource::RequiredQuery(..) => {}
+            WordSource::Constant(word) => has(word.as_bytes(), "the word"),
+            WordSource::Body => has(data, "the body"),
         }
     }
 }
 
-/// A text behind its length.
+/// A text preceded by its length.
 fn text(data: &mut &[u8]) -> String {
     let len = usize::from(byte(data)).min(data.len());
     let (text, rest) = data.split_at(len);
@@ -80,7 +83,7 @@ mod tests {
     use super::http_body;
 
     #[test]
-    fn any_bytes_are_understood_or_refused() {
+    fn sample_inputs_run_without_a_panic() {
         for route in 0..=255_u8 {
             http_body(&[route]);
             for body in [

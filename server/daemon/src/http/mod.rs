@@ -1,17 +1,19 @@
-//! The daemon over HTTP: a JSON API over the same commands, bodies as streams, and what those ask who watch a server.
+//! The daemon over HTTP: a JSON API over the same commands, streamed bodies, and endpoints for monitoring.
 //!
 //! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `annals_wire::schema::routes` is
 //! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
 //! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
 //! of many runs (`annals_proxy::proxy`).
 //!
-//! Who may ask: whoever has a token (`Authorization: Bearer`), and nobody from a page that a browser shows: the request has to name this server as its host,
-//! by an address or a name of the loopback, and as its origin, if it has one.
+//! A client needs a token (`Authorization: Bearer`). Requests from browser pages of other origins are
+//! refused: the host must be this server, by a loopback address or name, and so must the origin, if there is
+//! one.
 
 mod bodies;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod json;
+mod monitoring;
 mod openapi;
 mod problem;
 mod replays;
@@ -19,7 +21,6 @@ mod stall;
 #[cfg(test)]
 mod tests;
 mod traces;
-mod watch;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -43,62 +44,64 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as flag};
 use tokio::time::timeout;
 
-use self::json::Members;
-use self::problem::Problem;
-use self::replays::Replays;
-use self::stall::Stalling;
+use self::json::JsonMembers;
+use self::problem::HttpProblem;
+use self::replays::HttpReplays;
+use self::stall::WriteStallGuard;
 use super::access::{Grant, Rights};
 use super::databases::DATABASES;
 use super::perform::perform;
-use super::proxied::ProxyRuns;
-use super::session::{Daemon, Facts, Session};
-use super::turn::Apart;
+use super::proxy_runs::ProxyRuns;
+use super::session::{ClientInfo, Daemon, Session};
+use super::turn::Offload;
 use annals_proxy::Mounts;
 use annals_proxy::body::BodyAssembler;
-use annals_proxy::proxy::{Many, RECORDED, REPLAYED, Refused, Wants};
+use annals_proxy::proxy::{MultiRunProxy, ProxyAction, RECORDED, REPLAYED, RequestRefusal};
 use annals_text::percent;
 use annals_wire::resp::Reply;
-use annals_wire::schema::routes::{Gives, Kind, ROUTES, Route, Verb, Word};
+use annals_wire::schema::routes::{HttpRoute, HttpVerb, MemberKind, ROUTES, ReplyShape, WordSource};
 
-/// How long a request's head may take, and each part of its body.
+/// Time limits for a request's head, and for each part of its body.
 const HEAD: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(60);
-/// Bytes of a request's head, and of a body that is taken in as a whole. What is longer is streamed ([`bodies`]).
+/// Maximum size of a request's head, and of a body held in memory, in bytes. Longer bodies are streamed
+/// ([`bodies`]).
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// KiB of all bodies together that are taken in as a whole.
+/// Maximum total size of bodies held in memory, in KiB.
 const BODIES_KIB_MAX: usize = 512 << 10;
 
-/// Requests with traces that are taken in at a time.
+/// Maximum number of trace requests processed at a time.
 const TRACES_MAX: usize = 2;
-/// Blobs that are taken in at a time: each holds a thread until all of it has come, of 512 that streams share.
+/// Maximum number of concurrent blob uploads. Each blocks a thread until it is complete; streams share 512
+/// threads.
 const UPLOADS_MAX: usize = 64;
 
-/// What requests are answered with.
-pub(super) struct Http {
+/// The HTTP API of a daemon.
+pub(super) struct HttpApi {
     router: Router,
-    shared: Arc<Shared>,
-    proxy: Many,
-    /// Names that this server goes by, with its port.
+    shared: Arc<HttpShared>,
+    proxy: MultiRunProxy,
+    /// The host names and addresses of this server, with its port.
     hosts: Vec<String>,
-    /// How long a connection may take nothing of its responses.
+    /// Time limit for a client to read some of a response.
     stall: Duration,
 }
 
-/// What all handlers share.
-pub(super) struct Shared {
+/// State shared by all handlers.
+pub(super) struct HttpShared {
     daemon: Arc<Daemon>,
-    /// What may be done without a token.
-    unasked: Option<Grant>,
+    /// The rights of a client without a token.
+    anonymous_grant: Option<Grant>,
     bodies: Arc<Semaphore>,
-    /// For traces: what is decoded of one may be hundreds of MB.
+    /// Limits trace requests: one may take hundreds of MB when decoded.
     traces: Semaphore,
     uploads: Semaphore,
-    replays: Replays,
+    replays: HttpReplays,
 }
 
-impl Http {
-    /// At an address; without a token this may be done.
+impl HttpApi {
+    /// Creates the API for an address; `unasked` are the rights of a client without a token.
     pub(super) fn new(
         daemon: Arc<Daemon>,
         unasked: Option<Grant>,
@@ -106,8 +109,8 @@ impl Http {
         mounts: Mounts,
     ) -> Self {
         let port = address.port();
-        let proxy = Many::new(mounts);
-        proxy.listens_at(port);
+        let proxy = MultiRunProxy::new(mounts);
+        proxy.set_port(port);
         let hosts = vec![
             address.to_string(),
             format!("localhost:{port}"),
@@ -116,17 +119,23 @@ impl Http {
         ];
         let bodies = Arc::new(Semaphore::new(BODIES_KIB_MAX));
         let (traces, uploads) = (Semaphore::new(TRACES_MAX), Semaphore::new(UPLOADS_MAX));
-        let shared =
-            Arc::new(Shared { daemon, unasked, bodies, traces, uploads, replays: Replays::default() });
+        let shared = Arc::new(HttpShared {
+            daemon,
+            anonymous_grant: unasked,
+            bodies,
+            traces,
+            uploads,
+            replays: HttpReplays::default(),
+        });
         let mut router = Router::new();
         for route in ROUTES {
             let filter = match route.verb {
-                Verb::Get => MethodFilter::GET,
-                Verb::Put => MethodFilter::PUT,
-                Verb::Post => MethodFilter::POST,
-                Verb::Delete => MethodFilter::DELETE,
+                HttpVerb::Get => MethodFilter::GET,
+                HttpVerb::Put => MethodFilter::PUT,
+                HttpVerb::Post => MethodFilter::POST,
+                HttpVerb::Delete => MethodFilter::DELETE,
             };
-            let handler = move |State(shared): State<Arc<Shared>>,
+            let handler = move |State(shared): State<Arc<HttpShared>>,
                                 path: RawPathParams,
                                 RawQuery(query): RawQuery,
                                 request: Request| async move {
@@ -139,29 +148,33 @@ impl Http {
         let router = bodies::routes(router);
         let router = replays::routes(router);
         let router = traces::routes(router);
-        let router = watch::routes(router)
-            .route("/openapi.json", get(described))
-            .fallback(async || Problem::not_found("there is nothing here: /openapi.json tells what there is"))
+        let router = monitoring::routes(router)
+            .route("/openapi.json", get(describe_api))
+            .fallback(async || HttpProblem::not_found("no such route: see /openapi.json"))
             .method_not_allowed_fallback(async || {
-                Problem::new(StatusCode::METHOD_NOT_ALLOWED, "ERR", "this takes another method")
+                HttpProblem::new(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "ERR",
+                    "this route does not support the method",
+                )
             })
             .with_state(shared.clone());
         Self { router, shared, proxy, hosts, stall: STALL }
     }
 
-    /// Answers a connection until it ends, or until the daemon does.
+    /// Serves a connection until it or the daemon ends.
     pub(super) async fn serve(&self, stream: TcpStream, from: SocketAddr, mut stopped: flag::Receiver<bool>) {
         let service = service_fn(|mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(From(from));
-            async { Ok::<_, Infallible>(self.one(request).await) }
+            request.extensions_mut().insert(PeerAddress(from));
+            async { Ok::<_, Infallible>(self.handle_request(request).await) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(Stalling::new(stream, self.stall)), service);
+            .serve_connection(TokioIo::new(WriteStallGuard::new(stream, self.stall)), service);
         tokio::pin!(connection);
-        // A connection that breaks is nobody's concern but its own.
+        // A broken connection affects no other.
         tokio::select! {
             _ = connection.as_mut() => return,
             _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
@@ -169,14 +182,14 @@ impl Http {
         let _ = connection.await;
     }
 
-    async fn one(&self, request: hyper::Request<Incoming>) -> Response {
-        if let Some(problem) = self.refused(request.headers()) {
+    async fn handle_request(&self, request: hyper::Request<Incoming>) -> Response {
+        if let Some(problem) = self.cross_origin_problem(request.headers()) {
             return problem.into_response();
         }
         let path = request.uri().path();
         let is_beneath = |begins| path.strip_prefix(begins).is_some_and(|rest| rest.starts_with('/'));
         if is_beneath(RECORDED) || is_beneath(REPLAYED) {
-            let login = |token: Option<&str>, wants| self.shared.proxied(token, wants);
+            let login = |token: Option<&str>, wants| self.shared.proxy_login(token, wants);
             return self.proxy.answer(login, request).await.map(Body::new);
         }
         // The router never fails.
@@ -186,17 +199,17 @@ impl Http {
             .unwrap_or_else(|never| match never {})
     }
 
-    /// Waits until all that went through the proxy is written. The connections have to be ended before.
+    /// Waits until all exchanges of the proxy are written. The connections must have ended before.
     pub(super) async fn finish(&self) {
         self.proxy.finish().await;
     }
 
-    /// Why a request is not answered that a browser may have been talked into.
-    fn refused(&self, headers: &HeaderMap) -> Option<Problem> {
+    /// The refusal of a request that a browser may have been tricked into.
+    fn cross_origin_problem(&self, headers: &HeaderMap) -> Option<HttpProblem> {
         let own = |host: &[u8]| self.hosts.iter().any(|own| own.as_bytes().eq_ignore_ascii_case(host));
         let hosts: Vec<_> = headers.get_all(HOST).iter().collect();
         if !matches!(hosts.as_slice(), [host] if own(host.as_bytes())) {
-            return Some(Problem::new(
+            return Some(HttpProblem::new(
                 StatusCode::MISDIRECTED_REQUEST,
                 "ERR",
                 "the request is for another host",
@@ -206,30 +219,36 @@ impl Http {
         if from.as_bytes().strip_prefix(b"http://").is_some_and(own) {
             return None;
         }
-        Some(Problem::new(StatusCode::FORBIDDEN, "NOPERM", "the request comes from a page of another origin"))
+        Some(HttpProblem::new(
+            StatusCode::FORBIDDEN,
+            "NOPERM",
+            "the request comes from a page of another origin",
+        ))
     }
 }
 
-async fn described(State(shared): State<Arc<Shared>>) -> Response {
-    json_response(StatusCode::OK, openapi::document(shared.unasked.is_some()))
+async fn describe_api(State(shared): State<Arc<HttpShared>>) -> Response {
+    json_response(StatusCode::OK, openapi::document(shared.anonymous_grant.is_some()))
 }
 
-/// Who asks.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy)]
-struct From(SocketAddr);
+struct PeerAddress(SocketAddr);
 
-impl Shared {
-    /// What whoever asks may do.
-    fn grant(&self, headers: &HeaderMap) -> Result<Grant, Problem> {
+impl HttpShared {
+    /// The rights of the client.
+    fn grant(&self, headers: &HeaderMap) -> Result<Grant, HttpProblem> {
         let told = || {
-            let problem = Problem::new(
+            let problem = HttpProblem::new(
                 StatusCode::UNAUTHORIZED,
                 "NOAUTH",
                 "a token is needed: Authorization: Bearer TOKEN",
             );
-            problem.with("www-authenticate", HeaderValue::from_static("Bearer"))
+            problem.with_header("www-authenticate", HeaderValue::from_static("Bearer"))
         };
-        let Some(header) = headers.get(AUTHORIZATION) else { return self.unasked.clone().ok_or_else(told) };
+        let Some(header) = headers.get(AUTHORIZATION) else {
+            return self.anonymous_grant.clone().ok_or_else(told);
+        };
         let (scheme, token) = header.as_bytes().split_at_checked(7).ok_or_else(told)?;
         if !scheme.eq_ignore_ascii_case(b"bearer ") {
             return Err(told());
@@ -237,53 +256,55 @@ impl Shared {
         self.daemon.login(b"default", token.trim_ascii())?.ok_or_else(told)
     }
 
-    /// The runs that somebody may have who came to the proxy by this token.
-    fn proxied(&self, token: Option<&str>, wants: Wants) -> Result<ProxyRuns, Refused> {
+    /// The runs that a proxy client with this token may use.
+    fn proxy_login(&self, token: Option<&str>, wants: ProxyAction) -> Result<ProxyRuns, RequestRefusal> {
         let grant = match token {
             Some(token) => self.daemon.login(b"default", token.as_bytes())?,
-            None => self.unasked.clone(),
+            None => self.anonymous_grant.clone(),
         };
         let grant = grant.ok_or_else(|| {
-            Refused::new(StatusCode::UNAUTHORIZED, "a token of annals is needed, or another one")
+            RequestRefusal::new(StatusCode::UNAUTHORIZED, "a token of annals is needed, and a valid one")
         })?;
         let right = match wants {
-            Wants::Record => Rights::RECORD,
-            Wants::Replay => Rights::READ,
+            ProxyAction::Record => Rights::RECORD,
+            ProxyAction::Replay => Rights::READ,
         };
-        if !grant.rights.include(right) {
-            return Err(Refused::new(StatusCode::FORBIDDEN, format!("this takes the right {right}")));
+        if !grant.rights.includes(right) {
+            return Err(RequestRefusal::new(StatusCode::FORBIDDEN, format!("this takes the right {right}")));
         }
-        Ok(ProxyRuns::of(grant.tenant))
+        Ok(ProxyRuns::new(grant.tenant))
     }
 
     /// A session for one request.
-    fn session(&self, request: &Request) -> Result<Session, Problem> {
+    fn session(&self, request: &Request) -> Result<Session, HttpProblem> {
         let grant = self.grant(request.headers())?;
-        let address = request.extensions().get().map(|From(from)| format!("http {from}")).unwrap_or_default();
+        let address =
+            request.extensions().get().map(|PeerAddress(from)| format!("http {from}")).unwrap_or_default();
         let began_ns = self.daemon.now_ns();
-        Ok(Session::new(Facts { address, began_ns, ..Facts::default() }, Some(grant), false))
+        Ok(Session::new(ClientInfo { address, began_ns, ..ClientInfo::default() }, Some(grant), false))
     }
 
-    /// A whole body, and its place among all bodies.
-    async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
+    /// A whole body, and its share of the room for all bodies.
+    async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), HttpProblem> {
         let (mut body, mut bytes, mut place) = (body, BodyAssembler::default(), None::<OwnedSemaphorePermit>);
         let too_long = || {
             let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
+            HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
         };
-        // What is announced need not be waited for.
+        // An announced length over the limit is refused before the body arrives.
         if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_long());
         }
-        while let Some(data) = next(&mut body).await? {
+        while let Some(data) = next_chunk(&mut body).await? {
             if bytes.len() + data.len() > BODY_BYTES_MAX {
                 return Err(too_long());
             }
-            // However small the pieces are that it comes in.
+            // Counted in total KiB, so that small chunks take no extra room.
             let kib = (bytes.len() + data.len()).div_ceil(1024) - bytes.len().div_ceil(1024);
             if kib > 0 {
                 let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-                let more = self.bodies.clone().try_acquire_many_owned(kib).map_err(|_| Problem::busy())?;
+                let more =
+                    self.bodies.clone().try_acquire_many_owned(kib).map_err(|_| HttpProblem::busy())?;
                 match &mut place {
                     Some(place) => place.merge(more),
                     None => place = Some(more),
@@ -295,77 +316,79 @@ impl Shared {
     }
 }
 
-/// The next bytes of a body.
-async fn next(body: &mut Body) -> Result<Option<Bytes>, Problem> {
+/// The next chunk of a body.
+async fn next_chunk(body: &mut Body) -> Result<Option<Bytes>, HttpProblem> {
     loop {
-        let slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "ERR", "the body did not go on");
+        let slow = |_| HttpProblem::new(StatusCode::REQUEST_TIMEOUT, "ERR", "the body stalled");
         let Some(frame) = timeout(STALL, body.frame()).await.map_err(slow)? else { return Ok(None) };
-        let frame = frame.map_err(|error| Problem::bad(format!("the body broke off: {error}")))?;
+        let frame =
+            frame.map_err(|error| HttpProblem::bad_request(format!("the body broke off: {error}")))?;
         if let Ok(data) = frame.into_data() {
             return Ok(Some(data));
         }
     }
 }
 
-/// Does what takes its time where waiting keeps nobody else from going on.
-async fn apart<T>(daemon: &Daemon, work: impl FnOnce() -> T) -> T {
-    let _place = daemon.places(Apart::Long).acquire().await;
+/// Runs blocking work without delaying other connections.
+async fn run_offloaded<T>(daemon: &Daemon, work: impl FnOnce() -> T) -> T {
+    let _place = daemon.offload_permits(Offload::Blocking).acquire().await;
     tokio::task::block_in_place(work)
 }
 
-/// Answers a request by a command.
+/// Answers a request by running a command.
 async fn answer(
-    shared: &Shared,
-    route: &Route,
+    shared: &HttpShared,
+    route: &HttpRoute,
     path: &RawPathParams,
     query: &str,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let mut session = shared.session(&request)?;
     if let Some(database) = param(path, "database") {
         let known = database.parse().ok().filter(|number| *number < DATABASES);
-        session.facts.database = known.ok_or_else(|| Problem::bad("a database is a number from 0 to 15"))?;
+        session.facts.database =
+            known.ok_or_else(|| HttpProblem::bad_request("a database is a number from 0 to 15"))?;
     }
     let (head, body) = request.into_parts();
-    let takes_raw = route.words.iter().any(|word| matches!(word, Word::Body));
-    let takes_json = route.verb == Verb::Post;
+    let takes_raw = route.words.iter().any(|word| matches!(word, WordSource::Body));
+    let takes_json = route.verb == HttpVerb::Post;
     let (body, _place) =
         if takes_raw || takes_json { shared.body(body).await? } else { (Bytes::new(), None) };
-    let mut members = Members::default();
+    let mut members = JsonMembers::default();
     if takes_json {
         json_only(&head.headers)?;
-        members = Members::parse(&body).map_err(Problem::bad)?;
+        members = JsonMembers::parse(&body).map_err(HttpProblem::bad_request)?;
     }
-    let words = words(route, &|name| param(path, name), query, &body, &mut members)?;
-    members.end().map_err(Problem::bad)?;
+    let words = command_words(route, &|name| param(path, name), query, &body, &mut members)?;
+    members.expect_empty().map_err(HttpProblem::bad_request)?;
     let reply = perform(&shared.daemon, &mut session, words).await;
-    given(route, reply)
+    reply_response(route, reply)
 }
 
-/// What a form of a page could send is not taken for JSON.
-fn json_only(headers: &HeaderMap) -> Result<(), Problem> {
+/// Refuses content types that an HTML form could send.
+fn json_only(headers: &HeaderMap) -> Result<(), HttpProblem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "ERR", "the body has to be application/json"))
+    Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "ERR", "the body has to be application/json"))
 }
 
 fn param<'a>(path: &'a RawPathParams, name: &str) -> Option<&'a str> {
     path.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
-/// The command that a request is. `path` has the parts of its path by their names.
-fn words<'a>(
-    route: &Route,
+/// The command for a request. `path` returns the parts of its path by name.
+fn command_words<'a>(
+    route: &HttpRoute,
     path: &dyn Fn(&str) -> Option<&'a str>,
     query: &str,
     body: &Bytes,
-    members: &mut Members,
-) -> Result<Vec<Vec<u8>>, Problem> {
+    members: &mut JsonMembers,
+) -> Result<Vec<Vec<u8>>, HttpProblem> {
     let of_path = |name: &str| path(name).unwrap_or_default().as_bytes().to_vec();
-    let mut asked = asked(query)?;
+    let mut asked = parse_query(query)?;
     let mut take = |name: &str| {
         let at = asked.iter().position(|(known, _)| known == name);
         at.map(|at| asked.swap_remove(at).1)
@@ -373,63 +396,70 @@ fn words<'a>(
     let mut words = vec![route.command.as_bytes().to_vec()];
     for word in route.words {
         match *word {
-            Word::Path(name) => words.push(of_path(name)),
-            Word::PathAt(name, at) => {
-                let number = members.take(at).ok_or_else(|| Problem::bad(format!("{at:?} is missing")))?;
-                let number = json::words(at, &number, Kind::Number, None).map_err(Problem::bad)?.concat();
+            WordSource::Path(name) => words.push(of_path(name)),
+            WordSource::PathAt(name, at) => {
+                let number =
+                    members.take(at).ok_or_else(|| HttpProblem::bad_request(format!("{at:?} is missing")))?;
+                let number = json::words(at, &number, MemberKind::Number, None)
+                    .map_err(HttpProblem::bad_request)?
+                    .concat();
                 words.push([of_path(name), b"@".to_vec(), number].concat());
             }
-            Word::Field(name, kind) => {
-                let value = members.take(name).ok_or_else(|| Problem::bad(format!("{name:?} is missing")))?;
-                words.extend(json::words(name, &value, kind, None).map_err(Problem::bad)?);
+            WordSource::Field(name, kind) => {
+                let value = members
+                    .take(name)
+                    .ok_or_else(|| HttpProblem::bad_request(format!("{name:?} is missing")))?;
+                words.extend(json::words(name, &value, kind, None).map_err(HttpProblem::bad_request)?);
             }
-            Word::Option(name, word, kind) => {
+            WordSource::Option(name, word, kind) => {
                 if let Some(value) = members.take(name) {
-                    words.extend(json::words(name, &value, kind, Some(word)).map_err(Problem::bad)?);
+                    words.extend(
+                        json::words(name, &value, kind, Some(word)).map_err(HttpProblem::bad_request)?,
+                    );
                 }
             }
-            Word::Tail(name, kind) => {
+            WordSource::OptionalValue(name, kind) => {
                 if let Some(value) = members.take(name) {
-                    words.extend(json::words(name, &value, kind, None).map_err(Problem::bad)?);
+                    words.extend(json::words(name, &value, kind, None).map_err(HttpProblem::bad_request)?);
                 }
             }
-            Word::Query(name, word, kind) => {
+            WordSource::Query(name, word, kind) => {
                 if let Some(value) = take(name) {
-                    words.extend([word.as_bytes().to_vec(), of_query(name, value, kind)?]);
+                    words.extend([word.as_bytes().to_vec(), query_word(name, value, kind)?]);
                 }
             }
-            Word::Asked(name, kind) => {
-                let value =
-                    take(name).ok_or_else(|| Problem::bad(format!("{name} is missing in the query")))?;
-                words.push(of_query(name, value, kind)?);
+            WordSource::RequiredQuery(name, kind) => {
+                let value = take(name)
+                    .ok_or_else(|| HttpProblem::bad_request(format!("{name} is missing in the query")))?;
+                words.push(query_word(name, value, kind)?);
             }
-            Word::Is(word) => words.push(word.as_bytes().to_vec()),
-            Word::Body => words.push(body.to_vec()),
+            WordSource::Constant(word) => words.push(word.as_bytes().to_vec()),
+            WordSource::Body => words.push(body.to_vec()),
         }
     }
     match asked.first() {
         None => Ok(words),
-        Some((name, _)) => Err(Problem::bad(format!("there is no {name:?} in the query here"))),
+        Some((name, _)) => Err(HttpProblem::bad_request(format!("unknown query parameter {name:?}"))),
     }
 }
 
-fn of_query(name: &str, value: String, kind: Kind) -> Result<Vec<u8>, Problem> {
+fn query_word(name: &str, value: String, kind: MemberKind) -> Result<Vec<u8>, HttpProblem> {
     if kind.is_number() && value.parse::<u64>().ok().filter(|number| i64::try_from(*number).is_ok()).is_none()
     {
-        return Err(Problem::bad(format!("{name} is not an integer from 0 to 2^63-1")));
+        return Err(HttpProblem::bad_request(format!("{name} is not an integer from 0 to 2^63-1")));
     }
     Ok(value.into_bytes())
 }
 
-/// What a query asks for; nothing is asked for twice.
-fn asked(query: &str) -> Result<Vec<(String, String)>, Problem> {
+/// The parameters of a query; a repeated one is an error.
+fn parse_query(query: &str) -> Result<Vec<(String, String)>, HttpProblem> {
     let mut asked: Vec<(String, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let text = |text: &str| percent::decode(&text.replace('+', " ")).into_owned();
         let (name, value) = (text(name), text(value));
         if asked.iter().any(|(known, _)| *known == name) {
-            return Err(Problem::bad(format!("{name:?} is twice in the query")));
+            return Err(HttpProblem::bad_request(format!("the query parameter {name:?} occurs twice")));
         }
         asked.push((name, value));
     }
@@ -437,30 +467,32 @@ fn asked(query: &str) -> Result<Vec<(String, String)>, Problem> {
 }
 
 /// A reply as a response.
-fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
+fn reply_response(route: &HttpRoute, reply: Reply) -> Result<Response, HttpProblem> {
     if let Reply::Error(text) = reply {
-        return Err(Problem::of(&text));
+        return Err(HttpProblem::from_error_text(&text));
     }
     let reply = match reply {
         Reply::Shared(bytes) => Reply::Bulk(Arc::unwrap_or_clone(bytes)),
         reply => reply,
     };
     let status = StatusCode::from_u16(route.status).unwrap_or(StatusCode::OK);
-    let none = || Problem::not_found("there is no such thing");
+    let none = || HttpProblem::not_found("not found");
     Ok(match (route.gives, reply) {
-        (Gives::Found(_) | Gives::Bytes, Reply::Null | Reply::NullArray) => return Err(none()),
-        (Gives::Nothing, Reply::Integer(0)) => return Err(none()),
-        (Gives::Nothing, _) => StatusCode::NO_CONTENT.into_response(),
-        (Gives::Json(_) | Gives::Found(_), reply) => json_response(status, json::text(reply)),
-        (Gives::Named(name, _), reply) => {
-            json_response(status, json::text(Reply::Map(vec![(Reply::text(name), reply)])))
+        (ReplyShape::Found(_) | ReplyShape::Bytes, Reply::Null | Reply::NullArray) => return Err(none()),
+        (ReplyShape::Nothing, Reply::Integer(0)) => return Err(none()),
+        (ReplyShape::Nothing, _) => StatusCode::NO_CONTENT.into_response(),
+        (ReplyShape::Json(_) | ReplyShape::Found(_), reply) => {
+            json_response(status, json::reply_to_json(reply))
         }
-        (Gives::Page(name, _), Reply::Array(mut pair)) if pair.len() == 2 => {
+        (ReplyShape::Named(name, _), reply) => {
+            json_response(status, json::reply_to_json(Reply::Map(vec![(Reply::text(name), reply)])))
+        }
+        (ReplyShape::Page(name, _), Reply::Array(mut pair)) if pair.len() == 2 => {
             let (of, cursor) = (pair.pop().unwrap_or(Reply::Null), pair.pop().unwrap_or(Reply::Null));
             let members = vec![(Reply::text("cursor"), cursor), (Reply::text(name), of)];
-            json_response(status, json::text(Reply::Map(members)))
+            json_response(status, json::reply_to_json(Reply::Map(members)))
         }
-        (Gives::Bytes, Reply::Bulk(bytes)) => {
+        (ReplyShape::Bytes, Reply::Bulk(bytes)) => {
             let tag = HeaderValue::from_str(&format!("\"{}\"", blake3::hash(&bytes).to_hex()));
             let mut response = (status, [(CONTENT_TYPE, "application/octet-stream")], bytes).into_response();
             if let Ok(tag) = tag {
@@ -468,13 +500,13 @@ fn given(route: &Route, reply: Reply) -> Result<Response, Problem> {
             }
             response
         }
-        (Gives::Bytes | Gives::Page(..), _) => {
-            return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "BUG", "the reply has no bytes"));
+        (ReplyShape::Bytes | ReplyShape::Page(..), _) => {
+            return Err(HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "BUG", "the reply has no bytes"));
         }
     })
 }
 
-/// JSON with a line's end, as a person reads it in a terminal.
+/// JSON with a final line feed, for terminals.
 fn json_response(status: StatusCode, value: impl std::fmt::Display) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], format!("{value}\n")).into_response()
 }

@@ -1,11 +1,11 @@
-//! What went wrong, as RFC 9457 has it, with the code that the same error has in RESP.
+//! Errors as RFC 9457 problem details, with the code that the error has in RESP.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// The status for each code that an error of the daemon may begin with; any other is 400.
+/// The status for each error code; any other code is 400.
 const STATUSES: &[(&str, StatusCode)] = &[
     ("NOTFOUND", StatusCode::NOT_FOUND),
     ("CONFLICT", StatusCode::CONFLICT),
@@ -21,22 +21,22 @@ const STATUSES: &[(&str, StatusCode)] = &[
     ("LOCKED", StatusCode::SERVICE_UNAVAILABLE),
 ];
 
-/// See the module.
+/// An error response.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct HttpProblem {
     status: StatusCode,
     code: String,
     detail: String,
     header: Option<(&'static str, HeaderValue)>,
 }
 
-impl Problem {
+impl HttpProblem {
     pub(super) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
         Self { status, code: code.to_owned(), detail: detail.into(), header: None }
     }
 
-    /// The request makes no sense.
-    pub(super) fn bad(detail: impl Into<String>) -> Self {
+    /// The request is invalid.
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "ERR", detail)
     }
 
@@ -44,33 +44,33 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "NOTFOUND", detail)
     }
 
-    /// It would be answered at another time.
+    /// The server is busy; a retry may succeed.
     pub(super) fn busy() -> Self {
-        let why = "too much is asked for at once: try again";
+        let why = "too many requests at once: try again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why)
-            .with("retry-after", HeaderValue::from_static("1"))
+            .with_header("retry-after", HeaderValue::from_static("1"))
     }
 
-    /// An error of a command: its code, a space, a sentence.
-    pub(super) fn of(error: &str) -> Self {
+    /// From an error of a command: its code, a space, a sentence.
+    pub(super) fn from_error_text(error: &str) -> Self {
         let (code, detail) = error.split_once(' ').unwrap_or(("ERR", error));
         let status = STATUSES.iter().find(|(known, _)| *known == code).map(|(_, status)| *status);
         Self::new(status.unwrap_or(StatusCode::BAD_REQUEST), code, detail)
     }
 
-    /// With a header.
-    pub(super) fn with(self, name: &'static str, value: HeaderValue) -> Self {
+    /// Adds a header.
+    pub(super) fn with_header(self, name: &'static str, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
     }
 }
 
-impl From<annals::Error> for Problem {
+impl From<annals::Error> for HttpProblem {
     fn from(error: annals::Error) -> Self {
-        Self::of(&super::super::turn::Refusal::from(error).0)
+        Self::from_error_text(&super::super::turn::CommandRefusal::from(error).0)
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
         let title = self.status.canonical_reason().unwrap_or_default();
         let body = json!({ "title": title, "status": self.status.as_u16(), "code": self.code, "detail": self.detail });

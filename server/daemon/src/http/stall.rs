@@ -1,7 +1,8 @@
-//! A connection whose other side has to take something of what it is given now and then, which hyper does not see to by itself.
+//! A stream whose peer must read some of the written data within a time limit, which hyper does not enforce
+//! by itself.
 //!
-//! Only a write that waits is timed: a connection that nothing is said to may be silent for as long as hyper lets it, and an answer that is still to come may
-//! take its time.
+//! Only a blocked write is timed. A silent connection may last as long as hyper allows, and a response may
+//! take its time before it is written.
 
 use std::io;
 use std::pin::Pin;
@@ -11,22 +12,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// See the module.
-pub(super) struct Stalling<S> {
+/// The stream with its time limit for writes.
+pub(super) struct WriteStallGuard<S> {
     stream: S,
     most: Duration,
-    /// Ends when a write has waited long enough.
+    /// Fires when a write has been blocked for too long.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stalling<S> {
-    /// A write that waits longer than `most` fails as `TimedOut`.
+impl<S> WriteStallGuard<S> {
+    /// A write that is blocked longer than `most` fails with `TimedOut`.
     pub(super) fn new(stream: S, most: Duration) -> Self {
         Self { stream, most, waits: None }
     }
 
-    /// What a write came to; while it waits, how long it has.
-    fn timed<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// The result of a write; while it is blocked, checks the time limit.
+    fn poll_timed<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.waits = None;
             return done;
@@ -38,7 +39,7 @@ impl<S> Stalling<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteStallGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -48,14 +49,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteStallGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.timed(context, done)
+        self.poll_timed(context, done)
     }
 
     fn poll_write_vectored(
@@ -64,7 +65,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.timed(context, done)
+        self.poll_timed(context, done)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The API as a client meets it: over a socket, in bytes.
+//! The API as a client sees it: bytes over a socket.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,48 +7,48 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Http;
+use super::HttpApi;
 use crate::access::Rights;
 use crate::perform::perform;
-use crate::session::{Facts, Session};
+use crate::session::{ClientInfo, Session};
 use crate::tests::memory::{MONDAY, QUESTION};
-use crate::tests::{Bench, token};
+use crate::tests::{DaemonBench, token};
 use annals_wire::resp::Reply;
 
-/// A daemon's API at a port of the loopback.
-struct Api {
-    bench: Bench,
+/// The API of a daemon on a loopback port.
+struct TestApi {
+    bench: DaemonBench,
     address: SocketAddr,
     stop: tokio::sync::watch::Sender<bool>,
-    /// Connections that ended.
+    /// Number of connections that have ended.
     ended: tokio::sync::watch::Receiver<usize>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
-struct Answer {
+struct HttpAnswer {
     status: u16,
     head: String,
     body: Vec<u8>,
 }
 
-impl Api {
+impl TestApi {
     fn new() -> Self {
         Self::with(true)
     }
 
     fn with(is_open: bool) -> Self {
-        Self::patient(is_open, super::STALL)
+        Self::with_stall(is_open, super::STALL)
     }
 
-    /// Whose connections have to take something of their responses this often.
-    fn patient(is_open: bool, stall: Duration) -> Self {
-        let bench = Bench::new();
+    /// Its clients must read some of a response within `stall`.
+    fn with_stall(is_open: bool, stall: Duration) -> Self {
+        let bench = DaemonBench::new();
         let listener = bench.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let unasked = is_open.then(|| bench.daemon.owner().unwrap());
-        let mounts = annals_proxy::proxy::Upstreams::default().mounts().unwrap();
-        let http = Http { stall, ..Http::new(bench.daemon.clone(), unasked, address, mounts) };
+        let mounts = annals_proxy::proxy::UpstreamOptions::default().mounts().unwrap();
+        let http = HttpApi { stall, ..HttpApi::new(bench.daemon.clone(), unasked, address, mounts) };
         let http = Arc::new(http);
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let (end, ended) = tokio::sync::watch::channel(0);
@@ -64,18 +64,18 @@ impl Api {
         Self { bench, address, stop, ended }
     }
 
-    /// Waits until so many connections ended.
-    fn ended_are(&self, count: usize) {
+    /// Waits until this many connections have ended.
+    fn await_ended(&self, count: usize) {
         let mut ended = self.ended.clone();
         self.bench.runtime.block_on(async move {
             ended.wait_for(|ended| *ended >= count).await.unwrap();
         });
     }
 
-    /// Sends these bytes and reads to the end.
-    fn raw(&self, bytes: &[u8]) -> Answer {
+    /// Sends these bytes and reads until the end.
+    fn raw(&self, bytes: &[u8]) -> HttpAnswer {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        // It may be hung up on before it said all.
+        // The server may hang up before it reads everything.
         let _ = stream.write_all(bytes);
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
@@ -86,10 +86,10 @@ impl Api {
         if head.contains("transfer-encoding: chunked") {
             body = unchunked(&body);
         }
-        Answer { status, head, body }
+        HttpAnswer { status, head, body }
     }
 
-    fn ask_with(&self, request: &str, headers: &str, body: &[u8]) -> Answer {
+    fn ask_with(&self, request: &str, headers: &str, body: &[u8]) -> HttpAnswer {
         let head = format!(
             "{request} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
             self.address,
@@ -98,12 +98,12 @@ impl Api {
         self.raw(&[head.as_bytes(), body].concat())
     }
 
-    fn ask(&self, request: &str, body: Value) -> Answer {
+    fn ask(&self, request: &str, body: Value) -> HttpAnswer {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         self.ask_with(request, "", &body)
     }
 
-    /// The JSON that a request is answered with, which has to have this status.
+    /// The JSON response to a request; it must have this status.
     #[track_caller]
     fn json(&self, status: u16, request: &str, body: Value) -> Value {
         let answer = self.ask(request, body);
@@ -112,7 +112,7 @@ impl Api {
     }
 }
 
-impl Answer {
+impl HttpAnswer {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -137,7 +137,7 @@ fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_run_is_recorded_read_and_replayed() {
-    let api = Api::new();
+    let api = TestApi::new();
     let run = json!({ "name": "r", "agent": "a", "tags": { "team": "x" }, "metadata": { "k": 1.50 } });
     assert_eq!(api.json(201, "POST /v1/runs", run)["name"], "r");
     let frame =
@@ -175,7 +175,7 @@ fn a_run_is_recorded_read_and_replayed() {
     let asked = |request: &str| api.ask(&format!("POST /v1/replays/{replay}"), json!({ "request": request }));
     assert_eq!(asked("and?").text(), "{\"response\":\"because\"}\n");
     assert_eq!(asked("why?").text(), "{\"response\":{\"base64\":\"/wA=\"}}\n");
-    // Each once.
+    // Each call is served once.
     let diverged = asked("why?");
     assert_eq!(diverged.status, 409);
     assert!(diverged.text().contains("\"code\":\"DIVERGED\""), "{}", diverged.text());
@@ -189,7 +189,7 @@ fn a_run_is_recorded_read_and_replayed() {
 
 #[test]
 fn keys_are_set_read_scanned_and_deleted() {
-    let api = Api::new();
+    let api = TestApi::new();
     let at = "/v1/databases/3/keys";
     assert_eq!(api.ask_with(&format!("PUT {at}/a%2Fb"), "", b"\xff\x00").status, 204);
     let got = api.ask(&format!("GET {at}/a%2Fb"), Value::Null);
@@ -214,8 +214,8 @@ fn keys_are_set_read_scanned_and_deleted() {
 }
 
 #[test]
-fn bodies_are_streamed_in_parts_and_known_by_their_hash() {
-    let api = Api::new();
+fn bodies_stream_in_ranges_with_their_hash_as_etag() {
+    let api = TestApi::new();
     let bytes: Vec<u8> =
         (0..3_000_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let id = blake3::hash(&bytes).to_hex().to_string();
@@ -240,7 +240,7 @@ fn bodies_are_streamed_in_parts_and_known_by_their_hash() {
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, Some("12000000"), 0));
     assert_eq!(api.ask(&format!("GET /v1/blobs/{}", "0".repeat(64)), Value::Null).status, 404);
     assert_eq!(api.ask("GET /v1/blobs/zz", Value::Null).status, 400);
-    // A frame's response, as it was recorded; a body in chunks is appended as it comes.
+    // A frame's response is unchanged; a chunked body is appended as it arrives.
     api.json(201, "POST /v1/runs", json!({ "name": "r" }));
     api.json(201, "POST /v1/runs/r/frames/begin", json!({ "component": "llm", "request": "q" }));
     let chunked = format!(
@@ -254,8 +254,8 @@ fn bodies_are_streamed_in_parts_and_known_by_their_hash() {
 }
 
 #[test]
-fn who_has_no_token_or_too_little_of_one_is_refused() {
-    let api = Api::with(false);
+fn requests_without_sufficient_token_are_refused() {
+    let api = TestApi::with(false);
     api.bench.daemon.access.add(token("reader", "default", Rights::READ));
     let with = |request: &str, header: &str| api.ask_with(request, header, b"{}").status;
     for header in
@@ -270,15 +270,15 @@ fn who_has_no_token_or_too_little_of_one_is_refused() {
     assert_eq!(with("GET /metrics", token), 403);
     assert_eq!(with("POST /v1/store/verify", token), 403);
     assert_eq!(api.ask_with("POST /v1/blobs", token, b"x").status, 403);
-    // What tells nothing is told to everybody.
+    // These endpoints reveal nothing and need no token.
     for open in ["GET /healthz", "GET /readyz", "GET /openapi.json"] {
         assert_eq!(with(open, ""), 200, "{open}");
     }
 }
 
 #[test]
-fn a_page_of_another_origin_gets_nothing() {
-    let api = Api::new();
+fn requests_from_other_origins_are_refused() {
+    let api = TestApi::new();
     let port = api.address.port();
     let asked = |host: &str, more: &str| {
         api.raw(
@@ -288,7 +288,7 @@ fn a_page_of_another_origin_gets_nothing() {
     };
     assert_eq!(asked(&format!("localhost:{port}"), ""), 200);
     assert_eq!(asked(&format!("LOCALHOST:{port}"), &format!("origin: http://127.0.0.1:{port}\r\n")), 200);
-    // A name that somebody had lead here.
+    // Names that an attacker could resolve to this address.
     for host in ["evil.example", &format!("evil.example:{port}"), "localhost", "localhost:1", ""] {
         assert_eq!(asked(host, ""), 421, "{host}");
     }
@@ -307,11 +307,11 @@ fn a_page_of_another_origin_gets_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_reason() {
-    let api = Api::new();
+fn invalid_requests_are_refused_with_a_reason() {
+    let api = TestApi::new();
     api.json(201, "POST /v1/runs", json!({ "name": "r" }));
     for (status, request, body, told) in [
-        (400, "POST /v1/runs/r/frames", "{", "no JSON object"),
+        (400, "POST /v1/runs/r/frames", "{", "not a JSON object"),
         (400, "POST /v1/runs/r/frames", "{}", "\"component\" is missing"),
         (
             400,
@@ -325,7 +325,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
             r#"{"component":"llm","request":"","response":"","wat":1}"#,
             "\"wat\"",
         ),
-        (400, "POST /v1/runs/r/frames", r#"{"component":"llm","component":"llm"}"#, "twice"),
+        (400, "POST /v1/runs/r/frames", r#"{"component":"llm","component":"llm"}"#, "occurs twice"),
         (
             404,
             "POST /v1/runs/no/frames",
@@ -340,7 +340,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         (404, "GET /v1/runs/r/frames/9", "", "NOTFOUND"),
         (400, "GET /v1/runs/r/frames/x/request", "", "number"),
         (404, "GET /nothing", "", "openapi.json"),
-        (405, "DELETE /v1/runs", "", "another method"),
+        (405, "DELETE /v1/runs", "", "does not support the method"),
         (403, "POST /v1/store/backup", r#"{"path":"/tmp/x"}"#, "Unix socket"),
     ] {
         let answer = api.ask_with(request, "", body.as_bytes());
@@ -349,14 +349,14 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         assert!(text.contains(told), "{request} {body}: {text}");
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{request}");
     }
-    // What a head and a whole body may have is bounded.
+    // The sizes of a head and of a body in memory are limited.
     let long = format!("GET /v1/runs?x={} HTTP/1.1\r\nhost: {}\r\n\r\n", "x".repeat(100_000), api.address);
     assert!((400..500).contains(&api.raw(long.as_bytes()).status));
 }
 
 #[test]
-fn a_reader_waits_for_frames_that_come() {
-    let api = Api::new();
+fn tail_with_wait_returns_new_frames() {
+    let api = TestApi::new();
     api.json(201, "POST /v1/runs", json!({ "name": "r" }));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| api.json(200, "GET /v1/runs/r/frames?wait_ms=20000", Value::Null));
@@ -371,8 +371,8 @@ fn a_reader_waits_for_frames_that_come() {
 }
 
 #[test]
-fn those_who_watch_are_told_figures() {
-    let api = Api::new();
+fn metrics_report_counters() {
+    let api = TestApi::new();
     api.ask_with("PUT /v1/databases/0/keys/a", "", b"1");
     let metrics = api.ask("GET /metrics", Value::Null).text();
     let value = |name: &str| {
@@ -396,8 +396,8 @@ fn those_who_watch_are_told_figures() {
 }
 
 #[test]
-fn the_description_names_every_route_and_every_route_is_there() {
-    let api = Api::new();
+fn openapi_document_lists_exactly_the_existing_routes() {
+    let api = TestApi::new();
     let document = api.json(200, "GET /openapi.json", Value::Null);
     let mut seen = 0;
     for (path, verbs) in document["paths"].as_object().unwrap() {
@@ -420,7 +420,7 @@ fn the_description_names_every_route_and_every_route_is_there() {
         seen,
         super::ROUTES.len() + super::bodies::DESCRIBED.len() + super::replays::DESCRIBED.len() + 4
     );
-    // What a reference names is there.
+    // Every reference resolves.
     let text = document.to_string();
     for part in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
         let name = part.split('"').next().unwrap();
@@ -429,11 +429,11 @@ fn the_description_names_every_route_and_every_route_is_there() {
     let _ = api.stop.send(true);
 }
 
-/// Each piece of a body once took a place of 1 KiB among those of all bodies, so 600 KB that came as chunks of one byte took more than there is, and
-/// whoever came meanwhile was told to try again.
+/// Regression: each chunk of a body took 1 KiB of the room for all bodies. 600 KB in one-byte chunks used it
+/// up, and other clients got 503.
 #[test]
-fn a_body_in_chunks_of_one_byte_takes_no_more_room_than_another() {
-    let api = Api::new();
+fn one_byte_chunks_reserve_no_more_than_their_total_size() {
+    let api = TestApi::new();
     let head = format!(
         "PUT /v1/databases/0/keys/k HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n",
         api.address
@@ -444,26 +444,28 @@ fn a_body_in_chunks_of_one_byte_takes_no_more_room_than_another() {
     assert_eq!(api.ask("GET /v1/databases/0/keys/k", Value::Null).body, vec![b'x'; 600_000]);
 }
 
-/// A connection that asked for much and took nothing of it was once kept for ever, with what it had asked for.
+/// Regression: a connection that requested much and read nothing was kept forever, with its response in
+/// memory.
 #[test]
-fn who_takes_nothing_of_a_response_is_hung_up_on() {
-    let api = Api::patient(true, Duration::from_millis(50));
+fn client_that_reads_nothing_is_disconnected() {
+    let api = TestApi::with_stall(true, Duration::from_millis(50));
     let long = vec![b'x'; 32 << 20];
     assert_eq!(api.ask_with("PUT /v1/databases/0/keys/k", "", &long).status, 204);
-    api.ended_are(1);
+    api.await_ended(1);
     let mut deaf = TcpStream::connect(api.address).unwrap();
     let asked = format!("GET /v1/databases/0/keys/k HTTP/1.1\r\nhost: {}\r\n\r\n", api.address);
     deaf.write_all(asked.as_bytes()).unwrap();
-    api.ended_are(2);
+    api.await_ended(2);
     let mut all = Vec::new();
     let _ = deaf.read_to_end(&mut all);
     assert!(all.len() < long.len(), "{} bytes", all.len());
 }
 
-/// Every blob that came held a thread until all of it had come, of 512 that there are; whoever sent as many, slowly, kept all streams from going on.
+/// Regression: every upload blocked one of 512 threads until it was complete. As many slow uploads blocked
+/// all streams.
 #[test]
-fn blobs_that_come_slowly_take_so_many_places_and_then_others_are_told_to_wait() {
-    let api = Api::new();
+fn slow_uploads_over_the_limit_get_503_with_retry_after() {
+    let api = TestApi::new();
     let kept = api.ask_with("POST /v1/blobs", "", b"kept");
     let id = serde_json::from_slice::<Value>(&kept.body).unwrap()["id"].as_str().unwrap().to_owned();
     let asked = format!(
@@ -493,8 +495,8 @@ fn blobs_that_come_slowly_take_so_many_places_and_then_others_are_told_to_wait()
 }
 
 #[test]
-fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connection_ends() {
-    let api = Api::new();
+fn ambiguous_or_oversized_heads_are_refused_and_disconnected() {
+    let api = TestApi::new();
     let host = format!("host: {}\r\n", api.address);
     let two = format!("POST /v1/runs HTTP/1.1\r\n{host}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}");
     let flood = format!("GET /healthz HTTP/1.1\r\n{host}{}\r\n", "a: b\r\n".repeat(1000));
@@ -512,11 +514,11 @@ fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connecti
         );
         assert!(!text.contains("HTTP/1.1"), "nothing behind it is answered: {text}");
     }
-    // What is announced takes nothing, and is refused before it comes.
+    // An announced length reserves nothing, and is refused before the body arrives.
     let announced =
         format!("PUT /v1/databases/0/keys/k HTTP/1.1\r\n{host}content-length: 2147483648\r\n\r\nx");
     assert_eq!(api.raw(announced.as_bytes()).status, 413);
-    // A packed body that is far more than it seems.
+    // A compressed body that expands far beyond its size.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     (0..64).for_each(|_| packed.write_all(&vec![0; 1 << 20]).unwrap());
     let bomb = packed.finish().unwrap();
@@ -533,26 +535,26 @@ fn heads_that_mean_two_things_or_another_protocol_are_refused_and_their_connecti
     assert!((200..500).contains(&api.ask_with("POST /v1/runs", "", metadata.as_bytes()).status));
 }
 
-/// A request that waits for frames went on for whoever's token had been taken back meanwhile.
+/// Regression: a request waiting for frames continued after its token was revoked.
 #[test]
-fn a_request_ends_with_the_token_that_it_came_by() {
-    let bench = Bench::new();
+fn waiting_request_fails_once_its_token_is_revoked() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("reader", "default", Rights::READ));
     bench.client().bytes(b"run.begin name r\r\nframe.add r llm question answer\r\n");
     let grant = bench.daemon.login(b"reader", b"token").unwrap();
-    let mut session = Session::new(Facts::default(), grant, false);
+    let mut session = Session::new(ClientInfo::default(), grant, false);
     let mut tail = || {
         let words = [&b"run.tail"[..], b"r"].map(<[u8]>::to_vec).to_vec();
         bench.runtime.block_on(perform(&bench.daemon, &mut session, words))
     };
     assert!(matches!(tail(), Reply::Array(frames) if frames.len() == 1));
     bench.daemon.access.remove("reader");
-    assert_eq!(tail(), Reply::error("NOAUTH the token was taken back"));
+    assert_eq!(tail(), Reply::error("NOAUTH the token was revoked"));
 }
 
 #[test]
-fn a_redacted_reader_gets_bodies_by_its_profile() {
-    let api = Api::with(false);
+fn redacted_reader_gets_redacted_bodies() {
+    let api = TestApi::with(false);
     let reader = token("reader", "default", Rights::REDACTED);
     api.bench.daemon.access.add(reader);
     let mut owner = api.bench.client();
@@ -568,7 +570,7 @@ fn a_redacted_reader_gets_bodies_by_its_profile() {
     assert_eq!(whole.header("annals-redacted"), Some("safe"));
     assert!(whole.text().ends_with("].") && whole.text().contains("[email:"), "{}", whole.text());
     assert_eq!(whole.header("content-length"), Some(whole.body.len().to_string().as_str()));
-    // Neither the tag nor anything else says what was stored.
+    // Neither the tag nor a header reveals the stored hash.
     let stored = blake3::hash(answer.as_bytes()).to_hex().to_string();
     let tag = whole.header("etag").unwrap().to_owned();
     assert!(!whole.head.contains(&stored), "{}", whole.head);
@@ -587,9 +589,9 @@ fn a_redacted_reader_gets_bodies_by_its_profile() {
 }
 
 #[test]
-fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
-    let api = Api::new();
-    // The snapshot as it stands, which no value of ours may pass through on its way.
+fn memory_is_recalled_across_conversations_over_http() {
+    let api = TestApi::new();
+    // The snapshot as raw text, which no parsed value of the test may alter.
     let body = format!(
         "{{\"tenant\":\"lending\",\"conversation\":\"app-42\",\"embed\":true,\"entries\":[{MONDAY}]}}"
     );
@@ -608,7 +610,7 @@ fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
     let hit = &found["hits"][0];
     assert_eq!((&hit["id"], &hit["identity"]), (&json!("snap-1"), &json!("lending/_/app-42")));
     let score = hit["score"].as_f64().unwrap() as f32;
-    let text = annals::memory::render(MONDAY, annals::memory::Projection::Decisions, score).unwrap();
+    let text = annals_memory::render(MONDAY, annals_memory::Projection::Decisions, score).unwrap();
     let when = hit["decided_at"].as_str().unwrap();
     assert_eq!(found["text"], format!("{text}\ndecided at {when}"));
     let entry = &hit["entry"];
@@ -618,10 +620,10 @@ fn what_was_decided_on_monday_answers_on_friday_over_http_as_it_was_recorded() {
     );
 }
 
-/// All that a store of agentfootprint's needs.
+/// Every operation of agentfootprint's memory store.
 #[test]
-fn a_memory_store_can_be_written_over_these_routes() {
-    let api = Api::new();
+fn memory_routes_cover_every_store_operation() {
+    let api = TestApi::new();
     let who = "tenant=t%2F1&conversation=c%20%C3%A9";
     let with = |mut body: Value| {
         body["tenant"] = json!("t/1");

@@ -1,4 +1,4 @@
-//! Traces as exporters of OpenTelemetry send them (OTLP over HTTP).
+//! OTLP over HTTP, as exporters of OpenTelemetry send it.
 
 use std::sync::Arc;
 
@@ -9,37 +9,39 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
-use super::problem::Problem;
-use super::{Shared, apart};
+use super::problem::HttpProblem;
+use super::{HttpShared, run_offloaded};
 use crate::access::Rights;
-use annals_formats::otlp::{BODY_BYTES_MAX, Form, unpack};
+use annals_formats::otlp::{BODY_BYTES_MAX, TraceEncoding, gunzip};
 
-pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
+pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>> {
     router.route("/v1/traces", post(traces))
 }
 
-async fn traces(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Problem> {
+async fn traces(State(shared): State<Arc<HttpShared>>, request: Request) -> Result<Response, HttpProblem> {
     let session = shared.session(&request)?;
-    if !session.may(Rights::RECORD) {
-        return Err(Problem::of("NOPERM this takes the right record"));
+    if !session.has_rights(Rights::RECORD) {
+        return Err(HttpProblem::from_error_text("NOPERM this takes the right record"));
     }
     let tenant = session.tenant(&shared.daemon)?;
     let (head, body) = request.into_parts();
     let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
-    let unknown = |what: &str| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "ERR", what);
-    let form = header(CONTENT_TYPE).and_then(Form::of);
-    let form = form.ok_or_else(|| unknown("traces are application/x-protobuf or application/json"))?;
+    let unknown = |what: &str| HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "ERR", what);
+    let form = header(CONTENT_TYPE).and_then(TraceEncoding::from_content_type);
+    let form = form.ok_or_else(|| unknown("traces must be application/x-protobuf or application/json"))?;
     let is_packed = match header(CONTENT_ENCODING).unwrap_or("identity").trim() {
         packed if packed.eq_ignore_ascii_case("gzip") => true,
         plain if plain.eq_ignore_ascii_case("identity") || plain.is_empty() => false,
-        _ => return Err(unknown("a body is packed by gzip, or not at all")),
+        _ => return Err(unknown("the content encoding must be gzip or identity")),
     };
     let (body, _place) = shared.body(body).await?;
     let now_ns = shared.daemon.now_ns();
     let _one = shared.traces.acquire().await;
-    let taken = apart(&shared.daemon, || match is_packed {
-        true => unpack(&body, BODY_BYTES_MAX).and_then(|body| tenant.ingest.traces(&body, form, now_ns)),
-        false => tenant.ingest.traces(&body, form, now_ns),
+    let taken = run_offloaded(&shared.daemon, || match is_packed {
+        true => {
+            gunzip(&body, BODY_BYTES_MAX).and_then(|body| tenant.ingest.ingest_request(&body, form, now_ns))
+        }
+        false => tenant.ingest.ingest_request(&body, form, now_ns),
     });
     let kind = [(CONTENT_TYPE, form.content_type())];
     Ok(match taken.await {

@@ -1,7 +1,8 @@
 //! The side that holds the store: a listener, and a thread for each connection.
 //!
-//! A host closes only while nobody writes through it, which is decided in one step with letting in whoever comes: who is let in is waited
-//! for, who comes later is turned away before anything was promised and finds the lock free.
+//! A host closes only while no connection writes through it. Closing and admitting a writer are one atomic
+//! step: an admitted writer is waited for; a later one is refused before anything is promised, and finds the
+//! lock free.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -15,77 +16,77 @@ use std::time::Duration;
 use annals::Store;
 use tokio::sync::watch;
 
-use super::member::Member;
+use super::member::RecorderSession;
 use super::socket;
 use annals_proxy::program::interrupted;
-use annals_wire::resp::{Limits, Protocol, Reply, Requests};
+use annals_wire::resp::{Protocol, Reply, RequestDecoder, RequestLimits};
 
-/// Connections at a time.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
-/// What is read of a connection at once.
+/// Size of a read from a connection, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// Replies are sent when so many bytes of them have gathered, and before anything is waited for.
+/// Replies are sent once this many bytes have gathered, and before each wait.
 const REPLY_BYTES: usize = 16 << 10;
-/// How long nobody is let in after the system refused to.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after the system refused to accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Those who write through a host.
+/// The number of connections that write, and whether the host is closing.
 #[derive(Debug, Default, Clone, Copy)]
-struct Writers {
+struct WriterCount {
     count: usize,
     closing: bool,
 }
 
-/// Who writes a store lets others write to it, too.
+/// Lets other processes write through the process that holds a store.
 #[derive(Debug)]
-pub(crate) struct Host(Arc<Inner>, Option<JoinHandle<()>>);
+pub(crate) struct Host(Arc<HostState>, Option<JoinHandle<()>>);
 
-/// A connection that was read from before it came here.
+/// The bytes already read from a connection that is handed to a host.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct HandoverBytes {
     /// Its first command.
     pub(crate) command: Vec<Vec<u8>>,
-    /// What followed that.
+    /// The bytes after that command.
     pub(crate) rest: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HostState {
     root: PathBuf,
-    writers: Writing,
-    connections: Mutex<Connections>,
+    writers: WriterGate,
+    connections: Mutex<HostConnections>,
 }
 
-/// Who writes.
+/// Admits writers until the host closes.
 #[derive(Debug, Clone)]
-pub(super) struct Writing(Arc<watch::Sender<Writers>>);
+pub(super) struct WriterGate(Arc<watch::Sender<WriterCount>>);
 
-/// One who writes, until it is dropped.
+/// The right of one connection to write; dropping it ends the right.
 #[derive(Debug)]
-pub(super) struct Writer(Writing);
+pub(super) struct WriterPass(WriterGate);
 
 #[derive(Debug, Default)]
-struct Connections {
+struct HostConnections {
     last: u64,
     streams: HashMap<u64, UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Writing {
+impl WriterGate {
     pub(super) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Writers::default())))
+        Self(Arc::new(watch::Sender::new(WriterCount::default())))
     }
 
-    /// Lets one more in, unless the host closes.
-    pub(super) fn enter(&self) -> Option<Writer> {
+    /// Admits one more writer, unless the host is closing.
+    pub(super) fn enter(&self) -> Option<WriterPass> {
         let entered = self.0.send_if_modified(|writers| {
             writers.count += usize::from(!writers.closing);
             !writers.closing
         });
-        entered.then(|| Writer(self.clone()))
+        entered.then(|| WriterPass(self.clone()))
     }
 
-    /// Lets nobody in from now on, if nobody writes.
+    /// Closes for new writers if there are none.
     fn close_if_idle(&self) -> bool {
         self.0.send_if_modified(|writers| {
             writers.closing |= writers.count == 0;
@@ -94,54 +95,60 @@ impl Writing {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WriterPass {
     fn drop(&mut self) {
         self.0.0.send_modify(|writers| writers.count -= 1);
     }
 }
 
 impl Host {
-    /// Serves the store of this directory to others. Only whoever opened it for writing may.
+    /// Serves the store in this directory to other processes. Only the process that opened it for writing may
+    /// call this.
     ///
     /// # Errors
-    /// Where the file system holds no sockets, or the system gives no thread.
+    /// The file system has no sockets, or the system gives no thread.
     pub(super) fn start(store: &Store, root: &Path) -> std::io::Result<Self> {
         let listener = socket::listen(root)?;
-        // The directory of this process may change.
+        // The path must stay valid if this process changes its directory.
         let root = std::path::absolute(root)?;
-        let inner = Arc::new(Inner { root, writers: Writing::new(), connections: Mutex::default() });
+        let inner = Arc::new(HostState { root, writers: WriterGate::new(), connections: Mutex::default() });
         let (host, store) = (inner.clone(), store.clone());
         let thread = std::thread::Builder::new().name("annals-host".to_owned());
         let thread = thread.spawn(move || accept(&host, &listener, &store));
         Ok(Self(inner, Some(thread?)))
     }
 
-    /// A host that nobody finds by a socket of its own: connections are handed to it by [`Host::admit`].
+    /// A host without a socket of its own: connections are passed to it by [`Host::admit`].
     ///
     /// # Errors
-    /// Where this process has no directory.
+    /// The current directory of this process is unknown.
     pub(crate) fn without_socket(root: &Path) -> std::io::Result<Self> {
         let root = std::path::absolute(root)?;
-        Ok(Self(Arc::new(Inner { root, writers: Writing::new(), connections: Mutex::default() }), None))
+        Ok(Self(
+            Arc::new(HostState { root, writers: WriterGate::new(), connections: Mutex::default() }),
+            None,
+        ))
     }
 
-    /// Serves a connection that came another way.
-    pub(crate) fn admit(&self, stream: UnixStream, store: &Store, came: Came) {
+    /// Serves a connection that was accepted elsewhere.
+    pub(crate) fn admit(&self, stream: UnixStream, store: &Store, came: HandoverBytes) {
         self.0.admit(stream, store, came);
     }
 
-    /// Waits until nobody writes through this host, and ends it. `waiting` is told how many those are, if there are any. What this process
-    /// is sent to end it (Ctrl-C) ends the waiting: their runs are abandoned then.
+    /// Waits until no connection writes through this host, then ends it. `waiting` gets the number of
+    /// writers, if any. A signal that ends this process (Ctrl-C) ends the wait; the writers' runs are then
+    /// abandoned.
     pub(super) fn finish(self, waiting: impl FnOnce(usize)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Without one there is no waiting.
+        // Without a runtime there is no wait.
         if let Ok(runtime) = runtime {
-            runtime.block_on(self.idle(waiting));
+            runtime.block_on(self.await_idle(waiting));
         }
     }
 
-    /// The same within a runtime, without ending it: that is done by dropping it, which takes as long as its threads do.
-    pub(crate) async fn idle(&self, waiting: impl FnOnce(usize)) {
+    /// As [`Host::finish`], inside a runtime, without ending the host. Dropping the host ends it, which
+    /// blocks until its threads have ended.
+    pub(crate) async fn await_idle(&self, waiting: impl FnOnce(usize)) {
         let mut writers = self.0.writers.0.subscribe();
         let count = writers.borrow_and_update().count;
         if count == 0 && self.0.writers.close_if_idle() {
@@ -159,7 +166,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.0.writers.0.send_modify(|writers| writers.closing = true);
-        // Nobody is let in any more, and whoever listens sees that once somebody comes.
+        // The listener thread checks `closing` at its next connection, so connect once to wake it.
         if let Some(thread) = self.1.take() {
             let woken = socket::connect(&self.0.root).is_ok();
             socket::remove(&self.0.root);
@@ -174,36 +181,37 @@ impl Drop for Host {
             }
             std::mem::take(&mut connections.threads)
         };
-        // What they began is abandoned while the store is still open.
+        // Runs that these threads began are abandoned while the store is still open.
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
-impl Inner {
-    fn connections(&self) -> MutexGuard<'_, Connections> {
+impl HostState {
+    fn connections(&self) -> MutexGuard<'_, HostConnections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn closes(&self) -> bool {
+    fn is_closing(&self) -> bool {
         self.writers.0.borrow().closing
     }
 }
 
-fn accept(host: &Arc<Inner>, listener: &UnixListener, store: &Store) {
+fn accept(host: &Arc<HostState>, listener: &UnixListener, store: &Store) {
     for came in listener.incoming() {
-        if host.closes() {
+        if host.is_closing() {
             return;
         }
         match came {
-            Ok(stream) => host.admit(stream, store, Came::default()),
-            Err(_) => std::thread::sleep(PAUSE),
+            Ok(stream) => host.admit(stream, store, HandoverBytes::default()),
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-impl Inner {
-    /// Serves a connection on a thread of its own. One that cannot be served is dropped: who made it tries again or gives up.
-    fn admit(self: &Arc<Self>, stream: UnixStream, store: &Store, came: Came) {
+impl HostState {
+    /// Serves a connection on its own thread. A connection that cannot be served is dropped; its client
+    /// retries or gives up.
+    fn admit(self: &Arc<Self>, stream: UnixStream, store: &Store, came: HandoverBytes) {
         let mut connections = self.connections();
         connections.threads.retain(|thread| !thread.is_finished());
         let Ok(handle) = stream.try_clone() else { return };
@@ -212,11 +220,11 @@ impl Inner {
         }
         connections.last += 1;
         let id = connections.last;
-        let (host, member) = (self.clone(), Member::new(store.clone(), self.writers.clone()));
+        let (host, member) = (self.clone(), RecorderSession::new(store.clone(), self.writers.clone()));
         let thread = std::thread::Builder::new().name("annals-member".to_owned());
         let thread = thread.spawn(move || {
-            // It may fail as nothing here should: its runs are abandoned all the same.
-            let _present = Present(&host, id);
+            // A panic here must still remove the connection and abandon its runs.
+            let _present = HostConnectionGuard(&host, id);
             let _ = serve(stream, member, came);
         });
         if let Ok(thread) = thread {
@@ -226,18 +234,18 @@ impl Inner {
     }
 }
 
-/// A connection that is listed.
-struct Present<'a>(&'a Inner, u64);
+/// Keeps a connection listed until it is dropped.
+struct HostConnectionGuard<'a>(&'a HostState, u64);
 
-impl Drop for Present<'_> {
+impl Drop for HostConnectionGuard<'_> {
     fn drop(&mut self) {
         self.0.connections().streams.remove(&self.1);
     }
 }
 
-/// Answers a connection's commands, in their order, until it ends.
-fn serve(mut stream: UnixStream, mut member: Member, came: Came) -> std::io::Result<()> {
-    let (mut requests, mut replies) = (Requests::new(Limits::RECORDER), Vec::new());
+/// Answers the commands of a connection in order until it ends.
+fn serve(mut stream: UnixStream, mut member: RecorderSession, came: HandoverBytes) -> std::io::Result<()> {
+    let (mut requests, mut replies) = (RequestDecoder::new(RequestLimits::RECORDER), Vec::new());
     if !came.command.is_empty() {
         match member.answer(came.command) {
             Some(reply) => reply.put(Protocol::Resp2, &mut replies),
@@ -293,24 +301,24 @@ mod tests {
     use annals::{Component, Frame, Namespace, RunSpec, Status, Store};
     use annals_proxy::destination::RemoteSpace;
 
-    use super::super::remote::{Joined, Remote};
+    use super::super::remote::{JoinOutcome, RemoteStore};
     use super::super::socket;
     use super::Host;
 
-    struct Bench {
+    struct HostBench {
         host: Host,
         store: Store,
         directory: tempfile::TempDir,
     }
 
-    fn bench() -> Bench {
+    fn bench() -> HostBench {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("store")).unwrap();
         let host = Host::start(&store, &directory.path().join("store")).unwrap();
-        Bench { host, store, directory }
+        HostBench { host, store, directory }
     }
 
-    impl Bench {
+    impl HostBench {
         fn connect(&self) -> UnixStream {
             socket::connect(&self.directory.path().join("store")).unwrap()
         }
@@ -318,7 +326,7 @@ mod tests {
         /// All replies to these bytes.
         fn replies(&self, bytes: &[u8]) -> String {
             let mut stream = self.connect();
-            // It may have hung up before it read all.
+            // The host may hang up before it reads everything.
             let _ = stream.write_all(bytes);
             let _ = stream.shutdown(Shutdown::Write);
             let mut replies = String::new();
@@ -326,10 +334,10 @@ mod tests {
             replies
         }
 
-        fn join(&self) -> Remote {
-            match Remote::join(&self.directory.path().join("store"), "n").unwrap() {
-                Joined::Yes(remote) => remote,
-                Joined::NotNow => panic!("nobody serves"),
+        fn join(&self) -> RemoteStore {
+            match RemoteStore::join(&self.directory.path().join("store"), "n").unwrap() {
+                JoinOutcome::Joined(remote) => remote,
+                JoinOutcome::NotNow => panic!("nobody serves"),
             }
         }
 
@@ -337,7 +345,7 @@ mod tests {
             self.store.namespace("n").unwrap()
         }
 
-        /// Waits until a run has ended; says how.
+        /// Waits until a run has ended; returns its status.
         fn ended(&self, run: &str) -> Status {
             loop {
                 match self.space().run(run).unwrap().info().status {
@@ -348,7 +356,7 @@ mod tests {
         }
     }
 
-    /// A command from words without spaces.
+    /// Encodes a command given as words separated by spaces.
     fn command(line: &str) -> Vec<u8> {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         let mut bytes = Vec::new();
@@ -357,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_bytes_get_an_error_and_nobody_else_is_disturbed() {
+    fn hostile_bytes_get_an_error_without_affecting_others() {
         let bench = bench();
         let (idle, half) = (bench.connect(), bench.connect());
         (&half).write_all(b"*3\r\n$12\r\nFRAME.APP").unwrap();
@@ -375,14 +383,14 @@ mod tests {
             assert_eq!(replies.lines().count(), 1);
         }
         assert_eq!(bench.replies(b"*0\r\n*1\r\n$4\r\nping\r\n"), "+PONG\r\n");
-        // Who never said what for is not waited for.
+        // A connection that never sent STORE.USE is not waited for.
         bench.host.finish(|_| panic!("nobody writes"));
         bench.store.close().unwrap();
         drop((idle, half));
     }
 
     #[test]
-    fn commands_that_make_no_sense_are_refused_one_by_one() {
+    fn invalid_commands_are_refused_one_by_one() {
         let bench = bench();
         let script = [
             ("FLUSHALL", "-INVALID unknown command 'FLUSHALL'"),
@@ -390,21 +398,21 @@ mod tests {
             ("MEM.PUT", "-INVALID a memory is missing"),
             ("MEM.PUT {} EMBED NAMESPACE", "-INVALID NAMESPACE is missing"),
             ("MEM.PUT {} EMBED NAMESPACE n COLOUR red", "-INVALID there is no option \"COLOUR\""),
-            ("MEM.PUT {} EMBED NAMESPACE n", "-INVALID a memory is an entry, with an id and a value"),
+            ("MEM.PUT {} EMBED NAMESPACE n", "-INVALID a memory must be an entry, with an id and a value"),
             (
                 "MEM.PUT {\"query\":\"a\"} EMBED NAMESPACE n EMBEDDER e",
-                "-INVALID a memory is made a vector of by",
+                "-INVALID a memory is embedded by \"annals",
             ),
             ("MEM.DEFINE {} COLOUR n", "-INVALID there is no option \"COLOUR\""),
             (
                 "MEM.DEFINE {} NAMESPACE n",
-                "-INVALID a memory's definition is a JSON object: missing field `id`",
+                "-INVALID a memory's definition must be a JSON object: missing field `id`",
             ),
             ("MEM.DEFINE {\"id\":\"d\"} NAMESPACE n", "+OK"),
             ("STORE.USE", "-INVALID a namespace's name is missing"),
             ("STORE.USE n", "+OK"),
             ("STORE.USE m", "-INVALID a connection stays"),
-            ("RUN.BEGIN r STARTED x", "-INVALID STARTED is none"),
+            ("RUN.BEGIN r STARTED x", "-INVALID STARTED is malformed"),
             ("FRAME.BEGIN r llm in", "-NOTFOUND this connection began no run"),
             ("RUN.BEGIN r", "+OK"),
             ("RUN.BEGIN r", "-CONFLICT run \"r\" exists already"),
@@ -442,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_began_is_abandoned_with_it() {
+    fn runs_are_abandoned_when_their_connection_ends() {
         let bench = bench();
         let remote = bench.join();
         let run = remote.begin_run(&RunSpec::new("r")).unwrap();
@@ -454,12 +462,12 @@ mod tests {
         let reader = bench.space().run("r").unwrap();
         assert_eq!((reader.info().frames, reader.frame(2).unwrap().incomplete), (2, true));
         assert!(reader.verify().is_ok());
-        // Its name is no longer anybody's; another run of the same connection may be under way meanwhile.
+        // The name is free again; another run of the same connection may be open meanwhile.
         assert!(bench.join().begin_run(&RunSpec::new("r").replace(true)).is_ok());
     }
 
     #[test]
-    fn replies_that_nobody_waited_for_are_not_lost() {
+    fn deferred_refusals_surface_on_the_next_call() {
         let bench = bench();
         let remote = bench.join();
         let run = remote.begin_run(&RunSpec::new("r")).unwrap();
@@ -468,7 +476,7 @@ mod tests {
         }
         let blob = remote.store_blob(&mut &vec![7; 3_000_000][..]).unwrap();
         run.submit(&Frame::new(Component::Tool, "", ""), Some(&blob)).unwrap();
-        // The blob is spent: the refusal comes with the next reply, and nothing goes on after it.
+        // The blob is used up: the error comes with the next reply, and no later command is sent.
         run.submit(&Frame::new(Component::Tool, "", ""), Some(&blob)).unwrap();
         let refused = run.end(Status::Ok).unwrap_err();
         assert_eq!(refused.kind(), annals::ErrorKind::NotFound, "{refused}");
@@ -481,17 +489,17 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_once_it_was_decided_to_close() {
+    fn closing_host_admits_no_new_writers() {
         let bench = bench();
         let writer = bench.host.0.writers.enter().unwrap();
         assert!(!bench.host.0.writers.close_if_idle());
         drop(writer);
         assert!(bench.host.0.writers.close_if_idle());
         assert!(bench.host.0.writers.enter().is_none());
-        // Who comes in between is turned away without a word, and looks for the store anew.
+        // A connection that arrives in between is closed without a reply, and opens the store itself.
         let root = bench.directory.path().join("store");
-        assert!(matches!(Remote::join(&root, "n").unwrap(), Joined::NotNow));
+        assert!(matches!(RemoteStore::join(&root, "n").unwrap(), JoinOutcome::NotNow));
         drop(bench.host);
-        assert!(matches!(Remote::join(&root, "n").unwrap(), Joined::NotNow));
+        assert!(matches!(RemoteStore::join(&root, "n").unwrap(), JoinOutcome::NotNow));
     }
 }

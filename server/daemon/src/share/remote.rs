@@ -1,7 +1,8 @@
-//! The side that joins: a store that another process holds, written through its socket.
+//! The joining side: writes through the socket of the process that holds the store.
 //!
-//! What has a result that somebody needs is asked for and waited for. The rest is sent ahead, as a holder of the store hands it to the writer; a
-//! refusal of it is found with the next reply and stays: from then on nothing is sent. Where the other process goes away it is the same.
+//! A command whose result is needed waits for its reply. Other commands are sent ahead. A refusal of one of
+//! them is found with the next reply and is permanent: nothing is sent afterwards. The same holds if the
+//! other process goes away.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -13,115 +14,122 @@ use annals::{Ending, ErrorKind, Frame, RunSpec, Status};
 
 use super::socket;
 use annals_proxy::destination::{Destination, RemoteBlob, RemoteFrame, RemoteRun, RemoteSpace};
-use annals_wire::resp::{BULK_BYTES_MAX, Reply, Responses, write_command};
+use annals_wire::resp::{BULK_BYTES_MAX, Reply, ResponseDecoder, write_command};
 use annals_wire::schema::recorder::RecorderCommand;
-use annals_wire::words::{Words, bytes, told, wrong};
+use annals_wire::words::{CommandWriter, bytes, invalid, parse_error};
 
-/// Commands that may be under way without their replies having been read. Those of so many fit in a socket: whoever serves is never kept
-/// from reading by them.
+/// Maximum number of commands whose replies are still unread. So few replies fit into the socket's buffer, so
+/// the serving process never blocks on writing them.
 const AHEAD_MAX: usize = 64;
-/// Bytes of a body that are sent at once.
+/// Bytes of a body per command.
 const PART_BYTES: usize = 1 << 20;
-/// One who serves and says nothing for so long is taken for gone.
-const SILENCE: Duration = Duration::from_secs(30);
+/// A serving process that is silent for this long counts as gone.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 const READ_BYTES: usize = 4096;
 
 /// A namespace of a store that another process holds.
 #[derive(Debug, Clone)]
-pub(super) struct Remote(Arc<Mutex<Link>>);
+pub(super) struct RemoteStore(Arc<Mutex<RemoteLink>>);
 
 #[derive(Debug)]
-struct Link {
+struct RemoteLink {
     stream: UnixStream,
-    decoder: Responses,
-    /// What was read and not yet decoded.
+    decoder: ResponseDecoder,
+    /// Bytes that were read but not decoded yet.
     read: Vec<u8>,
-    /// Replies that are still to come.
-    ahead: usize,
+    /// Number of replies that are still to come.
+    pending_replies: usize,
     /// Why nothing is sent any more.
     lost: Option<(ErrorKind, String)>,
     blobs: u64,
 }
 
-/// What became of an attempt to join.
-pub(super) enum Joined {
-    Yes(Remote),
-    /// Nobody serves there, or nobody new: the lock may be free by now.
+/// The outcome of an attempt to join.
+pub(super) enum JoinOutcome {
+    Joined(RemoteStore),
+    /// No process serves the store, or it is closing: the lock may be free by now.
     NotNow,
 }
 
 /// A run that is recorded through a socket.
 #[derive(Debug, Clone)]
 struct SocketRun {
-    remote: Remote,
+    remote: RemoteStore,
     name: String,
 }
 
-/// A frame of such a run whose output is still to come.
+/// A frame of a remote run whose output is still to come.
 #[derive(Debug)]
 struct SocketFrame {
     run: SocketRun,
     seq: u32,
 }
 
-impl From<Remote> for Destination {
-    fn from(remote: Remote) -> Self {
+impl From<RemoteStore> for Destination {
+    fn from(remote: RemoteStore) -> Self {
         Self::from(Arc::new(remote) as Arc<dyn RemoteSpace>)
     }
 }
 
-impl Remote {
-    /// Joins whoever holds the store of this directory.
+impl RemoteStore {
+    /// Joins the process that holds the store in this directory.
     ///
     /// # Errors
-    /// What that process says against it.
-    pub(super) fn join(root: &Path, namespace: &str) -> annals::Result<Joined> {
-        let Ok(stream) = socket::connect(root) else { return Ok(Joined::NotNow) };
-        let patient = stream.set_read_timeout(Some(SILENCE)).and(stream.set_write_timeout(Some(SILENCE)));
+    /// The refusal of that process.
+    pub(super) fn join(root: &Path, namespace: &str) -> annals::Result<JoinOutcome> {
+        let Ok(stream) = socket::connect(root) else { return Ok(JoinOutcome::NotNow) };
+        let patient =
+            stream.set_read_timeout(Some(PEER_TIMEOUT)).and(stream.set_write_timeout(Some(PEER_TIMEOUT)));
         if patient.is_err() {
-            return Ok(Joined::NotNow);
+            return Ok(JoinOutcome::NotNow);
         }
-        let link =
-            Link { stream, decoder: Responses::default(), read: Vec::new(), ahead: 0, lost: None, blobs: 0 };
+        let link = RemoteLink {
+            stream,
+            decoder: ResponseDecoder::default(),
+            read: Vec::new(),
+            pending_replies: 0,
+            lost: None,
+            blobs: 0,
+        };
         let remote = Self(Arc::new(Mutex::new(link)));
-        let asked = remote.call(&Words::new(RecorderCommand::UseStore).word(namespace.as_bytes()));
+        let asked = remote.call(&CommandWriter::new(RecorderCommand::UseStore).word(namespace.as_bytes()));
         match asked {
-            Ok(_) => Ok(Joined::Yes(remote)),
-            // It closes; one that is only silent has the store for longer than anybody should wait.
-            Err(_) if remote.link().is_gone() => Ok(Joined::NotNow),
+            Ok(_) => Ok(JoinOutcome::Joined(remote)),
+            // The process is closing. One that is only silent may keep the store too long to wait for it.
+            Err(_) if remote.link().is_gone() => Ok(JoinOutcome::NotNow),
             Err(error) => Err(error),
         }
     }
 
-    fn link(&self) -> MutexGuard<'_, Link> {
+    fn link(&self) -> MutexGuard<'_, RemoteLink> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for something, and waits for the reply.
-    fn call(&self, words: &Words<'_>) -> annals::Result<Reply> {
+    /// Sends a command and waits for its reply.
+    fn call(&self, words: &CommandWriter<'_>) -> annals::Result<Reply> {
         let mut link = self.link();
-        // Before it is sent: nothing may end as whole after a part of it was refused.
-        link.settle()?;
+        // Pending replies come first: a run must not end as complete after a part of it was refused.
+        link.read_pending_replies()?;
         link.send(words)?;
         let reply = link.reply()?;
         match reply {
-            Reply::Error(error) => Err(told(&error)),
+            Reply::Error(error) => Err(parse_error(&error)),
             reply => Ok(reply),
         }
     }
 
-    /// Sends something whose reply is read later.
-    fn post(&self, words: &Words<'_>) -> annals::Result<()> {
+    /// Sends a command whose reply is read later.
+    fn send_ahead(&self, words: &CommandWriter<'_>) -> annals::Result<()> {
         let mut link = self.link();
         link.send(words)?;
-        link.ahead += 1;
-        if link.ahead >= AHEAD_MAX { link.settle() } else { Ok(()) }
+        link.pending_replies += 1;
+        if link.pending_replies >= AHEAD_MAX { link.read_pending_replies() } else { Ok(()) }
     }
 }
 
-impl RemoteSpace for Remote {
+impl RemoteSpace for RemoteStore {
     fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
-        self.call(&Words::new(RecorderCommand::BeginRun).run(spec)?)?;
+        self.call(&CommandWriter::new(RecorderCommand::BeginRun).run(spec)?)?;
         Ok(Arc::new(SocketRun { remote: self.clone(), name: spec.name.clone() }))
     }
 
@@ -139,34 +147,36 @@ impl RemoteSpace for Remote {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(annals::Error::new(ErrorKind::Unavailable, error.to_string())),
             };
-            self.post(&Words::new(RecorderCommand::AppendBlob).word(name.as_slice()).word(&buffer[..read]))?;
+            self.send_ahead(
+                &CommandWriter::new(RecorderCommand::AppendBlob).word(name.as_slice()).word(&buffer[..read]),
+            )?;
         }
-        let len = self.call(&Words::new(RecorderCommand::EndBlob).word(name.as_slice()))?;
+        let len = self.call(&CommandWriter::new(RecorderCommand::EndBlob).word(name.as_slice()))?;
         Ok(RemoteBlob { len: number(&len)?, name })
     }
 }
 
-impl Link {
-    fn send(&mut self, words: &Words<'_>) -> annals::Result<()> {
+impl RemoteLink {
+    fn send(&mut self, words: &CommandWriter<'_>) -> annals::Result<()> {
         if let Some((kind, why)) = &self.lost {
             return Err(annals::Error::new(*kind, why.clone()));
         }
         let words = words.as_slices();
         if words.iter().map(|word| word.len()).sum::<usize>() > BULK_BYTES_MAX {
-            return Err(wrong(format!(
-                "a body over {BULK_BYTES_MAX} bytes cannot be sent to whoever holds the store"
+            return Err(invalid(format!(
+                "a body over {BULK_BYTES_MAX} bytes cannot be sent to the process that holds the store"
             )));
         }
         let sent = write_command(&mut self.stream, &words);
-        sent.map_err(|error| self.lose_to(&error))
+        sent.map_err(|error| self.mark_lost_by(&error))
     }
 
-    /// Reads the replies to all that was sent ahead.
-    fn settle(&mut self) -> annals::Result<()> {
-        while self.ahead > 0 {
-            self.ahead -= 1;
+    /// Reads the replies to all commands that were sent ahead.
+    fn read_pending_replies(&mut self) -> annals::Result<()> {
+        while self.pending_replies > 0 {
+            self.pending_replies -= 1;
             if let Reply::Error(error) = self.reply()? {
-                let error = told(&error);
+                let error = parse_error(&error);
                 self.lost = Some((error.kind(), error.to_string()));
                 return Err(error);
             }
@@ -183,44 +193,44 @@ impl Link {
             match decoded {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => {}
-                Err(malformed) => return Err(self.lose(ErrorKind::Unavailable, &malformed.to_string())),
+                Err(malformed) => return Err(self.mark_lost(ErrorKind::Unavailable, &malformed.to_string())),
             }
             let mut buffer = [0; READ_BYTES];
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Err(self.lose(ErrorKind::Unavailable, "it has closed the connection")),
+                Ok(0) => return Err(self.mark_lost(ErrorKind::Unavailable, "it has closed the connection")),
                 Ok(read) => self.read.extend_from_slice(&buffer[..read]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.lose_to(&error)),
+                Err(error) => return Err(self.mark_lost_by(&error)),
             }
         }
     }
 
-    fn lose_to(&mut self, error: &std::io::Error) -> annals::Error {
+    fn mark_lost_by(&mut self, error: &std::io::Error) -> annals::Error {
         match error.kind() {
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                let why = format!("it has not answered for {} s", SILENCE.as_secs());
-                self.lose(ErrorKind::Locked, &why)
+                let why = format!("it has not answered for {} s", PEER_TIMEOUT.as_secs());
+                self.mark_lost(ErrorKind::Locked, &why)
             }
-            _ => self.lose(ErrorKind::Unavailable, &error.to_string()),
+            _ => self.mark_lost(ErrorKind::Unavailable, &error.to_string()),
         }
     }
 
-    /// The other process has ended, or closes the store.
+    /// Whether the other process has ended or is closing the store.
     fn is_gone(&self) -> bool {
         matches!(self.lost, Some((ErrorKind::Unavailable, _)))
     }
 
-    /// The other process is gone, or not to be understood.
-    fn lose(&mut self, kind: ErrorKind, why: &str) -> annals::Error {
-        let why = format!("the process that holds the store is lost: {why}");
+    /// Marks the other process as gone or unintelligible.
+    fn mark_lost(&mut self, kind: ErrorKind, why: &str) -> annals::Error {
+        let why = format!("the connection to the process that holds the store is lost: {why}");
         self.lost = Some((kind, why.clone()));
         annals::Error::new(kind, why)
     }
 }
 
 impl SocketRun {
-    fn words(&self, command: RecorderCommand) -> Words<'_> {
-        Words::new(command).word(self.name.as_bytes())
+    fn words(&self, command: RecorderCommand) -> CommandWriter<'_> {
+        CommandWriter::new(command).word(self.name.as_bytes())
     }
 }
 
@@ -235,7 +245,7 @@ impl RemoteRun for SocketRun {
         if let Some(blob) = blob {
             words = words.word(b"BLOB".as_slice()).word(blob.name.as_slice());
         }
-        self.remote.post(&words.frame(frame))
+        self.remote.send_ahead(&words.frame(frame))
     }
 
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>> {
@@ -254,7 +264,7 @@ impl RemoteRun for SocketRun {
 }
 
 impl SocketFrame {
-    fn words(&self, command: RecorderCommand) -> Words<'_> {
+    fn words(&self, command: RecorderCommand) -> CommandWriter<'_> {
         self.run.words(command).word(self.seq.to_string().into_bytes())
     }
 }
@@ -265,9 +275,9 @@ impl RemoteFrame for SocketFrame {
     }
 
     fn append(&self, bytes: &[u8]) -> annals::Result<()> {
-        bytes
-            .chunks(PART_BYTES)
-            .try_for_each(|part| self.run.remote.post(&self.words(RecorderCommand::AppendFrame).word(part)))
+        bytes.chunks(PART_BYTES).try_for_each(|part| {
+            self.run.remote.send_ahead(&self.words(RecorderCommand::AppendFrame).word(part))
+        })
     }
 
     fn finish_with(self: Box<Self>, ending: &Ending) -> annals::Result<u32> {
@@ -281,6 +291,6 @@ fn number<T: TryFrom<i64>>(reply: &Reply) -> annals::Result<T> {
         _ => None,
     };
     number.ok_or_else(|| {
-        annals::Error::new(ErrorKind::Unavailable, "whoever holds the store replied with no number")
+        annals::Error::new(ErrorKind::Unavailable, "the store's holder did not reply with a number")
     })
 }

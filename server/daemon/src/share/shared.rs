@@ -3,63 +3,64 @@
 use std::path::Path;
 use std::time::Duration;
 
-use annals::{ErrorKind, Options, Policy, Store};
+use annals::{ErrorKind, Options, RetentionPolicy, Store};
 use annals_proxy::destination::Destination;
 
 use super::host::Host;
-use super::remote::{Joined, Remote};
+use super::remote::{JoinOutcome, RemoteStore};
 
-/// How often, and how long apart, a store is tried whose holder serves nobody: one that has just begun will, one that is about to end is
-/// waited for.
-pub(super) const TRIES: u32 = 200;
-pub(super) const PAUSE: Duration = Duration::from_millis(50);
+/// Number of attempts to open a store whose holder does not serve, and the pause between them: a holder that
+/// starts will serve soon, one that ends will release the lock.
+pub(super) const OPEN_TRIES: u32 = 200;
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store that this process records into.
 #[derive(Debug)]
 pub struct Shared {
     into: Destination,
-    /// Where this process holds it.
+    /// Set if this process holds the store.
     held: Option<(Option<Host>, Store)>,
-    /// By which runs are sampled out.
-    policy: Option<Policy>,
+    /// The policy by which ended runs are sampled out.
+    policy: Option<RetentionPolicy>,
 }
 
 impl Shared {
-    /// Opens a store, and serves it to others; where another process does that, joins it. A namespace that is not there is made.
+    /// Opens a store and serves it to other processes; if another process serves it, joins that process.
+    /// Creates the namespace if it does not exist.
     ///
     /// # Errors
-    /// As [`Store::open_with`]: `Locked` where a process writes it that serves nobody.
+    /// As [`Store::open_with`]: `Locked` if a process holds the store without serving it.
     pub fn open(root: &Path, namespace: &str, options: &Options) -> annals::Result<Self> {
         let mut tries = 0;
         loop {
             match Store::open_with(root, options.clone()) {
                 Ok(store) => {
                     let into = store.namespace(namespace)?.into();
-                    // Where the file system holds no sockets, others wait as they would for anybody.
+                    // If the file system has no sockets, other processes wait for the lock.
                     let host = Host::start(&store, root).ok();
                     return Ok(Self { into, held: Some((host, store)), policy: None });
                 }
                 Err(error) if error.kind() == ErrorKind::Locked => {
-                    if let Joined::Yes(remote) = Remote::join(root, namespace)? {
+                    if let JoinOutcome::Joined(remote) = RemoteStore::join(root, namespace)? {
                         return Ok(Self { into: remote.into(), held: None, policy: None });
                     }
                     tries += 1;
-                    if tries == TRIES {
+                    if tries == OPEN_TRIES {
                         return Err(error);
                     }
                 }
                 Err(error) => return Err(error),
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_PAUSE);
         }
     }
 
-    /// From here on the runs that end are sampled by this policy when it is closed, those of others who joined, too. Where another
-    /// process holds the store its policy counts, and this one does not.
+    /// From now on, runs that end are sampled by this policy when the store is closed, including those of
+    /// joined processes. If another process holds the store, its policy applies and this one is ignored.
     ///
     /// # Errors
     /// As [`Store::sample_ended`].
-    pub fn sampled_by(mut self, policy: Policy) -> annals::Result<Self> {
+    pub fn with_sampling(mut self, policy: RetentionPolicy) -> annals::Result<Self> {
         if let Some((_, store)) = &self.held {
             store.sample_ended(&policy)?;
             self.policy = Some(policy);
@@ -67,14 +68,15 @@ impl Shared {
         Ok(self)
     }
 
-    /// Where runs go.
+    /// The destination of runs.
     #[must_use]
     pub fn destination(&self) -> &Destination {
         &self.into
     }
 
-    /// Closes it. Waits for those who joined until they have ended, or until this process is sent to end (Ctrl-C): their runs are
-    /// abandoned then. `waiting` is told how many those are, if there are any. Gives how many runs were sampled out.
+    /// Closes the store. Waits until joined processes have ended, or until this process is told to end
+    /// (Ctrl-C); their runs are then abandoned. `waiting` gets the number of joined processes, if any.
+    /// Returns the number of runs that were sampled out.
     ///
     /// # Errors
     /// As [`Store::sample_ended`] and [`Store::close`].

@@ -1,8 +1,8 @@
-//! Where a store's socket stands: in the store's own directory, for its user alone.
+//! The socket of a store: in the store's own directory, for its user alone.
 //!
-//! It is made in a directory that nobody else may enter and moved into place once it listens, so that at its place there is never one that
-//! others may use or that does not listen yet; one that a dead process left is replaced by that. An address of a socket has room for a hundred
-//! bytes or so: where a store's path is longer, Linux is given its open directory instead.
+//! The socket is created in a private directory and renamed into place once it listens. So its path never
+//! names a socket that others may use or that does not listen yet; a stale socket is replaced. A socket
+//! address holds about a hundred bytes: for a longer path, Linux gets the path of the open directory instead.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -11,60 +11,63 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Paths up to this length are addresses everywhere.
+/// Paths up to this length are valid socket addresses on every system.
 const ADDRESS_BYTES_MAX: usize = 100;
 
-/// A socket that is listened at, and its place; taken away once this is dropped.
+/// A listening socket and its path; dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct ListeningSocket {
     pub(crate) listener: UnixListener,
     pub(crate) place: PathBuf,
 }
 
-impl Drop for Listening {
+impl Drop for ListeningSocket {
     fn drop(&mut self) {
-        take_away(&self.place);
+        remove_file(&self.place);
     }
 }
 
-/// Listens for whoever wants to write to the store in this directory. Only whoever holds its lock may ask for that.
+/// Listens for processes that want to write to the store in this directory. Only the process that holds the
+/// lock may call this.
 ///
 /// # Errors
-/// Where the file system holds no sockets, or the path is too long for one.
+/// The file system has no sockets, or the path is too long for one.
 pub(super) fn listen(root: &Path) -> io::Result<UnixListener> {
     let (place, making) = annals::socket_paths(root);
-    listen_by(&place, &making)
+    bind_and_move(&place, &making)
 }
 
-/// The same, for whoever takes the socket away by dropping what this gives.
+/// As [`listen`], but dropping the result removes the socket.
 ///
 /// # Errors
 /// As [`listen`].
-pub(crate) fn listen_for(root: &Path) -> io::Result<Listening> {
+pub(crate) fn listen_guarded(root: &Path) -> io::Result<ListeningSocket> {
     let root = std::path::absolute(root)?;
-    Ok(Listening { listener: listen(&root)?, place: annals::socket_paths(&root).0 })
+    Ok(ListeningSocket { listener: listen(&root)?, place: annals::socket_paths(&root).0 })
 }
 
-/// Listens at a place of the caller's choice.
+/// Listens at a path of the caller's choice.
 ///
 /// # Errors
-/// `AddrInUse` where somebody listens there; `AlreadyExists` where something else than a socket stands there; as [`listen`].
-pub(crate) fn listen_at(place: &Path) -> io::Result<Listening> {
+/// `AddrInUse` if a process listens there; `AlreadyExists` if the path is not a socket; as [`listen`].
+pub(crate) fn listen_at(place: &Path) -> io::Result<ListeningSocket> {
     use std::os::unix::fs::FileTypeExt;
     let place = std::path::absolute(place)?;
     match place.symlink_metadata() {
         Ok(there) if !there.file_type().is_socket() => return Err(io::ErrorKind::AlreadyExists.into()),
-        Ok(_) if at(&place, UnixStream::connect).is_ok() => return Err(io::ErrorKind::AddrInUse.into()),
+        Ok(_) if with_socket_address(&place, UnixStream::connect).is_ok() => {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
         _ => {}
     }
     let mut making = place.clone().into_os_string();
     making.push(format!(".{}", std::process::id()));
-    let listener = listen_by(&place, Path::new(&making))?;
-    Ok(Listening { listener, place })
+    let listener = bind_and_move(&place, Path::new(&making))?;
+    Ok(ListeningSocket { listener, place })
 }
 
 #[expect(clippy::disallowed_methods, reason = "a socket is no file of the store's data")]
-fn listen_by(place: &Path, making: &Path) -> io::Result<UnixListener> {
+fn bind_and_move(place: &Path, making: &Path) -> io::Result<UnixListener> {
     let made = making.join("s");
     let clear = || {
         let _ = std::fs::remove_file(&made);
@@ -72,7 +75,7 @@ fn listen_by(place: &Path, making: &Path) -> io::Result<UnixListener> {
     };
     clear();
     DirBuilder::new().mode(0o700).create(making)?;
-    let listening = at(&made, UnixListener::bind).and_then(|listener| {
+    let listening = with_socket_address(&made, UnixListener::bind).and_then(|listener| {
         std::fs::set_permissions(&made, Permissions::from_mode(0o600))?;
         std::fs::rename(&made, place)?;
         Ok(listener)
@@ -81,26 +84,26 @@ fn listen_by(place: &Path, making: &Path) -> io::Result<UnixListener> {
     listening
 }
 
-/// Connects to whoever listens for the store in this directory.
+/// Connects to the process that listens for the store in this directory.
 ///
 /// # Errors
-/// Where nobody does.
+/// No process listens there.
 pub(super) fn connect(root: &Path) -> io::Result<UnixStream> {
-    at(&annals::socket_paths(root).0, UnixStream::connect)
+    with_socket_address(&annals::socket_paths(root).0, UnixStream::connect)
 }
 
-/// Takes the socket away. Only whoever listens there may.
+/// Removes the socket. Only the process that listens there may call this.
 pub(super) fn remove(root: &Path) {
-    take_away(&annals::socket_paths(root).0);
+    remove_file(&annals::socket_paths(root).0);
 }
 
-fn take_away(place: &Path) {
+fn remove_file(place: &Path) {
     #[expect(clippy::disallowed_methods, reason = "a socket is no file of the store's data")]
     let _ = std::fs::remove_file(place);
 }
 
-/// Does something with the address that stands for a path.
-fn at<T>(path: &Path, with: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
+/// Calls `with` with a socket address that stands for the path.
+fn with_socket_address<T>(path: &Path, with: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
     if path.as_os_str().len() <= ADDRESS_BYTES_MAX {
         return with(path.to_owned());
     }
@@ -121,14 +124,14 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "what the socket is like is to be seen")]
-    fn a_socket_is_for_its_user_alone_and_takes_the_place_of_a_dead_one() {
+    fn socket_is_private_and_replaces_a_stale_one() {
         let directory = tempfile::tempdir().unwrap();
         let mut deep = directory.path().to_path_buf();
         for place in ["".to_owned(), "d".repeat(200)] {
             deep = deep.join(place);
             std::fs::create_dir_all(&deep).unwrap();
             assert!(connect(&deep).is_err());
-            // The first is dropped, and what it listened at stays behind.
+            // The first listener is dropped; its socket file stays behind.
             drop(listen(&deep).unwrap());
             assert!(connect(&deep).is_err());
             let listener = listen(&deep).unwrap();

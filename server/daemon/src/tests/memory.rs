@@ -1,15 +1,15 @@
-//! What agents remember, over RESP: the source's own example, each command, who may give it.
+//! Agent memory over RESP: agentfootprint's own example, each command, and its rights.
 
-use annals::memory::{Projection, Words, render};
+use annals_memory::{Memory, Projection, WordEmbedder, render};
 
-use super::{Bench, Client, Rights, token};
+use super::{DaemonBench, Rights, TestClient, token};
 
-/// The source's example, with spaces in it that nobody is to lose.
+/// agentfootprint's example; its spaces must be preserved.
 pub(crate) const MONDAY: &str = r#"{ "query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580, "threshold" : 600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 pub(crate) const QUESTION: &str = "Why was application #42 rejected?";
 
-impl Client<'_> {
-    /// What a command of words, each between bars, is answered with.
+impl TestClient<'_> {
+    /// The reply to a command whose words are separated by bars.
     fn mem(&mut self, words: &str) -> String {
         let words: Vec<&[u8]> = words.split('|').map(str::as_bytes).collect();
         self.ask(&words)
@@ -21,12 +21,12 @@ fn friday(more: &str) -> String {
 }
 
 #[test]
-fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_never_another_tenant() {
-    let bench = Bench::new();
+fn recall_crosses_conversations_but_never_tenants() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     let kept = client.mem(&format!("mem.put|{MONDAY}|embed|tenant|lending|conversation|app-42"));
     assert_eq!(kept, "*1|$6|snap-1|");
-    assert_eq!(client.mem(&friday("|projection|decisions")), "*4|$4|hits|*0|$4|text|$0||", "across nothing");
+    assert_eq!(client.mem(&friday("|projection|decisions")), "*4|$4|hits|*0|$4|text|$0||", "without ACROSS");
     let found = client.mem(&friday("|across|projection|decisions"));
     assert!(found.contains("|$2|id|$6|snap-1|$8|identity|$16|lending/_/app-42|$5|score|"), "{found}");
     assert!(found.contains(&format!("\"value\":{MONDAY},")), "byte for byte: {found}");
@@ -44,7 +44,7 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
     }
     let nobody = format!("mem.search|question|{QUESTION}|across|minscore|-1");
     assert_eq!(client.mem(&nobody), "*2|$4|hits|*0|");
-    // What does not reach the least score is not there, and no text is told of nothing.
+    // Entries below the minimum score are absent, and the text is empty.
     let strict = format!("mem.search|question|{QUESTION}|tenant|lending|across|minscore|1|budget|1000");
     assert_eq!(client.mem(&strict), "*4|$4|hits|*0|$4|text|$0||");
     assert!(client.mem(&friday("|across|budget|1")).ends_with("|$4|text|$0||"), "nothing is cut");
@@ -54,8 +54,8 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
 }
 
 #[test]
-fn each_command_does_what_the_store_of_agentfootprint_does() {
-    let bench = Bench::new();
+fn memory_commands_match_agentfootprint_store() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     let a = r#"{"id":"a","value":{ "version" : 3 },"version":1,"updatedAt":5,"embedding":[1,0],"embeddingModel":"e","tier":"hot"}"#;
     let b = r#"{"id":"b","value":2,"updatedAt":7,"embedding":[1,1],"embeddingModel":"e","tier":"cold"}"#;
@@ -87,7 +87,7 @@ fn each_command_does_what_the_store_of_agentfootprint_does() {
         mismatch.starts_with("-ERR ") && mismatch.contains("\"f\"") && mismatch.contains("\"e\""),
         "{mismatch}"
     );
-    // The version is the entry's, not one that its value speaks of.
+    // The version is that of the entry, not a member of its value.
     let with = |version: u64| format!("{{\"id\":\"a\",\"value\":{{\"version\":3}},\"version\":{version}}}");
     for (version, over, reply) in [
         (2, 3, "*4|$7|applied|:0|$7|version|:1|"),
@@ -120,13 +120,13 @@ fn each_command_does_what_the_store_of_agentfootprint_does() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_reason() {
-    let bench = Bench::new();
+fn invalid_memory_commands_are_refused_with_a_reason() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     for (words, why) in [
         ("mem.put|{}", "has an id"),
         ("mem.put|no", "JSON object"),
-        ("mem.put|embed|tenant|t", "no entry before the options"),
+        ("mem.put|embed|tenant|t", "missing before the options"),
         ("mem.put|{\"id\":\"a\",\n\"value\":}|embed", "line 2 column 9"),
         ("mem.put|{\"a\":1}|embed", "an entry, with an id and a value, or a run's snapshot"),
         ("mem.put|{\"id\":\"a\",\"value\":1,\"embedding\":[0,0]}", "zeros"),
@@ -136,10 +136,10 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("mem.put|{\"id\":\"a\",\"value\":1}|embed|embed", "syntax"),
         ("mem.put|{\"id\":\"a\",\"value\":1}|k|1", "JSON object"),
         ("mem.get|a|k|1", "syntax"),
-        ("mem.list|tiers|lukewarm", "no tier \"lukewarm\""),
+        ("mem.list|tiers|lukewarm", "unknown tier \"lukewarm\""),
         ("mem.list|limit|-1", "integer"),
         ("mem.search|k|1", "FP32 vector, VECTOR array or QUESTION text"),
-        ("mem.search|vector|[1,\"x\"]", "no JSON array of numbers"),
+        ("mem.search|vector|[1,\"x\"]", "not a JSON array of numbers"),
         ("mem.search|vector|[]", "zeros"),
         ("mem.search|fp32|abc", "four bytes each"),
         ("mem.search|vector|[1]|question|x", "syntax"),
@@ -147,7 +147,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("mem.search|vector|[1]|k|0", "1 to 1000"),
         ("mem.search|vector|[1]|k|1001", "1 to 1000"),
         ("mem.search|vector|[1]|minscore|nan", "float"),
-        ("mem.search|vector|[1]|projection|all", "decisions, commits, narrative, full"),
+        ("mem.search|vector|[1]|projection|all", "decisions, commits, narrative or full"),
         ("mem.feedback|a|value|x", "float"),
         ("mem.define|[\"d\"]", "JSON object"),
         ("mem.define|{\"id\":\"d\",\"topK\":1}", "unknown field `topK`"),
@@ -159,14 +159,14 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         let reply = client.mem(words);
         assert!(reply.starts_with("-ERR ") && reply.contains(why), "{words}: {reply}");
     }
-    // Nothing of it was kept: of entries that are put together, all or none are.
+    // Nothing was stored: entries that are put together are stored all or none.
     assert_eq!(client.mem("mem.list"), "*2|$1|0|*0|");
-    assert_eq!(Words::ID, "annals-words-1");
+    assert_eq!(WordEmbedder::ID, "annals-words-1");
 }
 
 #[test]
-fn memory_takes_rights_and_is_of_the_token_s_namespace() {
-    let bench = Bench::new();
+fn memory_requires_rights_and_stays_in_token_namespace() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     let entry = r#"{"id":"a","value":"secret","embedding":[1]}"#;
     owner.mem(&format!("mem.put|{entry}|tenant|t"));
@@ -212,7 +212,7 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
             "it tells what is there: {reply}"
         );
     }
-    // Whoever reads by a profile, and whoever operates, reads nothing of it.
+    // Redacted readers and operators read no memory.
     for rights in [Rights::REDACTED, Rights::OPERATE] {
         for command in reads.iter().chain(&writes) {
             assert!(of(rights).mem(command).starts_with("-NOPERM "), "{rights}: {command}");
@@ -228,7 +228,7 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
     assert_eq!(client.mem(&format!("mem.put|{entry}|namespace|first")), "*1|$1|a|");
     assert_eq!(owner.mem(&format!("mem.put|{entry}|namespace|first|tenant|u")), "*1|$1|a|");
     assert!(client.mem("mem.get|a|tenant|u").contains("secret"));
-    // A definition is of the namespace, too.
+    // A definition belongs to its namespace, too.
     assert_eq!(client.mem("mem.define|{\"id\":\"d\"}"), "+OK|");
     assert!(
         client.mem("mem.define|{\"id\":\"d\"}|namespace|default").starts_with("-NOPERM another namespace")
@@ -239,8 +239,8 @@ fn memory_takes_rights_and_is_of_the_token_s_namespace() {
 }
 
 #[test]
-fn a_definition_is_asked_by_its_name_and_what_is_said_with_a_question_counts_before_it() {
-    let bench = Bench::new();
+fn search_options_override_the_named_definition() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.mem(&format!("mem.put|{MONDAY}|embed|tenant|lending|conversation|app-42"));
     let definition = r#"{ "id":"causal","strategy":{"kind":"TOP_K","threshold":0.5},"projection":"commits","acrossConversations":true}"#;
@@ -251,7 +251,7 @@ fn a_definition_is_asked_by_its_name_and_what_is_said_with_a_question_counts_bef
     assert_eq!(client.mem(&friday("|memory|causal|minscore|1")), "*4|$4|hits|*0|$4|text|$0||");
     assert!(client.mem(&friday("|memory|causal|projection|full")).contains("\n  \"query\": "));
     let other = format!("mem.search|question|{QUESTION}|tenant|other|memory|causal");
-    assert_eq!(client.mem(&other), "*4|$4|hits|*0|$4|text|$0||", "whose memory it is no definition says");
+    assert_eq!(client.mem(&other), "*4|$4|hits|*0|$4|text|$0||", "a definition does not set the identity");
     let missing = client.mem(&friday("|memory|casual"));
     assert_eq!(missing, "-NOTFOUND there is no memory \"casual\": there are \"causal\"|");
     client.mem("mem.define|{\"id\":\"far\",\"strategy\":{\"embedder\":\"e\"}}");
@@ -261,9 +261,10 @@ fn a_definition_is_asked_by_its_name_and_what_is_said_with_a_question_counts_bef
     assert!(client.mem(&friday("|memory|causal")).starts_with("-NOTFOUND "));
 }
 
-/// A daemon's store asks for less than the disk, for the sake of recorders; a reply does not.
+/// The daemon's store only survives the death of the process by default, for recorders; a reply requires the
+/// disk.
 #[test]
-fn what_is_replied_to_is_on_disk() {
+fn replied_memory_writes_survive_a_crash() {
     use annals::io::sim::{Crash, SimIo};
     use annals::{Durability, Options, Store};
 
@@ -277,15 +278,15 @@ fn what_is_replied_to_is_on_disk() {
         Store::open_with("s", options).unwrap()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
-    let daemon = Bench::daemon(on(&sim), &runtime);
+    let daemon = DaemonBench::daemon(on(&sim), &runtime);
     let memory = daemon.tenant("default").unwrap().memory().unwrap();
-    let whose = annals::memory::Identity::default();
+    let whose = annals_memory::Identity::default();
     memory.put(&whose, r#"{"id":"a","value":1}"#).unwrap();
     memory.record_signature(&whose, "s").unwrap();
     memory.rate(&whose, "a", 1.0).unwrap();
     let left = sim.crash(Crash::Nothing);
-    let memory = on(&left).namespace("default").unwrap().memory().unwrap();
+    let memory = Memory::open(&on(&left).namespace("default").unwrap()).unwrap();
     assert!(memory.get(&whose, "a").unwrap().is_some());
-    assert!(memory.seen(&whose, "s").unwrap());
+    assert!(memory.has_signature(&whose, "s").unwrap());
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);
 }

@@ -1,17 +1,17 @@
-//! Pins, drops and sweeps through the daemon, and what a clock does that stands far ahead.
+//! Pins, drops and sweeps through the daemon, and the effect of a clock far ahead.
 
 use std::sync::Arc;
 
 use annals::io::Io as _;
 use annals::io::sim::SimIo;
 
-use super::Bench;
+use super::DaemonBench;
 use crate::access::Rights;
 use crate::databases::Databases;
 
 #[test]
-fn runs_are_pinned_dropped_and_swept_by_those_who_may() {
-    let bench = Bench::new();
+fn operators_pin_drop_and_sweep_runs() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -28,11 +28,12 @@ fn runs_are_pinned_dropped_and_swept_by_those_who_may() {
         run.unpin r -> $-1
         store.retain AT x -> -ERR value is not an integer or out of range
         store.retain POLICY -> -ERR syntax error
-        store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] does not say what is kept: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
+        store.retain POLICY [[rule]] -> -INVALID the policy, line 1, column 1: this [[rule]] lacks a keep condition: keep = "7d", keep_newest = 100, keep_share = "5%" or keep_for_ever = true; nothing was dropped
         "#,
     );
-    let report =
-        |told: &str| -> annals::Retention { serde_json::from_str(told.split('|').nth(1).unwrap()).unwrap() };
+    let report = |told: &str| -> annals::RetentionReport {
+        serde_json::from_str(told.split('|').nth(1).unwrap()).unwrap()
+    };
     let now = bench.daemon.now_ns();
     let later = now + 8 * 86_400_000_000_000;
     let dry = report(&client.bytes(format!("store.retain AT {later} DRYRUN\r\n").as_bytes()).0);
@@ -40,18 +41,18 @@ fn runs_are_pinned_dropped_and_swept_by_those_who_may() {
     assert!(client.bytes(b"run.get r\r\n").0.contains("|status|$2|ok|"));
     client.script("run.drop r asked -> +OK");
     assert!(client.bytes(b"run.get r\r\n").0.starts_with("-GONE run \"r\" was dropped 20"));
-    // The name of a dropped run is free for whoever adds to a stream, and a stream that is not there is empty.
+    // The name of a dropped run is free for XADD, and a stream that does not exist is empty.
     client.script("xlen r -> :0");
     assert!(client.bytes(b"run.drop r again\r\n").0.starts_with("-GONE"));
     assert!(client.bytes(b"xadd r * k v\r\n").0.starts_with('$'));
 }
 
 #[test]
-fn who_may_not_operate_drops_nothing() {
-    let bench = Bench::new();
+fn non_operators_cannot_drop_runs() {
+    let bench = DaemonBench::new();
     bench.client().script("run.begin name r -> *4|$4|name|$1|r|$3|uid|:1\nrun.end r -> +OK");
     let mut grant = bench.daemon.owner().unwrap();
-    grant.rights = Rights::RECORD.and(Rights::READ);
+    grant.rights = Rights::RECORD.union(Rights::READ);
     let mut client = bench.client_with(Some(grant));
     for command in ["run.pin r x", "run.unpin r", "run.drop r x", "store.retain"] {
         let (told, _) = client.bytes(format!("{command}\r\n").as_bytes());
@@ -61,15 +62,15 @@ fn who_may_not_operate_drops_nothing() {
 }
 
 #[test]
-fn no_key_ends_by_a_clock_that_stands_far_ahead() {
-    let bench = Bench::new();
+fn keys_do_not_expire_by_a_clock_far_ahead() {
+    let bench = DaemonBench::new();
     bench.client().script("set a 1 px 60000 -> +OK");
     let space = bench.daemon.store.namespace("default").unwrap();
     let keys = space.find_keyspace("db0").unwrap().unwrap();
     let day = 86_400_000_000_000;
     let sim = SimIo::new(1);
     let (later, settling) = Databases::open(space, Arc::new(sim.clone())).unwrap();
-    bench.runtime.spawn(later.clone().settle(settling));
+    bench.runtime.spawn(later.clone().run_settler(settling));
     sim.set_now_ns(bench.daemon.now_ns() + 401 * day);
     assert!(later.sweep(&[], 100).unwrap().1.is_none(), "nothing was written");
     assert!(keys.get(b"a").unwrap().is_some());

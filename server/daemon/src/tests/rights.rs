@@ -1,17 +1,17 @@
-//! Who may do what, and where.
+//! Rights and namespaces of tokens.
 
-use super::{Bench, Rights, token};
+use super::{DaemonBench, Rights, token};
 
 #[test]
-fn a_token_leads_to_its_namespace_and_to_no_other() {
-    let bench = Bench::new();
+fn token_reaches_only_its_own_namespace() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("one", "first", Rights::ALL));
     let mut owner = bench.client();
     owner.script(
         "set k home -> +OK\nrun.begin name r -> *4|$4|name|$1|r|$3|uid|:1\nframe.add r llm a b -> :1",
     );
     let mut client = bench.client_with(None);
-    // What follows a login in the same bytes is done where the login leads to.
+    // Commands after a login in the same bytes run in the login's namespace.
     let (reply, _) = client.bytes(b"auth one token\r\nget k\r\nset k first\r\n");
     assert_eq!(reply, "+OK|$-1|+OK|");
     client.script(
@@ -22,7 +22,7 @@ fn a_token_leads_to_its_namespace_and_to_no_other() {
         frame.add r llm a b -> -NOTFOUND there is no run \"r\"",
     );
     owner.script("get k -> $4|home");
-    // It is told of its own connections only, an operator of all.
+    // It sees only its own connections; an operator sees all.
     let lists = |reply: String| reply.matches("addr=").count();
     bench.daemon.clients().insert(1, owner.session.facts.clone());
     assert_eq!(lists(owner.bytes(b"client list\r\n").0), 2);
@@ -31,8 +31,8 @@ fn a_token_leads_to_its_namespace_and_to_no_other() {
 }
 
 #[test]
-fn each_right_is_for_its_own_commands() {
-    let bench = Bench::new();
+fn each_right_allows_only_its_commands() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     owner.script("set k 1 -> +OK\nframe.add none llm a b -> -NOTFOUND there is no run \"none\"");
     owner.bytes(b"run.begin name r metadata '{\"secret\":1}' tag a b\r\nframe.add r llm question answer METADATA '{\"x\":1}'\r\n");
@@ -51,7 +51,7 @@ fn each_right_is_for_its_own_commands() {
         frame.add r tool a b -> :2
         get k -> {}
         incr k -> {}
-        set k 3 get -> -NOPERM SET with GET tells what was there, which takes the right read
+        set k 3 get -> -NOPERM SET with GET returns the old value, which takes the right read
         run.get r -> {}
         store.verify -> {}
         ping -> +PONG",
@@ -66,7 +66,7 @@ fn each_right_is_for_its_own_commands() {
         no("token.list", "operate"),
     ));
     of(Rights::OPERATE).script(&format!("get k -> {}\ntoken.list -> *0", no("get", "read")));
-    // Draws are recorded by one, and served again to the other.
+    // A record token draws and records; a read token replays the draws.
     of(Rights::RECORD).bytes(b"nondet.draw r uuid\r\n");
     assert!(
         of(Rights::READ)
@@ -82,7 +82,7 @@ fn each_right_is_for_its_own_commands() {
             .0
             .starts_with("-NOPERM a draw for this run takes the right read")
     );
-    // Within a transaction, too.
+    // Also within a transaction.
     of(Rights::READ).script("multi -> +OK");
     let (reply, _) = of(Rights::READ).bytes(b"multi\r\nset k 9\r\nexec\r\n");
     assert!(reply.ends_with("-EXECABORT Transaction discarded because of previous errors.|"), "{reply}");
@@ -90,8 +90,8 @@ fn each_right_is_for_its_own_commands() {
 }
 
 #[test]
-fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
-    let bench = Bench::new();
+fn redacted_reader_sees_no_hashes_of_redacted_content() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     owner.bytes(b"run.begin name r tag who b@example.com metadata '{\"to\":\"b@example.com\",\"card\":4111111111111111}'\r\n");
     owner.bytes(b"frame.add r llm b@example.com 'hello b@example.com' METADATA '{\"to\":\"b@example.com\"}'\r\nrun.end r\r\n");
@@ -116,8 +116,8 @@ fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
         let found = reply.match_indices("[email:").map(|(at, _)| reply[at..at + 20].to_owned());
         placeholders.extend(found);
     }
-    assert_eq!(placeholders.len(), 1, "one value, one placeholder: {placeholders:?}");
-    // Another profile shows other things; one that is gone, none.
+    assert_eq!(placeholders.len(), 1, "the same value has the same placeholder: {placeholders:?}");
+    // Another profile shows other content; a missing profile shows none.
     let as_profile = |profile: &str| {
         let mut grant = grant.clone();
         grant.profile = profile.into();
@@ -138,21 +138,21 @@ fn a_redacted_reader_sees_runs_by_a_profile_and_no_hash_to_try_guesses_with() {
 }
 
 #[test]
-fn a_token_carries_its_profile() {
-    let bench = Bench::new();
+fn token_profile_survives_restart() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     owner.bytes(b"run.begin name r\r\nframe.add r llm 4111111111111111 b@example.com\r\nrun.end r\r\n");
     owner.script(
         "token.add x profile none -> -NOTFOUND there is no profile \"none\"; there are raw, safe, mails
-        token.add x profile safe rights read -> -ERR a profile is for the right redacted, without read: whoever has that reads everything",
+        token.add x profile safe rights read -> -ERR a profile needs the right redacted without read: the right read shows everything",
     );
     let made = owner.bytes(b"token.add support profile mails\r\n").0;
     let text = made.split('|').nth(1).unwrap().to_owned();
     let listed = owner.bytes(b"token.list\r\n").0;
     assert!(listed.contains("rights|$8|redacted|") && listed.contains("profile|$5|mails|"), "{listed}");
-    // Also after a start.
+    // Also after a restart.
     let bench = bench.started_again();
-    for token in super::super::access::tokens(&bench.daemon.store).unwrap() {
+    for token in super::super::access::list_tokens(&bench.daemon.store).unwrap() {
         bench.daemon.access.add(token);
     }
     let mut client = bench.client_with(None);
@@ -164,24 +164,24 @@ fn a_token_carries_its_profile() {
 }
 
 #[test]
-fn tokens_are_made_and_taken_back_and_the_store_keeps_that_it_was_done() {
-    let bench = Bench::new();
+fn token_actions_are_recorded_as_operations() {
+    let bench = DaemonBench::new();
     let mut owner = bench.client();
     let made = owner.bytes(b"token.add ci namespace n rights record,read\r\n").0;
     let text = made.split('|').nth(1).unwrap().to_owned();
     assert_eq!(text.len(), 64, "{made}");
     owner.script("token.add ci -> -ERR there is a token ci already: revoke it, or take another name");
-    owner.script("token.add x rights everything -> -ERR \"everything\" is no right: record, read, redacted, operate are");
+    owner.script("token.add x rights everything -> -ERR \"everything\" is not a right: use record, read, redacted or operate");
     let mut client = bench.client_with(None);
     assert_eq!(client.bytes(format!("auth ci {text}\r\nset a 1\r\n").as_bytes()).0, "+OK|+OK|");
     assert!(client.bytes(b"token.add mine\r\n").0.starts_with("-NOPERM"));
-    // Taken back, it is hung up on before anything more is done for it.
+    // A revoked token's connection is closed before its next command runs.
     owner.script("token.revoke ci -> +OK\ntoken.revoke ci -> -NOTFOUND there is no token ci in the store");
     assert_eq!(client.bytes(b"set a 2\r\n"), (String::new(), true));
     assert!(
         bench.client_with(None).bytes(format!("auth ci {text}\r\n").as_bytes()).0.starts_with("-WRONGPASS")
     );
-    bench.daemon.end();
+    bench.daemon.shut_down();
     let space = bench.daemon.store.namespace("annals").unwrap();
     let run = space.last_run().unwrap();
     let frames: Vec<_> = run.frames().map(|frame| frame.unwrap()).collect();
@@ -198,10 +198,10 @@ fn tokens_are_made_and_taken_back_and_the_store_keeps_that_it_was_done() {
     assert!(!String::from_utf8(whole).unwrap().contains(&text), "a token's text is kept nowhere");
 }
 
-/// A login within a transaction would have changed who its queued commands are done for.
+/// Regression: a login within a transaction would have run the queued commands for another client.
 #[test]
-fn a_transaction_is_done_for_whoever_queued_it() {
-    let bench = Bench::new();
+fn login_inside_a_transaction_is_refused() {
+    let bench = DaemonBench::new();
     bench.daemon.access.add(token("one", "first", Rights::ALL));
     let (reply, _) = bench.client().bytes(b"multi\r\nauth one token\r\nset k 1\r\nexec\r\nget k\r\n");
     assert_eq!(reply, "+OK|+QUEUED|+QUEUED|*2|-ERR a login is not possible inside a transaction|+OK|$1|1|");

@@ -2,12 +2,12 @@
 
 use annals::{Component, Frame, Options, RunSpec, Status};
 
-use super::Bench;
-use super::own::pattern;
+use super::DaemonBench;
+use super::own_commands::pattern;
 
 #[test]
 fn a_run_is_recorded_read_forked_and_verified() {
-    let bench = Bench::new();
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -37,7 +37,7 @@ fn a_run_is_recorded_read_forked_and_verified() {
         run.end f -> +OK
         run.fork r@4 name h -> -NOTFOUND run "r" has no frame 4: it has 3
         run.fork r@0 name h -> -NOTFOUND run "r" has no frame 0: it has 3
-        run.fork r name h -> -ERR a fork is of run@seq
+        run.fork r name h -> -ERR a fork point is written run@seq
         run.fork no@1 name h -> -NOTFOUND there is no run "no"
         "#,
     );
@@ -51,7 +51,7 @@ fn a_run_is_recorded_read_forked_and_verified() {
     assert_eq!(client.field("run.get f", "shared"), ":2");
     assert_eq!(client.field("run.get g", "fingerprint"), "$-1");
     assert_eq!(client.field("run.verify r", "frames"), ":3");
-    // What is on disk is what was said, with the fingerprint that was told.
+    // The stored content and fingerprint are those of the replies.
     let space = bench.daemon.store.namespace("default").unwrap();
     let reader = space.run("r").unwrap();
     assert_eq!(reader.frame(1).unwrap().input, b"ask \xff\x00");
@@ -60,18 +60,18 @@ fn a_run_is_recorded_read_forked_and_verified() {
         client.bytes(b"run.verify g\r\n").0,
         "*8|$6|frames|:2|$5|blobs|:4|$5|bytes|:23|$11|fingerprint|$-1|"
     );
-    // Names of the daemon's own are all different.
+    // Names chosen by the daemon are all different.
     let (one, two) = (client.field("run.begin", "name"), client.field("run.begin", "name"));
     assert!(one != two && one.len() == 20 && one.starts_with("run-"), "{one} {two}");
-    // All in one read, replies in order, one of them apart.
+    // All in one read, with replies in order, one of them offloaded.
     let (all, _) =
         client.bytes(b"frame.add g user a b\r\nframe.get g 3 request\r\nrun.end g\r\nrun.get g\r\nping\r\n");
     assert!(all.starts_with(":3|$1|a|+OK|*28|$4|name|$1|g|") && all.ends_with("|+PONG|"), "{all}");
 }
 
 #[test]
-fn a_run_that_was_ingested_diverges_at_its_first_step() {
-    let bench = Bench::new();
+fn replay_of_an_ingested_run_diverges_at_step_one() {
+    let bench = DaemonBench::new();
     let why = "-DIVERGED at step 1: run t was ingested from traces, which hold no requests and answers as they were sent";
     bench.client().script(&format!(
         r#"
@@ -86,7 +86,7 @@ fn a_run_that_was_ingested_diverges_at_its_first_step() {
 
 #[test]
 fn runs_are_listed_page_by_page() {
-    let bench = Bench::new();
+    let bench = DaemonBench::new();
     let space = bench.daemon.store.namespace("default").unwrap();
     for number in 0..25 {
         let run = space.begin_run(RunSpec::new(format!("r{number:02}"))).unwrap();
@@ -124,8 +124,8 @@ fn runs_are_listed_page_by_page() {
 }
 
 #[test]
-fn an_answer_comes_in_parts_and_who_follows_gets_it_whole() {
-    let bench = Bench::new();
+fn appended_response_is_tailed_only_once_ended() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -168,13 +168,13 @@ fn an_answer_comes_in_parts_and_who_follows_gets_it_whole() {
         frame.begin r llm x -> -CONFLICT run r has ended (ok): fork it, or record into a new run",
     );
     assert!(bench.daemon.store.namespace("default").unwrap().run("r").unwrap().verify().is_ok());
-    // What is never ended stays with what had come, and the run is abandoned with the store.
+    // A frame that is never ended keeps what arrived, and its run is abandoned when the store closes.
     client.script("run.begin name s -> *4|$4|name|$1|s|$3|uid|:2\nframe.begin s llm ask -> :1\nframe.append s 1 half -> :4");
 }
 
 #[test]
-fn what_is_held_of_open_frames_is_bounded() {
-    let bench = Bench::with(Options { body_bytes_max: 1 << 20, ..Options::default() });
+fn open_frames_and_their_metadata_are_limited() {
+    let bench = DaemonBench::with(Options { body_bytes_max: 1 << 20, ..Options::default() });
     let mut client = bench.client();
     client.bytes(b"run.begin name r\r\n");
     let mut begun = 0;
@@ -191,7 +191,7 @@ fn what_is_held_of_open_frames_is_bounded() {
     let long = vec![b'm'; 70_000];
     let refused = client.ask(&[b"frame.begin", b"r", b"llm", b"x", b"METADATA", &long]);
     assert!(refused.starts_with("-ERR a frame begins with at most 65536 bytes of metadata"), "{refused}");
-    // Bodies have the store's own limit, whole or in parts, and the run goes on.
+    // The store's limit on bodies applies to whole and appended bodies, and the run continues.
     let body = pattern((1 << 20) + 1);
     for words in [&[&b"frame.add"[..], b"r", b"llm", &body, b""][..], &[b"frame.append", b"r", b"1", &body]] {
         let refused = client.ask(words);
@@ -208,8 +208,8 @@ fn what_is_held_of_open_frames_is_bounded() {
 }
 
 #[test]
-fn a_run_is_replayed_in_recorded_order_to_each_connection() {
-    let bench = Bench::new();
+fn each_connection_replays_a_run_in_recorded_order() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -242,13 +242,13 @@ fn a_run_is_replayed_in_recorded_order_to_each_connection() {
         more.starts_with("$6|second|-DIVERGED") && more.contains("once more than it was recorded (2 times)"),
         "{more}"
     );
-    // Who begins anew asks anew; who goes away holds nothing.
+    // A reset restarts the replay; a closed connection holds no replay.
     client.script("reset -> +RESET\nrun.replay r {\"q\":1} -> $5|first");
     let held = || format!("{:?}", bench.daemon.replayed);
     let before = held();
     drop((client, other));
     assert!(
-        before != held() && held() == format!("{:?}", super::super::replay::Replayed::default()),
+        before != held() && held() == format!("{:?}", super::super::replay::ReplayMemory::default()),
         "{}",
         held()
     );
@@ -256,15 +256,15 @@ fn a_run_is_replayed_in_recorded_order_to_each_connection() {
 
 #[test]
 fn draws_are_recorded_and_served_again() {
-    let bench = Bench::new();
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.bytes(b"run.begin name r\r\n");
     let mut draw = |kind: &str| client.bytes(format!("nondet.draw r {kind}\r\n").as_bytes()).0;
     let drawn = ["clock", "UUID", "random", "fill 5", "fill 0"].map(&mut draw);
     assert!(drawn[0].len() == 21 && drawn[1].starts_with("$36|") && drawn[3].starts_with("$5|"), "{drawn:?}");
     for (kind, refused) in [
-        ("coin", "-ERR what is drawn is CLOCK, UUID, RANDOM or FILL length|"),
-        ("fill", "-ERR what is drawn is CLOCK, UUID, RANDOM or FILL length|"),
+        ("coin", "-ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length|"),
+        ("fill", "-ERR the kind of draw is missing: give CLOCK, UUID, RANDOM or FILL length|"),
         ("fill -1", "-ERR value is not an integer or out of range|"),
         ("fill 16385", "-ERR one draw fills at most 16384 bytes|"),
         ("clock 1", "-ERR syntax error|"),
@@ -273,7 +273,7 @@ fn draws_are_recorded_and_served_again() {
     }
     client.script("run.end r -> +OK\nnondet.draw no clock -> -NOTFOUND there is no run \"no\"");
     assert_eq!(bench.daemon.store.namespace("default").unwrap().run("r").unwrap().info().frames, 5);
-    // Each connection from the first on.
+    // Each connection starts at the first draw.
     for _ in 0..2 {
         let mut client = bench.client();
         let mut again = |kind: &str| client.bytes(format!("nondet.draw r {kind}\r\n").as_bytes()).0;
@@ -285,20 +285,20 @@ fn draws_are_recorded_and_served_again() {
     }
     let mut client = bench.client();
     client.script("multi -> +OK\nnondet.draw r clock -> +QUEUED\nexec -> *1|-ERR Command not allowed inside a transaction");
-    // What somebody else records is theirs.
+    // A run recorded elsewhere cannot be added to.
     let space = bench.daemon.store.namespace("default").unwrap();
     let run = space.begin_run(RunSpec::new("theirs")).unwrap();
     run.record(Frame::new(Component::Llm, "a", "b")).unwrap();
     client.script(
-        "nondet.draw theirs clock -> -CONFLICT run theirs is recorded by somebody else
-        frame.add theirs llm a b -> -CONFLICT run theirs is recorded by somebody else
-        run.end theirs -> -CONFLICT run theirs is recorded by somebody else",
+        "nondet.draw theirs clock -> -CONFLICT run theirs is recorded by another client
+        frame.add theirs llm a b -> -CONFLICT run theirs is recorded by another client
+        run.end theirs -> -CONFLICT run theirs is recorded by another client",
     );
 }
 
 #[test]
-fn states_are_kept_after_frames() {
-    let bench = Bench::new();
+fn snapshots_are_stored_after_frames() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.script(
         r#"
@@ -325,7 +325,7 @@ fn states_are_kept_after_frames() {
         snap.put r s embedding e -> -ERR syntax error
         snap.put r s vector e xxxx -> -ERR syntax error
         snap.put r s embedding e xxx -> -ERR a vector is of f32, four bytes each
-        snap.put r s embedding e "" -> -ERR the vector of "e" has no dimensions: it could never be found again
+        snap.put r s embedding e "" -> -ERR the vector of "e" has no dimensions: no search could ever find it
         snap.put no s -> -NOTFOUND there is no run "no"
         snap.put r two -> :2
         snap.get r 2 -> *6|$3|seq|:2|$10|embeddings|*0|$5|state|$3|two
@@ -336,8 +336,8 @@ fn states_are_kept_after_frames() {
 }
 
 #[test]
-fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
-    let bench = Bench::new();
+fn pipelined_xadds_form_one_batch_with_ordered_replies() {
+    let bench = DaemonBench::new();
     let mut client = bench.client();
     client.bytes(b"xadd s * k 0\r\nxadd t * k 0\r\n");
     let batches = || bench.daemon.store.stats().unwrap().batches;
@@ -350,7 +350,7 @@ fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
     };
     assert_eq!(numbers(&told), ["2", "3", "4"], "{told}");
     assert_eq!(batches() - before, 1);
-    // What comes between has its place between, whatever it is: another run, an error, a read of what was added, a key.
+    // Other commands in between keep their order: another run, an error, a read of what was added, a key.
     let mixed = b"xadd s * k 4\r\nxadd t * k 1\r\nxadd s * odd\r\nxadd s * k 5\r\nxlen s\r\nxadd s * k 6\r\nset k v\r\nXADD s * k 7\r\n";
     let (told, _) = client.bytes(mixed);
     let lines: Vec<&str> = told.split('|').filter(|line| !line.starts_with('$')).collect();
@@ -358,10 +358,10 @@ fn entries_of_a_pipeline_are_one_batch_and_replied_to_in_order() {
     assert_eq!((number(0), number(1)), ("5", "2"), "{told}");
     assert!(lines[2].starts_with("-ERR wrong number"), "{told}");
     assert_eq!((number(3), lines[4], number(5), lines[6], number(7)), ("6", ":6", "7", "+OK", "8"), "{told}");
-    // A run that ends between them is not added to.
+    // A run that ends in between is not added to.
     let (told, _) = client.bytes(b"xadd s * k 8\r\nrun.end s\r\nxadd s * k 9\r\n");
     assert!(told.contains("-9|+OK|-ERR run s is "), "{told}");
-    // What a protocol error follows is told first.
+    // Replies before a protocol error come first.
     let (told, ends) = client.bytes(b"xadd t * k 2\r\n*1\r\n$x\r\n");
     assert!(ends && told.contains("-3|-ERR Protocol error"), "{told}");
     let reader = bench.daemon.tenant("default").unwrap().space.run("s").unwrap();

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_strictly_base64_is_refused() {
+    fn invalid_base64_is_refused() {
         for text in
             ["Z", "Zg", "Zg=", "Zh==", "Zm9=", "Zg==Zg==", "====", "Z===", "Zm 9v", "Zm9v\n", "Zm-_", "é==="]
         {

@@ -18,11 +18,11 @@
 use std::collections::HashSet;
 use std::io::BufRead;
 
-use super::error::{ImportError, Place};
-use super::expand::{Expanded, Expansion, expand};
-use super::run::{Body, Chat, ImportedRun, status_named};
-use super::source::{Object, Objects, RUN_BYTES_MAX};
-use super::span::{self, Member};
+use super::error::{ImportError, SourcePosition};
+use super::expand::{ExpandedMessages, Expansion, expand};
+use super::run::{ImportedChat, ImportedRun, RunContent, status_named};
+use super::source::{ObjectReader, RUN_BYTES_MAX, SourceObject};
+use super::span::{self, ObjectMember};
 use super::template::IdTemplate;
 use annals::Status;
 
@@ -58,9 +58,9 @@ impl Default for ChatOptions {
 /// Reads runs from a JSON array, from JSON Lines, or from objects that follow each other. Holds one run.
 #[derive(Debug)]
 pub struct ChatRuns<R> {
-    objects: Objects<R>,
+    objects: ObjectReader<R>,
     options: ChatOptions,
-    seen: Seen,
+    seen: RunNameSet,
     over: bool,
 }
 
@@ -68,7 +68,12 @@ impl<R: BufRead> ChatRuns<R> {
     /// Reads runs from `reader`.
     pub fn new(reader: R, options: ChatOptions) -> Self {
         let bytes_max = options.run_bytes_max.min(u64::from(u32::MAX));
-        Self { objects: Objects::new(reader, "run", bytes_max), options, seen: Seen::default(), over: false }
+        Self {
+            objects: ObjectReader::new(reader, "run", bytes_max),
+            options,
+            seen: RunNameSet::default(),
+            over: false,
+        }
     }
 
     fn read(&mut self) -> Result<Option<ImportedRun>, ImportError> {
@@ -95,11 +100,11 @@ impl<R: BufRead> Iterator for ChatRuns<R> {
 
 /// The names seen in one input, 16 bytes each.
 #[derive(Debug, Default)]
-pub(super) struct Seen(HashSet<[u8; 16]>);
+pub(super) struct RunNameSet(HashSet<[u8; 16]>);
 
-impl Seen {
+impl RunNameSet {
     /// Notes a name; an error if it was there.
-    pub(super) fn add(&mut self, id: &str, place: Place) -> Result<(), ImportError> {
+    pub(super) fn add(&mut self, id: &str, place: SourcePosition) -> Result<(), ImportError> {
         let mut short = [0; 16];
         short.copy_from_slice(&blake3::hash(id.as_bytes()).as_bytes()[..16]);
         if self.0.insert(short) {
@@ -110,25 +115,25 @@ impl Seen {
     }
 }
 
-fn run_of(object: Object, options: &ChatOptions) -> Result<ImportedRun, ImportError> {
-    let Object { text, place } = object;
+fn run_of(object: SourceObject, options: &ChatOptions) -> Result<ImportedRun, ImportError> {
+    let SourceObject { text, place } = object;
     let shape = |what: String| ImportError::Shape { place, what };
     let members = span::members(&text).ok_or_else(|| shape("not an object".to_owned()))?;
     let messages_key = MESSAGES_KEYS
         .into_iter()
-        .find(|key| span::last(&members, key).is_some())
+        .find(|key| span::last_value(&members, key).is_some())
         .ok_or_else(|| shape("none of the keys `messages`, `traj`, `history`".to_owned()))?;
-    if members.iter().filter(|member| member.is(messages_key)).count() > 1 {
+    if members.iter().filter(|member| member.has_key(messages_key)).count() > 1 {
         return Err(shape(format!("the key `{messages_key}` stands twice")));
     }
-    let elements = span::last(&members, messages_key)
+    let elements = span::last_value(&members, messages_key)
         .and_then(span::elements)
         .ok_or_else(|| shape(format!("`{messages_key}` is not an array")))?;
     let model = model_of(&members, options).map_err(shape)?;
     let id = id_of(&members, options, place)?;
     let status = status_of(&members, options, place)?;
     let severity = named(&members, "severity", |name| name.parse().ok()).unwrap_or_default();
-    let Expanded { messages, steps, unframed } =
+    let ExpandedMessages { messages, steps, unframed } =
         expand(&text, &elements, options.expansion).map_err(shape)?;
     let unframed_messages = unframed.len() as u64;
     let metadata =
@@ -139,7 +144,7 @@ fn run_of(object: Object, options: &ChatOptions) -> Result<ImportedRun, ImportEr
         Some((json, name)) => (json, Some(name)),
         None => ("\"unknown\"".to_owned(), None),
     };
-    let chat = Chat { model: model_json, llm_metadata, messages, steps, text };
+    let chat = ImportedChat { model: model_json, llm_metadata, messages, steps, text };
     Ok(ImportedRun {
         id,
         status,
@@ -148,26 +153,30 @@ fn run_of(object: Object, options: &ChatOptions) -> Result<ImportedRun, ImportEr
         metadata,
         unframed_messages,
         place,
-        body: Body::Chat(chat),
+        body: RunContent::Chat(chat),
     })
 }
 
 /// The model as JSON text and as a string.
-fn model_of(members: &[Member<'_>], options: &ChatOptions) -> Result<Option<(String, String)>, String> {
-    match span::last(members, "model") {
+fn model_of(members: &[ObjectMember<'_>], options: &ChatOptions) -> Result<Option<(String, String)>, String> {
+    match span::last_value(members, "model") {
         None | Some("null") => Ok(options.model.as_ref().map(|name| {
             let json = serde_json::Value::String(name.clone()).to_string();
             (json, name.clone())
         })),
         Some(json) => {
-            let name = span::string(json).ok_or_else(|| "`model` is not a string".to_owned())?;
+            let name = span::decode_string(json).ok_or_else(|| "`model` is not a string".to_owned())?;
             Ok(Some((json.to_owned(), name)))
         }
     }
 }
 
-fn id_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Result<String, ImportError> {
-    let lookup = |key: &str| span::last(members, key).and_then(scalar);
+fn id_of(
+    members: &[ObjectMember<'_>],
+    options: &ChatOptions,
+    place: SourcePosition,
+) -> Result<String, ImportError> {
+    let lookup = |key: &str| span::last_value(members, key).and_then(scalar);
     match &options.id {
         Some(template) => template.fill(lookup).map_err(|key| ImportError::MissingKey {
             place,
@@ -181,17 +190,21 @@ fn id_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Result<
 /// A scalar as it stands in a name: a string decoded, a number or a truth value as it is written.
 fn scalar(json: &str) -> Option<String> {
     match json.as_bytes().first()? {
-        b'"' => span::string(json),
+        b'"' => span::decode_string(json),
         b'{' | b'[' | b'n' => None,
         _ => Some(json.to_owned()),
     }
 }
 
-fn status_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Result<Status, ImportError> {
+fn status_of(
+    members: &[ObjectMember<'_>],
+    options: &ChatOptions,
+    place: SourcePosition,
+) -> Result<Status, ImportError> {
     let Some(field) = &options.status_from else {
         return Ok(named(members, "status", status_named).unwrap_or(Status::Ok));
     };
-    let json = span::last(members, field).ok_or_else(|| ImportError::MissingKey {
+    let json = span::last_value(members, field).ok_or_else(|| ImportError::MissingKey {
         place,
         key: field.clone(),
         wanted_by: "the status of runs (--status-from)",
@@ -199,7 +212,7 @@ fn status_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Res
     let status = match json.as_bytes().first() {
         Some(b't') => Some(Status::Ok),
         Some(b'f') => Some(Status::Failed),
-        Some(b'"') => span::string(json).and_then(|name| status_named(&name)),
+        Some(b'"') => span::decode_string(json).and_then(|name| status_named(&name)),
         // Rust's own reading takes every JSON number; one too large for it becomes an infinity, which still compares.
         Some(b'-' | b'0'..=b'9') => {
             json.parse().ok().map(|number: f64| if number >= 1.0 { Status::Ok } else { Status::Failed })
@@ -213,19 +226,19 @@ fn status_of(members: &[Member<'_>], options: &ChatOptions, place: Place) -> Res
 }
 
 /// A value that holds one of our own names; anything else under that key is the source's own affair.
-fn named<T>(members: &[Member<'_>], key: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
-    parse(&span::string(span::last(members, key)?)?)
+fn named<T>(members: &[ObjectMember<'_>], key: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    parse(&span::decode_string(span::last_value(members, key)?)?)
 }
 
 /// Every other key with its exact value, in source order, and the messages that are in no frame.
 fn metadata_of<'a>(
-    members: &[Member<'_>],
+    members: &[ObjectMember<'_>],
     messages_key: &str,
     unframed: impl Iterator<Item = &'a &'a str>,
 ) -> Vec<u8> {
     let mut parts: Vec<String> = members
         .iter()
-        .filter(|member| !member.is(messages_key))
+        .filter(|member| !member.has_key(messages_key))
         .map(|member| format!("{}:{}", member.key, member.value))
         .collect();
     let unframed: Vec<&str> = unframed.copied().collect();

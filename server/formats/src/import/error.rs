@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where in the source something stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct SourcePosition {
     /// Line of the source, from 1.
     pub line: u64,
     /// Which object of the source, from 1.
@@ -13,7 +13,7 @@ pub struct Place {
     pub noun: &'static str,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {} {}", self.line, self.noun, self.item)
     }
@@ -27,16 +27,16 @@ pub enum ImportError {
     #[error("{place}: cannot read the input: {source}")]
     Read {
         /// How far reading came.
-        place: Place,
+        place: SourcePosition,
         /// The reader's own error.
         #[source]
         source: std::io::Error,
     },
     /// The text is not JSON.
-    #[error("{place}: expected {expected} at line {at_line}, column {column}, found {}", Found(*.found))]
+    #[error("{place}: expected {expected} at line {at_line}, column {column}, found {}", FoundByte(*.found))]
     Syntax {
         /// The line to look at first: where the object began if each object has a line of its own.
-        place: Place,
+        place: SourcePosition,
         /// What would have been right.
         expected: &'static str,
         /// Line of the first wrong byte, from 1.
@@ -50,7 +50,7 @@ pub enum ImportError {
     #[error("{place}: the bytes at line {at_line} are not UTF-8")]
     NotUtf8 {
         /// The object.
-        place: Place,
+        place: SourcePosition,
         /// Line of the first wrong byte.
         at_line: u64,
     },
@@ -58,7 +58,7 @@ pub enum ImportError {
     #[error("{place}: nested deeper than {limit} levels")]
     TooDeep {
         /// Where the limit was passed.
-        place: Place,
+        place: SourcePosition,
         /// The limit, in levels.
         limit: usize,
     },
@@ -66,7 +66,7 @@ pub enum ImportError {
     #[error("{place}: the text of one run is over {limit} bytes")]
     TooBig {
         /// Where the run began.
-        place: Place,
+        place: SourcePosition,
         /// The limit, in bytes.
         limit: u64,
     },
@@ -74,7 +74,7 @@ pub enum ImportError {
     #[error("{place}: {what}")]
     Shape {
         /// The object.
-        place: Place,
+        place: SourcePosition,
         /// What is wrong, as a clause.
         what: String,
     },
@@ -82,7 +82,7 @@ pub enum ImportError {
     #[error("{place}: no key `{key}`, which {wanted_by} asks for")]
     MissingKey {
         /// The run.
-        place: Place,
+        place: SourcePosition,
         /// The key.
         key: String,
         /// Which option names it.
@@ -92,7 +92,7 @@ pub enum ImportError {
     #[error("{place}: a second run named `{id}` in this input")]
     DuplicateRun {
         /// The later of the two.
-        place: Place,
+        place: SourcePosition,
         /// Their name.
         id: String,
     },
@@ -100,7 +100,7 @@ pub enum ImportError {
 
 impl ImportError {
     /// The place that the error names.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SourcePosition {
         match self {
             Self::Read { place, .. }
             | Self::Syntax { place, .. }
@@ -134,9 +134,9 @@ impl ImportError {
     }
 }
 
-struct Found(Option<u8>);
+struct FoundByte(Option<u8>);
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundByte {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             None => f.write_str("the end of the input"),

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use super::run::ChatStep;
-use super::span::{self, Member, Span};
+use super::span::{self, ObjectMember, TextSpan};
 
 /// The roles that the messages of a chat can have.
 const CHAT_ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -29,41 +29,45 @@ pub enum Expansion {
 
 /// What the messages of a run become.
 #[derive(Debug)]
-pub(super) struct Expanded {
-    pub(super) messages: Vec<Span>,
+pub(super) struct ExpandedMessages {
+    pub(super) messages: Vec<TextSpan>,
     pub(super) steps: Vec<ChatStep>,
     /// Indexes of the messages whose bytes are in no frame, in order.
     pub(super) unframed: Vec<usize>,
 }
 
 /// Expands the messages of a run, whose texts lie in `text`. An error is a clause that names the message.
-pub(super) fn expand(text: &str, elements: &[&str], expansion: Expansion) -> Result<Expanded, String> {
-    let mut reading = Reading::new(text, elements.len(), expansion);
+pub(super) fn expand(
+    text: &str,
+    elements: &[&str],
+    expansion: Expansion,
+) -> Result<ExpandedMessages, String> {
+    let mut reading = MessageReader::new(text, elements.len(), expansion);
     for (index, element) in elements.iter().enumerate() {
-        reading.message(index, element)?;
+        reading.read_message(index, element)?;
     }
     reading.finish()
 }
 
 /// The messages read so far. Whether they are a transcript is known at the end only: both readings are kept until then.
-struct Reading<'a> {
+struct MessageReader<'a> {
     text: &'a str,
     expansion: Expansion,
-    messages: Vec<Span>,
+    messages: Vec<TextSpan>,
     /// The `name` of each message, else its role, as JSON text.
-    agents: Vec<Span>,
+    agents: Vec<TextSpan>,
     steps: Vec<ChatStep>,
-    calls: HashMap<String, Call>,
+    calls: HashMap<String, ImportedToolCall>,
     /// How many messages the requests so far and their answers cover.
     covered: usize,
-    signs: Signs,
+    signs: TranscriptSigns,
     /// What is wrong with the tool calls; in a transcript they are not read.
     wrong_calls: Option<String>,
 }
 
 /// What tells a transcript of agents from a chat with one model.
 #[derive(Default)]
-struct Signs {
+struct TranscriptSigns {
     other_role: bool,
     user: bool,
     named_user: bool,
@@ -71,14 +75,14 @@ struct Signs {
 }
 
 /// A tool call that a later message may answer.
-struct Call {
-    span: Span,
-    name: Option<Span>,
+struct ImportedToolCall {
+    span: TextSpan,
+    name: Option<TextSpan>,
     /// The LLM frame that made it.
     frame: u32,
 }
 
-impl Signs {
+impl TranscriptSigns {
     fn note(&mut self, role: &str, named: bool) {
         self.other_role |= !CHAT_ROLES.contains(&role);
         self.user |= role == "user";
@@ -91,7 +95,7 @@ impl Signs {
     }
 }
 
-impl<'a> Reading<'a> {
+impl<'a> MessageReader<'a> {
     fn new(text: &'a str, messages: usize, expansion: Expansion) -> Self {
         Self {
             text,
@@ -101,20 +105,21 @@ impl<'a> Reading<'a> {
             steps: Vec::new(),
             calls: HashMap::new(),
             covered: 0,
-            signs: Signs::default(),
+            signs: TranscriptSigns::default(),
             wrong_calls: None,
         }
     }
 
-    fn message(&mut self, index: usize, element: &str) -> Result<(), String> {
+    fn read_message(&mut self, index: usize, element: &str) -> Result<(), String> {
         let number = index + 1;
         let message = u32::try_from(index).map_err(|_| "too many messages".to_owned())?;
         self.messages.push(self.span(element)?);
         let members = span::members(element).ok_or_else(|| format!("message {number} is not an object"))?;
-        let role_json = span::last(&members, "role");
-        let role =
-            role_json.and_then(span::string).ok_or_else(|| format!("message {number} has no `role`"))?;
-        let name = span::last(&members, "name").filter(|name| name.starts_with('"') && name.len() > 2);
+        let role_json = span::last_value(&members, "role");
+        let role = role_json
+            .and_then(span::decode_string)
+            .ok_or_else(|| format!("message {number} has no `role`"))?;
+        let name = span::last_value(&members, "name").filter(|name| name.starts_with('"') && name.len() > 2);
         self.signs.note(&role, name.is_some());
         self.agents.push(self.span(name.or(role_json).unwrap_or_default())?);
         match role.as_str() {
@@ -127,8 +132,9 @@ impl<'a> Reading<'a> {
                 }
             }
             "tool" => {
-                let call = span::last(&members, "tool_call_id").and_then(|id| self.calls.get(&call_key(id)));
-                let name = span::last(&members, "name").filter(|name| name.starts_with('"'));
+                let call =
+                    span::last_value(&members, "tool_call_id").and_then(|id| self.calls.get(&call_key(id)));
+                let name = span::last_value(&members, "name").filter(|name| name.starts_with('"'));
                 let name = name.map(|name| self.span(name)).transpose()?;
                 let name = name.or(call.and_then(|call| call.name));
                 let (parent, call) = (call.map(|call| call.frame), call.map(|call| call.span));
@@ -141,9 +147,9 @@ impl<'a> Reading<'a> {
 
     /// Notes an assistant message's tool calls. A later message's call takes the place of an earlier one of the same
     /// id; within one message the first stands.
-    fn note_calls(&mut self, members: &[Member<'_>], number: usize) -> Result<(), String> {
+    fn note_calls(&mut self, members: &[ObjectMember<'_>], number: usize) -> Result<(), String> {
         let frame = u32::try_from(self.steps.len()).map_err(|_| "too many frames".to_owned())?;
-        let Some(list) = span::last(members, "tool_calls").filter(|list| *list != "null") else {
+        let Some(list) = span::last_value(members, "tool_calls").filter(|list| *list != "null") else {
             return Ok(());
         };
         let list = span::elements(list)
@@ -151,24 +157,24 @@ impl<'a> Reading<'a> {
         for call in list {
             let members = span::members(call)
                 .ok_or_else(|| format!("a tool call of message {number} is not an object"))?;
-            let Some(id) = span::last(&members, "id") else { continue };
-            let function = span::last(&members, "function").and_then(span::members).unwrap_or_default();
-            let name = span::last(&function, "name").filter(|name| name.starts_with('"'));
+            let Some(id) = span::last_value(&members, "id") else { continue };
+            let function = span::last_value(&members, "function").and_then(span::members).unwrap_or_default();
+            let name = span::last_value(&function, "name").filter(|name| name.starts_with('"'));
             let name = name.map(|name| self.span(name)).transpose()?;
             let key = call_key(id);
             if self.calls.get(&key).is_none_or(|earlier| earlier.frame != frame) {
                 let span = self.span(call)?;
-                self.calls.insert(key, Call { span, name, frame });
+                self.calls.insert(key, ImportedToolCall { span, name, frame });
             }
         }
         Ok(())
     }
 
-    fn finish(self) -> Result<Expanded, String> {
+    fn finish(self) -> Result<ExpandedMessages, String> {
         if self.expansion == Expansion::Turns && self.signs.is_transcript() {
             let agents = (0..).zip(self.agents);
             let steps = agents.map(|(message, name)| ChatStep::Agent { message, name }).collect();
-            return Ok(Expanded { messages: self.messages, steps, unframed: Vec::new() });
+            return Ok(ExpandedMessages { messages: self.messages, steps, unframed: Vec::new() });
         }
         if let Some(wrong) = self.wrong_calls {
             return Err(wrong);
@@ -180,16 +186,16 @@ impl<'a> Reading<'a> {
             }
         }
         let unframed = (0..).zip(framed).filter(|(_, framed)| !framed).map(|(index, _)| index).collect();
-        Ok(Expanded { messages: self.messages, steps: self.steps, unframed })
+        Ok(ExpandedMessages { messages: self.messages, steps: self.steps, unframed })
     }
 
-    fn span(&self, part: &str) -> Result<Span, String> {
-        Span::of(part, self.text).ok_or_else(|| "a message outside its run".to_owned())
+    fn span(&self, part: &str) -> Result<TextSpan, String> {
+        TextSpan::new(part, self.text).ok_or_else(|| "a message outside its run".to_owned())
     }
 }
 
 /// What two ids are compared by: the string, however it is escaped; else the text, marked so that the number 1
 /// is not the string "1".
 fn call_key(json: &str) -> String {
-    span::string(json).map_or_else(|| format!("={json}"), |id| format!("\"{id}"))
+    span::decode_string(json).map_or_else(|| format!("={json}"), |id| format!("\"{id}"))
 }

@@ -1,6 +1,6 @@
 //! Which messages become frames, and with what bytes.
 
-use super::tests::{Random, TWO_RUNS, body, chat, error, one, text};
+use super::tests::{TWO_RUNS, XorShift, body, chat, error, one, text};
 use super::*;
 use annals::{Component, Frame, Severity, Status};
 
@@ -267,14 +267,14 @@ fn messages_without_a_shape_are_errors_in_transcripts_too() {
 fn random_messages_are_in_a_frame_or_counted() {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
     println!("ANNALS_SEED={seed} cargo test -p annals --lib import::expand_tests::random -- --nocapture");
-    let mut random = Random(seed | 1);
+    let mut random = XorShift(seed | 1);
     let roles =
         ["system", "developer", "user", "assistant", "tool", "function", "user", "assistant", "Critic"];
     let names = ["", "", r#","name":"A""#, r#","name":null"#];
     for round in 0..3_000 {
         // Only every fourth run may have the role that no chat has.
         let kinds = if round % 4 == 0 { roles.len() } else { roles.len() - 1 };
-        let message = |number: usize, random: &mut Random| {
+        let message = |number: usize, random: &mut XorShift| {
             let (role, name) = (roles[random.below(kinds)], names[random.below(names.len())]);
             format!(r#"{{"role":"{role}"{name},"content":["{round}-{number}"]}}"#)
         };

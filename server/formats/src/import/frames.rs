@@ -11,11 +11,11 @@ use std::io::BufRead;
 use std::mem;
 
 use super::base64;
-use super::chat::Seen;
-use super::error::{ImportError, Place};
-use super::run::{Body, ImportedRun, status_named};
-use super::source::{Object, Objects, RUN_BYTES_MAX};
-use super::span::{self, Member};
+use super::chat::RunNameSet;
+use super::error::{ImportError, SourcePosition};
+use super::run::{ImportedRun, RunContent, status_named};
+use super::source::{ObjectReader, RUN_BYTES_MAX, SourceObject};
+use super::span::{self, ObjectMember};
 use annals::{Component, Frame, Severity, Status};
 
 /// How frames are read.
@@ -36,18 +36,18 @@ impl Default for FrameOptions {
 /// Reads frames and hands out their runs. Holds one run.
 #[derive(Debug)]
 pub struct FrameRuns<R> {
-    objects: Objects<R>,
+    objects: ObjectReader<R>,
     options: FrameOptions,
-    seen: Seen,
+    seen: RunNameSet,
     /// The run whose lines are being read.
-    open: Option<OpenRun>,
+    open: Option<PartialRun>,
     /// What the last line brings besides the run that it ended.
     next: Option<Result<ImportedRun, ImportError>>,
     over: bool,
 }
 
 #[derive(Debug)]
-struct OpenRun {
+struct PartialRun {
     run: ImportedRun,
     frames: Vec<Frame>,
     bytes: u64,
@@ -57,29 +57,29 @@ impl<R: BufRead> FrameRuns<R> {
     /// Reads frames from `reader`.
     pub fn new(reader: R, options: FrameOptions) -> Self {
         let bytes_max = options.run_bytes_max.min(u64::from(u32::MAX));
-        let objects = Objects::new(reader, "object", bytes_max);
-        Self { objects, options, seen: Seen::default(), open: None, next: None, over: false }
+        let objects = ObjectReader::new(reader, "object", bytes_max);
+        Self { objects, options, seen: RunNameSet::default(), open: None, next: None, over: false }
     }
 
     fn read(&mut self) -> Result<Option<ImportedRun>, ImportError> {
         while let Some(object) = self.objects.next()? {
-            if let Some(run) = self.take(&object)? {
+            if let Some(run) = self.take_line(&object)? {
                 return Ok(Some(run));
             }
         }
-        Ok(self.open.take().map(OpenRun::close))
+        Ok(self.open.take().map(PartialRun::close))
     }
 
     /// Takes one line; hands out the run that it ends. Where a line both ends the run before it and brings
     /// something to hand out itself, that waits in `next`.
-    fn take(&mut self, object: &Object) -> Result<Option<ImportedRun>, ImportError> {
+    fn take_line(&mut self, object: &SourceObject) -> Result<Option<ImportedRun>, ImportError> {
         let place = object.place;
         let shape = |what: String| ImportError::Shape { place, what };
         let members = span::members(&object.text).ok_or_else(|| shape("not an object".to_owned()))?;
         let id =
             string_of(&members, "run").map_err(shape)?.ok_or_else(|| shape("no key `run`".to_owned()))?;
         let other = self.open.as_ref().is_some_and(|open| open.run.id != id);
-        let before = if other { self.open.take().map(OpenRun::close) } else { None };
+        let before = if other { self.open.take().map(PartialRun::close) } else { None };
         let own = self.add(id, &members, object);
         match before {
             None => own,
@@ -94,15 +94,15 @@ impl<R: BufRead> FrameRuns<R> {
     fn add(
         &mut self,
         id: String,
-        members: &[Member<'_>],
-        object: &Object,
+        members: &[ObjectMember<'_>],
+        object: &SourceObject,
     ) -> Result<Option<ImportedRun>, ImportError> {
         let place = object.place;
         let mut open = match self.open.take() {
             Some(open) => open,
             None => {
                 self.seen.add(&id, place)?;
-                OpenRun::new(id, self.options.model.clone(), place)
+                PartialRun::new(id, self.options.model.clone(), place)
             }
         };
         open.bytes += object.text.len() as u64;
@@ -131,8 +131,8 @@ impl<R: BufRead> Iterator for FrameRuns<R> {
     }
 }
 
-impl OpenRun {
-    fn new(id: String, model: Option<String>, place: Place) -> Self {
+impl PartialRun {
+    fn new(id: String, model: Option<String>, place: SourcePosition) -> Self {
         let run = ImportedRun {
             id,
             status: Status::Ok,
@@ -141,14 +141,14 @@ impl OpenRun {
             metadata: Vec::new(),
             unframed_messages: 0,
             place,
-            body: Body::Frames(Vec::new()),
+            body: RunContent::Frames(Vec::new()),
         };
         Self { run, frames: Vec::new(), bytes: 0 }
     }
 
     /// Adds a line; says whether it ends the run.
-    fn add(&mut self, members: &[Member<'_>]) -> Result<bool, String> {
-        if span::last(members, "component").is_some() {
+    fn add(&mut self, members: &[ObjectMember<'_>]) -> Result<bool, String> {
+        if span::last_value(members, "component").is_some() {
             let next = u32::try_from(self.frames.len() + 1).map_err(|_| "too many frames".to_owned())?;
             self.frames.push(frame_of(members, next)?);
             return Ok(false);
@@ -162,7 +162,7 @@ impl OpenRun {
     }
 
     fn close(self) -> ImportedRun {
-        ImportedRun { body: Body::Frames(self.frames), ..self.run }
+        ImportedRun { body: RunContent::Frames(self.frames), ..self.run }
     }
 }
 
@@ -175,8 +175,8 @@ struct RunLine {
     end: bool,
 }
 
-fn run_line_of(members: &[Member<'_>]) -> Result<RunLine, String> {
-    known(members, &["run", "status", "severity", "model", "metadata", "metadata_base64", "end"])?;
+fn run_line_of(members: &[ObjectMember<'_>]) -> Result<RunLine, String> {
+    check_keys(members, &["run", "status", "severity", "model", "metadata", "metadata_base64", "end"])?;
     let end = flag_of(members, "end")?;
     Ok(RunLine {
         status: name_of(members, "status", status_named)?,
@@ -188,8 +188,8 @@ fn run_line_of(members: &[Member<'_>]) -> Result<RunLine, String> {
 }
 
 /// The frame that a line holds; `next` is the number that it gets.
-fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
-    known(
+fn frame_of(members: &[ObjectMember<'_>], next: u32) -> Result<Frame, String> {
+    check_keys(
         members,
         &[
             "run",
@@ -243,17 +243,17 @@ fn frame_of(members: &[Member<'_>], next: u32) -> Result<Frame, String> {
 }
 
 /// Refuses keys that are not `names`, and keys that stand twice.
-fn known(members: &[Member<'_>], names: &[&str]) -> Result<(), String> {
+fn check_keys(members: &[ObjectMember<'_>], names: &[&str]) -> Result<(), String> {
     for (index, member) in members.iter().enumerate() {
-        let Some(name) = names.iter().find(|name| member.is(name)) else {
-            if member.is("redacted") {
+        let Some(name) = names.iter().find(|name| member.has_key(name)) else {
+            if member.has_key("redacted") {
                 return Err(
                     "it is redacted: what it holds was never recorded, and cannot be imported".to_owned()
                 );
             }
             return Err(format!("the key {} is not known here", member.key));
         };
-        if members.iter().take(index).any(|earlier| earlier.is(name)) {
+        if members.iter().take(index).any(|earlier| earlier.has_key(name)) {
             return Err(format!("the key `{name}` stands twice"));
         }
     }
@@ -261,19 +261,19 @@ fn known(members: &[Member<'_>], names: &[&str]) -> Result<(), String> {
 }
 
 /// The value of a key that may be missing or null.
-fn value_of<'a>(members: &[Member<'a>], key: &str) -> Option<&'a str> {
-    span::last(members, key).filter(|json| *json != "null")
+fn value_of<'a>(members: &[ObjectMember<'a>], key: &str) -> Option<&'a str> {
+    span::last_value(members, key).filter(|json| *json != "null")
 }
 
-fn string_of(members: &[Member<'_>], key: &str) -> Result<Option<String>, String> {
+fn string_of(members: &[ObjectMember<'_>], key: &str) -> Result<Option<String>, String> {
     let Some(json) = value_of(members, key) else { return Ok(None) };
-    match span::string(json) {
+    match span::decode_string(json) {
         Some(string) => Ok(Some(string)),
         None => Err(format!("`{key}` is not a string of whole characters")),
     }
 }
 
-fn flag_of(members: &[Member<'_>], key: &str) -> Result<bool, String> {
+fn flag_of(members: &[ObjectMember<'_>], key: &str) -> Result<bool, String> {
     match value_of(members, key) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
@@ -281,13 +281,13 @@ fn flag_of(members: &[Member<'_>], key: &str) -> Result<bool, String> {
     }
 }
 
-fn number_of(members: &[Member<'_>], key: &str) -> Result<Option<u64>, String> {
+fn number_of(members: &[ObjectMember<'_>], key: &str) -> Result<Option<u64>, String> {
     let Some(json) = value_of(members, key) else { return Ok(None) };
     json.parse().map(Some).map_err(|_| format!("`{key}` is not a whole number from 0 to {}", u64::MAX))
 }
 
 fn name_of<T>(
-    members: &[Member<'_>],
+    members: &[ObjectMember<'_>],
     key: &str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, String> {
@@ -295,7 +295,7 @@ fn name_of<T>(
     parse(&name).map(Some).ok_or_else(|| format!("`{key}` cannot be `{name}`"))
 }
 
-fn metadata_of(members: &[Member<'_>]) -> Result<Option<Vec<u8>>, String> {
+fn metadata_of(members: &[ObjectMember<'_>]) -> Result<Option<Vec<u8>>, String> {
     let encoded = string_of(members, "metadata_base64")?;
     match value_of(members, "metadata") {
         Some(_) if encoded.is_some() => Err("both `metadata` and `metadata_base64`".to_owned()),
@@ -311,7 +311,7 @@ fn metadata_of(members: &[Member<'_>]) -> Result<Option<Vec<u8>>, String> {
 }
 
 /// A body as text or as base64; missing is empty.
-fn body_of(members: &[Member<'_>], text: &str, encoded: &str) -> Result<Vec<u8>, String> {
+fn body_of(members: &[ObjectMember<'_>], text: &str, encoded: &str) -> Result<Vec<u8>, String> {
     match (string_of(members, text)?, string_of(members, encoded)?) {
         (Some(_), Some(_)) => Err(format!("both `{text}` and `{encoded}`")),
         (Some(body), None) => Ok(body.into_bytes()),

@@ -24,7 +24,7 @@ mod span;
 mod template;
 
 pub use chat::{ChatOptions, ChatRuns};
-pub use error::{ImportError, Place};
+pub use error::{ImportError, SourcePosition};
 pub use expand::Expansion;
 pub use frames::{FrameOptions, FrameRuns};
 pub use run::ImportedRun;

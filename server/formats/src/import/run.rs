@@ -1,7 +1,7 @@
 //! What an import hands out: whole runs, whose frames are made one at a time.
 
-use super::error::Place;
-use super::span::Span;
+use super::error::SourcePosition;
+use super::span::TextSpan;
 use annals::{Component, Frame, Severity, Status};
 
 /// One run of a source, checked as a whole.
@@ -20,25 +20,25 @@ pub struct ImportedRun {
     /// How many of its messages are in no frame; the metadata has them.
     pub unframed_messages: u64,
     /// Where it stands in the source.
-    pub place: Place,
-    pub(super) body: Body,
+    pub place: SourcePosition,
+    pub(super) body: RunContent,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Body {
-    Chat(Chat),
+pub(super) enum RunContent {
+    Chat(ImportedChat),
     Frames(Vec<Frame>),
 }
 
 /// A transcript: its text once, and where the messages lie in it.
 #[derive(Debug, Clone)]
-pub(super) struct Chat {
+pub(super) struct ImportedChat {
     pub(super) text: String,
     /// The model's name as JSON text, for requests.
     pub(super) model: String,
     /// The metadata of every LLM frame.
     pub(super) llm_metadata: Vec<u8>,
-    pub(super) messages: Vec<Span>,
+    pub(super) messages: Vec<TextSpan>,
     pub(super) steps: Vec<ChatStep>,
 }
 
@@ -50,9 +50,9 @@ pub(super) enum ChatStep {
     /// The assistant message of that index.
     Llm { message: u32 },
     /// The tool message of that index, the call that it answers, and the frame that held the call.
-    Tool { message: u32, call: Option<Span>, parent: Option<u32>, name: Option<Span> },
+    Tool { message: u32, call: Option<TextSpan>, parent: Option<u32>, name: Option<TextSpan> },
     /// The message of that index in a transcript of agents, and the agent's name as JSON text.
-    Agent { message: u32, name: Span },
+    Agent { message: u32, name: TextSpan },
 }
 
 impl ChatStep {
@@ -71,8 +71,8 @@ impl ImportedRun {
     /// How many frames it has.
     pub fn frame_count(&self) -> usize {
         match &self.body {
-            Body::Chat(chat) => chat.steps.len(),
-            Body::Frames(frames) => frames.len(),
+            RunContent::Chat(chat) => chat.steps.len(),
+            RunContent::Frames(frames) => frames.len(),
         }
     }
 
@@ -80,13 +80,13 @@ impl ImportedRun {
     /// together are far larger than the conversation.
     pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         (0..self.frame_count()).filter_map(|index| match &self.body {
-            Body::Chat(chat) => chat.frame(index),
-            Body::Frames(frames) => frames.get(index).cloned(),
+            RunContent::Chat(chat) => chat.frame(index),
+            RunContent::Frames(frames) => frames.get(index).cloned(),
         })
     }
 }
 
-impl Chat {
+impl ImportedChat {
     fn frame(&self, index: usize) -> Option<Frame> {
         let step = self.steps.get(index)?;
         let text = self.messages.get(step.message() as usize)?.get(&self.text);

@@ -12,7 +12,7 @@ pub const DEPTH_MAX: usize = 128;
 
 /// Whether the object goes on after a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ScanProgress {
     More,
     /// This byte closed the object.
     Done,
@@ -20,13 +20,13 @@ pub(super) enum Step {
 
 /// Why a byte cannot stand where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum ScanError {
     Expected(&'static str),
     TooDeep,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScanState {
     Start,
     Value,
     ValueOrEnd,
@@ -50,8 +50,8 @@ enum State {
 
 /// The recogniser of one object.
 #[derive(Debug)]
-pub(super) struct Scan {
-    state: State,
+pub(super) struct ObjectScanner {
+    state: ScanState,
     /// The string being read is a key.
     in_key: bool,
     /// One bit a level, the innermost lowest: 1 for an object, 0 for an array.
@@ -59,110 +59,112 @@ pub(super) struct Scan {
     depth: usize,
 }
 
-impl Scan {
+impl ObjectScanner {
     pub(super) fn new() -> Self {
-        Self { state: State::Start, in_key: false, levels: 0, depth: 0 }
+        Self { state: ScanState::Start, in_key: false, levels: 0, depth: 0 }
     }
 
     /// What would be right at the present place, for an input that ends here.
     pub(super) fn expected(&self) -> &'static str {
         match self.state {
-            State::Start => "`{`",
-            State::Value => "a value",
-            State::ValueOrEnd => "a value or `]`",
-            State::KeyOrEnd => "a key or `}`",
-            State::Key => "a key",
-            State::Colon => "`:`",
-            State::After if self.in_object() => "`,` or `}`",
-            State::After => "`,` or `]`",
-            State::Text => "the rest of a string",
-            State::Escape => "an escape",
-            State::Hex(_) => "a hexadecimal digit",
-            State::Minus | State::Dot | State::Exponent | State::ExponentSign | State::ExponentDigits => {
-                "a digit"
-            }
-            State::Zero | State::Digits | State::Fraction => "the rest of a number",
-            State::Word(_) => "`true`, `false` or `null`",
+            ScanState::Start => "`{`",
+            ScanState::Value => "a value",
+            ScanState::ValueOrEnd => "a value or `]`",
+            ScanState::KeyOrEnd => "a key or `}`",
+            ScanState::Key => "a key",
+            ScanState::Colon => "`:`",
+            ScanState::After if self.in_object() => "`,` or `}`",
+            ScanState::After => "`,` or `]`",
+            ScanState::Text => "the rest of a string",
+            ScanState::Escape => "an escape",
+            ScanState::Hex(_) => "a hexadecimal digit",
+            ScanState::Minus
+            | ScanState::Dot
+            | ScanState::Exponent
+            | ScanState::ExponentSign
+            | ScanState::ExponentDigits => "a digit",
+            ScanState::Zero | ScanState::Digits | ScanState::Fraction => "the rest of a number",
+            ScanState::Word(_) => "`true`, `false` or `null`",
         }
     }
 
     /// Takes the next byte.
-    pub(super) fn push(&mut self, byte: u8) -> Result<Step, Wrong> {
+    pub(super) fn push(&mut self, byte: u8) -> Result<ScanProgress, ScanError> {
         match self.state {
-            State::Text => self.text(byte),
-            State::Escape => match byte {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.go(State::Text),
-                b'u' => self.go(State::Hex(4)),
-                _ => self.wrong(),
+            ScanState::Text => self.text(byte),
+            ScanState::Escape => match byte {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.go(ScanState::Text),
+                b'u' => self.go(ScanState::Hex(4)),
+                _ => self.unexpected(),
             },
-            State::Hex(left) if byte.is_ascii_hexdigit() => {
-                self.go(if left > 1 { State::Hex(left - 1) } else { State::Text })
+            ScanState::Hex(left) if byte.is_ascii_hexdigit() => {
+                self.go(if left > 1 { ScanState::Hex(left - 1) } else { ScanState::Text })
             }
-            State::Word([first, rest @ ..]) if *first == byte => {
-                self.go(if rest.is_empty() { State::After } else { State::Word(rest) })
+            ScanState::Word([first, rest @ ..]) if *first == byte => {
+                self.go(if rest.is_empty() { ScanState::After } else { ScanState::Word(rest) })
             }
-            State::Hex(_) | State::Word(_) => self.wrong(),
-            State::Minus
-            | State::Zero
-            | State::Digits
-            | State::Dot
-            | State::Fraction
-            | State::Exponent
-            | State::ExponentSign
-            | State::ExponentDigits => self.number(byte),
-            _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => Ok(Step::More),
-            State::Start | State::Value | State::ValueOrEnd => self.value(byte),
-            State::KeyOrEnd if byte == b'}' => self.close(),
-            State::KeyOrEnd | State::Key if byte == b'"' => {
+            ScanState::Hex(_) | ScanState::Word(_) => self.unexpected(),
+            ScanState::Minus
+            | ScanState::Zero
+            | ScanState::Digits
+            | ScanState::Dot
+            | ScanState::Fraction
+            | ScanState::Exponent
+            | ScanState::ExponentSign
+            | ScanState::ExponentDigits => self.number(byte),
+            _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => Ok(ScanProgress::More),
+            ScanState::Start | ScanState::Value | ScanState::ValueOrEnd => self.value(byte),
+            ScanState::KeyOrEnd if byte == b'}' => self.close(),
+            ScanState::KeyOrEnd | ScanState::Key if byte == b'"' => {
                 self.in_key = true;
-                self.go(State::Text)
+                self.go(ScanState::Text)
             }
-            State::KeyOrEnd | State::Key => self.wrong(),
-            State::Colon if byte == b':' => self.go(State::Value),
-            State::Colon => self.wrong(),
-            State::After => match (byte, self.in_object()) {
-                (b',', true) => self.go(State::Key),
-                (b',', false) => self.go(State::Value),
+            ScanState::KeyOrEnd | ScanState::Key => self.unexpected(),
+            ScanState::Colon if byte == b':' => self.go(ScanState::Value),
+            ScanState::Colon => self.unexpected(),
+            ScanState::After => match (byte, self.in_object()) {
+                (b',', true) => self.go(ScanState::Key),
+                (b',', false) => self.go(ScanState::Value),
                 (b'}', true) | (b']', false) => self.close(),
-                _ => self.wrong(),
+                _ => self.unexpected(),
             },
         }
     }
 
-    fn text(&mut self, byte: u8) -> Result<Step, Wrong> {
+    fn text(&mut self, byte: u8) -> Result<ScanProgress, ScanError> {
         match byte {
             b'"' => {
-                let next = if self.in_key { State::Colon } else { State::After };
+                let next = if self.in_key { ScanState::Colon } else { ScanState::After };
                 self.in_key = false;
                 self.go(next)
             }
-            b'\\' => self.go(State::Escape),
-            0..=0x1f => self.wrong(),
-            _ => Ok(Step::More),
+            b'\\' => self.go(ScanState::Escape),
+            0..=0x1f => self.unexpected(),
+            _ => Ok(ScanProgress::More),
         }
     }
 
-    fn value(&mut self, byte: u8) -> Result<Step, Wrong> {
-        if self.state == State::Start && byte != b'{' {
-            return self.wrong();
+    fn value(&mut self, byte: u8) -> Result<ScanProgress, ScanError> {
+        if self.state == ScanState::Start && byte != b'{' {
+            return self.unexpected();
         }
         match byte {
-            b'{' => self.open(1, State::KeyOrEnd),
-            b'[' => self.open(0, State::ValueOrEnd),
-            b']' if self.state == State::ValueOrEnd => self.close(),
-            b'"' => self.go(State::Text),
-            b'-' => self.go(State::Minus),
-            b'0' => self.go(State::Zero),
-            b'1'..=b'9' => self.go(State::Digits),
-            b't' => self.go(State::Word(b"rue")),
-            b'f' => self.go(State::Word(b"alse")),
-            b'n' => self.go(State::Word(b"ull")),
-            _ => self.wrong(),
+            b'{' => self.open(1, ScanState::KeyOrEnd),
+            b'[' => self.open(0, ScanState::ValueOrEnd),
+            b']' if self.state == ScanState::ValueOrEnd => self.close(),
+            b'"' => self.go(ScanState::Text),
+            b'-' => self.go(ScanState::Minus),
+            b'0' => self.go(ScanState::Zero),
+            b'1'..=b'9' => self.go(ScanState::Digits),
+            b't' => self.go(ScanState::Word(b"rue")),
+            b'f' => self.go(ScanState::Word(b"alse")),
+            b'n' => self.go(ScanState::Word(b"ull")),
+            _ => self.unexpected(),
         }
     }
 
-    fn number(&mut self, byte: u8) -> Result<Step, Wrong> {
-        use State::{Digits, Dot, Exponent, ExponentDigits, ExponentSign, Fraction, Minus, Zero};
+    fn number(&mut self, byte: u8) -> Result<ScanProgress, ScanError> {
+        use ScanState::{Digits, Dot, Exponent, ExponentDigits, ExponentSign, Fraction, Minus, Zero};
         let next = match (self.state, byte) {
             (Minus, b'0') => Zero,
             (Minus, b'1'..=b'9') | (Digits, b'0'..=b'9') => Digits,
@@ -173,40 +175,40 @@ impl Scan {
             (Exponent | ExponentSign | ExponentDigits, b'0'..=b'9') => ExponentDigits,
             (Zero | Digits | Fraction | ExponentDigits, _) => {
                 // The number ended before this byte, which belongs to what encloses it.
-                self.state = State::After;
+                self.state = ScanState::After;
                 return self.push(byte);
             }
-            _ => return self.wrong(),
+            _ => return self.unexpected(),
         };
         self.go(next)
     }
 
-    fn open(&mut self, bit: u128, next: State) -> Result<Step, Wrong> {
+    fn open(&mut self, bit: u128, next: ScanState) -> Result<ScanProgress, ScanError> {
         if self.depth >= DEPTH_MAX {
-            return Err(Wrong::TooDeep);
+            return Err(ScanError::TooDeep);
         }
         self.depth += 1;
         self.levels = self.levels << 1 | bit;
         self.go(next)
     }
 
-    fn close(&mut self) -> Result<Step, Wrong> {
+    fn close(&mut self) -> Result<ScanProgress, ScanError> {
         self.depth = self.depth.saturating_sub(1);
         self.levels >>= 1;
-        self.state = State::After;
-        Ok(if self.depth == 0 { Step::Done } else { Step::More })
+        self.state = ScanState::After;
+        Ok(if self.depth == 0 { ScanProgress::Done } else { ScanProgress::More })
     }
 
     fn in_object(&self) -> bool {
         self.levels & 1 == 1
     }
 
-    fn go(&mut self, next: State) -> Result<Step, Wrong> {
+    fn go(&mut self, next: ScanState) -> Result<ScanProgress, ScanError> {
         self.state = next;
-        Ok(Step::More)
+        Ok(ScanProgress::More)
     }
 
-    fn wrong(&self) -> Result<Step, Wrong> {
-        Err(Wrong::Expected(self.expected()))
+    fn unexpected(&self) -> Result<ScanProgress, ScanError> {
+        Err(ScanError::Expected(self.expected()))
     }
 }

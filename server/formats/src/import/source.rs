@@ -6,23 +6,23 @@
 
 use std::io::BufRead;
 
-use super::error::{ImportError, Place};
-use super::scan::{DEPTH_MAX, Scan, Step, Wrong};
+use super::error::{ImportError, SourcePosition};
+use super::scan::{DEPTH_MAX, ObjectScanner, ScanError, ScanProgress};
 
 /// Bytes that the text of one run may have unless the caller says otherwise: 1 GiB.
 pub const RUN_BYTES_MAX: u64 = 1 << 30;
 
 /// One object of the source.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(super) struct SourceObject {
     /// Its exact text.
     pub(super) text: String,
     /// Where it begins.
-    pub(super) place: Place,
+    pub(super) place: SourcePosition,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum SourceMode {
     Start,
     /// Within the array, before its first element.
     ArrayFirst,
@@ -38,9 +38,9 @@ enum Mode {
 
 /// Reads the objects of a source.
 #[derive(Debug)]
-pub(super) struct Objects<R> {
+pub(super) struct ObjectReader<R> {
     reader: R,
-    mode: Mode,
+    mode: SourceMode,
     noun: &'static str,
     bytes_max: u64,
     /// Line and column of the next byte, from 1.
@@ -52,17 +52,26 @@ pub(super) struct Objects<R> {
     one_a_line: bool,
 }
 
-impl<R: BufRead> Objects<R> {
+impl<R: BufRead> ObjectReader<R> {
     pub(super) fn new(reader: R, noun: &'static str, bytes_max: u64) -> Self {
-        Self { reader, mode: Mode::Start, noun, bytes_max, line: 1, column: 1, items: 0, one_a_line: true }
+        Self {
+            reader,
+            mode: SourceMode::Start,
+            noun,
+            bytes_max,
+            line: 1,
+            column: 1,
+            items: 0,
+            one_a_line: true,
+        }
     }
 
     /// The next object, or none at the end of the input.
-    pub(super) fn next(&mut self) -> Result<Option<Object>, ImportError> {
-        if self.mode == Mode::Over {
+    pub(super) fn next(&mut self) -> Result<Option<SourceObject>, ImportError> {
+        if self.mode == SourceMode::Over {
             return Ok(None);
         }
-        let before = std::mem::replace(&mut self.mode, Mode::Over);
+        let before = std::mem::replace(&mut self.mode, SourceMode::Over);
         let Some(after) = self.seek_object(before)? else { return Ok(None) };
         let object = self.object(after)?;
         self.mode = after;
@@ -75,8 +84,8 @@ impl<R: BufRead> Objects<R> {
     }
 
     /// Reads up to the next `{` and says how the source goes on after that object; none at the end.
-    fn seek_object(&mut self, mut mode: Mode) -> Result<Option<Mode>, ImportError> {
-        if mode == Mode::Start {
+    fn seek_object(&mut self, mut mode: SourceMode) -> Result<Option<SourceMode>, ImportError> {
+        if mode == SourceMode::Start {
             self.skip_byte_order_mark()?;
         }
         loop {
@@ -86,23 +95,27 @@ impl<R: BufRead> Objects<R> {
                 continue;
             }
             let (next, expected) = match (mode, byte) {
-                (Mode::Start | Mode::Loose, Some(b'{')) => return Ok(Some(Mode::Loose)),
-                (Mode::ArrayFirst, Some(b'{')) => return Ok(Some(Mode::ArrayNext)),
-                (Mode::Start, Some(b'[')) => (Some(Mode::ArrayFirst), ""),
-                (Mode::ArrayFirst | Mode::ArrayNext, Some(b']')) => (Some(Mode::Closed), ""),
-                (Mode::ArrayNext, Some(b',')) => {
+                (SourceMode::Start | SourceMode::Loose, Some(b'{')) => return Ok(Some(SourceMode::Loose)),
+                (SourceMode::ArrayFirst, Some(b'{')) => return Ok(Some(SourceMode::ArrayNext)),
+                (SourceMode::Start, Some(b'[')) => (Some(SourceMode::ArrayFirst), ""),
+                (SourceMode::ArrayFirst | SourceMode::ArrayNext, Some(b']')) => {
+                    (Some(SourceMode::Closed), "")
+                }
+                (SourceMode::ArrayNext, Some(b',')) => {
                     self.advance(byte);
                     self.seek_element()?;
-                    return Ok(Some(Mode::ArrayNext));
+                    return Ok(Some(SourceMode::ArrayNext));
                 }
-                (Mode::Start | Mode::Loose | Mode::Closed | Mode::Over, None) => return Ok(None),
-                (Mode::Start, _) => (None, "`[` or `{`"),
-                (Mode::Loose, _) => (None, "`{`"),
-                (Mode::ArrayFirst, _) => (None, "`{` or `]`"),
-                (Mode::ArrayNext, _) => (None, "`,` or `]`"),
-                (Mode::Closed | Mode::Over, _) => (None, "the end of the input after `]`"),
+                (SourceMode::Start | SourceMode::Loose | SourceMode::Closed | SourceMode::Over, None) => {
+                    return Ok(None);
+                }
+                (SourceMode::Start, _) => (None, "`[` or `{`"),
+                (SourceMode::Loose, _) => (None, "`{`"),
+                (SourceMode::ArrayFirst, _) => (None, "`{` or `]`"),
+                (SourceMode::ArrayNext, _) => (None, "`,` or `]`"),
+                (SourceMode::Closed | SourceMode::Over, _) => (None, "the end of the input after `]`"),
             };
-            let Some(next) = next else { return Err(self.wrong_between(expected, byte)) };
+            let Some(next) = next else { return Err(self.error_between_objects(expected, byte)) };
             self.advance(byte);
             mode = next;
         }
@@ -114,25 +127,25 @@ impl<R: BufRead> Objects<R> {
             match self.peek()? {
                 Some(b'{') => return Ok(()),
                 byte @ Some(b' ' | b'\t' | b'\n' | b'\r') => self.advance(byte),
-                byte => return Err(self.wrong_between("`{`", byte)),
+                byte => return Err(self.error_between_objects("`{`", byte)),
             }
         }
     }
 
     /// Reads one object, whose `{` is the next byte.
-    fn object(&mut self, mode: Mode) -> Result<Object, ImportError> {
+    fn object(&mut self, mode: SourceMode) -> Result<SourceObject, ImportError> {
         self.items += 1;
         let place = self.place();
-        let mut scan = Scan::new();
+        let mut scan = ObjectScanner::new();
         let mut text = Vec::new();
         loop {
             let (line, column) = (&mut self.line, &mut self.column);
             let buffer = fill(&mut self.reader, place)?;
             if buffer.is_empty() {
-                return Err(self.wrong_within(scan.expected(), None, place, mode));
+                return Err(self.error_within_object(scan.expected(), None, place, mode));
             }
             let mut taken = 0;
-            let mut outcome = Ok(Step::More);
+            let mut outcome = Ok(ScanProgress::More);
             for byte in buffer {
                 outcome = scan.push(*byte);
                 if outcome.is_err() {
@@ -140,7 +153,7 @@ impl<R: BufRead> Objects<R> {
                 }
                 taken += 1;
                 count(*byte, line, column);
-                if outcome == Ok(Step::Done) {
+                if outcome == Ok(ScanProgress::Done) {
                     break;
                 }
             }
@@ -151,20 +164,22 @@ impl<R: BufRead> Objects<R> {
             text.extend_from_slice(buffer.get(..taken).unwrap_or_default());
             self.reader.consume(taken);
             match outcome {
-                Ok(Step::More) => {}
-                Ok(Step::Done) => return self.whole(text, place),
-                Err(Wrong::TooDeep) => {
+                Ok(ScanProgress::More) => {}
+                Ok(ScanProgress::Done) => return self.finish_object(text, place),
+                Err(ScanError::TooDeep) => {
                     return Err(ImportError::TooDeep { place: self.place(), limit: DEPTH_MAX });
                 }
-                Err(Wrong::Expected(what)) => return Err(self.wrong_within(what, found, place, mode)),
+                Err(ScanError::Expected(what)) => {
+                    return Err(self.error_within_object(what, found, place, mode));
+                }
             }
         }
     }
 
-    fn whole(&mut self, text: Vec<u8>, place: Place) -> Result<Object, ImportError> {
+    fn finish_object(&mut self, text: Vec<u8>, place: SourcePosition) -> Result<SourceObject, ImportError> {
         self.one_a_line &= self.line == place.line;
         match String::from_utf8(text) {
-            Ok(text) => Ok(Object { text, place }),
+            Ok(text) => Ok(SourceObject { text, place }),
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let before = error.as_bytes().get(..valid).unwrap_or_default();
@@ -176,32 +191,32 @@ impl<R: BufRead> Objects<R> {
 
     /// A wrong byte inside an object. Where each object has a line of its own, a line that was cut shows only at
     /// the next one; then the line to look at is the one on which the object began.
-    fn wrong_within(
+    fn error_within_object(
         &self,
         expected: &'static str,
         found: Option<u8>,
-        began: Place,
-        mode: Mode,
+        began: SourcePosition,
+        mode: SourceMode,
     ) -> ImportError {
-        let cut = mode == Mode::Loose
+        let cut = mode == SourceMode::Loose
             && (self.one_a_line && self.items > 1 || self.column == 1 && found == Some(b'{'));
         let line = if cut || found.is_none() && self.one_a_line { began.line } else { self.line };
-        let place = Place { line, ..began };
+        let place = SourcePosition { line, ..began };
         ImportError::Syntax { place, expected, at_line: self.line, column: self.column, found }
     }
 
     /// A wrong byte between objects.
-    fn wrong_between(&self, expected: &'static str, found: Option<u8>) -> ImportError {
-        let place = Place { item: self.items + 1, ..self.place() };
+    fn error_between_objects(&self, expected: &'static str, found: Option<u8>) -> ImportError {
+        let place = SourcePosition { item: self.items + 1, ..self.place() };
         ImportError::Syntax { place, expected, at_line: self.line, column: self.column, found }
     }
 
-    fn place(&self) -> Place {
-        Place { line: self.line, item: self.items, noun: self.noun }
+    fn place(&self) -> SourcePosition {
+        SourcePosition { line: self.line, item: self.items, noun: self.noun }
     }
 
     fn peek(&mut self) -> Result<Option<u8>, ImportError> {
-        let place = Place { item: self.items + 1, ..self.place() };
+        let place = SourcePosition { item: self.items + 1, ..self.place() };
         Ok(fill(&mut self.reader, place)?.first().copied())
     }
 
@@ -219,7 +234,7 @@ impl<R: BufRead> Objects<R> {
             for expected in [0xef, 0xbb, 0xbf] {
                 let byte = self.peek()?;
                 if byte != Some(expected) {
-                    return Err(self.wrong_between("`[` or `{`", byte));
+                    return Err(self.error_between_objects("`[` or `{`", byte));
                 }
                 self.reader.consume(1);
             }
@@ -229,7 +244,7 @@ impl<R: BufRead> Objects<R> {
 }
 
 /// The reader's next bytes, none at the end.
-fn fill<R: BufRead>(reader: &mut R, place: Place) -> Result<&[u8], ImportError> {
+fn fill<R: BufRead>(reader: &mut R, place: SourcePosition) -> Result<&[u8], ImportError> {
     loop {
         match reader.fill_buf() {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -12,14 +12,14 @@ use serde_json::value::RawValue;
 /// A part of a run's text. Offsets are 32 bits wide to halve what a long run of small messages costs: a text
 /// beyond that is refused before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct TextSpan {
     start: u32,
     len: u32,
 }
 
-impl Span {
+impl TextSpan {
     /// Where `part` lies in `whole`; none if it does not.
-    pub(super) fn of(part: &str, whole: &str) -> Option<Self> {
+    pub(super) fn new(part: &str, whole: &str) -> Option<Self> {
         let start = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
         let span = Self { start: u32::try_from(start).ok()?, len: u32::try_from(part.len()).ok()? };
         (span.get(whole).len() == part.len()).then_some(span)
@@ -35,22 +35,22 @@ impl Span {
 
 /// A member of an object: the texts of its key (with its quotes) and its value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Member<'a> {
+pub(super) struct ObjectMember<'a> {
     pub(super) key: &'a str,
     pub(super) value: &'a str,
 }
 
-impl Member<'_> {
+impl ObjectMember<'_> {
     /// Whether the key, decoded, is `name`.
-    pub(super) fn is(&self, name: &str) -> bool {
-        string(self.key).is_some_and(|key| key == name)
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        decode_string(self.key).is_some_and(|key| key == name)
     }
 }
 
 /// The members of the object whose text is given, in source order; none if it is no object.
-pub(super) fn members(text: &str) -> Option<Vec<Member<'_>>> {
+pub(super) fn members(text: &str) -> Option<Vec<ObjectMember<'_>>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let members = deserializer.deserialize_map(Members).ok()?;
+    let members = deserializer.deserialize_map(RawMembersVisitor).ok()?;
     deserializer.end().ok()?;
     Some(members)
 }
@@ -62,22 +62,22 @@ pub(super) fn elements(text: &str) -> Option<Vec<&str>> {
 }
 
 /// The last member called `name`, as JSON parsers take it.
-pub(super) fn last<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
-    members.iter().rev().find(|member| member.is(name)).map(|member| member.value)
+pub(super) fn last_value<'a>(members: &[ObjectMember<'a>], name: &str) -> Option<&'a str> {
+    members.iter().rev().find(|member| member.has_key(name)).map(|member| member.value)
 }
 
 /// The string whose text is given; none if it is no string or has an escape that stands for no character.
-pub(super) fn string(text: &str) -> Option<String> {
+pub(super) fn decode_string(text: &str) -> Option<String> {
     if !text.starts_with('"') {
         return None;
     }
     serde_json::from_str(text).ok()
 }
 
-struct Members;
+struct RawMembersVisitor;
 
-impl<'de> Visitor<'de> for Members {
-    type Value = Vec<Member<'de>>;
+impl<'de> Visitor<'de> for RawMembersVisitor {
+    type Value = Vec<ObjectMember<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for Members {
             if !key.get().starts_with('"') {
                 return Err(A::Error::custom("a key that is no string"));
             }
-            members.push(Member { key: key.get(), value: value.get() });
+            members.push(ObjectMember { key: key.get(), value: value.get() });
         }
         Ok(members)
     }

@@ -27,7 +27,7 @@ pub enum TemplateError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Key(String),
 }
@@ -35,7 +35,7 @@ enum Part {
 /// A parsed template: text, and keys in braces; `{{` and `}}` stand for braces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdTemplate {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 impl std::str::FromStr for IdTemplate {
@@ -62,18 +62,18 @@ impl std::str::FromStr for IdTemplate {
                         return Err(TemplateError::EmptyKey { template: template.to_owned() });
                     }
                     if !text.is_empty() {
-                        parts.push(Part::Text(std::mem::take(&mut text)));
+                        parts.push(TemplatePart::Text(std::mem::take(&mut text)));
                     }
-                    parts.push(Part::Key(key));
+                    parts.push(TemplatePart::Key(key));
                 }
                 '}' => return Err(unbalanced()),
                 char => text.push(char),
             }
         }
         if !text.is_empty() {
-            parts.push(Part::Text(text));
+            parts.push(TemplatePart::Text(text));
         }
-        if !parts.iter().any(|part| matches!(part, Part::Key(_))) {
+        if !parts.iter().any(|part| matches!(part, TemplatePart::Key(_))) {
             return Err(TemplateError::NoKey { template: template.to_owned() });
         }
         Ok(Self { parts })
@@ -86,8 +86,8 @@ impl IdTemplate {
         let mut id = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => id.push_str(text),
-                Part::Key(key) => id.push_str(&lookup(key).ok_or(key.as_str())?),
+                TemplatePart::Text(text) => id.push_str(text),
+                TemplatePart::Key(key) => id.push_str(&lookup(key).ok_or(key.as_str())?),
             }
         }
         Ok(id)

@@ -97,7 +97,7 @@ fn lines_arrays_and_loose_objects_read_the_same() {
 }
 
 #[test]
-fn the_first_of_the_three_keys_holds_the_messages_and_the_others_are_metadata() {
+fn first_messages_key_wins_and_other_keys_are_metadata() {
     let run = one(r#"{"history":[1],"traj":2,"messages":[{"role":"assistant","content":"x"}]}"#);
     assert_eq!(run.frame_count(), 1);
     assert_eq!(text(&run.metadata), r#"{"history":[1],"traj":2}"#);
@@ -262,9 +262,9 @@ fn deep_nesting_is_an_error_and_no_overflow() {
 }
 
 /// Endless input: one string that never ends.
-struct Endless;
+struct EndlessReader;
 
-impl Read for Endless {
+impl Read for EndlessReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         buffer.fill(b'x');
         Ok(buffer.len())
@@ -274,7 +274,7 @@ impl Read for Endless {
 #[test]
 fn a_run_over_the_limit_is_an_error_before_it_is_held() {
     let options = ChatOptions { run_bytes_max: 1 << 20, ..ChatOptions::default() };
-    let reader = BufReader::new(b"{\"messages\":[],\"x\":\"".chain(Endless));
+    let reader = BufReader::new(b"{\"messages\":[],\"x\":\"".chain(EndlessReader));
     let error = ChatRuns::new(reader, options.clone()).next().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "line 1: run 1: the text of one run is over 1048576 bytes");
     let line = format!("{{\"run\":\"a\",\"component\":\"llm\",\"input\":\"{}\"}}\n", "x".repeat(300_000));
@@ -284,9 +284,9 @@ fn a_run_over_the_limit_is_an_error_before_it_is_held() {
 }
 
 /// A reader that fails after its bytes.
-struct Failing<'a>(&'a [u8]);
+struct FailingReader<'a>(&'a [u8]);
 
-impl Read for Failing<'_> {
+impl Read for FailingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.0.is_empty() { Err(std::io::Error::other("the disk is gone")) } else { self.0.read(buffer) }
     }
@@ -294,7 +294,7 @@ impl Read for Failing<'_> {
 
 #[test]
 fn a_reader_that_fails_ends_the_import_with_its_error() {
-    let reader = BufReader::with_capacity(5, Failing(b"{\"messages\":[]}\n{\"mess"));
+    let reader = BufReader::with_capacity(5, FailingReader(b"{\"messages\":[]}\n{\"mess"));
     let runs: Vec<_> = ChatRuns::new(reader, ChatOptions::default()).collect();
     assert_eq!(runs.len(), 2);
     assert!(runs[0].is_ok());
@@ -321,7 +321,7 @@ fn a_source_cut_anywhere_gives_whole_runs_and_then_an_error() {
 }
 
 #[test]
-fn our_reading_agrees_with_serde_json_on_every_changed_byte() {
+fn scanner_agrees_with_serde_json_on_every_changed_byte() {
     let source = br#"{"a":[-0.5e+10,0,12,"\u00e9\\\"",{},[],true,false,null],"messages":[{"role":"tool"}]}"#;
     let mut changed = source.to_vec();
     for at in 0..source.len() {
@@ -345,7 +345,7 @@ fn our_reading_agrees_with_serde_json_on_every_changed_byte() {
 }
 
 #[test]
-fn frames_are_read_line_by_line_and_runs_end_where_another_begins() {
+fn frame_lines_end_a_run_where_another_begins() {
     let source = r#"{"run":"a","model":"m","metadata":{"k":  1}}
 {"run":"a","seq":1,"component":"llm","input":"in\n","output_base64":"AP8=","metadata":{"x":1.50},"started_ns":5,"duration_ns":7,"severity":"flagged","error":true,"digest":"00"}
 {"run":"a","component":"mine","parent":1,"metadata_base64":"ewp9"}
@@ -438,9 +438,9 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
 }
 
 /// Counts what is read ahead of what has been handed out.
-struct Counting<R>(R, std::rc::Rc<std::cell::Cell<usize>>);
+struct CountingReader<R>(R, std::rc::Rc<std::cell::Cell<usize>>);
 
-impl<R: BufRead> Read for Counting<R> {
+impl<R: BufRead> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.0.read(buffer)?;
         self.1.set(self.1.get() + read);
@@ -452,7 +452,7 @@ impl<R: BufRead> Read for Counting<R> {
 fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
     let count = std::rc::Rc::new(std::cell::Cell::new(0));
     let source = format!("[{}]", vec![r#"{"messages":[{"role":"assistant"}]}"#; 1000].join(","));
-    let reader = BufReader::with_capacity(16, Counting(source.as_bytes(), count.clone()));
+    let reader = BufReader::with_capacity(16, CountingReader(source.as_bytes(), count.clone()));
     let mut runs = ChatRuns::new(reader, ChatOptions::default());
     for handed in 1..=1000 {
         assert!(runs.next().unwrap().is_ok());
@@ -462,9 +462,9 @@ fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
 }
 
 /// Small and good enough to choose places and bytes: Marsaglia's xorshift.
-pub(super) struct Random(pub(super) u64);
+pub(super) struct XorShift(pub(super) u64);
 
-impl Random {
+impl XorShift {
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -474,10 +474,10 @@ impl Random {
 }
 
 #[test]
-fn whatever_the_bytes_there_are_whole_runs_and_at_most_one_error() {
+fn random_bytes_give_whole_runs_and_at_most_one_error() {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
     println!("ANNALS_SEED={seed} cargo test -p annals-formats --lib import::tests::whatever -- --nocapture");
-    let mut random = Random(seed | 1);
+    let mut random = XorShift(seed | 1);
     let lines = r#"{"run":"a","component":"llm","parent":null,"input":"x","output_base64":"AP8=","metadata":{"a":[1]}}
 {"run":"a","component":"tool","parent":1,"started_ns":7,"severity":"debug"}
 {"run":"b","status":"failed","end":true}"#;

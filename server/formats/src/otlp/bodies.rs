@@ -1,38 +1,40 @@
 //! A frame's input and output: the texts that a span recorded.
 //!
-//! One text is its own bytes, exactly. Several attributes, or one that is no text, are a JSON object by their names, in which a text is a JSON string and
-//! anything else its OTLP/JSON value (`{"intValue":"5"}`). Events are a JSON array of `{"name", "attributes"}`, with attributes written so. What was
-//! taken stands nowhere else.
+//! A single text becomes its exact bytes. Several attributes, or one that is not text, become a JSON object
+//! by name: a text is a JSON string, any other value its OTLP/JSON value (`{"intValue":"5"}`). Events become
+//! a JSON array of `{"name", "attributes"}` with attributes in the same form. Content that is part of a body
+//! is stored nowhere else.
 
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Held;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
-use super::known::{INPUT_EVENTS, INPUTS, OUTPUT_EVENTS, OUTPUTS, Take};
-use super::value::ByName;
+use super::conventions::{BodyAttributes, INPUT_EVENTS, INPUTS, OUTPUT_EVENTS, OUTPUTS};
+use super::value::AttributesByName;
 
-/// A body, and of what it was made.
+/// A body, and the attributes or events that it was made of.
 #[derive(Debug, Default)]
-pub(super) struct Body {
+pub(super) struct SpanBody {
     pub(super) bytes: Vec<u8>,
-    /// For metadata: a name where the body is that attribute's text, an array of names otherwise; null where there is none.
+    /// For the metadata: the attribute's name if the body is one text, else an array of names; null if there
+    /// is no body.
     pub(super) made_of: Value,
-    /// Places among the span's attributes, and among its events.
+    /// Indexes into the span's attributes and events.
     pub(super) attributes: Vec<usize>,
     pub(super) events: Vec<usize>,
 }
 
-/// A span's input and output.
-pub(super) fn of(span: &Span) -> (Body, Body) {
-    (body(span, &INPUTS, INPUT_EVENTS), body(span, &OUTPUTS, OUTPUT_EVENTS))
+/// The input and output of a span.
+pub(super) fn span_bodies(span: &Span) -> (SpanBody, SpanBody) {
+    (select_body(span, &INPUTS, INPUT_EVENTS), select_body(span, &OUTPUTS, OUTPUT_EVENTS))
 }
 
-fn body(span: &Span, takes: &[Take], events: &[&str]) -> Body {
+fn select_body(span: &Span, takes: &[BodyAttributes], events: &[&str]) -> SpanBody {
     for take in takes {
         let places = places(&span.attributes, *take);
         if !places.is_empty() {
-            return of_attributes(span, places);
+            return body_from_attributes(span, places);
         }
     }
     let at: Vec<usize> = (0..span.events.len())
@@ -41,21 +43,21 @@ fn body(span: &Span, takes: &[Take], events: &[&str]) -> Body {
         })
         .collect();
     if at.is_empty() {
-        return Body::default();
+        return SpanBody::default();
     }
-    of_events(span, at)
+    body_from_events(span, at)
 }
 
-/// Where the attributes of a body stand; the first of each name.
-fn places(attributes: &[KeyValue], take: Take) -> Vec<usize> {
+/// Indexes of the attributes of a body; the first of each name.
+fn places(attributes: &[KeyValue], take: BodyAttributes) -> Vec<usize> {
     let is_there = |at: &usize| attributes[*at].value.as_ref().is_some_and(|value| value.value.is_some());
     match take {
-        Take::Names(names) => names
+        BodyAttributes::Names(names) => names
             .iter()
             .filter_map(|name| attributes.iter().position(|pair| pair.key == *name))
             .filter(is_there)
             .collect(),
-        Take::Beginning(beginnings) => {
+        BodyAttributes::Prefixes(beginnings) => {
             let begins = |at: &usize| beginnings.iter().any(|with| attributes[*at].key.starts_with(with));
             let mut seen = std::collections::HashSet::new();
             (0..attributes.len())
@@ -67,38 +69,39 @@ fn places(attributes: &[KeyValue], take: Take) -> Vec<usize> {
     }
 }
 
-fn of_attributes(span: &Span, places: Vec<usize>) -> Body {
+fn body_from_attributes(span: &Span, places: Vec<usize>) -> SpanBody {
     if let [place] = places.as_slice() {
         let KeyValue { key, value, .. } = &span.attributes[*place];
         if let Some(Held::StringValue(text)) = value.as_ref().and_then(|value| value.value.as_ref()) {
             let (bytes, made_of) = (text.clone().into_bytes(), json!(key));
-            return Body { bytes, made_of, attributes: places, events: Vec::new() };
+            return SpanBody { bytes, made_of, attributes: places, events: Vec::new() };
         }
     }
     let taken: Vec<&KeyValue> = places.iter().map(|place| &span.attributes[*place]).collect();
     let made_of = taken.iter().map(|pair| json!(pair.key)).collect();
-    let bytes = serde_json::to_vec(&ByName(&taken)).unwrap_or_default();
-    Body { bytes, made_of, attributes: places, events: Vec::new() }
+    let bytes = serde_json::to_vec(&AttributesByName(&taken)).unwrap_or_default();
+    SpanBody { bytes, made_of, attributes: places, events: Vec::new() }
 }
 
-fn of_events(span: &Span, events: Vec<usize>) -> Body {
+fn body_from_events(span: &Span, events: Vec<usize>) -> SpanBody {
     let mut bytes = vec![b'['];
     for (number, place) in events.iter().enumerate() {
         if number > 0 {
             bytes.push(b',');
         }
         let event = &span.events[*place];
-        let attributes = firsts(&event.attributes);
-        let told = Event { name: &event.name, attributes: ByName(&attributes) };
+        let attributes = first_by_name(&event.attributes);
+        let told = SpanEventBody { name: &event.name, attributes: AttributesByName(&attributes) };
         bytes.extend(serde_json::to_vec(&told).unwrap_or_default());
     }
     bytes.push(b']');
     let mut names: Vec<&str> = events.iter().map(|place| span.events[*place].name.as_str()).collect();
     names.dedup();
-    // One that names an attribute twice stays as it is, too: the array holds only the first of them.
+    // An event that repeats an attribute name is kept in the metadata as well, because the array holds only
+    // the first value.
     let events = events.iter().copied().filter(|place| is_plain(&span.events[*place].attributes)).collect();
     let made_of = names.into_iter().map(|name| json!(name)).collect();
-    Body { bytes, made_of, attributes: Vec::new(), events }
+    SpanBody { bytes, made_of, attributes: Vec::new(), events }
 }
 
 fn is_plain(attributes: &[KeyValue]) -> bool {
@@ -106,14 +109,14 @@ fn is_plain(attributes: &[KeyValue]) -> bool {
     attributes.iter().all(|pair| pair.value.is_some() && seen.insert(pair.key.as_str()))
 }
 
-/// Of attributes with the same name the first.
-fn firsts(attributes: &[KeyValue]) -> Vec<&KeyValue> {
+/// The first attribute of each name.
+fn first_by_name(attributes: &[KeyValue]) -> Vec<&KeyValue> {
     let mut seen = std::collections::HashSet::new();
     attributes.iter().filter(|pair| seen.insert(pair.key.as_str())).collect()
 }
 
 #[derive(serde::Serialize)]
-struct Event<'a> {
+struct SpanEventBody<'a> {
     name: &'a str,
-    attributes: ByName<'a>,
+    attributes: AttributesByName<'a>,
 }

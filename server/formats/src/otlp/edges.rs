@@ -1,9 +1,11 @@
-//! Which frames of a trace led to which: what spans recorded, and apart from it what is inferred.
+//! Edges between the frames of a trace: recorded edges, and separately the inferred ones.
 //!
-//! *Recorded* is what a span says itself: its parent and its links. *Inferred* is what nobody recorded: that a tool call answers what a model asked for, or that an
-//! input holds an earlier output. Each inferred edge names its rule, and an edge that was recorded is not inferred again.
+//! A *recorded* edge is stated by a span: its parent and its links. An *inferred* edge is stated by no span:
+//! a tool call answers a model's request, or an input holds an earlier output. Each inferred edge names its
+//! rule; a recorded edge is not inferred again.
 //!
-//! A frame can name earlier frames only, and spans come in any order: a parent that comes later names its children then.
+//! A frame can reference earlier frames only, but spans arrive in any order. A parent that arrives after its
+//! children therefore lists them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,47 +13,47 @@ use annals::Component;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
-use super::span::{Mapped, SpanId};
+use super::span::{MappedSpan, SpanId};
 
-/// Tool calls of a trace that are remembered, of each kind.
+/// Maximum number of tool calls remembered per trace, of each kind.
 const CALLS_MAX: usize = 256;
-/// Outputs of a trace that are looked for in later inputs, and their bytes.
+/// Maximum number of outputs per trace that are searched in later inputs, and their maximum length in bytes.
 const OUTPUTS_MAX: usize = 16;
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
-/// An output that is shorter may stand in an input by chance.
+/// A shorter output may occur in an input by chance.
 const OUTPUT_BYTES_MIN: usize = 24;
 
-/// Where a span stands: the run, by its number among those of its trace, and the frame.
+/// The place of a span: the number of its run within the trace, and its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SpanPlace {
     pub(super) part: u16,
     pub(super) seq: u32,
 }
 
-/// What is known of a trace's spans.
+/// The spans of a trace that are known so far.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    spans: HashMap<SpanId, Place>,
-    /// Frames of the run by the parent that has not come.
+pub(super) struct TraceSpans {
+    spans: HashMap<SpanId, SpanPlace>,
+    /// Frames of this run, by a parent that has not arrived.
     waiting: HashMap<SpanId, Vec<u32>>,
-    /// Frames that asked for a tool call, by its id; and those that were one.
-    asked: HashMap<String, u32>,
-    called: HashMap<String, u32>,
-    /// Results that an input carried already: those of later ones are its history.
-    carried: HashMap<String, u32>,
-    outputs: VecDeque<Output>,
+    /// Frames that requested a tool call, and frames that were one, by the id of the call.
+    calls_requested: HashMap<String, u32>,
+    calls_made: HashMap<String, u32>,
+    /// Tool results that an input already carried; in later inputs they are history.
+    results_carried: HashMap<String, u32>,
+    outputs: VecDeque<RecentOutput>,
 }
 
 #[derive(Debug)]
-struct Output {
+struct RecentOutput {
     seq: u32,
     ended_ns: u64,
     text: Vec<u8>,
 }
 
-impl Output {
-    /// Whether it stands in an input: as it is, or as it is written within a text of JSON.
-    fn is_in(&self, input: &[u8]) -> bool {
+impl RecentOutput {
+    /// Whether an input contains the output, either as it is or as an escaped JSON string.
+    fn occurs_in(&self, input: &[u8]) -> bool {
         let holds = |text: &[u8]| memmem::find(input, text).is_some();
         let quoted = || serde_json::to_vec(&String::from_utf8_lossy(&self.text)).unwrap_or_default();
         holds(&self.text) || quoted().get(1..).and_then(|text| text.strip_suffix(b"\"")).is_some_and(holds)
@@ -60,36 +62,36 @@ impl Output {
 
 /// The edges of a frame.
 #[derive(Debug, Default)]
-pub(super) struct Edges {
-    /// The frame's parent, where that came before in the same run.
+pub(super) struct FrameEdges {
+    /// The parent frame, if it is an earlier frame of the same run.
     pub(super) parent: Option<u32>,
-    /// For its metadata.
-    pub(super) told: Option<Value>,
+    /// The edges as metadata.
+    pub(super) metadata: Option<Value>,
 }
 
-impl Known {
+impl TraceSpans {
     pub(super) fn len(&self) -> usize {
         self.spans.len()
     }
 
-    pub(super) fn has(&self, span: &SpanId) -> bool {
+    pub(super) fn contains(&self, span: &SpanId) -> bool {
         self.spans.contains_key(span)
     }
 
-    /// Whether every parent that was named has come.
+    /// Whether every referenced parent has arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Takes in a span of an earlier run of the trace.
-    pub(super) fn remember(&mut self, span: SpanId, place: Place) {
+    /// Adds a span of an earlier run of the trace.
+    pub(super) fn remember(&mut self, span: SpanId, place: SpanPlace) {
         self.spans.entry(span).or_insert(place);
     }
 
-    /// The edges of a span that is to be the next frame.
-    pub(super) fn edges(&self, span: &Mapped, part: u16, name_of: impl Fn(u16) -> String) -> Edges {
+    /// The edges of a span that becomes the next frame.
+    pub(super) fn edges(&self, span: &MappedSpan, part: u16, name_of: impl Fn(u16) -> String) -> FrameEdges {
         let mut recorded = Map::new();
-        let elsewhere = |place: &Place| json!({ "run": name_of(place.part), "frame": place.seq });
+        let elsewhere = |place: &SpanPlace| json!({ "run": name_of(place.part), "frame": place.seq });
         let mut parent = None;
         if let Some(id) = span.parent {
             let told = match self.spans.get(&id) {
@@ -112,7 +114,7 @@ impl Known {
         if !links.is_empty() {
             recorded.insert("links".to_owned(), Value::Array(links));
         }
-        let inferred = self.inferred(span, &recorded);
+        let inferred = self.infer_edges(span, &recorded);
         let mut told = Map::new();
         if !recorded.is_empty() {
             told.insert("recorded".to_owned(), Value::Object(recorded));
@@ -120,10 +122,10 @@ impl Known {
         if !inferred.is_empty() {
             told.insert("inferred".to_owned(), Value::Array(inferred));
         }
-        Edges { parent, told: (!told.is_empty()).then_some(Value::Object(told)) }
+        FrameEdges { parent, metadata: (!told.is_empty()).then_some(Value::Object(told)) }
     }
 
-    fn inferred(&self, span: &Mapped, recorded: &Map<String, Value>) -> Vec<Value> {
+    fn infer_edges(&self, span: &MappedSpan, recorded: &Map<String, Value>) -> Vec<Value> {
         let is_recorded = |seq: u32| {
             let of = |key: &str| recorded.get(key).and_then(Value::as_array);
             recorded.get("parent") == Some(&json!(seq))
@@ -135,93 +137,97 @@ impl Known {
                 edges.push((seq, edge));
             }
         };
-        if let Some(id) = &span.facts.is_call {
-            // Whoever asked for it comes before it; whoever was given the result, after.
-            if let Some(seq) = self.asked.get(id) {
+        if let Some(id) = &span.facts.tool_call_id {
+            // The frame that requested the call comes before it; the frame that carries the result comes
+            // after it.
+            if let Some(seq) = self.calls_requested.get(id) {
                 put(*seq, json!({ "rule": "tool_call_id", "from": seq }));
             }
-            if let Some(seq) = self.carried.get(id) {
+            if let Some(seq) = self.results_carried.get(id) {
                 put(*seq, json!({ "rule": "tool_result_id", "to": seq }));
             }
         }
-        for id in &span.facts.asks {
-            if let Some(seq) = self.called.get(id) {
+        for id in &span.facts.requested_calls {
+            if let Some(seq) = self.calls_made.get(id) {
                 put(*seq, json!({ "rule": "tool_call_id", "to": seq }));
             }
         }
-        for id in span.facts.carries.iter().filter(|id| !self.carried.contains_key(id.as_str())) {
-            if let Some(seq) = self.called.get(id) {
+        for id in
+            span.facts.carried_results.iter().filter(|id| !self.results_carried.contains_key(id.as_str()))
+        {
+            if let Some(seq) = self.calls_made.get(id) {
                 put(*seq, json!({ "rule": "tool_result_id", "from": seq }));
             }
         }
         for output in &self.outputs {
-            if output.ended_ns <= span.started_ns && output.is_in(&span.input) {
+            if output.ended_ns <= span.started_ns && output.occurs_in(&span.input) {
                 put(output.seq, json!({ "rule": "output_in_input", "from": output.seq }));
             }
         }
         edges.into_iter().map(|(_, edge)| edge).collect()
     }
 
-    /// Takes in a span that became this frame.
-    pub(super) fn take(&mut self, span: &Noted, place: Place) {
+    /// Adds a span that has become this frame.
+    pub(super) fn insert_frame(&mut self, span: &SpanNote, place: SpanPlace) {
         let seq = place.seq;
         self.spans.insert(span.span, place);
         self.waiting.remove(&span.span);
         if let Some(parent) = span.parent.filter(|parent| !self.spans.contains_key(parent)) {
             self.waiting.entry(parent).or_default().push(seq);
         }
-        note(&mut self.called, span.is_call.iter(), seq);
-        note(&mut self.asked, span.asks.iter(), seq);
-        note(&mut self.carried, span.carries.iter(), seq);
-        // One input takes an output up: those after it hold it as their history.
-        self.outputs.retain(|output| !span.took_up.contains(&output.seq));
+        remember_ids(&mut self.calls_made, span.tool_call_id.iter(), seq);
+        remember_ids(&mut self.calls_requested, span.requested_calls.iter(), seq);
+        remember_ids(&mut self.results_carried, span.carried_results.iter(), seq);
+        // An output is matched to one input only: later inputs repeat it as history.
+        self.outputs.retain(|output| !span.consumed.contains(&output.seq));
         if let Some(output) = &span.output {
             if self.outputs.len() == OUTPUTS_MAX {
                 self.outputs.pop_front();
             }
             let text = output.clone();
-            self.outputs.push_back(Output { seq, ended_ns: span.ended_ns, text });
+            self.outputs.push_back(RecentOutput { seq, ended_ns: span.ended_ns, text });
         }
     }
 }
 
-/// What stays known of a span once it is a frame.
+/// The data of a span that is kept once the span is a frame.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct SpanNote {
     span: SpanId,
     parent: Option<SpanId>,
-    is_call: Option<String>,
-    asks: Vec<String>,
-    carries: Vec<String>,
-    took_up: Vec<u32>,
+    tool_call_id: Option<String>,
+    requested_calls: Vec<String>,
+    carried_results: Vec<String>,
+    consumed: Vec<u32>,
     output: Option<Vec<u8>>,
     ended_ns: u64,
 }
 
-impl Noted {
-    pub(super) fn of(span: &Mapped, edges: &Edges) -> Self {
-        let told = edges.told.as_ref().and_then(|told| told["inferred"].as_array());
+impl SpanNote {
+    pub(super) fn new(span: &MappedSpan, edges: &FrameEdges) -> Self {
+        let told = edges.metadata.as_ref().and_then(|told| told["inferred"].as_array());
         let took_up =
             told.into_iter().flatten().filter_map(|edge| u32::try_from(edge["from"].as_u64()?).ok());
-        // Whose outputs others go on with; that of an agent or a chain is one of these again.
+        // Only outputs of these components are searched for; the output of an agent or chain repeats one of
+        // them.
         let gives = matches!(span.component, Component::Llm | Component::Tool)
             || span.component.name() == "retriever";
         let is_apt = gives && (OUTPUT_BYTES_MIN..=OUTPUT_BYTES_MAX).contains(&span.output.len());
         Self {
             span: span.span,
             parent: span.parent,
-            is_call: span.facts.is_call.clone(),
-            asks: span.facts.asks.clone(),
-            carries: span.facts.carries.clone(),
-            took_up: took_up.collect(),
+            tool_call_id: span.facts.tool_call_id.clone(),
+            requested_calls: span.facts.requested_calls.clone(),
+            carried_results: span.facts.carried_results.clone(),
+            consumed: took_up.collect(),
             output: is_apt.then(|| span.output.clone()),
             ended_ns: span.ended_ns,
         }
     }
 }
 
-/// The first frame of each id, of so many ids.
-fn note<'a>(known: &mut HashMap<String, u32>, ids: impl Iterator<Item = &'a String>, seq: u32) {
+/// Stores the first frame of each id, up to the limit.
+fn remember_ids<'a>(known: &mut HashMap<String, u32>, ids: impl Iterator<Item = &'a String>, seq: u32) {
     for id in ids {
         if known.len() < CALLS_MAX {
             known.entry(id.clone()).or_insert(seq);

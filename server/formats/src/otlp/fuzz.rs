@@ -1,23 +1,23 @@
-//! A door for fuzzers: traces in either form.
+//! Fuzz target for traces in both encodings.
 
-use super::{BODY_BYTES_MAX, Form, look, unpack};
+use super::{BODY_BYTES_MAX, TraceEncoding, gunzip, map_without_store};
 use crate::fuzzing::byte;
 
-/// A byte that says which form it has and whether it is packed, then a body.
+/// Input: a byte that selects the encoding and gzip, then a body.
 ///
-/// Its oracle: it is taken or refused, each time the same.
+/// Oracle: the body is accepted or refused, with the same result each time.
 pub fn otlp(mut data: &[u8]) {
     let kind = byte(&mut data);
-    let form = if kind & 1 == 0 { Form::Protobuf } else { Form::Json };
+    let form = if kind & 1 == 0 { TraceEncoding::Protobuf } else { TraceEncoding::Json };
     let unpacked;
     let body = if kind & 2 == 0 {
         data
     } else {
-        let Ok(body) = unpack(data, BODY_BYTES_MAX) else { return };
+        let Ok(body) = gunzip(data, BODY_BYTES_MAX) else { return };
         assert!(body.len() <= BODY_BYTES_MAX);
         unpacked = body;
         &unpacked[..]
     };
-    let once = look(body, form).map_err(|refused| refused.status);
-    assert_eq!(look(body, form).map_err(|refused| refused.status), once);
+    let once = map_without_store(body, form).map_err(|refused| refused.status);
+    assert_eq!(map_without_store(body, form).map_err(|refused| refused.status), once);
 }

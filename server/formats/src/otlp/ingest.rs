@@ -1,8 +1,9 @@
-//! Traces that are open, and what comes for them.
+//! Open traces, and the requests that add to them.
 //!
-//! Invariants: what was answered with 200 is on disk; so nobody is told that a span is there already before whoever brought it has seen it written (a trace is
-//! locked until then). Locks of several traces are taken in the order of their ids. What is held is bounded: so many traces, so many span ids;
-//! those that were used least recently are ended for it.
+//! Invariants: spans answered with 200 are on disk. A trace stays locked until its spans are on disk, so a
+//! span is never reported as a duplicate before it is durable. Locks of several traces are taken in the order
+//! of their ids. The number of traces and of span ids in memory is limited; the least recently used traces
+//! are ended to stay within it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -11,93 +12,100 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use annals::{Namespace, Ticket};
 
-use super::reply::{Refused, Taken};
-use super::span::{self, Mapped, SpanId, TraceId};
+use super::reply::{TraceReceipt, TraceRefusal};
+use super::span::{self, MappedSpan, SpanId, TraceId};
 use super::trace::{PARTS_MAX, Trace};
-use super::wire::{Form, parse};
+use super::wire::{TraceEncoding, decode_request};
 
-/// Traces that are open at a time.
+/// Maximum number of open traces.
 const TRACES_MAX: usize = 512;
-/// Span ids that are remembered of all of them.
+/// Maximum number of span ids remembered over all traces.
 const REMEMBERED_MAX: usize = 1 << 19;
-/// Traces of a request that are worked on at a time.
+/// Maximum number of traces of a request that are processed at a time.
 const AT_ONCE: usize = 64;
-/// A whole trace that is quiet for so long has ended.
+/// A complete trace ends after this much inactivity.
 const QUIET_NS: u64 = 30_000_000_000;
-/// The same for one that is not whole.
+/// An incomplete trace ends after this much inactivity.
 const IDLE_NS: u64 = 600_000_000_000;
 
-/// Takes traces into a namespace. One for a daemon and namespace: two would not know of each other's open traces.
+/// Ingests traces into a namespace. A daemon has one per namespace: two would not see each other's open
+/// traces.
 #[derive(Debug)]
-pub struct Ingest {
+pub struct TraceIngest {
     space: Namespace,
-    open: Mutex<HashMap<TraceId, Arc<Slot>>>,
-    /// Counts uses, so that the least recent is known.
+    open: Mutex<HashMap<TraceId, Arc<TraceSlot>>>,
+    /// Use counter, for least-recently-used eviction.
     uses: AtomicU64,
-    limits: Limits,
+    limits: IngestLimits,
 }
 
-/// How much is held.
+/// Limits on what is held in memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct IngestLimits {
     pub(super) traces: usize,
     pub(super) remembered: usize,
 }
 
-/// A trace's place.
+/// The slot of a trace.
 #[derive(Debug, Default)]
-struct Slot {
+struct TraceSlot {
     used: AtomicU64,
     remembered: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<TraceState>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum TraceState {
     #[default]
     New,
     Open(Box<Trace>),
-    /// It is no longer among those that are open: another slot is.
-    Gone,
+    /// The slot was removed from the open traces; a new one replaces it.
+    Removed,
 }
 
-impl Ingest {
-    /// Into this namespace, with no trace open.
+impl TraceIngest {
+    /// An ingest for this namespace with no open traces.
     pub fn new(space: Namespace) -> Self {
-        Self::with(space, Limits { traces: TRACES_MAX, remembered: REMEMBERED_MAX })
+        Self::with_limits(space, IngestLimits { traces: TRACES_MAX, remembered: REMEMBERED_MAX })
     }
 
-    pub(super) fn with(space: Namespace, limits: Limits) -> Self {
+    pub(super) fn with_limits(space: Namespace, limits: IngestLimits) -> Self {
         Self { space, open: Mutex::default(), uses: AtomicU64::new(0), limits }
     }
 
-    /// Takes a request's spans; `now_ns` is nanoseconds since 1970. What it holds is on disk when this returns; blocks until then.
+    /// Ingests the spans of a request; `now_ns` is nanoseconds since 1970. Blocks until they are on disk.
     ///
     /// # Errors
-    /// 400 for a body that cannot be read, 413 for one that is too much, 503 where the store cannot take it now: then some of it may have been taken, and
-    /// sending the same again is right. 500 for what is wrong with the store.
-    pub fn traces(&self, body: &[u8], form: Form, now_ns: u64) -> Result<Taken, Refused> {
-        let (mut taken, traces) = mapped(body, form)?;
+    /// 400 if the body cannot be read, 413 if it is too large, 500 for a fault of the store. 503 if the store
+    /// cannot write now: some spans may be stored, and the same request should be sent again.
+    pub fn ingest_request(
+        &self,
+        body: &[u8],
+        form: TraceEncoding,
+        now_ns: u64,
+    ) -> Result<TraceReceipt, TraceRefusal> {
+        let (mut taken, traces) = map_request(body, form)?;
         let mut traces = traces.into_iter().peekable();
         while traces.peek().is_some() {
-            self.make_room()?;
+            self.evict_traces()?;
             let some: Vec<_> = traces.by_ref().take(AT_ONCE).collect();
-            self.take(some, &mut taken, now_ns)?;
+            self.add_spans(some, &mut taken, now_ns)?;
         }
         Ok(taken)
     }
 
-    /// Ends the runs of traces that are whole and have been quiet for a while; of others after longer. With `all`, of every trace.
+    /// Ends the runs of complete traces after some inactivity, and of incomplete ones after more. With `all`,
+    /// ends every trace.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn settle(&self, now_ns: u64, all: bool) -> annals::Result<()> {
-        let slots: Vec<(TraceId, Arc<Slot>)> =
+    pub fn end_quiet_traces(&self, now_ns: u64, all: bool) -> annals::Result<()> {
+        let slots: Vec<(TraceId, Arc<TraceSlot>)> =
             self.open().iter().map(|(id, slot)| (*id, slot.clone())).collect();
         let mut first = Ok(());
         for (id, slot) in slots {
             let mut state = lock(&slot.state);
-            let State::Open(trace) = &*state else { continue };
+            let TraceState::Open(trace) = &*state else { continue };
             let quiet_ns = now_ns.saturating_sub(trace.seen_ns);
             let wait_ns = if trace.is_whole() { QUIET_NS } else { IDLE_NS };
             if all || quiet_ns >= wait_ns {
@@ -108,28 +116,28 @@ impl Ingest {
         first
     }
 
-    /// Adds spans to their traces, which come in the order of their ids.
-    fn take(
+    /// Adds spans to their traces, in the order of the trace ids.
+    fn add_spans(
         &self,
-        traces: Vec<(TraceId, Vec<Mapped>)>,
-        taken: &mut Taken,
+        traces: Vec<(TraceId, Vec<MappedSpan>)>,
+        taken: &mut TraceReceipt,
         now_ns: u64,
-    ) -> Result<(), Refused> {
-        let mut rest: BTreeMap<TraceId, Vec<Mapped>> = traces.into_iter().collect();
+    ) -> Result<(), TraceRefusal> {
+        let mut rest: BTreeMap<TraceId, Vec<MappedSpan>> = traces.into_iter().collect();
         while !rest.is_empty() {
-            let slots: Vec<(TraceId, Arc<Slot>)> = rest.keys().map(|id| (*id, self.slot(id))).collect();
-            let mut held: Vec<(&TraceId, &Arc<Slot>, MutexGuard<'_, State>)> =
+            let slots: Vec<(TraceId, Arc<TraceSlot>)> = rest.keys().map(|id| (*id, self.slot(id))).collect();
+            let mut held: Vec<(&TraceId, &Arc<TraceSlot>, MutexGuard<'_, TraceState>)> =
                 slots.iter().map(|(id, slot)| (id, slot, lock(&slot.state))).collect();
             let (mut tickets, mut failed): (Vec<Ticket>, Option<annals::Error>) = (Vec::new(), None);
             for (id, slot, state) in &mut held {
-                // It was ended between the look and the lock: the next round finds another.
-                if matches!(**state, State::Gone) {
+                // The slot was ended between lookup and lock: the next round gets a new one.
+                if matches!(**state, TraceState::Removed) {
                     continue;
                 }
                 let Some(spans) = rest.remove(*id) else { continue };
-                let added = self.opened(id, state, &spans, now_ns).and_then(|trace| match trace {
+                let added = self.open_trace(id, state, &spans, now_ns).and_then(|trace| match trace {
                     Some(trace) => {
-                        let more = trace.add(spans, taken);
+                        let more = trace.add_spans(spans, taken);
                         slot.remembered.store(trace.remembered(), Ordering::Relaxed);
                         more
                     }
@@ -149,9 +157,9 @@ impl Ingest {
                 }
             }
             for (id, slot, state) in &mut held {
-                // What became of these is not known for sure: whoever sends them again finds what is on disk.
-                if failed.is_some() || matches!(**state, State::New) {
-                    self.leave(id, slot, state);
+                // It is unknown which of these were written: a resent span is compared with what is on disk.
+                if failed.is_some() || matches!(**state, TraceState::New) {
+                    self.release_slot(id, slot, state);
                 }
             }
             if let Some(error) = failed {
@@ -161,40 +169,40 @@ impl Ingest {
         Ok(())
     }
 
-    /// The trace of a place, begun where it is not open; none where it can have no more runs.
-    fn opened<'a>(
+    /// The open trace of a slot, begun if necessary; `None` if the trace cannot have more runs.
+    fn open_trace<'a>(
         &self,
         id: &TraceId,
-        state: &'a mut State,
-        spans: &[Mapped],
+        state: &'a mut TraceState,
+        spans: &[MappedSpan],
         now_ns: u64,
     ) -> annals::Result<Option<&'a mut Trace>> {
-        if let State::Open(trace) = state
+        if let TraceState::Open(trace) = state
             && trace.is_full()
         {
             trace.end()?;
-            *state = State::New;
+            *state = TraceState::New;
         }
-        if matches!(state, State::New)
+        if matches!(state, TraceState::New)
             && let Some(trace) = Trace::begin(&self.space, *id, spans)?
         {
-            *state = State::Open(Box::new(trace));
+            *state = TraceState::Open(Box::new(trace));
         }
-        let State::Open(trace) = state else { return Ok(None) };
+        let TraceState::Open(trace) = state else { return Ok(None) };
         trace.seen_ns = trace.seen_ns.max(now_ns);
         Ok(Some(&mut **trace))
     }
 
-    /// The place of a trace, made where there is none.
-    fn slot(&self, id: &TraceId) -> Arc<Slot> {
+    /// The slot of a trace, created if necessary.
+    fn slot(&self, id: &TraceId) -> Arc<TraceSlot> {
         let slot = self.open().entry(*id).or_default().clone();
         slot.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         slot
     }
 
-    /// Ends traces that were used least recently, until what is held is within its limits. One that is in use is passed over.
-    fn make_room(&self) -> annals::Result<()> {
-        let mut all: Vec<(TraceId, Arc<Slot>)> = {
+    /// Ends the least recently used traces until the limits hold. Traces in use are skipped.
+    fn evict_traces(&self) -> annals::Result<()> {
+        let mut all: Vec<(TraceId, Arc<TraceSlot>)> = {
             let open = self.open();
             open.iter().map(|(id, slot)| (*id, slot.clone())).collect()
         };
@@ -217,29 +225,29 @@ impl Ingest {
         Ok(())
     }
 
-    /// Ends a trace's run, and lets its place go.
-    fn end(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) -> annals::Result<()> {
+    /// Ends the run of a trace and removes its slot.
+    fn end(&self, id: &TraceId, slot: &Arc<TraceSlot>, state: &mut TraceState) -> annals::Result<()> {
         let ended = match state {
-            State::Open(trace) => trace.end(),
-            State::New | State::Gone => Ok(()),
+            TraceState::Open(trace) => trace.end(),
+            TraceState::New | TraceState::Removed => Ok(()),
         };
-        self.leave(id, slot, state);
+        self.release_slot(id, slot, state);
         ended
     }
 
-    /// Lets a trace's place go. A run that was not ended is left as it is on disk.
-    fn leave(&self, id: &TraceId, slot: &Arc<Slot>, state: &mut State) {
-        if let State::Open(trace) = state {
-            trace.give_up();
+    /// Removes the slot of a trace. A run that was not ended is left as it is on disk.
+    fn release_slot(&self, id: &TraceId, slot: &Arc<TraceSlot>, state: &mut TraceState) {
+        if let TraceState::Open(trace) = state {
+            trace.abandon();
         }
-        *state = State::Gone;
+        *state = TraceState::Removed;
         let mut open = self.open();
         if open.get(id).is_some_and(|other| Arc::ptr_eq(other, slot)) {
             open.remove(id);
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<TraceId, Arc<Slot>>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<TraceId, Arc<TraceSlot>>> {
         lock(&self.open)
     }
 }
@@ -248,49 +256,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a request says, as the frames of traces; without a store. Those of a trace stand in the order in which they began, parents before their children.
+/// Maps a request to the frames of its traces, without a store. The spans of a trace are ordered by start
+/// time, parents before their children.
 ///
 /// # Errors
-/// As [`Ingest::traces`].
-pub(super) fn mapped(body: &[u8], form: Form) -> Result<(Taken, Traces), Refused> {
-    let mut taken = Taken::default();
-    let mut traces = Traces::new();
-    span::each(parse(body, form)?, &mut taken, |span| traces.entry(span.trace).or_default().push(span));
+/// As [`TraceIngest::ingest_request`].
+pub(super) fn map_request(
+    body: &[u8],
+    form: TraceEncoding,
+) -> Result<(TraceReceipt, SpansByTrace), TraceRefusal> {
+    let mut taken = TraceReceipt::default();
+    let mut traces = SpansByTrace::new();
+    span::map_spans(decode_request(body, form)?, &mut taken, |span| {
+        traces.entry(span.trace).or_default().push(span)
+    });
     for spans in traces.values_mut() {
-        *spans = in_order(std::mem::take(spans));
+        *spans = parents_first(std::mem::take(spans));
     }
     Ok((taken, traces))
 }
 
-/// Does all that is done with a request, but for the store: for whoever wants to see what hostile bytes do. Gives how many frames it makes.
+/// Processes a request completely except for the store, to test hostile input. Returns the number of frames.
 ///
 /// # Errors
-/// As [`Ingest::traces`].
+/// As [`TraceIngest::ingest_request`].
 #[cfg(any(test, fuzzing))]
-pub(crate) fn look(body: &[u8], form: Form) -> Result<u64, Refused> {
-    use super::edges::{Known, Noted, Place};
-    let (_, traces) = mapped(body, form)?;
+pub(crate) fn map_without_store(body: &[u8], form: TraceEncoding) -> Result<u64, TraceRefusal> {
+    use super::edges::{SpanNote, SpanPlace, TraceSpans};
+    let (_, traces) = map_request(body, form)?;
     let mut frames = 0;
     for spans in traces.into_values() {
-        let mut known = Known::default();
+        let mut known = TraceSpans::default();
         for (seq, span) in (1..).zip(spans) {
             let edges = known.edges(&span, 1, |part| part.to_string());
-            let noted = Noted::of(&span, &edges);
-            span.frame(edges.parent, edges.told)?;
-            known.take(&noted, Place { part: 1, seq });
+            let noted = SpanNote::new(&span, &edges);
+            span.frame(edges.parent, edges.metadata)?;
+            known.insert_frame(&noted, SpanPlace { part: 1, seq });
             frames += 1;
         }
     }
     Ok(frames)
 }
 
-/// Spans by their trace.
-pub(super) type Traces = BTreeMap<TraceId, Vec<Mapped>>;
+/// Spans by trace.
+pub(super) type SpansByTrace = BTreeMap<TraceId, Vec<MappedSpan>>;
 
-fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
+fn parents_first(spans: Vec<MappedSpan>) -> Vec<MappedSpan> {
     let places: HashMap<SpanId, usize> = spans.iter().enumerate().map(|(at, span)| (span.span, at)).collect();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
-    // By time; and, among equals, as they were sent.
+    // Ordered by start time, then by arrival.
     let mut ready = BinaryHeap::new();
     for (at, span) in spans.iter().enumerate() {
         match span.parent.and_then(|parent| places.get(&parent)) {
@@ -298,7 +312,7 @@ fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
             _ => ready.push(Reverse((span.started_ns, at))),
         }
     }
-    let mut spans: Vec<Option<Mapped>> = spans.into_iter().map(Some).collect();
+    let mut spans: Vec<Option<MappedSpan>> = spans.into_iter().map(Some).collect();
     let mut ordered = Vec::with_capacity(spans.len());
     while let Some(Reverse((_, at))) = ready.pop() {
         for child in children.remove(&at).into_iter().flatten() {
@@ -308,7 +322,7 @@ fn in_order(spans: Vec<Mapped>) -> Vec<Mapped> {
         }
         ordered.extend(spans[at].take());
     }
-    // Those that are their own ancestors.
+    // Spans that are their own ancestors.
     ordered.extend(spans.into_iter().flatten());
     ordered
 }

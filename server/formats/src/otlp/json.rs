@@ -1,8 +1,9 @@
-//! OTLP/JSON: the protobuf messages in JSON, with ids in hexadecimal digits and enumerations as numbers.
+//! OTLP/JSON: the protobuf messages as JSON, with hexadecimal ids and numeric enumerations.
 //!
-//! Read as leniently as the mapping of protobuf to JSON has it: whatever is left out or null is its default, 64-bit numbers are numbers or texts, unknown keys
-//! are passed over. (The derived reading of opentelemetry-proto refuses nulls, empty arrays that are left out, and NaN.) An id that is no
-//! hexadecimal gives an id of a wrong length, so that only its span is refused. Doubles are read from their source text, to the bit.
+//! Decoding is lenient, as in protobuf's JSON mapping: an absent or null field has its default, 64-bit
+//! numbers may be numbers or strings, unknown keys are ignored. The derived decoder of opentelemetry-proto
+//! refuses nulls, absent arrays, and NaN. An id that is not hexadecimal becomes an id of a wrong length, so
+//! only its span is rejected. Doubles are parsed from their source text and are exact to the bit.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,14 +27,14 @@ use serde_json::value::RawValue;
 /// Both alphabets, with or without padding.
 const BASE64: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
-/// Length of an id that was none.
+/// Stands for an invalid id; no valid id has this length.
 const NO_ID: [u8; 1] = [0];
 
-pub(super) fn read(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
-    Ok(serde_json::from_slice::<Object<Request>>(body)?.0.into())
+pub(super) fn parse_request(body: &[u8]) -> serde_json::Result<ExportTraceServiceRequest> {
+    Ok(serde_json::from_slice::<MessageObject<Request>>(body)?.0.into())
 }
 
-/// Declares a message as it stands in JSON, and how it becomes the one of protobuf.
+/// Declares a JSON message and its conversion to the protobuf message.
 macro_rules! message {
     ($name:ident => $into:ident { $($field:ident: $type:ty),* $(,)? } $(else $rest:expr)?) => {
         #[derive(Default, serde::Deserialize)]
@@ -50,65 +51,65 @@ macro_rules! message {
     };
 }
 
-message!(Request => ExportTraceServiceRequest { resource_spans: Many<OfResource> });
-message!(OfResource => ResourceSpans { resource: One<Res>, scope_spans: Many<OfScope>, schema_url: Text });
-message!(Res => Resource { attributes: Many<Pair>, dropped_attributes_count: Small, entity_refs: Many<Entity> });
-message!(OfScope => ScopeSpans { scope: One<Scope>, spans: Many<OneSpan>, schema_url: Text });
+message!(Request => ExportTraceServiceRequest { resource_spans: MessageList<OfResource> });
+message!(OfResource => ResourceSpans { resource: OptionalMessage<Res>, scope_spans: MessageList<OfScope>, schema_url: JsonText });
+message!(Res => Resource { attributes: MessageList<Pair>, dropped_attributes_count: Small, entity_refs: MessageList<EntityJson> });
+message!(OfScope => ScopeSpans { scope: OptionalMessage<Scope>, spans: MessageList<OneSpan>, schema_url: JsonText });
 message!(Scope => InstrumentationScope {
-    name: Text, version: Text, attributes: Many<Pair>, dropped_attributes_count: Small,
+    name: JsonText, version: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
 });
 message!(OneSpan => Span {
-    trace_id: Id, span_id: Id, trace_state: Text, parent_span_id: Id, flags: Small, name: Text, kind: Kind,
-    start_time_unix_nano: Big, end_time_unix_nano: Big, attributes: Many<Pair>, dropped_attributes_count: Small,
-    events: Many<OneEvent>, dropped_events_count: Small, links: Many<OneLink>, dropped_links_count: Small,
-    status: One<OneStatus>,
+    trace_id: Id, span_id: Id, trace_state: JsonText, parent_span_id: Id, flags: Small, name: JsonText, kind: Kind,
+    start_time_unix_nano: Big, end_time_unix_nano: Big, attributes: MessageList<Pair>, dropped_attributes_count: Small,
+    events: MessageList<OneEvent>, dropped_events_count: Small, links: MessageList<OneLink>, dropped_links_count: Small,
+    status: OptionalMessage<OneStatus>,
 });
 message!(OneEvent => Event {
-    time_unix_nano: Big, name: Text, attributes: Many<Pair>, dropped_attributes_count: Small,
+    time_unix_nano: Big, name: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
 });
 message!(OneLink => Link {
-    trace_id: Id, span_id: Id, trace_state: Text, attributes: Many<Pair>, dropped_attributes_count: Small,
+    trace_id: Id, span_id: Id, trace_state: JsonText, attributes: MessageList<Pair>, dropped_attributes_count: Small,
     flags: Small,
 });
-message!(OneStatus => Status { message: Text, code: Code });
-message!(Pair => KeyValue { key: Text, value: One<Any> } else KeyValue::default());
-message!(Values => ArrayValue { values: Many<Any> });
-message!(Pairs => KeyValueList { values: Many<Pair> });
+message!(OneStatus => Status { message: JsonText, code: Code });
+message!(Pair => KeyValue { key: JsonText, value: OptionalMessage<AnyValueJson> } else KeyValue::default());
+message!(Values => ArrayValue { values: MessageList<AnyValueJson> });
+message!(Pairs => KeyValueList { values: MessageList<Pair> });
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Entity {
+struct EntityJson {
     #[serde(deserialize_with = "or_default")]
-    schema_url: Text,
+    schema_url: JsonText,
     #[serde(deserialize_with = "or_default", rename = "type")]
-    kind: Text,
+    kind: JsonText,
     #[serde(deserialize_with = "or_default")]
     id_keys: Vec<String>,
     #[serde(deserialize_with = "or_default")]
     description_keys: Vec<String>,
 }
 
-impl From<Entity> for EntityRef {
-    fn from(from: Entity) -> Self {
-        let Entity { schema_url, kind, id_keys, description_keys } = from;
+impl From<EntityJson> for EntityRef {
+    fn from(from: EntityJson) -> Self {
+        let EntityJson { schema_url, kind, id_keys, description_keys } = from;
         Self { schema_url: schema_url.get(), r#type: kind.get(), id_keys, description_keys }
     }
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Any {
+struct AnyValueJson {
     string_value: Option<String>,
     bool_value: Option<bool>,
     int_value: Option<Int>,
     double_value: Option<Double>,
-    array_value: Option<Object<Values>>,
-    kvlist_value: Option<Object<Pairs>>,
+    array_value: Option<MessageObject<Values>>,
+    kvlist_value: Option<MessageObject<Pairs>>,
     bytes_value: Option<Bytes>,
 }
 
-impl From<Any> for AnyValue {
-    fn from(from: Any) -> Self {
+impl From<AnyValueJson> for AnyValue {
+    fn from(from: AnyValueJson) -> Self {
         let value = from.string_value.map(Value::StringValue);
         let value = value.or_else(|| from.bool_value.map(Value::BoolValue));
         let value = value.or_else(|| from.int_value.map(|int| Value::IntValue(int.0)));
@@ -119,12 +120,12 @@ impl From<Any> for AnyValue {
     }
 }
 
-/// What a field of JSON is in protobuf.
+/// Converts a JSON field to its protobuf value.
 trait Get<T> {
     fn get(self) -> T;
 }
 
-type Text = String;
+type JsonText = String;
 
 impl Get<String> for String {
     fn get(self) -> String {
@@ -132,18 +133,18 @@ impl Get<String> for String {
     }
 }
 
-/// A message. What is derived would take an array for one, too, field by field.
-struct Object<T>(T);
+/// A message. The derived decoder would also accept an array of the fields.
+struct MessageObject<T>(T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for MessageObject<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Fields(PhantomData)).map(Self)
+        from.deserialize_map(MessageVisitor(PhantomData)).map(Self)
     }
 }
 
-struct Fields<T>(PhantomData<T>);
+struct MessageVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for MessageVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,50 +156,50 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     }
 }
 
-/// Messages of a list.
-struct Many<T>(Vec<T>);
+/// A list of messages.
+struct MessageList<T>(Vec<T>);
 
-impl<T> Default for Many<T> {
+impl<T> Default for MessageList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for MessageList<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let items: Vec<Object<T>> = Vec::deserialize(from)?;
+        let items: Vec<MessageObject<T>> = Vec::deserialize(from)?;
         Ok(Self(items.into_iter().map(|item| item.0).collect()))
     }
 }
 
-impl<T, I: From<T>> Get<Vec<I>> for Many<T> {
+impl<T, I: From<T>> Get<Vec<I>> for MessageList<T> {
     fn get(self) -> Vec<I> {
         self.0.into_iter().map(I::from).collect()
     }
 }
 
-/// A message that may be missing.
-struct One<T>(Option<T>);
+/// A message that may be absent.
+struct OptionalMessage<T>(Option<T>);
 
-impl<T> Default for One<T> {
+impl<T> Default for OptionalMessage<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for One<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OptionalMessage<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Object::deserialize(from).map(|message| Self(Some(message.0)))
+        MessageObject::deserialize(from).map(|message| Self(Some(message.0)))
     }
 }
 
-impl<T, I: From<T>> Get<Option<I>> for One<T> {
+impl<T, I: From<T>> Get<Option<I>> for OptionalMessage<T> {
     fn get(self) -> Option<I> {
         self.0.map(I::from)
     }
 }
 
-/// A field read from its source text.
+/// Declares a field that is parsed from its source text.
 macro_rules! scalar {
     ($name:ident($type:ty) = $read:expr, $wanted:literal) => {
         #[derive(Default)]
@@ -241,7 +242,7 @@ fn double(text: &str) -> Option<f64> {
         "NaN" => Some(f64::NAN),
         "Infinity" => Some(f64::INFINITY),
         "-Infinity" => Some(f64::NEG_INFINITY),
-        // What Rust reads besides, `inf` and `nan`, are no numbers of JSON.
+        // Rust also parses `inf` and `nan`, which are not JSON numbers.
         _ if text.bytes().any(|byte| byte.is_ascii_alphabetic() && !byte.eq_ignore_ascii_case(&b'e')) => None,
         _ => text.parse().ok().filter(|double: &f64| double.is_finite()),
     }

@@ -1,35 +1,39 @@
-//! Traces of OpenTelemetry (OTLP over HTTP) as runs and frames: bytes in, frames on disk, the answer's body out. No socket.
+//! Traces of OpenTelemetry (OTLP over HTTP) as runs and frames: bytes in, frames on disk, response body out.
+//! Independent of sockets.
 //!
-//! A trace is a run, a span is a frame. A frame says by its key `ingested` that nothing of it was recorded by annals: such a run is for looking at, and is not
-//! replayed. docs/traces.md has the keys.
+//! A trace is a run, a span is a frame. The metadata key `ingested` marks a frame as not recorded by annals:
+//! the run can be viewed but not replayed. docs/traces.md lists the keys.
 //!
-//! Invariants: no span is a frame twice; nothing that was inferred stands among what was recorded; what a span says is all there, in the input, the output or
-//! the metadata. Bodies, messages, spans, traces and memory have limits, and no recursion is deeper than the decoders'.
+//! Invariants: no span becomes two frames. Inferred edges are never listed as recorded. Everything in a span
+//! is kept, in the input, the output or the metadata. Bodies, messages, spans, traces and memory are limited,
+//! and no recursion is deeper than that of the decoders.
 //!
-//! Layout: `wire` (bytes, bounded), `json` (OTLP/JSON read), `value` (and written), `known` (names of the conventions), `bodies` (input and output),
-//! `facts` (model, usage, tool calls), `span` (a span as a frame), `edges` (recorded and inferred), `trace` (a run), `ingest` (all that are open), `reply`.
+//! Layout: `wire` (limited decoding), `json` (OTLP/JSON decoding), `value` (its encoding), `conventions`
+//! (attribute names), `bodies` (input and output), `span_facts` (model, usage, tool calls), `span` (a span as
+//! a frame), `edges` (recorded and inferred), `trace` (a run), `ingest` (all open traces), `reply`
+//! (responses).
 //!
-//! Left out on purpose: logs and metrics; gRPC; what other signals say of a span (messages that are sent as log records).
+//! Out of scope: logs and metrics; gRPC; other signals about a span, such as messages sent as log records.
 
 mod bodies;
+mod conventions;
 mod edges;
-mod facts;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod ingest;
 mod json;
-mod known;
 mod reply;
 mod span;
+mod span_facts;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod value;
 mod wire;
 
-pub use ingest::Ingest;
+pub use ingest::TraceIngest;
 #[cfg(any(test, fuzzing))]
-pub(crate) use ingest::look;
-pub use reply::{Refused, Taken};
+pub(crate) use ingest::map_without_store;
+pub use reply::{TraceReceipt, TraceRefusal};
 pub use trace::is_ingested;
-pub use wire::{BODY_BYTES_MAX, Form, unpack};
+pub use wire::{BODY_BYTES_MAX, TraceEncoding, gunzip};

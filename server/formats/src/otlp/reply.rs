@@ -1,5 +1,5 @@
-//! What a request is answered with, as OTLP over HTTP has it: 200 with the count of what was refused, or a status and a
-//! `google.rpc.Status` with a sentence; both written like the request.
+//! Responses of OTLP over HTTP: 200 with the number of rejected spans, or an error status with a
+//! `google.rpc.Status`; both in the encoding of the request.
 
 use annals::ErrorKind;
 use opentelemetry_proto::tonic::collector::trace::v1::{
@@ -8,26 +8,26 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use prost::Message as _;
 use serde_json::json;
 
-use super::wire::Form;
+use super::wire::TraceEncoding;
 
-/// How long a client waits before it sends again what a store had no room for.
+/// Seconds after which a client should retry if the store could not write.
 const RETRY_AFTER_S: u32 = 30;
-/// Reasons that are told of what was refused.
+/// Maximum number of rejection reasons in a response.
 const REASONS_MAX: usize = 4;
 
-/// A request that was taken, but for some of its spans, maybe.
+/// The result of an accepted request; some of its spans may have been rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct TraceReceipt {
     /// Spans that became frames.
     pub frames: u64,
     /// Spans that were frames already.
-    pub again: u64,
-    /// Spans that can never be taken: whoever sends them again gets the same answer.
+    pub duplicates: u64,
+    /// Spans that can never be accepted: resending them gives the same answer.
     pub rejected: u64,
     reasons: Vec<String>,
 }
 
-impl Taken {
+impl TraceReceipt {
     pub(super) fn reject(&mut self, spans: usize, why: &str) {
         self.rejected += spans as u64;
         if self.reasons.len() < REASONS_MAX && self.reasons.iter().all(|known| known != why) {
@@ -35,20 +35,20 @@ impl Taken {
         }
     }
 
-    /// The body of the answer, `ExportTraceServiceResponse`; its status is 200.
-    pub fn body(&self, form: Form) -> Vec<u8> {
+    /// The response body, an `ExportTraceServiceResponse`; its status is 200.
+    pub fn body(&self, form: TraceEncoding) -> Vec<u8> {
         let message = self.reasons.join("; ");
         match (form, self.rejected) {
-            (Form::Protobuf, 0) => Vec::new(),
-            (Form::Json, 0) => b"{}".to_vec(),
-            (Form::Protobuf, rejected) => ExportTraceServiceResponse {
+            (TraceEncoding::Protobuf, 0) => Vec::new(),
+            (TraceEncoding::Json, 0) => b"{}".to_vec(),
+            (TraceEncoding::Protobuf, rejected) => ExportTraceServiceResponse {
                 partial_success: Some(ExportTracePartialSuccess {
                     rejected_spans: i64::try_from(rejected).unwrap_or(i64::MAX),
                     error_message: message,
                 }),
             }
             .encode_to_vec(),
-            (Form::Json, rejected) => {
+            (TraceEncoding::Json, rejected) => {
                 let partial = json!({ "rejectedSpans": rejected.to_string(), "errorMessage": message });
                 json!({ "partialSuccess": partial }).to_string().into_bytes()
             }
@@ -56,33 +56,33 @@ impl Taken {
     }
 }
 
-/// A request of which nothing was taken, or of which it is not known: then the same may be sent again.
+/// A failed request. None of it was stored, or the outcome is unknown and the same request may be resent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// The answer's HTTP status.
+pub struct TraceRefusal {
+    /// The HTTP status of the response.
     pub status: u16,
-    /// The value of its `Retry-After`, where sending it again may help.
+    /// The value of `Retry-After`, if a retry may succeed.
     pub retry_after_s: Option<u32>,
     message: String,
 }
 
-impl Refused {
-    pub(super) fn bad(message: impl Into<String>) -> Self {
+impl TraceRefusal {
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self { status: 400, retry_after_s: None, message: message.into() }
     }
 
-    pub(super) fn too_long(message: impl Into<String>) -> Self {
+    pub(super) fn payload_too_large(message: impl Into<String>) -> Self {
         Self { status: 413, retry_after_s: None, message: message.into() }
     }
 
-    /// Why, as a sentence.
+    /// The error as a sentence.
     #[cfg(test)]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The body of the answer, `google.rpc.Status`.
-    pub fn body(&self, form: Form) -> Vec<u8> {
+    /// The response body, a `google.rpc.Status`.
+    pub fn body(&self, form: TraceEncoding) -> Vec<u8> {
         // INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL.
         let code: u8 = match self.status {
             400 => 3,
@@ -91,8 +91,8 @@ impl Refused {
             _ => 13,
         };
         match form {
-            Form::Json => json!({ "code": code, "message": self.message }).to_string().into_bytes(),
-            Form::Protobuf => {
+            TraceEncoding::Json => json!({ "code": code, "message": self.message }).to_string().into_bytes(),
+            TraceEncoding::Protobuf => {
                 // Field 1 is a number, field 2 a text.
                 let mut bytes = vec![0x08, code, 0x12];
                 prost::encoding::encode_varint(self.message.len() as u64, &mut bytes);
@@ -103,7 +103,7 @@ impl Refused {
     }
 }
 
-impl From<annals::Error> for Refused {
+impl From<annals::Error> for TraceRefusal {
     fn from(error: annals::Error) -> Self {
         let (status, retry_after_s) = match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Poisoned | ErrorKind::Locked | ErrorKind::Conflict => {

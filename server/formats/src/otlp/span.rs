@@ -1,4 +1,4 @@
-//! A span as a frame: all but its edges, which need its trace.
+//! A span as a frame, without its edges, which depend on the trace.
 
 use std::sync::Arc;
 
@@ -10,32 +10,32 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::bodies;
-use super::facts::{Facts, is_error};
-use super::known;
-use super::reply::Taken;
+use super::conventions;
+use super::reply::TraceReceipt;
+use super::span_facts::{SpanFacts, is_error};
 use super::value;
 
-/// Spans of a request.
+/// Maximum number of spans in a request.
 pub(super) const SPANS_MAX: usize = 8192;
-/// Bytes of a resource and a scope as JSON: each frame holds its own.
+/// Maximum size of a resource and scope as JSON, in bytes: each frame stores its own copy.
 const RESOURCE_BYTES_MAX: usize = 64 << 10;
-/// Links of a span that edges are made of; all of them are kept.
+/// Maximum number of links that become edges; the metadata keeps all links.
 const LINKS_MAX: usize = 128;
-/// Bytes of an agent's, model's or conversation's name.
+/// Maximum length of an agent's, model's or conversation's name, in bytes.
 const WORD_BYTES_MAX: usize = 512;
 
 pub(super) type TraceId = [u8; 16];
 pub(super) type SpanId = [u8; 8];
 
-/// See the module.
+/// A span mapped to the fields of a frame.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedSpan {
     pub(super) trace: TraceId,
     pub(super) span: SpanId,
-    /// None for a root.
+    /// `None` for a root span.
     pub(super) parent: Option<SpanId>,
     pub(super) links: Vec<(TraceId, SpanId)>,
-    pub(super) facts: Facts,
+    pub(super) facts: SpanFacts,
     /// Nanoseconds since 1970.
     pub(super) started_ns: u64,
     pub(super) ended_ns: u64,
@@ -47,55 +47,55 @@ pub(super) struct Mapped {
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     ingested: Value,
-    /// The span, but for what input and output hold.
-    told: Box<RawValue>,
+    /// The span as JSON, without the content of input and output.
+    span_json: Box<RawValue>,
     /// Its resource and scope.
-    origin: Arc<OriginOf>,
+    origin: Arc<SpanOrigin>,
 }
 
-/// Where spans come from.
+/// The resource and scope of spans.
 #[derive(Debug)]
-struct OriginOf {
-    resource: Arc<ResourceOf>,
+struct SpanOrigin {
+    resource: Arc<SpanResource>,
     scope: Box<RawValue>,
     schema_url: String,
 }
 
 #[derive(Debug)]
-struct ResourceOf {
-    told: Box<RawValue>,
+struct SpanResource {
+    json: Box<RawValue>,
     schema_url: String,
     /// The name of the service.
     service: Option<String>,
 }
 
-impl OriginOf {
+impl SpanOrigin {
     fn bytes(&self) -> usize {
-        let ResourceOf { told, schema_url, .. } = &*self.resource;
+        let SpanResource { json: told, schema_url, .. } = &*self.resource;
         told.get().len() + schema_url.len() + self.scope.get().len() + self.schema_url.len()
     }
 }
 
-/// A frame's metadata, in the order in which it is written.
+/// A frame's metadata; the field order is the order in which it is written.
 #[derive(Serialize)]
-struct Metadata<'a> {
+struct SpanFrameMetadata<'a> {
     #[serde(flatten)]
     facts: &'a Map<String, Value>,
     ingested: &'a Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     edges: Option<Value>,
-    volatile: Volatile<'a>,
+    volatile: SpanVolatileMetadata<'a>,
 }
 
 #[derive(Serialize)]
-struct Volatile<'a> {
+struct SpanVolatileMetadata<'a> {
     #[serde(flatten)]
     facts: &'a Map<String, Value>,
-    otlp: Told<'a>,
+    otlp: SpanSourceJson<'a>,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct SpanSourceJson<'a> {
     resource: &'a RawValue,
     #[serde(skip_serializing_if = "str::is_empty")]
     resource_schema_url: &'a str,
@@ -105,8 +105,8 @@ struct Told<'a> {
     span: &'a RawValue,
 }
 
-impl Mapped {
-    /// The name of the service that it is of.
+impl MappedSpan {
+    /// The name of the service that sent the span.
     pub(super) fn service(&self) -> Option<&String> {
         self.origin.resource.service.as_ref()
     }
@@ -114,21 +114,21 @@ impl Mapped {
     /// The frame, with these edges in its metadata.
     pub(super) fn frame(self, parent: Option<u32>, edges: Option<Value>) -> annals::Result<Frame> {
         let Self { facts, origin, .. } = &self;
-        let otlp = Told {
-            resource: &origin.resource.told,
+        let otlp = SpanSourceJson {
+            resource: &origin.resource.json,
             resource_schema_url: &origin.resource.schema_url,
             scope: &origin.scope,
             scope_schema_url: &origin.schema_url,
-            span: &self.told,
+            span: &self.span_json,
         };
-        let volatile = Volatile { facts: &facts.volatile, otlp };
-        let metadata = Metadata { facts: &facts.stable, ingested: &self.ingested, edges, volatile };
+        let volatile = SpanVolatileMetadata { facts: &facts.volatile, otlp };
+        let metadata = SpanFrameMetadata { facts: &facts.stable, ingested: &self.ingested, edges, volatile };
         let metadata = serde_json::to_vec(&metadata).map_err(|error| {
             annals::Error::with_source(annals::ErrorKind::Bug, "a span has no JSON", error)
         })?;
         let mut frame = Frame::new(self.component, self.input, self.output).metadata(metadata);
         frame.parent = parent;
-        // 0 is the field's default: not said.
+        // 0 is the protobuf default: no start time was sent.
         frame.started_ns = (self.started_ns > 0).then_some(self.started_ns);
         frame.duration_ns = self.ended_ns.saturating_sub(self.started_ns);
         (frame.error, frame.severity) =
@@ -137,18 +137,22 @@ impl Mapped {
     }
 }
 
-/// Takes the spans of a request, one after another; those that cannot be taken are counted in `taken`.
-pub(super) fn each(request: ExportTraceServiceRequest, taken: &mut Taken, mut take: impl FnMut(Mapped)) {
+/// Maps the spans of a request one by one; rejected spans are counted in `taken`.
+pub(super) fn map_spans(
+    request: ExportTraceServiceRequest,
+    taken: &mut TraceReceipt,
+    mut take: impl FnMut(MappedSpan),
+) {
     let mut seen = 0;
     for ResourceSpans { resource, scope_spans, schema_url } in request.resource_spans {
-        let resource = Arc::new(ResourceOf {
-            service: resource.as_ref().and_then(|of| word(&of.attributes, known::SERVICE)),
-            told: resource.as_ref().map(value::text).unwrap_or_default(),
+        let resource = Arc::new(SpanResource {
+            service: resource.as_ref().and_then(|of| short_text(&of.attributes, conventions::SERVICE)),
+            json: resource.as_ref().map(value::to_raw_json).unwrap_or_default(),
             schema_url,
         });
         for ScopeSpans { scope, spans, schema_url } in scope_spans {
-            let scope = scope.as_ref().map(value::text).unwrap_or_default();
-            let origin = Arc::new(OriginOf { resource: resource.clone(), scope, schema_url });
+            let scope = scope.as_ref().map(value::to_raw_json).unwrap_or_default();
+            let origin = Arc::new(SpanOrigin { resource: resource.clone(), scope, schema_url });
             let bytes = origin.bytes();
             for span in spans {
                 seen += 1;
@@ -163,7 +167,7 @@ pub(super) fn each(request: ExportTraceServiceRequest, taken: &mut Taken, mut ta
                     );
                     continue;
                 }
-                match map(&span, &origin) {
+                match map_span(&span, &origin) {
                     Ok(mapped) => take(mapped),
                     Err(why) => taken.reject(1, why),
                 }
@@ -172,26 +176,27 @@ pub(super) fn each(request: ExportTraceServiceRequest, taken: &mut Taken, mut ta
     }
 }
 
-fn map(span: &Span, origin: &Arc<OriginOf>) -> Result<Mapped, &'static str> {
-    let trace = id(&span.trace_id).ok_or("a trace id has 16 bytes, not all of them zero")?;
-    let own = id(&span.span_id).ok_or("a span id has 8 bytes, not all of them zero")?;
+fn map_span(span: &Span, origin: &Arc<SpanOrigin>) -> Result<MappedSpan, &'static str> {
+    let trace = nonzero_id(&span.trace_id).ok_or("a trace id has 16 bytes, not all of them zero")?;
+    let own = nonzero_id(&span.span_id).ok_or("a span id has 8 bytes, not all of them zero")?;
     let parent = match span.parent_span_id.as_slice() {
         // Some senders write zeros for no parent.
         [] | [0, 0, 0, 0, 0, 0, 0, 0] => None,
-        bytes => Some(id(bytes).ok_or("a parent span id has 8 bytes or none")?),
+        bytes => Some(nonzero_id(bytes).ok_or("a parent span id has 8 bytes or none")?),
     };
-    let (convention, component) = known::kind(span);
-    let (input, output) = bodies::of(span);
-    let facts = Facts::of(span, &input, &output, component == Component::Tool);
-    let told = value::OfSpan {
+    let (convention, component) = conventions::classify(span);
+    let (input, output) = bodies::span_bodies(span);
+    let facts = SpanFacts::new(span, &input, &output, component == Component::Tool);
+    let told = value::SpanJson {
         span,
         attributes: input.attributes.iter().chain(&output.attributes).copied().collect(),
         events: input.events.iter().chain(&output.events).copied().collect(),
     };
     let told = serde_json::value::to_raw_value(&told).map_err(|_| "a span has no JSON")?;
-    let links = span.links.iter().filter_map(|link| Some((id(&link.trace_id)?, id(&link.span_id)?)));
-    let model = [known::MODEL_ANSWERED, known::MODEL_REQUESTED].concat();
-    Ok(Mapped {
+    let links =
+        span.links.iter().filter_map(|link| Some((nonzero_id(&link.trace_id)?, nonzero_id(&link.span_id)?)));
+    let model = [conventions::MODEL_ANSWERED, conventions::MODEL_REQUESTED].concat();
+    Ok(MappedSpan {
         trace,
         span: own,
         parent,
@@ -199,12 +204,12 @@ fn map(span: &Span, origin: &Arc<OriginOf>) -> Result<Mapped, &'static str> {
         started_ns: span.start_time_unix_nano,
         ended_ns: span.end_time_unix_nano,
         error: is_error(span),
-        agent: word(&span.attributes, known::AGENT),
-        ingested: ingested(span, convention, &input, &output),
-        told,
+        agent: short_text(&span.attributes, conventions::AGENT),
+        ingested: ingested_metadata(span, convention, &input, &output),
+        span_json: told,
         origin: origin.clone(),
-        model: word(&span.attributes, &model),
-        conversation: word(&span.attributes, known::CONVERSATION),
+        model: short_text(&span.attributes, &model),
+        conversation: short_text(&span.attributes, conventions::CONVERSATION),
         component,
         input: input.bytes,
         output: output.bytes,
@@ -212,18 +217,18 @@ fn map(span: &Span, origin: &Arc<OriginOf>) -> Result<Mapped, &'static str> {
     })
 }
 
-/// What a frame says of how it came to be one.
-fn ingested(
+/// The `ingested` metadata of a frame.
+fn ingested_metadata(
     span: &Span,
-    convention: known::Convention,
-    input: &bodies::Body,
-    output: &bodies::Body,
+    convention: conventions::Convention,
+    input: &bodies::SpanBody,
+    output: &bodies::SpanBody,
 ) -> Value {
     let mut fields = Map::new();
     fields.insert("from".to_owned(), json!("otlp"));
     fields.insert("convention".to_owned(), json!(convention.name()));
     fields.insert("name".to_owned(), json!(span.name));
-    fields.insert("kind".to_owned(), json!(known::kind_name(span)));
+    fields.insert("kind".to_owned(), json!(conventions::kind_name(span)));
     for (key, body) in [("input", input), ("output", output)] {
         if !body.made_of.is_null() {
             fields.insert(key.to_owned(), body.made_of.clone());
@@ -232,14 +237,17 @@ fn ingested(
     Value::Object(fields)
 }
 
-/// An id of so many bytes that is not all zeros.
-fn id<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+/// An id of `N` bytes that are not all zero.
+fn nonzero_id<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     <[u8; N]>::try_from(bytes).ok().filter(|id| id.iter().any(|byte| *byte != 0))
 }
 
-/// A name that a run can be found by: no control characters, and not long.
-fn word(attributes: &[opentelemetry_proto::tonic::common::v1::KeyValue], names: &[&str]) -> Option<String> {
-    let text = known::text(attributes, names)?;
+/// A name without control characters, cut at the length limit, so that a run can be found by it.
+fn short_text(
+    attributes: &[opentelemetry_proto::tonic::common::v1::KeyValue],
+    names: &[&str],
+) -> Option<String> {
+    let text = conventions::first_text(attributes, names)?;
     let text = text.get(..text.floor_char_boundary(WORD_BYTES_MAX)).unwrap_or_default();
     Some(text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect())
 }

@@ -1,44 +1,45 @@
-//! A trace that is being taken: its run, and what is known of its spans.
+//! An open trace: its run and its known spans.
 //!
-//! A trace is the run `trace-<32 digits>`. One that has ended, or was left by a process that is gone, cannot be added to: what comes later goes to
-//! `trace-<32 digits>.2`, `.3` and so on, each of which names the first. Which spans the earlier ones hold is read from them, so that none comes twice.
+//! A trace is the run `trace-<32 digits>`. A run that has ended, or was left by a dead process, cannot be
+//! extended: later spans go to `trace-<32 digits>.2`, `.3` and so on, each of which names the first run. The
+//! span ids of the earlier runs are read from the store, so that no span is stored twice.
 
 use annals::{Durability, ErrorKind, Namespace, Run, RunReader, RunSpec, Status, Ticket};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::edges::{Known, Noted, Place};
-use super::reply::Taken;
-use super::span::{Mapped, TraceId};
+use super::edges::{SpanNote, SpanPlace, TraceSpans};
+use super::reply::TraceReceipt;
+use super::span::{MappedSpan, TraceId};
 use annals_text::hex;
 
-/// Spans of a run, and span ids of a trace's earlier runs that are remembered.
+/// Maximum number of spans in a run, and of remembered span ids of earlier runs.
 pub(super) const SPANS_MAX: usize = 1 << 14;
-/// Runs of a trace.
+/// Maximum number of runs of a trace.
 pub(super) const PARTS_MAX: u16 = 1000;
-/// Frames of a batch, and about their bytes.
+/// Maximum number of frames of a batch, and approximately of their bytes.
 const BATCH_FRAMES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// The tag of every run that was ingested.
+/// The tag of every ingested run.
 const TAG: &str = "annals.ingested";
 
-/// See the module.
+/// An open trace.
 #[derive(Debug)]
 pub(super) struct Trace {
     run: Run,
     id: TraceId,
     part: u16,
-    known: Known,
+    known: TraceSpans,
     /// Frames of this run.
     frames: usize,
-    /// Whether a root has come, and whether one failed.
+    /// Whether a root has arrived, and if so, whether one failed.
     root: Option<bool>,
-    /// When a span came last.
+    /// When the last span arrived.
     pub(super) seen_ns: u64,
 }
 
 /// The name of a trace's run.
-fn name(id: &TraceId, part: u16) -> String {
+fn run_name(id: &TraceId, part: u16) -> String {
     match part {
         1 => format!("trace-{}", hex::encode(id)),
         part => format!("trace-{}.{part}", hex::encode(id)),
@@ -46,20 +47,25 @@ fn name(id: &TraceId, part: u16) -> String {
 }
 
 impl Trace {
-    /// Begins the run of a trace, whose first spans these are; none where it has too many already.
+    /// Begins the run of a trace that starts with these spans; `None` if the trace already has the maximum
+    /// number of runs.
     ///
     /// # Errors
     /// Those of the store.
-    pub(super) fn begin(space: &Namespace, id: TraceId, spans: &[Mapped]) -> annals::Result<Option<Self>> {
+    pub(super) fn begin(
+        space: &Namespace,
+        id: TraceId,
+        spans: &[MappedSpan],
+    ) -> annals::Result<Option<Self>> {
         let mut earlier = Vec::new();
         for part in 1..=PARTS_MAX {
-            match space.run(&name(&id, part)) {
+            match space.run(&run_name(&id, part)) {
                 Ok(reader) => earlier.push((part, reader)),
-                // The name of one that was dropped is free, too.
+                // The name of a dropped run is free, too.
                 Err(error) if [ErrorKind::NotFound, ErrorKind::Gone].contains(&error.kind()) => {
-                    match space.prepare_run(spec(&id, part, spans)) {
-                        Ok(run) => return Ok(Some(Self::over(run, id, part, &earlier))),
-                        // Somebody has just taken the name.
+                    match space.prepare_run(run_spec(&id, part, spans)) {
+                        Ok(run) => return Ok(Some(Self::resume(run, id, part, &earlier))),
+                        // Another writer has just taken the name.
                         Err(error) if error.kind() == ErrorKind::Conflict => {}
                         Err(error) => return Err(error),
                     }
@@ -70,30 +76,35 @@ impl Trace {
         Ok(None)
     }
 
-    fn over(run: Run, id: TraceId, part: u16, earlier: &[(u16, RunReader)]) -> Self {
-        let mut known = Known::default();
+    fn resume(run: Run, id: TraceId, part: u16, earlier: &[(u16, RunReader)]) -> Self {
+        let mut known = TraceSpans::default();
         for (part, reader) in earlier.iter().rev() {
             for seq in (1..=reader.info().frames).rev() {
                 if known.len() >= SPANS_MAX {
                     break;
                 }
-                // One that cannot be read is told of by others; here a span may come twice for it.
-                if let Some(span) = reader.frame_info(seq).ok().and_then(|frame| span_of(&frame.metadata)) {
-                    known.remember(span, Place { part: *part, seq });
+                // Verification reports an unreadable frame; here its span may be stored again.
+                if let Some(span) = reader.frame_info(seq).ok().and_then(|frame| span_id_of(&frame.metadata))
+                {
+                    known.remember(span, SpanPlace { part: *part, seq });
                 }
             }
         }
-        // Its root came then.
+        // An ended earlier run had its root.
         let ended = |(_, run): &(u16, RunReader)| matches!(run.info().status, Status::Ok | Status::Failed);
         let root = earlier.iter().any(ended).then_some(false);
         Self { run, id, part, known, frames: 0, root, seen_ns: 0 }
     }
 
-    /// Makes frames of spans; those that are frames already are left out. Gives what is to be waited for.
+    /// Adds spans as frames; known spans are skipped. Returns the tickets to wait for.
     ///
     /// # Errors
-    /// Those of the store. Then the trace is not to be used any more.
-    pub(super) fn add(&mut self, spans: Vec<Mapped>, taken: &mut Taken) -> annals::Result<Vec<Ticket>> {
+    /// Those of the store. The trace must not be used afterwards.
+    pub(super) fn add_spans(
+        &mut self,
+        spans: Vec<MappedSpan>,
+        taken: &mut TraceReceipt,
+    ) -> annals::Result<Vec<Ticket>> {
         let mut tickets = Vec::new();
         let mut spans = spans.into_iter().peekable();
         while spans.peek().is_some() {
@@ -102,20 +113,20 @@ impl Trace {
             let (mut frames, mut bytes) = (0, 0);
             while frames < BATCH_FRAMES_MAX && bytes < BATCH_BYTES_MAX {
                 let Some(span) = spans.next() else { break };
-                if self.known.has(&span.span) {
-                    taken.again += 1;
+                if self.known.contains(&span.span) {
+                    taken.duplicates += 1;
                     continue;
                 }
-                let edges = self.known.edges(&span, self.part, |part| name(&self.id, part));
-                let noted = Noted::of(&span, &edges);
+                let edges = self.known.edges(&span, self.part, |part| run_name(&self.id, part));
+                let noted = SpanNote::new(&span, &edges);
                 if span.parent.is_none() {
                     self.root = Some(span.error || self.root.unwrap_or(false));
                 }
-                let frame = span.frame(edges.parent, edges.told)?;
+                let frame = span.frame(edges.parent, edges.metadata)?;
                 bytes += frame.metadata.len();
                 bytes += usize::try_from(frame.input.len() + frame.output.len()).unwrap_or(usize::MAX / 4);
                 let seq = batch.frame(frame)?;
-                self.known.take(&noted, Place { part: self.part, seq });
+                self.known.insert_frame(&noted, SpanPlace { part: self.part, seq });
                 (frames, self.frames, taken.frames) = (frames + 1, self.frames + 1, taken.frames + 1);
             }
             if frames > 0 {
@@ -125,28 +136,28 @@ impl Trace {
         Ok(tickets)
     }
 
-    /// Span ids that are remembered.
+    /// Number of remembered span ids.
     pub(super) fn remembered(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether its run takes no more.
+    /// Whether the run has the maximum number of frames.
     pub(super) fn is_full(&self) -> bool {
         self.frames >= SPANS_MAX
     }
 
-    /// Whether all that was named has come.
+    /// Whether a root and all referenced parents have arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.root.is_some() && self.known.is_whole()
     }
 
-    /// Ends its run: as its root says; abandoned where no root came.
+    /// Ends the run with the root's status; `Abandoned` if no root arrived.
     ///
     /// # Errors
     /// Those of the store.
     pub(super) fn end(&self) -> annals::Result<()> {
         if self.frames == 0 {
-            // Nothing came that was new: the run was never begun.
+            // Nothing new arrived: the run was never begun.
             return Ok(());
         }
         let status = match self.root {
@@ -160,28 +171,28 @@ impl Trace {
         batch.commit().map(drop)
     }
 
-    /// Leaves its run as it is on disk.
-    pub(super) fn give_up(&self) {
-        // The store refuses, or it would not have come to this.
+    /// Leaves the run as it is on disk.
+    pub(super) fn abandon(&self) {
+        // This is called only after the store refused a write, so a failure here is expected.
         let _ = self.run.abandon();
     }
 }
 
-fn spec(id: &TraceId, part: u16, spans: &[Mapped]) -> RunSpec {
-    // What a root says counts more than what its children say.
+fn run_spec(id: &TraceId, part: u16, spans: &[MappedSpan]) -> RunSpec {
+    // The root's values take precedence over those of its children.
     let root = spans.iter().find(|span| span.parent.is_none());
-    let first = |of: fn(&Mapped) -> Option<&String>| {
+    let first = |of: fn(&MappedSpan) -> Option<&String>| {
         root.and_then(of).or_else(|| spans.iter().find_map(of)).cloned().unwrap_or_default()
     };
     let agent = first(|span| span.agent.as_ref());
-    let agent = if agent.is_empty() { first(Mapped::service) } else { agent };
+    let agent = if agent.is_empty() { first(MappedSpan::service) } else { agent };
     let mut ingested = json!({ "from": "otlp", "trace_id": hex::encode(id) });
-    let mut spec = RunSpec::new(name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
+    let mut spec = RunSpec::new(run_name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
     spec = spec.tag(TAG, "otlp");
     if part > 1 {
-        ingested["continues"] = json!(name(id, 1));
+        ingested["continues"] = json!(run_name(id, 1));
         ingested["part"] = json!(part);
-        spec = spec.tag("annals.continues", name(id, 1));
+        spec = spec.tag("annals.continues", run_name(id, 1));
     }
     let conversation = first(|span| span.conversation.as_ref());
     if !conversation.is_empty() {
@@ -191,44 +202,45 @@ fn spec(id: &TraceId, part: u16, spans: &[Mapped]) -> RunSpec {
     spec.metadata(json!({ "ingested": ingested }).to_string())
 }
 
-/// Whether a run was made of traces that others recorded: it holds what their spans say, and not what went over a wire, so nothing can be replayed from it.
+/// Whether a run was made from ingested traces. Such a run holds the contents of spans, not of network
+/// traffic, so it cannot be replayed.
 ///
 /// # Errors
 /// As [`RunReader::metadata`].
 pub fn is_ingested(reader: &RunReader) -> annals::Result<bool> {
     #[derive(Deserialize)]
-    struct Metadata {
+    struct IngestedRunMetadata {
         #[serde(rename = "ingested")]
-        _ingested: Ingested,
+        _ingested: IngestedMarker,
     }
     #[derive(Deserialize)]
-    struct Ingested {
+    struct IngestedMarker {
         #[serde(rename = "from")]
         _from: String,
     }
-    Ok(serde_json::from_slice::<Metadata>(&reader.metadata()?).is_ok())
+    Ok(serde_json::from_slice::<IngestedRunMetadata>(&reader.metadata()?).is_ok())
 }
 
-/// The span that a frame's metadata says it is.
-fn span_of(metadata: &[u8]) -> Option<[u8; 8]> {
+/// The span id in a frame's metadata.
+fn span_id_of(metadata: &[u8]) -> Option<[u8; 8]> {
     #[derive(Deserialize)]
-    struct Metadata {
-        volatile: Volatile,
+    struct SpanIdMetadata {
+        volatile: SpanIdVolatile,
     }
     #[derive(Deserialize)]
-    struct Volatile {
-        otlp: Otlp,
+    struct SpanIdVolatile {
+        otlp: SpanIdOtlp,
     }
     #[derive(Deserialize)]
-    struct Otlp {
-        span: Span,
+    struct SpanIdOtlp {
+        span: SpanIdField,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Span {
+    struct SpanIdField {
         span_id: String,
     }
-    let metadata: Metadata = serde_json::from_slice(metadata).ok()?;
+    let metadata: SpanIdMetadata = serde_json::from_slice(metadata).ok()?;
     let id = u64::from_str_radix(&metadata.volatile.otlp.span.span_id, 16).ok()?;
     Some(id.to_be_bytes())
 }

@@ -1,6 +1,8 @@
-//! Spans, resources and scopes as OTLP/JSON: all that they say, in the form that OpenTelemetry's own tools read. A field that has its default is left out.
+//! Spans, resources and scopes as OTLP/JSON: complete, in the form that OpenTelemetry's own tools read.
+//! Fields with their default value are omitted.
 //!
-//! Written straight from the messages: a tree of JSON values in between would take hundreds of bytes for each.
+//! Encoded directly from the messages: an intermediate tree of JSON values would take hundreds of bytes per
+//! value.
 
 use annals_text::hex::encode;
 use std::collections::BTreeSet;
@@ -16,20 +18,20 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// What is written as OTLP/JSON.
+/// Serialises a message as OTLP/JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Otlp<'a, T: ?Sized>(pub(super) &'a T);
 
-/// A message's JSON as text.
-pub(super) fn text<T>(message: &T) -> Box<RawValue>
+/// A message as JSON text.
+pub(super) fn to_raw_json<T>(message: &T) -> Box<RawValue>
 where
     for<'a> Otlp<'a, T>: Serialize,
 {
-    // Keys are texts and numbers are finite: nothing of this can fail.
+    // Keys are strings and numbers are finite, so this cannot fail.
     serde_json::value::to_raw_value(&Otlp(message)).unwrap_or_default()
 }
 
-/// An object whose fields say something.
+/// A JSON object that omits default values.
 struct Fields<S: Serializer>(S::SerializeMap);
 
 impl<S: Serializer> Fields<S> {
@@ -89,22 +91,22 @@ otlp!(AnyValue, |any, fields| {
         Some(Held::StringValue(text)) => fields.put("stringValue", text)?,
         Some(Held::BoolValue(truth)) => fields.put("boolValue", truth)?,
         Some(Held::IntValue(int)) => fields.put("intValue", int.to_string())?,
-        // JSON has no NaN and no infinity; OTLP/JSON names them.
+        // JSON has no NaN or infinity; OTLP/JSON represents them as strings.
         Some(Held::DoubleValue(double)) if double.is_nan() => fields.put("doubleValue", "NaN")?,
         Some(Held::DoubleValue(f64::INFINITY)) => fields.put("doubleValue", "Infinity")?,
         Some(Held::DoubleValue(f64::NEG_INFINITY)) => fields.put("doubleValue", "-Infinity")?,
         Some(Held::DoubleValue(double)) => fields.put("doubleValue", double)?,
         Some(Held::BytesValue(bytes)) => fields.put("bytesValue", STANDARD.encode(bytes))?,
-        Some(Held::ArrayValue(array)) => fields.put("arrayValue", Values(&array.values))?,
-        Some(Held::KvlistValue(list)) => fields.put("kvlistValue", Values(&list.values))?,
+        Some(Held::ArrayValue(array)) => fields.put("arrayValue", ValuesField(&array.values))?,
+        Some(Held::KvlistValue(list)) => fields.put("kvlistValue", ValuesField(&list.values))?,
         Some(Held::StringValueStrindex(index)) => fields.put("stringValueStrindex", index)?,
     }
 });
 
-/// The one field of arrays and lists; it stands there where it is empty, too.
-struct Values<'a, T>(&'a [T]);
+/// The single field of arrays and lists; written even if empty.
+struct ValuesField<'a, T>(&'a [T]);
 
-impl<'a, T> Serialize for Values<'a, T>
+impl<'a, T> Serialize for ValuesField<'a, T>
 where
     Otlp<'a, [T]>: Serialize,
 {
@@ -156,10 +158,10 @@ otlp!(Link, |link, fields| {
     fields.number("flags", link.flags)?;
 });
 
-/// An event; without its attributes where a body was made of them.
-struct OfEvent<'a>(&'a Event, bool);
+/// An event; without its attributes if they are part of a body (`true`).
+struct EventJson<'a>(&'a Event, bool);
 
-impl Serialize for OfEvent<'_> {
+impl Serialize for EventJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(event, taken) = self;
         let mut fields = Fields::<S>::new(serializer)?;
@@ -171,15 +173,15 @@ impl Serialize for OfEvent<'_> {
     }
 }
 
-/// A span, but for the attributes and the events' attributes that bodies were made of, by their places.
+/// A span without the attributes and event attributes, given by index, that are part of a body.
 #[derive(Debug)]
-pub(super) struct OfSpan<'a> {
+pub(super) struct SpanJson<'a> {
     pub(super) span: &'a Span,
     pub(super) attributes: BTreeSet<usize>,
     pub(super) events: BTreeSet<usize>,
 }
 
-impl Serialize for OfSpan<'_> {
+impl Serialize for SpanJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let span = self.span;
         let mut fields = Fields::<S>::new(serializer)?;
@@ -192,12 +194,12 @@ impl Serialize for OfSpan<'_> {
         fields.number("kind", span.kind)?;
         fields.put("startTimeUnixNano", span.start_time_unix_nano.to_string())?;
         fields.put("endTimeUnixNano", span.end_time_unix_nano.to_string())?;
-        fields.put("attributes", Left { of: &span.attributes, without: &self.attributes })?;
+        fields.put("attributes", RemainingAttributes { of: &span.attributes, without: &self.attributes })?;
         fields.number("droppedAttributesCount", span.dropped_attributes_count)?;
         if !span.events.is_empty() {
             let events = span.events.iter().enumerate();
-            let events = events.map(|(at, event)| OfEvent(event, self.events.contains(&at)));
-            fields.put("events", Sequence(std::cell::Cell::new(Some(events))))?;
+            let events = events.map(|(at, event)| EventJson(event, self.events.contains(&at)));
+            fields.put("events", OnceSequence(std::cell::Cell::new(Some(events))))?;
         }
         fields.number("droppedEventsCount", span.dropped_events_count)?;
         fields.list("links", &span.links)?;
@@ -209,39 +211,39 @@ impl Serialize for OfSpan<'_> {
     }
 }
 
-struct Left<'a> {
+struct RemainingAttributes<'a> {
     of: &'a [KeyValue],
     without: &'a BTreeSet<usize>,
 }
 
-impl Serialize for Left<'_> {
+impl Serialize for RemainingAttributes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let left = self.of.iter().enumerate().filter(|(at, _)| !self.without.contains(at));
         serializer.collect_seq(left.map(|(_, pair)| Otlp(pair)))
     }
 }
 
-/// Items written once.
-struct Sequence<I>(std::cell::Cell<Option<I>>);
+/// Items that can be serialised once.
+struct OnceSequence<I>(std::cell::Cell<Option<I>>);
 
-impl<I: Iterator<Item: Serialize>> Serialize for Sequence<I> {
+impl<I: Iterator<Item: Serialize>> Serialize for OnceSequence<I> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.take().into_iter().flatten())
     }
 }
 
-/// Attributes by their names: a text is itself, anything else its OTLP/JSON value.
-pub(super) struct ByName<'a>(pub(super) &'a [&'a KeyValue]);
+/// Attributes by name: a text as a string, any other value as OTLP/JSON.
+pub(super) struct AttributesByName<'a>(pub(super) &'a [&'a KeyValue]);
 
-impl Serialize for ByName<'_> {
+impl Serialize for AttributesByName<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|pair| (&pair.key, Bare(pair.value.as_ref()))))
+        serializer.collect_map(self.0.iter().map(|pair| (&pair.key, BareValue(pair.value.as_ref()))))
     }
 }
 
-struct Bare<'a>(Option<&'a AnyValue>);
+struct BareValue<'a>(Option<&'a AnyValue>);
 
-impl Serialize for Bare<'_> {
+impl Serialize for BareValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.map(|any| (&any.value, any)) {
             Some((Some(Held::StringValue(text)), _)) => serializer.serialize_str(text),
@@ -251,8 +253,9 @@ impl Serialize for Bare<'_> {
     }
 }
 
-/// A value as plain JSON, for looking into it: of so many values, which `left` counts down; without bytes.
-pub(super) fn plain(value: &AnyValue, left: &mut usize) -> Value {
+/// A value as plain JSON, for searching. Bytes become null; `left` counts down the values that may still be
+/// examined.
+pub(super) fn to_plain_json(value: &AnyValue, left: &mut usize) -> Value {
     if *left == 0 {
         return Value::Null;
     }
@@ -264,13 +267,13 @@ pub(super) fn plain(value: &AnyValue, left: &mut usize) -> Value {
         Some(Held::DoubleValue(double)) => json!(double),
         Some(Held::ArrayValue(array)) => {
             let few = array.values.len().min(*left);
-            array.values.iter().take(few).map(|value| plain(value, left)).collect()
+            array.values.iter().take(few).map(|value| to_plain_json(value, left)).collect()
         }
         Some(Held::KvlistValue(list)) => {
             let few = list.values.len().min(*left);
             let fields = list.values.iter().take(few);
             let fields =
-                fields.filter_map(|pair| Some((pair.key.clone(), plain(pair.value.as_ref()?, left))));
+                fields.filter_map(|pair| Some((pair.key.clone(), to_plain_json(pair.value.as_ref()?, left))));
             Value::Object(fields.collect())
         }
         Some(Held::BytesValue(_) | Held::StringValueStrindex(_)) | None => Value::Null,

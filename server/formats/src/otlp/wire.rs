@@ -1,7 +1,9 @@
-//! The bytes of a request, bounded before anything is made of them: unpacked up to a limit, its messages counted, then decoded.
+//! The bytes of a request, with limits applied before decoding: decompression up to a limit, a count of
+//! messages, then decoding.
 //!
-//! Two bytes of protobuf, or three of JSON, make a message that takes hundreds when it is decoded; so a body is looked through first, without
-//! recursion, and refused where it holds too many. How deep values nest is bounded by the decoders: 100 messages in protobuf, 128 levels in JSON.
+//! Two bytes of protobuf, or three of JSON, can become a message of hundreds of bytes. So the messages of a
+//! body are counted first, iteratively, and a body with too many is refused. The decoders limit nesting to
+//! 100 messages in protobuf and 128 levels in JSON.
 
 use std::io::Read;
 
@@ -9,27 +11,27 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
 
 use super::json;
-use super::reply::Refused;
+use super::reply::TraceRefusal;
 
-/// The longest body, unpacked.
+/// Maximum size of an uncompressed body, in bytes.
 pub const BODY_BYTES_MAX: usize = 32 << 20;
-/// Messages of a body: spans, attributes, values, events, links.
+/// Maximum number of messages in a body: spans, attributes, values, events, links.
 const MESSAGES_MAX: usize = 1 << 18;
-/// How deep protobuf messages nest, as its decoder has it.
+/// Maximum nesting of protobuf messages; the decoder's own limit.
 const DEPTH_MAX: usize = 100;
 
-/// How a body is written, by its `Content-Type`.
+/// The encoding of a body, by its `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum TraceEncoding {
     /// `application/x-protobuf`
     Protobuf,
     /// `application/json`
     Json,
 }
 
-impl Form {
-    /// The form of a `Content-Type`; none for another.
-    pub fn of(content_type: &str) -> Option<Self> {
+impl TraceEncoding {
+    /// The encoding for a `Content-Type`; `None` if it is unknown.
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
         match content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             "application/x-protobuf" => Some(Self::Protobuf),
             "application/json" => Some(Self::Json),
@@ -37,7 +39,7 @@ impl Form {
         }
     }
 
-    /// The `Content-Type` of the answer.
+    /// The `Content-Type` of the response.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Protobuf => "application/x-protobuf",
@@ -49,45 +51,51 @@ impl Form {
 /// Undoes `Content-Encoding: gzip`.
 ///
 /// # Errors
-/// 400 for what is no gzip or ends within it, 413 for more than `max` bytes.
-pub fn unpack(gzip: &[u8], max: usize) -> Result<Vec<u8>, Refused> {
+/// 400 for invalid or truncated gzip, 413 for more than `max` bytes.
+pub fn gunzip(gzip: &[u8], max: usize) -> Result<Vec<u8>, TraceRefusal> {
     let mut bytes = Vec::new();
-    // One more than may be: so what is too long is told from what just fits.
+    // One byte over the limit, to detect a body that is too long.
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     flate2::read::MultiGzDecoder::new(gzip)
         .take(limit)
         .read_to_end(&mut bytes)
-        .map_err(|error| Refused::bad(format!("the body is no whole gzip: {error}")))?;
+        .map_err(|error| TraceRefusal::bad_request(format!("the body is not complete gzip: {error}")))?;
     if bytes.len() > max {
-        return Err(Refused::too_long(format!("the body has more than {max} bytes when it is unpacked")));
+        return Err(TraceRefusal::payload_too_large(format!(
+            "the uncompressed body has more than {max} bytes"
+        )));
     }
     Ok(bytes)
 }
 
-/// A body as what it says.
+/// Decodes a body.
 ///
 /// # Errors
-/// 400 for what cannot be read, 413 for what is too much.
-pub(super) fn parse(body: &[u8], form: Form) -> Result<ExportTraceServiceRequest, Refused> {
+/// 400 if the body cannot be decoded, 413 if it is too large.
+pub(super) fn decode_request(
+    body: &[u8],
+    form: TraceEncoding,
+) -> Result<ExportTraceServiceRequest, TraceRefusal> {
     if body.len() > BODY_BYTES_MAX {
-        return Err(Refused::too_long(format!("a body has at most {BODY_BYTES_MAX} bytes")));
+        return Err(TraceRefusal::payload_too_large(format!("a body has at most {BODY_BYTES_MAX} bytes")));
     }
     match form {
-        Form::Protobuf => {
+        TraceEncoding::Protobuf => {
             count_protobuf(body)?;
             ExportTraceServiceRequest::decode(body)
-                .map_err(|error| Refused::bad(format!("the body is no traces in protobuf: {error}")))
+                .map_err(|error| TraceRefusal::bad_request(format!("the body is not OTLP protobuf: {error}")))
         }
-        Form::Json => {
+        TraceEncoding::Json => {
             count_json(body)?;
-            json::read(body).map_err(|error| Refused::bad(format!("the body is no traces in JSON: {error}")))
+            json::parse_request(body)
+                .map_err(|error| TraceRefusal::bad_request(format!("the body is not OTLP JSON: {error}")))
         }
     }
 }
 
-/// What a length-delimited field holds.
+/// The message type of a length-delimited field.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum MessageKind {
     Request,
     ResourceSpans,
     Resource,
@@ -101,12 +109,13 @@ enum Kind {
     Array,
     KeyValues,
     Entity,
-    /// A text of a list, or a message without messages.
+    /// A string in a list, or a message without submessages.
     Leaf,
 }
 
-impl Kind {
-    /// The message in a field of this one, as opentelemetry-proto 1.x numbers them; none for texts that come once, and for unknown fields.
+impl MessageKind {
+    /// The message type of a field, by the field numbers of opentelemetry-proto 1.x; `None` for single
+    /// strings and unknown fields.
     fn field(self, number: u64) -> Option<Self> {
         Some(match (self, number) {
             (Self::Request, 1) => Self::ResourceSpans,
@@ -131,33 +140,33 @@ impl Kind {
     }
 }
 
-fn count_protobuf(body: &[u8]) -> Result<(), Refused> {
-    let mut open = vec![(Kind::Request, body)];
+fn count_protobuf(body: &[u8]) -> Result<(), TraceRefusal> {
+    let mut open = vec![(MessageKind::Request, body)];
     let mut count = 0;
     while let Some((kind, rest)) = open.pop() {
-        let Some((field, after)) = field_of(rest)? else { continue };
+        let Some((field, after)) = next_field(rest)? else { continue };
         open.push((kind, after));
         let Some((number, held)) = field else { continue };
         let Some(within) = kind.field(number) else { continue };
         count += 1;
-        bounded(count)?;
-        if matches!(within, Kind::Leaf) {
+        check_message_count(count)?;
+        if matches!(within, MessageKind::Leaf) {
             continue;
         }
         if open.len() >= DEPTH_MAX {
-            return Err(Refused::bad(format!("messages nest deeper than {DEPTH_MAX}")));
+            return Err(TraceRefusal::bad_request(format!("messages nest deeper than {DEPTH_MAX}")));
         }
         open.push((within, held));
     }
     Ok(())
 }
 
-/// A field's number and what it holds, where that has a length.
-type Field<'a> = Option<(u64, &'a [u8])>;
+/// A field's number and its content, if it is length-delimited.
+type ProtobufField<'a> = Option<(u64, &'a [u8])>;
 
-/// The first field of a message, and what comes after it; none at its end.
-fn field_of(bytes: &[u8]) -> Result<Option<(Field<'_>, &[u8])>, Refused> {
-    let cut = || Refused::bad("the body is no traces in protobuf: it ends within a field");
+/// The first field of a message and the bytes after it; `None` at the end.
+fn next_field(bytes: &[u8]) -> Result<Option<(ProtobufField<'_>, &[u8])>, TraceRefusal> {
+    let cut = || TraceRefusal::bad_request("the body is not OTLP protobuf: it ends within a field");
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -173,7 +182,9 @@ fn field_of(bytes: &[u8]) -> Result<Option<(Field<'_>, &[u8])>, Refused> {
             let (held, rest) = rest.split_at_checked(len).ok_or_else(cut)?;
             Ok(Some((Some((key >> 3, held)), rest)))
         }
-        _ => Err(Refused::bad("the body is no traces in protobuf: it has a group, and OTLP has none")),
+        _ => {
+            Err(TraceRefusal::bad_request("the body is not OTLP protobuf: it has a group, and OTLP has none"))
+        }
     }
 }
 
@@ -188,8 +199,8 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Counts the objects and arrays of JSON: what stands in texts is none.
-fn count_json(body: &[u8]) -> Result<(), Refused> {
+/// Counts the objects and arrays in JSON, outside of strings.
+fn count_json(body: &[u8]) -> Result<(), TraceRefusal> {
     let (mut count, mut in_text, mut escaped) = (0, false, false);
     for byte in body {
         match byte {
@@ -198,7 +209,7 @@ fn count_json(body: &[u8]) -> Result<(), Refused> {
             b'"' => in_text = !in_text,
             b'{' | b'[' if !in_text => {
                 count += 1;
-                bounded(count)?;
+                check_message_count(count)?;
             }
             _ => {}
         }
@@ -206,11 +217,11 @@ fn count_json(body: &[u8]) -> Result<(), Refused> {
     Ok(())
 }
 
-fn bounded(count: usize) -> Result<(), Refused> {
+fn check_message_count(count: usize) -> Result<(), TraceRefusal> {
     if count <= MESSAGES_MAX {
         return Ok(());
     }
-    Err(Refused::too_long(format!(
+    Err(TraceRefusal::payload_too_large(format!(
         "a body has at most {MESSAGES_MAX} spans, attributes, values, events and links together: send smaller batches"
     )))
 }

@@ -80,14 +80,14 @@ pub(super) fn ip_v4(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<
             && text.get(at).is_none_or(|byte| !is_alnum(*byte) && *byte != b'_');
         let parsed = text.get(start..end).filter(|text| (7..=15).contains(&text.len()));
         let address = parsed.and_then(|text| std::str::from_utf8(text).ok()?.parse::<Ipv4Addr>().ok());
-        if stands_alone && address.is_some_and(|address| !names_nobody(address)) && !is_version(text, start) {
+        if stands_alone && address.is_some_and(|address| !is_reserved(address)) && !is_version(text, start) {
             found(start..end);
         }
     }
 }
 
 /// Loopback, any, everybody, a mask.
-fn names_nobody(address: Ipv4Addr) -> bool {
+fn is_reserved(address: Ipv4Addr) -> bool {
     address.is_loopback() || address.octets()[0] == 255 || address.octets()[0] == 0
 }
 

@@ -13,7 +13,7 @@ const DISTINCT_MIN: u32 = 7;
 
 /// What a key is made of after its prefix.
 #[derive(Debug, Clone, Copy)]
-enum Of {
+enum KeyAlphabet {
     /// Letters and digits.
     Plain,
     /// Capitals and digits.
@@ -25,7 +25,7 @@ enum Of {
     Dotted,
 }
 
-impl Of {
+impl KeyAlphabet {
     fn has(self, byte: u8) -> bool {
         match self {
             Self::Plain => is_alnum(byte),
@@ -38,62 +38,62 @@ impl Of {
 }
 
 /// Prefix, alphabet, the fewest and the most characters after it. Longer prefixes stand before those that they begin with.
-const PREFIXES: &[(&[u8], Of, usize, usize)] = &[
+const PREFIXES: &[(&[u8], KeyAlphabet, usize, usize)] = &[
     // Anthropic, OpenAI and who writes keys like them
-    (b"sk-ant-", Of::Url, 20, 200),
-    (b"sk-proj-", Of::Url, 20, 250),
-    (b"sk-svcacct-", Of::Url, 20, 250),
-    (b"sk-admin-", Of::Url, 20, 250),
-    (b"sk-or-v1-", Of::Hex, 32, 64),
-    (b"sk-lf-", Of::Url, 20, 60),
-    (b"sk-", Of::Url, 20, 200),
-    (b"sess-", Of::Plain, 32, 64),
+    (b"sk-ant-", KeyAlphabet::Url, 20, 200),
+    (b"sk-proj-", KeyAlphabet::Url, 20, 250),
+    (b"sk-svcacct-", KeyAlphabet::Url, 20, 250),
+    (b"sk-admin-", KeyAlphabet::Url, 20, 250),
+    (b"sk-or-v1-", KeyAlphabet::Hex, 32, 64),
+    (b"sk-lf-", KeyAlphabet::Url, 20, 60),
+    (b"sk-", KeyAlphabet::Url, 20, 200),
+    (b"sess-", KeyAlphabet::Plain, 32, 64),
     // AWS
-    (b"AKIA", Of::Capitals, 16, 16),
-    (b"ASIA", Of::Capitals, 16, 16),
-    (b"ABIA", Of::Capitals, 16, 16),
-    (b"ACCA", Of::Capitals, 16, 16),
+    (b"AKIA", KeyAlphabet::Capitals, 16, 16),
+    (b"ASIA", KeyAlphabet::Capitals, 16, 16),
+    (b"ABIA", KeyAlphabet::Capitals, 16, 16),
+    (b"ACCA", KeyAlphabet::Capitals, 16, 16),
     // GitHub, GitLab
-    (b"github_pat_", Of::Url, 22, 120),
-    (b"ghp_", Of::Plain, 30, 255),
-    (b"gho_", Of::Plain, 30, 255),
-    (b"ghu_", Of::Plain, 30, 255),
-    (b"ghs_", Of::Plain, 30, 255),
-    (b"ghr_", Of::Plain, 30, 255),
-    (b"glpat-", Of::Dotted, 20, 60),
+    (b"github_pat_", KeyAlphabet::Url, 22, 120),
+    (b"ghp_", KeyAlphabet::Plain, 30, 255),
+    (b"gho_", KeyAlphabet::Plain, 30, 255),
+    (b"ghu_", KeyAlphabet::Plain, 30, 255),
+    (b"ghs_", KeyAlphabet::Plain, 30, 255),
+    (b"ghr_", KeyAlphabet::Plain, 30, 255),
+    (b"glpat-", KeyAlphabet::Dotted, 20, 60),
     // Google
-    (b"AIza", Of::Url, 35, 35),
-    (b"ya29.", Of::Dotted, 20, 400),
-    (b"GOCSPX-", Of::Url, 28, 28),
+    (b"AIza", KeyAlphabet::Url, 35, 35),
+    (b"ya29.", KeyAlphabet::Dotted, 20, 400),
+    (b"GOCSPX-", KeyAlphabet::Url, 28, 28),
     // Slack
-    (b"xoxb-", Of::Url, 16, 200),
-    (b"xoxp-", Of::Url, 16, 200),
-    (b"xoxa-", Of::Url, 16, 200),
-    (b"xoxr-", Of::Url, 16, 200),
-    (b"xoxs-", Of::Url, 16, 200),
-    (b"xoxe.", Of::Dotted, 16, 400),
-    (b"xapp-", Of::Url, 16, 200),
+    (b"xoxb-", KeyAlphabet::Url, 16, 200),
+    (b"xoxp-", KeyAlphabet::Url, 16, 200),
+    (b"xoxa-", KeyAlphabet::Url, 16, 200),
+    (b"xoxr-", KeyAlphabet::Url, 16, 200),
+    (b"xoxs-", KeyAlphabet::Url, 16, 200),
+    (b"xoxe.", KeyAlphabet::Dotted, 16, 400),
+    (b"xapp-", KeyAlphabet::Url, 16, 200),
     // Stripe
-    (b"sk_live_", Of::Plain, 16, 200),
-    (b"sk_test_", Of::Plain, 16, 200),
-    (b"rk_live_", Of::Plain, 16, 200),
-    (b"rk_test_", Of::Plain, 16, 200),
-    (b"whsec_", Of::Plain, 16, 100),
+    (b"sk_live_", KeyAlphabet::Plain, 16, 200),
+    (b"sk_test_", KeyAlphabet::Plain, 16, 200),
+    (b"rk_live_", KeyAlphabet::Plain, 16, 200),
+    (b"rk_test_", KeyAlphabet::Plain, 16, 200),
+    (b"whsec_", KeyAlphabet::Plain, 16, 100),
     // Others
-    (b"hf_", Of::Plain, 30, 60),
-    (b"gsk_", Of::Plain, 40, 80),
-    (b"xai-", Of::Plain, 40, 120),
-    (b"r8_", Of::Plain, 30, 60),
-    (b"pplx-", Of::Plain, 32, 80),
-    (b"npm_", Of::Plain, 36, 36),
-    (b"pypi-", Of::Url, 50, 250),
-    (b"SG.", Of::Dotted, 50, 80),
-    (b"dop_v1_", Of::Hex, 64, 64),
-    (b"dapi", Of::Hex, 32, 34),
-    (b"shpat_", Of::Plain, 32, 32),
-    (b"hvs.", Of::Url, 24, 200),
-    (b"lin_api_", Of::Plain, 32, 60),
-    (b"ntn_", Of::Plain, 32, 60),
+    (b"hf_", KeyAlphabet::Plain, 30, 60),
+    (b"gsk_", KeyAlphabet::Plain, 40, 80),
+    (b"xai-", KeyAlphabet::Plain, 40, 120),
+    (b"r8_", KeyAlphabet::Plain, 30, 60),
+    (b"pplx-", KeyAlphabet::Plain, 32, 80),
+    (b"npm_", KeyAlphabet::Plain, 36, 36),
+    (b"pypi-", KeyAlphabet::Url, 50, 250),
+    (b"SG.", KeyAlphabet::Dotted, 50, 80),
+    (b"dop_v1_", KeyAlphabet::Hex, 64, 64),
+    (b"dapi", KeyAlphabet::Hex, 32, 34),
+    (b"shpat_", KeyAlphabet::Plain, 32, 32),
+    (b"hvs.", KeyAlphabet::Url, 24, 200),
+    (b"lin_api_", KeyAlphabet::Plain, 32, 60),
+    (b"ntn_", KeyAlphabet::Plain, 32, 60),
 ];
 
 /// By the first byte: where in [`PREFIXES`] to begin looking; none where no prefix begins so.
@@ -142,7 +142,7 @@ pub(super) fn jwt(text: &[u8], at: usize) -> (usize, bool) {
     }
     let part = |from: usize| {
         let rest = text.get(from..).unwrap_or_default();
-        rest.iter().take_while(|byte| Of::Url.has(**byte)).count()
+        rest.iter().take_while(|byte| KeyAlphabet::Url.has(**byte)).count()
     };
     let (mut end, mut parts) = (at + part(at), 1);
     while parts < 5 && text.get(end) == Some(&b'.') {

@@ -45,7 +45,7 @@ pub enum Detector {
 }
 
 impl Detector {
-    /// All of them.
+    /// All commands by group.
     pub const ALL: [Self; 10] = [
         Self::PrivateKey,
         Self::ApiKey,
@@ -110,14 +110,14 @@ const NAME_BYTES_MAX: usize = 48;
 const KNOWN_MAX: usize = 4096;
 
 thread_local! {
-    static KNOWN: RefCell<HashMap<Box<[u8]>, Near, RandomState>> = RefCell::default();
+    static KNOWN: RefCell<HashMap<Box<[u8]>, NameHint, RandomState>> = RefCell::default();
 }
 
 /// What the name that a text stands under says of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Near(u8);
+pub(crate) struct NameHint(u8);
 
-impl Near {
+impl NameHint {
     pub(crate) const NOTHING: Self = Self(0);
     /// An id that programs need, a signature, encrypted reasoning, a model's name.
     const ID: u8 = 1;
@@ -129,7 +129,7 @@ impl Near {
     const PART: u8 = 16;
 
     /// Of a member's name. Bodies have the same few over and over, so what was found is remembered.
-    pub(crate) fn of(name: &[u8]) -> Self {
+    pub(crate) fn from_name(name: &[u8]) -> Self {
         if name.len() > NAME_BYTES_MAX {
             return Self::NOTHING;
         }
@@ -140,13 +140,13 @@ impl Near {
             if known.len() >= KNOWN_MAX {
                 known.clear();
             }
-            let near = Self::looked_at(name);
+            let near = Self::parse(name);
             known.insert(name.into(), near);
             near
         })
     }
 
-    fn looked_at(name: &[u8]) -> Self {
+    fn parse(name: &[u8]) -> Self {
         let mut small = [0; NAME_BYTES_MAX];
         let Some(small) = small.get_mut(..name.len()) else { return Self::NOTHING };
         small.copy_from_slice(name);
@@ -178,15 +178,15 @@ impl Near {
 
     /// Whether texts of this name are parts of one, where there are several in a stream.
     pub(crate) fn is_part(self) -> bool {
-        self.is(Self::PART)
+        self.has(Self::PART)
     }
 
     /// Whether it is an id that programs need.
     pub(crate) fn is_id(self) -> bool {
-        self.is(Self::ID)
+        self.has(Self::ID)
     }
 
-    fn is(self, what: u8) -> bool {
+    fn has(self, what: u8) -> bool {
         self.0 & what != 0
     }
 }
@@ -241,7 +241,7 @@ const PARTS: &[&[u8]] = &[
 
 /// A stretch of a text, and what was found there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hit {
+pub(crate) struct DetectorHit {
     pub(crate) range: Range<usize>,
     pub(crate) detector: Detector,
 }
@@ -305,11 +305,11 @@ pub(crate) fn key_end(text: &[u8], at: usize) -> Option<usize> {
 }
 
 /// Finds in `text`; what is found may overlap. `near` is what the name says that it stands under.
-pub(crate) fn find(text: &[u8], wanted: Detectors, near: Near, hits: &mut Vec<Hit>) {
+pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Vec<DetectorHit>) {
     if wanted == Detectors::NONE {
         return;
     }
-    let mut look = Look { text, wanted, near, hits, numbers_from: 0, tokens_from: 0 };
+    let mut look = DetectorScan { text, wanted, near, hits, numbers_from: 0, tokens_from: 0 };
     let mut at = 0;
     while at < text.len() {
         while at < text.len() && class::OF[text[at] as usize] == 0 {
@@ -331,24 +331,24 @@ pub(crate) fn find(text: &[u8], wanted: Detectors, near: Near, hits: &mut Vec<Hi
     }
 }
 
-struct Look<'t, 'h> {
+struct DetectorScan<'t, 'h> {
     text: &'t [u8],
     wanted: Detectors,
-    near: Near,
-    hits: &'h mut Vec<Hit>,
+    near: NameHint,
+    hits: &'h mut Vec<DetectorHit>,
     /// Numbers before this place are part of one that was found.
     numbers_from: usize,
     /// Before this place no JSON Web Token begins: too few dots follow.
     tokens_from: usize,
 }
 
-impl Look<'_, '_> {
+impl DetectorScan<'_, '_> {
     fn wants(&self, detector: Detector) -> bool {
-        self.wanted.has(detector) && (detector.looks_at_ids() || !self.near.is(Near::ID))
+        self.wanted.has(detector) && (detector.looks_at_ids() || !self.near.has(NameHint::ID))
     }
 
     fn hit(&mut self, detector: Detector, range: Range<usize>) {
-        self.hits.push(Hit { range, detector });
+        self.hits.push(DetectorHit { range, detector });
     }
 
     /// Looks at a run; gives where to go on.
@@ -372,12 +372,12 @@ impl Look<'_, '_> {
         if holds & class::DIGIT != 0 && self.wants(Detector::Ip) {
             if holds & class::DOT != 0 {
                 address::ip_v4(self.text, start..end, |range| {
-                    self.hits.push(Hit { range, detector: Detector::Ip });
+                    self.hits.push(DetectorHit { range, detector: Detector::Ip });
                 });
             }
             if holds & class::COLON != 0 {
                 address::ip_v6(self.text, start..end, |range| {
-                    self.hits.push(Hit { range, detector: Detector::Ip });
+                    self.hits.push(DetectorHit { range, detector: Detector::Ip });
                 });
             }
         }
@@ -391,10 +391,10 @@ impl Look<'_, '_> {
             }
             at += 1;
         }
-        if is_long && self.wants(Detector::Entropy) && !self.near.is(Near::DIGEST) {
-            let secret = self.near.is(Near::SECRET);
+        if is_long && self.wants(Detector::Entropy) && !self.near.has(NameHint::DIGEST) {
+            let secret = self.near.has(NameHint::SECRET);
             entropy::tokens(self.text, start..end, secret, |range| {
-                self.hits.push(Hit { range, detector: Detector::Entropy });
+                self.hits.push(DetectorHit { range, detector: Detector::Entropy });
             });
         }
         // A scheme may stand at the run's end: `authorization:Bearer`.
@@ -444,13 +444,15 @@ impl Look<'_, '_> {
 
     fn number(&mut self, at: usize) -> usize {
         let (card, phone) = (self.wants(Detector::Card), self.wants(Detector::Phone));
-        let Some(groups) = number::Groups::read(self.text, at).filter(|_| card || phone) else { return at };
+        let Some(groups) = number::DigitGroups::read(self.text, at).filter(|_| card || phone) else {
+            return at;
+        };
         if card && let Some(end) = groups.card(self.text) {
             self.numbers_from = end;
             self.hit(Detector::Card, at..end);
             return end;
         }
-        if phone && let Some(range) = groups.phone(self.text, self.near.is(Near::PHONE)) {
+        if phone && let Some(range) = groups.phone(self.text, self.near.has(NameHint::PHONE)) {
             self.numbers_from = range.end;
             let end = range.end;
             self.hit(Detector::Phone, range);

@@ -10,26 +10,26 @@ const DIGITS_MAX: usize = 20;
 
 /// Digits in groups, as people write numbers: `4111 1111 1111 1111`, `(415) 555-0100`.
 #[derive(Debug)]
-pub(super) struct Groups {
-    all: [Group; GROUPS_MAX],
+pub(super) struct DigitGroups {
+    all: [DigitGroup; GROUPS_MAX],
     count: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Group {
+struct DigitGroup {
     start: usize,
     end: usize,
     /// What stands before it: a blank, `-`, `.`, `/`, `)` for a bracket and what may follow it, `(` for one that opens; 0 for the first.
     separator: u8,
 }
 
-impl Group {
+impl DigitGroup {
     fn len(&self) -> usize {
         self.end - self.start
     }
 }
 
-impl Groups {
+impl DigitGroups {
     /// Reads the groups from a digit on; none where the number is longer than any.
     pub(super) fn read(text: &[u8], at: usize) -> Option<Self> {
         let mut groups = Self { all: Default::default(), count: 0 };
@@ -43,7 +43,7 @@ impl Groups {
             if end == from || digits > DIGITS_MAX {
                 break;
             }
-            groups.all[groups.count] = Group { start: from, end, separator };
+            groups.all[groups.count] = DigitGroup { start: from, end, separator };
             groups.count += 1;
             let rest = text.get(end..).unwrap_or_default();
             let skip = match rest {
@@ -59,7 +59,7 @@ impl Groups {
         (groups.count > 0).then_some(groups)
     }
 
-    fn groups(&self) -> &[Group] {
+    fn groups(&self) -> &[DigitGroup] {
         self.all.get(..self.count).unwrap_or_default()
     }
 
@@ -76,7 +76,7 @@ impl Groups {
             12.. => 1,
             4 => {
                 let separator = groups.get(1)?.separator;
-                let lens: Vec<usize> = groups.iter().map(Group::len).collect();
+                let lens: Vec<usize> = groups.iter().map(DigitGroup::len).collect();
                 let parts = match lens.as_slice() {
                     [4, 6, 4 | 5, ..] => 3,
                     [4, 4, 4, 4, 3, ..] => 5,
@@ -140,7 +140,7 @@ impl Groups {
             });
             parts.count()
         };
-        let digits = |parts: usize| groups.iter().take(parts).map(Group::len).sum::<usize>();
+        let digits = |parts: usize| groups.iter().take(parts).map(DigitGroup::len).sum::<usize>();
         if plus {
             let parts = upto(15);
             let (count, least) = (digits(parts), if parts == 1 { 10 } else { 8 });

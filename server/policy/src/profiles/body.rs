@@ -4,21 +4,21 @@ use std::borrow::Cow;
 
 use annals_text::hex::encode;
 
-use super::json::{TooDeep, is_json, scan};
-use super::profile::{Kind, REDACTED_BODY_BYTES_MAX, RedactedBody, Rules};
-use super::search::{Place, Search, Tag};
-use super::stream::{self, Rows};
-use crate::detect::Near;
+use super::json::{NestingTooDeep, is_json, scan};
+use super::profile::{ProfileRules, REDACTED_BODY_BYTES_MAX, RedactedBody, RedactionKind};
+use super::search::{PlaceholderTag, RedactionSearch, RedactionSpan};
+use super::stream::{self, EventTextRows};
+use crate::detect::NameHint;
 use crate::providers::decode;
 
 /// Redacts a body by rules; `key` makes the placeholders.
 pub(super) fn redact<'a>(
-    rules: &Rules,
+    rules: &ProfileRules,
     key: &[u8; 32],
     stored: &'a [u8],
     content_encoding: Option<&str>,
 ) -> RedactedBody<'a> {
-    let mut search = Search::new(rules, key);
+    let mut search = RedactionSearch::new(rules, key);
     if stored.is_empty() {
         return RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 };
     }
@@ -28,14 +28,14 @@ pub(super) fn redact<'a>(
     let encoding = content_encoding.or_else(|| sniff_encoding(stored));
     let decoded = decode(encoding, stored, REDACTED_BODY_BYTES_MAX);
     if decoded.fault.is_some() {
-        return whole(&search, "binary", stored, encoding.unwrap_or("application/octet-stream"));
+        return replace_whole(&search, "binary", stored, encoding.unwrap_or("application/octet-stream"));
     }
     if is_binary(&decoded.bytes) {
-        return whole(&search, "binary", &decoded.bytes, media_type(&decoded.bytes));
+        return replace_whole(&search, "binary", &decoded.bytes, media_type(&decoded.bytes));
     }
     let mut places = Vec::new();
     if find(&mut search, &decoded.bytes, &mut places).is_err() {
-        let mut shown = whole(&search, "deep", &decoded.bytes, "application/json");
+        let mut shown = replace_whole(&search, "deep", &decoded.bytes, "application/json");
         // JSON stays JSON.
         let bytes = shown.bytes.to_mut();
         bytes.insert(0, b'"');
@@ -45,24 +45,28 @@ pub(super) fn redact<'a>(
     if places.is_empty() {
         return RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 };
     }
-    cut(rules, &decoded.bytes, places)
+    replace_spans(rules, &decoded.bytes, places)
 }
 
-fn find(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result<(), TooDeep> {
+fn find(
+    search: &mut RedactionSearch<'_>,
+    body: &[u8],
+    places: &mut Vec<RedactionSpan>,
+) -> Result<(), NestingTooDeep> {
     let start = if body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     let text = body.get(start..).unwrap_or_default();
     let is_text =
         matches!(text.trim_ascii_start().first(), Some(b'"')) && serde_json::from_slice::<&str>(text).is_ok();
     if is_json(text) || is_text {
         if is_streamed_array(text) {
-            let mut rows = Rows::default();
+            let mut rows = EventTextRows::default();
             rows.add(search, body, start..body.len(), places)?;
             rows.find(search, places);
             return Ok(());
         }
         let paths = &search.rules.paths;
         scan(text, paths, &mut |token| {
-            search.token(text, token.what, token.range, token.near, 0, places);
+            search.token(text, token.what, token.range, token.hint, 0, places);
         })?;
         for place in places.iter_mut() {
             place.range = place.range.start + start..place.range.end + start;
@@ -72,13 +76,13 @@ fn find(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result
     if stream::is_stream(body) {
         return stream::events(search, body, places);
     }
-    search.flat(body, Near::NOTHING, places);
+    search.flat(body, NameHint::NOTHING, places);
     if matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
         // JSON that was cut off: what its texts read as, besides what stands there.
         let mut cut = Vec::new();
         let paths = &search.rules.paths;
         scan(text, paths, &mut |token| {
-            search.token(text, token.what, token.range, token.near, 0, &mut cut);
+            search.token(text, token.what, token.range, token.hint, 0, &mut cut);
         })?;
         places.extend(cut.into_iter().map(|mut place| {
             place.range = place.range.start + start..(place.range.end + start).min(body.len());
@@ -95,7 +99,7 @@ fn is_streamed_array(text: &[u8]) -> bool {
 }
 
 /// Replaces the places.
-fn cut<'a>(rules: &Rules, body: &[u8], mut places: Vec<Place>) -> RedactedBody<'a> {
+fn replace_spans<'a>(rules: &ProfileRules, body: &[u8], mut places: Vec<RedactionSpan>) -> RedactedBody<'a> {
     places.sort_by_key(|place| (place.range.start, place.kind));
     places.dedup_by(|next, place| {
         let overlaps = next.range.start < place.range.end;
@@ -126,26 +130,26 @@ fn cut<'a>(rules: &Rules, body: &[u8], mut places: Vec<Place>) -> RedactedBody<'
     RedactedBody { bytes: Cow::Owned(bytes), replaced }
 }
 
-fn name(rules: &Rules, kind: Kind) -> &str {
+fn name(rules: &ProfileRules, kind: RedactionKind) -> &str {
     match kind {
-        Kind::Path => "path",
-        Kind::Deep => "deep",
-        Kind::Pattern(number) => {
+        RedactionKind::Path => "path",
+        RedactionKind::Deep => "deep",
+        RedactionKind::Pattern(number) => {
             rules.patterns.get(usize::from(number)).map_or("pattern", |of| of.name.as_str())
         }
-        Kind::Detector(detector) => detector.name(),
+        RedactionKind::Detector(detector) => detector.name(),
     }
 }
 
 /// `[email:3f2a9c01d2e4]`: plain in JSON, however often escaped, and in text.
-fn placeholder(name: &str, tag: Tag) -> String {
+fn placeholder(name: &str, tag: PlaceholderTag) -> String {
     let mut text = format!("[{name}:{}", encode(&tag));
     text.push(']');
     text
 }
 
 /// A placeholder for all of a body, with its type and size.
-fn whole<'a>(search: &Search<'_>, name: &str, body: &[u8], of: &str) -> RedactedBody<'a> {
+fn replace_whole<'a>(search: &RedactionSearch<'_>, name: &str, body: &[u8], of: &str) -> RedactedBody<'a> {
     let tag = encode(&search.tag(name, body));
     let text = format!("[{name}:{tag} {of}, {} bytes]", body.len());
     RedactedBody { bytes: Cow::Owned(text.into_bytes()), replaced: 1 }

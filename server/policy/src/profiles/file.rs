@@ -3,11 +3,11 @@
 use annals::matching::Path;
 use regex::RegexBuilder;
 
-use super::json::Paths;
-use super::profile::{Pattern, Profile, Rules};
+use super::json::ProfilePaths;
+use super::profile::{Profile, ProfilePattern, ProfileRules};
 use crate::detect::{Detector, Detectors};
 use crate::rules::RulesError;
-use crate::rules::document::{Document, Section, list};
+use crate::rules::document::{RulesDocument, RulesSection, join_names};
 
 /// Greatest length of a file of profiles, in bytes.
 pub const PROFILES_BYTES_MAX: usize = 256 << 10;
@@ -61,7 +61,7 @@ impl Profiles {
             let what = format!("the file has {} bytes; at most {PROFILES_BYTES_MAX} are allowed", text.len());
             return Err(RulesError { line: 1, column: 1, what });
         }
-        let document = Document::parse(text, &["profile"])?;
+        let document = RulesDocument::parse(text, &["profile"])?;
         let mut profiles = Self::default();
         for section in document.sections("profile", &PROFILE)? {
             let Some(name) = section.text("name")? else { return Err(section.wrong("has no name")) };
@@ -78,7 +78,7 @@ impl Profiles {
                     section.wrong(format_args!("is one too many: at most {PROFILES_MAX} are allowed"))
                 );
             }
-            profiles.0.push(Profile::of(name.value, rules(&section)?));
+            profiles.0.push(Profile::new(name.value, rules(&section)?));
         }
         Ok(profiles)
     }
@@ -100,13 +100,13 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain)
 }
 
-fn rules(section: &Section<'_, '_>) -> Result<Rules, RulesError> {
-    let named = section.texts_or_none("detect")?;
+fn rules(section: &RulesSection<'_, '_>) -> Result<ProfileRules, RulesError> {
+    let named = section.optional_texts("detect")?;
     let mut detectors = if named.is_none() { Detectors::ALL } else { Detectors::NONE };
     for text in named.unwrap_or_default() {
         let found = Detector::ALL.into_iter().find(|detector| detector.name() == text.value);
         let Some(detector) = found else {
-            let there = list(Detector::ALL.map(Detector::name));
+            let there = join_names(Detector::ALL.map(Detector::name));
             return Err(section
                 .wrong_at(text.at, format!("there is no detector {:?}; there are {there}", text.value)));
         };
@@ -116,22 +116,22 @@ fn rules(section: &Section<'_, '_>) -> Result<Rules, RulesError> {
         KEY_BYTES_MIN.. => Ok(blake3::derive_key("annals 2026-11-23 placeholders", key.value.as_bytes())),
         len => Err(section.wrong_at(key.at, format!("key has {len} bytes: placeholders could be confirmed by guessing; at least {KEY_BYTES_MIN} are needed"))),
     });
-    let paths = Paths { gone: paths(section, "paths")?, kept: paths(section, "keep")? };
-    Ok(Rules { detectors, patterns: patterns(section)?, paths, key: key.transpose()? })
+    let paths = ProfilePaths { removed: paths(section, "paths")?, retained: paths(section, "keep")? };
+    Ok(ProfileRules { detectors, patterns: patterns(section)?, paths, key: key.transpose()? })
 }
 
-fn paths(section: &Section<'_, '_>, key: &str) -> Result<Vec<Path>, RulesError> {
+fn paths(section: &RulesSection<'_, '_>, key: &str) -> Result<Vec<Path>, RulesError> {
     let texts = section.texts(key)?;
     if let Some(text) = texts.get(PATHS_MAX) {
         return Err(section.wrong_at(text.at, format!("at most {PATHS_MAX} {key} are allowed")));
     }
-    let path = |text: crate::rules::document::At<&str>| {
+    let path = |text: crate::rules::document::Located<&str>| {
         Path::parse(text.value).map_err(|error| section.wrong_at(text.at, error.to_string()))
     };
     texts.into_iter().map(path).collect()
 }
 
-fn patterns(section: &Section<'_, '_>) -> Result<Vec<Pattern>, RulesError> {
+fn patterns(section: &RulesSection<'_, '_>) -> Result<Vec<ProfilePattern>, RulesError> {
     let mut patterns = Vec::new();
     for (name, value) in section.table("patterns")? {
         if !is_name(name.value) || Detector::ALL.iter().any(|detector| detector.name() == name.value) {
@@ -161,7 +161,7 @@ fn patterns(section: &Section<'_, '_>) -> Result<Vec<Pattern>, RulesError> {
             let what = format!("{} is a regular expression without backreferences: {why}", name.value);
             section.wrong_at(at, what)
         })?;
-        patterns.push(Pattern { name: name.value.to_owned(), regex });
+        patterns.push(ProfilePattern { name: name.value.to_owned(), regex });
     }
     Ok(patterns)
 }

@@ -6,18 +6,18 @@
 use std::hash::BuildHasher as _;
 use std::ops::Range;
 
-use annals::matching::{Path, Step};
+use annals::matching::{Path, PathStep};
 use foldhash::fast::FixedState;
 use serde::de::IgnoredAny;
 
-use crate::detect::Near;
+use crate::detect::NameHint;
 
 /// How deep JSON may be nested; deeper, it is replaced as a whole.
 const DEPTH_MAX: usize = 1024;
 
 /// JSON that is nested too deep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooDeep;
+pub(super) struct NestingTooDeep;
 
 /// Whether a text is JSON, one value.
 pub(super) fn is_json(text: &[u8]) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn is_json(text: &[u8]) -> bool {
 
 /// What of JSON is handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum LenientTokenKind {
     /// A member's name, without its quotes.
     Name,
     /// A text, without its quotes.
@@ -42,75 +42,80 @@ pub(super) enum What {
 
 /// A piece of JSON.
 #[derive(Debug, Clone)]
-pub(super) struct Token {
-    pub(super) what: What,
+pub(super) struct LenientToken {
+    pub(super) what: LenientTokenKind,
     pub(super) range: Range<usize>,
     /// What the name says that it stands under.
-    pub(super) near: Near,
+    pub(super) hint: NameHint,
     /// Hash of the names on the way there.
-    pub(super) way: u64,
+    pub(super) path_hash: u64,
 }
 
 /// The paths whose values go, and those whose values stay.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Paths {
-    pub(super) gone: Vec<Path>,
-    pub(super) kept: Vec<Path>,
+pub(super) struct ProfilePaths {
+    pub(super) removed: Vec<Path>,
+    pub(super) retained: Vec<Path>,
 }
 
 /// Where on a path: its number among those that go and then those that stay, and the step that is next.
-type State = (u16, u16);
+type PathPosition = (u16, u16);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Named {
-    Gone,
-    Kept,
+enum PathEffect {
+    Removed,
+    Retained,
 }
 
-impl Paths {
+impl ProfilePaths {
     fn is_empty(&self) -> bool {
-        self.gone.is_empty() && self.kept.is_empty()
+        self.removed.is_empty() && self.retained.is_empty()
     }
 
-    fn steps(&self, number: u16) -> &[Step] {
+    fn steps(&self, number: u16) -> &[PathStep] {
         let number = usize::from(number);
-        let kept = || self.kept.get(number - self.gone.len());
-        self.gone.get(number).or_else(kept).map(Path::steps).unwrap_or_default()
+        let kept = || self.retained.get(number - self.removed.len());
+        self.removed.get(number).or_else(kept).map(Path::steps).unwrap_or_default()
     }
 
-    fn named(&self, number: u16) -> Named {
-        if usize::from(number) < self.gone.len() { Named::Gone } else { Named::Kept }
+    fn effect(&self, number: u16) -> PathEffect {
+        if usize::from(number) < self.removed.len() { PathEffect::Removed } else { PathEffect::Retained }
     }
 
-    fn begin(&self) -> (Vec<State>, Option<Named>) {
-        let all = u16::try_from(self.gone.len() + self.kept.len()).unwrap_or(u16::MAX);
-        let whole = (0..all).find(|number| self.steps(*number).is_empty()).map(|number| self.named(number));
+    fn begin(&self) -> (Vec<PathPosition>, Option<PathEffect>) {
+        let all = u16::try_from(self.removed.len() + self.retained.len()).unwrap_or(u16::MAX);
+        let whole = (0..all).find(|number| self.steps(*number).is_empty()).map(|number| self.effect(number));
         ((0..all).filter(|number| !self.steps(*number).is_empty()).map(|number| (number, 0)).collect(), whole)
     }
 
     /// From a container's states to a child's; what the child is named by.
-    fn step(&self, states: &[State], name: Option<&str>, index: usize) -> (Vec<State>, Option<Named>) {
+    fn step(
+        &self,
+        states: &[PathPosition],
+        name: Option<&str>,
+        index: usize,
+    ) -> (Vec<PathPosition>, Option<PathEffect>) {
         let (mut next, mut found) = (Vec::new(), None);
         for &(number, at) in states {
             let steps = self.steps(number);
             let Some(step) = steps.get(usize::from(at)) else { continue };
             let is_there = match step {
-                Step::Member(wanted) | Step::Anywhere(wanted) => name == Some(wanted),
-                Step::Element(wanted) => name.is_none() && *wanted == index,
-                Step::Every => true,
+                PathStep::Member(wanted) | PathStep::Anywhere(wanted) => name == Some(wanted),
+                PathStep::Element(wanted) => name.is_none() && *wanted == index,
+                PathStep::Every => true,
             };
-            let mut push = |state: State| {
+            let mut push = |state: PathPosition| {
                 if !next.contains(&state) {
                     next.push(state);
                 }
             };
-            if matches!(step, Step::Anywhere(_)) {
+            if matches!(step, PathStep::Anywhere(_)) {
                 push((number, at));
             }
             if is_there && usize::from(at) + 1 == steps.len() {
                 // What stays wins, wherever it stands in the file.
-                if found != Some(Named::Kept) {
-                    found = Some(self.named(number));
+                if found != Some(PathEffect::Retained) {
+                    found = Some(self.effect(number));
                 }
             } else if is_there {
                 push((number, at + 1));
@@ -121,26 +126,30 @@ impl Paths {
 }
 
 /// An object or array that a scan is in.
-struct Level {
+struct JsonLevel {
     object: bool,
     wants_name: bool,
     /// Of what comes next in it.
-    near: Near,
+    near: NameHint,
     way: u64,
     own_way: u64,
     is_index: bool,
     index: usize,
-    states: Vec<State>,
-    next: (Vec<State>, Option<Named>),
+    states: Vec<PathPosition>,
+    next: (Vec<PathPosition>, Option<PathEffect>),
     /// It is named by a path, and begins there.
-    named: Option<(Named, usize)>,
+    named: Option<(PathEffect, usize)>,
 }
 
 /// Hands on each token, and gives a hash of the members whose names end in `index`.
-pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> Result<u64, TooDeep> {
+pub(super) fn scan(
+    json: &[u8],
+    paths: &ProfilePaths,
+    each: &mut dyn FnMut(LenientToken),
+) -> Result<u64, NestingTooDeep> {
     let hash = |way: u64, what: &[u8]| FixedState::default().hash_one((way, what));
     let with_paths = !paths.is_empty();
-    let mut levels: Vec<Level> = Vec::new();
+    let mut levels: Vec<JsonLevel> = Vec::new();
     let mut first = if with_paths { paths.begin() } else { (Vec::new(), None) };
     // How many of the levels are within a value that a path names.
     let mut within = 0usize;
@@ -149,16 +158,16 @@ pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> R
         match byte {
             b'{' | b'[' => {
                 if levels.len() == DEPTH_MAX {
-                    return Err(TooDeep);
+                    return Err(NestingTooDeep);
                 }
                 let (near, way, next) = match levels.last_mut() {
-                    Some(level) => (level.near, level.way, next_of(level, paths, with_paths)),
-                    None => (Near::NOTHING, 0, std::mem::take(&mut first)),
+                    Some(level) => (level.near, level.way, next_value(level, paths, with_paths)),
+                    None => (NameHint::NOTHING, 0, std::mem::take(&mut first)),
                 };
                 let named = next.1.filter(|_| within == 0).map(|named| (named, at));
                 within += usize::from(within > 0 || named.is_some());
                 let own_way = hash(way, if byte == b'{' { b"{" } else { b"[" });
-                levels.push(Level {
+                levels.push(JsonLevel {
                     object: byte == b'{',
                     wants_name: byte == b'{',
                     near,
@@ -176,9 +185,14 @@ pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> R
                 at += 1;
                 if let Some(level) = levels.pop() {
                     within = within.saturating_sub(1);
-                    if let Some((Named::Gone, start)) = level.named {
-                        let (near, way) = (Near::NOTHING, level.own_way);
-                        each(Token { what: What::NamedValue, range: start..at, near, way });
+                    if let Some((PathEffect::Removed, start)) = level.named {
+                        let (near, way) = (NameHint::NOTHING, level.own_way);
+                        each(LenientToken {
+                            what: LenientTokenKind::NamedValue,
+                            range: start..at,
+                            hint: near,
+                            path_hash: way,
+                        });
                     }
                 }
             }
@@ -197,24 +211,33 @@ pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> R
                 match levels.last_mut() {
                     Some(level) if level.wants_name => {
                         level.wants_name = false;
-                        level.near = Near::of(text);
+                        level.near = NameHint::from_name(text);
                         level.way = hash(level.own_way, text);
                         level.is_index = text.ends_with(b"index");
                         if with_paths {
                             level.next = paths.step(&level.states, Some(&plain(text)), 0);
                         }
                         if within == 0 {
-                            each(Token { what: What::Name, range: start..end, near: Near::NOTHING, way: 0 });
+                            each(LenientToken {
+                                what: LenientTokenKind::Name,
+                                range: start..end,
+                                hint: NameHint::NOTHING,
+                                path_hash: 0,
+                            });
                         }
                     }
                     level => {
                         let (near, way, next) = match level {
-                            Some(level) => (level.near, level.way, next_of(level, paths, with_paths)),
-                            None => (Near::NOTHING, 0, std::mem::take(&mut first)),
+                            Some(level) => (level.near, level.way, next_value(level, paths, with_paths)),
+                            None => (NameHint::NOTHING, 0, std::mem::take(&mut first)),
                         };
-                        let what = if next.1 == Some(Named::Gone) { What::NamedText } else { What::Text };
-                        if within == 0 && next.1 != Some(Named::Kept) {
-                            each(Token { what, range: start..end, near, way });
+                        let what = if next.1 == Some(PathEffect::Removed) {
+                            LenientTokenKind::NamedText
+                        } else {
+                            LenientTokenKind::Text
+                        };
+                        if within == 0 && next.1 != Some(PathEffect::Retained) {
+                            each(LenientToken { what, range: start..end, hint: near, path_hash: way });
                         }
                     }
                 }
@@ -232,18 +255,18 @@ pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> R
                         if level.is_index {
                             salt = hash(salt, json.get(start..at).unwrap_or_default());
                         }
-                        (level.near, level.way, next_of(level, paths, with_paths))
+                        (level.near, level.way, next_value(level, paths, with_paths))
                     }
-                    None => (Near::NOTHING, 0, std::mem::take(&mut first)),
+                    None => (NameHint::NOTHING, 0, std::mem::take(&mut first)),
                 };
                 let what = match next.1 {
-                    Some(Named::Gone) => What::NamedValue,
-                    Some(Named::Kept) => continue,
+                    Some(PathEffect::Removed) => LenientTokenKind::NamedValue,
+                    Some(PathEffect::Retained) => continue,
                     None if at - start < 7 => continue,
-                    None => What::Number,
+                    None => LenientTokenKind::Number,
                 };
                 if within == 0 {
-                    each(Token { what, range: start..at, near, way });
+                    each(LenientToken { what, range: start..at, hint: near, path_hash: way });
                 }
             }
             _ => at += 1,
@@ -253,7 +276,11 @@ pub(super) fn scan(json: &[u8], paths: &Paths, each: &mut dyn FnMut(Token)) -> R
 }
 
 /// What paths say of a level's next value.
-fn next_of(level: &mut Level, paths: &Paths, with_paths: bool) -> (Vec<State>, Option<Named>) {
+fn next_value(
+    level: &mut JsonLevel,
+    paths: &ProfilePaths,
+    with_paths: bool,
+) -> (Vec<PathPosition>, Option<PathEffect>) {
     match with_paths {
         false => (Vec::new(), None),
         true if level.object => std::mem::take(&mut level.next),
@@ -286,7 +313,7 @@ fn text_end(json: &[u8], start: usize) -> usize {
 
 /// A stretch that is written otherwise than it reads.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Escape {
+pub(super) struct EscapeSpan {
     pub(super) read_at: usize,
     pub(super) read_len: usize,
     pub(super) written_at: usize,
@@ -294,7 +321,7 @@ pub(super) struct Escape {
 }
 
 /// Undoes the escapes of a JSON text, whose places are remembered.
-pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escape>) {
+pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<EscapeSpan>) {
     let begun = read.len();
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'\\', written.get(at..).unwrap_or_default()) {
@@ -332,13 +359,13 @@ pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escap
             None => at = written.len(),
         }
         let read_len = read.len() - begun - read_at;
-        escapes.push(Escape { read_at, read_len, written_at, written_len: at - written_at });
+        escapes.push(EscapeSpan { read_at, read_len, written_at, written_len: at - written_at });
     }
     read.extend_from_slice(written.get(at..).unwrap_or_default());
 }
 
 /// Where a stretch of what is read is written: whole escapes.
-pub(super) fn written(range: Range<usize>, escapes: &[Escape]) -> Range<usize> {
+pub(super) fn written(range: Range<usize>, escapes: &[EscapeSpan]) -> Range<usize> {
     let place = |at: usize, is_end: bool| {
         let before = escapes.partition_point(|escape| escape.read_at < at);
         let Some(escape) = before.checked_sub(1).and_then(|last| escapes.get(last)) else { return at };
@@ -355,7 +382,7 @@ pub(super) fn written(range: Range<usize>, escapes: &[Escape]) -> Range<usize> {
 }
 
 /// Undoes percent-encoding, whose places are remembered. Says whether there was any.
-pub(super) fn decode_percent(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escape>) -> bool {
+pub(super) fn decode_percent(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<EscapeSpan>) -> bool {
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'%', written.get(at..).unwrap_or_default()) {
         read.extend_from_slice(written.get(at..at + found).unwrap_or_default());
@@ -363,7 +390,7 @@ pub(super) fn decode_percent(written: &[u8], read: &mut Vec<u8>, escapes: &mut V
         let digit = |at: usize| written.get(at).and_then(|digit| char::from(*digit).to_digit(16));
         match (digit(at + 1), digit(at + 2)) {
             (Some(high), Some(low)) => {
-                escapes.push(Escape { read_at: read.len(), read_len: 1, written_at: at, written_len: 3 });
+                escapes.push(EscapeSpan { read_at: read.len(), read_len: 1, written_at: at, written_len: 3 });
                 read.push(u8::try_from(high << 4 | low).unwrap_or(b'%'));
                 at += 3;
             }

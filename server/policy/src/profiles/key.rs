@@ -23,7 +23,7 @@ pub fn placeholder_key(store: &Store) -> annals::Result<Option<[u8; 32]>> {
 ///
 /// # Errors
 /// `Unavailable` where the system has no randomness.
-pub fn passing_key() -> annals::Result<[u8; 32]> {
+pub fn temporary_key() -> annals::Result<[u8; 32]> {
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(|error| {
         annals::Error::new(annals::ErrorKind::Unavailable, format!("the system has no randomness: {error}"))
@@ -39,7 +39,7 @@ pub fn make_placeholder_key(store: &Store) -> annals::Result<[u8; 32]> {
     if let Some(key) = placeholder_key(store)? {
         return Ok(key);
     }
-    let key = passing_key()?;
+    let key = temporary_key()?;
     let space = store.namespace(NAMESPACE)?;
     let keyspace = match space.find_keyspace(KEYSPACE)? {
         Some(keyspace) => keyspace,

@@ -27,6 +27,6 @@ mod tests;
 
 pub use crate::detect::Detector;
 pub use file::{PROFILES_BYTES_MAX, Profiles};
-pub use key::{make_placeholder_key, passing_key, placeholder_key};
+pub use key::{make_placeholder_key, placeholder_key, temporary_key};
 pub use profile::encodings;
-pub use profile::{Profile, REDACTED_BODY_BYTES_MAX, RedactedBody, Redactor, ShownFrame};
+pub use profile::{Profile, REDACTED_BODY_BYTES_MAX, RedactedBody, RedactedFrame, Redactor};

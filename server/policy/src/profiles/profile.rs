@@ -7,9 +7,9 @@ use annals::matching::Path;
 use regex::Regex;
 
 use super::body;
-use super::json::Paths;
+use super::json::ProfilePaths;
 use crate::detect::{Detector, Detectors};
-use crate::exchange::Exchange;
+use crate::exchange::ExchangeMetadata;
 
 /// The longest body that is redacted, in bytes, and the most that a compressed one may become: it is held in memory as a whole. A longer one
 /// is replaced by a placeholder.
@@ -17,7 +17,7 @@ pub const REDACTED_BODY_BYTES_MAX: usize = 32 << 20;
 
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum RedactionKind {
     /// A JSON path names it.
     Path,
     /// JSON that is nested too deep to be looked into.
@@ -29,17 +29,17 @@ pub(super) enum Kind {
 
 /// A regular expression of the user's own.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern {
+pub(super) struct ProfilePattern {
     pub(super) name: String,
     pub(super) regex: Regex,
 }
 
 /// What a profile takes out.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
+pub(super) struct ProfileRules {
     pub(super) detectors: Detectors,
-    pub(super) patterns: Vec<Pattern>,
-    pub(super) paths: Paths,
+    pub(super) patterns: Vec<ProfilePattern>,
+    pub(super) paths: ProfilePaths,
     /// Makes the placeholders, in place of the store's key.
     pub(super) key: Option<[u8; 32]>,
 }
@@ -59,7 +59,7 @@ pub(super) struct Rules {
 pub struct Profile {
     name: Arc<str>,
     /// None: everything is shown as it is.
-    pub(super) rules: Option<Arc<Rules>>,
+    pub(super) rules: Option<Arc<ProfileRules>>,
 }
 
 impl Profile {
@@ -72,12 +72,16 @@ impl Profile {
     /// All detectors, and nothing of one's own.
     #[must_use]
     pub fn safe() -> Self {
-        let rules =
-            Rules { detectors: Detectors::ALL, patterns: Vec::new(), paths: Paths::default(), key: None };
-        Self::of("safe", rules)
+        let rules = ProfileRules {
+            detectors: Detectors::ALL,
+            patterns: Vec::new(),
+            paths: ProfilePaths::default(),
+            key: None,
+        };
+        Self::new("safe", rules)
     }
 
-    pub(super) fn of(name: &str, rules: Rules) -> Self {
+    pub(super) fn new(name: &str, rules: ProfileRules) -> Self {
         Self { name: name.into(), rules: Some(Arc::new(rules)) }
     }
 
@@ -106,7 +110,7 @@ pub struct Redactor {
     profile: Profile,
     key: [u8; 32],
     /// The profile's rules for metadata, which holds hashes of what was said.
-    of_metadata: Option<Arc<Rules>>,
+    metadata_rules: Option<Arc<ProfileRules>>,
 }
 
 /// A body as a reader sees it.
@@ -120,7 +124,7 @@ pub struct RedactedBody<'a> {
 
 /// A frame's bytes as a reader sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShownFrame {
+pub struct RedactedFrame {
     /// The input.
     pub input: Vec<u8>,
     /// The output.
@@ -131,13 +135,13 @@ pub struct ShownFrame {
 
 /// The content encodings of a frame's input and output, as its metadata has them.
 pub fn encodings(metadata: &[u8]) -> (Option<String>, Option<String>) {
-    let Ok(of) = serde_json::from_slice::<Exchange>(metadata) else { return (None, None) };
+    let Ok(of) = serde_json::from_slice::<ExchangeMetadata>(metadata) else { return (None, None) };
     let encoding = |headers: &crate::exchange::Headers| headers.get("content-encoding").map(str::to_owned);
     (encoding(&of.volatile.request_headers), encoding(&of.volatile.response_headers))
 }
 
 /// What of a run's and a frame's metadata would let somebody try guesses of what was said: the key of requests' hashes, and the hashes.
-static OF_METADATA: LazyLock<Vec<Path>> = LazyLock::new(|| {
+static METADATA_PATHS: LazyLock<Vec<Path>> = LazyLock::new(|| {
     ["$.program.key", "$.volatile.asked"].iter().filter_map(|path| Path::parse(path).ok()).collect()
 });
 
@@ -147,11 +151,11 @@ impl Redactor {
     pub fn new(profile: &Profile, key: [u8; 32]) -> Self {
         let own = profile.rules.as_ref().and_then(|rules| rules.key);
         let of_metadata = profile.rules.as_ref().map(|rules| {
-            let mut rules = Rules::clone(rules);
-            rules.paths.gone.extend(OF_METADATA.iter().cloned());
+            let mut rules = ProfileRules::clone(rules);
+            rules.paths.removed.extend(METADATA_PATHS.iter().cloned());
             Arc::new(rules)
         });
-        Self { profile: profile.clone(), key: own.unwrap_or(key), of_metadata }
+        Self { profile: profile.clone(), key: own.unwrap_or(key), metadata_rules: of_metadata }
     }
 
     /// The profile.
@@ -173,7 +177,7 @@ impl Redactor {
     /// The metadata of a run or a frame as it is shown. Hashes by which somebody could try guesses go, too.
     #[must_use]
     pub fn metadata<'a>(&self, stored: &'a [u8]) -> RedactedBody<'a> {
-        match &self.of_metadata {
+        match &self.metadata_rules {
             Some(rules) => body::redact(rules, &self.key, stored, None),
             None => RedactedBody { bytes: Cow::Borrowed(stored), replaced: 0 },
         }
@@ -181,9 +185,9 @@ impl Redactor {
 
     /// A frame as it is shown.
     #[must_use]
-    pub fn frame(&self, input: &[u8], output: &[u8], metadata: &[u8]) -> ShownFrame {
+    pub fn frame(&self, input: &[u8], output: &[u8], metadata: &[u8]) -> RedactedFrame {
         let (asked, answered) = encodings(metadata);
-        ShownFrame {
+        RedactedFrame {
             input: self.body(input, asked.as_deref()).bytes.into_owned(),
             output: self.body(output, answered.as_deref()).bytes.into_owned(),
             metadata: self.metadata(metadata).bytes.into_owned(),
@@ -192,7 +196,7 @@ impl Redactor {
 
     /// Whether a body of so many bytes is read at all to be redacted.
     #[must_use]
-    pub fn reads(len: u64) -> bool {
+    pub fn can_read(len: u64) -> bool {
         len <= REDACTED_BODY_BYTES_MAX as u64
     }
 

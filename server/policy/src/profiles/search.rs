@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::json::{What, decode, decode_percent, is_json, scan, written};
-use super::profile::{Kind, Rules};
-use crate::detect::{self, Detector, Hit, Near};
+use super::json::{LenientTokenKind, decode, decode_percent, is_json, scan, written};
+use super::profile::{ProfileRules, RedactionKind};
+use crate::detect::{self, Detector, DetectorHit, NameHint};
 
 /// JSON in texts of JSON is looked into so many times over: the arguments of a tool's call are one.
 const LAYERS_MAX: usize = 4;
@@ -13,14 +13,14 @@ const LAYERS_MAX: usize = 4;
 const TAG_BYTES: usize = 6;
 
 /// What makes placeholders of equal values equal, and no others.
-pub(super) type Tag = [u8; TAG_BYTES];
+pub(super) type PlaceholderTag = [u8; TAG_BYTES];
 
 /// A stretch that goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RedactionSpan {
     pub(super) range: Range<usize>,
-    pub(super) kind: Kind,
-    pub(super) tag: Tag,
+    pub(super) kind: RedactionKind,
+    pub(super) tag: PlaceholderTag,
     /// It is a JSON value that is no text: its placeholder needs quotes.
     pub(super) quoted: bool,
     /// Whether the placeholder stands for it; not for later pieces of a value that came in pieces.
@@ -28,19 +28,19 @@ pub(super) struct Place {
 }
 
 /// A search by a profile's rules.
-pub(super) struct Search<'p> {
-    pub(super) rules: &'p Rules,
+pub(super) struct RedactionSearch<'p> {
+    pub(super) rules: &'p ProfileRules,
     key: &'p [u8; 32],
-    hits: Vec<Hit>,
+    hits: Vec<DetectorHit>,
 }
 
-impl<'p> Search<'p> {
-    pub(super) fn new(rules: &'p Rules, key: &'p [u8; 32]) -> Self {
+impl<'p> RedactionSearch<'p> {
+    pub(super) fn new(rules: &'p ProfileRules, key: &'p [u8; 32]) -> Self {
         Self { rules, key, hits: Vec::new() }
     }
 
     /// The tag of a value.
-    pub(super) fn tag(&self, kind: &str, value: &[u8]) -> Tag {
+    pub(super) fn tag(&self, kind: &str, value: &[u8]) -> PlaceholderTag {
         let mut hasher = blake3::Hasher::new_keyed(self.key);
         hasher.update(kind.as_bytes()).update(&[0]).update(value);
         let mut tag = [0; TAG_BYTES];
@@ -49,19 +49,25 @@ impl<'p> Search<'p> {
     }
 
     /// Finds in a text, which may be JSON itself.
-    pub(super) fn text(&mut self, text: &[u8], near: Near, layer: usize, places: &mut Vec<Place>) {
+    pub(super) fn text(
+        &mut self,
+        text: &[u8],
+        near: NameHint,
+        layer: usize,
+        places: &mut Vec<RedactionSpan>,
+    ) {
         if layer < LAYERS_MAX && is_json(text) {
             let from = places.len();
-            let none = super::json::Paths::default();
+            let none = super::json::ProfilePaths::default();
             let scanned = scan(text, &none, &mut |token| {
-                self.token(text, token.what, token.range, token.near, layer, places);
+                self.token(text, token.what, token.range, token.hint, layer, places);
             });
             if scanned.is_err() {
                 places.truncate(from);
                 let tag = self.tag("deep", text);
-                places.push(Place {
+                places.push(RedactionSpan {
                     range: 0..text.len(),
-                    kind: Kind::Deep,
+                    kind: RedactionKind::Deep,
                     tag,
                     quoted: false,
                     first: true,
@@ -76,16 +82,16 @@ impl<'p> Search<'p> {
     pub(super) fn token(
         &mut self,
         json: &[u8],
-        what: What,
+        what: LenientTokenKind,
         range: Range<usize>,
-        near: Near,
+        near: NameHint,
         layer: usize,
-        places: &mut Vec<Place>,
+        places: &mut Vec<RedactionSpan>,
     ) {
         let raw = json.get(range.clone()).unwrap_or_default();
         let from = places.len();
         match what {
-            What::Number => {
+            LenientTokenKind::Number => {
                 self.flat(raw, near, places);
                 places.truncate(from + 1);
                 if let Some(place) = places.get_mut(from) {
@@ -93,17 +99,29 @@ impl<'p> Search<'p> {
                     place.quoted = true;
                 }
             }
-            What::NamedValue => {
+            LenientTokenKind::NamedValue => {
                 let tag = self.tag("path", raw);
-                places.push(Place { range, kind: Kind::Path, tag, quoted: true, first: true });
+                places.push(RedactionSpan {
+                    range,
+                    kind: RedactionKind::Path,
+                    tag,
+                    quoted: true,
+                    first: true,
+                });
             }
-            What::NamedText => {
+            LenientTokenKind::NamedText => {
                 let (mut read, mut escapes) = (Vec::new(), Vec::new());
                 decode(raw, &mut read, &mut escapes);
                 let tag = self.tag("path", &read);
-                places.push(Place { range, kind: Kind::Path, tag, quoted: false, first: true });
+                places.push(RedactionSpan {
+                    range,
+                    kind: RedactionKind::Path,
+                    tag,
+                    quoted: false,
+                    first: true,
+                });
             }
-            What::Name | What::Text if memchr::memchr(b'\\', raw).is_some() => {
+            LenientTokenKind::Name | LenientTokenKind::Text if memchr::memchr(b'\\', raw).is_some() => {
                 let (mut read, mut escapes) = (Vec::with_capacity(raw.len()), Vec::new());
                 decode(raw, &mut read, &mut escapes);
                 self.text(&read, near, layer + 1, places);
@@ -112,7 +130,7 @@ impl<'p> Search<'p> {
                     place.range = stands.start + range.start..stands.end + range.start;
                 }
             }
-            What::Name | What::Text => {
+            LenientTokenKind::Name | LenientTokenKind::Text => {
                 self.text(raw, near, layer + 1, places);
                 for place in places.iter_mut().skip(from) {
                     place.range = place.range.start + range.start..place.range.end + range.start;
@@ -122,28 +140,34 @@ impl<'p> Search<'p> {
     }
 
     /// Finds in a text as it stands, and as it reads where parts of it are percent-encoded.
-    pub(super) fn flat(&mut self, text: &[u8], near: Near, places: &mut Vec<Place>) {
-        self.once(text, near, places);
+    pub(super) fn flat(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
+        self.search_once(text, near, places);
         if memchr::memchr(b'%', text).is_none() {
             return;
         }
         let (mut read, mut escapes) = (Vec::new(), Vec::new());
         if decode_percent(text, &mut read, &mut escapes) {
             let from = places.len();
-            self.once(&read, near, places);
+            self.search_once(&read, near, places);
             for place in places.iter_mut().skip(from) {
                 place.range = written(place.range.clone(), &escapes);
             }
         }
     }
 
-    fn once(&mut self, text: &[u8], near: Near, places: &mut Vec<Place>) {
+    fn search_once(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
         let mut hits = std::mem::take(&mut self.hits);
         detect::find(text, self.rules.detectors, near, &mut hits);
-        for Hit { range, detector } in hits.drain(..) {
+        for DetectorHit { range, detector } in hits.drain(..) {
             let value = text.get(range.clone()).unwrap_or_default();
-            let tag = self.tag(detector.name(), &same(detector, value));
-            places.push(Place { range, kind: Kind::Detector(detector), tag, quoted: false, first: true });
+            let tag = self.tag(detector.name(), &normalise(detector, value));
+            places.push(RedactionSpan {
+                range,
+                kind: RedactionKind::Detector(detector),
+                tag,
+                quoted: false,
+                first: true,
+            });
         }
         self.hits = hits;
         if self.rules.patterns.is_empty() {
@@ -154,9 +178,9 @@ impl<'p> Search<'p> {
             for (number, pattern) in self.rules.patterns.iter().enumerate() {
                 for found in pattern.regex.find_iter(chunk.valid()).filter(|found| !found.is_empty()) {
                     let tag = self.tag(&pattern.name, found.as_str().as_bytes());
-                    let kind = Kind::Pattern(u16::try_from(number).unwrap_or(u16::MAX));
+                    let kind = RedactionKind::Pattern(u16::try_from(number).unwrap_or(u16::MAX));
                     let range = at + found.start()..at + found.end();
-                    places.push(Place { range, kind, tag, quoted: false, first: true });
+                    places.push(RedactionSpan { range, kind, tag, quoted: false, first: true });
                 }
             }
             at += chunk.valid().len() + chunk.invalid().len();
@@ -165,7 +189,7 @@ impl<'p> Search<'p> {
 }
 
 /// A value as it is the same however it is written: cards and phones by their digits, IBANs without blanks, addresses in small letters.
-pub(super) fn same(detector: Detector, value: &[u8]) -> Vec<u8> {
+pub(super) fn normalise(detector: Detector, value: &[u8]) -> Vec<u8> {
     match detector {
         Detector::Card | Detector::Phone => value.iter().copied().filter(u8::is_ascii_digit).collect(),
         Detector::Iban => {

@@ -10,34 +10,36 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use super::json::{Escape, Token, TooDeep, What, decode, is_json, scan, written};
-use super::profile::Kind;
-use super::search::{Place, Search};
-use crate::detect::Near;
+use super::json::{
+    EscapeSpan, LenientToken, LenientTokenKind, NestingTooDeep, decode, is_json, scan, written,
+};
+use super::profile::RedactionKind;
+use super::search::{RedactionSearch, RedactionSpan};
+use crate::detect::NameHint;
 
 /// The most rows that are joined; texts of further ones are searched only where they stand.
 const ROWS_MAX: usize = 4096;
 
 /// Texts that belong together.
 #[derive(Debug, Default)]
-struct Row {
+struct EventTextRow {
     text: Vec<u8>,
-    near: Near,
-    pieces: Vec<Piece>,
+    near: NameHint,
+    pieces: Vec<EventTextPiece>,
 }
 
 /// A text of a row: where it begins there and in the body, and its escapes.
 #[derive(Debug)]
-struct Piece {
+struct EventTextPiece {
     at: usize,
     body: Range<usize>,
-    escapes: Vec<Escape>,
+    escapes: Vec<EscapeSpan>,
 }
 
 /// The texts of a body's events, by the row that they belong to.
 #[derive(Default)]
-pub(super) struct Rows {
-    rows: Vec<Row>,
+pub(super) struct EventTextRows {
+    rows: Vec<EventTextRow>,
     by_key: HashMap<(u64, u64), usize, RandomState>,
 }
 
@@ -55,8 +57,12 @@ pub(super) fn is_stream(body: &[u8]) -> bool {
 }
 
 /// Finds in a stream of events.
-pub(super) fn events(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result<(), TooDeep> {
-    let mut rows = Rows::default();
+pub(super) fn events(
+    search: &mut RedactionSearch<'_>,
+    body: &[u8],
+    places: &mut Vec<RedactionSpan>,
+) -> Result<(), NestingTooDeep> {
+    let mut rows = EventTextRows::default();
     let mut plain = 0..0;
     let mut from = 0;
     while from < body.len() {
@@ -79,34 +85,34 @@ pub(super) fn events(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Plac
     Ok(())
 }
 
-fn text(search: &mut Search<'_>, body: &[u8], range: Range<usize>, places: &mut Vec<Place>) {
+fn text(search: &mut RedactionSearch<'_>, body: &[u8], range: Range<usize>, places: &mut Vec<RedactionSpan>) {
     let from = places.len();
-    search.flat(body.get(range.clone()).unwrap_or_default(), Near::NOTHING, places);
+    search.flat(body.get(range.clone()).unwrap_or_default(), NameHint::NOTHING, places);
     for place in places.iter_mut().skip(from) {
         place.range = place.range.start + range.start..place.range.end + range.start;
     }
 }
 
-impl Rows {
+impl EventTextRows {
     /// Takes the texts of an event; finds in what else it holds.
     pub(super) fn add(
         &mut self,
-        search: &mut Search<'_>,
+        search: &mut RedactionSearch<'_>,
         body: &[u8],
         event: Range<usize>,
-        places: &mut Vec<Place>,
-    ) -> Result<(), TooDeep> {
+        places: &mut Vec<RedactionSpan>,
+    ) -> Result<(), NestingTooDeep> {
         let json = body.get(event.clone()).unwrap_or_default();
-        let mut texts: Vec<Token> = Vec::new();
+        let mut texts: Vec<LenientToken> = Vec::new();
         let from = places.len();
         let paths = &search.rules.paths;
-        let mut others: Vec<Token> = Vec::new();
+        let mut others: Vec<LenientToken> = Vec::new();
         let salt = scan(json, paths, &mut |token| match token.what {
-            What::Text => texts.push(token),
+            LenientTokenKind::Text => texts.push(token),
             _ => others.push(token),
         })?;
         for token in others {
-            search.token(json, token.what, token.range, token.near, 0, places);
+            search.token(json, token.what, token.range, token.hint, 0, places);
         }
         for place in places.iter_mut().skip(from) {
             place.range = place.range.start + event.start..place.range.end + event.start;
@@ -114,31 +120,31 @@ impl Rows {
         for token in texts.into_iter().filter(|token| !token.range.is_empty()) {
             let count = self.rows.len();
             // Beyond so many, each text is a row of its own.
-            let key = if count < ROWS_MAX { (token.way, salt) } else { (u64::MAX, count as u64) };
+            let key = if count < ROWS_MAX { (token.path_hash, salt) } else { (u64::MAX, count as u64) };
             let row = *self.by_key.entry(key).or_insert(count);
             if row == count {
-                self.rows.push(Row { near: token.near, ..Row::default() });
+                self.rows.push(EventTextRow { near: token.hint, ..EventTextRow::default() });
             }
             let Some(row) = self.rows.get_mut(row) else { continue };
             let at = row.text.len();
             let mut escapes = Vec::new();
             decode(json.get(token.range.clone()).unwrap_or_default(), &mut row.text, &mut escapes);
             let stands = token.range.start + event.start..token.range.end + event.start;
-            row.pieces.push(Piece { at, body: stands, escapes });
+            row.pieces.push(EventTextPiece { at, body: stands, escapes });
         }
         Ok(())
     }
 
     /// Finds in all that was taken.
-    pub(super) fn find(&self, search: &mut Search<'_>, places: &mut Vec<Place>) {
+    pub(super) fn find(&self, search: &mut RedactionSearch<'_>, places: &mut Vec<RedactionSpan>) {
         for row in &self.rows {
             row.find(search, places);
         }
     }
 }
 
-impl Row {
-    fn find(&self, search: &mut Search<'_>, places: &mut Vec<Place>) {
+impl EventTextRow {
+    fn find(&self, search: &mut RedactionSearch<'_>, places: &mut Vec<RedactionSpan>) {
         let is_joined = self.near.is_part() && self.pieces.len() > 1;
         let (mut alone, mut found) = (Vec::new(), Vec::new());
         if !is_joined {
@@ -161,18 +167,18 @@ impl Row {
         if self.pieces.len() > 1 && (is_joined || !self.near.is_id()) {
             found.clear();
             search.text(&self.text, self.near, 1, &mut found);
-            alone.sort_by_key(|place: &Place| place.range.start);
+            alone.sort_by_key(|place: &RedactionSpan| place.range.start);
             let mut taken: Vec<Range<usize>> = Vec::new();
-            for Place { range, .. } in &alone {
+            for RedactionSpan { range, .. } in &alone {
                 match taken.last_mut().filter(|last| range.start < last.end) {
                     Some(last) => last.end = last.end.max(range.end),
                     None => taken.push(range.clone()),
                 }
             }
             for place in found {
-                let is_new = |place: &Place| {
+                let is_new = |place: &RedactionSpan| {
                     let is_strong = match place.kind {
-                        Kind::Detector(detector) => detector.is_strong(),
+                        RedactionKind::Detector(detector) => detector.is_strong(),
                         _ => false,
                     };
                     let first = self.piece_at(place.range.start);
@@ -201,7 +207,7 @@ impl Row {
     }
 
     /// Cuts a stretch of the row out of each event that holds a part of it.
-    fn cut(&self, place: &Place, places: &mut Vec<Place>) {
+    fn cut(&self, place: &RedactionSpan, places: &mut Vec<RedactionSpan>) {
         let mut first = true;
         for number in self.piece_at(place.range.start)..self.pieces.len() {
             let Some(piece) = self.pieces.get(number).filter(|piece| piece.at < place.range.end) else {
@@ -213,7 +219,7 @@ impl Row {
             }
             let stands = written(start - piece.at..end - piece.at, &piece.escapes);
             let range = stands.start + piece.body.start..stands.end + piece.body.start;
-            places.push(Place { range, first: place.first && first, ..place.clone() });
+            places.push(RedactionSpan { range, first: place.first && first, ..place.clone() });
             first = false;
         }
     }

@@ -12,7 +12,7 @@ fn safe() -> Redactor {
 }
 
 /// A profile of a file with one of this name and these lines.
-fn with(lines: &str) -> Redactor {
+fn redactor_with(lines: &str) -> Redactor {
     let profiles = Profiles::parse(&format!("[[profile]]\nname = \"mine\"\n{lines}")).unwrap();
     Redactor::new(profiles.find("mine").unwrap(), KEY)
 }

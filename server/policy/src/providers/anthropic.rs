@@ -1,11 +1,11 @@
 //! Anthropic messages, plain and as events. Its `input_tokens` leave out what was read from and written to the
 //! cache; here they are added, so that counts mean the same for all providers.
 
-use super::json::{Fields, Node};
-use super::summary::{Summary, short};
+use super::json::{JsonFields, JsonNode};
+use super::summary::{ExchangeSummary, short};
 
-pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
-    let mut counts = Counts::default();
+pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
+    let mut counts = InputTokenCounts::default();
     message(fields, summary, &mut counts);
     for (at, block) in fields.get("content").items().nodes.into_iter().enumerate() {
         let block = block.fields();
@@ -17,14 +17,19 @@ pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
 
 /// Input tokens as they are counted, in parts; an event may bring only some of them again.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(super) struct InputTokenCounts {
     plain: Option<u64>,
     read: Option<u64>,
     written: Option<u64>,
 }
 
 /// One event. Gives whether it ends the stream.
-pub(super) fn event(name: &str, fields: &Fields<'_>, summary: &mut Summary, counts: &mut Counts) -> bool {
+pub(super) fn event(
+    name: &str,
+    fields: &JsonFields<'_>,
+    summary: &mut ExchangeSummary,
+    counts: &mut InputTokenCounts,
+) -> bool {
     let kind = fields.get("type").string().unwrap_or_else(|| name.to_owned());
     let index = fields.get("index").number().unwrap_or(0);
     match kind.as_str() {
@@ -36,19 +41,19 @@ pub(super) fn event(name: &str, fields: &Fields<'_>, summary: &mut Summary, coun
             usage(fields.get("usage"), summary, counts);
         }
         "message_stop" => return true,
-        "error" => super::read::error(fields, summary),
+        "error" => super::exchange_reader::error(fields, summary),
         _ => {}
     }
     false
 }
 
-fn message(fields: &Fields<'_>, summary: &mut Summary, counts: &mut Counts) {
+fn message(fields: &JsonFields<'_>, summary: &mut ExchangeSummary, counts: &mut InputTokenCounts) {
     summary.model_answered = fields.get("model").string().map(short);
     summary.response_id = fields.get("id").string().map(short);
     usage(fields.get("usage"), summary, counts);
 }
 
-fn start(index: u64, block: &Fields<'_>, input: &str, summary: &mut Summary) {
+fn start(index: u64, block: &JsonFields<'_>, input: &str, summary: &mut ExchangeSummary) {
     match block.get("type").string().as_deref() {
         Some("text") => summary.text.push(&block.get("text").text().unwrap_or_default()),
         Some("thinking") => summary.think(&block.get("thinking").text().unwrap_or_default()),
@@ -61,7 +66,7 @@ fn start(index: u64, block: &Fields<'_>, input: &str, summary: &mut Summary) {
     }
 }
 
-fn delta(index: u64, delta: &Fields<'_>, summary: &mut Summary) {
+fn delta(index: u64, delta: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     match delta.get("type").string().as_deref() {
         Some("text_delta") => summary.text.push(&delta.get("text").text().unwrap_or_default()),
         Some("thinking_delta") => summary.think(&delta.get("thinking").text().unwrap_or_default()),
@@ -74,7 +79,7 @@ fn delta(index: u64, delta: &Fields<'_>, summary: &mut Summary) {
     }
 }
 
-fn stop(fields: &Fields<'_>, summary: &mut Summary) {
+fn stop(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let reason = fields.get("stop_reason").string();
     if reason.as_deref() == Some("refusal") {
         summary.refuse("stop_reason refusal");
@@ -82,7 +87,7 @@ fn stop(fields: &Fields<'_>, summary: &mut Summary) {
     summary.finish(reason);
 }
 
-fn usage(node: Node<'_>, summary: &mut Summary, counts: &mut Counts) {
+fn usage(node: JsonNode<'_>, summary: &mut ExchangeSummary, counts: &mut InputTokenCounts) {
     let fields = node.fields();
     counts.plain = fields.get("input_tokens").number().or(counts.plain);
     counts.read = fields.get("cache_read_input_tokens").number().or(counts.read);

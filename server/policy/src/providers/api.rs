@@ -10,9 +10,9 @@ use annals_text::percent;
 
 /// The interface of a request, with what its address says about the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Api {
+pub struct ModelApi {
     /// How requests and answers are written.
-    pub shape: Shape,
+    pub shape: ApiShape,
     /// Whose server it is: `openai`, `azure`, `anthropic`, `gemini`, ...; `openai-compatible` and the like
     /// where the host says nothing; `http` for what is opaque.
     pub provider: &'static str,
@@ -25,7 +25,7 @@ pub struct Api {
 /// How the bodies of an exchange are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Shape {
+pub enum ApiShape {
     /// OpenAI chat completions, and whoever speaks them.
     OpenAiChat,
     /// OpenAI responses.
@@ -48,7 +48,7 @@ pub enum Shape {
     Opaque,
 }
 
-impl Shape {
+impl ApiShape {
     /// All of them.
     pub(crate) const ALL: [Self; 10] = [
         Self::OpenAiChat,
@@ -87,7 +87,7 @@ impl Shape {
     }
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for ApiShape {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.name())
     }
@@ -128,23 +128,23 @@ const HOSTS: [(&str, &str); 29] = [
 
 /// Tells what a request speaks. `path` may carry a query; `host` may carry a port.
 #[must_use]
-pub fn recognise(method: &str, path: &str, host: &str) -> Api {
+pub fn recognise(method: &str, path: &str, host: &str) -> ModelApi {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     // Decoded before it is split: `%3A` stands for the colon of Gemini's verbs in some clients.
     let path = percent::decode(path);
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     let is_post = method.eq_ignore_ascii_case("POST");
     if let Some((shape, id, streams)) = bedrock::by_path(&segments).filter(|_| is_post) {
-        return Api { shape, provider: provider(host).unwrap_or("bedrock"), model: Some(id), streams };
+        return ModelApi { shape, provider: provider(host).unwrap_or("bedrock"), model: Some(id), streams };
     }
     let found = if is_post { by_path(&segments) } else { None };
-    let (shape, fallback, model, streams) = found.unwrap_or((Shape::Opaque, "http", None, false));
-    Api { shape, provider: provider(host).unwrap_or(fallback), model: model.map(str::to_owned), streams }
+    let (shape, fallback, model, streams) = found.unwrap_or((ApiShape::Opaque, "http", None, false));
+    ModelApi { shape, provider: provider(host).unwrap_or(fallback), model: model.map(str::to_owned), streams }
 }
 
-type Found<'a> = (Shape, &'static str, Option<&'a str>, bool);
+type RecognisedPath<'a> = (ApiShape, &'static str, Option<&'a str>, bool);
 
-fn by_path<'a>(segments: &[&'a str]) -> Option<Found<'a>> {
+fn by_path<'a>(segments: &[&'a str]) -> Option<RecognisedPath<'a>> {
     // `/openai/deployments/NAME/...` names Azure's deployment, which stands for the model.
     let deployment = segments
         .iter()
@@ -153,32 +153,34 @@ fn by_path<'a>(segments: &[&'a str]) -> Option<Found<'a>> {
         .and_then(|at| segments.get(at + 1).copied());
     let openai = if deployment.is_some() { "azure" } else { "openai-compatible" };
     Some(match segments {
-        [.., "chat", "completions"] => (Shape::OpenAiChat, openai, deployment, false),
+        [.., "chat", "completions"] => (ApiShape::OpenAiChat, openai, deployment, false),
         [rest @ .., "responses"] if is_base(rest, deployment) => {
-            (Shape::OpenAiResponses, openai, deployment, false)
+            (ApiShape::OpenAiResponses, openai, deployment, false)
         }
         [rest @ .., "embeddings"] if is_base(rest, deployment) => {
-            (Shape::OpenAiEmbeddings, openai, deployment, false)
+            (ApiShape::OpenAiEmbeddings, openai, deployment, false)
         }
         [.., "v1", "messages"] | ["messages"] => {
-            (Shape::AnthropicMessages, "anthropic-compatible", None, false)
+            (ApiShape::AnthropicMessages, "anthropic-compatible", None, false)
         }
-        [.., "v1", "messages", "count_tokens"] => (Shape::CountTokens, "anthropic-compatible", None, false),
-        [.., "api", "chat" | "generate"] => (Shape::Ollama, "ollama", None, false),
+        [.., "v1", "messages", "count_tokens"] => {
+            (ApiShape::CountTokens, "anthropic-compatible", None, false)
+        }
+        [.., "api", "chat" | "generate"] => (ApiShape::Ollama, "ollama", None, false),
         [.., "models", last] => by_verb(last)?,
         _ => return None,
     })
 }
 
 /// Google's `MODEL:verb`.
-fn by_verb(last: &str) -> Option<Found<'_>> {
+fn by_verb(last: &str) -> Option<RecognisedPath<'_>> {
     let (model, verb) = last.rsplit_once(':')?;
     Some(match verb {
-        "generateContent" => (Shape::Gemini, "gemini", Some(model), false),
-        "streamGenerateContent" => (Shape::Gemini, "gemini", Some(model), true),
-        "rawPredict" => (Shape::AnthropicMessages, "vertex", Some(model), false),
-        "streamRawPredict" => (Shape::AnthropicMessages, "vertex", Some(model), true),
-        "countTokens" => (Shape::CountTokens, "gemini", Some(model), false),
+        "generateContent" => (ApiShape::Gemini, "gemini", Some(model), false),
+        "streamGenerateContent" => (ApiShape::Gemini, "gemini", Some(model), true),
+        "rawPredict" => (ApiShape::AnthropicMessages, "vertex", Some(model), false),
+        "streamRawPredict" => (ApiShape::AnthropicMessages, "vertex", Some(model), true),
+        "countTokens" => (ApiShape::CountTokens, "gemini", Some(model), false),
         _ => return None,
     })
 }
@@ -211,26 +213,26 @@ fn provider(host: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Shape, recognise};
+    use super::{ApiShape, recognise};
 
     #[test]
-    fn the_interfaces_by_their_paths() {
+    fn interfaces_are_recognised_by_path() {
         for (path, host, shape, provider, model, streams) in [
-            ("/v1/chat/completions", "api.openai.com", Shape::OpenAiChat, "openai", None, false),
+            ("/v1/chat/completions", "api.openai.com", ApiShape::OpenAiChat, "openai", None, false),
             (
                 "/some/prefix/v1/chat/completions?a=b",
                 "127.0.0.1:8000",
-                Shape::OpenAiChat,
+                ApiShape::OpenAiChat,
                 "openai-compatible",
                 None,
                 false,
             ),
-            ("/chat/completions", "api.deepseek.com", Shape::OpenAiChat, "deepseek", None, false),
-            ("/v1/chat/completions", "localhost:11434", Shape::OpenAiChat, "ollama", None, false),
+            ("/chat/completions", "api.deepseek.com", ApiShape::OpenAiChat, "deepseek", None, false),
+            ("/v1/chat/completions", "localhost:11434", ApiShape::OpenAiChat, "ollama", None, false),
             (
                 "/v1beta/openai/chat/completions",
                 "generativelanguage.googleapis.com",
-                Shape::OpenAiChat,
+                ApiShape::OpenAiChat,
                 "gemini",
                 None,
                 false,
@@ -238,29 +240,36 @@ mod tests {
             (
                 "/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21",
                 "x.openai.azure.com:443",
-                Shape::OpenAiChat,
+                ApiShape::OpenAiChat,
                 "azure",
                 Some("my-gpt"),
                 false,
             ),
-            ("/openai/deployments/e/embeddings", "h", Shape::OpenAiEmbeddings, "azure", Some("e"), false),
-            ("/v1/responses", "api.openai.com", Shape::OpenAiResponses, "openai", None, false),
-            ("/responses", "h", Shape::OpenAiResponses, "openai-compatible", None, false),
-            ("/openai/v1/responses", "h", Shape::OpenAiResponses, "openai-compatible", None, false),
-            ("//v1/embeddings", "h", Shape::OpenAiEmbeddings, "openai-compatible", None, false),
+            ("/openai/deployments/e/embeddings", "h", ApiShape::OpenAiEmbeddings, "azure", Some("e"), false),
+            ("/v1/responses", "api.openai.com", ApiShape::OpenAiResponses, "openai", None, false),
+            ("/responses", "h", ApiShape::OpenAiResponses, "openai-compatible", None, false),
+            ("/openai/v1/responses", "h", ApiShape::OpenAiResponses, "openai-compatible", None, false),
+            ("//v1/embeddings", "h", ApiShape::OpenAiEmbeddings, "openai-compatible", None, false),
             (
                 "/v1/messages?beta=true",
                 "API.Anthropic.com",
-                Shape::AnthropicMessages,
+                ApiShape::AnthropicMessages,
                 "anthropic",
                 None,
                 false,
             ),
-            ("/v1/messages/count_tokens", "api.anthropic.com", Shape::CountTokens, "anthropic", None, false),
+            (
+                "/v1/messages/count_tokens",
+                "api.anthropic.com",
+                ApiShape::CountTokens,
+                "anthropic",
+                None,
+                false,
+            ),
             (
                 "/model/eu.anthropic.claude-3%3A0/invoke",
                 "bedrock-runtime.eu-west-1.amazonaws.com",
-                Shape::AnthropicMessages,
+                ApiShape::AnthropicMessages,
                 "bedrock",
                 Some("eu.anthropic.claude-3:0"),
                 false,
@@ -268,7 +277,7 @@ mod tests {
             (
                 "/model/amazon.nova-lite-v1%3A0/converse-stream",
                 "127.0.0.1:9",
-                Shape::BedrockConverse,
+                ApiShape::BedrockConverse,
                 "bedrock",
                 Some("amazon.nova-lite-v1:0"),
                 true,
@@ -276,7 +285,7 @@ mod tests {
             (
                 "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Ainference-profile%2Fx/invoke",
                 "h",
-                Shape::BedrockInvoke,
+                ApiShape::BedrockInvoke,
                 "bedrock",
                 Some("arn:aws:bedrock:us-east-1:1:inference-profile/x"),
                 false,
@@ -284,7 +293,7 @@ mod tests {
             (
                 "/v1/projects/p/locations/l/publishers/anthropic/models/claude-4:streamRawPredict",
                 "us-aiplatform.googleapis.com",
-                Shape::AnthropicMessages,
+                ApiShape::AnthropicMessages,
                 "vertex",
                 Some("claude-4"),
                 true,
@@ -292,7 +301,7 @@ mod tests {
             (
                 "/v1beta/models/gemini-2.5-pro:generateContent?key=k",
                 "generativelanguage.googleapis.com",
-                Shape::Gemini,
+                ApiShape::Gemini,
                 "gemini",
                 Some("gemini-2.5-pro"),
                 false,
@@ -300,13 +309,13 @@ mod tests {
             (
                 "/v1beta/models/gemini-2.5-pro%3AstreamGenerateContent?alt=sse",
                 "h",
-                Shape::Gemini,
+                ApiShape::Gemini,
                 "gemini",
                 Some("gemini-2.5-pro"),
                 true,
             ),
-            ("/v1beta/models/g:countTokens", "h", Shape::CountTokens, "gemini", Some("g"), false),
-            ("/api/chat", "localhost:11434", Shape::Ollama, "ollama", None, false),
+            ("/v1beta/models/g:countTokens", "h", ApiShape::CountTokens, "gemini", Some("g"), false),
+            ("/api/chat", "localhost:11434", ApiShape::Ollama, "ollama", None, false),
         ] {
             let api = recognise("post", path, host);
             assert_eq!(
@@ -318,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_of_them_is_opaque() {
+    fn unknown_paths_are_opaque() {
         for (method, path) in [
             ("GET", "/v1/chat/completions"),
             ("GET", "/v1/responses/resp_1"),
@@ -334,7 +343,7 @@ mod tests {
             ("", "http://["),
         ] {
             let api = recognise(method, path, "evilapi.openai.com.example");
-            assert_eq!((api.shape, api.provider), (Shape::Opaque, "http"), "{method} {path}");
+            assert_eq!((api.shape, api.provider), (ApiShape::Opaque, "http"), "{method} {path}");
         }
         assert_eq!(recognise("GET", "/v1/models", "api.openai.com").provider, "openai");
         assert_eq!(recognise("GET", "/v1/models", "notapi.openai.com").provider, "http");

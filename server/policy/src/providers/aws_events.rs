@@ -151,7 +151,7 @@ pub(super) mod tests {
 
     /// botocore's own reader was given these bytes and read the same (1.44.5).
     #[test]
-    fn frame_of_botocore_is_read() {
+    fn botocore_frame_is_read() {
         let bytes = event("messageStart", r#"{"role": "assistant"}"#);
         assert_eq!(bytes.len(), 119);
         assert_eq!(&bytes[..12], [0, 0, 0, 119, 0, 0, 0, 82, 0xab, 0xb5, 0xd3, 0x6e]);
@@ -161,7 +161,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_body_is_told_and_what_was_whole_is_read() {
+    fn cut_body_gives_whole_events_and_a_fault() {
         let one = event("a", "{}");
         let body = [one.clone(), one.clone()].concat();
         for at in 1..body.len() {
@@ -172,7 +172,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_changed_byte_is_noticed() {
+    fn changed_byte_is_a_fault() {
         let one = event("a", r#"{"x":1}"#);
         for at in 0..one.len() {
             let mut bytes = one.clone();
@@ -183,7 +183,7 @@ pub(super) mod tests {
 
     /// Lengths that lie under a checksum that is right.
     #[test]
-    fn lengths_that_lie_end_the_body() {
+    fn wrong_lengths_end_the_body() {
         let lying = |total: u32, headers: u32| {
             let mut bytes = [total.to_be_bytes(), headers.to_be_bytes()].concat();
             bytes.extend_from_slice(&crc32fast::hash(&bytes).to_be_bytes());

@@ -5,10 +5,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::api::Shape;
+use super::api::ApiShape;
 use super::aws_events::{AwsEvent, AwsEvents};
-use super::json::{Fields, Node};
-use super::summary::{ProviderError, Summary, short};
+use super::json::{JsonFields, JsonNode};
+use super::summary::{ExchangeSummary, ProviderError, short};
 use super::{anthropic, openai_chat};
 
 /// What Anthropic's events begin with.
@@ -21,19 +21,19 @@ const INPUT_HEADER: &str = "x-amzn-bedrock-input-token-count";
 const OUTPUT_HEADER: &str = "x-amzn-bedrock-output-token-count";
 
 /// Shape, model and whether it streams, of `/model/ID/VERB`. An id may be an ARN with slashes.
-pub(super) fn by_path(segments: &[&str]) -> Option<(Shape, String, bool)> {
+pub(super) fn by_path(segments: &[&str]) -> Option<(ApiShape, String, bool)> {
     let at = segments.iter().position(|segment| *segment == "model")?;
     let (verb, id) = segments.get(at + 1..)?.split_last()?;
     let id = id.join("/");
     let is_anthropic = id.contains("anthropic.");
     let is_id = id.contains('.') || id.starts_with("arn:");
     let (shape, streams) = match *verb {
-        "converse" if !id.is_empty() => (Shape::BedrockConverse, false),
-        "converse-stream" if !id.is_empty() => (Shape::BedrockConverse, true),
-        "invoke" if is_anthropic => (Shape::AnthropicMessages, false),
-        "invoke-with-response-stream" if is_anthropic => (Shape::AnthropicMessages, true),
-        "invoke" if is_id => (Shape::BedrockInvoke, false),
-        "invoke-with-response-stream" if is_id => (Shape::BedrockInvoke, true),
+        "converse" if !id.is_empty() => (ApiShape::BedrockConverse, false),
+        "converse-stream" if !id.is_empty() => (ApiShape::BedrockConverse, true),
+        "invoke" if is_anthropic => (ApiShape::AnthropicMessages, false),
+        "invoke-with-response-stream" if is_anthropic => (ApiShape::AnthropicMessages, true),
+        "invoke" if is_id => (ApiShape::BedrockInvoke, false),
+        "invoke-with-response-stream" if is_id => (ApiShape::BedrockInvoke, true),
         _ => return None,
     };
     Some((shape, id, streams))
@@ -45,12 +45,12 @@ pub(super) fn is_event_stream(content_type: &str) -> bool {
 }
 
 /// A whole answer of Converse.
-pub(super) fn converse(fields: &Fields<'_>, summary: &mut Summary) {
+pub(super) fn converse(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let content = fields.get("output").get("message").get("content");
     for (at, block) in content.items().nodes.into_iter().enumerate() {
         let block = block.fields();
         summary.text.push(&block.get("text").text().unwrap_or_default());
-        thinks(block.get("reasoningContent").get("reasoningText"), summary);
+        add_thinking(block.get("reasoningContent").get("reasoningText"), summary);
         let call = block.get("toolUse").fields();
         if let Some(name) = call.get("name").string() {
             let id = call.get("toolUseId").string();
@@ -62,7 +62,7 @@ pub(super) fn converse(fields: &Fields<'_>, summary: &mut Summary) {
 }
 
 /// A whole answer of InvokeModel.
-pub(super) fn invoke(fields: &Fields<'_>, summary: &mut Summary) {
+pub(super) fn invoke(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     if fields.get("type").string().as_deref() == Some("message") {
         anthropic::answer(fields, summary);
     } else if fields.get("output").get("message").is_object() {
@@ -75,7 +75,7 @@ pub(super) fn invoke(fields: &Fields<'_>, summary: &mut Summary) {
 }
 
 /// An answer, or a chunk, of Llama or Titan.
-fn plain(fields: &Fields<'_>, summary: &mut Summary) -> bool {
+fn plain(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     for key in ["generation", "outputText"] {
         summary.text.push(&fields.get(key).text().unwrap_or_default());
     }
@@ -96,12 +96,12 @@ fn plain(fields: &Fields<'_>, summary: &mut Summary) -> bool {
 }
 
 /// A body in AWS's event stream.
-pub(super) fn events(shape: Shape, body: &[u8], summary: &mut Summary) {
-    let mut counts = anthropic::Counts::default();
+pub(super) fn events(shape: ApiShape, body: &[u8], summary: &mut ExchangeSummary) {
+    let mut counts = anthropic::InputTokenCounts::default();
     let mut has_ended = false;
     for event in AwsEvents::new(body) {
         match event {
-            Ok(event) => has_ended |= one(shape, &event, summary, &mut counts),
+            Ok(event) => has_ended |= read_event(shape, &event, summary, &mut counts),
             Err(fault) => summary.note(fault),
         }
     }
@@ -109,13 +109,18 @@ pub(super) fn events(shape: Shape, body: &[u8], summary: &mut Summary) {
 }
 
 /// One event. Gives whether it ends the answer.
-fn one(shape: Shape, event: &AwsEvent<'_>, summary: &mut Summary, counts: &mut anthropic::Counts) -> bool {
+fn read_event(
+    shape: ApiShape,
+    event: &AwsEvent<'_>,
+    summary: &mut ExchangeSummary,
+    counts: &mut anthropic::InputTokenCounts,
+) -> bool {
     if event.message_type == "error" {
         let (kind, message) = (event.name.to_owned(), event.error_message.to_owned());
         summary.error = Some(ProviderError { kind: Some(short(kind)), message: Some(short(message)) });
         return false;
     }
-    let Ok(node) = Node::parse(event.payload) else {
+    let Ok(node) = JsonNode::parse(event.payload) else {
         summary.note("an event is not JSON");
         return false;
     };
@@ -125,7 +130,7 @@ fn one(shape: Shape, event: &AwsEvent<'_>, summary: &mut Summary, counts: &mut a
         summary.error = Some(ProviderError { kind, message: message.map(short) });
         return false;
     }
-    if shape == Shape::BedrockConverse {
+    if shape == ApiShape::BedrockConverse {
         return converse_event(event.name, &node.fields(), summary);
     }
     let chunk = node.get("bytes").text().and_then(|text| STANDARD.decode(text.as_bytes()).ok());
@@ -133,7 +138,7 @@ fn one(shape: Shape, event: &AwsEvent<'_>, summary: &mut Summary, counts: &mut a
         summary.note("an event has no chunk");
         return false;
     };
-    match Node::parse(&chunk) {
+    match JsonNode::parse(&chunk) {
         Ok(node) => invoke_chunk(&node.fields(), summary, counts),
         Err(_) => {
             summary.note("a chunk is not JSON");
@@ -142,7 +147,11 @@ fn one(shape: Shape, event: &AwsEvent<'_>, summary: &mut Summary, counts: &mut a
     }
 }
 
-fn invoke_chunk(fields: &Fields<'_>, summary: &mut Summary, counts: &mut anthropic::Counts) -> bool {
+fn invoke_chunk(
+    fields: &JsonFields<'_>,
+    summary: &mut ExchangeSummary,
+    counts: &mut anthropic::InputTokenCounts,
+) -> bool {
     let kind = fields.get("type").string().unwrap_or_default();
     let mut has_ended = if ANTHROPIC_EVENTS.iter().any(|begin| kind.starts_with(begin)) {
         anthropic::event("", fields, summary, counts)
@@ -167,7 +176,7 @@ fn invoke_chunk(fields: &Fields<'_>, summary: &mut Summary, counts: &mut anthrop
     has_ended
 }
 
-fn converse_event(name: &str, fields: &Fields<'_>, summary: &mut Summary) -> bool {
+fn converse_event(name: &str, fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     let slot = (0, fields.get("contentBlockIndex").number().unwrap_or(0));
     match name {
         "contentBlockStart" => {
@@ -179,7 +188,7 @@ fn converse_event(name: &str, fields: &Fields<'_>, summary: &mut Summary) -> boo
         "contentBlockDelta" => {
             let delta = fields.get("delta").fields();
             summary.text.push(&delta.get("text").text().unwrap_or_default());
-            thinks(delta.get("reasoningContent"), summary);
+            add_thinking(delta.get("reasoningContent"), summary);
             let input = delta.get("toolUse").get("input");
             if let (Some(input), Some(call)) = (input.text(), summary.tool_call_of(slot)) {
                 call.arguments.push(&input);
@@ -195,13 +204,13 @@ fn converse_event(name: &str, fields: &Fields<'_>, summary: &mut Summary) -> boo
     false
 }
 
-fn thinks(node: Node<'_>, summary: &mut Summary) {
+fn add_thinking(node: JsonNode<'_>, summary: &mut ExchangeSummary) {
     if let Some(text) = node.get("text").text() {
         summary.think(&text);
     }
 }
 
-fn stop(fields: &Fields<'_>, summary: &mut Summary) {
+fn stop(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let reason = fields.get("stopReason").string();
     if let Some(reason @ ("guardrail_intervened" | "content_filtered")) = reason.as_deref() {
         summary.refuse(&format!("stopReason {reason}"));
@@ -209,7 +218,7 @@ fn stop(fields: &Fields<'_>, summary: &mut Summary) {
     summary.finish(reason);
 }
 
-fn usage(node: Node<'_>, summary: &mut Summary) {
+fn usage(node: JsonNode<'_>, summary: &mut ExchangeSummary) {
     let fields = node.fields();
     let usage = &mut summary.usage;
     usage.cached_input = fields.get("cacheReadInputTokens").number().or(usage.cached_input);
@@ -220,7 +229,7 @@ fn usage(node: Node<'_>, summary: &mut Summary) {
     usage.output = fields.get("outputTokens").number().or(usage.output);
 }
 
-impl Summary {
+impl ExchangeSummary {
     /// Takes the token counts of Bedrock's headers, where the body has none; `header` gives a header by its name.
     pub fn count_by_headers<'a>(&mut self, header: impl Fn(&str) -> Option<&'a str>) {
         let count = |name| header(name)?.trim().parse().ok();

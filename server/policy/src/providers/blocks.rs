@@ -1,8 +1,8 @@
 //! The parts of one message, by the forms of all providers at once: they tell themselves apart by role, `type` and
 //! keys, so that one reader serves the servers that mix them, too.
 
-use super::json::{Fields, Node};
-use super::messages::{Kind, MessageView, PARTS_MAX, PREVIEW_BYTES, PREVIEW_CHARS, Part};
+use super::json::{JsonFields, JsonNode};
+use super::messages::{MessageView, PARTS_MAX, PREVIEW_BYTES, PREVIEW_CHARS, PartKind, RequestPart};
 use super::summary::short;
 use super::text::one_line;
 
@@ -10,7 +10,7 @@ use super::text::one_line;
 const FAILURES: [&str; 4] = ["Error:", "error:", "ERROR:", "Traceback (most recent call last)"];
 
 /// The parts of one message, or of one item of a Responses request.
-pub(super) fn turn<'a>(at: usize, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+pub(super) fn message_parts<'a>(at: usize, node: JsonNode<'a>, parts: &mut Vec<RequestPart<'a>>) {
     let first = parts.len();
     let fields = node.fields();
     let kind = fields.get("type").string().unwrap_or_default();
@@ -26,7 +26,7 @@ pub(super) fn turn<'a>(at: usize, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
         "function_call_output" | "custom_tool_call_output" => {
             parts.push(result("tool", "", fields.get("call_id"), node, fields.get("output"), false));
         }
-        "reasoning" => parts.push(shown("assistant", Kind::Thinking, node, fields.get("summary"))),
+        "reasoning" => parts.push(shown("assistant", PartKind::Thinking, node, fields.get("summary"))),
         kind if role.is_empty() && kind.ends_with("_output") => {
             parts.push(result("tool", kind, fields.get("call_id"), node, fields.get("output"), false));
         }
@@ -44,12 +44,12 @@ pub(super) fn turn<'a>(at: usize, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
 }
 
 /// How many more parts are taken.
-pub(super) fn room(parts: &[Part<'_>]) -> usize {
+pub(super) fn parts_left(parts: &[RequestPart<'_>]) -> usize {
     PARTS_MAX.saturating_sub(parts.len())
 }
 
 /// Whether the model said it.
-pub(super) fn is_model(node: Node<'_>) -> bool {
+pub(super) fn is_model(node: JsonNode<'_>) -> bool {
     let fields = node.fields();
     match fields.get("role").string().as_deref() {
         Some(role) => matches!(role, "assistant" | "model"),
@@ -59,11 +59,11 @@ pub(super) fn is_model(node: Node<'_>) -> bool {
     }
 }
 
-fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<Part<'a>>) {
+fn message<'a>(role: &str, node: JsonNode<'a>, fields: &JsonFields<'a>, parts: &mut Vec<RequestPart<'a>>) {
     let role = if role.is_empty() { "user" } else { role };
     for key in ["reasoning_content", "thinking"] {
         if fields.get(key).is_string() {
-            parts.push(shown(role, Kind::Thinking, fields.get(key), fields.get(key)));
+            parts.push(shown(role, PartKind::Thinking, fields.get(key), fields.get(key)));
         }
     }
     if matches!(role, "tool" | "function") {
@@ -73,13 +73,13 @@ fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<
     }
     content(role, fields.get("content"), parts);
     content(role, fields.get("parts"), parts);
-    for image in fields.get("images").items().nodes.into_iter().take(room(parts)) {
-        parts.push(shown(role, Kind::Image, image, image));
+    for image in fields.get("images").items().nodes.into_iter().take(parts_left(parts)) {
+        parts.push(shown(role, PartKind::Image, image, image));
     }
     if fields.get("refusal").is_string() {
-        parts.push(shown(role, Kind::Refusal, fields.get("refusal"), fields.get("refusal")));
+        parts.push(shown(role, PartKind::Refusal, fields.get("refusal"), fields.get("refusal")));
     }
-    for node in fields.get("tool_calls").items().nodes.into_iter().take(room(parts)) {
+    for node in fields.get("tool_calls").items().nodes.into_iter().take(parts_left(parts)) {
         let function = node.get("function").fields();
         let name = function.get("name").string().unwrap_or_default();
         parts.push(call(role, &name, node.get("id"), node, function.get("arguments")));
@@ -89,7 +89,7 @@ fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<
         parts.push(call(
             role,
             &old.get("name").string().unwrap_or_default(),
-            Node::default(),
+            JsonNode::default(),
             old,
             old.get("arguments"),
         ));
@@ -97,9 +97,9 @@ fn message<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>, parts: &mut Vec<
 }
 
 /// Content as a text, a list of blocks, or Gemini's object of parts.
-pub(super) fn content<'a>(role: &str, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+pub(super) fn content<'a>(role: &str, node: JsonNode<'a>, parts: &mut Vec<RequestPart<'a>>) {
     if node.is_array() {
-        for node in node.items().nodes.into_iter().take(room(parts)) {
+        for node in node.items().nodes.into_iter().take(parts_left(parts)) {
             block(role, node, parts);
         }
     } else if node.is_object() {
@@ -108,55 +108,57 @@ pub(super) fn content<'a>(role: &str, node: Node<'a>, parts: &mut Vec<Part<'a>>)
             _ => block(role, node, parts),
         }
     } else if !node.is_absent() {
-        parts.push(shown(role, Kind::Text, node, node));
+        parts.push(shown(role, PartKind::Text, node, node));
     }
 }
 
-fn block<'a>(role: &str, node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+fn block<'a>(role: &str, node: JsonNode<'a>, parts: &mut Vec<RequestPart<'a>>) {
     let fields = node.fields();
     let get = |key: &str| fields.get(key);
     let name = || get("name").string().unwrap_or_default();
     let kind = get("type").string().unwrap_or_default();
     parts.push(match kind.as_str() {
-        "text" | "input_text" | "output_text" => shown(role, Kind::Text, node, get("text")),
-        "thinking" | "redacted_thinking" | "reasoning" => shown(role, Kind::Thinking, node, get("thinking")),
+        "text" | "input_text" | "output_text" => shown(role, PartKind::Text, node, get("text")),
+        "thinking" | "redacted_thinking" | "reasoning" => {
+            shown(role, PartKind::Thinking, node, get("thinking"))
+        }
         "tool_use" | "server_tool_use" | "mcp_tool_use" => call(role, &name(), get("id"), node, get("input")),
         kind if kind.ends_with("tool_result") => {
             let failed = get("is_error").truth() == Some(true);
             result(role, "", get("tool_use_id"), node, get("content"), failed)
         }
-        "image" | "image_url" | "input_image" => shown(role, Kind::Image, node, Node::default()),
-        "input_audio" | "audio" => shown(role, Kind::Audio, node, Node::default()),
-        "document" | "file" | "input_file" => shown(role, Kind::Document, node, Node::default()),
-        "refusal" => shown(role, Kind::Refusal, node, get("refusal")),
+        "image" | "image_url" | "input_image" => shown(role, PartKind::Image, node, JsonNode::default()),
+        "input_audio" | "audio" => shown(role, PartKind::Audio, node, JsonNode::default()),
+        "document" | "file" | "input_file" => shown(role, PartKind::Document, node, JsonNode::default()),
+        "refusal" => shown(role, PartKind::Refusal, node, get("refusal")),
         "" => gemini(role, node, &fields),
-        _ => shown(role, Kind::Other, node, node),
+        _ => shown(role, PartKind::Other, node, node),
     });
 }
 
-fn gemini<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>) -> Part<'a> {
+fn gemini<'a>(role: &str, node: JsonNode<'a>, fields: &JsonFields<'a>) -> RequestPart<'a> {
     let either = |a: &str, b: &str| {
         let node = fields.get(a);
         if node.is_absent() { fields.get(b) } else { node }
     };
     if !node.is_object() {
-        return shown(role, Kind::Text, node, node);
+        return shown(role, PartKind::Text, node, node);
     }
     let text = fields.get("text");
     if text.is_string() {
         let thought = fields.get("thought").truth() == Some(true);
-        return shown(role, if thought { Kind::Thinking } else { Kind::Text }, node, text);
+        return shown(role, if thought { PartKind::Thinking } else { PartKind::Text }, node, text);
     }
     let data = either("inlineData", "inline_data");
     if data.is_object() {
         let mime =
             data.get("mimeType").string().or_else(|| data.get("mime_type").string()).unwrap_or_default();
         let kind = match mime.split('/').next() {
-            Some("image") => Kind::Image,
-            Some("audio") => Kind::Audio,
-            _ => Kind::Document,
+            Some("image") => PartKind::Image,
+            Some("audio") => PartKind::Audio,
+            _ => PartKind::Document,
         };
-        return shown(role, kind, node, Node::default());
+        return shown(role, kind, node, JsonNode::default());
     }
     // Bedrock's Converse names its blocks by their keys, too.
     let called = fields.get("toolUse");
@@ -171,11 +173,13 @@ fn gemini<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>) -> Part<'a> {
     }
     let thought = fields.get("reasoningContent");
     if thought.is_object() {
-        return shown(role, Kind::Thinking, node, thought.get("reasoningText").get("text"));
+        return shown(role, PartKind::Thinking, node, thought.get("reasoningText").get("text"));
     }
-    for (key, kind) in [("image", Kind::Image), ("audio", Kind::Audio), ("document", Kind::Document)] {
+    for (key, kind) in
+        [("image", PartKind::Image), ("audio", PartKind::Audio), ("document", PartKind::Document)]
+    {
         if fields.get(key).is_object() {
-            return shown(role, kind, node, Node::default());
+            return shown(role, kind, node, JsonNode::default());
         }
     }
     let called = either("functionCall", "function_call");
@@ -188,12 +192,18 @@ fn gemini<'a>(role: &str, node: Node<'a>, fields: &Fields<'a>) -> Part<'a> {
         let name = answered.get("name").string().unwrap_or_default();
         return result(role, &name, answered.get("id"), node, answered.get("response"), false);
     }
-    let kind = if either("fileData", "file_data").is_object() { Kind::Document } else { Kind::Other };
-    shown(role, kind, node, if kind == Kind::Other { node } else { Node::default() })
+    let kind = if either("fileData", "file_data").is_object() { PartKind::Document } else { PartKind::Other };
+    shown(role, kind, node, if kind == PartKind::Other { node } else { JsonNode::default() })
 }
 
-fn call<'a>(role: &str, name: &str, id: Node<'a>, node: Node<'a>, arguments: Node<'a>) -> Part<'a> {
-    let mut part = shown(role, Kind::ToolCall, node, arguments);
+fn call<'a>(
+    role: &str,
+    name: &str,
+    id: JsonNode<'a>,
+    node: JsonNode<'a>,
+    arguments: JsonNode<'a>,
+) -> RequestPart<'a> {
+    let mut part = shown(role, PartKind::ToolCall, node, arguments);
     part.view.name = short(name.to_owned());
     part.call_id = short(id.string().unwrap_or_default());
     part
@@ -202,12 +212,12 @@ fn call<'a>(role: &str, name: &str, id: Node<'a>, node: Node<'a>, arguments: Nod
 fn result<'a>(
     role: &str,
     name: &str,
-    id: Node<'a>,
-    node: Node<'a>,
-    given: Node<'a>,
+    id: JsonNode<'a>,
+    node: JsonNode<'a>,
+    given: JsonNode<'a>,
     failed: bool,
-) -> Part<'a> {
-    let mut part = shown(role, Kind::ToolResult, node, given);
+) -> RequestPart<'a> {
+    let mut part = shown(role, PartKind::ToolResult, node, given);
     part.view.name = short(name.to_owned());
     part.call_id = short(id.string().unwrap_or_default());
     part.view.failed = failed || tells_failure(given);
@@ -216,8 +226,8 @@ fn result<'a>(
 
 /// Whether what a tool gave tells of a failure: an object, also as text, with an `error` that is something, or
 /// a text that begins as reports of errors do. A guess, where the provider has no field for it.
-fn tells_failure(given: Node<'_>) -> bool {
-    let failed = |node: Node<'_>| {
+fn tells_failure(given: JsonNode<'_>) -> bool {
+    let failed = |node: JsonNode<'_>| {
         let error = node.get("error");
         !error.is_absent() && !matches!(error.source(), "false" | "\"\"" | "{}" | "[]" | "0")
     };
@@ -228,19 +238,19 @@ fn tells_failure(given: Node<'_>) -> bool {
     let Some(text) = first.text() else { return false };
     let text = text.trim_ascii_start();
     FAILURES.iter().any(|begin| text.starts_with(begin))
-        || (text.starts_with('{') && Node::parse(text.as_bytes()).is_ok_and(failed))
+        || (text.starts_with('{') && JsonNode::parse(text.as_bytes()).is_ok_and(failed))
 }
 
 /// A part whose preview is `visible`, else its source.
-fn shown<'a>(role: &str, kind: Kind, node: Node<'a>, visible: Node<'a>) -> Part<'a> {
+fn shown<'a>(role: &str, kind: PartKind, node: JsonNode<'a>, visible: JsonNode<'a>) -> RequestPart<'a> {
     let mut part = part(role, kind, "", node);
     part.view.preview = preview(kind, visible, node);
-    part.said = visible;
+    part.content = visible;
     part
 }
 
 /// A part with its hash.
-pub(super) fn part<'a>(role: &str, kind: Kind, name: &str, node: Node<'a>) -> Part<'a> {
+pub(super) fn part<'a>(role: &str, kind: PartKind, name: &str, node: JsonNode<'a>) -> RequestPart<'a> {
     let mut hasher = blake3::Hasher::new();
     let mut update = |text: &str| {
         hasher.update(&(text.len() as u64).to_le_bytes());
@@ -249,11 +259,11 @@ pub(super) fn part<'a>(role: &str, kind: Kind, name: &str, node: Node<'a>) -> Pa
     update(role);
     update(&kind.to_string());
     update(name);
-    let fields = if matches!(kind, Kind::Parameter) { Fields::default() } else { node.fields() };
+    let fields = if matches!(kind, PartKind::Parameter) { JsonFields::default() } else { node.fields() };
     let mut any = false;
     for (key, node) in fields.iter() {
         // The type of a text differs by the form it stands in, and its kind says it already.
-        if key == "cache_control" || (key == "type" && kind == Kind::Text) {
+        if key == "cache_control" || (key == "type" && kind == PartKind::Text) {
             continue;
         }
         any = true;
@@ -279,13 +289,15 @@ pub(super) fn part<'a>(role: &str, kind: Kind, name: &str, node: Node<'a>) -> Pa
 }
 
 impl MessageView {
-    fn with(self, node: Node<'_>) -> Part<'_> {
-        Part { view: self, source: node.source(), said: node, call_id: String::new() }
+    fn with(self, node: JsonNode<'_>) -> RequestPart<'_> {
+        RequestPart { view: self, source: node.source(), content: node, call_id: String::new() }
     }
 }
 
-fn preview(kind: Kind, visible: Node<'_>, node: Node<'_>) -> String {
-    if visible.is_absent() && matches!(kind, Kind::Image | Kind::Audio | Kind::Document | Kind::Thinking) {
+fn preview(kind: PartKind, visible: JsonNode<'_>, node: JsonNode<'_>) -> String {
+    if visible.is_absent()
+        && matches!(kind, PartKind::Image | PartKind::Audio | PartKind::Document | PartKind::Thinking)
+    {
         return String::new();
     }
     let visible = if visible.is_absent() { node } else { visible };

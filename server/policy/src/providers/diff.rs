@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 
-use super::api::Api;
-use super::messages::{Kind, MessageView, Part, parts};
+use super::api::ModelApi;
+use super::messages::{MessageView, PartKind, RequestPart, parts};
 use super::text::{clip, one_line};
 
 /// Characters shown of each side of a difference.
@@ -21,7 +21,7 @@ const LEAD_BYTES: usize = 16;
 /// One difference between two requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Change {
+pub enum PartChange {
     /// It was not in the request before.
     Added(MessageView),
     /// It was in the request before.
@@ -33,13 +33,13 @@ pub enum Change {
         /// What stands there.
         after: MessageView,
         /// Where their sources first differ.
-        span: Span,
+        span: FirstDifference,
     },
 }
 
 /// Where two sources first differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
+pub struct FirstDifference {
     /// The first byte that differs, from the start of the part's JSON source.
     pub at: usize,
     /// What was there, on one line, with a little of what stands before it.
@@ -50,16 +50,16 @@ pub struct Span {
 
 /// What one request has that the one before had not, and the reverse. Its `Display` has a line for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NewPart {
+pub struct RequestChanges {
     /// The differences: parameters, system prompt, tools, then messages in order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PartChange>,
     /// How many parts are the same in both.
     pub same: usize,
 }
 
 /// A part that is compared with others.
-pub(super) trait Comparable {
-    fn kind(&self) -> Kind;
+pub(super) trait ComparablePart {
+    fn kind(&self) -> PartKind;
     fn name(&self) -> &str;
     /// Equal for parts that are the same.
     fn hash(&self) -> &[u8; 32];
@@ -69,7 +69,7 @@ pub(super) trait Comparable {
 
 /// How two lists of parts match.
 #[derive(Debug)]
-pub(super) enum Match<'p, T> {
+pub(super) enum PartMatch<'p, T> {
     Same,
     Added(&'p T),
     Dropped(&'p T),
@@ -79,26 +79,26 @@ pub(super) enum Match<'p, T> {
 /// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; one that
 /// is not reads as empty.
 #[must_use]
-pub fn new_part(api: &Api, before: &[u8], after: &[u8]) -> NewPart {
+pub fn request_changes(api: &ModelApi, before: &[u8], after: &[u8]) -> RequestChanges {
     let (before, after) = (parts(api, before), parts(api, after));
-    let mut new = NewPart::default();
+    let mut new = RequestChanges::default();
     for found in matches(&before, &after) {
         match found {
-            Match::Same => new.same += 1,
-            Match::Added(part) => new.changes.push(Change::Added(part.view.clone())),
-            Match::Dropped(part) => new.changes.push(Change::Dropped(part.view.clone())),
-            Match::Changed(old, part) => new.changes.push(Change::Changed {
+            PartMatch::Same => new.same += 1,
+            PartMatch::Added(part) => new.changes.push(PartChange::Added(part.view.clone())),
+            PartMatch::Dropped(part) => new.changes.push(PartChange::Dropped(part.view.clone())),
+            PartMatch::Changed(old, part) => new.changes.push(PartChange::Changed {
                 before: old.view.clone(),
                 after: part.view.clone(),
-                span: Span::of(old.source, part.source),
+                span: FirstDifference::new(old.source, part.source),
             }),
         }
     }
     new
 }
 
-impl Comparable for Part<'_> {
-    fn kind(&self) -> Kind {
+impl ComparablePart for RequestPart<'_> {
+    fn kind(&self) -> PartKind {
         self.view.kind
     }
 
@@ -116,8 +116,8 @@ impl Comparable for Part<'_> {
 }
 
 /// Matches the parts of two requests. Parameters, system prompt and tools stand before the messages.
-pub(super) fn matches<'p, T: Comparable>(before: &'p [T], after: &'p [T]) -> Vec<Match<'p, T>> {
-    let beside = |part: &&T| matches!(part.kind(), Kind::Parameter | Kind::System | Kind::Tool);
+pub(super) fn matches<'p, T: ComparablePart>(before: &'p [T], after: &'p [T]) -> Vec<PartMatch<'p, T>> {
+    let beside = |part: &&T| matches!(part.kind(), PartKind::Parameter | PartKind::System | PartKind::Tool);
     let split = |parts: &[T]| parts.iter().take_while(beside).count();
     let (before, said_before) = before.split_at(split(before));
     let (after, said_after) = after.split_at(split(after));
@@ -127,10 +127,10 @@ pub(super) fn matches<'p, T: Comparable>(before: &'p [T], after: &'p [T]) -> Vec
     found
 }
 
-fn by_name<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+fn by_name<'p, T: ComparablePart>(before: &'p [T], after: &'p [T], found: &mut Vec<PartMatch<'p, T>>) {
     // Two of one name are told apart by their order.
-    fn keyed<T: Comparable>(parts: &[T]) -> Vec<((Kind, &str, usize), &T)> {
-        let mut counts: HashMap<(Kind, &str), usize> = HashMap::new();
+    fn keyed<T: ComparablePart>(parts: &[T]) -> Vec<((PartKind, &str, usize), &T)> {
+        let mut counts: HashMap<(PartKind, &str), usize> = HashMap::new();
         let mut keyed = Vec::with_capacity(parts.len());
         for part in parts {
             let count = counts.entry((part.kind(), part.name())).or_default();
@@ -142,35 +142,35 @@ fn by_name<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<M
     let mut left: HashMap<_, _> = keyed(before).into_iter().collect();
     for (key, part) in keyed(after) {
         found.push(match left.remove(&key) {
-            Some(old) => one(old, part),
-            None => Match::Added(part),
+            Some(old) => match_pair(old, part),
+            None => PartMatch::Added(part),
         });
     }
     for (key, part) in keyed(before) {
         if left.contains_key(&key) {
-            found.push(Match::Dropped(part));
+            found.push(PartMatch::Dropped(part));
         }
     }
 }
 
-fn in_order<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+fn in_order<'p, T: ComparablePart>(before: &'p [T], after: &'p [T], found: &mut Vec<PartMatch<'p, T>>) {
     let same = |(a, b): &(&T, &T)| a.hash() == b.hash();
     let head = before.iter().zip(after).take_while(same).count();
     let (before, after) = (&before[head..], &after[head..]);
     let tail = before.iter().rev().zip(after.iter().rev()).take_while(same).count();
     let (before, after) = (&before[..before.len() - tail], &after[..after.len() - tail]);
-    found.extend((0..head + tail).map(|_| Match::Same));
+    found.extend((0..head + tail).map(|_| PartMatch::Same));
     let (mut from, mut to) = (0, 0);
     for (old, part) in anchors(before, after) {
-        between(&before[from..old], &after[to..part], found);
-        found.push(Match::Same);
+        pair_unmatched(&before[from..old], &after[to..part], found);
+        found.push(PartMatch::Same);
         (from, to) = (old + 1, part + 1);
     }
-    between(&before[from..], &after[to..], found);
+    pair_unmatched(&before[from..], &after[to..], found);
 }
 
 /// Pairs of places that hold the same part, rising on both sides.
-fn anchors<T: Comparable>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
+fn anchors<T: ComparablePart>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
     let old = unique(before);
     let mut pairs: Vec<(usize, usize)> =
         unique(after).into_iter().filter_map(|(hash, at)| Some(((*old.get(hash)?)?, at?))).collect();
@@ -197,7 +197,7 @@ fn anchors<T: Comparable>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
 }
 
 /// Each hash with its place, or with none if it stands more than once.
-fn unique<T: Comparable>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
+fn unique<T: ComparablePart>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
     let mut places = HashMap::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
         match places.entry(part.hash()) {
@@ -213,19 +213,19 @@ fn unique<T: Comparable>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
 }
 
 /// What stands between two parts that both have.
-fn between<'p, T: Comparable>(before: &'p [T], after: &'p [T], found: &mut Vec<Match<'p, T>>) {
+fn pair_unmatched<'p, T: ComparablePart>(before: &'p [T], after: &'p [T], found: &mut Vec<PartMatch<'p, T>>) {
     let paired = before.iter().zip(after).take_while(|(a, b)| a.is_like(b)).count();
-    found.extend(before.iter().zip(after).take(paired).map(|(old, part)| one(old, part)));
-    found.extend(before[paired..].iter().map(Match::Dropped));
-    found.extend(after[paired..].iter().map(Match::Added));
+    found.extend(before.iter().zip(after).take(paired).map(|(old, part)| match_pair(old, part)));
+    found.extend(before[paired..].iter().map(PartMatch::Dropped));
+    found.extend(after[paired..].iter().map(PartMatch::Added));
 }
 
-fn one<'p, T: Comparable>(old: &'p T, part: &'p T) -> Match<'p, T> {
-    if old.hash() == part.hash() { Match::Same } else { Match::Changed(old, part) }
+fn match_pair<'p, T: ComparablePart>(old: &'p T, part: &'p T) -> PartMatch<'p, T> {
+    if old.hash() == part.hash() { PartMatch::Same } else { PartMatch::Changed(old, part) }
 }
 
-impl Span {
-    pub fn of(was: &str, is: &str) -> Self {
+impl FirstDifference {
+    pub fn new(was: &str, is: &str) -> Self {
         let common = was.bytes().zip(is.bytes()).take_while(|(a, b)| a == b).count();
         let at = was.floor_char_boundary(common);
         let from = was.floor_char_boundary(at.saturating_sub(LEAD_BYTES));
@@ -237,7 +237,7 @@ impl Span {
     }
 }
 
-impl fmt::Display for NewPart {
+impl fmt::Display for RequestChanges {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = if self.same == 1 { "part" } else { "parts" };
         if self.changes.is_empty() {
@@ -251,16 +251,16 @@ impl fmt::Display for NewPart {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for PartChange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Added(view) => write!(formatter, "+ {}: {}", Title(view), view.preview),
-            Self::Dropped(view) => write!(formatter, "- {}: {}", Title(view), view.preview),
-            Self::Changed { before, after, .. } if after.kind == Kind::Parameter => {
-                write!(formatter, "~ {}: {} -> {}", Title(after), before.preview, after.preview)
+            Self::Added(view) => write!(formatter, "+ {}: {}", PartTitle(view), view.preview),
+            Self::Dropped(view) => write!(formatter, "- {}: {}", PartTitle(view), view.preview),
+            Self::Changed { before, after, .. } if after.kind == PartKind::Parameter => {
+                write!(formatter, "~ {}: {} -> {}", PartTitle(after), before.preview, after.preview)
             }
             Self::Changed { after, span, .. } => {
-                let title = Title(after);
+                let title = PartTitle(after);
                 write!(
                     formatter,
                     "~ {title}, from byte {}\n    was  {}\n    is   {}",
@@ -272,9 +272,9 @@ impl fmt::Display for Change {
 }
 
 /// `message 3, assistant tool call search (80 B)`.
-pub(super) struct Title<'a>(pub(super) &'a MessageView);
+pub(super) struct PartTitle<'a>(pub(super) &'a MessageView);
 
-impl fmt::Display for Title<'_> {
+impl fmt::Display for PartTitle<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let view = self.0;
         if let Some(message) = view.message {
@@ -290,13 +290,17 @@ impl fmt::Display for Title<'_> {
         if view.failed {
             formatter.write_str(", failed")?;
         }
-        if view.kind == Kind::Parameter { Ok(()) } else { write!(formatter, " ({})", Size(view.bytes)) }
+        if view.kind == PartKind::Parameter {
+            Ok(())
+        } else {
+            write!(formatter, " ({})", ByteSize(view.bytes))
+        }
     }
 }
 
-struct Size(u64);
+struct ByteSize(u64);
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Shown to one decimal; that much a float holds.
         #[expect(clippy::cast_precision_loss, reason = "shown to one decimal")]

@@ -15,7 +15,7 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// A body without its encodings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decoded<'a> {
+pub struct DecodedBody<'a> {
     /// The bytes, or those that came out before it went wrong.
     pub bytes: Cow<'a, [u8]>,
     /// Why there are no more of them.
@@ -25,8 +25,8 @@ pub struct Decoded<'a> {
 /// Undoes `content_encoding` (`gzip`, `br`, `zstd`, `deflate`, or several with commas between), giving `limit`
 /// bytes at most.
 #[must_use]
-pub fn decode<'a>(content_encoding: Option<&str>, body: &'a [u8], limit: usize) -> Decoded<'a> {
-    let mut decoded = Decoded { bytes: Cow::Borrowed(body), fault: None };
+pub fn decode<'a>(content_encoding: Option<&str>, body: &'a [u8], limit: usize) -> DecodedBody<'a> {
+    let mut decoded = DecodedBody { bytes: Cow::Borrowed(body), fault: None };
     let layers: Vec<&str> = content_encoding
         .unwrap_or_default()
         .split(',')
@@ -48,15 +48,15 @@ pub fn decode<'a>(content_encoding: Option<&str>, body: &'a [u8], limit: usize) 
                 decoded.fault = decoded.fault.or(fault);
                 decoded.bytes = Cow::Owned(bytes);
             }
-            Err(fault) => return Decoded { fault: Some(fault), ..decoded },
+            Err(fault) => return DecodedBody { fault: Some(fault), ..decoded },
         }
     }
     decoded
 }
 
-type Undone = Result<(Vec<u8>, Option<String>), String>;
+type DecodeResult = Result<(Vec<u8>, Option<String>), String>;
 
-fn undo(name: &str, body: &[u8], limit: usize) -> Undone {
+fn undo(name: &str, body: &[u8], limit: usize) -> DecodeResult {
     match name.to_ascii_lowercase().as_str() {
         "gzip" | "x-gzip" => Ok(read(name, flate2::read::MultiGzDecoder::new(body), limit)),
         // RFC 9110 says zlib; some servers send it bare.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_encoding_and_two_over_another() {
+    fn encodings_decode_alone_and_stacked() {
         let text = "data: {\"text\":\"Grüße\"}\n\n".repeat(400).into_bytes();
         let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(6));
         zlib.write_all(&text).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_gives_its_beginning_and_what_is_too_long_stops() {
+    fn cut_body_gives_its_beginning_and_long_body_stops() {
         let text: Vec<u8> = (0..60_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for (name, body) in [
             ("gzip", gzip(&text)),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said() {
+    fn unknown_encoding_is_a_fault() {
         assert!(decode(Some("snappy"), b"x", 9).fault.unwrap().contains("\"snappy\""));
         assert!(decode(Some("br"), &[0x11, 0x1e, 0, 0], 9).fault.unwrap().contains("large window"));
         assert!(decode(Some(&"gzip,".repeat(99)), b"x", 9).fault.unwrap().contains("more than 4"));

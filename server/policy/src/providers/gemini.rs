@@ -1,14 +1,14 @@
 //! Gemini `generateContent`; a stream is a row of the same objects, as events or as an array.
 
-use super::json::Fields;
-use super::summary::{Summary, short};
+use super::json::JsonFields;
+use super::summary::{ExchangeSummary, short};
 
 /// Ends of an answer that mean that a guard stopped it.
 const BLOCKED: [&str; 6] =
     ["SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII", "RECITATION", "IMAGE_SAFETY"];
 
 /// An answer, or one piece of a stream.
-pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
+pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     if let Some(model) = fields.get("modelVersion").string() {
         summary.model_answered = Some(short(model));
     }
@@ -33,7 +33,7 @@ pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
     usage(&fields.get("usageMetadata").fields(), summary);
 }
 
-fn part(candidate: u64, part: &Fields<'_>, summary: &mut Summary) {
+fn part(candidate: u64, part: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let text = part.get("text").text();
     if part.get("thought").truth() == Some(true) {
         summary.think(&text.unwrap_or_default());
@@ -49,7 +49,7 @@ fn part(candidate: u64, part: &Fields<'_>, summary: &mut Summary) {
     }
 }
 
-fn usage(fields: &Fields<'_>, summary: &mut Summary) {
+fn usage(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let usage = &mut summary.usage;
     usage.input = fields.get("promptTokenCount").number().or(usage.input);
     usage.cached_input = fields.get("cachedContentTokenCount").number().or(usage.cached_input);

@@ -21,20 +21,20 @@ pub(super) const ITEMS_MAX: usize = 1 << 17;
 
 /// A piece of JSON source, or nothing. Never `null`: that reads as nothing.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Node<'a>(&'a str);
+pub(super) struct JsonNode<'a>(&'a str);
 
 /// The keys of an object with their values, in the order of the source.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Fields<'a>(Vec<(String, Node<'a>)>);
+pub(super) struct JsonFields<'a>(Vec<(String, JsonNode<'a>)>);
 
 /// The items of an array, and how many more there were than are looked at.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Items<'a> {
-    pub(super) nodes: Vec<Node<'a>>,
+pub(super) struct JsonItems<'a> {
+    pub(super) nodes: Vec<JsonNode<'a>>,
     pub(super) more: usize,
 }
 
-impl<'a> Node<'a> {
+impl<'a> JsonNode<'a> {
     /// The one JSON value that `bytes` are.
     ///
     /// # Errors
@@ -43,10 +43,10 @@ impl<'a> Node<'a> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| format!("is not UTF-8 after byte {}", error.valid_up_to()))?;
         let raw: &RawValue = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
-        Ok(Self::of(raw))
+        Ok(Self::from_raw(raw))
     }
 
-    fn of(raw: &'a RawValue) -> Self {
+    fn from_raw(raw: &'a RawValue) -> Self {
         Self(if raw.get() == "null" { "" } else { raw.get() })
     }
 
@@ -76,18 +76,18 @@ impl<'a> Node<'a> {
         self.fields().get(key)
     }
 
-    pub(super) fn fields(self) -> Fields<'a> {
+    pub(super) fn fields(self) -> JsonFields<'a> {
         if !self.is_object() {
-            return Fields::default();
+            return JsonFields::default();
         }
-        serde_json::Deserializer::from_str(self.0).deserialize_map(FieldsVisitor).unwrap_or_default()
+        serde_json::Deserializer::from_str(self.0).deserialize_map(JsonFieldsVisitor).unwrap_or_default()
     }
 
-    pub(super) fn items(self) -> Items<'a> {
+    pub(super) fn items(self) -> JsonItems<'a> {
         if !self.is_array() {
-            return Items::default();
+            return JsonItems::default();
         }
-        serde_json::Deserializer::from_str(self.0).deserialize_seq(ItemsVisitor).unwrap_or_default()
+        serde_json::Deserializer::from_str(self.0).deserialize_seq(JsonItemsVisitor).unwrap_or_default()
     }
 
     /// A string's text. Where its escapes are no text (half a surrogate pair), the source between the quotes.
@@ -134,9 +134,9 @@ impl<'a> Node<'a> {
     }
 }
 
-impl<'a> Fields<'a> {
-    pub(super) fn get(&self, key: &str) -> Node<'a> {
-        self.0.iter().rev().find(|(name, _)| name == key).map_or(Node::default(), |(_, node)| *node)
+impl<'a> JsonFields<'a> {
+    pub(super) fn get(&self, key: &str) -> JsonNode<'a> {
+        self.0.iter().rev().find(|(name, _)| name == key).map_or(JsonNode::default(), |(_, node)| *node)
     }
 
     /// Whether there may be more keys than are looked at.
@@ -144,15 +144,15 @@ impl<'a> Fields<'a> {
         self.0.len() == FIELDS_MAX
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Node<'a>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, JsonNode<'a>)> {
         self.0.iter().map(|(name, node)| (name.as_str(), *node))
     }
 }
 
-struct FieldsVisitor;
+struct JsonFieldsVisitor;
 
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields<'de>;
+impl<'de> Visitor<'de> for JsonFieldsVisitor {
+    type Value = JsonFields<'de>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("an object")
@@ -162,27 +162,27 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         let mut fields = Vec::new();
         while fields.len() < FIELDS_MAX {
             let Some((key, raw)) = map.next_entry::<String, &RawValue>()? else { break };
-            fields.push((key, Node::of(raw)));
+            fields.push((key, JsonNode::from_raw(raw)));
         }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Fields(fields))
+        Ok(JsonFields(fields))
     }
 }
 
-struct ItemsVisitor;
+struct JsonItemsVisitor;
 
-impl<'de> Visitor<'de> for ItemsVisitor {
-    type Value = Items<'de>;
+impl<'de> Visitor<'de> for JsonItemsVisitor {
+    type Value = JsonItems<'de>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("an array")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut items = Items::default();
+        let mut items = JsonItems::default();
         while items.nodes.len() < ITEMS_MAX {
             let Some(raw) = seq.next_element::<&RawValue>()? else { return Ok(items) };
-            items.nodes.push(Node::of(raw));
+            items.nodes.push(JsonNode::from_raw(raw));
         }
         while seq.next_element::<IgnoredAny>()?.is_some() {
             items.more += 1;
@@ -193,7 +193,7 @@ impl<'de> Visitor<'de> for ItemsVisitor {
 
 /// The whole values of a sequence of them: one after another, or as an array that may have been cut off. The second
 /// is how many bytes at the end were none.
-pub(super) fn values(text: &str) -> (Vec<Node<'_>>, usize) {
+pub(super) fn values(text: &str) -> (Vec<JsonNode<'_>>, usize) {
     let mut nodes = Vec::new();
     let mut rest = text.trim_ascii_start();
     rest = rest.strip_prefix('[').unwrap_or(rest);
@@ -202,7 +202,7 @@ pub(super) fn values(text: &str) -> (Vec<Node<'_>>, usize) {
         let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
         let Some(Ok(raw)) = stream.next() else { break };
         let end = stream.byte_offset();
-        nodes.push(Node::of(raw));
+        nodes.push(JsonNode::from_raw(raw));
         rest = rest.get(end..).unwrap_or_default();
     }
     rest = rest.trim_ascii();
@@ -211,12 +211,12 @@ pub(super) fn values(text: &str) -> (Vec<Node<'_>>, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIELDS_MAX, ITEMS_MAX, Node, values};
+    use super::{FIELDS_MAX, ITEMS_MAX, JsonNode, values};
 
     #[test]
-    fn a_walk_down_and_what_is_not_there() {
+    fn absent_values_read_as_absent() {
         let body = br#" {"a":{"b":[1,"two \u00e9",null]},"n":null,"a2":true,"x":1,"x":2} "#;
-        let node = Node::parse(body).unwrap();
+        let node = JsonNode::parse(body).unwrap();
         let items = node.get("a").get("b").items();
         assert_eq!(items.nodes.len(), 3);
         assert_eq!(items.nodes[0].number(), Some(1));
@@ -225,23 +225,23 @@ mod tests {
         assert!(node.get("n").get("deeper").items().nodes.is_empty());
         assert_eq!(node.get("a2").truth(), Some(true));
         assert_eq!(node.get("x").number(), Some(2), "the last of two equal keys counts");
-        assert_eq!(Node::parse(br#""\ud83d""#).unwrap().text().unwrap(), r"\ud83d");
+        assert_eq!(JsonNode::parse(br#""\ud83d""#).unwrap().text().unwrap(), r"\ud83d");
     }
 
     #[test]
-    fn nesting_takes_no_stack_and_wide_arrays_no_endless_memory() {
+    fn deep_nesting_takes_no_stack_and_wide_arrays_are_bounded() {
         let deep = format!("{{\"a\":{}{},\"b\":7}}", "[".repeat(3 << 20), "]".repeat(3 << 20));
-        assert_eq!(Node::parse(deep.as_bytes()).unwrap().get("b").number(), Some(7));
+        assert_eq!(JsonNode::parse(deep.as_bytes()).unwrap().get("b").number(), Some(7));
         let wide = format!("[{}0]", "0,".repeat(ITEMS_MAX + 4));
-        let items = Node::parse(wide.as_bytes()).unwrap().items();
+        let items = JsonNode::parse(wide.as_bytes()).unwrap().items();
         assert_eq!((items.nodes.len(), items.more), (ITEMS_MAX, 5));
         let keys: String = (0..FIELDS_MAX + 9).map(|key| format!("\"{key}\":{key},")).collect();
         let object = format!("{{{}\"z\":1}}", keys);
-        assert_eq!(Node::parse(object.as_bytes()).unwrap().fields().iter().count(), FIELDS_MAX);
+        assert_eq!(JsonNode::parse(object.as_bytes()).unwrap().fields().iter().count(), FIELDS_MAX);
     }
 
     #[test]
-    fn values_of_arrays_that_were_cut_and_of_lines() {
+    fn values_are_read_from_cut_arrays_and_lines() {
         let count = |text| {
             let (nodes, rest) = values(text);
             (nodes.len(), rest)
@@ -254,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_says_so() {
-        assert!(Node::parse(b"{\"a\":").unwrap_err().starts_with("is not JSON: EOF"));
-        assert!(Node::parse(b"\"\xff\"").unwrap_err().starts_with("is not UTF-8 after byte 1"));
+    fn invalid_json_is_an_error() {
+        assert!(JsonNode::parse(b"{\"a\":").unwrap_err().starts_with("is not JSON: EOF"));
+        assert!(JsonNode::parse(b"\"\xff\"").unwrap_err().starts_with("is not UTF-8 after byte 1"));
     }
 }

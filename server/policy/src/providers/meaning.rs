@@ -8,13 +8,13 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::api::{Api, Shape};
-use super::diff::{Comparable, Match, Span, matches};
+use super::api::{ApiShape, ModelApi};
+use super::diff::{ComparablePart, FirstDifference, PartMatch, matches};
 use super::encoding::{DECODED_BYTES_MAX, decode};
-use super::json::Node;
-use super::messages::{Kind, PARTS_MAX, Part, parts};
-use super::read::{Exchange, summary_with};
-use super::summary::Summary;
+use super::exchange_reader::{WireExchange, summary_with};
+use super::json::JsonNode;
+use super::messages::{PARTS_MAX, PartKind, RequestPart, parts};
+use super::summary::ExchangeSummary;
 use super::text::one_line;
 
 /// Characters shown of a value.
@@ -27,14 +27,14 @@ const UNREAD: [&[u8]; 5] =
 
 /// What a request or an answer says.
 #[derive(Debug, Clone, Default)]
-pub struct Meaning(Vec<Statement>);
+pub struct Meaning(Vec<MeaningPart>);
 
 /// One part of it.
 #[derive(Debug, Clone)]
-struct Statement {
+struct MeaningPart {
     message: Option<usize>,
     role: String,
-    kind: Kind,
+    kind: PartKind,
     name: String,
     value: Value,
     hash: [u8; 32],
@@ -42,24 +42,24 @@ struct Statement {
 
 /// One thing that two sides say differently.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
+pub struct MeaningDifference {
     /// The message of the second side, of the first where only that has it; from 0. None for what stands beside the
     /// messages, and for an answer.
     pub message: Option<usize>,
     /// Who says it, on the same side.
     pub role: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: PartKind,
     /// The parameter, or the tool.
     pub name: String,
     /// What differs.
-    pub detail: Detail,
+    pub detail: MeaningDetail,
 }
 
 /// What differs of one part.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum Detail {
+pub enum MeaningDetail {
     /// Only the second side says it; its beginning.
     Added(String),
     /// Only the first side says it; its beginning.
@@ -79,7 +79,7 @@ pub enum Detail {
         b: String,
     },
     /// Another text.
-    Text(Span),
+    Text(FirstDifference),
     /// Other values of a parameter, of arguments, of a tool's result; and how many more there are.
     Values(Vec<ValueChange>, usize),
 }
@@ -98,18 +98,18 @@ pub struct ValueChange {
 impl Meaning {
     /// What a request says; its body is decoded. None where it cannot be read whole.
     #[must_use]
-    pub fn of_request(api: &Api, body: &[u8]) -> Option<Self> {
+    pub fn of_request(api: &ModelApi, body: &[u8]) -> Option<Self> {
         let parts = parts(api, body);
         if parts.is_empty() || parts.len() >= PARTS_MAX {
             return None;
         }
-        Some(Self(parts.iter().map(Statement::of).collect()))
+        Some(Self(parts.iter().map(MeaningPart::from_part).collect()))
     }
 
     /// What a recorded message says that stands for an answer, as imports have it.
     #[must_use]
-    pub fn of_message(api: &Api, message: &[u8]) -> Option<Self> {
-        let node = Node::parse(message).ok()?;
+    pub fn of_message(api: &ModelApi, message: &[u8]) -> Option<Self> {
+        let node = JsonNode::parse(message).ok()?;
         if node.get("role").is_absent() && node.get("content").is_absent() {
             return None;
         }
@@ -123,8 +123,8 @@ impl Meaning {
 
     /// What the answer of an exchange says. None where it cannot be read whole.
     #[must_use]
-    pub fn of_answer(exchange: &Exchange<'_>) -> Option<Self> {
-        if !exchange.api.shape.is_model_call() || exchange.api.shape == Shape::OpenAiEmbeddings {
+    pub fn of_answer(exchange: &WireExchange<'_>) -> Option<Self> {
+        if !exchange.api.shape.is_model_call() || exchange.api.shape == ApiShape::OpenAiEmbeddings {
             return None;
         }
         let body = decode(exchange.content_encoding, exchange.response, DECODED_BYTES_MAX);
@@ -132,8 +132,8 @@ impl Meaning {
             return None;
         }
         let summary = summary_with(exchange, DECODED_BYTES_MAX);
-        let mut statements = facts(&summary);
-        statements.extend(words(&summary)?);
+        let mut statements = status_parts(&summary);
+        statements.extend(answer_parts(&summary)?);
         (statements.len() > 1).then_some(Self(statements))
     }
 
@@ -149,19 +149,19 @@ impl Meaning {
 
     /// What another side says differently, in order: parameters, prompt, tools, then messages.
     #[must_use]
-    pub fn differences(&self, other: &Self) -> Vec<Difference> {
-        let of = |found: Match<'_, Statement>| match found {
-            Match::Same => Vec::new(),
-            Match::Added(at) => vec![at.differs(Detail::Added(at.preview()))],
-            Match::Dropped(at) => vec![at.differs(Detail::Dropped(at.preview()))],
-            Match::Changed(a, b) => changed(a, b),
+    pub fn differences(&self, other: &Self) -> Vec<MeaningDifference> {
+        let of = |found: PartMatch<'_, MeaningPart>| match found {
+            PartMatch::Same => Vec::new(),
+            PartMatch::Added(at) => vec![at.difference(MeaningDetail::Added(at.preview()))],
+            PartMatch::Dropped(at) => vec![at.difference(MeaningDetail::Dropped(at.preview()))],
+            PartMatch::Changed(a, b) => changed(a, b),
         };
         matches(&self.0, &other.0).into_iter().flat_map(of).collect()
     }
 }
 
 /// Status, end and error of an answer.
-fn facts(summary: &Summary) -> Vec<Statement> {
+fn status_parts(summary: &ExchangeSummary) -> Vec<MeaningPart> {
     let mut facts = vec![("status", Value::from(summary.status))];
     if !summary.finish_reasons.is_empty() {
         facts.push(("finish_reason", Value::from(summary.finish_reasons.clone())));
@@ -178,12 +178,12 @@ fn facts(summary: &Summary) -> Vec<Statement> {
     if let Some(bytes) = summary.thinking_bytes {
         facts.push(("thinking_bytes", Value::from(bytes)));
     }
-    let parameter = |(name, value): (&str, Value)| Statement::new("", Kind::Parameter, name, value);
+    let parameter = |(name, value): (&str, Value)| MeaningPart::new("", PartKind::Parameter, name, value);
     facts.into_iter().map(parameter).collect()
 }
 
 /// What the model says: a text, a refusal, calls of tools. None where it is not all there.
-fn words(summary: &Summary) -> Option<Vec<Statement>> {
+fn answer_parts(summary: &ExchangeSummary) -> Option<Vec<MeaningPart>> {
     let whole = summary.text.bytes() == summary.text.head().len() as u64;
     let calls = &summary.tool_calls;
     let called = calls.iter().all(|call| call.arguments.bytes() == call.arguments.head().len() as u64);
@@ -193,26 +193,28 @@ fn words(summary: &Summary) -> Option<Vec<Statement>> {
     }
     let mut words = Vec::new();
     if summary.text.bytes() > 0 {
-        words.push(Statement::new("assistant", Kind::Text, "", Value::from(summary.text.head())));
+        words.push(MeaningPart::new("assistant", PartKind::Text, "", Value::from(summary.text.head())));
     }
     if let Some(refusal) = &summary.refusal {
-        words.push(Statement::new("assistant", Kind::Refusal, "", Value::from(refusal.as_str())));
+        words.push(MeaningPart::new("assistant", PartKind::Refusal, "", Value::from(refusal.as_str())));
     }
     for call in calls {
         let arguments = structured(call.arguments.head());
-        words.push(Statement::new("assistant", Kind::ToolCall, &call.name, arguments));
+        words.push(MeaningPart::new("assistant", PartKind::ToolCall, &call.name, arguments));
     }
     Some(words)
 }
 
-impl Statement {
-    fn of(part: &Part<'_>) -> Self {
+impl MeaningPart {
+    fn from_part(part: &RequestPart<'_>) -> Self {
         let view = &part.view;
         let value = match view.kind {
-            Kind::Text | Kind::System | Kind::Thinking | Kind::Refusal if !part.said.is_absent() => {
-                said(part.said, false)
+            PartKind::Text | PartKind::System | PartKind::Thinking | PartKind::Refusal
+                if !part.content.is_absent() =>
+            {
+                said_value(part.content, false)
             }
-            Kind::ToolCall | Kind::ToolResult => said(part.said, true),
+            PartKind::ToolCall | PartKind::ToolResult => said_value(part.content, true),
             _ => plain(part.source),
         };
         let mut statement = Self::new(&view.role, view.kind, &view.name, value);
@@ -220,7 +222,7 @@ impl Statement {
         statement
     }
 
-    fn new(role: &str, kind: Kind, name: &str, value: Value) -> Self {
+    fn new(role: &str, kind: PartKind, name: &str, value: Value) -> Self {
         let mut hasher = blake3::Hasher::new();
         let canonical = sorted(value);
         for text in [role, &kind.to_string(), name, &canonical.to_string()] {
@@ -231,9 +233,9 @@ impl Statement {
         Self { message: None, role: role.to_owned(), kind, name: name.to_owned(), value: canonical, hash }
     }
 
-    fn differs(&self, detail: Detail) -> Difference {
+    fn difference(&self, detail: MeaningDetail) -> MeaningDifference {
         let (role, name) = (self.role.clone(), self.name.clone());
-        Difference { message: self.message, role, kind: self.kind, name, detail }
+        MeaningDifference { message: self.message, role, kind: self.kind, name, detail }
     }
 
     fn preview(&self) -> String {
@@ -241,8 +243,8 @@ impl Statement {
     }
 }
 
-impl Comparable for Statement {
-    fn kind(&self) -> Kind {
+impl ComparablePart for MeaningPart {
+    fn kind(&self) -> PartKind {
         self.kind
     }
 
@@ -259,23 +261,23 @@ impl Comparable for Statement {
     }
 }
 
-fn changed(a: &Statement, b: &Statement) -> Vec<Difference> {
+fn changed(a: &MeaningPart, b: &MeaningPart) -> Vec<MeaningDifference> {
     let mut found = Vec::new();
     if a.role != b.role {
-        found.push(b.differs(Detail::Role { a: a.role.clone(), b: b.role.clone() }));
+        found.push(b.difference(MeaningDetail::Role { a: a.role.clone(), b: b.role.clone() }));
     }
     if a.name != b.name {
-        found.push(b.differs(Detail::Tool { a: a.name.clone(), b: b.name.clone() }));
+        found.push(b.difference(MeaningDetail::Tool { a: a.name.clone(), b: b.name.clone() }));
     }
     match (&a.value, &b.value) {
         (a, b) if a == b => {}
-        (Value::String(was), Value::String(is)) if b.kind != Kind::Parameter => {
-            found.push(b.differs(Detail::Text(Span::of(was, is))));
+        (Value::String(was), Value::String(is)) if b.kind != PartKind::Parameter => {
+            found.push(b.difference(MeaningDetail::Text(FirstDifference::new(was, is))));
         }
         (was, is) => {
             let (mut values, mut more) = (Vec::new(), 0);
             compare("$", Some(was), Some(is), &mut values, &mut more);
-            found.push(b.differs(Detail::Values(values, more)));
+            found.push(b.difference(MeaningDetail::Values(values, more)));
         }
     }
     found
@@ -309,7 +311,7 @@ fn member(path: &str, key: &str) -> String {
 }
 
 /// The words of a text, of a list of texts, or a value; of a tool's, JSON in a text counts as JSON.
-fn said(node: Node<'_>, of_tool: bool) -> Value {
+fn said_value(node: JsonNode<'_>, of_tool: bool) -> Value {
     let texts: Option<Vec<String>> = match node.is_array() {
         true => node.items().nodes.iter().map(|item| item.get("text").string()).collect(),
         false => node.string().map(|text| vec![text]),
@@ -364,31 +366,33 @@ fn shown(value: &Value) -> String {
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for MeaningDifference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self.detail {
-            Detail::Added(_) => "+ ",
-            Detail::Dropped(_) => "- ",
+            MeaningDetail::Added(_) => "+ ",
+            MeaningDetail::Dropped(_) => "- ",
             _ => "~ ",
         })?;
         if let Some(message) = self.message {
             write!(formatter, "message {}, ", message + 1)?;
         }
-        if !self.role.is_empty() && !matches!(self.detail, Detail::Role { .. }) {
+        if !self.role.is_empty() && !matches!(self.detail, MeaningDetail::Role { .. }) {
             write!(formatter, "{} ", one_line(&self.role, 20))?;
         }
         write!(formatter, "{}", self.kind)?;
-        if !self.name.is_empty() && !matches!(self.detail, Detail::Tool { .. }) {
+        if !self.name.is_empty() && !matches!(self.detail, MeaningDetail::Tool { .. }) {
             write!(formatter, " {}", one_line(&self.name, VALUE_CHARS))?;
         }
         match &self.detail {
-            Detail::Added(text) | Detail::Dropped(text) => write!(formatter, ": {text}"),
-            Detail::Role { a, b } => write!(formatter, ": role {} -> {}", one_line(a, 20), one_line(b, 20)),
-            Detail::Tool { a, b } => write!(formatter, ": {} -> {}", one_line(a, 60), one_line(b, 60)),
-            Detail::Text(Span { at, was, is }) => {
+            MeaningDetail::Added(text) | MeaningDetail::Dropped(text) => write!(formatter, ": {text}"),
+            MeaningDetail::Role { a, b } => {
+                write!(formatter, ": role {} -> {}", one_line(a, 20), one_line(b, 20))
+            }
+            MeaningDetail::Tool { a, b } => write!(formatter, ": {} -> {}", one_line(a, 60), one_line(b, 60)),
+            MeaningDetail::Text(FirstDifference { at, was, is }) => {
                 write!(formatter, ", from byte {at}\n    was  {was}\n    is   {is}")
             }
-            Detail::Values(values, more) => {
+            MeaningDetail::Values(values, more) => {
                 match values.as_slice() {
                     [one] if *more == 0 => write!(formatter, ": {one}")?,
                     values => values.iter().try_for_each(|value| write!(formatter, "\n    {value}"))?,

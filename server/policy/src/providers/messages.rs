@@ -9,9 +9,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::api::{Api, Shape};
+use super::api::{ApiShape, ModelApi};
 use super::blocks;
-use super::json::{Fields, Node};
+use super::json::{JsonFields, JsonNode};
 use super::text::one_line;
 
 /// Characters of a preview.
@@ -26,7 +26,7 @@ const FAILURES_MAX: usize = 8;
 /// What a part of a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum PartKind {
     /// A field beside the conversation: model, temperature, ...
     Parameter,
     /// The system prompt, where it stands beside the messages.
@@ -53,7 +53,7 @@ pub enum Kind {
     Other,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PartKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
             Self::Parameter => "parameter",
@@ -80,7 +80,7 @@ pub struct MessageView {
     /// Who says it, by the provider's own word; empty for parameters and tools.
     pub role: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: PartKind,
     /// The parameter, the tool, or the tool that a call or result is of.
     pub name: String,
     /// Its beginning, on one line.
@@ -95,11 +95,11 @@ pub struct MessageView {
 
 /// A part with what is needed beside its view.
 #[derive(Debug, Clone)]
-pub(super) struct Part<'a> {
+pub(super) struct RequestPart<'a> {
     pub(super) view: MessageView,
     pub(super) source: &'a str,
     /// What of it is said, called with or given: a text, arguments, a tool's result.
-    pub(super) said: Node<'a>,
+    pub(super) content: JsonNode<'a>,
     /// The id of the call that it is or answers.
     pub(super) call_id: String,
 }
@@ -114,15 +114,15 @@ const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 /// from its content encoding; empty for one that is none, or that is opaque. Parts beyond [`PARTS_MAX`] are left out, which a last
 /// part says. Linear in its size.
 #[must_use]
-pub fn messages(api: &Api, body: &[u8]) -> Vec<MessageView> {
+pub fn messages(api: &ModelApi, body: &[u8]) -> Vec<MessageView> {
     parts(api, body).into_iter().map(|part| part.view).collect()
 }
 
-pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
-    if api.shape == Shape::Opaque {
+pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> {
+    if api.shape == ApiShape::Opaque {
         return Vec::new();
     }
-    let Ok(node) = Node::parse(body) else { return Vec::new() };
+    let Ok(node) = JsonNode::parse(body) else { return Vec::new() };
     let fields = node.fields();
     let mut parts = Vec::new();
     for (key, node) in fields.iter() {
@@ -131,31 +131,31 @@ pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
         let beside =
             SYSTEM_KEYS.contains(&key) || TOOL_KEYS.contains(&key) || TURN_KEYS.contains(&key) || has_tools;
         if !beside {
-            parts.push(blocks::part("", Kind::Parameter, key, node));
+            parts.push(blocks::part("", PartKind::Parameter, key, node));
         }
     }
     for key in SYSTEM_KEYS {
         blocks::content("system", fields.get(key), &mut parts);
     }
-    let first = parts.iter().position(|part| part.view.kind != Kind::Parameter).unwrap_or(parts.len());
+    let first = parts.iter().position(|part| part.view.kind != PartKind::Parameter).unwrap_or(parts.len());
     for part in &mut parts[first..] {
-        part.view.kind = Kind::System;
+        part.view.kind = PartKind::System;
     }
     let converse = fields.get(TOOL_CONFIG).get("tools");
     for tools in TOOL_KEYS.map(|key| fields.get(key)).into_iter().chain([converse]) {
-        for node in tools.items().nodes.into_iter().take(blocks::room(&parts)) {
+        for node in tools.items().nodes.into_iter().take(blocks::parts_left(&parts)) {
             tool(node, &mut parts);
         }
     }
-    let (turns, more) = turns(&fields);
+    let (turns, more) = conversation(&fields);
     for (at, turn) in turns.into_iter().enumerate() {
-        if blocks::room(&parts) == 0 {
+        if blocks::parts_left(&parts) == 0 {
             break;
         }
-        blocks::turn(at, turn, &mut parts);
+        blocks::message_parts(at, turn, &mut parts);
     }
-    if more > 0 || blocks::room(&parts) == 0 {
-        let mut rest = blocks::part("", Kind::Other, "", Node::default());
+    if more > 0 || blocks::parts_left(&parts) == 0 {
+        let mut rest = blocks::part("", PartKind::Other, "", JsonNode::default());
         rest.view.preview = format!("more than {PARTS_MAX} parts; the rest is not looked at");
         parts.push(rest);
     }
@@ -164,7 +164,7 @@ pub(super) fn parts<'a>(api: &Api, body: &'a [u8]) -> Vec<Part<'a>> {
 }
 
 /// The messages, and how many more there are than are looked at.
-pub(super) fn turns<'a>(fields: &Fields<'a>) -> (Vec<Node<'a>>, usize) {
+pub(super) fn conversation<'a>(fields: &JsonFields<'a>) -> (Vec<JsonNode<'a>>, usize) {
     for key in TURN_KEYS {
         let node = fields.get(key);
         if node.is_array() {
@@ -178,15 +178,15 @@ pub(super) fn turns<'a>(fields: &Fields<'a>) -> (Vec<Node<'a>>, usize) {
     (Vec::new(), 0)
 }
 
-fn tool<'a>(node: Node<'a>, parts: &mut Vec<Part<'a>>) {
+fn tool<'a>(node: JsonNode<'a>, parts: &mut Vec<RequestPart<'a>>) {
     let fields = node.fields();
     for key in ["functionDeclarations", "function_declarations"] {
         let declared = fields.get(key).items().nodes;
         if !declared.is_empty() {
-            for node in declared.into_iter().take(blocks::room(parts)) {
+            for node in declared.into_iter().take(blocks::parts_left(parts)) {
                 parts.push(blocks::part(
                     "",
-                    Kind::Tool,
+                    PartKind::Tool,
                     &node.get("name").string().unwrap_or_default(),
                     node,
                 ));
@@ -197,18 +197,18 @@ fn tool<'a>(node: Node<'a>, parts: &mut Vec<Part<'a>>) {
     let name = ["function", "toolSpec"].iter().find_map(|key| fields.get(key).get("name").string());
     let name = name.or_else(|| fields.get("name").string()).or_else(|| fields.get("type").string());
     let name = name.or_else(|| fields.iter().next().map(|(key, _)| key.to_owned()));
-    parts.push(blocks::part("", Kind::Tool, &name.unwrap_or_default(), node));
+    parts.push(blocks::part("", PartKind::Tool, &name.unwrap_or_default(), node));
 }
 
 /// Gives tool results, which carry only the id of their call, the name of the tool.
-fn name_results(parts: &mut [Part<'_>]) {
+fn name_results(parts: &mut [RequestPart<'_>]) {
     let mut names: HashMap<String, String> = HashMap::new();
     for part in parts {
         match part.view.kind {
-            Kind::ToolCall if !part.call_id.is_empty() => {
+            PartKind::ToolCall if !part.call_id.is_empty() => {
                 names.insert(part.call_id.clone(), part.view.name.clone());
             }
-            Kind::ToolResult if part.view.name.is_empty() => {
+            PartKind::ToolResult if part.view.name.is_empty() => {
                 part.view.name = names.get(&part.call_id).unwrap_or(&part.call_id).clone();
             }
             _ => {}
@@ -218,21 +218,21 @@ fn name_results(parts: &mut [Part<'_>]) {
 
 /// The tool results of the last turn, after the last message of the model, that say that a tool failed. Earlier
 /// ones were told of when they were new.
-pub(super) fn failed_tools(api: &Api, fields: &Fields<'_>) -> Vec<String> {
-    if !api.shape.is_model_call() || api.shape == Shape::OpenAiEmbeddings {
+pub(super) fn failed_tools(api: &ModelApi, fields: &JsonFields<'_>) -> Vec<String> {
+    if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
         return Vec::new();
     }
-    let (turns, _) = turns(fields);
-    let is_model = |node: &Node<'_>| blocks::is_model(*node);
+    let (turns, _) = conversation(fields);
+    let is_model = |node: &JsonNode<'_>| blocks::is_model(*node);
     let answered = turns.iter().rposition(is_model).map_or(0, |at| at + 1);
     // The calls stand just before; they have the names.
     let from = turns[..answered].iter().rposition(|node| !is_model(node)).map_or(0, |at| at + 1);
     let mut parts = Vec::new();
     for (at, turn) in turns.into_iter().enumerate().skip(from) {
-        if blocks::room(&parts) == 0 {
+        if blocks::parts_left(&parts) == 0 {
             break;
         }
-        blocks::turn(at, turn, &mut parts);
+        blocks::message_parts(at, turn, &mut parts);
     }
     name_results(&mut parts);
     let failed = parts.into_iter().filter(|part| part.view.failed).take(FAILURES_MAX);

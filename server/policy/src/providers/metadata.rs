@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::summary::{Summary, ToolCall, Usage};
+use super::summary::{ExchangeSummary, ModelToolCall, TokenUsage};
 use super::text::{clip, one_line};
 
 /// Characters of the answer's text in metadata.
@@ -13,7 +13,7 @@ const PREVIEW_CHARS: usize = 200;
 /// Bytes of a tool call's arguments in metadata.
 const ARGUMENTS_BYTES: usize = 4096;
 
-impl Summary {
+impl ExchangeSummary {
     /// The metadata object of a frame. Keys without a value are left out. What differs between two recordings of
     /// the same call, ids and times, stands under `volatile`.
     #[must_use]
@@ -88,7 +88,7 @@ impl Summary {
     }
 }
 
-fn call(call: &ToolCall) -> Value {
+fn call(call: &ModelToolCall) -> Value {
     let mut fields = Map::new();
     fields.insert("name".to_owned(), json!(call.name));
     fields.insert("arguments".to_owned(), json!(clip(call.arguments.head(), ARGUMENTS_BYTES)));
@@ -98,7 +98,7 @@ fn call(call: &ToolCall) -> Value {
     Value::Object(fields)
 }
 
-fn usage(usage: &Usage) -> Value {
+fn usage(usage: &TokenUsage) -> Value {
     let counts = [
         ("input", usage.input),
         ("output", usage.output),

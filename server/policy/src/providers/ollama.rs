@@ -1,10 +1,10 @@
 //! Ollama's own interface: `/api/chat` and `/api/generate`; a stream is a row of the same objects, one a line.
 
-use super::json::Fields;
-use super::summary::{Summary, short};
+use super::json::JsonFields;
+use super::summary::{ExchangeSummary, short};
 
 /// An answer, or one line of a stream. Gives whether it is the last.
-pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) -> bool {
+pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     if let Some(model) = fields.get("model").string() {
         summary.model_answered = Some(short(model));
     }

@@ -2,11 +2,11 @@
 //! and `reasoning` (DeepSeek, OpenRouter), content in parts (Mistral), `prompt_cache_hit_tokens`, the old
 //! `function_call`.
 
-use super::json::{Fields, Node};
-use super::summary::{Summary, ToolCall, short};
+use super::json::{JsonFields, JsonNode};
+use super::summary::{ExchangeSummary, ModelToolCall, short};
 
 /// An answer, or one piece of a stream: the same but for `message`, which is then `delta`.
-pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
+pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     envelope(fields, summary);
     for (at, choice) in fields.get("choices").items().nodes.into_iter().enumerate() {
         let choice = choice.fields();
@@ -22,7 +22,7 @@ pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
     }
 }
 
-fn message(choice: u64, fields: &Fields<'_>, summary: &mut Summary) {
+fn message(choice: u64, fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     if choice == 0 {
         content(fields.get("content"), summary);
     }
@@ -46,7 +46,7 @@ fn message(choice: u64, fields: &Fields<'_>, summary: &mut Summary) {
     }
 }
 
-fn content(node: Node<'_>, summary: &mut Summary) {
+fn content(node: JsonNode<'_>, summary: &mut ExchangeSummary) {
     if let Some(text) = node.text() {
         summary.text.push(&text);
     }
@@ -57,11 +57,11 @@ fn content(node: Node<'_>, summary: &mut Summary) {
     }
 }
 
-fn function(node: Node<'_>, slot: (u64, u64), id: Option<String>, summary: &mut Summary) {
+fn function(node: JsonNode<'_>, slot: (u64, u64), id: Option<String>, summary: &mut ExchangeSummary) {
     let fields = node.fields();
     let id = id.filter(|id| !id.is_empty()).map(short);
     // Some servers give every call the same index; another id makes it another call.
-    let taken = |call: &ToolCall| call.slot == slot && !call.id.is_empty();
+    let taken = |call: &ModelToolCall| call.slot == slot && !call.id.is_empty();
     let last = summary.tool_calls.iter().rev().find(|call| taken(call)).map(|call| &call.id);
     let call = if id.is_some() && last.is_some() && last != id.as_ref() {
         summary.new_tool_call(slot)
@@ -82,7 +82,7 @@ fn function(node: Node<'_>, slot: (u64, u64), id: Option<String>, summary: &mut 
     }
 }
 
-fn envelope(fields: &Fields<'_>, summary: &mut Summary) {
+fn envelope(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let keep = |slot: &mut Option<String>, key: &str| {
         if let Some(value) = fields.get(key).scalar().filter(|value| !value.is_empty() && value != "0") {
             *slot = Some(short(value));
@@ -95,7 +95,7 @@ fn envelope(fields: &Fields<'_>, summary: &mut Summary) {
     usage(fields.get("usage"), summary);
 }
 
-pub(super) fn usage(node: Node<'_>, summary: &mut Summary) {
+pub(super) fn usage(node: JsonNode<'_>, summary: &mut ExchangeSummary) {
     if !node.is_object() {
         return;
     }

@@ -1,10 +1,10 @@
 //! OpenAI responses, plain and as events. The event that ends a stream carries the whole answer and counts; where a
 //! stream was cut before it, the pieces stand for it.
 
-use super::json::{Fields, Node};
-use super::summary::{Summary, short};
+use super::json::{JsonFields, JsonNode};
+use super::summary::{ExchangeSummary, short};
 
-pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
+pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let keep = |slot: &mut Option<String>, key: &str| {
         if let Some(value) = fields.get(key).scalar() {
             *slot = Some(short(value));
@@ -32,7 +32,7 @@ pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
 }
 
 /// One event. Gives whether it ends the stream.
-pub(super) fn event(name: &str, fields: &Fields<'_>, summary: &mut Summary) -> bool {
+pub(super) fn event(name: &str, fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     let kind = fields.get("type").string().unwrap_or_else(|| name.to_owned());
     let index = fields.get("output_index").number().unwrap_or(0);
     let delta = fields.get("delta").text();
@@ -44,7 +44,7 @@ pub(super) fn event(name: &str, fields: &Fields<'_>, summary: &mut Summary) -> b
         "response.completed" | "response.incomplete" | "response.failed" => {
             let response = fields.get("response").fields();
             answer(&response, summary);
-            super::read::error(&response, summary);
+            super::exchange_reader::error(&response, summary);
             return true;
         }
         "response.output_text.delta" => summary.text.push(delta),
@@ -74,7 +74,7 @@ pub(super) fn event(name: &str, fields: &Fields<'_>, summary: &mut Summary) -> b
     false
 }
 
-fn whole_item(at: u64, item: &Fields<'_>, summary: &mut Summary) {
+fn whole_item(at: u64, item: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     match item.get("type").string().as_deref() {
         Some("message") => {
             for part in item.get("content").items().nodes {
@@ -100,13 +100,13 @@ fn whole_item(at: u64, item: &Fields<'_>, summary: &mut Summary) {
     }
 }
 
-fn function(at: u64, item: &Fields<'_>, summary: &mut Summary) {
+fn function(at: u64, item: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let arguments = item.get("arguments").string().or_else(|| item.get("input").string());
     let id = item.get("call_id").string().or_else(|| item.get("id").string());
     summary.add_tool_call((0, at), id, item.get("name").string(), &arguments.unwrap_or_default());
 }
 
-fn usage(node: Node<'_>, summary: &mut Summary) {
+fn usage(node: JsonNode<'_>, summary: &mut ExchangeSummary) {
     if !node.is_object() {
         return;
     }

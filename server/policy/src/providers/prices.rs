@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 
 use serde::Deserialize;
 
-use super::summary::{Summary, Usage};
+use super::summary::{ExchangeSummary, TokenUsage};
 
 const DEFAULT: &str = include_str!("prices.toml");
 /// A table of prices is text that a person wrote.
@@ -61,7 +61,7 @@ impl Default for Prices {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct PriceTable {
     #[serde(default, rename = "as_of")]
     _as_of: Option<String>,
     #[serde(default)]
@@ -83,7 +83,7 @@ impl Prices {
         if text.len() > TABLE_BYTES_MAX {
             return Err(PricesError(format!("is longer than {TABLE_BYTES_MAX} bytes")));
         }
-        let table: Table =
+        let table: PriceTable =
             toml::from_str(text).map_err(|error| PricesError(format!("cannot be read: {error}")))?;
         for (model, price) in &table.models {
             let all = [Some(price.input), Some(price.output), price.cached_input, price.cache_write];
@@ -141,13 +141,13 @@ impl Prices {
 
     /// What an exchange cost, by the model that answered, else by the one that was asked for.
     #[must_use]
-    pub fn cost(&self, summary: &Summary) -> Cost {
+    pub fn cost(&self, summary: &ExchangeSummary) -> Cost {
         self.cost_by(&summary.usage, [summary.model_answered.as_deref(), summary.model_requested.as_deref()])
     }
 
     /// What so many tokens cost, by the first of these models that has a price.
     #[must_use]
-    pub fn cost_by(&self, usage: &Usage, models: [Option<&str>; 2]) -> Cost {
+    pub fn cost_by(&self, usage: &TokenUsage, models: [Option<&str>; 2]) -> Cost {
         let counted = usage.input.is_some() || usage.output.is_some();
         match models.into_iter().flatten().find_map(|model| self.cost_of(model, usage)) {
             Some(dollars) => Cost { dollars, priced: 1, unpriced: 0 },
@@ -157,7 +157,7 @@ impl Prices {
 
     /// What so many tokens of a model cost, in US dollars; none where the model has no price here or nothing was counted.
     #[must_use]
-    pub fn cost_of(&self, model: &str, usage: &Usage) -> Option<f64> {
+    pub fn cost_of(&self, model: &str, usage: &TokenUsage) -> Option<f64> {
         if usage.input.is_none() && usage.output.is_none() {
             return None;
         }
@@ -187,18 +187,18 @@ fn tokens(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cost, Price, Prices, Summary};
-    use crate::providers::{Shape, Usage};
+    use super::{Cost, ExchangeSummary, Price, Prices};
+    use crate::providers::{ApiShape, TokenUsage};
 
-    fn summary(model: &str, usage: Usage) -> Summary {
-        let mut summary = Summary::new("openai", Shape::OpenAiChat, 200);
+    fn summary(model: &str, usage: TokenUsage) -> ExchangeSummary {
+        let mut summary = ExchangeSummary::new("openai", ApiShape::OpenAiChat, 200);
         summary.model_answered = Some(model.to_owned());
         summary.usage = usage;
         summary
     }
 
     #[test]
-    fn the_longest_prefix_that_ends_with_a_part_of_the_name() {
+    fn longest_prefix_at_a_name_part_wins() {
         let table = "as_of = \"2025-01-01\"\n[models]\n\"a-1\" = { input = 1 }\n\"a-1-mini\" = { input = 2.0, output = 3 }\n";
         let prices = Prices::parse(table).unwrap();
         for (model, input) in [
@@ -228,33 +228,33 @@ mod tests {
     fn cached_and_written_tokens_have_their_own_prices() {
         let table = "[models]\nm = { input = 10, output = 100, cached_input = 1, cache_write = 20 }\nn = { input = 10 }";
         let prices = Prices::parse(table).unwrap();
-        let usage = Usage {
+        let usage = TokenUsage {
             input: Some(1000),
             output: Some(10),
             cached_input: Some(600),
             cache_write: Some(100),
             reasoning: Some(5),
         };
-        let dollars = |model: &str, usage: Usage| prices.cost(&summary(model, usage)).dollars;
+        let dollars = |model: &str, usage: TokenUsage| prices.cost(&summary(model, usage)).dollars;
         let cost = dollars("m", usage);
         assert!((cost - (300.0 * 10.0 + 600.0 + 100.0 * 20.0 + 10.0 * 100.0) / 1e6).abs() < 1e-12);
         assert!((dollars("n", usage) - 0.01).abs() < 1e-12);
         let mut all = Cost::default();
-        for (model, usage) in [("m", usage), ("m", Usage::default()), ("x", usage), ("N", usage)] {
+        for (model, usage) in [("m", usage), ("m", TokenUsage::default()), ("x", usage), ("N", usage)] {
             all += prices.cost(&summary(model, usage));
         }
         assert_eq!((all.priced, all.unpriced), (2, 1), "without a count nothing was spent");
         assert!((all.dollars - cost - 0.01).abs() < 1e-12);
         let odd =
-            Usage { input: Some(1), cached_input: Some(u64::MAX), cache_write: Some(u64::MAX), ..usage };
+            TokenUsage { input: Some(1), cached_input: Some(u64::MAX), cache_write: Some(u64::MAX), ..usage };
         assert!(dollars("m", odd) > 0.0);
         // The model that answered has no price, and the one that was asked for has.
-        let asked = Summary { model_requested: Some("m".to_owned()), ..summary("x", usage) };
+        let asked = ExchangeSummary { model_requested: Some("m".to_owned()), ..summary("x", usage) };
         assert_eq!(prices.cost(&asked), Cost { dollars: cost, priced: 1, unpriced: 0 });
     }
 
     #[test]
-    fn the_table_that_comes_along_is_whole() {
+    fn built_in_table_is_complete() {
         let prices = Prices::built_in();
         assert!(prices.by_prefix.len() > 25);
         for (model, input) in [
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_wrong_says_where() {
+    fn wrong_table_error_names_the_place() {
         for (text, expected) in [
             ("[models]\na = { inptu = 1 }", "inptu"),
             ("[models]\na = { input = -1 }", "\"a\""),

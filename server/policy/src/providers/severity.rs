@@ -10,12 +10,12 @@
 use annals::Severity;
 use regex::Regex;
 
-use super::api::Shape;
-use super::encoding::{DECODED_BYTES_MAX, Decoded, decode};
-use super::json::Node;
-use super::summary::Summary;
+use super::api::ApiShape;
+use super::encoding::{DECODED_BYTES_MAX, DecodedBody, decode};
+use super::json::JsonNode;
+use super::summary::ExchangeSummary;
 use super::text::{TEXT_BYTES_MAX, one_line};
-use crate::place::{Place, Step};
+use crate::body_path::{BodyPath, BodyPathStep};
 
 /// Characters of a provider's words in a reason.
 const REASON_CHARS: usize = 160;
@@ -24,7 +24,7 @@ const REASON_CHARS: usize = 160;
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     /// What is known about the exchange.
-    pub summary: &'a Summary,
+    pub summary: &'a ExchangeSummary,
     /// Which of the run's mounts was called.
     pub mount: &'a str,
     /// The request's path.
@@ -34,14 +34,14 @@ pub struct Evidence<'a> {
     /// Milliseconds from the request to the answer's end.
     pub duration_ms: u64,
     /// The request's body.
-    pub input: Body<'a>,
+    pub input: EncodedBody<'a>,
     /// The answer's body, or what arrived of it.
-    pub output: Body<'a>,
+    pub output: EncodedBody<'a>,
 }
 
 /// A body as it was sent.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Body<'a> {
+pub struct EncodedBody<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
     /// Its `Content-Encoding`.
@@ -50,7 +50,7 @@ pub struct Body<'a> {
 
 /// A severity and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct SeverityVerdict {
     /// How much it matters.
     pub severity: Severity,
     /// Why, as a sentence without its full stop.
@@ -70,15 +70,15 @@ pub struct SeverityRules {
 pub(crate) struct SeverityRule {
     pub(crate) severity: Severity,
     pub(crate) why: String,
-    pub(crate) status: Vec<Statuses>,
-    pub(crate) mount: Vec<Name>,
-    pub(crate) path: Vec<Name>,
-    pub(crate) provider: Vec<Name>,
-    pub(crate) api: Vec<Name>,
-    pub(crate) model: Vec<Name>,
-    pub(crate) finish_reason: Vec<Name>,
-    pub(crate) error_type: Vec<Name>,
-    pub(crate) tool: Vec<Name>,
+    pub(crate) status: Vec<StatusRange>,
+    pub(crate) mount: Vec<NamePattern>,
+    pub(crate) path: Vec<NamePattern>,
+    pub(crate) provider: Vec<NamePattern>,
+    pub(crate) api: Vec<NamePattern>,
+    pub(crate) model: Vec<NamePattern>,
+    pub(crate) finish_reason: Vec<NamePattern>,
+    pub(crate) error_type: Vec<NamePattern>,
+    pub(crate) tool: Vec<NamePattern>,
     /// One of these texts.
     pub(crate) contains: Vec<String>,
     pub(crate) matches: Option<Regex>,
@@ -88,28 +88,28 @@ pub(crate) struct SeverityRule {
     pub(crate) cut_short: Option<bool>,
     pub(crate) broken: Option<bool>,
     /// Values at places of the request, if that is JSON.
-    pub(crate) input: Vec<(Place, Scalar)>,
+    pub(crate) input: Vec<(BodyPath, ExpectedScalar)>,
     /// Values at places of the answer, if that is JSON.
-    pub(crate) output: Vec<(Place, Scalar)>,
+    pub(crate) output: Vec<(BodyPath, ExpectedScalar)>,
 }
 
 /// Statuses from one to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Statuses {
+pub(crate) struct StatusRange {
     pub(crate) from: u16,
     pub(crate) to: u16,
 }
 
 /// A name, or how names begin (`gpt-4*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct NamePattern {
     head: String,
     whole: bool,
 }
 
 /// What a place in a body is to hold.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Scalar {
+pub(crate) enum ExpectedScalar {
     Text(String),
     Whole(i64),
     Number(f64),
@@ -123,9 +123,9 @@ impl SeverityRules {
 
     /// The severity of an exchange and the reason; none where nothing stands out.
     #[must_use]
-    pub fn judge(&self, evidence: &Evidence<'_>) -> Option<Verdict> {
-        let bodies = Bodies::of(&self.rules, evidence);
-        let bodies = bodies.read();
+    pub fn judge(&self, evidence: &Evidence<'_>) -> Option<SeverityVerdict> {
+        let bodies = EvidenceBodies::decode(&self.rules, evidence);
+        let bodies = bodies.as_json();
         let mut greatest: Option<&SeverityRule> = None;
         for rule in &self.rules {
             let more = greatest.is_none_or(|greatest| rule.severity > greatest.severity);
@@ -133,9 +133,12 @@ impl SeverityRules {
                 greatest = Some(rule);
             }
         }
-        let own =
-            built_in(evidence).map(|reason| Verdict { severity: Severity::Flagged, reason, timed: false });
-        let raised = greatest.map(|rule| Verdict {
+        let own = built_in(evidence).map(|reason| SeverityVerdict {
+            severity: Severity::Flagged,
+            reason,
+            timed: false,
+        });
+        let raised = greatest.map(|rule| SeverityVerdict {
             severity: rule.severity,
             reason: rule.why.clone(),
             timed: rule.duration_over_ms.is_some(),
@@ -175,25 +178,25 @@ fn built_in(evidence: &Evidence<'_>) -> Option<String> {
 }
 
 /// What rules look for in bodies, decoded once for all of them, and only where one looks there.
-struct Bodies<'a> {
-    input: Option<Decoded<'a>>,
-    output: Option<Decoded<'a>>,
+struct EvidenceBodies<'a> {
+    input: Option<DecodedBody<'a>>,
+    output: Option<DecodedBody<'a>>,
     /// The beginning of an answer of which no text is known.
-    opaque: Option<Decoded<'a>>,
+    opaque: Option<DecodedBody<'a>>,
 }
 
 /// The same, as JSON where they are that.
-struct Read<'a> {
-    input: Node<'a>,
-    output: Node<'a>,
+struct EvidenceJson<'a> {
+    input: JsonNode<'a>,
+    output: JsonNode<'a>,
     opaque: String,
 }
 
-impl<'a> Bodies<'a> {
-    fn of(rules: &[SeverityRule], evidence: &Evidence<'a>) -> Self {
-        let whole = |body: Body<'a>| decode(body.encoding, body.bytes, DECODED_BYTES_MAX);
+impl<'a> EvidenceBodies<'a> {
+    fn decode(rules: &[SeverityRule], evidence: &Evidence<'a>) -> Self {
+        let whole = |body: EncodedBody<'a>| decode(body.encoding, body.bytes, DECODED_BYTES_MAX);
         let of_text = |rule: &SeverityRule| !rule.contains.is_empty() || rule.matches.is_some();
-        let opaque = evidence.summary.shape == Shape::Opaque && rules.iter().any(of_text);
+        let opaque = evidence.summary.shape == ApiShape::Opaque && rules.iter().any(of_text);
         let output = evidence.output;
         Self {
             input: rules.iter().any(|rule| !rule.input.is_empty()).then(|| whole(evidence.input)),
@@ -202,13 +205,13 @@ impl<'a> Bodies<'a> {
         }
     }
 
-    fn read(&self) -> Read<'_> {
-        fn node<'a>(body: &'a Option<Decoded<'_>>) -> Node<'a> {
-            body.as_ref().and_then(|body| Node::parse(&body.bytes).ok()).unwrap_or_default()
+    fn as_json(&self) -> EvidenceJson<'_> {
+        fn node<'a>(body: &'a Option<DecodedBody<'_>>) -> JsonNode<'a> {
+            body.as_ref().and_then(|body| JsonNode::parse(&body.bytes).ok()).unwrap_or_default()
         }
         let head = self.opaque.as_ref().map(|body| body.bytes.get(..TEXT_BYTES_MAX).unwrap_or(&body.bytes));
         let opaque = head.map(|head| String::from_utf8_lossy(head).into_owned()).unwrap_or_default();
-        Read { input: node(&self.input), output: node(&self.output), opaque }
+        EvidenceJson { input: node(&self.input), output: node(&self.output), opaque }
     }
 }
 
@@ -227,12 +230,12 @@ impl SeverityRule {
             + self.output.len()
     }
 
-    fn names(&self) -> [&Vec<Name>; 8] {
+    fn names(&self) -> [&Vec<NamePattern>; 8] {
         let Self { mount, path, provider, api, model, finish_reason, error_type, tool, .. } = self;
         [mount, path, provider, api, model, finish_reason, error_type, tool]
     }
 
-    fn holds(&self, evidence: &Evidence<'_>, bodies: &Read<'_>) -> bool {
+    fn holds(&self, evidence: &Evidence<'_>, bodies: &EvidenceJson<'_>) -> bool {
         let summary = evidence.summary;
         let is = |wanted: Option<bool>, found: bool| wanted.is_none_or(|wanted| wanted == found);
         let models = [summary.model_answered.as_deref(), summary.model_requested.as_deref()];
@@ -260,12 +263,12 @@ impl SeverityRule {
 }
 
 /// Whether one of the names that were found is one of those that are wanted, if any are.
-fn any<'a>(wanted: &[Name], found: impl IntoIterator<Item = &'a str>) -> bool {
+fn any<'a>(wanted: &[NamePattern], found: impl IntoIterator<Item = &'a str>) -> bool {
     wanted.is_empty() || found.into_iter().any(|found| wanted.iter().any(|name| name.is(found)))
 }
 
 /// What the answer says in words.
-fn texts<'a>(summary: &'a Summary, bodies: &'a Read<'_>) -> impl Iterator<Item = &'a str> {
+fn texts<'a>(summary: &'a ExchangeSummary, bodies: &'a EvidenceJson<'_>) -> impl Iterator<Item = &'a str> {
     let error = summary.error.as_ref().and_then(|error| error.message.as_deref());
     let arguments = summary.tool_calls.iter().map(|call| call.arguments.head());
     let words = [Some(summary.text.head()), summary.refusal.as_deref(), error, Some(bodies.opaque.as_str())];
@@ -273,22 +276,22 @@ fn texts<'a>(summary: &'a Summary, bodies: &'a Read<'_>) -> impl Iterator<Item =
 }
 
 /// The value at a place; nothing where there is no such place.
-fn at<'a>(body: Node<'a>, place: &Place) -> Node<'a> {
+fn at<'a>(body: JsonNode<'a>, place: &BodyPath) -> JsonNode<'a> {
     place.steps().iter().fold(body, |node, step| match step {
-        Step::Member(name) => node.get(name),
-        Step::Element(number) => node.items().nodes.get(*number).copied().unwrap_or_default(),
+        BodyPathStep::Member(name) => node.get(name),
+        BodyPathStep::Element(number) => node.items().nodes.get(*number).copied().unwrap_or_default(),
     })
 }
 
-impl Statuses {
+impl StatusRange {
     fn hold(self, status: u16) -> bool {
         (self.from..=self.to).contains(&status)
     }
 }
 
-impl Name {
+impl NamePattern {
     /// A name; what ends with `*` is how names begin.
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some(head) => Self { head: head.to_owned(), whole: false },
             None => Self { head: text.to_owned(), whole: true },
@@ -300,8 +303,8 @@ impl Name {
     }
 }
 
-impl Scalar {
-    fn is(&self, node: Node<'_>) -> bool {
+impl ExpectedScalar {
+    fn is(&self, node: JsonNode<'_>) -> bool {
         match self {
             // What is much longer is another text, whatever it is.
             Self::Text(text) => {
@@ -319,6 +322,6 @@ impl Scalar {
 }
 
 /// Whether a JSON number is this one, however it is spelt.
-fn same(node: Node<'_>, number: f64) -> bool {
+fn same(node: JsonNode<'_>, number: f64) -> bool {
     node.source().parse::<f64>().is_ok_and(|found| found == number)
 }

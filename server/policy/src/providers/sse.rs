@@ -18,7 +18,7 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// One event as it was dispatched. Bytes that are not UTF-8 read as U+FFFD.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct SseEvent<'a> {
     /// Its type; `message` where the stream names none.
     pub name: Cow<'a, str>,
     /// Its data lines, joined by LF.
@@ -29,7 +29,7 @@ pub struct Event<'a> {
 
 /// A parser of one event stream.
 #[derive(Debug, Clone)]
-pub struct EventStream {
+pub struct SseParser {
     limit: usize,
     /// How many bytes of a byte order mark were seen at the start; none once that is decided.
     mark: Option<usize>,
@@ -49,13 +49,13 @@ pub struct EventStream {
     dropped: u64,
 }
 
-impl Default for EventStream {
+impl Default for SseParser {
     fn default() -> Self {
         Self::with_limit(EVENT_BYTES_MAX)
     }
 }
 
-impl EventStream {
+impl SseParser {
     /// A parser whose events hold at most `limit` bytes of data.
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
@@ -76,7 +76,7 @@ impl EventStream {
     }
 
     /// Takes the next bytes and hands each event that they complete to `sink`.
-    pub fn push(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+    pub fn push(&mut self, bytes: &[u8], sink: &mut impl FnMut(SseEvent<'_>)) {
         let mut rest = self.skip_mark(bytes);
         while let Some(first) = rest.first() {
             if std::mem::take(&mut self.after_cr) && *first == b'\n' {
@@ -147,7 +147,7 @@ impl EventStream {
         }
     }
 
-    fn end_line(&mut self, line: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+    fn end_line(&mut self, line: &[u8], sink: &mut impl FnMut(SseEvent<'_>)) {
         let line_cut = std::mem::take(&mut self.line_cut);
         if line.is_empty() {
             self.dispatch(sink);
@@ -183,12 +183,12 @@ impl EventStream {
         }
     }
 
-    fn dispatch(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+    fn dispatch(&mut self, sink: &mut impl FnMut(SseEvent<'_>)) {
         if self.overlong {
             self.dropped += 1;
         } else if let Some(data) = self.data.strip_suffix(b"\n") {
             let name = if self.name.is_empty() { b"message" } else { self.name.as_slice() };
-            sink(Event {
+            sink(SseEvent {
                 name: String::from_utf8_lossy(name),
                 data: String::from_utf8_lossy(data),
                 id: String::from_utf8_lossy(&self.id),
@@ -203,12 +203,12 @@ impl EventStream {
 
 #[cfg(test)]
 mod tests {
-    use super::EventStream;
+    use super::SseParser;
 
-    type Seen = Vec<(String, String, String)>;
+    type ReadEvents = Vec<(String, String, String)>;
 
-    fn read(limit: usize, parts: &[&[u8]]) -> (Seen, EventStream) {
-        let mut stream = EventStream::with_limit(limit);
+    fn read(limit: usize, parts: &[&[u8]]) -> (ReadEvents, SseParser) {
+        let mut stream = SseParser::with_limit(limit);
         let mut seen = Vec::new();
         for part in parts {
             stream.push(part, &mut |event| {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_standard() {
+    fn examples_of_the_standard_are_parsed() {
         let (seen, _) = read(99, &[b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n"]);
         assert_eq!(
             seen,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_end_and_every_split_give_the_same() {
+    fn line_ends_and_splits_do_not_change_events() {
         let text = "\u{feff}: ping\n\nevent: a\ndata: x: \u{1f600}\ndata:é\nid: 7\nretry: 1500\nretry: x\n\n\nevent: none\n\nid: a\0b\nnonsense\ndata: {\"b\":1}\n\ndata: cut";
         let expected = [of("a", "x: \u{1f600}\né", "7"), of("message", "{\"b\":1}", "7")];
         for end in ["\n", "\r", "\r\n"] {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_mark_and_only_at_the_start() {
+    fn byte_order_mark_is_skipped_only_at_the_start() {
         let (seen, _) = read(99, &[b"\xef\xbb", b"\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n"]);
         assert_eq!(seen, [of("message", "a", "")]);
         let (seen, _) = read(99, &[b"\xef\xbb", b"data: a\n\ndata: b\n\n"]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlong_event_is_dropped_and_counted_and_the_next_one_read() {
+    fn overlong_event_is_dropped_and_counted() {
         let long = vec![b'x'; 5000];
         for split in [1, 7, 4096, 6000] {
             let mut bytes = b"event: big\ndata: ".to_vec();

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value};
 
-use super::api::Shape;
-use super::text::{Text, clip};
+use super::api::ApiShape;
+use super::text::{BoundedText, clip};
 
 /// The most tool calls that are kept.
 pub const TOOL_CALLS_MAX: usize = 256;
@@ -19,7 +19,7 @@ const CHOICES_MAX: usize = 128;
 /// Token counts, in one meaning for all providers. None where the provider did not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
-pub struct Usage {
+pub struct TokenUsage {
     /// All tokens of the request, those read from a cache included.
     pub input: Option<u64>,
     /// All tokens of the answer, reasoning included.
@@ -34,13 +34,13 @@ pub struct Usage {
 
 /// A call of a tool that the model asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ToolCall {
+pub struct ModelToolCall {
     /// Its id; empty where the provider gives none.
     pub id: String,
     /// The tool.
     pub name: String,
     /// Its arguments, as JSON source.
-    pub arguments: Text,
+    pub arguments: BoundedText,
     /// Which of the answer's calls it is, for pieces that follow.
     pub(super) slot: (u64, u64),
 }
@@ -56,11 +56,11 @@ pub struct ProviderError {
 
 /// What is known about one exchange.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
+pub struct ExchangeSummary {
     /// Whose server answered; see [`Api`](super::Api).
     pub provider: &'static str,
     /// How the bodies are written.
-    pub shape: Shape,
+    pub shape: ApiShape,
     /// The answer's HTTP status; 0 where there was none.
     pub status: u16,
     /// The model that was asked for.
@@ -74,11 +74,11 @@ pub struct Summary {
     /// Of a streamed answer: whether its end arrived.
     pub complete: Option<bool>,
     /// Token counts.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Why the answer ended, one for each choice, by the provider's own words.
     pub finish_reasons: Vec<String>,
     /// Tools that the answer calls.
-    pub tool_calls: Vec<ToolCall>,
+    pub tool_calls: Vec<ModelToolCall>,
     /// Tool calls beyond [`TOOL_CALLS_MAX`], or, of a stream, their pieces.
     pub tool_calls_more: u64,
     /// Bytes of thinking in the answer; 0 where it is there and hidden, none where there is none.
@@ -86,7 +86,7 @@ pub struct Summary {
     /// Why or with what words the model or its guard refused.
     pub refusal: Option<String>,
     /// The answer's text; of the first choice where there are several.
-    pub text: Text,
+    pub text: BoundedText,
     /// The provider's error.
     pub error: Option<ProviderError>,
     /// Results in the request's last turn that say a tool failed: `TOOL: TEXT`.
@@ -101,8 +101,8 @@ pub struct Summary {
     pub unparsed: Option<String>,
 }
 
-impl Summary {
-    pub(super) fn new(provider: &'static str, shape: Shape, status: u16) -> Self {
+impl ExchangeSummary {
+    pub(super) fn new(provider: &'static str, shape: ApiShape, status: u16) -> Self {
         Self {
             provider,
             shape,
@@ -112,13 +112,13 @@ impl Summary {
             sampling: Map::new(),
             stream: None,
             complete: None,
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             finish_reasons: Vec::new(),
             tool_calls: Vec::new(),
             tool_calls_more: 0,
             thinking_bytes: None,
             refusal: None,
-            text: Text::default(),
+            text: BoundedText::default(),
             error: None,
             tool_errors: Vec::new(),
             response_id: None,
@@ -146,7 +146,7 @@ impl Summary {
     }
 
     /// The tool call of `slot`, made if it is new; none where there are too many.
-    pub(super) fn tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
+    pub(super) fn tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ModelToolCall> {
         match self.tool_calls.iter().rposition(|call| call.slot == slot) {
             Some(found) => self.tool_calls.get_mut(found),
             None => self.new_tool_call(slot),
@@ -154,17 +154,17 @@ impl Summary {
     }
 
     /// The tool call of `slot` that has begun.
-    pub(super) fn tool_call_of(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
+    pub(super) fn tool_call_of(&mut self, slot: (u64, u64)) -> Option<&mut ModelToolCall> {
         self.tool_calls.iter_mut().rfind(|call| call.slot == slot)
     }
 
     /// A new tool call; pieces of `slot` that follow are its own.
-    pub(super) fn new_tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ToolCall> {
+    pub(super) fn new_tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ModelToolCall> {
         if self.tool_calls.len() == TOOL_CALLS_MAX {
             self.tool_calls_more += 1;
             return None;
         }
-        self.tool_calls.push(ToolCall { slot, ..ToolCall::default() });
+        self.tool_calls.push(ModelToolCall { slot, ..ModelToolCall::default() });
         self.tool_calls.last_mut()
     }
 
@@ -179,7 +179,7 @@ impl Summary {
         if let Some(call) = self.tool_call(slot) {
             call.id = short(id.unwrap_or_default());
             call.name = short(name.unwrap_or_default());
-            call.arguments = Text::default();
+            call.arguments = BoundedText::default();
             call.arguments.push(arguments);
         }
     }

@@ -2,7 +2,7 @@
 
 /// The beginning of a text that comes in pieces, and how long all of it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text {
+pub struct BoundedText {
     head: String,
     bytes: u64,
     /// So much of it is kept.
@@ -12,13 +12,13 @@ pub struct Text {
 /// How much of a text is kept: 64 KiB.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-impl Default for Text {
+impl Default for BoundedText {
     fn default() -> Self {
         Self::up_to(TEXT_BYTES_MAX)
     }
 }
 
-impl Text {
+impl BoundedText {
     /// One of which so many bytes are kept.
     pub(super) fn up_to(head_max: usize) -> Self {
         Self { head: String::new(), bytes: 0, head_max }
@@ -92,11 +92,11 @@ fn steers(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{TEXT_BYTES_MAX, Text, one_line};
+    use super::{BoundedText, TEXT_BYTES_MAX, one_line};
 
     #[test]
-    fn a_text_keeps_its_beginning_and_counts_all() {
-        let mut text = Text::default();
+    fn bounded_text_keeps_its_head_and_counts_all_bytes() {
+        let mut text = BoundedText::default();
         for _ in 0..TEXT_BYTES_MAX {
             text.push("é€");
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_steers_no_terminal() {
+    fn one_line_removes_control_characters() {
         assert_eq!(one_line("  a\n\tb\u{1b}[31mc\u{202e}d ", 99), "a b [31mc d");
         assert_eq!(one_line("äöüß", 3), "äöü…");
         assert_eq!(one_line(&" ".repeat(9999), 3), "…");

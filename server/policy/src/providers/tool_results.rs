@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::summary::Summary;
+use super::summary::ExchangeSummary;
 
 /// Deepest nesting that is looked into.
 const DEPTH_MAX: usize = 32;
@@ -12,7 +12,7 @@ const DEPTH_MAX: usize = 32;
 pub fn tool_result_ids(request: &Value) -> Vec<String> {
     let mut ids = Vec::new();
     let mut copy = request.clone();
-    each(&mut copy, 0, &mut |id, _| {
+    each_result(&mut copy, 0, &mut |id, _| {
         if !ids.iter().any(|of| of == id) {
             ids.push(id.to_owned());
         }
@@ -20,7 +20,7 @@ pub fn tool_result_ids(request: &Value) -> Vec<String> {
     ids
 }
 
-impl Summary {
+impl ExchangeSummary {
     /// Whether the answer calls tools, or the request brings results of them.
     pub fn has_tools(&self, request: &[u8]) -> bool {
         self.shape.is_model_call() && (!self.tool_calls.is_empty() || brings_results(request))
@@ -44,7 +44,7 @@ fn brings_results(request: &[u8]) -> bool {
 /// Puts a text in the place of every result of a tool call; `false` where there is none.
 pub fn set_tool_result(request: &mut Value, wanted: &str, text: &str) -> bool {
     let mut found = false;
-    each(request, 0, &mut |id, result| {
+    each_result(request, 0, &mut |id, result| {
         if id == wanted {
             *result = match result {
                 // Gemini's results are objects.
@@ -70,12 +70,12 @@ fn is_converse_block(block: &Value) -> bool {
 }
 
 /// Every tool result below a value: its call's id, and where it stands.
-fn each(value: &mut Value, depth: usize, seen: &mut dyn FnMut(&str, &mut Value)) {
+fn each_result(value: &mut Value, depth: usize, seen: &mut dyn FnMut(&str, &mut Value)) {
     if depth > DEPTH_MAX {
         return;
     }
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| each(item, depth + 1, seen)),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_result(item, depth + 1, seen)),
         Value::Object(object) => {
             if let Some((id, member)) = result_of(object) {
                 let id = id.to_owned();
@@ -84,7 +84,7 @@ fn each(value: &mut Value, depth: usize, seen: &mut dyn FnMut(&str, &mut Value))
                 }
                 return;
             }
-            object.values_mut().for_each(|value| each(value, depth + 1, seen));
+            object.values_mut().for_each(|value| each_result(value, depth + 1, seen));
         }
         _ => {}
     }
@@ -112,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn results_are_found_and_replaced_in_the_form_of_each_provider() {
+    fn tool_results_are_replaced_in_each_providers_form() {
         let cases = [
             (
                 json!({"messages":[{"role":"user","content":"x"},{"role":"tool","tool_call_id":"a","content":"42"},{"role":"tool","tool_call_id":"b","content":"43"}]}),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_stays() {
+    fn other_values_are_not_replaced() {
         let mut request = json!({"messages":[{"role":"tool","content":"no id"},{"role":"user","id":"a","content":"x"}],"deep":{"type":"tool_result"}});
         let before = request.clone();
         assert!(tool_result_ids(&request).is_empty());

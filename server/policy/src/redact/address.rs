@@ -57,7 +57,7 @@ mod tests {
     use super::{redact_target, redact_url};
 
     #[test]
-    fn values_of_secret_keys_go_and_all_else_stays_byte_for_byte() {
+    fn secret_query_values_are_removed_and_the_rest_stays() {
         for (target, expected, count) in [
             (
                 "/v1beta/models/g:generateContent?key=AIza&alt=sse",
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_before_a_host_goes() {
+    fn password_before_a_host_is_removed() {
         for (url, expected) in [
             ("http://u:p@h:80/?a=b", "http://u:annals-redacted@h:80/?a=b"),
             ("http://u:p@q@h/", "http://u:annals-redacted@h/"),

@@ -25,7 +25,7 @@ pub struct MaskedArgument {
 }
 
 /// A secret within an argument, and the name that it was given under.
-struct Secret {
+struct ArgumentSecret {
     place: Range<usize>,
     name: Option<String>,
 }
@@ -55,9 +55,9 @@ pub fn mask_arguments(
     for (at, word) in words.iter().enumerate() {
         let before = at.checked_sub(1).and_then(|before| words.get(before)).map_or("", String::as_str);
         let (mut text, mut end) = (String::new(), 0);
-        let named = known_within(word, known);
+        let named = known_secrets_in(word, known);
         let found = if named.is_empty() { secrets(word, before) } else { named };
-        for Secret { place, name } in found {
+        for ArgumentSecret { place, name } in found {
             text += &word[end..place.start];
             text += PLACEHOLDER;
             end = place.end;
@@ -95,12 +95,14 @@ pub fn unmask_arguments(
 }
 
 /// Known secrets within an argument, in order.
-fn known_within(word: &str, known: &[(String, String)]) -> Vec<Secret> {
+fn known_secrets_in(word: &str, known: &[(String, String)]) -> Vec<ArgumentSecret> {
     let (mut found, mut end) = (Vec::new(), 0);
     let places = |(name, value): &(String, String)| {
         let starts: Vec<_> = word.match_indices(value.as_str()).map(|(start, _)| start).collect();
         let (name, len) = (name.clone(), value.len());
-        starts.into_iter().map(move |start| Secret { place: start..start + len, name: Some(name.clone()) })
+        starts
+            .into_iter()
+            .map(move |start| ArgumentSecret { place: start..start + len, name: Some(name.clone()) })
     };
     let mut all: Vec<_> = known.iter().filter(|(_, value)| !value.is_empty()).flat_map(places).collect();
     all.sort_by_key(|secret| secret.place.start);
@@ -114,10 +116,10 @@ fn known_within(word: &str, known: &[(String, String)]) -> Vec<Secret> {
 }
 
 /// The secrets of an argument, in order, none within another.
-fn secrets(word: &str, before: &str) -> Vec<Secret> {
+fn secrets(word: &str, before: &str) -> Vec<ArgumentSecret> {
     let is_whole_value = names_secret(before) && before.starts_with('-') && !before.contains('=');
     if is_whole_value && !word.starts_with('-') && may_be_secret(before, word) {
-        return vec![Secret { place: 0..word.len(), name: Some(variable(before)) }];
+        return vec![ArgumentSecret { place: 0..word.len(), name: Some(variable(before)) }];
     }
     // The text of `sh -c` is a command of its own; an assignment alone goes to its argument's end.
     let is_text = before.starts_with('-') && !before.starts_with("--") && before.ends_with('c');
@@ -126,16 +128,16 @@ fn secrets(word: &str, before: &str) -> Vec<Secret> {
         && names_secret(name)
         && may_be_secret(name, value)
     {
-        return vec![Secret { place: name.len() + 1..word.len(), name: Some(variable(name)) }];
+        return vec![ArgumentSecret { place: name.len() + 1..word.len(), name: Some(variable(name)) }];
     }
-    let mut found = named_within(word);
+    let mut found = named_secrets_in(word);
     let mut at = 0;
     while at < word.len() {
         match key_end(word.as_bytes(), at)
             .filter(|end| word.is_char_boundary(at) && word.is_char_boundary(*end))
         {
             Some(end) => {
-                found.push(Secret { place: at..end, name: None });
+                found.push(ArgumentSecret { place: at..end, name: None });
                 at = end;
             }
             None => at += 1,
@@ -152,7 +154,7 @@ fn secrets(word: &str, before: &str) -> Vec<Secret> {
 }
 
 /// Values that stand in a text behind a secret name.
-fn named_within(word: &str) -> Vec<Secret> {
+fn named_secrets_in(word: &str) -> Vec<ArgumentSecret> {
     let mut found = Vec::new();
     let patterns = [(&HEADER, 3, 0), (&ASSIGNMENT, 2, 1), (&FLAG, 2, 2), (&ADDRESS, 2, 3)];
     for (pattern, value_at, kind) in patterns {
@@ -169,7 +171,7 @@ fn named_within(word: &str) -> Vec<Secret> {
             }
             if is_named && may_be_secret(name, &word[place.clone()]) {
                 let name = (kind != 3).then(|| variable(name));
-                found.push(Secret { place, name });
+                found.push(ArgumentSecret { place, name });
             }
         }
     }
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_only_resemble_secrets_stay() {
+    fn arguments_that_resemble_secrets_stay() {
         let cases: [&[&str]; 12] = [
             &["x", "--max-tokens", "100"],
             &["x", "--max-token=4096"],
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_arguments_come_back_from_variables() {
+    fn masked_arguments_are_restored_from_variables() {
         let words: Vec<_> = ["x", "A_KEY=one", "--token", "two", "--pass-token=é"].map(str::to_owned).into();
         let named = |value: &str| if value == "two" { vec!["MINE".to_owned()] } else { Vec::new() };
         let (stored, masks) = mask_arguments(&words, &[], named);
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn known_secrets_are_masked_wherever_they_stand() {
+    fn known_secrets_are_masked_everywhere() {
         let words = vec!["x".to_owned(), "a mine-9 b mine-9".to_owned()];
         let known = [("MINE".to_owned(), "mine-9".to_owned())];
         let (stored, masks) = mask_arguments(&words, &known, |_| Vec::new());
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn two_masks_of_one_argument_come_back_in_their_order() {
+    fn two_masks_of_one_argument_are_restored_in_order() {
         let words = vec!["sh".to_owned(), "-c".to_owned(), "A_TOKEN=one B_TOKEN=two x".to_owned()];
         let (stored, masks) = mask_arguments(&words, &[], |_| Vec::new());
         assert_eq!(stored[2], "A_TOKEN=annals-redacted B_TOKEN=annals-redacted x");

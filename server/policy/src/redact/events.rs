@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 
-use super::secrets::{Place, Secrets};
+use super::secrets::{SecretSpan, Secrets};
 
 /// The most rows that are joined; texts of further ones are searched only where they stand.
 const ROWS_MAX: usize = 4096;
@@ -21,15 +21,15 @@ const DEPTH_MAX: usize = 64;
 
 /// Pieces of JSON text that belong together.
 #[derive(Debug, Default)]
-struct Row {
+struct SpelledRow {
     text: Vec<u8>,
     /// Where in `text` and where in the body each piece begins.
     starts: Vec<(usize, usize)>,
 }
 
 /// The places of values that are spelt over more than one line.
-pub(super) fn spelt(secrets: &Secrets, body: &[u8]) -> Vec<Place> {
-    let mut rows: HashMap<u64, Row> = HashMap::new();
+pub(super) fn find_spelled(secrets: &Secrets, body: &[u8]) -> Vec<SecretSpan> {
+    let mut rows: HashMap<u64, SpelledRow> = HashMap::new();
     let mut texts = Vec::new();
     let mut from = 0;
     while from < body.len() {
@@ -64,7 +64,7 @@ pub(super) fn spelt(secrets: &Secrets, body: &[u8]) -> Vec<Place> {
                 let end = row.starts.get(piece + 1).map_or(row.text.len(), |(next, _)| *next);
                 let (start, stop) = (found.start.max(*at), found.end.min(end));
                 if start < stop {
-                    places.push(Place { range: body_at + start - at..body_at + stop - at, first });
+                    places.push(SecretSpan { range: body_at + start - at..body_at + stop - at, first });
                     first = false;
                 }
                 piece += 1;
@@ -75,7 +75,7 @@ pub(super) fn spelt(secrets: &Secrets, body: &[u8]) -> Vec<Place> {
 }
 
 /// Where a scan stands in an object or array.
-struct Level {
+struct EventScanLevel {
     object: bool,
     path: u64,
     /// The path of the value that comes; of the level itself where a key comes.
@@ -87,7 +87,7 @@ struct Level {
 /// Collects the texts of one line of JSON as (path, start, end), and gives a hash of its `index` numbers. Stops
 /// quietly where it is no JSON.
 fn scan(json: &[u8], texts: &mut Vec<(u64, usize, usize)>) -> u64 {
-    let mut levels: Vec<Level> = Vec::new();
+    let mut levels: Vec<EventScanLevel> = Vec::new();
     let mut salt = DefaultHasher::new();
     let mut at = 0;
     while let Some(byte) = json.get(at) {
@@ -100,7 +100,13 @@ fn scan(json: &[u8], texts: &mut Vec<(u64, usize, usize)>) -> u64 {
                 let path = levels.last().map_or(0, |level| level.value_path);
                 let path = path.wrapping_mul(31).wrapping_add(u64::from(*byte));
                 let object = *byte == b'{';
-                levels.push(Level { object, path, value_path: path, wants_key: object, is_index: false });
+                levels.push(EventScanLevel {
+                    object,
+                    path,
+                    value_path: path,
+                    wants_key: object,
+                    is_index: false,
+                });
             }
             b'}' | b']' => {
                 levels.pop();

@@ -18,7 +18,7 @@ const KEPT: [&str; 5] = ["-._~", "-._~!*'()", "-._~!*'();/?:@&=+$,#", "-._~/", "
 pub(super) fn forms(value: &[u8]) -> BTreeSet<Vec<u8>> {
     let mut forms = BTreeSet::from([value.to_vec()]);
     if let Ok(text) = std::str::from_utf8(value) {
-        for style in Style::all() {
+        for style in EscapeStyle::all() {
             let once = style.escape(text);
             forms.insert(style.escape(&once).into_bytes());
             // As Python and others print a text for people: quotes stay, within what was JSON too.
@@ -47,14 +47,14 @@ pub(super) fn forms(value: &[u8]) -> BTreeSet<Vec<u8>> {
 
 /// What an encoder of JSON escapes beyond what it must (RFC 8259, section 7).
 #[derive(Debug, Clone, Copy)]
-struct Style {
+struct EscapeStyle {
     ascii: bool,
     upper: bool,
     slash: bool,
     html: bool,
 }
 
-impl Style {
+impl EscapeStyle {
     fn all() -> impl Iterator<Item = Self> {
         (0..16u8).map(|bits| Self {
             ascii: bits & 1 != 0,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_at_each_alignment() {
+    fn base64_forms_cover_each_alignment() {
         assert_eq!(base64(b"foobar"), "Zm9vYmFy");
         assert_eq!(base64(b"fooba"), "Zm9vYm");
         let secret = b"sk-ant-12345678";
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_those_of_encoders_in_use() {
+    fn forms_match_common_encoders() {
         let has = |value: &str, form: &str| {
             assert!(forms(value.as_bytes()).contains(form.as_bytes()), "{value} has no form {form}");
         };

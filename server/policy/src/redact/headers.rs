@@ -46,7 +46,7 @@ mod tests {
     use super::{is_secret_header, redact_headers};
 
     #[test]
-    fn headers_that_are_secret_and_headers_that_are_not() {
+    fn secret_headers_are_recognised() {
         for name in [
             "Authorization",
             "proxy-authorization",
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_and_everything_else_stays() {
+    fn secret_header_values_are_removed() {
         let header = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
         let mut headers = vec![
             header("Host", "h"),

@@ -20,8 +20,8 @@ pub use address::{redact_target, redact_url};
 pub use arguments::MaskedArgument;
 pub use arguments::{mask_arguments, unmask_arguments};
 pub use headers::{is_secret_header, redact_headers};
-pub use secrets::{Redacted, Refused, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
-pub use stream::Cleared;
+pub use secrets::{RedactedBytes, RefusedSecret, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
+pub use stream::RedactingReader;
 
 /// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
 pub const PLACEHOLDER: &str = "annals-redacted";

@@ -11,7 +11,7 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::PLACEHOLDER;
-use super::events::spelt;
+use super::events::find_spelled;
 use super::forms::forms;
 use crate::providers::{DECODED_BYTES_MAX, decode};
 
@@ -46,7 +46,7 @@ pub struct Secrets {
 /// A secret that is not looked for, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is not removed from bodies: {reason}")]
-pub struct Refused {
+pub struct RefusedSecret {
     /// Its name.
     pub name: String,
     /// Why, without its value.
@@ -55,7 +55,7 @@ pub struct Refused {
 
 /// A body without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Redacted<'a> {
+pub struct RedactedBytes<'a> {
     /// The bytes; borrowed where nothing was removed.
     pub bytes: Cow<'a, [u8]>,
     /// How many values were removed.
@@ -63,14 +63,14 @@ pub struct Redacted<'a> {
     /// Whether the bytes are no longer in the content encoding that they came in, since something had to be
     /// removed.
     pub decoded: bool,
-    places: Vec<Place>,
+    places: Vec<SecretSpan>,
     /// Where each of them begins now.
     places_now: Vec<usize>,
 }
 
 /// A stretch of a body that goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SecretSpan {
     pub(super) range: Range<usize>,
     /// Whether the placeholder stands for it; not for the later pieces of a value that was spelt in pieces.
     pub(super) first: bool,
@@ -80,7 +80,7 @@ impl Secrets {
     /// Takes names and values. Gives those that are refused: shorter than [`SECRET_BYTES_MIN`], longer than 16
     /// KiB, or beyond [`SECRETS_MAX`] values or 512 KiB of their forms.
     #[must_use]
-    pub fn new(named: &[(String, Vec<u8>)]) -> (Self, Vec<Refused>) {
+    pub fn new(named: &[(String, Vec<u8>)]) -> (Self, Vec<RefusedSecret>) {
         let mut refused = Vec::new();
         let mut names = Vec::new();
         let mut patterns = Vec::new();
@@ -106,7 +106,7 @@ impl Secrets {
                 }
                 format!("all forms of all values are more than {FORMS_BYTES_MAX} bytes")
             };
-            refused.push(Refused { name: name.clone(), reason });
+            refused.push(RefusedSecret { name: name.clone(), reason });
         }
         if patterns.is_empty() {
             return (Self::default(), refused);
@@ -117,7 +117,7 @@ impl Secrets {
             // Too many states: not with the limits above. Refusing all is the safe side of a mistake here.
             Err(error) => {
                 let reason = format!("the search cannot be built: {error}");
-                refused.extend(names.into_iter().map(|name| Refused { name, reason: reason.clone() }));
+                refused.extend(names.into_iter().map(|name| RefusedSecret { name, reason: reason.clone() }));
                 (Self::default(), refused)
             }
         }
@@ -142,10 +142,11 @@ impl Secrets {
 
     /// Replaces each value in `body` by the placeholder. `body` is whole: all chunks joined.
     #[must_use]
-    pub fn redact<'a>(&self, body: &'a [u8]) -> Redacted<'a> {
-        let mut places: Vec<Place> = self.find(body).map(|range| Place { range, first: true }).collect();
+    pub fn redact<'a>(&self, body: &'a [u8]) -> RedactedBytes<'a> {
+        let mut places: Vec<SecretSpan> =
+            self.find(body).map(|range| SecretSpan { range, first: true }).collect();
         if self.automaton.is_some() {
-            places.extend(spelt(self, body));
+            places.extend(find_spelled(self, body));
         }
         places.sort_by_key(|place| place.range.start);
         places.dedup_by(|next, place| {
@@ -158,7 +159,7 @@ impl Secrets {
         });
         let removed = places.iter().filter(|place| place.first).count();
         if places.is_empty() {
-            return Redacted {
+            return RedactedBytes {
                 bytes: Cow::Borrowed(body),
                 removed,
                 decoded: false,
@@ -178,7 +179,7 @@ impl Secrets {
             from = place.range.end;
         }
         bytes.extend_from_slice(&body[from..]);
-        Redacted { bytes: Cow::Owned(bytes), removed, decoded: false, places, places_now }
+        RedactedBytes { bytes: Cow::Owned(bytes), removed, decoded: false, places, places_now }
     }
 
     /// As [`Self::redact`], for a body with a content encoding. Where it holds a secret the body is given
@@ -191,7 +192,7 @@ impl Secrets {
         &self,
         content_encoding: Option<&str>,
         body: &'a [u8],
-    ) -> Result<Redacted<'a>, String> {
+    ) -> Result<RedactedBytes<'a>, String> {
         let decoded = decode(content_encoding, body, DECODED_BYTES_MAX);
         let was_decoded = matches!(decoded.bytes, Cow::Owned(_));
         let plain = match decoded.bytes {
@@ -201,12 +202,12 @@ impl Secrets {
         let found = self.redact(&plain);
         match decoded.fault {
             _ if found.removed > 0 => {
-                let Redacted { bytes, removed, places, places_now, .. } = found;
+                let RedactedBytes { bytes, removed, places, places_now, .. } = found;
                 let bytes = Cow::Owned(bytes.into_owned());
-                Ok(Redacted { bytes, removed, decoded: was_decoded, places, places_now })
+                Ok(RedactedBytes { bytes, removed, decoded: was_decoded, places, places_now })
             }
             Some(fault) => Err(fault),
-            None => Ok(Redacted {
+            None => Ok(RedactedBytes {
                 bytes: Cow::Borrowed(body),
                 removed: 0,
                 decoded: false,
@@ -232,7 +233,7 @@ impl Secrets {
     }
 }
 
-impl Redacted<'_> {
+impl RedactedBytes<'_> {
     /// Where a border at `offset` of the body before stands now: chunk borders move with what was removed. One
     /// within a removed value comes to stand after the placeholder.
     #[must_use]

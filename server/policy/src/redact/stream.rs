@@ -14,7 +14,7 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// Reads what another reader has, its secrets replaced.
 #[derive(Debug)]
-pub struct Cleared<R> {
+pub struct RedactingReader<R> {
     from: R,
     secrets: Secrets,
     /// Read, and not yet searched to its end.
@@ -22,16 +22,16 @@ pub struct Cleared<R> {
     out: Vec<u8>,
     /// Of `out` is taken.
     taken: usize,
-    over: bool,
+    at_end: bool,
     removed: u64,
 }
 
-impl<R: Read> Cleared<R> {
+impl<R: Read> RedactingReader<R> {
     /// Clears what `from` has of `secrets`.
     #[must_use]
     pub fn new(from: R, secrets: &Secrets) -> Self {
         let (secrets, held, out) = (secrets.clone(), Vec::new(), Vec::new());
-        Self { from, secrets, held, out, taken: 0, over: false, removed: 0 }
+        Self { from, secrets, held, out, taken: 0, at_end: false, removed: 0 }
     }
 
     /// How many values were removed of what was read.
@@ -42,7 +42,7 @@ impl<R: Read> Cleared<R> {
 
     /// Up to where no value can begin that has not ended.
     fn settled(&self) -> usize {
-        if self.over {
+        if self.at_end {
             return self.held.len();
         }
         let limit = (self.held.len() + 1).saturating_sub(self.secrets.longest().max(1));
@@ -54,7 +54,7 @@ impl<R: Read> Cleared<R> {
     }
 }
 
-impl<R: Read> Read for Cleared<R> {
+impl<R: Read> Read for RedactingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         loop {
             let left = self.out.get(self.taken..).unwrap_or_default();
@@ -64,10 +64,10 @@ impl<R: Read> Read for Cleared<R> {
                 self.taken += len;
                 return Ok(len);
             }
-            if self.over && self.held.is_empty() {
+            if self.at_end && self.held.is_empty() {
                 return Ok(0);
             }
-            if !self.over {
+            if !self.at_end {
                 let before = self.held.len();
                 self.held.resize(before + READ_BYTES, 0);
                 let read = match self.from.read(&mut self.held[before..]) {
@@ -75,7 +75,7 @@ impl<R: Read> Read for Cleared<R> {
                     read => read.map(Some),
                 };
                 self.held.truncate(before + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
-                self.over = read? == Some(0);
+                self.at_end = read? == Some(0);
             }
             let settled = self.settled();
             let cleared = self.secrets.redact(&self.held[..settled]);
@@ -93,9 +93,9 @@ mod tests {
     use crate::redact::PLACEHOLDER;
 
     /// Gives so many bytes at a time.
-    struct Dripping<'a>(&'a [u8], usize);
+    struct ChunkedReader<'a>(&'a [u8], usize);
 
-    impl Read for Dripping<'_> {
+    impl Read for ChunkedReader<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
             let len = self.1.min(buffer.len()).min(self.0.len());
             buffer[..len].copy_from_slice(&self.0[..len]);
@@ -113,14 +113,14 @@ mod tests {
     }
 
     fn read(text: &[u8], step: usize) -> (Vec<u8>, u64) {
-        let mut cleared = Cleared::new(Dripping(text, step), &secrets());
+        let mut cleared = RedactingReader::new(ChunkedReader(text, step), &secrets());
         let mut out = Vec::new();
         cleared.read_to_end(&mut out).unwrap();
         (out, cleared.removed())
     }
 
     #[test]
-    fn no_border_hides_a_value() {
+    fn values_across_reads_are_removed() {
         let text = b"x s3cr3t/value-and-more, czNjcjN0L3ZhbHVl \ns3cr3t%2fvalue;s3cr3t/valu and aaaaaaa";
         let whole = secrets().redact(text);
         let expected = (whole.bytes.to_vec(), whole.removed as u64);
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn values_that_overlap_without_end_are_held_for_a_while_only() {
+    fn endlessly_overlapping_values_are_held_up_to_the_limit() {
         let (out, removed) = read(&vec![b'a'; 3 << 20], 64 << 10);
         assert!((1..=4).contains(&removed), "{removed}");
         assert!(out.len() < 8 + 4 * PLACEHOLDER.len(), "{} bytes are left", out.len());
     }
 
     #[test]
-    fn what_holds_none_passes() {
+    fn input_without_secrets_passes_unchanged() {
         let text: Vec<u8> = (0..=255).cycle().take(200_000).collect();
         assert_eq!(read(&text, 999), (text, 0));
     }

@@ -21,7 +21,7 @@ fn redacted(secrets: &Secrets, body: &str) -> (String, usize) {
 }
 
 #[test]
-fn values_go_in_every_form_and_the_rest_stays() {
+fn values_are_removed_in_every_form() {
     let odd = "pa\"ss/wörd+1";
     let secrets = secrets(&[KEY, odd]);
     for (body, expected, count) in [
@@ -50,14 +50,14 @@ fn values_go_in_every_form_and_the_rest_stays() {
 }
 
 #[test]
-fn values_that_share_bytes_leave_none_of_them() {
+fn overlapping_values_are_removed_together() {
     let secrets = secrets(&["abcdefgh", "efghijklmnop", "cdefghij"]);
     assert_eq!(redacted(&secrets, "xabcdefghijklmnopx"), (format!("x{PLACEHOLDER}x"), 1));
     assert_eq!(redacted(&secrets, "xabcdefghx"), (format!("x{PLACEHOLDER}x"), 1));
 }
 
 #[test]
-fn a_value_that_a_stream_spells_goes_piece_by_piece() {
+fn value_spelled_over_events_is_removed() {
     let secrets = secrets(&[KEY]);
     let event = |index: usize, text: &str| {
         format!(
@@ -92,7 +92,7 @@ fn a_value_that_a_stream_spells_goes_piece_by_piece() {
 }
 
 #[test]
-fn borders_move_with_what_was_removed() {
+fn part_borders_move_with_removed_values() {
     let secrets = secrets(&["0123456789"]);
     let body = b"ab0123456789cd0123456789";
     let redacted = secrets.redact(body);
@@ -104,7 +104,7 @@ fn borders_move_with_what_was_removed() {
 }
 
 #[test]
-fn short_values_are_refused_and_no_value_is_shown() {
+fn short_values_are_refused_without_showing_them() {
     let named: Vec<(String, Vec<u8>)> = [("SHORT", "1234567"), ("EMPTY", ""), ("GOOD", "12345678")]
         .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
         .to_vec();
@@ -126,7 +126,7 @@ fn short_values_are_refused_and_no_value_is_shown() {
 }
 
 #[test]
-fn an_encoded_body_is_decoded_only_where_it_holds_a_secret() {
+fn encoded_body_is_decoded_only_if_it_holds_a_secret() {
     let secrets = secrets(&[KEY]);
     let zstd = |text: &str| zstd::encode_all(text.as_bytes(), 1).unwrap();
     let clean = zstd("nothing here");

@@ -1,9 +1,10 @@
-//! A TOML document as lists of tables, whose values are taken by key and type. Every refusal says where and what is allowed.
+//! A TOML document as lists of tables whose values are read by key and type. Every error gives the position
+//! and what is allowed.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What of a file of rules cannot be used.
+/// An error in a rules file, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
 pub struct RulesError {
@@ -15,44 +16,44 @@ pub struct RulesError {
     pub what: String,
 }
 
-pub(crate) type Result<T> = std::result::Result<T, RulesError>;
+pub(crate) type RulesResult<T> = std::result::Result<T, RulesError>;
 
-/// A document of so many kinds of tables.
-pub(crate) struct Document<'a> {
+/// A document that has only known kinds of tables.
+pub(crate) struct RulesDocument<'a> {
     text: &'a str,
     tables: Spanned<DeTable<'a>>,
 }
 
-/// A table of one kind.
+/// One table of the document.
 #[derive(Clone, Copy)]
-pub(crate) struct Section<'d, 'a> {
-    document: &'d Document<'a>,
+pub(crate) struct RulesSection<'d, 'a> {
+    document: &'d RulesDocument<'a>,
     kind: &'static str,
     table: &'d DeTable<'a>,
     at: usize,
 }
 
-/// A value, and where it stands.
+/// A value and its byte offset in the text.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct At<T> {
+pub(crate) struct Located<T> {
     pub(crate) value: T,
     pub(crate) at: usize,
 }
 
-type Value<'a> = Spanned<DeValue<'a>>;
+type TomlValue<'a> = Spanned<DeValue<'a>>;
 
-impl<'a> Document<'a> {
-    /// Reads a document that has no other tables than these.
-    pub(crate) fn parse(text: &'a str, kinds: &[&str]) -> Result<Self> {
+impl<'a> RulesDocument<'a> {
+    /// Parses a document that may contain only these kinds of tables.
+    pub(crate) fn parse(text: &'a str, kinds: &[&str]) -> RulesResult<Self> {
         let tables = DeTable::parse(text).map_err(|error| {
             let what = error.message().trim().replace('\n', ", ");
-            wrong(text, error.span().map_or(0, |span| span.start), format!("this is no TOML: {what}"))
+            wrong(text, error.span().map_or(0, |span| span.start), format!("this is not valid TOML: {what}"))
         })?;
         let document = Self { text, tables };
         for (key, value) in document.tables.get_ref().iter() {
             let (name, at) = (key.get_ref().as_ref(), key.span().start);
             if !kinds.contains(&name) {
-                let there = list(kinds.iter().map(|kind| format!("[[{kind}]]")));
+                let there = join_names(kinds.iter().map(|kind| format!("[[{kind}]]")));
                 return Err(document.wrong(at, format!("there is no table {name:?}; there are {there}")));
             }
             let tables = value.get_ref().as_array().map(|all| all.iter().all(|one| one.get_ref().is_table()));
@@ -64,20 +65,24 @@ impl<'a> Document<'a> {
         Ok(document)
     }
 
-    /// The tables of a kind, in their order; none of them has other keys than these.
-    pub(crate) fn sections<'d>(&'d self, kind: &'static str, keys: &[&str]) -> Result<Vec<Section<'d, 'a>>> {
+    /// The tables of one kind, in document order; any key outside `keys` is an error.
+    pub(crate) fn sections<'d>(
+        &'d self,
+        kind: &'static str,
+        keys: &[&str],
+    ) -> RulesResult<Vec<RulesSection<'d, 'a>>> {
         let mut sections = Vec::new();
         let found = self.tables.get_ref().get(kind).and_then(|found| found.get_ref().as_array());
         for value in found.into_iter().flat_map(|all| all.iter()) {
             let Some(table) = value.get_ref().as_table() else { continue };
             for key in table.keys() {
                 if !keys.contains(&key.get_ref().as_ref()) {
-                    let there = list(keys);
-                    let what = format!("{:?} is no key of [[{kind}]]; allowed are {there}", key.get_ref());
+                    let there = join_names(keys);
+                    let what = format!("{:?} is not a key of [[{kind}]]; allowed are {there}", key.get_ref());
                     return Err(self.wrong(key.span().start, what));
                 }
             }
-            sections.push(Section { document: self, kind, table, at: value.span().start });
+            sections.push(RulesSection { document: self, kind, table, at: value.span().start });
         }
         Ok(sections)
     }
@@ -87,48 +92,48 @@ impl<'a> Document<'a> {
     }
 }
 
-impl<'d, 'a> Section<'d, 'a> {
-    /// A refusal of the whole table.
+impl<'d, 'a> RulesSection<'d, 'a> {
+    /// An error at the table's position.
     pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> RulesError {
         self.document.wrong(self.at, format!("this [[{}]] {what}", self.kind))
     }
 
-    /// A refusal of one of its values.
+    /// An error at the position of one of its values.
     pub(crate) fn wrong_at(&self, at: usize, what: impl Into<String>) -> RulesError {
         self.document.wrong(at, what)
     }
 
-    fn get(&self, key: &str) -> Option<&'d Value<'a>> {
+    fn get(&self, key: &str) -> Option<&'d TomlValue<'a>> {
         self.table.get(key)
     }
 
-    fn wanted(&self, key: &str, value: &Value<'a>, wanted: &str) -> RulesError {
-        let what = format!("{key} is {wanted}, and this is {}", kind(value.get_ref()));
+    fn type_error(&self, key: &str, value: &TomlValue<'a>, wanted: &str) -> RulesError {
+        let what = format!("{key} is {wanted}, and this is {}", type_name(value.get_ref()));
         self.document.wrong(value.span().start, what)
     }
 
-    /// A text that is not empty.
-    pub(crate) fn text(&self, key: &str) -> Result<Option<At<&'d str>>> {
+    /// A non-empty text.
+    pub(crate) fn text(&self, key: &str) -> RulesResult<Option<Located<&'d str>>> {
         self.get(key).map(|value| self.one_text(key, value, "a text")).transpose()
     }
 
-    fn one_text(&self, key: &str, value: &'d Value<'a>, wanted: &str) -> Result<At<&'d str>> {
+    fn one_text(&self, key: &str, value: &'d TomlValue<'a>, wanted: &str) -> RulesResult<Located<&'d str>> {
         let at = value.span().start;
         match value.get_ref().as_str() {
             Some("") => Err(self.document.wrong(at, format!("{key} is empty"))),
-            Some(text) => Ok(At { value: text, at }),
-            None => Err(self.wanted(key, value, wanted)),
+            Some(text) => Ok(Located { value: text, at }),
+            None => Err(self.type_error(key, value, wanted)),
         }
     }
 
-    /// A text or a list of them; none where there is no such key.
-    pub(crate) fn texts(&self, key: &str) -> Result<Vec<At<&'d str>>> {
+    /// A text or a list of texts; empty if the key is absent.
+    pub(crate) fn texts(&self, key: &str) -> RulesResult<Vec<Located<&'d str>>> {
         let wanted = "a text or a list of texts";
-        self.each(key)?.into_iter().map(|value| self.one_text(key, value, wanted)).collect()
+        self.values(key)?.into_iter().map(|value| self.one_text(key, value, wanted)).collect()
     }
 
-    /// As [`Section::texts`], but a list may be empty, which is otherwise than no key at all.
-    pub(crate) fn texts_or_none(&self, key: &str) -> Result<Option<Vec<At<&'d str>>>> {
+    /// As [`RulesSection::texts`], but an empty list is allowed and is distinct from an absent key.
+    pub(crate) fn optional_texts(&self, key: &str) -> RulesResult<Option<Vec<Located<&'d str>>>> {
         match self.get(key).map(|value| value.get_ref().as_array()) {
             None => Ok(None),
             Some(Some(all)) if all.is_empty() => Ok(Some(Vec::new())),
@@ -136,61 +141,61 @@ impl<'d, 'a> Section<'d, 'a> {
         }
     }
 
-    /// A value, or each of a list, which may not be empty.
-    pub(crate) fn each(&self, key: &str) -> Result<Vec<&'d Value<'a>>> {
+    /// A value, or each value of a non-empty list.
+    pub(crate) fn values(&self, key: &str) -> RulesResult<Vec<&'d TomlValue<'a>>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         match value.get_ref().as_array() {
             Some(all) if all.is_empty() => Err(self
                 .document
-                .wrong(value.span().start, format!("{key} is an empty list: nothing is one of it"))),
+                .wrong(value.span().start, format!("{key} is an empty list and would never match"))),
             Some(all) => Ok(all.iter().collect()),
             None => Ok(vec![value]),
         }
     }
 
-    /// A truth value.
-    pub(crate) fn truth(&self, key: &str) -> Result<Option<bool>> {
-        let of = |value: &Value<'a>| {
-            value.get_ref().as_bool().ok_or_else(|| self.wanted(key, value, "true or false"))
+    /// A boolean.
+    pub(crate) fn boolean(&self, key: &str) -> RulesResult<Option<bool>> {
+        let of = |value: &TomlValue<'a>| {
+            value.get_ref().as_bool().ok_or_else(|| self.type_error(key, value, "true or false"))
         };
         self.get(key).map(of).transpose()
     }
 
-    /// A whole number of 0 or more.
-    pub(crate) fn whole(&self, key: &str) -> Result<Option<u64>> {
-        let of = |value: &'d Value<'a>| {
+    /// An integer of 0 or more.
+    pub(crate) fn whole(&self, key: &str) -> RulesResult<Option<u64>> {
+        let of = |value: &'d TomlValue<'a>| {
             let number = whole(value.get_ref()).and_then(|number| u64::try_from(number).ok());
-            number.ok_or_else(|| self.wanted(key, value, "a whole number of 0 or more"))
+            number.ok_or_else(|| self.type_error(key, value, "a whole number of 0 or more"))
         };
         self.get(key).map(of).transpose()
     }
 
     /// A number of 0 or more.
-    pub(crate) fn amount(&self, key: &str) -> Result<Option<f64>> {
-        let of = |value: &'d Value<'a>| {
+    pub(crate) fn amount(&self, key: &str) -> RulesResult<Option<f64>> {
+        let of = |value: &'d TomlValue<'a>| {
             let amount = number(value.get_ref()).filter(|amount| amount.is_finite() && *amount >= 0.0);
-            amount.ok_or_else(|| self.wanted(key, value, "a number of 0 or more"))
+            amount.ok_or_else(|| self.type_error(key, value, "a number of 0 or more"))
         };
         self.get(key).map(of).transpose()
     }
 
-    /// A table of values by keys that are not names, in the order of the keys.
-    pub(crate) fn table(&self, key: &str) -> Result<Vec<(At<&'d str>, &'d Value<'a>)>> {
+    /// A table whose keys are arbitrary, in key order.
+    pub(crate) fn table(&self, key: &str) -> RulesResult<Vec<(Located<&'d str>, &'d TomlValue<'a>)>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let wanted = "a table of places and values, as { \"$.error.code\" = \"overloaded\" }";
-        let table = value.get_ref().as_table().ok_or_else(|| self.wanted(key, value, wanted))?;
+        let table = value.get_ref().as_table().ok_or_else(|| self.type_error(key, value, wanted))?;
         if table.is_empty() {
             return Err(self.document.wrong(value.span().start, format!("{key} is empty")));
         }
         let of = |(key, value): (&'d Spanned<_>, _)| {
             let name: &'d std::borrow::Cow<'a, str> = key.get_ref();
-            (At { value: name.as_ref(), at: key.span().start }, value)
+            (Located { value: name.as_ref(), at: key.span().start }, value)
         };
         Ok(table.iter().map(of).collect())
     }
 }
 
-/// A whole number.
+/// An integer.
 pub(crate) fn whole(value: &DeValue<'_>) -> Option<i64> {
     let number = value.as_integer()?;
     i64::from_str_radix(number.as_str(), number.radix()).ok()
@@ -205,8 +210,8 @@ pub(crate) fn number(value: &DeValue<'_>) -> Option<f64> {
     }
 }
 
-/// What a value is, in words.
-pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
+/// The type of a value, for error texts.
+pub(crate) fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
         DeValue::Integer(_) | DeValue::Float(_) => "a number",
@@ -217,8 +222,8 @@ pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// `a, b and c`.
-pub(crate) fn list<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+/// Joins names as `a, b and c`.
+pub(crate) fn join_names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let mut names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
     match (names.pop(), names.as_slice()) {
         (Some(last), []) => last,

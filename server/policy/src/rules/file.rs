@@ -1,4 +1,4 @@
-//! The three kinds of rules that a file holds. docs/record.md has the format as tables.
+//! The three kinds of rules in a rules file. docs/record.md describes the format.
 
 use annals::Severity;
 use annals::matching::Rules;
@@ -6,17 +6,21 @@ use regex::RegexBuilder;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::document::{At, Document, Result, RulesError, Section, kind, list, number, whole};
-use crate::place::Place;
-use crate::providers::{Name, Price, Prices, Scalar, SeverityRule, SeverityRules, Shape, Statuses};
+use super::document::{
+    Located, RulesDocument, RulesError, RulesResult, RulesSection, join_names, number, type_name, whole,
+};
+use crate::body_path::BodyPath;
+use crate::providers::{
+    ApiShape, ExpectedScalar, NamePattern, Price, Prices, SeverityRule, SeverityRules, StatusRange,
+};
 
-/// Greatest length of a file of rules, in bytes: a run keeps it.
+/// Maximum size of a rules file, in bytes: a run stores it.
 pub const RULES_BYTES_MAX: usize = 256 << 10;
-/// The most rules of severity: each may look at the whole of every answer.
+/// Maximum number of severity rules: each may scan every answer.
 const SEVERITY_RULES_MAX: usize = 100;
-/// Greatest length of a rule's `why`, in bytes.
+/// Maximum length of a rule's `why`, in bytes.
 const WHY_BYTES_MAX: usize = 512;
-/// What a regular expression may take once it is compiled, in bytes: its time for each character of a text grows with that.
+/// Maximum size of a compiled regular expression, in bytes; its matching time per character grows with that.
 const REGEX_BYTES_MAX: usize = 256 << 10;
 
 const KINDS: [&str; 3] = ["matcher", "severity", "price"];
@@ -45,7 +49,8 @@ const SEVERITY: [&str; 20] = [
 ];
 const PRICE: [&str; 5] = ["model", "input", "output", "cached_input", "cache_write"];
 
-/// Rules of the user's own. Without any: nothing of a request may differ, severities are those built in, prices those that come along.
+/// The user's rules. Without a file: no differences are allowed in requests, and severities and prices are
+/// the built-in ones.
 ///
 /// ```
 /// use annals_server::RulesFile;
@@ -68,27 +73,28 @@ const PRICE: [&str; 5] = ["model", "input", "output", "cached_input", "cache_wri
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RulesFile {
-    /// What of a request may differ.
+    /// Allowed differences between requests.
     pub matcher: Rules,
-    /// What matters more than it would by itself.
+    /// Rules that raise a severity.
     pub severity: SeverityRules,
-    /// The prices that come along, with the file's over them.
+    /// The built-in prices, overridden by those of the file.
     pub prices: Prices,
     text: String,
 }
 
 impl RulesFile {
-    /// Reads a file of rules.
+    /// Parses a rules file.
     ///
     /// # Errors
-    /// Says what is wrong, where, and what is allowed: what is no TOML, is not known, has another type, contradicts itself, has no effect, or would
-    /// hide a message, a prompt, tools or a model; too many rules.
-    pub fn parse(text: &str) -> Result<Self> {
+    /// Says what is wrong, where, and what is allowed. Refused are: invalid TOML; unknown keys; wrong types;
+    /// contradictions; rules without effect; rules that would hide a message, a prompt, tools or a model; too
+    /// many rules.
+    pub fn parse(text: &str) -> RulesResult<Self> {
         if text.len() > RULES_BYTES_MAX {
             let what = format!("the file has {} bytes; at most {RULES_BYTES_MAX} are allowed", text.len());
             return Err(RulesError { line: 1, column: 1, what });
         }
-        let document = Document::parse(text, &KINDS)?;
+        let document = RulesDocument::parse(text, &KINDS)?;
         Ok(Self {
             matcher: matcher(&document)?,
             severity: severity(&document)?,
@@ -97,14 +103,14 @@ impl RulesFile {
         })
     }
 
-    /// The file as it was read; empty where there is none.
+    /// The text of the file; empty if there is none.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-fn matcher(document: &Document<'_>) -> Result<Rules> {
+fn matcher(document: &RulesDocument<'_>) -> RulesResult<Rules> {
     let mut rules = Rules::none();
     for section in document.sections("matcher", &MATCHER)? {
         let mut all = Vec::new();
@@ -116,16 +122,16 @@ fn matcher(document: &Document<'_>) -> Result<Rules> {
             all.extend(section.texts(key)?.into_iter().map(|text| (of, text)));
         }
         if all.is_empty() {
-            return Err(section.wrong(format_args!("says nothing; it takes {}", list(MATCHER))));
+            return Err(section.wrong(format_args!("is empty; it takes {}", join_names(MATCHER))));
         }
-        for (of, At { value, at }) in all {
+        for (of, Located { value, at }) in all {
             rules = of(rules, value).map_err(|error| section.wrong_at(at, error.to_string()))?;
         }
     }
     Ok(rules)
 }
 
-fn severity(document: &Document<'_>) -> Result<SeverityRules> {
+fn severity(document: &RulesDocument<'_>) -> RulesResult<SeverityRules> {
     let mut rules = Vec::new();
     for section in document.sections("severity", &SEVERITY)? {
         if rules.len() == SEVERITY_RULES_MAX {
@@ -138,16 +144,16 @@ fn severity(document: &Document<'_>) -> Result<SeverityRules> {
     Ok(SeverityRules::new(rules))
 }
 
-fn severity_rule(section: &Section<'_, '_>) -> Result<SeverityRule> {
+fn severity_rule(section: &RulesSection<'_, '_>) -> RulesResult<SeverityRule> {
     let names = |key: &str| names(section, key);
     let rule = SeverityRule {
-        severity: raised_to(section)?,
+        severity: raised_severity(section)?,
         why: why(section)?,
         status: section
-            .each("status")?
+            .values("status")?
             .into_iter()
             .map(|value| statuses(section, value))
-            .collect::<Result<_>>()?,
+            .collect::<RulesResult<_>>()?,
         mount: names("mount")?,
         path: names("path")?,
         provider: names("provider")?,
@@ -159,26 +165,26 @@ fn severity_rule(section: &Section<'_, '_>) -> Result<SeverityRule> {
         contains: section.texts("contains")?.into_iter().map(|text| text.value.to_owned()).collect(),
         matches: section.text("matches")?.map(|text| regex(section, text)).transpose()?,
         duration_over_ms: section.whole("duration_over_ms")?,
-        refusal: section.truth("refusal")?,
-        tool_errors: section.truth("tool_errors")?,
-        cut_short: section.truth("cut_short")?,
-        broken: section.truth("broken")?,
+        refusal: section.boolean("refusal")?,
+        tool_errors: section.boolean("tool_errors")?,
+        cut_short: section.boolean("cut_short")?,
+        broken: section.boolean("broken")?,
         input: places(section, "input")?,
         output: places(section, "output")?,
     };
     if rule.conditions() == 0 {
-        let conditions = list(SEVERITY.iter().skip(2));
+        let conditions = join_names(SEVERITY.iter().skip(2));
         return Err(
-            section.wrong(format_args!("has no condition and would hold always; there are {conditions}"))
+            section.wrong(format_args!("has no condition and would always match; there are {conditions}"))
         );
     }
     Ok(rule)
 }
 
-fn raised_to(section: &Section<'_, '_>) -> Result<Severity> {
+fn raised_severity(section: &RulesSection<'_, '_>) -> RulesResult<Severity> {
     const ALLOWED: &str = "severity is \"flagged\" or \"escalated\"";
     let Some(text) = section.text("severity")? else {
-        return Err(section.wrong(format_args!("says no severity; {ALLOWED}")));
+        return Err(section.wrong(format_args!("lacks severity; {ALLOWED}")));
     };
     match text.value {
         "flagged" => Ok(Severity::Flagged),
@@ -188,9 +194,9 @@ fn raised_to(section: &Section<'_, '_>) -> Result<Severity> {
     }
 }
 
-fn why(section: &Section<'_, '_>) -> Result<String> {
+fn why(section: &RulesSection<'_, '_>) -> RulesResult<String> {
     let Some(text) = section.text("why")? else {
-        return Err(section.wrong("says no why: what is flagged says by it which rule it was"));
+        return Err(section.wrong("lacks why: it names the rule on each flagged frame"));
     };
     if text.value.len() > WHY_BYTES_MAX || text.value.chars().any(char::is_control) {
         let what = format!("why is one line of at most {WHY_BYTES_MAX} bytes, without control characters");
@@ -199,23 +205,23 @@ fn why(section: &Section<'_, '_>) -> Result<String> {
     Ok(text.value.to_owned())
 }
 
-/// Names, of which a `*` may stand at the end only.
-fn names(section: &Section<'_, '_>, key: &str) -> Result<Vec<Name>> {
-    let name = |text: At<&str>| match text.value.find('*') {
+/// Names in which `*` is allowed only at the end.
+fn names(section: &RulesSection<'_, '_>, key: &str) -> RulesResult<Vec<NamePattern>> {
+    let name = |text: Located<&str>| match text.value.find('*') {
         Some(at) if at + 1 < text.value.len() => {
             Err(section.wrong_at(text.at, format!("in {key} a * stands at the end only, for any rest")))
         }
-        _ => Ok(Name::of(text.value)),
+        _ => Ok(NamePattern::parse(text.value)),
     };
     section.texts(key)?.into_iter().map(name).collect()
 }
 
-/// Names of interfaces, each of which has to be one.
-fn apis(section: &Section<'_, '_>) -> Result<Vec<Name>> {
+/// Names of interfaces; each must be known.
+fn apis(section: &RulesSection<'_, '_>) -> RulesResult<Vec<NamePattern>> {
     let names = names(section, "api")?;
     for (name, text) in names.iter().zip(section.texts("api")?) {
-        if !Shape::ALL.iter().any(|shape| name.is(shape.name())) {
-            let there = list(Shape::ALL.iter().map(|shape| shape.name()));
+        if !ApiShape::ALL.iter().any(|shape| name.is(shape.name())) {
+            let there = join_names(ApiShape::ALL.iter().map(|shape| shape.name()));
             return Err(
                 section.wrong_at(text.at, format!("there is no api {:?}; there are {there}", text.value))
             );
@@ -224,51 +230,51 @@ fn apis(section: &Section<'_, '_>) -> Result<Vec<Name>> {
     Ok(names)
 }
 
-/// A status (`429`), or a class of them (`"5xx"`).
-fn statuses(section: &Section<'_, '_>, value: &Spanned<DeValue<'_>>) -> Result<Statuses> {
+/// A status (`429`) or a class of statuses (`"5xx"`).
+fn statuses(section: &RulesSection<'_, '_>, value: &Spanned<DeValue<'_>>) -> RulesResult<StatusRange> {
     let wrong = || {
         let what = "status is a number from 100 to 599, a class such as \"5xx\", or a list of these";
-        section.wrong_at(value.span().start, format!("{what}, and this is {}", kind(value.get_ref())))
+        section.wrong_at(value.span().start, format!("{what}, and this is {}", type_name(value.get_ref())))
     };
     let from = match value.get_ref() {
         DeValue::String(class) => {
             let hundreds = class.strip_suffix("xx").and_then(|digit| digit.parse::<u16>().ok());
             let from = hundreds.filter(|digit| (1..=5).contains(digit)).ok_or_else(wrong)? * 100;
-            return Ok(Statuses { from, to: from + 99 });
+            return Ok(StatusRange { from, to: from + 99 });
         }
         other => whole(other).and_then(|status| u16::try_from(status).ok()),
     };
     let from = from.filter(|status| (100..=599).contains(status)).ok_or_else(wrong)?;
-    Ok(Statuses { from, to: from })
+    Ok(StatusRange { from, to: from })
 }
 
-fn regex(section: &Section<'_, '_>, text: At<&str>) -> Result<regex::Regex> {
+fn regex(section: &RulesSection<'_, '_>, text: Located<&str>) -> RulesResult<regex::Regex> {
     RegexBuilder::new(text.value).size_limit(REGEX_BYTES_MAX).build().map_err(|error| {
         let why = match error {
             regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
-            // The last line says what; those before it draw where.
+            // The last line of the error says what is wrong; the lines before it draw the position.
             other => other.to_string().lines().last().unwrap_or_default().trim().to_owned(),
         };
         section.wrong_at(text.at, format!("matches is a regular expression without backreferences: {why}"))
     })
 }
 
-/// Values by their places in a body.
-fn places(section: &Section<'_, '_>, key: &str) -> Result<Vec<(Place, Scalar)>> {
-    let of = |(place, value): (At<&str>, &Spanned<DeValue<'_>>)| {
-        let path = Place::parse(place.value).map_err(|why| section.wrong_at(place.at, why))?;
+/// Expected values by their path in a body.
+fn places(section: &RulesSection<'_, '_>, key: &str) -> RulesResult<Vec<(BodyPath, ExpectedScalar)>> {
+    let of = |(place, value): (Located<&str>, &Spanned<DeValue<'_>>)| {
+        let path = BodyPath::parse(place.value).map_err(|why| section.wrong_at(place.at, why))?;
         let wanted = match value.get_ref() {
-            DeValue::String(text) => Some(Scalar::Text(text.clone().into_owned())),
-            DeValue::Boolean(truth) => Some(Scalar::Truth(*truth)),
+            DeValue::String(text) => Some(ExpectedScalar::Text(text.clone().into_owned())),
+            DeValue::Boolean(truth) => Some(ExpectedScalar::Truth(*truth)),
             other => whole(other)
-                .map(Scalar::Whole)
-                .or_else(|| number(other).filter(|number| number.is_finite()).map(Scalar::Number)),
+                .map(ExpectedScalar::Whole)
+                .or_else(|| number(other).filter(|number| number.is_finite()).map(ExpectedScalar::Number)),
         };
         let wrong = || {
             let what = format!(
                 "{} is a text, a number, true or false, and not {}",
                 place.value,
-                kind(value.get_ref())
+                type_name(value.get_ref())
             );
             section.wrong_at(value.span().start, what)
         };
@@ -277,20 +283,18 @@ fn places(section: &Section<'_, '_>, key: &str) -> Result<Vec<(Place, Scalar)>> 
     section.table(key)?.into_iter().map(of).collect()
 }
 
-fn prices(document: &Document<'_>) -> Result<Prices> {
+fn prices(document: &RulesDocument<'_>) -> RulesResult<Prices> {
     let mut prices = Prices::none();
     for section in document.sections("price", &PRICE)? {
         let Some(model) = section.text("model")? else {
-            return Err(
-                section.wrong("names no model; it takes model, input and, where they are known, the rest")
-            );
+            return Err(section.wrong("lacks model; model and input are required, the rest is optional"));
         };
         if model.value.contains('*') {
-            let what = "a price is that of all models whose name begins so: leave out the *";
+            let what = "a price applies to every model with this prefix: leave out the *";
             return Err(section.wrong_at(model.at, what));
         }
         let Some(input) = section.amount("input")? else {
-            return Err(section.wrong("says no input: US dollars for a million tokens of requests"));
+            return Err(section.wrong("lacks input: US dollars per million request tokens"));
         };
         let price = Price {
             input,

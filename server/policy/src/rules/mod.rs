@@ -1,12 +1,13 @@
-//! Rules of the user's own, in one TOML file: what of a request may differ (`[[matcher]]`), what matters more than it would by
-//! itself (`[[severity]]`), what a model costs (`[[price]]`).
+//! The user's rules in one TOML file: allowed differences between requests (`[[matcher]]`), raised severities
+//! (`[[severity]]`), prices of models (`[[price]]`).
 //!
-//! Invariants: what the file holds and is not understood is refused with its place, so that no rule is silently without effect; a
-//! matcher is made by the engine's own rules, which refuse what would hide a message, a prompt, tools or a model; no severity is lowered.
-//! A run keeps the text of its file, and a replay goes by it. Pure: text in, rules out; which file it is, the command line says.
+//! Invariants: anything in the file that is not understood is an error with its position, so no rule is
+//! silently ignored. Matchers are the engine's rules, which refuse to hide a message, a prompt, tools or a
+//! model. No rule lowers a severity. A run stores the text of its file, and a replay uses it. Parsing is
+//! pure; the command line chooses the file.
 //!
-//! Layout: `document` (TOML as tables whose values know where they stand), `file` (the three kinds of rules), `retention` (policies, which are files of their
-//! own: how long which runs stay).
+//! Layout: `document` (TOML tables whose values know their position), `file` (the three kinds of rules),
+//! `retention` (retention policies, which are files of their own).
 
 pub(crate) mod document;
 mod file;

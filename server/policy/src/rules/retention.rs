@@ -1,10 +1,13 @@
-//! Policies of retention: how long which runs stay. docs/retention.md has the format.
+//! Retention policies: how long runs are kept. docs/retention.md describes the format.
 
-use annals::{Component, Keep, Policy, RETENTION_RULES_MAX, Rule, Severity, Share, Status, lasting_ns};
+use annals::{
+    Component, RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, Severity,
+    Status, parse_duration_ns,
+};
 
-use super::document::{At, Document, Result, RulesError, Section};
+use super::document::{Located, RulesDocument, RulesError, RulesResult, RulesSection};
 
-/// Greatest length of a policy, in bytes.
+/// Maximum size of a policy, in bytes.
 pub const POLICY_BYTES_MAX: usize = 64 << 10;
 
 const KINDS: [&str; 2] = ["rule", "sampling"];
@@ -25,14 +28,14 @@ const RULE: [&str; 14] = [
     "why",
 ];
 const KEEPS: &str = "keep = \"7d\", keep_newest = 100, keep_share = \"5%\" or keep_for_ever = true";
-const LASTING: &str = "a time as \"7d\": a whole number and s, min, h, d, w or y";
-const SHARE: &str = "a share as \"5%\" or \"0.5%\", at most 100%";
+const LASTING: &str = "a duration such as \"7d\": an integer and s, min, h, d, w or y";
+const SHARE: &str = "a share such as \"5%\" or \"0.5%\", at most 100%";
 
-/// Reads a policy of retention. What it does not say is not taken from the built-in one: it stands alone.
+/// Parses a retention policy. It replaces the built-in policy entirely; nothing is inherited.
 ///
 /// # Errors
-/// Says what is wrong, where, and what is allowed: what is no TOML, is not known, has another type, contradicts itself, is never
-/// reached, or would drop open or pinned runs.
+/// Says what is wrong, where, and what is allowed. Refused are: invalid TOML; unknown keys; wrong types;
+/// contradictions; unreachable rules; rules that would drop open or pinned runs.
 ///
 /// ```
 /// let policy = annals_server::parse_policy("[[rule]]\nname = \"all\"\nkeep = \"30d\"\n")?;
@@ -41,7 +44,7 @@ const SHARE: &str = "a share as \"5%\" or \"0.5%\", at most 100%";
 /// assert!(error.to_string().starts_with("line 1, column 1: this [[rule]] would drop pinned runs"));
 /// # Ok::<(), annals_server::RulesError>(())
 /// ```
-pub fn parse_policy(text: &str) -> Result<Policy> {
+pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
     let whole = |what| RulesError { line: 1, column: 1, what };
     if text.len() > POLICY_BYTES_MAX {
         return Err(whole(format!(
@@ -49,8 +52,8 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
             text.len()
         )));
     }
-    let document = Document::parse(text, &KINDS)?;
-    let mut policy = Policy { rules: Vec::new(), sample: Share::ALL };
+    let document = RulesDocument::parse(text, &KINDS)?;
+    let mut policy = RetentionPolicy { rules: Vec::new(), sample: RunShare::ALL };
     for section in document.sections("rule", &RULE)? {
         if policy.rules.len() == RETENTION_RULES_MAX {
             return Err(
@@ -61,7 +64,7 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
         if let Some(before) = policy.rules.iter().find(|before| before.name == rule.name) {
             return Err(section.wrong(format_args!("has the name of another, {:?}", before.name)));
         }
-        if let Some(before) = policy.rules.iter().find(|before| before.is_for_all()) {
+        if let Some(before) = policy.rules.iter().find(|before| before.matches_all()) {
             return Err(section.wrong(format_args!(
                 "is never reached: the rule {:?} before it has no condition and matches every run",
                 before.name
@@ -75,70 +78,70 @@ pub fn parse_policy(text: &str) -> Result<Policy> {
     }
     if let Some(section) = sampling.first() {
         policy.sample = share(section)?
-            .ok_or_else(|| section.wrong(format_args!("says no keep_share: {SHARE}, for example")))?;
+            .ok_or_else(|| section.wrong(format_args!("lacks keep_share: {SHARE}, for example")))?;
     } else if policy.rules.is_empty() {
         return Err(whole(
-            "there is no [[rule]] and no [[sampling]]: such a policy would drop nothing".to_owned(),
+            "there is no [[rule]] and no [[sampling]]: the policy would drop nothing".to_owned(),
         ));
     }
     Ok(policy)
 }
 
-fn rule(section: &Section<'_, '_>, number: usize) -> Result<Rule> {
+fn rule(section: &RulesSection<'_, '_>, number: usize) -> RulesResult<RetentionRule> {
     let name = section.text("name")?.map_or_else(|| format!("rule {number}"), |text| text.value.to_owned());
-    let rule = Rule {
+    let rule = RetentionRule {
         namespaces: patterns(section)?,
-        statuses: each::<Status>(section, "status", "open, ok, failed and abandoned")?,
-        severities: each::<Severity>(section, "severity", "debug, normal, flagged and escalated")?,
+        statuses: parse_each::<Status>(section, "status", "open, ok, failed and abandoned")?,
+        severities: parse_each::<Severity>(section, "severity", "debug, normal, flagged and escalated")?,
         tags: section.texts("tag")?.into_iter().map(tag).collect(),
         components: components(section)?,
-        older_than_ns: lasting(section, "older_than")?,
-        younger_than_ns: lasting(section, "younger_than")?,
-        pinned: section.truth("pinned")?,
-        ..Rule::new(name, keep(section)?)
+        older_than_ns: duration_ns(section, "older_than")?,
+        younger_than_ns: duration_ns(section, "younger_than")?,
+        pinned: section.boolean("pinned")?,
+        ..RetentionRule::new(name, keep(section)?)
     };
-    // `why` is for whoever reads the file.
+    // `why` is only for people who read the file.
     section.text("why")?;
     rule.check().map_err(|what| section.wrong(what))?;
     Ok(rule)
 }
 
-/// The one thing that a rule says of what becomes of its runs.
-fn keep(section: &Section<'_, '_>) -> Result<Keep> {
+/// The single keep condition of a rule.
+fn keep(section: &RulesSection<'_, '_>) -> RulesResult<RetentionLimit> {
     let mut said = Vec::new();
-    said.extend(lasting(section, "keep")?.map(Keep::ForNs));
-    said.extend(section.whole("keep_newest")?.map(Keep::Newest));
-    said.extend(share(section)?.map(Keep::Share));
-    match section.truth("keep_for_ever")? {
-        Some(true) => said.push(Keep::Forever),
+    said.extend(duration_ns(section, "keep")?.map(RetentionLimit::ForNs));
+    said.extend(section.whole("keep_newest")?.map(RetentionLimit::Newest));
+    said.extend(share(section)?.map(RetentionLimit::Share));
+    match section.boolean("keep_for_ever")? {
+        Some(true) => said.push(RetentionLimit::Forever),
         Some(false) => {
             return Err(
-                section.wrong(format_args!("says keep_for_ever = false, which says nothing: {KEEPS}"))
+                section.wrong(format_args!("has keep_for_ever = false, which has no effect: {KEEPS}"))
             );
         }
         None => {}
     }
     match said.as_slice() {
         [keep] => Ok(*keep),
-        [] => Err(section.wrong(format_args!("does not say what is kept: {KEEPS}"))),
-        _ => Err(section.wrong(format_args!("contradicts itself, it says more than one of {KEEPS}"))),
+        [] => Err(section.wrong(format_args!("lacks a keep condition: {KEEPS}"))),
+        _ => Err(section.wrong(format_args!("contradicts itself: it has more than one of {KEEPS}"))),
     }
 }
 
-fn lasting(section: &Section<'_, '_>, key: &str) -> Result<Option<u64>> {
-    let Some(At { value, at }) = section.text(key)? else { return Ok(None) };
-    let ns = lasting_ns(value);
+fn duration_ns(section: &RulesSection<'_, '_>, key: &str) -> RulesResult<Option<u64>> {
+    let Some(Located { value, at }) = section.text(key)? else { return Ok(None) };
+    let ns = parse_duration_ns(value);
     ns.map(Some).ok_or_else(|| section.wrong_at(at, format!("{key} is {LASTING}, and not {value:?}")))
 }
 
-fn share(section: &Section<'_, '_>) -> Result<Option<Share>> {
-    let Some(At { value, at }) = section.text("keep_share")? else { return Ok(None) };
-    let share = Share::parse(value);
+fn share(section: &RulesSection<'_, '_>) -> RulesResult<Option<RunShare>> {
+    let Some(Located { value, at }) = section.text("keep_share")? else { return Ok(None) };
+    let share = RunShare::parse(value);
     share.map(Some).ok_or_else(|| section.wrong_at(at, format!("keep_share is {SHARE}, and not {value:?}")))
 }
 
-fn patterns(section: &Section<'_, '_>) -> Result<Vec<String>> {
-    let pattern = |At { value, at }: At<&str>| match value.find('*') {
+fn patterns(section: &RulesSection<'_, '_>) -> RulesResult<Vec<String>> {
+    let pattern = |Located { value, at }: Located<&str>| match value.find('*') {
         Some(star) if star + 1 < value.len() => {
             Err(section.wrong_at(at, "in namespace a * stands at the end only, for any rest"))
         }
@@ -147,8 +150,12 @@ fn patterns(section: &Section<'_, '_>) -> Result<Vec<String>> {
     section.texts("namespace")?.into_iter().map(pattern).collect()
 }
 
-fn each<T: std::str::FromStr>(section: &Section<'_, '_>, key: &str, there: &str) -> Result<Vec<T>> {
-    let one = |At { value, at }: At<&str>| {
+fn parse_each<T: std::str::FromStr>(
+    section: &RulesSection<'_, '_>,
+    key: &str,
+    there: &str,
+) -> RulesResult<Vec<T>> {
+    let one = |Located { value, at }: Located<&str>| {
         value
             .parse()
             .map_err(|_| section.wrong_at(at, format!("there is no {key} {value:?}; there are {there}")))
@@ -156,15 +163,15 @@ fn each<T: std::str::FromStr>(section: &Section<'_, '_>, key: &str, there: &str)
     section.texts(key)?.into_iter().map(one).collect()
 }
 
-fn components(section: &Section<'_, '_>) -> Result<Vec<Component>> {
-    let one = |At { value, at }: At<&str>| {
+fn components(section: &RulesSection<'_, '_>) -> RulesResult<Vec<Component>> {
+    let one = |Located { value, at }: Located<&str>| {
         value.parse::<Component>().map_err(|error| section.wrong_at(at, error.to_string()))
     };
     section.texts("component")?.into_iter().map(one).collect()
 }
 
-/// `key`, or `key=value`.
-fn tag(text: At<&str>) -> (String, Option<String>) {
+/// `key` or `key=value`.
+fn tag(text: Located<&str>) -> (String, Option<String>) {
     match text.value.split_once('=') {
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
         None => (text.value.to_owned(), None),
@@ -193,18 +200,22 @@ mod tests {
     "#;
 
     #[test]
-    fn the_built_in_policy_can_be_written_down() {
-        assert_eq!(parse_policy(BUILT_IN).unwrap(), Policy::default());
+    fn documented_policy_equals_the_built_in_one() {
+        assert_eq!(parse_policy(BUILT_IN).unwrap(), RetentionPolicy::default());
         let docs = include_str!("../../../../docs/retention.md");
         let block = docs.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-        assert_eq!(parse_policy(block).unwrap(), Policy::default(), "docs/retention.md shows another one");
+        assert_eq!(
+            parse_policy(block).unwrap(),
+            RetentionPolicy::default(),
+            "docs/retention.md shows another one"
+        );
         for block in docs.split("```toml").skip(1).filter_map(|rest| rest.split("```").next()) {
             parse_policy(block).unwrap().check().unwrap();
         }
     }
 
     #[test]
-    fn every_condition_and_every_way_to_keep_is_read() {
+    fn policy_parses_every_condition_and_keep_form() {
         let text = r#"
             [[rule]]
             namespace = ["shop-*", "x"]
@@ -228,7 +239,7 @@ mod tests {
         let policy = parse_policy(text).unwrap();
         policy.check().unwrap();
         let day = 86_400_000_000_000;
-        let first = Rule {
+        let first = RetentionRule {
             namespaces: vec!["shop-*".into(), "x".into()],
             statuses: vec![Status::Ok],
             severities: vec![Severity::Debug, Severity::Normal],
@@ -237,28 +248,31 @@ mod tests {
             older_than_ns: Some(30 * day),
             younger_than_ns: Some(365 * day),
             pinned: Some(false),
-            ..Rule::new("rule 1", Keep::Share(Share::parse("5%").unwrap()))
+            ..RetentionRule::new("rule 1", RetentionLimit::Share(RunShare::parse("5%").unwrap()))
         };
-        let second = Rule { tags: vec![("exam".into(), None)], ..Rule::new("rule 2", Keep::Forever) };
-        assert_eq!(policy.rules, [first, second, Rule::new("rule 3", Keep::Newest(100))]);
+        let second = RetentionRule {
+            tags: vec![("exam".into(), None)],
+            ..RetentionRule::new("rule 2", RetentionLimit::Forever)
+        };
+        assert_eq!(policy.rules, [first, second, RetentionRule::new("rule 3", RetentionLimit::Newest(100))]);
         assert_eq!(policy.sample.to_string(), "12.5%");
     }
 
     #[test]
-    fn what_is_wrong_is_refused_where_it_stands() {
+    fn invalid_policies_are_refused_with_their_position() {
         for (text, at, what) in [
             ("", (1, 1), "there is no [[rule]]"),
-            ("[[rule]\nkeep = 1", (1, 8), "no TOML"),
+            ("[[rule]\nkeep = 1", (1, 8), "not valid TOML"),
             ("[[rules]]\nkeep = \"1d\"", (1, 3), "there is no table \"rules\""),
             ("[rule]\nkeep = \"1d\"", (1, 2), "write [[rule]]"),
-            ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is no key of [[rule]]"),
+            ("[[rule]]\nkept = \"1d\"", (2, 1), "\"kept\" is not a key of [[rule]]"),
             ("[[rule]]\nkeep = \"1d\"\nkeep = \"2d\"", (3, 1), "duplicate key"),
-            ("[[rule]]\nstatus = \"ok\"", (1, 1), "does not say what is kept"),
+            ("[[rule]]\nstatus = \"ok\"", (1, 1), "lacks a keep condition"),
             ("[[rule]]\nkeep = \"1d\"\nkeep_newest = 5", (1, 1), "contradicts itself"),
             ("[[rule]]\nkeep_for_ever = true\nkeep_share = \"5%\"", (1, 1), "contradicts itself"),
-            ("[[rule]]\nkeep_for_ever = false", (1, 1), "says nothing"),
+            ("[[rule]]\nkeep_for_ever = false", (1, 1), "has no effect"),
             ("[[rule]]\nkeep = 7", (2, 8), "keep is a text"),
-            ("[[rule]]\nkeep = \"7m\"", (2, 8), "keep is a time as \"7d\""),
+            ("[[rule]]\nkeep = \"7m\"", (2, 8), "keep is a duration such as \"7d\""),
             ("[[rule]]\nkeep_newest = -1", (2, 15), "whole number"),
             ("[[rule]]\nkeep_newest = 0", (1, 1), "keeps the newest 0"),
             ("[[rule]]\nkeep_share = \"101%\"", (2, 14), "keep_share is a share"),
@@ -281,7 +295,7 @@ mod tests {
             ),
             ("[[rule]]\nname = \"sampling\"\nkeep = \"1d\"", (1, 1), "annals' own"),
             ("[[sampling]]\nkeep_share = \"5%\"\n[[sampling]]\nkeep_share = \"6%\"", (3, 1), "the second"),
-            ("[[sampling]]", (1, 1), "says no keep_share"),
+            ("[[sampling]]", (1, 1), "lacks keep_share"),
             ("[[sampling]]\nkeep = \"5%\"", (2, 1), "no key of [[sampling]]"),
         ] {
             let error = parse_policy(text).unwrap_err();

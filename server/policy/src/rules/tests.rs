@@ -1,17 +1,17 @@
-//! Files of rules: what they come to, and each refusal with its place.
+//! Rules files: parsing, and the error and position of each refusal.
 
 use annals::matching::Rules;
 
 use super::{RULES_BYTES_MAX, RulesFile};
 
-/// Where and why a file is refused.
+/// The error with which a file is refused.
 #[track_caller]
 fn refused(text: &str) -> String {
     RulesFile::parse(text).expect_err(text).to_string()
 }
 
 #[test]
-fn matchers_are_those_of_the_command_line() {
+fn matchers_match_the_command_line_rules() {
     let text = r#"
         # what differs from run to run
         [[matcher]]
@@ -35,7 +35,7 @@ fn matchers_are_those_of_the_command_line() {
 }
 
 #[test]
-fn prices_are_laid_over_those_that_come_along() {
+fn prices_override_the_built_in_ones() {
     let text = "[[price]]\nmodel = 'Our-Model'\ninput = 1\n[[price]]\nmodel = 'gpt-4o'\ninput = 9.5\noutput = 1e1\ncached_input = 0\ncache_write = 0x10\n";
     let prices = RulesFile::parse(text).unwrap().prices;
     let of = |model: &str| prices.price(model).map(|price| (price.input, price.output, price.cached_input));
@@ -46,7 +46,7 @@ fn prices_are_laid_over_those_that_come_along() {
 }
 
 #[test]
-fn without_rules_there_are_those_built_in() {
+fn empty_file_keeps_the_built_in_rules() {
     for text in ["", "# nothing yet\n"] {
         let rules = RulesFile::parse(text).unwrap();
         assert_eq!(rules.matcher, Rules::none());
@@ -56,11 +56,14 @@ fn without_rules_there_are_those_built_in() {
 }
 
 #[test]
-fn what_is_no_document_of_rules_is_refused_with_its_place() {
+fn invalid_documents_are_refused_with_their_position() {
     for (text, wanted) in [
         ("[[matcher]\n", "line 1, column 1"),
         ("a = ", "line 1, column"),
-        ("[[matcher]]\nignore = '$.a'\nignore = '$.b'", "line 3, column 1: this is no TOML: duplicate key"),
+        (
+            "[[matcher]]\nignore = '$.a'\nignore = '$.b'",
+            "line 3, column 1: this is not valid TOML: duplicate key",
+        ),
         (
             "\n\n[[matchers]]\nignore = '$.a'",
             "line 3, column 3: there is no table \"matchers\"; there are [[matcher]], [[severity]] and [[price]]",
@@ -75,19 +78,19 @@ fn what_is_no_document_of_rules_is_refused_with_its_place() {
     }
     let long = format!("#{}", "x".repeat(RULES_BYTES_MAX));
     assert!(refused(&long).contains("at most 262144 are allowed"));
-    // Nesting costs no stack that is not bounded.
+    // Deep nesting must not overflow the stack.
     refused(&format!("a = {}", "[".repeat(100_000)));
     refused(&format!("{}a = 1", "a.".repeat(100_000)));
 }
 
 #[test]
-fn a_matcher_that_would_hide_too_much_or_is_none_is_refused_with_its_place() {
+fn invalid_matchers_are_refused_with_their_position() {
     for (text, wanted) in [
         (
             "ignore = '$.user'\nignored = 1",
-            "line 3, column 1: \"ignored\" is no key of [[matcher]]; allowed are rule, ignore and preset",
+            "line 3, column 1: \"ignored\" is not a key of [[matcher]]; allowed are rule, ignore and preset",
         ),
-        ("", "line 1, column 1: this [[matcher]] says nothing; it takes rule, ignore and preset"),
+        ("", "line 1, column 1: this [[matcher]] is empty; it takes rule, ignore and preset"),
         ("ignore = '$.messages'", "line 2, column 10: a rule that ignores $.messages is refused"),
         ("ignore = ['$.user',\n  '$.model']", "line 3, column 3: a rule that ignores $.model is refused"),
         ("ignore = '$.prompt'", "must not hide a whole message, prompt or model"),
@@ -114,16 +117,16 @@ fn a_matcher_that_would_hide_too_much_or_is_none_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place() {
+fn invalid_severity_rules_are_refused_with_their_position() {
     let head = "[[severity]]\nseverity = 'flagged'\nwhy = 'x'\n";
     for (text, wanted) in [
         (
             "",
-            "line 1, column 1: this [[severity]] has no condition and would hold always; there are status, mount",
+            "line 1, column 1: this [[severity]] has no condition and would always match; there are status, mount",
         ),
         (
             "statsu = 429",
-            "line 4, column 1: \"statsu\" is no key of [[severity]]; allowed are severity, why, status",
+            "line 4, column 1: \"statsu\" is not a key of [[severity]]; allowed are severity, why, status",
         ),
         (
             "status = 42",
@@ -143,7 +146,7 @@ fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place(
         ("broken = 'yes'", "line 4, column 10: broken is true or false, and this is a text"),
         ("output = '$.a'", "line 4, column 10: output is a table of places and values"),
         ("output = {}", "line 4, column 10: output is empty"),
-        ("output = { 'error' = 1 }", "line 4, column 12: \"error\" is no place in a body"),
+        ("output = { 'error' = 1 }", "line 4, column 12: \"error\" is not a path in a body"),
         (
             "output = { '$.a' = [1] }",
             "line 4, column 20: $.a is a text, a number, true or false, and not a list",
@@ -156,7 +159,7 @@ fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place(
     for (text, wanted) in [
         (
             "why = 'x'\nstatus = 500",
-            "line 1, column 1: this [[severity]] says no severity; severity is \"flagged\" or",
+            "line 1, column 1: this [[severity]] lacks severity; severity is \"flagged\" or",
         ),
         (
             "severity = 'normal'",
@@ -168,7 +171,7 @@ fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place(
             "line 2, column 12: severity is \"flagged\" or \"escalated\", and not \"loud\"",
         ),
         ("severity = 3", "line 2, column 12: severity is a text, and this is a number"),
-        ("severity = 'flagged'\nstatus = 500", "line 1, column 1: this [[severity]] says no why"),
+        ("severity = 'flagged'\nstatus = 500", "line 1, column 1: this [[severity]] lacks why"),
         ("severity = 'flagged'\nwhy = \"a\\nb\"", "line 3, column 7: why is one line of at most 512 bytes"),
         ("severity = 'flagged'\nwhy = ''", "line 3, column 7: why is empty"),
     ] {
@@ -182,13 +185,13 @@ fn a_rule_of_severity_that_is_wrong_or_without_effect_is_refused_with_its_place(
 }
 
 #[test]
-fn a_price_that_is_none_is_refused_with_its_place() {
+fn invalid_prices_are_refused_with_their_position() {
     for (text, wanted) in [
-        ("input = 1", "line 1, column 1: this [[price]] names no model"),
-        ("model = 'm'", "line 1, column 1: this [[price]] says no input"),
+        ("input = 1", "line 1, column 1: this [[price]] lacks model"),
+        ("model = 'm'", "line 1, column 1: this [[price]] lacks input"),
         (
             "model = 'm'\ninptu = 1",
-            "line 3, column 1: \"inptu\" is no key of [[price]]; allowed are model, input, output, cached_input and cache_write",
+            "line 3, column 1: \"inptu\" is not a key of [[price]]; allowed are model, input, output, cached_input and cache_write",
         ),
         ("model = 'm'\ninput = -1", "line 3, column 9: input is a number of 0 or more"),
         ("model = 'm'\ninput = nan", "line 3, column 9: input is a number of 0 or more"),
@@ -196,7 +199,7 @@ fn a_price_that_is_none_is_refused_with_its_place() {
         ("model = 'm'\ninput = '$1'", "line 3, column 9: input is a number of 0 or more, and this is a text"),
         (
             "model = 'm*'\ninput = 1",
-            "line 2, column 9: a price is that of all models whose name begins so: leave out the *",
+            "line 2, column 9: a price applies to every model with this prefix: leave out the *",
         ),
         ("model = ''\ninput = 1", "line 2, column 9: model is empty"),
         (

@@ -1,52 +1,52 @@
-//! Asking for vectors: what is not known yet, in batches, with patience.
+//! The HTTP client: looks up the cache, requests missing vectors in batches, and retries.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
-use annals::memory::Embedder;
 use annals::{Error, ErrorKind, Namespace, Result};
+use annals_memory::Embedder;
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, Url};
 
-use super::cache::Cache;
+use super::cache::VectorCache;
 use super::options::{EmbeddingsOptions, invalid};
-use super::patience::{Failed, Next, next};
+use super::retry::{EmbeddingFailure, RetryDecision, retry_decision};
 use super::wire;
 use crate::body::BodyAssembler;
-use crate::upstream::{Upstream, chain};
+use crate::upstream::{UpstreamClients, error_chain};
 
-/// The longest answer, in bytes.
+/// Maximum length of an answer in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// The longest answer of an error that is read.
-const SAID_BYTES_MAX: usize = 64 << 10;
-/// Bytes of texts of a request, at most; a longer text goes alone.
+/// Maximum bytes read of an error's body.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+/// Maximum bytes of the texts in a request; a longer text is sent alone.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// An embedder over HTTP. May be used from several threads, also from within a runtime.
+/// An embedder over HTTP. It can be used from several threads, also inside an async runtime.
 #[derive(Debug)]
-pub struct Embeddings {
-    far: Arc<Far>,
+pub struct HttpEmbedder {
+    far: Arc<EmbeddingEndpoint>,
     id: String,
-    cache: Option<Cache>,
-    /// The length of its vectors, once it is known.
+    cache: Option<VectorCache>,
+    /// The length of the vectors, once it is known.
     length: OnceLock<usize>,
-    /// `None` only while it is let go of.
+    /// `None` only during drop.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-/// The other side.
+/// The server, and how to reach it.
 #[derive(Debug)]
-struct Far {
+struct EmbeddingEndpoint {
     options: EmbeddingsOptions,
     url: Url,
     key: Option<HeaderValue>,
-    upstream: Upstream,
+    upstream: UpstreamClients,
 }
 
-/// A runtime must not be waited for within another.
-impl Drop for Embeddings {
+/// A tokio runtime must not be dropped inside another runtime: shutdown must not block.
+impl Drop for HttpEmbedder {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -54,16 +54,17 @@ impl Drop for Embeddings {
     }
 }
 
-impl Embeddings {
-    /// An embedder; with a namespace, what it answers is kept there and not asked for twice.
+impl HttpEmbedder {
+    /// Creates an embedder. With a namespace, its vectors are cached there and not requested twice.
     ///
     /// # Errors
-    /// `Invalid` for options that cannot be, `NotFound` for a namespace that is open for reading and keeps nothing of the kind, `Unavailable`.
+    /// `Invalid` for invalid options, `NotFound` if the namespace is read-only and has no cache,
+    /// `Unavailable`.
     pub fn new(options: EmbeddingsOptions, kept_in: Option<&Namespace>) -> Result<Self> {
         let url = options.check()?;
         let key = options.key.as_ref().map(|key| {
             let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-                .map_err(|_| invalid("the embedder's key is none: it holds what no header can"))?;
+                .map_err(|_| invalid("the embedder's key is invalid: no header can hold it"))?;
             value.set_sensitive(true);
             Ok::<_, Error>(value)
         });
@@ -71,33 +72,38 @@ impl Embeddings {
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(|e| unavailable(format!("no thread can be started: {e}")))?;
+            .map_err(|e| unavailable(format!("the embedder's thread could not be started: {e}")))?;
         Ok(Self {
             id: options.id(),
-            cache: kept_in.map(Cache::new).transpose()?,
+            cache: kept_in.map(VectorCache::new).transpose()?,
             length: OnceLock::new(),
             runtime: Some(runtime),
-            far: Arc::new(Far { key: key.transpose()?, options, url, upstream: Upstream::default() }),
+            far: Arc::new(EmbeddingEndpoint {
+                key: key.transpose()?,
+                options,
+                url,
+                upstream: UpstreamClients::default(),
+            }),
         })
     }
 
-    /// Asks for vectors of texts, none of them twice.
-    fn ask(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        let runtime = self.runtime.as_ref().ok_or_else(|| unavailable("the embedder is being let go of"))?;
+    /// Requests the vectors of texts. No text may occur twice.
+    fn request_vectors(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        let runtime = self.runtime.as_ref().ok_or_else(|| unavailable("the embedder is shutting down"))?;
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in batches(texts, self.far.options.batch_texts) {
             let (far, batch) =
                 (self.far.clone(), batch.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
             let (done, answered) = mpsc::sync_channel(1);
             runtime.spawn(async move {
-                let _ = done.send(far.ask(&batch).await);
+                let _ = done.send(far.request_with_retries(&batch).await);
             });
-            vectors.extend(answered.recv().map_err(|_| unavailable("asking for vectors was broken off"))??);
+            vectors.extend(answered.recv().map_err(|_| unavailable("the vector request was cancelled"))??);
         }
         Ok(vectors)
     }
 
-    /// The length that all vectors have, once one is known: what was asked for, or what was kept of an earlier answer.
+    /// The length of all vectors, if it is known: from the options, or from an earlier answer.
     fn known_length(&self) -> Result<Option<usize>> {
         if let Some(dimensions) = self.far.options.dimensions {
             return Ok(Some(dimensions as usize));
@@ -108,12 +114,13 @@ impl Embeddings {
         self.cache.as_ref().map_or(Ok(None), |cache| cache.length(&self.id))
     }
 
-    /// Holds vectors to the length that all have. Where none is known it is that of the first, if the others agree: an answer that is refused settles nothing.
-    fn check(&self, vectors: &[Vec<f32>]) -> Result<()> {
+    /// Checks that vectors have the known length. If none is known, the first vector sets it, provided that
+    /// all agree: a refused answer must not set the length.
+    fn check_lengths(&self, vectors: &[Vec<f32>]) -> Result<()> {
         let Some(wanted) = self.known_length()?.or(vectors.first().map(Vec::len)) else { return Ok(()) };
         if let Some(other) = vectors.iter().find(|vector| vector.len() != wanted) {
             let what = format!(
-                "{:?} gave a vector of {} numbers where {wanted} were expected: what makes other vectors has another name",
+                "{:?} gave a vector of {} numbers where {wanted} were expected: give a model with other vectors another name",
                 self.id,
                 other.len()
             );
@@ -124,7 +131,7 @@ impl Embeddings {
     }
 }
 
-impl Embedder for Embeddings {
+impl Embedder for HttpEmbedder {
     fn id(&self) -> &str {
         &self.id
     }
@@ -142,13 +149,13 @@ impl Embedder for Embeddings {
         let mut met: HashSet<&str> = HashSet::new();
         for text in texts.iter().filter(|text| met.insert(text)) {
             let kept = self.cache.as_ref().map(|cache| cache.get(&self.id, text)).transpose()?.flatten();
-            match kept.filter(|vector| self.check(std::slice::from_ref(vector)).is_ok()) {
+            match kept.filter(|vector| self.check_lengths(std::slice::from_ref(vector)).is_ok()) {
                 Some(vector) => drop(known.insert(text, vector)),
                 None => unknown.push(text),
             }
         }
-        let asked = self.ask(&unknown)?;
-        self.check(&asked)?;
+        let asked = self.request_vectors(&unknown)?;
+        self.check_lengths(&asked)?;
         if let Some(cache) = &self.cache {
             cache.put(&self.id, unknown.iter().copied().zip(&asked))?;
         }
@@ -161,7 +168,7 @@ impl Embedder for Embeddings {
     }
 }
 
-/// Texts in their order, as many at a time as a request may hold.
+/// Splits texts into batches that fit into a request.
 fn batches<'a, 'b>(texts: &'a [&'b str], most: usize) -> Vec<&'a [&'b str]> {
     let (mut batches, mut rest) = (Vec::new(), texts);
     while !rest.is_empty() {
@@ -178,23 +185,23 @@ fn batches<'a, 'b>(texts: &'a [&'b str], most: usize) -> Vec<&'a [&'b str]> {
     batches
 }
 
-impl Far {
-    async fn ask(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
+impl EmbeddingEndpoint {
+    async fn request_with_retries(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let options = &self.options;
-        let body = wire::request(&options.model, &texts, options.base64, options.dimensions);
+        let body = wire::request_body(&options.model, &texts, options.base64, options.dimensions);
         let mut attempt = 1;
         loop {
             let failed = match self.try_once(body.clone(), texts.len()).await {
                 Ok(vectors) => return Ok(vectors),
                 Err(failed) => failed,
             };
-            match next(&failed, attempt, options, random()) {
-                Next::Wait(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
-                Next::GiveUp => return Err(self.error(&failed, attempt)),
-                Next::TooLong(seconds) => {
+            match retry_decision(&failed, attempt, options, random()) {
+                RetryDecision::Wait(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                RetryDecision::GiveUp => return Err(self.error(&failed, attempt)),
+                RetryDecision::TooLong(seconds) => {
                     let what =
-                        format!("{} is busy and asks to be left alone for {seconds} s: {failed}", self.url);
+                        format!("{} is busy and asks for a wait of {seconds} seconds: {failed}", self.url);
                     return Err(unavailable(what));
                 }
             }
@@ -202,15 +209,19 @@ impl Far {
         }
     }
 
-    fn error(&self, failed: &Failed, attempts: u32) -> Error {
-        if failed.is_passing() {
-            return unavailable(format!("{} gives no vectors, asked {attempts} times: {failed}", self.url));
+    fn error(&self, failed: &EmbeddingFailure, attempts: u32) -> Error {
+        if failed.is_transient() {
+            return unavailable(format!("{} gave no vectors after {attempts} attempts: {failed}", self.url));
         }
-        invalid(format!("{} gives no vectors of {:?}: {failed}", self.url, self.options.model))
+        invalid(format!("{} gave no vectors of {:?}: {failed}", self.url, self.options.model))
     }
 
-    async fn try_once(&self, body: Vec<u8>, texts: usize) -> std::result::Result<Vec<Vec<f32>>, Failed> {
-        let client = self.upstream.client(&self.url).map_err(Failed::Transport)?;
+    async fn try_once(
+        &self,
+        body: Vec<u8>,
+        texts: usize,
+    ) -> std::result::Result<Vec<Vec<f32>>, EmbeddingFailure> {
+        let client = self.upstream.client(&self.url).map_err(EmbeddingFailure::Transport)?;
         let mut request = client
             .post(self.url.clone())
             .timeout(Duration::from_millis(self.options.timeout_ms))
@@ -219,20 +230,23 @@ impl Far {
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, key.clone());
         }
-        let response = request.send().await.map_err(|e| Failed::Transport(chain(&e)))?;
+        let response = request.send().await.map_err(|e| EmbeddingFailure::Transport(error_chain(&e)))?;
         let status = response.status();
         if status.is_success() {
-            let body = whole(response, ANSWER_BYTES_MAX).await?;
-            return wire::answer(&body, texts).map_err(Failed::Nonsense);
+            let body = read_body(response, ANSWER_BYTES_MAX).await?;
+            return wire::parse_answer(&body, texts).map_err(EmbeddingFailure::Malformed);
         }
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after_s = retry_after.and_then(|value| value.trim().parse().ok());
-        // What is said is for people: where it is too long or breaks off, the status is enough.
-        let said = whole(response, SAID_BYTES_MAX).await.map(|body| wire::said(&body)).unwrap_or_default();
-        Err(Failed::Status { status, said: self.without_key(said), retry_after_s })
+        // The message is for people: if it is too long or breaks off, the status is enough.
+        let said = read_body(response, ERROR_BYTES_MAX)
+            .await
+            .map(|body| wire::error_message(&body))
+            .unwrap_or_default();
+        Err(EmbeddingFailure::Status { status, said: self.without_key(said), retry_after_s })
     }
 
-    /// Some repeat the key that they refuse.
+    /// Some servers repeat the key that they refuse.
     fn without_key(&self, said: String) -> String {
         match &self.options.key {
             Some(key) if !key.is_empty() => said.replace(key, "(the key)"),
@@ -241,18 +255,20 @@ impl Far {
     }
 }
 
-async fn whole(mut response: Response, most: usize) -> std::result::Result<Bytes, Failed> {
+async fn read_body(mut response: Response, most: usize) -> std::result::Result<Bytes, EmbeddingFailure> {
     let mut body = BodyAssembler::default();
-    while let Some(chunk) = response.chunk().await.map_err(|e| Failed::Transport(chain(&e)))? {
+    while let Some(chunk) =
+        response.chunk().await.map_err(|e| EmbeddingFailure::Transport(error_chain(&e)))?
+    {
         if body.len() + chunk.len() > most {
-            return Err(Failed::Nonsense(format!("its answer is longer than {most} bytes")));
+            return Err(EmbeddingFailure::Malformed(format!("its answer is longer than {most} bytes")));
         }
         body.push(chunk);
     }
     Ok(body.into_bytes())
 }
 
-/// A number at random; where the system gives none, all wait the same.
+/// A random number; if the system gives none, all clients wait equally long.
 fn random() -> u64 {
     getrandom::u64().unwrap_or(0)
 }

@@ -1,34 +1,35 @@
-//! Embedders of others, over HTTP: whatever answers `POST /embeddings` as OpenAI's API does.
+//! Embedders over HTTP: any server that answers `POST /embeddings` as OpenAI's API does.
 //!
-//! [`Embeddings`] is the engine's [`annals::memory::Embedder`] over such an address. Texts go out in batches, are asked for again when the other side is busy or
-//! out of reach, and what came back is kept in a keyspace by the text's hash, so that a text is paid for once ([`cache`]). Requests and answers are functions
-//! of bytes alone ([`wire`]), as is how long to wait ([`patience`]).
+//! [`HttpEmbedder`] implements the engine's [`annals_memory::Embedder`]. Texts are sent in batches, and
+//! transient failures are retried. Vectors are cached in a keyspace by the text's hash, so that a text is
+//! paid for once ([`cache`]). Encoding requests and answers ([`wire`]) and choosing the wait ([`retry`]) are
+//! pure functions.
 //!
-//! Invariants: a key goes to this machine or over TLS, never elsewhere, and into no message; no redirect is followed; an answer has a bounded size and is held to
-//! what was asked: one vector a text, each of the same length.
+//! Invariants: a key is sent only to this machine or over TLS, and never appears in a message. Redirects are
+//! not followed. An answer has bounded size and must hold one vector for each text, all of the same length.
 
-use annals::memory::{Embedder, Words};
 use annals::{Namespace, Result};
+use annals_memory::{Embedder, WordEmbedder};
 
 mod cache;
 mod client;
 mod options;
-mod patience;
+mod retry;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use client::Embeddings;
+pub use client::HttpEmbedder;
 pub use options::{EMBEDDINGS_VARIABLES, EmbeddingsOptions};
 
-/// What makes vectors in this process.
+/// The embedder configured for this process.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum EmbedderHere {
-    /// The one that is built in.
-    BuiltIn(Words),
-    /// One over HTTP.
-    Http(Box<Embeddings>),
+pub enum ConfiguredEmbedder {
+    /// The built-in embedder.
+    BuiltIn(WordEmbedder),
+    /// An embedder over HTTP.
+    Http(Box<HttpEmbedder>),
 }
 
 /// The embedder that the environment describes, for texts of this namespace: see [`EmbedderHere::of_environment`].
@@ -36,23 +37,23 @@ pub enum EmbedderHere {
 /// # Errors
 /// As [`EmbedderHere::of_environment`].
 pub fn environment_embedder(space: &Namespace) -> Result<Box<dyn Embedder>> {
-    Ok(Box::new(EmbedderHere::of_environment(Some(space))?))
+    Ok(Box::new(ConfiguredEmbedder::from_environment(Some(space))?))
 }
 
-impl EmbedderHere {
-    /// What the environment describes ([`EMBEDDINGS_VARIABLES`]), else the one that is built in. What is answered over HTTP is kept in the namespace, where one
-    /// is given; it has to be open for writing.
+impl ConfiguredEmbedder {
+    /// The embedder that the environment configures ([`EMBEDDINGS_VARIABLES`]), else the built-in one.
+    /// Vectors from HTTP are cached in the namespace, if one is given; it must be open for writing.
     ///
     /// # Errors
-    /// As [`EmbeddingsOptions::from_variables`] and [`Embeddings::new`].
-    pub fn of_environment(kept_in: Option<&Namespace>) -> Result<Self> {
+    /// As [`EmbeddingsOptions::from_variables`] and [`HttpEmbedder::new`].
+    pub fn from_environment(kept_in: Option<&Namespace>) -> Result<Self> {
         Ok(match EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok())? {
-            Some(options) => Self::Http(Box::new(Embeddings::new(options, kept_in)?)),
-            None => Self::BuiltIn(Words),
+            Some(options) => Self::Http(Box::new(HttpEmbedder::new(options, kept_in)?)),
+            None => Self::BuiltIn(WordEmbedder),
         })
     }
 
-    fn get(&self) -> &dyn Embedder {
+    fn as_embedder(&self) -> &dyn Embedder {
         match self {
             Self::BuiltIn(words) => words,
             Self::Http(embeddings) => &**embeddings,
@@ -60,16 +61,16 @@ impl EmbedderHere {
     }
 }
 
-impl Embedder for EmbedderHere {
+impl Embedder for ConfiguredEmbedder {
     fn id(&self) -> &str {
-        self.get().id()
+        self.as_embedder().id()
     }
 
     fn threshold(&self) -> f32 {
-        self.get().threshold()
+        self.as_embedder().threshold()
     }
 
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
-        self.get().embed(texts)
+        self.as_embedder().embed(texts)
     }
 }

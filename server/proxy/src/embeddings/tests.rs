@@ -1,10 +1,10 @@
-//! The client against a server of its own, one rule each.
+//! The client against a local server.
 
 use std::sync::{Arc, Mutex};
 
 use annals::io::sim::SimIo;
-use annals::memory::{Embedder, Identity, Keep, Wanted};
 use annals::{ErrorKind, Namespace, Options, Store};
+use annals_memory::{Embedder, Identity, Memory, MemoryQuery, SnapshotOptions};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -12,31 +12,35 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::post;
 use serde_json::{Value, json};
 
-use super::{Embeddings, EmbeddingsOptions};
+use super::{EmbeddingsOptions, HttpEmbedder};
 
-/// What the server says to a request, if not what it should.
-type Script = dyn Fn(usize, &Value) -> Option<Response<Body>> + Send + Sync;
+/// A scripted answer of the server, instead of its normal one.
+type AnswerScript = dyn Fn(usize, &Value) -> Option<Response<Body>> + Send + Sync;
 
-/// A server that counts letters, and all that it was asked.
-struct Server {
+/// A server that counts letters, and the requests that it got.
+struct EmbeddingServer {
     runtime: tokio::runtime::Runtime,
     options: EmbeddingsOptions,
     asked: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
 }
 
 #[derive(Clone)]
-struct Answering {
+struct EmbeddingServerState {
     asked: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
-    script: Arc<Script>,
+    script: Arc<AnswerScript>,
 }
 
-/// Three numbers of a text: its length, and two letters' counts.
+/// The vector of a text: its length, and the counts of two letters.
 fn vector(text: &str) -> Vec<f32> {
     let count = |letter| text.matches(letter).count() as f32;
     vec![text.len() as f32, count('a'), count('b')]
 }
 
-async fn answer(State(state): State<Answering>, headers: HeaderMap, body: String) -> Response<Body> {
+async fn handle_request(
+    State(state): State<EmbeddingServerState>,
+    headers: HeaderMap,
+    body: String,
+) -> Response<Body> {
     let body: Value = serde_json::from_str(&body).unwrap();
     let number = {
         let mut asked = state.asked.lock().unwrap();
@@ -47,7 +51,7 @@ async fn answer(State(state): State<Answering>, headers: HeaderMap, body: String
         return scripted;
     }
     let texts = body["input"].as_array().unwrap();
-    // Last first: only the index says which is whose.
+    // Last vector first: only the index tells which text a vector belongs to.
     let data: Vec<Value> = texts
         .iter()
         .enumerate()
@@ -73,25 +77,25 @@ fn status(status: u16, headers: &[(&str, &str)], body: &str) -> Option<Response<
     Some(response.body(body.to_owned().into()).unwrap())
 }
 
-impl Server {
+impl EmbeddingServer {
     fn new(script: impl Fn(usize, &Value) -> Option<Response<Body>> + Send + Sync + 'static) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let url = format!("http://{}/v1/", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let state = Answering { asked: asked.clone(), script: Arc::new(script) };
-        let router = Router::new().route("/v1/embeddings", post(answer)).with_state(state);
+        let state = EmbeddingServerState { asked: asked.clone(), script: Arc::new(script) };
+        let router = Router::new().route("/v1/embeddings", post(handle_request)).with_state(state);
         runtime.spawn(async move { axum::serve(listener, router).await });
         let options = EmbeddingsOptions { wait_first_ms: 1, ..EmbeddingsOptions::new(url, "letters") };
         Self { runtime, options, asked }
     }
 
-    fn embedder(&self, kept_in: Option<&Namespace>) -> Embeddings {
-        Embeddings::new(self.options.clone(), kept_in).unwrap()
+    fn embedder(&self, kept_in: Option<&Namespace>) -> HttpEmbedder {
+        HttpEmbedder::new(self.options.clone(), kept_in).unwrap()
     }
 
-    fn asked(&self) -> Vec<(HeaderMap, Value)> {
+    fn requests(&self) -> Vec<(HeaderMap, Value)> {
         self.asked.lock().unwrap().clone()
     }
 }
@@ -102,8 +106,8 @@ fn namespace(sim: &SimIo) -> Namespace {
 }
 
 #[test]
-fn texts_go_out_in_batches_and_vectors_come_back_in_their_order() {
-    let mut server = Server::new(|_, _| None);
+fn texts_are_sent_in_batches_and_order_is_kept() {
+    let mut server = EmbeddingServer::new(|_, _| None);
     server.options.batch_texts = 3;
     server.options.key = Some("sk-1".into());
     let texts = ["a", "bb", "a", "abab", "\u{e9}", "\"b\\", "x y", "bbb"];
@@ -112,7 +116,7 @@ fn texts_go_out_in_batches_and_vectors_come_back_in_their_order() {
         let vectors = server.embedder(None).embed(&texts).unwrap();
         assert_eq!(vectors, texts.map(vector));
     }
-    let asked = server.asked();
+    let asked = server.requests();
     let inputs: Vec<&Value> = asked.iter().map(|(_, body)| &body["input"]).collect();
     assert_eq!(
         inputs[..3],
@@ -130,45 +134,46 @@ fn texts_go_out_in_batches_and_vectors_come_back_in_their_order() {
         assert_eq!(body.get("dimensions"), None);
     }
     assert_eq!(server.embedder(None).embed(&[]).unwrap(), Vec::<Vec<f32>>::new());
-    assert_eq!(server.asked().len(), 6, "nothing is asked about nothing");
+    assert_eq!(server.requests().len(), 6, "no texts need no request");
     assert_eq!(server.embedder(None).embed(&["a", ""]).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]
-fn who_is_busy_is_asked_again_and_who_refuses_is_not() {
-    let server = Server::new(|number, _| match number {
+fn busy_server_is_retried_and_refusal_is_not() {
+    let server = EmbeddingServer::new(|number, _| match number {
         1 => status(429, &[("retry-after", "0")], "slow down"),
         2 => status(503, &[], ""),
         _ => None,
     });
     assert_eq!(server.embedder(None).embed(&["ab"]).unwrap(), [vector("ab")]);
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 
-    let server = Server::new(|_, _| status(500, &[], "{\"error\":{\"message\":\"out of cards\"}}"));
+    let server = EmbeddingServer::new(|_, _| status(500, &[], "{\"error\":{\"message\":\"out of cards\"}}"));
     let refused = server.embedder(None).embed(&["ab"]).unwrap_err();
-    assert_eq!((refused.kind(), server.asked().len()), (ErrorKind::Unavailable, 5));
+    assert_eq!((refused.kind(), server.requests().len()), (ErrorKind::Unavailable, 5));
     assert!(
-        refused.to_string().contains("asked 5 times") && refused.to_string().contains("out of cards"),
+        refused.to_string().contains("after 5 attempts") && refused.to_string().contains("out of cards"),
         "{refused}"
     );
 
-    let server = Server::new(|_, _| status(429, &[("retry-after", "3600")], ""));
+    let server = EmbeddingServer::new(|_, _| status(429, &[("retry-after", "3600")], ""));
     let refused = server.embedder(None).embed(&["ab"]).unwrap_err();
-    assert_eq!((refused.kind(), server.asked().len()), (ErrorKind::Unavailable, 1));
+    assert_eq!((refused.kind(), server.requests().len()), (ErrorKind::Unavailable, 1));
     assert!(refused.to_string().contains("3600 s"), "{refused}");
 
-    let mut server =
-        Server::new(|_, _| status(401, &[], "{\"error\":{\"message\":\"Incorrect API key: sk-secret-1\"}}"));
+    let mut server = EmbeddingServer::new(|_, _| {
+        status(401, &[], "{\"error\":{\"message\":\"Incorrect API key: sk-secret-1\"}}")
+    });
     server.options.key = Some("sk-secret-1".into());
     let refused = server.embedder(None).embed(&["ab"]).unwrap_err();
-    assert_eq!((refused.kind(), server.asked().len()), (ErrorKind::Invalid, 1));
+    assert_eq!((refused.kind(), server.requests().len()), (ErrorKind::Invalid, 1));
     assert!(
         refused.to_string().contains("Incorrect API key") && !refused.to_string().contains("sk-secret"),
         "{refused}"
     );
-    assert!(!format!("{:?}", server.embedder(None)).contains("sk-secret"), "nor when it is printed");
+    assert!(!format!("{:?}", server.embedder(None)).contains("sk-secret"), "nor in Debug output");
 
-    let server = Server::new(|_, _| status(302, &[("location", "http://169.254.169.254/")], ""));
+    let server = EmbeddingServer::new(|_, _| status(302, &[("location", "http://169.254.169.254/")], ""));
     assert_eq!(
         server.embedder(None).embed(&["ab"]).unwrap_err().kind(),
         ErrorKind::Invalid,
@@ -177,28 +182,28 @@ fn who_is_busy_is_asked_again_and_who_refuses_is_not() {
 }
 
 #[test]
-fn nobody_there_is_an_error_that_says_so() {
-    let mut server = Server::new(|_, _| None);
+fn unreachable_server_is_unavailable() {
+    let mut server = EmbeddingServer::new(|_, _| None);
     server.options.attempts = 2;
-    // A port that was just let go of.
+    // A port that was just closed.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     server.options.url = format!("http://127.0.0.1:{port}");
     let refused = server.embedder(None).embed(&["a"]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert!(refused.to_string().contains("asked 2 times"), "{refused}");
+    assert!(refused.to_string().contains("after 2 attempts"), "{refused}");
 }
 
 #[test]
-fn vectors_have_the_length_that_was_asked_for_and_all_the_same() {
-    let mut server = Server::new(|_, _| None);
+fn vector_length_mismatch_is_refused() {
+    let mut server = EmbeddingServer::new(|_, _| None);
     server.options.dimensions = Some(4);
     let embedder = server.embedder(None);
     assert_eq!(embedder.id(), "letters@4");
     let refused = embedder.embed(&["a"]).unwrap_err();
     assert!(refused.to_string().contains("3 numbers where 4"), "{refused}");
-    assert_eq!(server.asked()[0].1["dimensions"], json!(4));
+    assert_eq!(server.requests()[0].1["dimensions"], json!(4));
 
-    let server = Server::new(|number, _| match number {
+    let server = EmbeddingServer::new(|number, _| match number {
         2 => status(200, &[], r#"{"data":[{"index":0,"embedding":[1,2]}]}"#),
         3 => status(200, &[], r#"{"data":[]}"#),
         _ => None,
@@ -210,16 +215,17 @@ fn vectors_have_the_length_that_was_asked_for_and_all_the_same() {
     assert!(embedder.embed(&["b"]).is_ok());
 }
 
-/// A daemon whose embedder once answered an empty vector held every later one to that length, and kept nothing until it was started again; an answer of two
-/// lengths held all to the first of them.
+/// An empty vector in one answer once fixed the length to 0, and the daemon refused all later vectors until a
+/// restart. An answer with two lengths fixed the first one.
 #[test]
-fn an_answer_that_is_refused_does_not_say_how_long_vectors_are() {
+fn refused_answer_does_not_fix_vector_length() {
     for nonsense in [
         r#"{"index":0,"embedding":[]},{"index":1,"embedding":[]}"#,
         r#"{"index":0,"embedding":[1,2]},{"index":1,"embedding":[1,2,3]}"#,
     ] {
         let answer = format!("{{\"data\":[{nonsense}]}}");
-        let server = Server::new(move |number, _| if number == 1 { status(200, &[], &answer) } else { None });
+        let server =
+            EmbeddingServer::new(move |number, _| if number == 1 { status(200, &[], &answer) } else { None });
         let embedder = server.embedder(None);
         let refused = embedder.embed(&["a", "b"]).unwrap_err();
         assert!(
@@ -230,13 +236,14 @@ fn an_answer_that_is_refused_does_not_say_how_long_vectors_are() {
     }
 }
 
-/// Each `annals remember` is a process of its own: a model that was exchanged behind its name had its vectors kept beside the old ones, and every question was answered
-/// from half of what is remembered.
+/// Each `annals remember` is a process of its own. A model replaced under the same name once had its vectors
+/// stored beside the old ones, and recalls found half of the entries.
 #[test]
-fn the_length_of_vectors_holds_from_one_process_to_the_next() {
+fn vector_length_persists_across_processes() {
     let space = namespace(&SimIo::new(1));
     let exchanged = r#"{"data":[{"index":0,"embedding":[1,2]}]}"#;
-    let server = Server::new(|number, _| if number == 2 { status(200, &[], exchanged) } else { None });
+    let server =
+        EmbeddingServer::new(|number, _| if number == 2 { status(200, &[], exchanged) } else { None });
     assert!(server.embedder(Some(&space)).embed(&["a"]).is_ok());
     let refused = server.embedder(Some(&space)).embed(&["b"]).unwrap_err().to_string();
     assert!(refused.contains("2 numbers where 3") && refused.contains("another name"), "{refused}");
@@ -244,16 +251,16 @@ fn the_length_of_vectors_holds_from_one_process_to_the_next() {
 }
 
 #[test]
-fn an_answer_without_end_is_cut_short() {
-    let server = Server::new(|_, _| Some(Response::new(Body::new(Endless))));
+fn endless_answer_is_cut_off() {
+    let server = EmbeddingServer::new(|_, _| Some(Response::new(Body::new(EndlessBody))));
     let refused = server.embedder(None).embed(&["a"]).unwrap_err();
     assert!(refused.to_string().contains("longer than"), "{refused}");
 }
 
 /// A body that never ends.
-struct Endless;
+struct EndlessBody;
 
-impl hyper::body::Body for Endless {
+impl hyper::body::Body for EndlessBody {
     type Data = bytes::Bytes;
     type Error = std::convert::Infallible;
 
@@ -267,22 +274,22 @@ impl hyper::body::Body for Endless {
 }
 
 #[test]
-fn a_text_is_paid_for_once() {
+fn repeated_text_is_served_from_cache() {
     let sim = SimIo::new(1);
     let space = namespace(&sim);
-    let mut server = Server::new(|_, _| None);
+    let mut server = EmbeddingServer::new(|_, _| None);
     assert_eq!(server.embedder(Some(&space)).embed(&["a", "b"]).unwrap(), [vector("a"), vector("b")]);
     assert_eq!(server.embedder(Some(&space)).embed(&["b", "ab", "a"]).unwrap(), ["b", "ab", "a"].map(vector));
-    let asked = server.asked();
-    assert_eq!((asked.len(), &asked[1].1["input"]), (2, &json!(["ab"])), "only what is new");
-    // Another model's vectors are not this one's; what somebody else wrote there is not one.
+    let asked = server.requests();
+    assert_eq!((asked.len(), &asked[1].1["input"]), (2, &json!(["ab"])), "only new texts are requested");
+    // Vectors of another model are not used, nor malformed values that other programs wrote.
     server.options.model = "other".into();
     server.embedder(Some(&space)).embed(&["a"]).unwrap();
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
     server.options.model = "letters".into();
     let kept = space.keyspace("annals.embeddings", annals::History::Latest).unwrap();
     let keys: Vec<Vec<u8>> = kept.scan(annals::ScanRange::all()).keys().map(Result::unwrap).collect();
-    assert_eq!(keys.len(), 6, "four vectors, and of each embedder how long they are");
+    assert_eq!(keys.len(), 6, "four vectors, and each embedder's vector length");
     for (key, junk) in
         keys.iter().zip([&b"abc"[..], b"", &f32::NAN.to_le_bytes(), &1f32.to_le_bytes()].iter().cycle())
     {
@@ -294,16 +301,16 @@ fn a_text_is_paid_for_once() {
 }
 
 #[test]
-fn what_is_remembered_by_it_is_recalled_by_it_also_within_a_runtime() {
+fn http_embedder_remembers_and_recalls_inside_runtime() {
     let sim = SimIo::new(2);
-    let memory = namespace(&sim).memory().unwrap();
-    let server = Server::new(|_, _| None);
+    let memory = Memory::open(&namespace(&sim)).unwrap();
+    let server = EmbeddingServer::new(|_, _| None);
     let embedder = server.embedder(None);
     let who = Identity { tenant: Some("t".into()), ..Identity::default() };
     let snapshot = r#"{"query":"abba","finalContent":"done"}"#;
     let hits = server.runtime.block_on(async {
-        memory.write_snapshot(&who, snapshot, &embedder, &Keep::default()).unwrap();
-        let hits = memory.recall(&who, " abba ", &embedder, &Wanted::default()).unwrap();
+        memory.write_snapshot(&who, snapshot, &embedder, &SnapshotOptions::default()).unwrap();
+        let hits = memory.recall(&who, " abba ", &embedder, &MemoryQuery::default()).unwrap();
         drop(embedder);
         hits
     });
@@ -311,7 +318,7 @@ fn what_is_remembered_by_it_is_recalled_by_it_also_within_a_runtime() {
 }
 
 #[test]
-fn the_environment_says_which_one() {
+fn environment_variables_configure_embedder() {
     let with = |set: &[(&str, &str)]| {
         let set: Vec<(String, String)> = set
             .iter()
@@ -337,7 +344,7 @@ fn the_environment_says_which_one() {
     assert_eq!(
         (near.id().as_str(), near.threshold, near.key),
         ("m@256", 0.55, None),
-        "another's key is not sent there"
+        "OpenAI's key is not sent to other servers"
     );
     let far = with(&[("URL", "https://api.openai.com/v1"), ("MODEL", "m")]).unwrap().unwrap();
     assert_eq!((far.key.as_deref(), far.threshold), (Some("sk-openai"), 0.7));
@@ -351,31 +358,31 @@ fn the_environment_says_which_one() {
 }
 
 #[test]
-fn options_that_cannot_be_are_refused() {
+fn invalid_options_are_refused() {
     let options = |url: &str| EmbeddingsOptions::new(url, "m");
     let with_key = |url: &str| EmbeddingsOptions { key: Some("sk".into()), ..options(url) };
     for (options, why) in [
-        (options("nowhere"), "no address"),
-        (options("ftp://localhost"), "only http"),
-        (options("http://user:pass@localhost"), "no password"),
+        (options("nowhere"), "not a URL"),
+        (options("ftp://localhost"), "must begin with http"),
+        (options("http://user:pass@localhost"), "must not hold a user name"),
         (with_key("http://example.com/v1"), "https"),
         (EmbeddingsOptions { key: Some("a\nb".into()), ..options("https://example.com") }, "no header"),
         (EmbeddingsOptions { dimensions: Some(0), ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { batch_texts: 0, ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { attempts: 0, ..options("http://localhost") }, "at least 1"),
         (EmbeddingsOptions { threshold: f32::NAN, ..options("http://localhost") }, "threshold"),
-        (EmbeddingsOptions { model: "annals-words-1".into(), ..options("http://localhost") }, "built in"),
+        (EmbeddingsOptions { model: "annals-words-1".into(), ..options("http://localhost") }, "built-in"),
         (EmbeddingsOptions { model: "m".repeat(300), ..options("http://localhost") }, "256 bytes"),
     ] {
-        let refused = Embeddings::new(options, None).unwrap_err();
+        let refused = HttpEmbedder::new(options, None).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
         assert!(refused.to_string().contains(why), "{refused}");
     }
     for fine in ["http://127.0.0.1:1", "http://localhost", "http://[::1]:8", "https://example.com"] {
-        assert!(Embeddings::new(with_key(fine), None).is_ok(), "{fine}");
+        assert!(HttpEmbedder::new(with_key(fine), None).is_ok(), "{fine}");
     }
     assert!(
-        Embeddings::new(options("http://example.com"), None).is_ok(),
-        "without a key there is nothing to read"
+        HttpEmbedder::new(options("http://example.com"), None).is_ok(),
+        "a server without a key may be plain http"
     );
 }

@@ -1,13 +1,13 @@
-//! Requests and answers of `/v1/embeddings`, as bytes.
+//! Encodes requests for `/v1/embeddings` and decodes the answers.
 
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 
-/// Characters of what an error says that are passed on.
-const SAID_CHARS_MAX: usize = 300;
+/// Maximum characters of an error's message that are passed on.
+const ERROR_CHARS_MAX: usize = 300;
 
 #[derive(Serialize)]
-struct Request<'a> {
+struct EmbeddingsRequest<'a> {
     model: &'a str,
     input: &'a [&'a str],
     encoding_format: &'static str,
@@ -15,39 +15,40 @@ struct Request<'a> {
     dimensions: Option<u32>,
 }
 
-/// A request for the vectors of texts.
-pub(super) fn request(model: &str, texts: &[&str], base64: bool, dimensions: Option<u32>) -> Vec<u8> {
+/// The body of a request for the vectors of texts.
+pub(super) fn request_body(model: &str, texts: &[&str], base64: bool, dimensions: Option<u32>) -> Vec<u8> {
     let encoding_format = if base64 { "base64" } else { "float" };
-    let request = Request { model, input: texts, encoding_format, dimensions };
-    // Nothing in it can fail to be written.
+    let request = EmbeddingsRequest { model, input: texts, encoding_format, dimensions };
+    // Serialisation of these types cannot fail.
     serde_json::to_vec(&request).unwrap_or_default()
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    data: Vec<One>,
+struct EmbeddingsAnswer {
+    data: Vec<EmbeddingItem>,
 }
 
 #[derive(Deserialize)]
-struct One {
+struct EmbeddingItem {
     index: Option<usize>,
-    embedding: Numbers,
+    embedding: EmbeddingNumbers,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "an embedding is neither numbers nor base64")]
-enum Numbers {
+enum EmbeddingNumbers {
     List(Vec<f32>),
-    /// The same in base64, each as its four bytes, lowest first.
+    /// Base64 of the numbers, four bytes each, little-endian.
     Packed(String),
 }
 
-/// The vectors of an answer to so many texts, in the texts' order, whatever order they came in.
+/// The vectors of an answer, in the order of the request's texts.
 ///
 /// # Errors
-/// In words, where it is not what was asked for.
-pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|e| format!("its answer is none: {e}"))?;
+/// A message, if the answer does not match the request.
+pub(super) fn parse_answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String> {
+    let answer: EmbeddingsAnswer =
+        serde_json::from_slice(body).map_err(|e| format!("its answer is malformed: {e}"))?;
     if answer.data.len() != texts {
         return Err(format!("it answered {} vectors to {texts} texts", answer.data.len()));
     }
@@ -56,11 +57,11 @@ pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String>
         let index = one.index.unwrap_or(place);
         let slot =
             vectors.get_mut(index).ok_or_else(|| format!("it answered a vector {index} to {texts} texts"))?;
-        let vector = numbers(one.embedding)?;
+        let vector = decode_numbers(one.embedding)?;
         if let Some(at) = vector.iter().position(|number| !number.is_finite()) {
             return Err(format!("number {} of its vector {index} is not finite", at + 1));
         }
-        // What has no direction is near to nothing: it would be kept and never found.
+        // A zero vector has no direction: it would be stored and never found.
         if vector.iter().all(|number| *number == 0.0) {
             let what = if vector.is_empty() { "empty" } else { "all zeros" };
             return Err(format!("its vector {index} is {what}"));
@@ -69,49 +70,49 @@ pub(super) fn answer(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String>
             return Err(format!("it answered vector {index} twice"));
         }
     }
-    // As many as places, and no place twice: none is left.
+    // There are as many vectors as texts, and no index twice: every slot is filled.
     Ok(vectors.into_iter().flatten().collect())
 }
 
-fn numbers(numbers: Numbers) -> Result<Vec<f32>, String> {
+fn decode_numbers(numbers: EmbeddingNumbers) -> Result<Vec<f32>, String> {
     let packed = match numbers {
-        Numbers::List(list) => return Ok(list),
-        Numbers::Packed(text) => base64::engine::general_purpose::STANDARD.decode(text),
+        EmbeddingNumbers::List(list) => return Ok(list),
+        EmbeddingNumbers::Packed(text) => base64::engine::general_purpose::STANDARD.decode(text),
     };
-    let packed = packed.map_err(|e| format!("its vector is no base64: {e}"))?;
+    let packed = packed.map_err(|e| format!("its vector is not base64: {e}"))?;
     let (numbers, rest) = packed.as_chunks::<4>();
     if !rest.is_empty() {
         return Err(format!(
-            "its vector in base64 has {} bytes, which is no number of numbers",
+            "its vector in base64 has {} bytes, which is not a multiple of four",
             packed.len()
         ));
     }
     Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-/// What an error says, in short.
-pub(super) fn said(body: &[u8]) -> String {
+/// The message in an error's body, shortened.
+pub(super) fn error_message(body: &[u8]) -> String {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Said {
-        Deep { error: Inner },
+    enum ErrorBody {
+        Deep { error: ErrorMessageBody },
         Flat { error: String },
         Detail { message: String },
     }
     #[derive(Deserialize)]
-    struct Inner {
+    struct ErrorMessageBody {
         message: String,
     }
     let text = match serde_json::from_slice(body) {
         Ok(
-            Said::Deep { error: Inner { message } }
-            | Said::Flat { error: message }
-            | Said::Detail { message },
+            ErrorBody::Deep { error: ErrorMessageBody { message } }
+            | ErrorBody::Flat { error: message }
+            | ErrorBody::Detail { message },
         ) => message,
         Err(_) => String::from_utf8_lossy(body).into_owned(),
     };
     let plain = text.trim().chars().map(|letter| if letter.is_control() { ' ' } else { letter });
-    plain.take(SAID_CHARS_MAX).collect()
+    plain.take(ERROR_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -119,28 +120,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_come_in_the_order_of_their_texts_in_either_form() {
+    fn answer_vectors_follow_text_order_in_both_encodings() {
         let body = br#"{"object":"list","data":[{"index":1,"embedding":[0.5,-1]},{"index":0,"embedding":"AACAPwAAAEA="}],"model":"m"}"#;
-        assert_eq!(answer(body, 2).unwrap(), [vec![1.0, 2.0], vec![0.5, -1.0]]);
+        assert_eq!(parse_answer(body, 2).unwrap(), [vec![1.0, 2.0], vec![0.5, -1.0]]);
         let unnumbered = br#"{"data":[{"embedding":[1]},{"embedding":[2]}]}"#;
-        assert_eq!(answer(unnumbered, 2).unwrap(), [vec![1.0], vec![2.0]]);
+        assert_eq!(parse_answer(unnumbered, 2).unwrap(), [vec![1.0], vec![2.0]]);
     }
 
     #[test]
-    fn what_was_not_asked_for_is_refused() {
+    fn answer_that_does_not_match_request_is_refused() {
         for (body, why) in [
-            ("", "its answer is none"),
-            ("{}", "its answer is none"),
+            ("", "its answer is malformed"),
+            ("{}", "its answer is malformed"),
             (r#"{"data":[{"index":0,"embedding":[1]}]}"#, "1 vectors to 2 texts"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[2]}]}"#, "vector 0 twice"),
             (
                 r#"{"data":[{"index":0,"embedding":[1]},{"index":2,"embedding":[2]}]}"#,
                 "a vector 2 to 2 texts",
             ),
-            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1e999]}]}"#, "none"),
+            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1e999]}]}"#, "malformed"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"AADAfw=="}]}"#, "not finite"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"AAA="}]}"#, "2 bytes"),
-            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"?"}]}"#, "no base64"),
+            (r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":"?"}]}"#, "not base64"),
             (
                 r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[null]}]}"#,
                 "neither numbers nor base64",
@@ -152,19 +153,19 @@ mod tests {
                 "vector 1 is all zeros",
             ),
         ] {
-            let refused = answer(body.as_bytes(), 2).unwrap_err();
+            let refused = parse_answer(body.as_bytes(), 2).unwrap_err();
             assert!(refused.contains(why), "{body}: {refused}");
         }
         let deep = format!("{{\"data\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(answer(deep.as_bytes(), 1).is_err());
+        assert!(parse_answer(deep.as_bytes(), 1).is_err());
     }
 
     #[test]
-    fn what_an_error_says_is_found_and_cut() {
-        assert_eq!(said(br#"{"error":{"message":"no such model","type":"x"}}"#), "no such model");
-        assert_eq!(said(br#"{"error":"model not found"}"#), "model not found");
-        assert_eq!(said(br#"{"message":"slow\ndown"}"#), "slow down");
-        assert_eq!(said(b"<html>\x1b[2J"), "<html> [2J");
-        assert_eq!(said("\u{e9}".repeat(999).as_bytes()).chars().count(), 300);
+    fn error_message_is_extracted_and_truncated() {
+        assert_eq!(error_message(br#"{"error":{"message":"no such model","type":"x"}}"#), "no such model");
+        assert_eq!(error_message(br#"{"error":"model not found"}"#), "model not found");
+        assert_eq!(error_message(br#"{"message":"slow\ndown"}"#), "slow down");
+        assert_eq!(error_message(b"<html>\x1b[2J"), "<html> [2J");
+        assert_eq!(error_message("\u{e9}".repeat(999).as_bytes()).chars().count(), 300);
     }
 }

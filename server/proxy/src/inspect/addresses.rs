@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use memchr::memmem;
 use reqwest::Url;
 
-use super::report::Kind;
-use super::sources::Source;
-use super::text::{EnvRead, Lines, env_reads, is_name};
+use super::report::ProgramKind;
+use super::sources::SourceFile;
+use super::text::{EnvRead, LineIndex, env_reads, is_name};
 use crate::variables::Variable;
 
 /// Addresses of one file that are told.
@@ -25,22 +25,22 @@ const REALTIME: [&str; 4] = ["realtime.connect(", ".live.connect(", "/v1/realtim
 
 /// What an address in a text comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(super) enum AddressKind {
     /// It is fixed, and a model provider's or given to a client as its base address.
     Fixed,
     /// It is called a base address and may be anything's.
-    Perhaps,
+    Possible,
     /// It comes from this variable, which annals does not set by itself.
-    From(String),
+    FromVariable(String),
     /// A WebSocket's; of a model where that is known.
     WebSocket { model: bool },
 }
 
 /// An address that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundAddress {
     pub(super) line: u64,
-    pub(super) address: Address,
+    pub(super) address: AddressKind,
     /// Scheme, host and port, or the text that was found.
     pub(super) shown: String,
     /// What follows them, which belongs behind the proxy's address.
@@ -51,7 +51,7 @@ pub(super) struct Found {
 
 /// An address as it stands in a text.
 #[derive(Debug, Clone)]
-struct Literal<'a> {
+struct AddressLiteral<'a> {
     at: usize,
     origin: &'a str,
     host: &'a str,
@@ -59,35 +59,40 @@ struct Literal<'a> {
 }
 
 /// The addresses of a file that a recording does not see, or only if told, and the variables that it reads.
-pub(super) fn addresses(source: &Source) -> (Vec<Found>, Vec<EnvRead>) {
+pub(super) fn addresses(source: &SourceFile) -> (Vec<FoundAddress>, Vec<EnvRead>) {
     let code = source.code.as_str();
     let reads = env_reads(code, source.kind);
-    let text =
-        Text { kind: source.kind, code, lines: Lines::of(code), reads: &reads, known: Variable::known() };
+    let text = SourceText {
+        kind: source.kind,
+        code,
+        lines: LineIndex::new(code),
+        reads: &reads,
+        known: Variable::known(),
+    };
     let literals = literals(code);
     let mut found = BTreeMap::new();
-    text.bases(&literals, &mut found);
+    text.base_addresses(&literals, &mut found);
     for literal in &literals {
         let provider = text.provider(literal);
         let web = literal.origin.starts_with("ws");
         if web {
-            let address = Address::WebSocket { model: provider.is_some() };
+            let address = AddressKind::WebSocket { model: provider.is_some() };
             found.entry(literal.at).or_insert((address, literal.clone()));
         } else if provider.is_some() {
             let address =
-                text.variable_before(literal.at).map_or(Some(Address::Fixed), |name| text.from(name));
+                text.variable_before(literal.at).map_or(Some(AddressKind::Fixed), |name| text.from(name));
             if let Some(address) = address {
                 found.entry(literal.at).or_insert((address, literal.clone()));
             }
         }
     }
     let mut found: Vec<_> =
-        found.into_values().map(|(address, literal)| text.told(address, &literal)).collect();
+        found.into_values().map(|(address, literal)| text.found_address(address, &literal)).collect();
     for word in REALTIME {
         if let Some(at) = memmem::find(code.as_bytes(), word.as_bytes()) {
             let (line, shown) = (text.lines.line(at), word.trim_end_matches('(').to_owned());
-            let address = Address::WebSocket { model: true };
-            found.push(Found { line, address, shown, path: String::new(), provider: None });
+            let address = AddressKind::WebSocket { model: true };
+            found.push(FoundAddress { line, address, shown, path: String::new(), provider: None });
         }
     }
     found.sort_by_key(|found| found.line);
@@ -96,23 +101,23 @@ pub(super) fn addresses(source: &Source) -> (Vec<Found>, Vec<EnvRead>) {
     (found, reads)
 }
 
-struct Text<'a> {
-    kind: Kind,
+struct SourceText<'a> {
+    kind: ProgramKind,
     code: &'a str,
-    lines: Lines,
+    lines: LineIndex,
     reads: &'a [EnvRead],
     known: Vec<Variable>,
 }
 
-impl<'a> Text<'a> {
-    fn told(&self, address: Address, literal: &Literal<'_>) -> Found {
+impl<'a> SourceText<'a> {
+    fn found_address(&self, address: AddressKind, literal: &AddressLiteral<'_>) -> FoundAddress {
         let provider = self.provider(literal);
         let (shown, path) = (literal.origin.to_owned(), literal.path.to_owned());
-        Found { line: self.lines.line(literal.at), address, shown, path, provider }
+        FoundAddress { line: self.lines.line(literal.at), address, shown, path, provider }
     }
 
     /// The provider that serves an address.
-    fn provider(&self, literal: &Literal<'_>) -> Option<String> {
+    fn provider(&self, literal: &AddressLiteral<'_>) -> Option<String> {
         let of = |variable: &&Variable| {
             let Some(Ok(url)) = variable.default.as_deref().map(Url::parse) else { return false };
             let host = url.host_str().unwrap_or_default();
@@ -133,9 +138,9 @@ impl<'a> Text<'a> {
     }
 
     /// What comes from a variable needs to be told where annals does not set it.
-    fn from(&self, name: &str) -> Option<Address> {
+    fn from(&self, name: &str) -> Option<AddressKind> {
         let known = self.known.iter().any(|variable| variable.name == name);
-        (!known).then(|| Address::From(name.to_owned()))
+        (!known).then(|| AddressKind::FromVariable(name.to_owned()))
     }
 
     /// The variable that is read shortly before this on its line: what stands here is what it is otherwise.
@@ -153,7 +158,11 @@ impl<'a> Text<'a> {
     }
 
     /// What clients are given as base addresses.
-    fn bases(&self, literals: &[Literal<'a>], found: &mut BTreeMap<usize, (Address, Literal<'a>)>) {
+    fn base_addresses(
+        &self,
+        literals: &[AddressLiteral<'a>],
+        found: &mut BTreeMap<usize, (AddressKind, AddressLiteral<'a>)>,
+    ) {
         let lower = self.code.to_ascii_lowercase();
         let literal_in = |from: usize, to: usize| {
             let literal = literals.get(literals.partition_point(|literal| literal.at < from))?;
@@ -171,31 +180,33 @@ impl<'a> Text<'a> {
                 let rest = &self.code[value..];
                 let blank = rest.len() - rest.trim_start_matches(' ').len();
                 // A comparison; and `${BASE_URL:-...}`, what a variable is otherwise.
-                if rest.starts_with(['=', '>']) || (sep == ':' && self.kind == Kind::Shell) {
+                if rest.starts_with(['=', '>']) || (sep == ':' && self.kind == ProgramKind::Shell) {
                     continue;
                 }
                 // `base_url=`, `"base_url":`, `environ["OPENAI_BASE_URL"] =`; a name of the program's own has blanks there.
                 let given = sep == ':' || gap == 0 || rest_before.contains(']');
                 // The quote, and a letter before it, stand between.
                 if let Some(literal) = literal_in(value, value + blank + 4) {
-                    let address = if given { Address::Fixed } else { Address::Perhaps };
+                    let address = if given { AddressKind::Fixed } else { AddressKind::Possible };
                     found.entry(literal.at).or_insert((address, literal.clone()));
                 } else if let Some(name) = self.variable_after(value) {
                     if let Some(address) = self.from(name) {
                         let path =
                             literal_in(value, value + EXPRESSION_BYTES).map_or("", |literal| literal.path);
-                        found.entry(at).or_insert((address, Literal { at, origin: "", host: "", path }));
+                        found
+                            .entry(at)
+                            .or_insert((address, AddressLiteral { at, origin: "", host: "", path }));
                     }
                 } else if given {
                     let name = &rest[blank..];
                     let name = &name[..name.find(|c| !is_name(c)).unwrap_or(name.len())];
                     match assigned.get(name) {
-                        Some(Assigned::Literal(literal)) => {
-                            found.insert(literal.at, (Address::Fixed, (*literal).clone()));
+                        Some(AssignedValue::Literal(literal)) => {
+                            found.insert(literal.at, (AddressKind::Fixed, (*literal).clone()));
                         }
-                        Some(Assigned::Variable(name, at)) => {
+                        Some(AssignedValue::Variable(name, at)) => {
                             if let Some(address) = self.from(name) {
-                                let literal = Literal { at: *at, origin: "", host: "", path: "" };
+                                let literal = AddressLiteral { at: *at, origin: "", host: "", path: "" };
                                 found.entry(*at).or_insert((address, literal));
                             }
                         }
@@ -207,7 +218,10 @@ impl<'a> Text<'a> {
     }
 
     /// Names that are set to an address, or to a variable of the environment.
-    fn assignments<'b>(&self, literals: &'b [Literal<'a>]) -> BTreeMap<&'a str, Assigned<'a, 'b>> {
+    fn assignments<'b>(
+        &self,
+        literals: &'b [AddressLiteral<'a>],
+    ) -> BTreeMap<&'a str, AssignedValue<'a, 'b>> {
         let mut assigned = BTreeMap::new();
         let name_of = |at: usize| -> Option<&'a str> {
             let begin = self.lines.begin(at).max(at.saturating_sub(EXPRESSION_BYTES));
@@ -217,25 +231,25 @@ impl<'a> Text<'a> {
         };
         for read in self.reads {
             if let Some(name) = name_of(read.at) {
-                assigned.insert(name, Assigned::Variable(&read.name, read.at));
+                assigned.insert(name, AssignedValue::Variable(&read.name, read.at));
             }
         }
         for literal in literals {
             if let Some(name) = name_of(literal.at) {
-                assigned.entry(name).or_insert(Assigned::Literal(literal));
+                assigned.entry(name).or_insert(AssignedValue::Literal(literal));
             }
         }
         assigned
     }
 }
 
-enum Assigned<'a, 'b> {
-    Literal(&'b Literal<'a>),
+enum AssignedValue<'a, 'b> {
+    Literal(&'b AddressLiteral<'a>),
     Variable(&'a str, usize),
 }
 
 /// All addresses of a text, in their order. A user and a password in one are left out.
-fn literals(code: &str) -> Vec<Literal<'_>> {
+fn literals(code: &str) -> Vec<AddressLiteral<'_>> {
     let mut found = Vec::new();
     for colon in memmem::find_iter(code.as_bytes(), "://") {
         let scheme =
@@ -258,7 +272,7 @@ fn literals(code: &str) -> Vec<Literal<'_>> {
         // Shown without a user: then it is the host alone.
         let origin = if host.len() == authority.len() { &code[at..from + authority.len()] } else { host };
         let name = host.split(':').next().unwrap_or(host);
-        found.push(Literal { at, origin, host: name, path: &path[..end] });
+        found.push(AddressLiteral { at, origin, host: name, path: &path[..end] });
         if found.len() >= FOUND_MAX * 16 {
             break;
         }
@@ -269,72 +283,72 @@ fn literals(code: &str) -> Vec<Literal<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::report::Looked;
+    use crate::inspect::report::InspectedFile;
     use crate::inspect::text::without_comments;
 
-    fn of(code: &str, kind: Kind) -> Vec<(u64, Address, String)> {
-        let looked = Looked { file: String::new(), bytes: 0, cut: false };
-        let source = Source { kind, looked, code: without_comments(code, kind), imports: Vec::new() };
+    fn of(code: &str, kind: ProgramKind) -> Vec<(u64, AddressKind, String)> {
+        let looked = InspectedFile { file: String::new(), bytes: 0, cut: false };
+        let source = SourceFile { kind, looked, code: without_comments(code, kind), imports: Vec::new() };
         addresses(&source).0.into_iter().map(|found| (found.line, found.address, found.shown)).collect()
     }
 
-    fn fixed(line: u64, shown: &str) -> (u64, Address, String) {
-        (line, Address::Fixed, shown.to_owned())
+    fn fixed(line: u64, shown: &str) -> (u64, AddressKind, String) {
+        (line, AddressKind::Fixed, shown.to_owned())
     }
 
     #[test]
-    fn fixed_addresses_are_found_where_they_are_given() {
+    fn fixed_base_addresses_are_found() {
         let python = "import x\nrequests.post('https://api.openai.com/v1/chat')\nc = OpenAI(\n    base_url=\"http://10.0.0.1:8000/v1\",\n)\n\
                       # base_url='https://api.openai.com'\nd({'base_url': f'https://me:pw@llm.example/v1'})\n";
         assert_eq!(
-            of(python, Kind::Python),
+            of(python, ProgramKind::Python),
             [fixed(2, "https://api.openai.com"), fixed(4, "http://10.0.0.1:8000"), fixed(7, "llm.example")]
         );
         let node = "const c = new OpenAI({ baseURL: 'http://localhost:1/v1' });\nfetch(`https://api.anthropic.com/v1/messages`)";
         assert_eq!(
-            of(node, Kind::Node),
+            of(node, ProgramKind::Node),
             [fixed(1, "http://localhost:1"), fixed(2, "https://api.anthropic.com")]
         );
         let shell = "curl -s https://api.mistral.ai/v1/x\ncurl http://localhost:11434/api/chat";
         assert_eq!(
-            of(shell, Kind::Shell),
+            of(shell, ProgramKind::Shell),
             [fixed(1, "https://api.mistral.ai"), fixed(2, "http://localhost:11434")]
         );
         let python = "os.environ['OPENAI_BASE_URL'] = 'https://api.openai.com/v1'";
-        assert_eq!(of(python, Kind::Python), [fixed(1, "https://api.openai.com")]);
+        assert_eq!(of(python, ProgramKind::Python), [fixed(1, "https://api.openai.com")]);
         // By way of a name; and a name that nobody uses.
         let python = "LLM = 'https://llm.example/v1'\nOTHER_BASE_URL = 'https://weather.example'\nc = OpenAI(base_url=LLM)";
-        let found = of(python, Kind::Python);
+        let found = of(python, ProgramKind::Python);
         assert_eq!(found[0], fixed(1, "https://llm.example"));
-        assert_eq!((found.len(), &found[1].1), (2, &Address::Perhaps));
+        assert_eq!((found.len(), &found[1].1), (2, &AddressKind::Possible));
     }
 
     #[test]
-    fn an_address_that_a_variable_replaces_is_not_fixed() {
+    fn default_of_a_variable_is_not_a_fixed_address() {
         let fine = [
-            ("x = os.environ.get('OPENAI_BASE_URL', 'https://api.openai.com/v1')", Kind::Python),
-            ("OpenAI(base_url=os.environ['OPENAI_BASE_URL'])", Kind::Python),
+            ("x = os.environ.get('OPENAI_BASE_URL', 'https://api.openai.com/v1')", ProgramKind::Python),
+            ("OpenAI(base_url=os.environ['OPENAI_BASE_URL'])", ProgramKind::Python),
             (
                 "new OpenAI({ baseURL: process.env.OPENAI_BASE_URL ?? 'https://api.openai.com/v1' })",
-                Kind::Node,
+                ProgramKind::Node,
             ),
-            ("curl \"${OPENAI_BASE_URL:-https://api.openai.com/v1}/chat/completions\"", Kind::Shell),
-            ("print('see https://openrouter.ai/ and https://example.org')", Kind::Python),
-            ("if base_url == 'https://x.example': pass", Kind::Python),
+            ("curl \"${OPENAI_BASE_URL:-https://api.openai.com/v1}/chat/completions\"", ProgramKind::Shell),
+            ("print('see https://openrouter.ai/ and https://example.org')", ProgramKind::Python),
+            ("if base_url == 'https://x.example': pass", ProgramKind::Python),
         ];
         for (code, kind) in fine {
             assert_eq!(of(code, kind), [], "{code}");
         }
         let told = [
-            ("OpenAI(base_url=os.environ['MY_URL'])", Kind::Python),
-            ("URL = os.getenv('MY_URL')\nOpenAI(base_url=URL)", Kind::Python),
-            ("new OpenAI({baseURL: process.env.MY_URL || 'https://api.openai.com/v1'})", Kind::Node),
-            ("curl ${MY_URL:-https://api.openai.com}/v1", Kind::Shell),
+            ("OpenAI(base_url=os.environ['MY_URL'])", ProgramKind::Python),
+            ("URL = os.getenv('MY_URL')\nOpenAI(base_url=URL)", ProgramKind::Python),
+            ("new OpenAI({baseURL: process.env.MY_URL || 'https://api.openai.com/v1'})", ProgramKind::Node),
+            ("curl ${MY_URL:-https://api.openai.com}/v1", ProgramKind::Shell),
         ];
         for (code, kind) in told {
             let found = of(code, kind);
             assert_eq!(found.len(), 1, "{code}: {found:?}");
-            assert_eq!(found[0].1, Address::From("MY_URL".to_owned()), "{code}");
+            assert_eq!(found[0].1, AddressKind::FromVariable("MY_URL".to_owned()), "{code}");
         }
     }
 
@@ -342,15 +356,15 @@ mod tests {
     fn web_sockets_are_found() {
         let found = of(
             "connect('wss://api.openai.com/v1/realtime')\nws('wss://x.example')\nc.beta.realtime.connect(m)",
-            Kind::Python,
+            ProgramKind::Python,
         );
         let models: Vec<_> = found.iter().map(|found| (found.0, found.1.clone())).collect();
-        let of = |model| Address::WebSocket { model };
+        let of = |model| AddressKind::WebSocket { model };
         assert_eq!(models, [(1, of(true)), (2, of(false)), (3, of(true))]);
     }
 
     #[test]
-    fn odd_and_long_texts_are_gone_through_at_once() {
+    fn odd_and_long_texts_take_linear_time() {
         for odd in [
             "://",
             "https://",
@@ -363,11 +377,11 @@ mod tests {
             "base_url:é",
             "$",
         ] {
-            for kind in [Kind::Python, Kind::Node, Kind::Shell] {
+            for kind in [ProgramKind::Python, ProgramKind::Node, ProgramKind::Shell] {
                 assert!(of(odd, kind).len() <= 1, "{odd}");
             }
         }
         let long = "base_url='https://api.openai.com' os.environ['A'] ".repeat(20_000);
-        assert!(of(&long, Kind::Python).len() <= FOUND_MAX);
+        assert!(of(&long, ProgramKind::Python).len() <= FOUND_MAX);
     }
 }

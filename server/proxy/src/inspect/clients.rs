@@ -4,7 +4,7 @@
 
 use memchr::memmem;
 
-use super::report::Kind;
+use super::report::ProgramKind;
 use super::text::is_name;
 use crate::variables::Variable;
 
@@ -13,39 +13,47 @@ const CALLS_MAX: usize = 1024;
 
 /// A library or a command.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct KnownClient {
     /// The module or the package, without what is below it; the command's name.
     pub(super) name: &'static str,
     /// The variables that it reads.
     pub(super) variables: &'static [&'static str],
     /// Where it reads none: the provider whose address is fixed in it. None for a plain HTTP client.
-    pub(super) fixed: Option<Fixed>,
+    pub(super) fixed: Option<FixedAddress>,
 }
 
 /// The address of a client that reads no variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fixed {
+pub(super) struct FixedAddress {
     pub(super) provider: &'static str,
     /// The variable whose value serves as the client's base address, with this path behind it; empty where there is none.
     pub(super) variable: &'static str,
     pub(super) path: &'static str,
 }
 
-const fn reads(name: &'static str, variables: &'static [&'static str]) -> Known {
-    Known { name, variables, fixed: None }
+const fn reads(name: &'static str, variables: &'static [&'static str]) -> KnownClient {
+    KnownClient { name, variables, fixed: None }
 }
 
-const fn fixed(name: &'static str, provider: &'static str, base: (&'static str, &'static str)) -> Known {
-    Known { name, variables: &[], fixed: Some(Fixed { provider, variable: base.0, path: base.1 }) }
+const fn fixed(
+    name: &'static str,
+    provider: &'static str,
+    base: (&'static str, &'static str),
+) -> KnownClient {
+    KnownClient {
+        name,
+        variables: &[],
+        fixed: Some(FixedAddress { provider, variable: base.0, path: base.1 }),
+    }
 }
 
-const fn http(name: &'static str) -> Known {
+const fn http(name: &'static str) -> KnownClient {
     reads(name, &[])
 }
 
 const LITELLM: &str = "litellm";
 
-const PYTHON: [Known; 26] = [
+const PYTHON: [KnownClient; 26] = [
     reads("openai", &["OPENAI_BASE_URL"]),
     reads("anthropic", &["ANTHROPIC_BASE_URL"]),
     reads("google.genai", &["GOOGLE_GEMINI_BASE_URL"]),
@@ -91,7 +99,7 @@ const PYTHON: [Known; 26] = [
     http("urllib3"),
 ];
 
-const NODE: [Known; 25] = [
+const NODE: [KnownClient; 25] = [
     reads("openai", &["OPENAI_BASE_URL"]),
     reads("@anthropic-ai/sdk", &["ANTHROPIC_BASE_URL"]),
     reads("@google/genai", &["GOOGLE_GEMINI_BASE_URL"]),
@@ -119,11 +127,11 @@ const NODE: [Known; 25] = [
     http("ky"),
 ];
 
-const SHELL: [Known; 4] =
+const SHELL: [KnownClient; 4] =
     [reads("ollama", &["OLLAMA_HOST"]), reads("claude", &["ANTHROPIC_BASE_URL"]), http("curl"), http("wget")];
 
 /// Clients of libraries that have several, by the name that calls them.
-const CALLED: [Known; 4] = [
+const CALLED: [KnownClient; 4] = [
     reads(AZURE, &["AZURE_OPENAI_ENDPOINT"]),
     reads("AzureChatOpenAI", &["AZURE_OPENAI_ENDPOINT"]),
     reads("AnthropicBedrock", &["ANTHROPIC_BEDROCK_BASE_URL"]),
@@ -183,7 +191,7 @@ pub(super) fn other_model(code: &str) -> Option<(usize, &'static str)> {
 }
 
 /// The clients that a text calls, and where each is called first.
-pub(super) fn called(code: &str) -> impl Iterator<Item = (&'static Known, usize)> {
+pub(super) fn called(code: &str) -> impl Iterator<Item = (&'static KnownClient, usize)> {
     let is_call = |name: &str, at: usize| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);
         if name.contains('-') {
@@ -199,13 +207,13 @@ pub(super) fn called(code: &str) -> impl Iterator<Item = (&'static Known, usize)
 }
 
 /// What is known of a module, a package or a command of this name, or of what it is a part of.
-pub(super) fn known(kind: Kind, name: &str) -> Option<&'static Known> {
-    let (all, below): (&'static [Known], char) = match kind {
-        Kind::Python => (&PYTHON, '.'),
-        Kind::Node => (&NODE, '/'),
-        Kind::Shell | Kind::Other => (&SHELL, '\n'),
+pub(super) fn known(kind: ProgramKind, name: &str) -> Option<&'static KnownClient> {
+    let (all, below): (&'static [KnownClient], char) = match kind {
+        ProgramKind::Python => (&PYTHON, '.'),
+        ProgramKind::Node => (&NODE, '/'),
+        ProgramKind::Shell | ProgramKind::Other => (&SHELL, '\n'),
     };
-    let is = |known: &&Known| {
+    let is = |known: &&KnownClient| {
         name.strip_prefix(known.name).is_some_and(|rest| rest.is_empty() || rest.starts_with(below))
     };
     all.iter().find(is)
@@ -227,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_client_reads_variables_that_annals_sets() {
+    fn known_clients_read_variables_that_annals_sets() {
         let set: Vec<_> = Variable::known().into_iter().map(|variable| variable.name).collect();
         for known in PYTHON.iter().chain(&NODE).chain(&SHELL).chain(&CALLED) {
             let given = known.fixed.map(|fixed| fixed.variable);
@@ -238,22 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_library_are_the_library_and_names_like_it_are_not() {
+    fn submodules_match_their_library_and_similar_names_do_not() {
         let of = |kind, name| known(kind, name).map(|known| known.name);
-        assert_eq!(of(Kind::Python, "openai.types"), Some("openai"));
-        assert_eq!(of(Kind::Python, "openai_agents"), None);
-        assert_eq!(of(Kind::Python, "google"), None);
-        assert_eq!(of(Kind::Node, "openai/helpers"), Some("openai"));
-        assert_eq!(of(Kind::Node, "openai-edge"), None);
-        assert_eq!(of(Kind::Node, "@ai-sdk/openai-compatible"), None);
-        assert_eq!(of(Kind::Shell, "curl"), Some("curl"));
+        assert_eq!(of(ProgramKind::Python, "openai.types"), Some("openai"));
+        assert_eq!(of(ProgramKind::Python, "openai_agents"), None);
+        assert_eq!(of(ProgramKind::Python, "google"), None);
+        assert_eq!(of(ProgramKind::Node, "openai/helpers"), Some("openai"));
+        assert_eq!(of(ProgramKind::Node, "openai-edge"), None);
+        assert_eq!(of(ProgramKind::Node, "@ai-sdk/openai-compatible"), None);
+        assert_eq!(of(ProgramKind::Shell, "curl"), Some("curl"));
         assert_eq!(
             providers(&["OPENAI_API_BASE", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"]),
             ["openai", "anthropic"]
         );
     }
     #[test]
-    fn a_client_that_is_called_is_found_and_a_name_like_it_is_not() {
+    fn called_clients_are_found_and_similar_names_are_not() {
         let of = |code: &str| called(code).map(|(known, at)| (known.name, at)).collect::<Vec<_>>();
         assert_eq!(of("x = AsyncAzureOpenAI(a)"), [("AzureOpenAI", 9)]);
         assert_eq!(of("boto3.client('bedrock-runtime')"), [("bedrock-runtime", 14)]);
@@ -261,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn models_of_litellm_without_a_variable_are_found() {
+    fn litellm_models_without_a_variable_are_found() {
         assert_eq!(other_model("completion('groq/x'); completion(\"gemini/y\")"), Some((34, "gemini")));
         assert_eq!(other_model("completion('openai/azure/x')"), None);
     }

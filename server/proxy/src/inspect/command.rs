@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::report::Kind;
-use crate::nondet::Chain;
+use super::report::ProgramKind;
+use crate::nondet::ExecChain;
 use crate::program::Program;
 
 /// Arguments that are looked at.
@@ -13,7 +13,7 @@ const ARGUMENTS_MAX: usize = 256;
 
 /// Where a program's text is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Start {
+pub(super) enum ScriptSource {
     /// A file, as it is named.
     File(PathBuf),
     /// In the command line, behind this option.
@@ -25,11 +25,13 @@ pub(super) enum Start {
 }
 
 /// What runs the program, and where its text is.
-pub(super) fn start(program: &Program, chain: &Chain) -> (Kind, Start) {
-    let Some((command, arguments)) = program.argv.split_first() else { return (Kind::Other, Start::Nowhere) };
+pub(super) fn start(program: &Program, chain: &ExecChain) -> (ProgramKind, ScriptSource) {
+    let Some((command, arguments)) = program.argv.split_first() else {
+        return (ProgramKind::Other, ScriptSource::Nowhere);
+    };
     let arguments = &arguments[..arguments.len().min(ARGUMENTS_MAX)];
     let kind = kind_of_command(command);
-    if kind != Kind::Other {
+    if kind != ProgramKind::Other {
         return (kind, script(kind, arguments));
     }
     // A script by itself: its interpreter says what it is, else its name.
@@ -38,71 +40,72 @@ pub(super) fn start(program: &Program, chain: &Chain) -> (Kind, Start) {
     {
         let kinds = interpreters.iter().map(|path| kind_of_command(path.as_os_str()));
         let by_name = || kind_of_script(&file.to_string_lossy());
-        let kind = kinds.into_iter().find(|kind| *kind != Kind::Other).or_else(by_name);
+        let kind = kinds.into_iter().find(|kind| *kind != ProgramKind::Other).or_else(by_name);
         let named = if command.as_bytes().contains(&b'/') { PathBuf::from(command) } else { file.clone() };
-        return kind.map_or((Kind::Other, Start::Nowhere), |kind| (kind, Start::File(named)));
+        return kind
+            .map_or((ProgramKind::Other, ScriptSource::Nowhere), |kind| (kind, ScriptSource::File(named)));
     }
     // `uv run agent.py`, `timeout 60 python agent.py`, `tsx agent.ts`: the first argument that is a script.
     let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let found = arguments.iter().find_map(|argument| {
         let kind = kind_of_script(&argument.to_string_lossy())?;
-        directory.join(argument).is_file().then(|| (kind, Start::File(argument.into())))
+        directory.join(argument).is_file().then(|| (kind, ScriptSource::File(argument.into())))
     });
-    found.unwrap_or((Kind::Other, Start::Nowhere))
+    found.unwrap_or((ProgramKind::Other, ScriptSource::Nowhere))
 }
 
 /// By the name of the program that runs it.
-fn kind_of_command(command: &OsStr) -> Kind {
+fn kind_of_command(command: &OsStr) -> ProgramKind {
     let name = Path::new(command).file_name().unwrap_or_default().to_string_lossy();
     let versioned = |of: &str| {
         name.strip_prefix(of).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
     };
     match name.as_ref() {
-        "sh" | "bash" | "dash" | "zsh" | "ksh" => Kind::Shell,
-        "nodejs" => Kind::Node,
-        _ if versioned("node") => Kind::Node,
-        _ if versioned("python") || versioned("pypy") => Kind::Python,
-        _ => Kind::Other,
+        "sh" | "bash" | "dash" | "zsh" | "ksh" => ProgramKind::Shell,
+        "nodejs" => ProgramKind::Node,
+        _ if versioned("node") => ProgramKind::Node,
+        _ if versioned("python") || versioned("pypy") => ProgramKind::Python,
+        _ => ProgramKind::Other,
     }
 }
 
 /// By the end of a file's name.
-pub(super) fn kind_of_script(name: &str) -> Option<Kind> {
+pub(super) fn kind_of_script(name: &str) -> Option<ProgramKind> {
     match Path::new(name).extension()?.to_str()? {
-        "py" => Some(Kind::Python),
-        "js" | "mjs" | "cjs" | "ts" | "mts" | "cts" | "tsx" | "jsx" => Some(Kind::Node),
-        "sh" | "bash" => Some(Kind::Shell),
+        "py" => Some(ProgramKind::Python),
+        "js" | "mjs" | "cjs" | "ts" | "mts" | "cts" | "tsx" | "jsx" => Some(ProgramKind::Node),
+        "sh" | "bash" => Some(ProgramKind::Shell),
         _ => None,
     }
 }
 
 /// What an interpreter's arguments say.
-fn script(kind: Kind, arguments: &[OsString]) -> Start {
+fn script(kind: ProgramKind, arguments: &[OsString]) -> ScriptSource {
     let mut left = arguments.iter();
     while let Some(argument) = left.next() {
         let text = argument.to_string_lossy();
         let Some(option) = text.strip_prefix(['-', '+']).filter(|_| text != "-") else {
-            return if text == "-" { Start::Nowhere } else { Start::File(argument.into()) };
+            return if text == "-" { ScriptSource::Nowhere } else { ScriptSource::File(argument.into()) };
         };
         let mut value = |rest: &str| match rest {
             "" => left.next().map(|next| next.to_string_lossy().into_owned()).unwrap_or_default(),
             rest => rest.to_owned(),
         };
         match kind {
-            Kind::Python if option == "-check-hash-based-pycs" => drop(value("")),
-            Kind::Python if !option.starts_with('-') => {
+            ProgramKind::Python if option == "-check-hash-based-pycs" => drop(value("")),
+            ProgramKind::Python if !option.starts_with('-') => {
                 // Letters may stand together; these four take what follows.
                 if let Some(at) = option.find(['c', 'm', 'W', 'X']) {
                     let taken = value(&option[at + 1..]);
                     match option.as_bytes()[at] {
-                        b'c' => return Start::Inline("-c", taken),
-                        b'm' => return Start::Module(taken),
+                        b'c' => return ScriptSource::Inline("-c", taken),
+                        b'm' => return ScriptSource::Module(taken),
                         _ => {}
                     }
                 }
             }
-            Kind::Node => match option {
-                "e" | "-eval" | "p" | "-print" | "pe" => return Start::Inline("-e", value("")),
+            ProgramKind::Node => match option {
+                "e" | "-eval" | "p" | "-print" | "pe" => return ScriptSource::Inline("-e", value("")),
                 "r"
                 | "-require"
                 | "-import"
@@ -115,13 +118,13 @@ fn script(kind: Kind, arguments: &[OsString]) -> Start {
                 "-" => return next(left.next()),
                 _ => {}
             },
-            Kind::Shell => match option {
+            ProgramKind::Shell => match option {
                 "o" | "O" | "-rcfile" | "-init-file" => drop(value("")),
                 "-" => return next(left.next()),
                 _ if text.starts_with('-') && !option.starts_with('-') && option.contains('c') => {
                     let code = left.find(|next| !next.as_bytes().starts_with(b"-"));
-                    return code.map_or(Start::Nowhere, |code| {
-                        Start::Inline("-c", code.to_string_lossy().into_owned())
+                    return code.map_or(ScriptSource::Nowhere, |code| {
+                        ScriptSource::Inline("-c", code.to_string_lossy().into_owned())
                     });
                 }
                 _ => {}
@@ -129,60 +132,60 @@ fn script(kind: Kind, arguments: &[OsString]) -> Start {
             _ => {}
         }
     }
-    Start::Nowhere
+    ScriptSource::Nowhere
 }
 
-fn next(argument: Option<&OsString>) -> Start {
-    argument.map_or(Start::Nowhere, |argument| Start::File(argument.into()))
+fn next(argument: Option<&OsString>) -> ScriptSource {
+    argument.map_or(ScriptSource::Nowhere, |argument| ScriptSource::File(argument.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nondet::End;
+    use crate::nondet::ExecTarget;
 
-    fn of(line: &str) -> (Kind, Start) {
+    fn of(line: &str) -> (ProgramKind, ScriptSource) {
         let program = Program {
             argv: line.split('~').map(OsString::from).collect(),
             directory: None,
             environment: Vec::new(),
         };
-        start(&program, &Chain { files: Vec::new(), end: End::Fine })
+        start(&program, &ExecChain { files: Vec::new(), end: ExecTarget::Coverable })
     }
 
-    fn file(kind: Kind, name: &str) -> (Kind, Start) {
-        (kind, Start::File(name.into()))
+    fn file(kind: ProgramKind, name: &str) -> (ProgramKind, ScriptSource) {
+        (kind, ScriptSource::File(name.into()))
     }
 
-    fn inline(kind: Kind, option: &'static str, code: &str) -> (Kind, Start) {
-        (kind, Start::Inline(option, code.to_owned()))
-    }
-
-    #[test]
-    fn the_script_of_a_command_line() {
-        assert_eq!(of("python3~-B~-W~ignore~-X~dev~a.py~-c~x"), file(Kind::Python, "a.py"));
-        assert_eq!(of("/opt/bin/python3.12~-Bc~import x"), inline(Kind::Python, "-c", "import x"));
-        assert_eq!(of("python~-magent.cli"), (Kind::Python, Start::Module("agent.cli".into())));
-        assert_eq!(of("python~-m"), (Kind::Python, Start::Module(String::new())));
-        assert_eq!(of("python"), (Kind::Python, Start::Nowhere));
-        assert_eq!(of("python~-"), (Kind::Python, Start::Nowhere));
-        assert_eq!(of("node~--no-warnings~-r~./x.js~a.mjs"), file(Kind::Node, "a.mjs"));
-        assert_eq!(of("node~--eval~fetch()"), inline(Kind::Node, "-e", "fetch()"));
-        assert_eq!(of("bash~-o~pipefail~-eu~run"), file(Kind::Shell, "run"));
-        assert_eq!(of("sh~-ec~curl x~y"), inline(Kind::Shell, "-c", "curl x"));
-        assert_eq!(of("uv~run~no-such-file.py"), (Kind::Other, Start::Nowhere));
-        assert_eq!(of("pythonic~a.py").0, Kind::Other);
+    fn inline(kind: ProgramKind, option: &'static str, code: &str) -> (ProgramKind, ScriptSource) {
+        (kind, ScriptSource::Inline(option, code.to_owned()))
     }
 
     #[test]
-    fn a_script_by_itself_is_what_its_interpreter_is() {
+    fn command_line_script_is_found() {
+        assert_eq!(of("python3~-B~-W~ignore~-X~dev~a.py~-c~x"), file(ProgramKind::Python, "a.py"));
+        assert_eq!(of("/opt/bin/python3.12~-Bc~import x"), inline(ProgramKind::Python, "-c", "import x"));
+        assert_eq!(of("python~-magent.cli"), (ProgramKind::Python, ScriptSource::Module("agent.cli".into())));
+        assert_eq!(of("python~-m"), (ProgramKind::Python, ScriptSource::Module(String::new())));
+        assert_eq!(of("python"), (ProgramKind::Python, ScriptSource::Nowhere));
+        assert_eq!(of("python~-"), (ProgramKind::Python, ScriptSource::Nowhere));
+        assert_eq!(of("node~--no-warnings~-r~./x.js~a.mjs"), file(ProgramKind::Node, "a.mjs"));
+        assert_eq!(of("node~--eval~fetch()"), inline(ProgramKind::Node, "-e", "fetch()"));
+        assert_eq!(of("bash~-o~pipefail~-eu~run"), file(ProgramKind::Shell, "run"));
+        assert_eq!(of("sh~-ec~curl x~y"), inline(ProgramKind::Shell, "-c", "curl x"));
+        assert_eq!(of("uv~run~no-such-file.py"), (ProgramKind::Other, ScriptSource::Nowhere));
+        assert_eq!(of("pythonic~a.py").0, ProgramKind::Other);
+    }
+
+    #[test]
+    fn script_kind_follows_its_interpreter() {
         let of = |files: &[&str]| {
             let program = Program { argv: vec![files[0].into()], directory: None, environment: Vec::new() };
             let files = files.iter().map(PathBuf::from).collect();
-            start(&program, &Chain { files, end: End::Fine })
+            start(&program, &ExecChain { files, end: ExecTarget::Coverable })
         };
-        assert_eq!(of(&["./agent", "/usr/bin/python3"]), file(Kind::Python, "./agent"));
-        assert_eq!(of(&["./agent.ts", "/usr/bin/tsx"]), file(Kind::Node, "./agent.ts"));
-        assert_eq!(of(&["./agent", "/usr/bin/perl"]), (Kind::Other, Start::Nowhere));
+        assert_eq!(of(&["./agent", "/usr/bin/python3"]), file(ProgramKind::Python, "./agent"));
+        assert_eq!(of(&["./agent.ts", "/usr/bin/tsx"]), file(ProgramKind::Node, "./agent.ts"));
+        assert_eq!(of(&["./agent", "/usr/bin/perl"]), (ProgramKind::Other, ScriptSource::Nowhere));
     }
 }

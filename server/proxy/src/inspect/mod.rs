@@ -13,11 +13,14 @@
 mod addresses;
 mod clients;
 mod command;
-mod look;
+mod environment;
+mod inspection;
 mod report;
 mod sources;
-mod surroundings;
 mod text;
 
-pub use look::{CannotStart, inspect};
-pub use report::{Capture, Client, Finding, Inspection, Key, Kind, Looked, Nondet, Place, Upstream, Verdict};
+pub use inspection::{StartError, inspect};
+pub use report::{
+    CaptureLikelihood, DetectedClient, InspectedFile, Inspection, InspectionFinding, InspectionVerdict,
+    KeyVariable, NondetSupport, ProgramKind, SourceLine, UpstreamVariable,
+};

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// What runs a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ProgramKind {
     /// Python.
     Python,
     /// JavaScript or TypeScript.
@@ -18,14 +18,14 @@ pub enum Kind {
 
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct SourceLine {
     /// The file, as the command line leads to it.
     pub file: String,
     /// From 1.
     pub line: u64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SourceLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -33,7 +33,7 @@ impl std::fmt::Display for Place {
 
 /// A file of the program that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Looked {
+pub struct InspectedFile {
     /// As the command line leads to it; `-c` and its like for a program in the command line.
     pub file: String,
     /// How many of its bytes were looked at, from its beginning.
@@ -44,7 +44,7 @@ pub struct Looked {
 
 /// Something that sends requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Client {
+pub struct DetectedClient {
     /// The library, the command, or `the program itself`.
     pub name: String,
     /// The providers whose models it asks; none for a plain HTTP client.
@@ -53,19 +53,19 @@ pub struct Client {
     pub variables: Vec<String>,
     /// Where it is first named.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: SourceLine,
 }
 
 /// Something to know, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct InspectionFinding {
     /// It makes it unlikely that all of the program's model calls are captured.
     pub problem: bool,
     /// Which kind of finding: `address`, `client`, `websocket`, `variable`, `upstream`, `key`, `file`, `program`, `nothing`.
     pub what: &'static str,
     /// Where it was found; none where it is of no one line.
     #[serde(flatten)]
-    pub place: Option<Place>,
+    pub place: Option<SourceLine>,
     /// What, as a sentence without its full stop.
     pub text: String,
     /// What to do.
@@ -74,7 +74,7 @@ pub struct Finding {
 
 /// A base address that is set already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Upstream {
+pub struct UpstreamVariable {
     /// The variable.
     pub variable: String,
     /// Scheme, host and port where its requests would go on to; null where that cannot be.
@@ -83,7 +83,7 @@ pub struct Upstream {
 
 /// A variable that clients read a key from. Its value is not looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Key {
+pub struct KeyVariable {
     /// The variable.
     pub variable: String,
     /// Whether it is set and not empty.
@@ -92,7 +92,7 @@ pub struct Key {
 
 /// Whether clocks and randomness could be captured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Nondet {
+pub struct NondetSupport {
     /// `--capture-nondet` would work for this program on this machine, as far as its files say.
     pub works: bool,
     /// Why not, or what it would not cover.
@@ -102,7 +102,7 @@ pub struct Nondet {
 /// Whether it looks as if model calls were captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Capture {
+pub enum CaptureLikelihood {
     /// Something that reads a variable of annals' was seen, and no problem.
     Likely,
     /// There are problems.
@@ -113,9 +113,9 @@ pub enum Capture {
 
 /// What it comes to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct InspectionVerdict {
     /// In a word.
-    pub capture: Capture,
+    pub capture: CaptureLikelihood,
     /// What is likely captured.
     pub likely: Vec<String>,
     /// What is not.
@@ -132,21 +132,21 @@ pub struct Inspection {
     /// The files that are executed for it: the command's own, then the interpreter of each that is a script.
     pub programs: Vec<String>,
     /// What runs it.
-    pub kind: Kind,
+    pub kind: ProgramKind,
     /// What was looked at of its text.
-    pub files: Vec<Looked>,
+    pub files: Vec<InspectedFile>,
     /// What was seen that sends requests.
-    pub clients: Vec<Client>,
+    pub clients: Vec<DetectedClient>,
     /// Base addresses that are set.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamVariable>,
     /// Keys, set or not.
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyVariable>,
     /// The variables that name a proxy of the environment and are set.
     pub proxies: Vec<String>,
     /// Clocks and randomness.
-    pub nondet: Nondet,
+    pub nondet: NondetSupport,
     /// Problems first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<InspectionFinding>,
     /// What it comes to.
-    pub verdict: Verdict,
+    pub verdict: InspectionVerdict,
 }

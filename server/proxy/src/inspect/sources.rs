@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::command::{Start, kind_of_script};
-use super::report::{Finding, Kind, Looked};
+use super::command::{ScriptSource, kind_of_script};
+use super::report::{InspectedFile, InspectionFinding, ProgramKind};
 use super::text::{Import, imports, without_comments};
-use crate::nondet::regular;
+use crate::nondet::open_regular;
 
 /// Files of a program that are read.
 const FILES_MAX: usize = 64;
@@ -23,9 +23,9 @@ const JAVASCRIPT_ENDS: [&str; 6] = ["js", "mjs", "cjs", "ts", "tsx", "jsx"];
 
 /// A file of the program.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) kind: Kind,
-    pub(super) looked: Looked,
+pub(super) struct SourceFile {
+    pub(super) kind: ProgramKind,
+    pub(super) looked: InspectedFile,
     /// Without its comments.
     pub(super) code: String,
     pub(super) imports: Vec<Import>,
@@ -33,34 +33,35 @@ pub(super) struct Source {
 
 /// What was read, and what could not be.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
-    pub(super) files: Vec<Source>,
-    pub(super) findings: Vec<Finding>,
+pub(super) struct SourceReader {
+    pub(super) files: Vec<SourceFile>,
+    pub(super) findings: Vec<InspectionFinding>,
     seen: BTreeSet<PathBuf>,
     bytes: u64,
     tried: usize,
 }
 
-fn finding(problem: bool, text: String, next: &str) -> Finding {
-    Finding { problem, what: "file", place: None, text, next: next.to_owned() }
+fn finding(problem: bool, text: String, next: &str) -> InspectionFinding {
+    InspectionFinding { problem, what: "file", place: None, text, next: next.to_owned() }
 }
 
-impl Sources {
+impl SourceReader {
     /// Reads all that a start leads to.
-    pub(super) fn read(kind: Kind, start: &Start, directory: &Path) -> Self {
+    pub(super) fn read(kind: ProgramKind, start: &ScriptSource, directory: &Path) -> Self {
         let mut sources = Self::default();
         let mut waiting = VecDeque::new();
         match start {
-            Start::Nowhere => {}
-            Start::Inline(option, code) => {
+            ScriptSource::Nowhere => {}
+            ScriptSource::Inline(option, code) => {
                 let mut code = code.clone();
                 code.truncate(code.floor_char_boundary(FILE_BYTES_MAX as usize));
-                let looked = Looked { file: (*option).to_owned(), bytes: code.len() as u64, cut: false };
+                let looked =
+                    InspectedFile { file: (*option).to_owned(), bytes: code.len() as u64, cut: false };
                 let path = directory.join("-");
                 sources.take(kind, &path, directory, looked, &code, &mut waiting);
             }
-            Start::File(path) => sources.first(kind, &directory.join(path), path, &mut waiting),
-            Start::Module(name) => {
+            ScriptSource::File(path) => sources.first(kind, &directory.join(path), path, &mut waiting),
+            ScriptSource::Module(name) => {
                 let place = directory.join(name.replace('.', "/"));
                 let files = [place.with_extension("py"), place.join("__main__.py")];
                 // An installed one is not looked at.
@@ -71,7 +72,7 @@ impl Sources {
             }
         }
         let root = match start {
-            Start::File(path) => directory.join(path).parent().unwrap_or(directory).to_owned(),
+            ScriptSource::File(path) => directory.join(path).parent().unwrap_or(directory).to_owned(),
             _ => directory.to_owned(),
         };
         while let Some((kind, path)) = waiting.pop_front() {
@@ -91,9 +92,15 @@ impl Sources {
     }
 
     /// The file that the command line names: that it cannot be read is a problem.
-    fn first(&mut self, kind: Kind, path: &Path, shown: &Path, waiting: &mut VecDeque<(Kind, PathBuf)>) {
+    fn first(
+        &mut self,
+        kind: ProgramKind,
+        path: &Path,
+        shown: &Path,
+        waiting: &mut VecDeque<(ProgramKind, PathBuf)>,
+    ) {
         let shown = shown.display().to_string();
-        self.fresh(path);
+        self.is_new_file(path);
         match self.load(path, &shown) {
             Ok((looked, text)) => {
                 let root = path.parent().unwrap_or(Path::new(".")).to_owned();
@@ -107,8 +114,8 @@ impl Sources {
     }
 
     /// A file's beginning.
-    fn load(&mut self, path: &Path, shown: &str) -> Result<(Looked, String), String> {
-        let file = regular(path).map_err(|error| error.to_string())?;
+    fn load(&mut self, path: &Path, shown: &str) -> Result<(InspectedFile, String), String> {
+        let file = open_regular(path).map_err(|error| error.to_string())?;
         let length = file.metadata().map_err(|error| error.to_string())?.len();
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
@@ -116,8 +123,11 @@ impl Sources {
         if memchr::memchr(0, &bytes[..bytes.len().min(BINARY_BYTES)]).is_some() {
             return Err("it is no text".to_owned());
         }
-        let looked =
-            Looked { file: shown.to_owned(), bytes: bytes.len() as u64, cut: length > bytes.len() as u64 };
+        let looked = InspectedFile {
+            file: shown.to_owned(),
+            bytes: bytes.len() as u64,
+            cut: length > bytes.len() as u64,
+        };
         if looked.cut {
             let text = format!("only the first {FILE_BYTES_MAX} bytes of {shown} were looked at");
             self.findings.push(finding(false, text, "a recording says what was captured"));
@@ -127,30 +137,33 @@ impl Sources {
 
     fn take(
         &mut self,
-        kind: Kind,
+        kind: ProgramKind,
         path: &Path,
         root: &Path,
-        looked: Looked,
+        looked: InspectedFile,
         text: &str,
-        waiting: &mut VecDeque<(Kind, PathBuf)>,
+        waiting: &mut VecDeque<(ProgramKind, PathBuf)>,
     ) {
         let code = without_comments(text, kind);
         let imports = imports(&code, kind);
         let here = path.parent().unwrap_or(root);
         for import in &imports {
-            for path in near(kind, import, here, root) {
-                let kind =
-                    if kind == Kind::Shell { kind_of_script(&import.name).unwrap_or(kind) } else { kind };
-                if waiting.len() < FILES_MAX && self.fresh(&path) {
+            for path in import_paths(kind, import, here, root) {
+                let kind = if kind == ProgramKind::Shell {
+                    kind_of_script(&import.name).unwrap_or(kind)
+                } else {
+                    kind
+                };
+                if waiting.len() < FILES_MAX && self.is_new_file(&path) {
                     waiting.push_back((kind, path));
                 }
             }
         }
-        self.files.push(Source { kind, looked, code, imports });
+        self.files.push(SourceFile { kind, looked, code, imports });
     }
 
     /// It is a file and was not met before, under whatever name.
-    fn fresh(&mut self, path: &Path) -> bool {
+    fn is_new_file(&mut self, path: &Path) -> bool {
         self.tried += 1;
         self.tried <= TRIED_MAX
             && path.is_file()
@@ -159,9 +172,9 @@ impl Sources {
 }
 
 /// Where a file of the program's own may be that an import means.
-fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
+fn import_paths(kind: ProgramKind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
     match kind {
-        Kind::Python => {
+        ProgramKind::Python => {
             let name = import.name.trim_start_matches('.');
             let dots = import.name.len() - name.len();
             let mut place = if dots == 0 { root } else { here };
@@ -174,7 +187,7 @@ fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
             let place = place.join(name.replace('.', "/"));
             let mut found = vec![place.join("__init__.py")];
             if !name.is_empty() {
-                found.insert(0, file_of(&place, "py"));
+                found.insert(0, with_extension(&place, "py"));
             }
             found.extend(
                 import
@@ -185,16 +198,16 @@ fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
             );
             found
         }
-        Kind::Node if import.name.starts_with('.') => {
+        ProgramKind::Node if import.name.starts_with('.') => {
             let place = here.join(&import.name);
             let mut found = vec![place.clone()];
-            found.extend(JAVASCRIPT_ENDS.map(|end| file_of(&place, end)));
+            found.extend(JAVASCRIPT_ENDS.map(|end| with_extension(&place, end)));
             // TypeScript names what a file is compiled to.
             found.push(place.with_extension("ts"));
             found.extend(JAVASCRIPT_ENDS.map(|end| place.join(format!("index.{end}"))));
             found
         }
-        Kind::Shell if kind_of_script(&import.name).is_some() => {
+        ProgramKind::Shell if kind_of_script(&import.name).is_some() => {
             vec![here.join(&import.name), root.join(&import.name)]
         }
         _ => Vec::new(),
@@ -202,7 +215,7 @@ fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
 }
 
 /// The path with this end, after one that it has.
-fn file_of(path: &Path, end: &str) -> PathBuf {
+fn with_extension(path: &Path, end: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(".");
     path.push(end);
@@ -214,19 +227,23 @@ fn file_of(path: &Path, end: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn read(files: &[(&str, &[u8])], kind: Kind, start: &Start) -> (Vec<String>, Vec<Finding>) {
+    fn read(
+        files: &[(&str, &[u8])],
+        kind: ProgramKind,
+        start: &ScriptSource,
+    ) -> (Vec<String>, Vec<InspectionFinding>) {
         let directory = tempfile::tempdir().unwrap();
         for (name, bytes) in files {
             let path = directory.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let sources = Sources::read(kind, start, directory.path());
+        let sources = SourceReader::read(kind, start, directory.path());
         (sources.files.into_iter().map(|source| source.looked.file).collect(), sources.findings)
     }
 
     #[test]
-    fn files_beside_a_script_are_read_once_each() {
+    fn imported_files_are_read_once() {
         let files: [(&str, &[u8]); 6] = [
             ("app/main.py", b"import near, openai\nfrom pkg.deep import x\nfrom pkg import part\n"),
             ("app/near.py", b"import main\nimport near"),
@@ -235,7 +252,8 @@ mod tests {
             ("app/pkg/part.py", b""),
             ("app/openai.txt", b""),
         ];
-        let (mut looked, findings) = read(&files, Kind::Python, &Start::File("app/main.py".into()));
+        let (mut looked, findings) =
+            read(&files, ProgramKind::Python, &ScriptSource::File("app/main.py".into()));
         assert_eq!(looked.remove(0), "app/main.py");
         looked.sort();
         assert_eq!(looked, ["app/near.py", "app/pkg/__init__.py", "app/pkg/deep.py", "app/pkg/part.py"]);
@@ -246,21 +264,22 @@ mod tests {
             ("src/c/index.js", b""),
             ("src/openai.js", b""),
         ];
-        let (looked, _) = read(&files, Kind::Node, &Start::File("src/a.ts".into()));
+        let (looked, _) = read(&files, ProgramKind::Node, &ScriptSource::File("src/a.ts".into()));
         assert_eq!(looked, ["src/a.ts", "src/lib/b.ts", "src/c/index.js"]);
         let files: [(&str, &[u8]); 2] =
             [("run.sh", b"python3 ./agent.py \"$@\""), ("agent.py", b"import openai")];
-        let (looked, _) = read(&files, Kind::Shell, &Start::File("run.sh".into()));
+        let (looked, _) = read(&files, ProgramKind::Shell, &ScriptSource::File("run.sh".into()));
         assert_eq!(looked, ["run.sh", "agent.py"]);
-        let (looked, _) = read(&[("m/__main__.py", b"")], Kind::Python, &Start::Module("m".into()));
+        let (looked, _) =
+            read(&[("m/__main__.py", b"")], ProgramKind::Python, &ScriptSource::Module("m".into()));
         assert_eq!(looked, ["m/__main__.py"]);
     }
 
     #[test]
-    fn what_is_no_text_is_said_and_what_is_long_is_cut() {
-        let start = Start::File("a.py".into());
+    fn binary_files_are_reported_and_long_files_are_cut() {
+        let start = ScriptSource::File("a.py".into());
         let problem = |files: &[(&str, &[u8])]| {
-            let (looked, findings) = read(files, Kind::Python, &start);
+            let (looked, findings) = read(files, ProgramKind::Python, &start);
             assert!(looked.is_empty() && findings[0].problem, "{findings:?}");
             findings[0].text.clone()
         };
@@ -268,14 +287,14 @@ mod tests {
         assert!(problem(&[("a.py/b", b"")]).contains("directory"));
         assert!(problem(&[]).contains("a.py cannot be looked at"));
         let long = b"import openai\n".repeat(100_000);
-        let (looked, findings) = read(&[("a.py", &long)], Kind::Python, &start);
+        let (looked, findings) = read(&[("a.py", &long)], ProgramKind::Python, &start);
         assert_eq!((looked.len(), findings.len(), findings[0].problem), (1, 1, false));
-        let (looked, _) = read(&[("a.py", b"\xff\xfeimport \xc3")], Kind::Python, &start);
+        let (looked, _) = read(&[("a.py", b"\xff\xfeimport \xc3")], ProgramKind::Python, &start);
         assert_eq!(looked.len(), 1);
     }
 
     #[test]
-    fn neither_loops_nor_pipes_hold_it_up() {
+    fn import_loops_and_pipes_do_not_block() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::os::unix::fs::symlink(path("loop.py"), path("loop.py")).unwrap();
@@ -283,7 +302,9 @@ mod tests {
         std::fs::write(path("a.py"), "import loop\nimport again.again.a\nimport pipe").unwrap();
         let made = std::process::Command::new("mkfifo").arg(path("pipe.py")).status();
         assert!(made.unwrap().success());
-        let looked = |name: &str| Sources::read(Kind::Python, &Start::File(name.into()), directory.path());
+        let looked = |name: &str| {
+            SourceReader::read(ProgramKind::Python, &ScriptSource::File(name.into()), directory.path())
+        };
         assert_eq!(looked("a.py").files.len(), 1);
         assert!(looked("pipe.py").findings[0].problem && looked("loop.py").findings[0].problem);
         // A chain of imports without an end is followed for a while.

@@ -4,7 +4,7 @@
 
 use memchr::memmem;
 
-use super::report::Kind;
+use super::report::ProgramKind;
 
 /// Imports and variables of one file that are looked at.
 const FOUND_MAX: usize = 1024;
@@ -14,7 +14,7 @@ const NAMES_LINES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 256;
 
 /// The text with comments, and in Python texts in triple quotes, blanked out: offsets and lines stay.
-pub(super) fn without_comments(text: &str, kind: Kind) -> String {
+pub(super) fn without_comments(text: &str, kind: ProgramKind) -> String {
     let from = text.as_bytes();
     let mut bytes = from.to_vec();
     let mut at = 0;
@@ -35,33 +35,35 @@ fn to_line_end(rest: &[u8]) -> usize {
 }
 
 /// The length of what is no code at the beginning of this.
-fn comment(rest: &[u8], kind: Kind, before: Option<u8>) -> Option<usize> {
+fn comment(rest: &[u8], kind: ProgramKind, before: Option<u8>) -> Option<usize> {
     let through = |end: &[u8], from: usize| {
         let found = memmem::find(rest.get(from..).unwrap_or_default(), end);
         found.map_or(rest.len(), |at| from + at + end.len())
     };
     match (kind, rest) {
-        (Kind::Python, [b'#', ..]) => Some(to_line_end(rest)),
-        (Kind::Python, [b'"', b'"', b'"', ..]) => Some(through(b"\"\"\"", 3)),
-        (Kind::Python, [b'\'', b'\'', b'\'', ..]) => Some(through(b"'''", 3)),
-        (Kind::Shell, [b'#', ..]) if before.is_none_or(|byte| byte.is_ascii_whitespace() || byte == b';') => {
+        (ProgramKind::Python, [b'#', ..]) => Some(to_line_end(rest)),
+        (ProgramKind::Python, [b'"', b'"', b'"', ..]) => Some(through(b"\"\"\"", 3)),
+        (ProgramKind::Python, [b'\'', b'\'', b'\'', ..]) => Some(through(b"'''", 3)),
+        (ProgramKind::Shell, [b'#', ..])
+            if before.is_none_or(|byte| byte.is_ascii_whitespace() || byte == b';') =>
+        {
             Some(to_line_end(rest))
         }
-        (Kind::Node, [b'/', b'/', ..]) if before != Some(b':') => Some(to_line_end(rest)),
-        (Kind::Node, [b'#', b'!', ..]) if before.is_none() => Some(to_line_end(rest)),
-        (Kind::Node, [b'/', b'*', ..]) => Some(through(b"*/", 2)),
+        (ProgramKind::Node, [b'/', b'/', ..]) if before != Some(b':') => Some(to_line_end(rest)),
+        (ProgramKind::Node, [b'#', b'!', ..]) if before.is_none() => Some(to_line_end(rest)),
+        (ProgramKind::Node, [b'/', b'*', ..]) => Some(through(b"*/", 2)),
         _ => None,
     }
 }
 
 /// The length of a text in quotes at the beginning of this; one that is not closed ends with its line.
-fn quoted(rest: &[u8], kind: Kind) -> Option<usize> {
+fn quoted(rest: &[u8], kind: ProgramKind) -> Option<usize> {
     let quote = *rest.first()?;
-    let lines = quote == b'`' && kind == Kind::Node;
+    let lines = quote == b'`' && kind == ProgramKind::Node;
     if !(lines || matches!(quote, b'"' | b'\'')) {
         return None;
     }
-    let escapes = !(kind == Kind::Shell && quote == b'\'');
+    let escapes = !(kind == ProgramKind::Shell && quote == b'\'');
     let mut at = 1;
     while let Some(byte) = rest.get(at) {
         match byte {
@@ -76,10 +78,10 @@ fn quoted(rest: &[u8], kind: Kind) -> Option<usize> {
 }
 
 /// Where lines begin.
-pub(super) struct Lines(Vec<usize>);
+pub(super) struct LineIndex(Vec<usize>);
 
-impl Lines {
-    pub(super) fn of(text: &str) -> Self {
+impl LineIndex {
+    pub(super) fn new(text: &str) -> Self {
         Self(std::iter::once(0).chain(memchr::memchr_iter(b'\n', text.as_bytes()).map(|at| at + 1)).collect())
     }
 
@@ -105,11 +107,11 @@ pub(super) struct Import {
 }
 
 /// What a text imports; of a shell script the words that may be commands or scripts.
-pub(super) fn imports(code: &str, kind: Kind) -> Vec<Import> {
+pub(super) fn imports(code: &str, kind: ProgramKind) -> Vec<Import> {
     let mut found = match kind {
-        Kind::Python => python_imports(code),
-        Kind::Node => node_imports(code),
-        Kind::Shell | Kind::Other => shell_words(code),
+        ProgramKind::Python => python_imports(code),
+        ProgramKind::Node => node_imports(code),
+        ProgramKind::Shell | ProgramKind::Other => shell_words(code),
     };
     found.truncate(FOUND_MAX);
     found
@@ -190,7 +192,9 @@ fn shell_words(code: &str) -> Vec<Import> {
         let name = word.trim_end_matches(apart);
         let base = name.rsplit('/').next().unwrap_or(name);
         let script = super::command::kind_of_script(name).is_some();
-        if name.len() <= NAME_BYTES_MAX && (script || super::clients::known(Kind::Shell, base).is_some()) {
+        if name.len() <= NAME_BYTES_MAX
+            && (script || super::clients::known(ProgramKind::Shell, base).is_some())
+        {
             let name = if script { name } else { base };
             found.push(Import { name: name.to_owned(), parts: Vec::new(), at });
         }
@@ -214,11 +218,11 @@ pub(super) fn is_name(c: char) -> bool {
 }
 
 /// The variables that a text reads, in their order.
-pub(super) fn env_reads(code: &str, kind: Kind) -> Vec<EnvRead> {
+pub(super) fn env_reads(code: &str, kind: ProgramKind) -> Vec<EnvRead> {
     let ways: &[&str] = match kind {
-        Kind::Python => &["environ", "getenv"],
-        Kind::Node => &["process.env", "Deno.env", "Bun.env"],
-        Kind::Shell | Kind::Other => &["$"],
+        ProgramKind::Python => &["environ", "getenv"],
+        ProgramKind::Node => &["process.env", "Deno.env", "Bun.env"],
+        ProgramKind::Shell | ProgramKind::Other => &["$"],
     };
     let mut found = Vec::new();
     for way in ways {
@@ -226,10 +230,10 @@ pub(super) fn env_reads(code: &str, kind: Kind) -> Vec<EnvRead> {
             let rest = head(&code[at + way.len()..]);
             let rest = rest.strip_prefix(".get").unwrap_or(rest);
             let rest = match kind {
-                Kind::Python | Kind::Node => {
+                ProgramKind::Python | ProgramKind::Node => {
                     rest.trim_start_matches([' ', '.', '[', '(', '{', '"', '\'', '`'])
                 }
-                Kind::Shell | Kind::Other => rest.strip_prefix('{').unwrap_or(rest),
+                ProgramKind::Shell | ProgramKind::Other => rest.strip_prefix('{').unwrap_or(rest),
             };
             let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
             if !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -246,54 +250,58 @@ pub(super) fn env_reads(code: &str, kind: Kind) -> Vec<EnvRead> {
 mod tests {
     use super::*;
 
-    fn named(code: &str, kind: Kind) -> Vec<String> {
+    fn named(code: &str, kind: ProgramKind) -> Vec<String> {
         imports(&without_comments(code, kind), kind).into_iter().map(|import| import.name).collect()
     }
 
     #[test]
-    fn comments_are_blank_and_texts_are_not() {
+    fn comments_are_blanked_and_texts_stay() {
         let python = "a = '#x' # https://a\n\"\"\"doc\n# 'é\"\"\"\nb = \"it's\" # é\n";
-        let code = without_comments(python, Kind::Python);
+        let code = without_comments(python, ProgramKind::Python);
         assert_eq!((code.len(), code.lines().count()), (python.len(), 4));
         assert_eq!(code.split_whitespace().collect::<Vec<_>>(), ["a", "=", "'#x'", "b", "=", "\"it's\""]);
-        let code = without_comments("x('https://a') // b\n/* c\n */ y(`\n//d`)", Kind::Node);
+        let code = without_comments("x('https://a') // b\n/* c\n */ y(`\n//d`)", ProgramKind::Node);
         assert_eq!(code.split_whitespace().collect::<Vec<_>>(), ["x('https://a')", "y(`", "//d`)"]);
-        let code = without_comments("curl https://a/#b # c\necho \"${#d}\"", Kind::Shell);
+        let code = without_comments("curl https://a/#b # c\necho \"${#d}\"", ProgramKind::Shell);
         assert_eq!(code.trim_end(), "curl https://a/#b    \necho \"${#d}\"");
         for odd in ["'", "\"\"\"", "/*", "`\\", "\\", "'\\", "\u{feff}#", "'''é"] {
-            for kind in [Kind::Python, Kind::Node, Kind::Shell, Kind::Other] {
+            for kind in [ProgramKind::Python, ProgramKind::Node, ProgramKind::Shell, ProgramKind::Other] {
                 assert_eq!(without_comments(odd, kind).len(), odd.len(), "{odd:?}");
             }
         }
     }
 
     #[test]
-    fn imports_of_each_language() {
+    fn imports_are_found_in_each_language() {
         let python = "import os, openai as o; import a.b\nif x:\n  from .near import y\n'''\nimport not_me\n'''\n# import nor_me\n";
-        assert_eq!(named(python, Kind::Python), ["os", "openai", "a.b", ".near"]);
-        let many = imports("from google import (\n  genai,  \n  types as t,\n)\nimport x", Kind::Python);
+        assert_eq!(named(python, ProgramKind::Python), ["os", "openai", "a.b", ".near"]);
+        let many =
+            imports("from google import (\n  genai,  \n  types as t,\n)\nimport x", ProgramKind::Python);
         assert_eq!(many[0].parts, ["genai", "types"]);
         assert_eq!(many[1].name, "x");
         let node = "import OpenAI from \"openai\"; // from 'no'\nconst a = require('./a.js');\nimport(`b`);\nimport 'c'\nimported('d'); Array.from('e')";
-        assert_eq!(named(node, Kind::Node), ["openai", "./a.js", "b", "c"]);
+        assert_eq!(named(node, ProgramKind::Node), ["openai", "./a.js", "b", "c"]);
         let shell = "x=$(curl -s y | jq .) # wget\npython3 tools/run.py && . ./lib.sh\n/usr/bin/curl z";
-        assert_eq!(named(shell, Kind::Shell), ["curl", "tools/run.py", "./lib.sh", "curl"]);
+        assert_eq!(named(shell, ProgramKind::Shell), ["curl", "tools/run.py", "./lib.sh", "curl"]);
     }
 
     #[test]
-    fn variables_that_are_read() {
+    fn environment_reads_are_found() {
         let of = |code: &str, kind| -> Vec<String> {
             env_reads(code, kind).into_iter().map(|read| read.name).collect()
         };
         let python = "os.environ['A'], os.environ.get( \"B\", 1), os.getenv('C'), os.environ";
-        assert_eq!(of(python, Kind::Python), ["A", "B", "C"]);
-        assert_eq!(of("process.env.A ?? process.env['B'] ?? Deno.env.get('C')", Kind::Node), ["A", "B", "C"]);
-        assert_eq!(of("$A ${B:-x} $1 $( ls )", Kind::Shell), ["A", "B"]);
+        assert_eq!(of(python, ProgramKind::Python), ["A", "B", "C"]);
+        assert_eq!(
+            of("process.env.A ?? process.env['B'] ?? Deno.env.get('C')", ProgramKind::Node),
+            ["A", "B", "C"]
+        );
+        assert_eq!(of("$A ${B:-x} $1 $( ls )", ProgramKind::Shell), ["A", "B"]);
     }
 
     #[test]
     fn lines_are_counted_from_one() {
-        let lines = Lines::of("a\nbc\n");
+        let lines = LineIndex::new("a\nbc\n");
         assert_eq!([0, 1, 2, 3, 5].map(|at| lines.line(at)), [1, 1, 2, 2, 3]);
         assert_eq!([0, 1, 2, 3, 5].map(|at| lines.begin(at)), [0, 0, 2, 2, 5]);
     }

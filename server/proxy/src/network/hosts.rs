@@ -32,9 +32,9 @@ impl HostPattern {
     }
 
     /// Whether a connection to one of these hosts (names and addresses) is meant.
-    pub(super) fn covers(&self, hosts: &[&str], port: u16) -> bool {
+    pub(super) fn matches(&self, hosts: &[&str], port: u16) -> bool {
         let same_port = self.port.is_none_or(|of| of == port || port == 0);
-        same_port && (self.host == "any" || hosts.iter().any(|host| under(host, &self.host)))
+        same_port && (self.host == "any" || hosts.iter().any(|host| is_under(host, &self.host)))
     }
 
     /// As a line of the library's policy.
@@ -135,11 +135,12 @@ pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &
         let advice = format!("its client has to take its base address from {}", variable.name);
         return DestinationKind::Model { provider: variable.provider, advice };
     }
-    if let Some((provider, _)) = PROVIDERS.iter().find(|(_, name)| hosts.iter().any(|host| under(host, name)))
+    if let Some((provider, _)) =
+        PROVIDERS.iter().find(|(_, name)| hosts.iter().any(|host| is_under(host, name)))
     {
         return DestinationKind::Model { provider: (*provider).to_owned(), advice: unset_advice() };
     }
-    if hosts.iter().any(|host| host.starts_with("bedrock-runtime.") && under(host, "amazonaws.com")) {
+    if hosts.iter().any(|host| host.starts_with("bedrock-runtime.") && is_under(host, "amazonaws.com")) {
         return DestinationKind::Model { provider: "bedrock".to_owned(), advice: unset_advice() };
     }
     let is_local = address.is_some_and(|address| address.is_loopback() || address.is_unspecified());
@@ -150,7 +151,7 @@ pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &
             DestinationKind::Other("a database on this machine")
         }
         _ => {
-            let other = OTHERS.iter().find(|(_, name)| hosts.iter().any(|host| under(host, name)));
+            let other = OTHERS.iter().find(|(_, name)| hosts.iter().any(|host| is_under(host, name)));
             other.map_or(DestinationKind::Unknown, |(what, _)| DestinationKind::Other(what))
         }
     }
@@ -161,7 +162,7 @@ fn unset_advice() -> String {
 }
 
 /// Whether a host is this name, or stands below it. `*.example.org` is what stands below.
-fn under(host: &str, name: &str) -> bool {
+fn is_under(host: &str, name: &str) -> bool {
     let name = name.strip_prefix("*.").unwrap_or(name);
     let host = host.trim_end_matches('.');
     host.eq_ignore_ascii_case(name)
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_name_hosts_with_and_without_ports() {
+    fn host_patterns_match_with_and_without_ports() {
         let of = |text: &str| HostPattern::parse(text).map(|pattern| (pattern.host, pattern.port));
         assert_eq!(of("API.example.org"), Some(("api.example.org".to_owned(), None)));
         assert_eq!(of("example.org:443"), Some(("example.org".to_owned(), Some(443))));
@@ -199,7 +200,7 @@ mod tests {
             assert_eq!(of(bad), None, "{bad:?}");
         }
         let covers =
-            |pattern: &str, host: &str, port| HostPattern::parse(pattern).unwrap().covers(&[host], port);
+            |pattern: &str, host: &str, port| HostPattern::parse(pattern).unwrap().matches(&[host], port);
         assert!(covers("example.org", "api.example.org", 443) && covers("any", "10.0.0.1", 1));
         assert!(
             !covers("example.org", "badexample.org", 443) && !covers("example.org:80", "example.org", 443)
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_told_apart() {
+    fn destination_kinds_are_recognised() {
         let mounts = Mounts::new(&Variable::known(), &[(None, "http://127.0.0.1:5000".to_owned())], |_| None);
         let mounts = mounts.unwrap();
         let of = |host: &str, port| kind(&[host], host.parse().ok(), port, &mounts);

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annals_preload::traffic::{self, ALLOWED_AT, Mode, POLICY_BYTES, PORT_AT};
+use annals_preload::traffic::{self, ALLOWED_AT, GuardMode, POLICY_BYTES, PORT_AT};
 
 use super::HostPattern;
 use crate::nondet::private_directory;
@@ -17,7 +17,7 @@ static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/network.so"));
 
 /// A line of the library's notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum TrafficNote {
     Connect { process: String, is_datagram: bool, address: IpAddr, port: u16, passed: bool },
     LookUp { process: String, name: String, port: u16, passed: bool, addresses: Vec<IpAddr> },
     Execute { program: String },
@@ -28,12 +28,12 @@ pub(super) enum Note {
 pub(super) struct NetworkLibrary {
     directory: PathBuf,
     policy: File,
-    is_left: AtomicBool,
+    is_kept: AtomicBool,
 }
 
 impl Drop for NetworkLibrary {
     fn drop(&mut self) {
-        if self.is_left.load(Ordering::Acquire) {
+        if self.is_kept.load(Ordering::Acquire) {
             return;
         }
         #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
@@ -46,7 +46,7 @@ impl NetworkLibrary {
     ///
     /// # Errors
     /// Why no program can load it.
-    pub(super) fn new(mode: Mode, proxy: u16, allowed: &[HostPattern]) -> Result<Self, String> {
+    pub(super) fn new(mode: GuardMode, proxy: u16, allowed: &[HostPattern]) -> Result<Self, String> {
         if LIBRARY.is_empty() {
             return Err("the network library is for Linux on x86-64 and AArch64 only".to_owned());
         }
@@ -71,7 +71,7 @@ impl NetworkLibrary {
             Ok::<_, std::io::Error>(policy)
         })();
         match laid {
-            Ok(policy) => Ok(Self { directory, policy, is_left: AtomicBool::new(false) }),
+            Ok(policy) => Ok(Self { directory, policy, is_kept: AtomicBool::new(false) }),
             Err(error) => {
                 #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
                 let _ = std::fs::remove_dir_all(&directory);
@@ -82,12 +82,12 @@ impl NetworkLibrary {
 
     /// Leaves the directory where it is: processes go on that have the library in their environment, and the loader would complain in each
     /// program that they start.
-    pub(super) fn leave(&self) {
-        self.is_left.store(true, Ordering::Release);
+    pub(super) fn keep_directory(&self) {
+        self.is_kept.store(true, Ordering::Release);
     }
 
     /// Changes the mode for all processes at once.
-    pub(super) fn set_mode(&self, mode: Mode) -> std::io::Result<()> {
+    pub(super) fn set_mode(&self, mode: GuardMode) -> std::io::Result<()> {
         self.policy.write_all_at(&[mode as u8], 0)
     }
 
@@ -115,7 +115,7 @@ impl NetworkLibrary {
     }
 
     /// All notes so far, in their order, and why there may be more.
-    pub(super) fn notes(&self) -> (Vec<Note>, Option<String>) {
+    pub(super) fn notes(&self) -> (Vec<TrafficNote>, Option<String>) {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
         let bytes = match std::fs::read(self.directory.join(traffic::NOTES)) {
             Ok(bytes) => bytes,
@@ -138,7 +138,7 @@ pub(super) struct NotesReader {
 
 impl NotesReader {
     /// What was noted since the last call, up to the last whole line.
-    pub(super) fn new_notes(&mut self) -> Vec<Note> {
+    pub(super) fn new_notes(&mut self) -> Vec<TrafficNote> {
         let length = self.file.metadata().map_or(self.at, |file| file.len());
         let new = usize::try_from(length.saturating_sub(self.at)).unwrap_or(0).min(traffic::NOTES_BYTES_MAX);
         let mut bytes = vec![0; new];
@@ -160,7 +160,7 @@ fn create(path: &Path, mode: u32) -> std::io::Result<File> {
 }
 
 /// A line; `None` where the program wrote into the file itself.
-fn note(line: &str) -> Option<Note> {
+fn note(line: &str) -> Option<TrafficNote> {
     let mut fields = line.split('\t');
     let (event, process) = (fields.next()?, fields.next()?.to_owned());
     let passed = |field: &str| match field {
@@ -169,21 +169,21 @@ fn note(line: &str) -> Option<Note> {
         _ => None,
     };
     Some(match event {
-        "connect" => Note::Connect {
+        "connect" => TrafficNote::Connect {
             process,
             is_datagram: fields.next()? == "udp",
             address: fields.next()?.parse().ok()?,
             port: fields.next()?.parse().ok()?,
             passed: passed(fields.next()?)?,
         },
-        "lookup" => Note::LookUp {
+        "lookup" => TrafficNote::LookUp {
             process,
             name: fields.next()?.to_owned(),
             port: service(fields.next()?),
             passed: passed(fields.next()?)?,
             addresses: fields.next()?.split(',').filter_map(|address| address.parse().ok()).collect(),
         },
-        "exec" => Note::Execute { program: fields.next()?.to_owned() },
+        "exec" => TrafficNote::Execute { program: fields.next()?.to_owned() },
         _ => return None,
     })
 }
@@ -207,7 +207,7 @@ mod tests {
         let address = "10.0.0.1".parse().unwrap();
         assert_eq!(
             connect,
-            Note::Connect {
+            TrafficNote::Connect {
                 process: "curl [7]".to_owned(),
                 is_datagram: false,
                 address,
@@ -217,9 +217,12 @@ mod tests {
         );
         let look_up = note("lookup\t7\tapi.example.org\t443\tpassed\t10.0.0.1,::1").unwrap();
         assert!(
-            matches!(look_up, Note::LookUp { port: 443, passed: true, addresses, .. } if addresses.len() == 2)
+            matches!(look_up, TrafficNote::LookUp { port: 443, passed: true, addresses, .. } if addresses.len() == 2)
         );
-        assert_eq!(note("exec\tsh [9]\t/bin/ls"), Some(Note::Execute { program: "/bin/ls".to_owned() }));
+        assert_eq!(
+            note("exec\tsh [9]\t/bin/ls"),
+            Some(TrafficNote::Execute { program: "/bin/ls".to_owned() })
+        );
         for bad in ["", "connect", "connect\t7\ttcp\tnowhere\t443\tpassed", "exec\t7", "other\t7"] {
             assert_eq!(note(bad), None, "{bad:?}");
         }

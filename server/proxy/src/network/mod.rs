@@ -17,7 +17,7 @@ mod watch;
 
 pub use hosts::{DestinationKind, HostPattern};
 pub use report::{Connection, TrafficReport, UnrecordedTraffic};
-pub(crate) use watch::{NetworkWatch, Purpose};
+pub(crate) use watch::{NetworkWatch, WatchPurpose};
 
 /// What a program may reach besides the proxy while its calls are answered from a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

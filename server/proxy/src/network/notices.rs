@@ -7,34 +7,34 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::NoticeFn;
-use super::library::{Note, NotesReader};
+use super::library::{NotesReader, TrafficNote};
 
-const EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Tells of each destination once.
 #[derive(Debug, Clone)]
 pub(super) struct Notices {
     tell: NoticeFn,
-    told: Arc<Mutex<BTreeSet<String>>>,
+    notified: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Notices {
     pub(super) fn new(tell: NoticeFn) -> Self {
-        Self { tell, told: Arc::default() }
+        Self { tell, notified: Arc::default() }
     }
 
     pub(super) fn refused(&self, process: &str, destination: String) {
-        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(destination.clone()) {
+        if self.notified.lock().unwrap_or_else(PoisonError::into_inner).insert(destination.clone()) {
             (self.tell)(process, &destination);
         }
     }
 
-    fn note(&self, note: Note) {
+    fn note(&self, note: TrafficNote) {
         match note {
-            Note::Connect { process, address, port, passed: false, .. } => {
+            TrafficNote::Connect { process, address, port, passed: false, .. } => {
                 self.refused(&process, std::net::SocketAddr::new(address, port).to_string());
             }
-            Note::LookUp { process, name, passed: false, .. } => self.refused(&process, name),
+            TrafficNote::LookUp { process, name, passed: false, .. } => self.refused(&process, name),
             _ => {}
         }
     }
@@ -54,7 +54,7 @@ impl NotesFollower {
         let work = move || {
             while !stopped.load(Ordering::Acquire) {
                 notes.new_notes().into_iter().for_each(|note| notices.note(note));
-                std::thread::park_timeout(EVERY);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
         };
         let thread = std::thread::Builder::new().name("annals-notes".to_owned()).spawn(work).ok()?;

@@ -7,7 +7,7 @@ use annals::RunReader;
 use serde::{Deserialize, Serialize};
 
 use super::hosts::{self, DestinationKind};
-use super::watch::Purpose;
+use super::watch::WatchPurpose;
 use super::{HostPattern, NetworkPolicy, NetworkScope};
 use crate::mounts::Mounts;
 
@@ -62,7 +62,7 @@ pub struct TrafficReport {
     /// Programs that the library is not loaded into; their connections are sampled only, or not refused.
     pub uncovered: Vec<String>,
     /// Why the network was guarded less than was asked, or not watched at all.
-    pub weaker: Option<String>,
+    pub weaker_reason: Option<String>,
     /// The kernel kept the program from the network; nothing depends on the library.
     pub is_isolated: bool,
 }
@@ -89,7 +89,7 @@ impl TrafficReport {
         let kept = UnrecordedTraffic {
             connections,
             sampled_only: self.uncovered.clone(),
-            not_watched: self.weaker.clone(),
+            not_watched: self.weaker_reason.clone(),
         };
         (kept != UnrecordedTraffic::default()).then_some(kept)
     }
@@ -114,19 +114,19 @@ impl UnrecordedTraffic {
     ///
     /// # Errors
     /// As [`RunReader::frame_info`].
-    pub fn of(reader: &RunReader) -> annals::Result<Option<Self>> {
+    pub fn from_reader(reader: &RunReader) -> annals::Result<Option<Self>> {
         #[derive(Deserialize)]
-        struct Metadata {
-            volatile: Volatile,
+        struct NetworkMetadata {
+            volatile: NetworkVolatile,
         }
         #[derive(Deserialize)]
-        struct Volatile {
+        struct NetworkVolatile {
             network: UnrecordedTraffic,
         }
         for seq in (1..=reader.info().frames).rev().take(LAST_FRAMES) {
             let frame = reader.frame_info(seq)?;
             if frame.component.name() == crate::own_frames::PROGRAM {
-                let metadata = serde_json::from_slice::<Metadata>(&frame.metadata);
+                let metadata = serde_json::from_slice::<NetworkMetadata>(&frame.metadata);
                 return Ok(metadata.ok().map(|metadata| metadata.volatile.network));
             }
         }
@@ -144,7 +144,7 @@ const LAST_FRAMES: usize = 4;
 
 /// An event of one of the sources.
 #[derive(Debug, Clone)]
-pub(super) struct Event {
+pub(super) struct NetworkEvent {
     pub(super) host: Option<String>,
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
@@ -156,10 +156,10 @@ pub(super) struct Event {
 
 /// Puts events together by destination. `names` are those that were looked up, by address.
 pub(super) fn connections(
-    events: Vec<Event>,
+    events: Vec<NetworkEvent>,
     names: &BTreeMap<IpAddr, BTreeSet<String>>,
     mounts: &Mounts,
-    (purpose, policy): (Purpose, &NetworkPolicy),
+    (purpose, policy): (WatchPurpose, &NetworkPolicy),
 ) -> Vec<Connection> {
     let mut by_place: BTreeMap<(String, u16, bool, bool), Connection> = BTreeMap::new();
     for event in events {
@@ -182,16 +182,16 @@ pub(super) fn connections(
             DestinationKind::Unknown => (),
         }
         let covered =
-            |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.covers(&known, event.port));
+            |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.matches(&known, event.port));
         let is_local = event.address.is_some_and(|address| address.is_loopback() || address.is_unspecified());
         let in_scope = match policy.scope {
             NetworkScope::None => false,
             NetworkScope::Loopback => is_local,
             NetworkScope::All => true,
         };
-        let permitted = covered(&policy.allowed) || (purpose == Purpose::Replay && in_scope);
+        let permitted = covered(&policy.allowed) || (purpose == WatchPurpose::Replay && in_scope);
         let expected = covered(&policy.expected) || (!event.refused && permitted);
-        let Event { port, process, is_datagram: datagrams, refused, count, .. } = event;
+        let NetworkEvent { port, process, is_datagram: datagrams, refused, count, .. } = event;
         let connection =
             Connection { host, port, count, process, datagrams, provider, other, advice, refused, expected };
         by_place.insert(at, connection);

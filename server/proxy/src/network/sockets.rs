@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time between two samples: the least, and the most, where a sample takes long.
-const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(40)..=Duration::from_millis(120);
+const SAMPLE_INTERVAL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(40)..=Duration::from_millis(120);
 /// Part of the time that sampling may take, between these two: one in so many.
-const SHARE: u32 = 25;
+const SAMPLE_TIME_SHARE: u32 = 25;
 /// Ancestors of a process that are looked at.
 const ANCESTORS_MAX: usize = 64;
 const STATE_LISTEN: &str = "0A";
@@ -53,7 +54,10 @@ impl Sampler {
                 if is_last {
                     return;
                 }
-                std::thread::park_timeout((began.elapsed() * SHARE).clamp(*EVERY.start(), *EVERY.end()));
+                std::thread::park_timeout(
+                    (began.elapsed() * SAMPLE_TIME_SHARE)
+                        .clamp(*SAMPLE_INTERVAL.start(), *SAMPLE_INTERVAL.end()),
+                );
             }
         };
         let thread = std::thread::Builder::new().name("annals-sockets".to_owned()).spawn(work).ok()?;
@@ -62,11 +66,11 @@ impl Sampler {
 
     /// Takes a last sample, and gives all that was seen.
     pub(super) fn finish(mut self) -> Samples {
-        self.end();
+        self.stop_and_join();
         std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn end(&mut self) {
+    fn stop_and_join(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
@@ -77,7 +81,7 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        self.end();
+        self.stop_and_join();
     }
 }
 
@@ -93,7 +97,7 @@ pub(super) struct SocketTable {
 
 /// A line of a socket table.
 #[derive(Debug, PartialEq, Eq)]
-struct Socket {
+struct SocketLine {
     local_port: u16,
     address: IpAddr,
     port: u16,
@@ -119,8 +123,8 @@ impl SocketTable {
     }
 
     /// Connected sockets that no sample had yet, and whether they are for datagrams.
-    fn new_sockets(&mut self) -> HashMap<u64, (Socket, bool)> {
-        let mut new: HashMap<u64, (Socket, bool)> = HashMap::new();
+    fn new_sockets(&mut self) -> HashMap<u64, (SocketLine, bool)> {
+        let mut new: HashMap<u64, (SocketLine, bool)> = HashMap::new();
         let mut listening = HashSet::new();
         for (name, is_datagram) in [("tcp", false), ("tcp6", false), ("udp", true), ("udp6", true)] {
             let Some(table) = read(&format!("/proc/net/{name}")) else { continue };
@@ -141,7 +145,7 @@ impl SocketTable {
     }
 
     /// Finds the owners of new sockets among the program's processes.
-    fn attribute(&mut self, new: &HashMap<u64, (Socket, bool)>) {
+    fn attribute(&mut self, new: &HashMap<u64, (SocketLine, bool)>) {
         #[expect(clippy::disallowed_methods, reason = "the kernel's list of processes")]
         let Ok(listed) = std::fs::read_dir("/proc") else { return };
         let processes = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -200,12 +204,12 @@ fn parent(process: u32) -> Option<u32> {
 }
 
 /// `sl local remote state queues timer retransmits uid timeout inode ...`.
-fn socket(line: &str) -> Option<Socket> {
+fn socket(line: &str) -> Option<SocketLine> {
     let fields = line.split_whitespace().collect::<Vec<_>>();
     let (_, local_port) = endpoint(fields.get(1)?)?;
     let (address, port) = endpoint(fields.get(2)?)?;
     let inode = fields.get(9)?.parse().ok()?;
-    Some(Socket { local_port, address, port, is_listening: *fields.get(3)? == STATE_LISTEN, inode })
+    Some(SocketLine { local_port, address, port, is_listening: *fields.get(3)? == STATE_LISTEN, inode })
 }
 
 /// `0100007F:1F90`: words of four bytes in the machine's order, hexadecimal.
@@ -231,9 +235,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_socket_tables_are_read() {
+    fn socket_table_lines_are_parsed() {
         let line = "   1: 0100007F:9C42 0200000A:01BB 01 00000000:00000000 00:00000000 00000000  1000        0 424242 1 0 20 4 30 10 -1";
-        let expected = Socket {
+        let expected = SocketLine {
             local_port: 0x9c42,
             address: "10.0.0.2".parse().unwrap(),
             port: 443,

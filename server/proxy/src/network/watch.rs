@@ -7,17 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use annals_preload::namespace::{Attempt, Entered, Reports, confine, entry, socket_type};
-use annals_preload::traffic::{Mode, is_datagram_service};
+use annals_preload::namespace::{
+    AttemptReports, ConnectAttempt, EnteredNamespace, confine, entry, socket_type,
+};
+use annals_preload::traffic::{GuardMode, is_datagram_service};
 use tokio::process::{Child, Command};
 
-use super::library::{NetworkLibrary, Note};
+use super::library::{NetworkLibrary, TrafficNote};
 use super::notices::{NotesFollower, Notices};
-use super::report::{self, Event, TrafficReport};
+use super::report::{self, NetworkEvent, TrafficReport};
 use super::sockets::{self, Sampler, Samples, SocketTable};
 use super::{NetworkPolicy, NetworkScope};
 use crate::mounts::Mounts;
-use crate::nondet::uncovered;
+use crate::nondet::uncovered_programs;
 use crate::program::Program;
 
 /// `SOCK_DGRAM`.
@@ -27,7 +29,7 @@ const UNCOVERED_MAX: usize = 16;
 
 /// Why a program is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum WatchPurpose {
     /// All passes, and is noted.
     Record,
     /// Nothing passes that the policy does not allow.
@@ -39,7 +41,7 @@ pub(crate) enum Purpose {
 /// Watches the network of one program.
 #[derive(Debug)]
 pub(crate) struct NetworkWatch {
-    purpose: Purpose,
+    purpose: WatchPurpose,
     policy: NetworkPolicy,
     mounts: Mounts,
     proxy: u16,
@@ -72,19 +74,19 @@ enum ConfinementFailure {
 impl NetworkWatch {
     /// For a program behind the proxy at this port.
     pub(crate) fn begin(
-        purpose: Purpose,
+        purpose: WatchPurpose,
         policy: &NetworkPolicy,
         proxy: u16,
         mounts: &Mounts,
         program: &Program,
     ) -> Self {
         let mode = match (purpose, policy.scope) {
-            (Purpose::Record, _) | (_, NetworkScope::All) => Mode::Note,
-            (_, NetworkScope::None) => Mode::Refuse,
-            (_, NetworkScope::Loopback) => Mode::Loopback,
+            (WatchPurpose::Record, _) | (_, NetworkScope::All) => GuardMode::Note,
+            (_, NetworkScope::None) => GuardMode::Refuse,
+            (_, NetworkScope::Loopback) => GuardMode::Loopback,
         };
         let library = NetworkLibrary::new(mode, proxy, &policy.allowed);
-        let is_live = AtomicBool::new(mode == Mode::Note);
+        let is_live = AtomicBool::new(mode == GuardMode::Note);
         Self {
             purpose,
             policy: policy.clone(),
@@ -121,7 +123,7 @@ impl NetworkWatch {
     ) -> std::io::Result<Child> {
         let mark = self.library.as_ref().map_or(Path::new("annals"), NetworkLibrary::directory);
         let table = SocketTable::before_start(mark, self.proxy);
-        let child = match self.confined(command) {
+        let child = match self.spawn_confined(command) {
             Ok((child, entered)) => {
                 let notices = self.follow();
                 let mut state = self.state();
@@ -174,8 +176,8 @@ impl NetworkWatch {
     }
 
     /// Starts the program in a namespace of its own.
-    fn confined(&self, command: &mut Command) -> Result<(Child, Entered), ConfinementFailure> {
-        let wants = self.purpose == Purpose::Replay
+    fn spawn_confined(&self, command: &mut Command) -> Result<(Child, EnteredNamespace), ConfinementFailure> {
+        let wants = self.purpose == WatchPurpose::Replay
             && self.policy.scope == NetworkScope::None
             && self.policy.allowed.is_empty();
         if !wants {
@@ -206,7 +208,7 @@ impl NetworkWatch {
     pub(crate) fn go_live(&self) {
         if !self.is_live.swap(true, Ordering::AcqRel)
             && let Ok(library) = &self.library
-            && let Err(error) = library.set_mode(Mode::Note)
+            && let Err(error) = library.set_mode(GuardMode::Note)
         {
             self.state().weaker = Some(format!("the network stays refused: {error}"));
         }
@@ -215,7 +217,7 @@ impl NetworkWatch {
     /// What the program reached, once it has ended; processes of it may be left.
     pub(crate) fn finish(&self, are_left: bool) -> TrafficReport {
         if let (true, Ok(library)) = (are_left, &self.library) {
-            library.leave();
+            library.keep_directory();
         }
         let (sampler, supervisor, is_isolated, mut weaker) = {
             let mut state = self.state();
@@ -229,29 +231,29 @@ impl NetworkWatch {
             (Some(weaker), Some(more)) => Some(format!("{weaker}; {more}")),
             (weaker, more) => weaker.or(more),
         };
-        let names = names(&notes);
-        let programs = programs(&notes);
+        let names = names_by_address(&notes);
+        let programs = executed_programs(&notes);
         let mut events = attempts;
-        events.extend(sampled(samples, &notes));
+        events.extend(sampled_events(samples, &notes));
         events.extend(notes.into_iter().filter_map(event));
         let connections = report::connections(events, &names, &self.mounts, (self.purpose, &self.policy));
         let uncovered = match (&self.library, is_isolated) {
             (_, true) => Vec::new(),
-            (Ok(_), false) => uncovered(&self.program, &programs, UNCOVERED_MAX),
+            (Ok(_), false) => uncovered_programs(&self.program, &programs, UNCOVERED_MAX),
             (Err(why), false) => {
                 weaker.get_or_insert_with(|| why.clone());
                 Vec::new()
             }
         };
-        TrafficReport { connections, uncovered, weaker, is_isolated }
+        TrafficReport { connections, uncovered, weaker_reason: weaker, is_isolated }
     }
 }
 
 /// Names that were looked up, by the addresses that were found.
-fn names(notes: &[Note]) -> BTreeMap<std::net::IpAddr, BTreeSet<String>> {
+fn names_by_address(notes: &[TrafficNote]) -> BTreeMap<std::net::IpAddr, BTreeSet<String>> {
     let mut names: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for note in notes {
-        if let Note::LookUp { name, addresses, .. } = note {
+        if let TrafficNote::LookUp { name, addresses, .. } = note {
             for address in addresses {
                 names.entry(*address).or_default().insert(name.to_ascii_lowercase());
             }
@@ -260,18 +262,18 @@ fn names(notes: &[Note]) -> BTreeMap<std::net::IpAddr, BTreeSet<String>> {
     names
 }
 
-fn programs(notes: &[Note]) -> BTreeSet<String> {
-    let of = |note: &Note| match note {
-        Note::Execute { program, .. } => Some(program.clone()),
+fn executed_programs(notes: &[TrafficNote]) -> BTreeSet<String> {
+    let of = |note: &TrafficNote| match note {
+        TrafficNote::Execute { program, .. } => Some(program.clone()),
         _ => None,
     };
     notes.iter().filter_map(of).collect()
 }
 
 /// A note as an event. A look-up that found something is none: what is done with the addresses says the rest.
-fn event(note: Note) -> Option<Event> {
+fn event(note: TrafficNote) -> Option<NetworkEvent> {
     match note {
-        Note::Connect { process, is_datagram, address, port, passed } => Some(Event {
+        TrafficNote::Connect { process, is_datagram, address, port, passed } => Some(NetworkEvent {
             host: None,
             address: Some(address),
             port,
@@ -280,8 +282,8 @@ fn event(note: Note) -> Option<Event> {
             refused: !passed,
             count: 1,
         }),
-        Note::LookUp { process, name, port, passed, addresses } if !passed || addresses.is_empty() => {
-            Some(Event {
+        TrafficNote::LookUp { process, name, port, passed, addresses } if !passed || addresses.is_empty() => {
+            Some(NetworkEvent {
                 host: Some(name.to_ascii_lowercase()),
                 address: None,
                 port,
@@ -296,11 +298,11 @@ fn event(note: Note) -> Option<Event> {
 }
 
 /// Samples of connections that no process with the library noted.
-fn sampled(samples: Samples, notes: &[Note]) -> Vec<Event> {
+fn sampled_events(samples: Samples, notes: &[TrafficNote]) -> Vec<NetworkEvent> {
     let noted: HashSet<_> = notes
         .iter()
         .filter_map(|note| match note {
-            Note::Connect { address, port, .. } => Some((*address, *port)),
+            TrafficNote::Connect { address, port, .. } => Some((*address, *port)),
             _ => None,
         })
         .collect();
@@ -308,7 +310,7 @@ fn sampled(samples: Samples, notes: &[Note]) -> Vec<Event> {
     let samples = samples
         .into_iter()
         .filter(|(at, _)| (!at.is_datagram || is_datagram_service(at.port)) && !is_noted(at));
-    let event = |(at, (name, count)): (sockets::SampledConnection, (String, u64))| Event {
+    let event = |(at, (name, count)): (sockets::SampledConnection, (String, u64))| NetworkEvent {
         host: None,
         address: Some(at.address),
         port: at.port,
@@ -324,18 +326,18 @@ fn sampled(samples: Samples, notes: &[Note]) -> Vec<Event> {
 #[derive(Debug)]
 struct Supervisor {
     stop: Arc<AtomicBool>,
-    found: Arc<Mutex<Vec<Event>>>,
+    found: Arc<Mutex<Vec<NetworkEvent>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Supervisor {
-    fn start(reports: Reports, proxy: u16, notices: Option<Notices>) -> Option<Self> {
-        let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<Event>>>::default());
+    fn start(reports: AttemptReports, proxy: u16, notices: Option<Notices>) -> Option<Self> {
+        let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<NetworkEvent>>>::default());
         let (stopped, events) = (stop.clone(), found.clone());
         let work = move || {
             while !stopped.load(Ordering::Acquire) {
-                let note = |attempt: Attempt| {
-                    if let Some(event) = attempted(attempt.process, attempt.socket, attempt.to, proxy) {
+                let note = |attempt: ConnectAttempt| {
+                    if let Some(event) = attempt_event(attempt.process, attempt.socket, attempt.to, proxy) {
                         if let (Some(notices), Some(to)) = (&notices, attempt.to) {
                             notices.refused(&event.process, to.to_string());
                         }
@@ -351,7 +353,7 @@ impl Supervisor {
         Some(Self { stop, found, thread: Some(thread) })
     }
 
-    fn finish(mut self) -> Vec<Event> {
+    fn finish(mut self) -> Vec<NetworkEvent> {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -361,10 +363,10 @@ impl Supervisor {
 }
 
 /// An attempt as an event; `None` where it goes to the proxy, to no network, or sends nothing.
-fn attempted(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> Option<Event> {
+fn attempt_event(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> Option<NetworkEvent> {
     let place = || format!("{} [{process}]", sockets::name_of(process));
     let Some(to) = to else {
-        return Some(Event {
+        return Some(NetworkEvent {
             host: Some("an address that cannot be read".to_owned()),
             address: None,
             port: 0,
@@ -378,7 +380,7 @@ fn attempted(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> O
         return None;
     }
     let is_datagram = socket_type(process, socket) == Some(DATAGRAMS);
-    (!is_datagram || is_datagram_service(to.port())).then(|| Event {
+    (!is_datagram || is_datagram_service(to.port())).then(|| NetworkEvent {
         host: None,
         address: Some(to.ip()),
         port: to.port(),

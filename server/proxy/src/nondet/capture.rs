@@ -15,8 +15,8 @@ use annals::{Component, Frame};
 use annals_preload::format::{self, HEADER_BYTES, LANE_BYTES_MAX, MAGIC};
 use serde_json::json;
 
-use super::lanes::{LANES_MAX, Lanes, is_name, put_part};
-use super::reach::{self, Beyond};
+use super::lanes::{DrawLanes, LANES_MAX, is_name, put_part};
+use super::reach::{self, CoverageObstacle};
 use crate::destination::NewRun;
 use crate::program::Program;
 
@@ -33,7 +33,7 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Lanes whose files stay open here.
 const OPEN_MAX: usize = 128;
 /// Programs that are named.
-const TOLD_MAX: usize = 8;
+const LISTED_PROGRAMS_MAX: usize = 8;
 
 /// Why clocks and randomness cannot be captured.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl std::fmt::Display for NondetError {
 
 /// What was captured, or served.
 #[derive(Debug, Clone, Default)]
-pub struct Captured {
+pub struct CaptureReport {
     /// Clock reads and entropy.
     pub draws: u64,
     /// Threads that drew, of all processes.
@@ -60,21 +60,21 @@ pub struct Captured {
 
 /// Captures the draws of one program. Its directory goes away with it.
 #[derive(Debug)]
-pub(crate) struct Capture {
+pub(crate) struct NondetCapture {
     directory: PathBuf,
-    beyond: Option<Beyond>,
-    served: Lanes,
-    noted: Mutex<Noted>,
+    beyond: Option<CoverageObstacle>,
+    served: DrawLanes,
+    noted: Mutex<CapturedLanes>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct CapturedLanes {
     /// Of each lane its file, if that is kept open, and the bytes that are recorded.
     lanes: BTreeMap<String, (Option<File>, usize)>,
     failed: Option<String>,
 }
 
-impl Drop for Capture {
+impl Drop for NondetCapture {
     fn drop(&mut self) {
         #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
         let _ = std::fs::remove_dir_all(&self.directory);
@@ -85,24 +85,26 @@ fn failed(what: &str, error: &std::io::Error) -> NondetError {
     NondetError(format!("{what}: {error}"))
 }
 
-impl Capture {
+impl NondetCapture {
     /// For this program, which is served these lanes.
     ///
     /// # Errors
     /// Where there is no library for this system, or no place for it.
-    pub(crate) fn begin(program: &Program, served: Lanes) -> Result<Self, NondetError> {
+    pub(crate) fn begin(program: &Program, served: DrawLanes) -> Result<Self, NondetError> {
         has_library()?;
         let capture = Self {
             directory: private_directory("annals-nondet")?,
-            beyond: reach::beyond(program),
+            beyond: reach::coverage_obstacle(program),
             served,
             noted: Mutex::default(),
         };
-        capture.fill().map_err(|error| failed("the library cannot be laid down for the program", &error))?;
+        capture
+            .create_files()
+            .map_err(|error| failed("the library cannot be laid down for the program", &error))?;
         Ok(capture)
     }
 
-    fn fill(&self) -> std::io::Result<()> {
+    fn create_files(&self) -> std::io::Result<()> {
         for folder in ["in", "out", "exec"] {
             DirBuilder::new().mode(0o700).create(self.directory.join(folder))?;
         }
@@ -137,20 +139,20 @@ impl Capture {
         variables
     }
 
-    fn noted(&self) -> std::sync::MutexGuard<'_, Noted> {
+    fn noted(&self) -> std::sync::MutexGuard<'_, CapturedLanes> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records what was drawn since the last time, if anything. Hands it to the writer and does not wait: what is recorded after it
     /// stands after it.
-    pub(crate) fn keep(&self, run: &NewRun) {
+    pub(crate) fn record_new_draws(&self, run: &NewRun) {
         let mut noted = self.noted();
         if noted.failed.is_some() {
             return;
         }
         let mut parts = Vec::new();
         let mut lanes = 0;
-        let new = self.each_new(&mut noted, |name, at, bytes| {
+        let new = self.read_new_draws(&mut noted, |name, at, bytes| {
             lanes += 1;
             put_part(&mut parts, name, at, bytes);
         });
@@ -167,7 +169,11 @@ impl Capture {
     }
 
     /// Reads what is new of each lane.
-    fn each_new(&self, noted: &mut Noted, mut new: impl FnMut(&str, usize, &[u8])) -> std::io::Result<()> {
+    fn read_new_draws(
+        &self,
+        noted: &mut CapturedLanes,
+        mut new: impl FnMut(&str, usize, &[u8]),
+    ) -> std::io::Result<()> {
         for name in self.names("out")? {
             let path = self.directory.join("out").join(&name);
             let mut open = noted.lanes.len() < OPEN_MAX;
@@ -181,7 +187,7 @@ impl Capture {
                     &opened
                 }
             };
-            let used = used(file)?;
+            let used = used_bytes(file)?;
             if used > lane.1 {
                 let mut bytes = vec![0; used - lane.1];
                 file.read_exact_at(&mut bytes, (HEADER_BYTES + lane.1) as u64)?;
@@ -206,9 +212,9 @@ impl Capture {
     }
 
     /// What a recorded program came to; records the rest.
-    pub(crate) fn finish(&self, run: &NewRun) -> Captured {
-        self.keep(run);
-        let mut captured = self.captured(&self.drawn());
+    pub(crate) fn finish(&self, run: &NewRun) -> CaptureReport {
+        self.record_new_draws(run);
+        let mut captured = self.captured(&self.read_lanes());
         if let Some(why) = &self.noted().failed {
             captured.missed.push(format!("what was drawn later could not be recorded: {why}"));
         }
@@ -216,17 +222,17 @@ impl Capture {
     }
 
     /// What a replayed program came to.
-    pub(crate) fn compare(&self) -> Captured {
-        let drawn = self.drawn();
+    pub(crate) fn compare(&self) -> CaptureReport {
+        let drawn = self.read_lanes();
         let differences = self.served.differences(&drawn);
-        Captured { differences, ..self.captured(&drawn) }
+        CaptureReport { differences, ..self.captured(&drawn) }
     }
 
     /// All that was drawn. A lane that cannot be read is as far there as it can.
-    fn drawn(&self) -> Lanes {
-        let mut lanes = Lanes::default();
-        let mut all = Noted::default();
-        let _ = self.each_new(&mut all, |name, _, bytes| {
+    fn read_lanes(&self) -> DrawLanes {
+        let mut lanes = DrawLanes::default();
+        let mut all = CapturedLanes::default();
+        let _ = self.read_new_draws(&mut all, |name, _, bytes| {
             lanes.0.insert(name.to_owned(), bytes.to_vec());
         });
         for name in all.lanes.into_keys() {
@@ -235,7 +241,7 @@ impl Capture {
         lanes
     }
 
-    fn captured(&self, drawn: &Lanes) -> Captured {
+    fn captured(&self, drawn: &DrawLanes) -> CaptureReport {
         let mut missed = Vec::new();
         if let Some(beyond) = &self.beyond {
             missed.push(beyond.why.clone());
@@ -244,15 +250,15 @@ impl Capture {
         }
         let started = self.names("exec").unwrap_or_default();
         let silent: Vec<_> = started.iter().filter(|name| !drawn.0.contains_key(*name)).collect();
-        for name in silent.iter().take(TOLD_MAX) {
+        for name in silent.iter().take(LISTED_PROGRAMS_MAX) {
             #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
             let program = std::fs::read(self.directory.join("exec").join(name)).unwrap_or_default();
             let program = String::from_utf8_lossy(&program).into_owned();
             missed
                 .push(format!("{program} (process {name}) did not load the library: is it a static binary?"));
         }
-        if silent.len() > TOLD_MAX {
-            missed.push(format!("and {} more processes", silent.len() - TOLD_MAX));
+        if silent.len() > LISTED_PROGRAMS_MAX {
+            missed.push(format!("and {} more processes", silent.len() - LISTED_PROGRAMS_MAX));
         }
         let (draws, odd) = drawn.count();
         for name in odd {
@@ -265,7 +271,7 @@ impl Capture {
             ));
         }
         let lanes = drawn.0.values().filter(|bytes| !bytes.is_empty()).count() as u64;
-        Captured { draws, lanes, missed, differences: Vec::new() }
+        CaptureReport { draws, lanes, missed, differences: Vec::new() }
     }
 }
 
@@ -273,7 +279,7 @@ impl Capture {
 const FULL_MARGIN_BYTES: usize = 1 << 20;
 
 /// How many bytes of draws a lane's file holds.
-fn used(file: &File) -> std::io::Result<usize> {
+fn used_bytes(file: &File) -> std::io::Result<usize> {
     let mut header = [0; HEADER_BYTES];
     // One that was just made is empty, or has no header yet.
     let read = file.read_at(&mut header, 0)?;
@@ -309,14 +315,14 @@ fn has_library() -> Result<(), NondetError> {
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn possible() -> Result<(), NondetError> {
+pub(crate) fn check_support() -> Result<(), NondetError> {
     has_library()?;
-    place().map(|_| ())
+    choose_parent_directory().map(|_| ())
 }
 
 /// A new directory for this user alone; its name begins so.
 pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
-    let place = place()?;
+    let place = choose_parent_directory()?;
     let mut random = [0; 8];
     getrandom::fill(&mut random)
         .map_err(|error| NondetError(format!("the system has no randomness: {error}")))?;
@@ -328,7 +334,7 @@ pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
 
 /// Where that can be, on a file system that programs may be run from: where TMPDIR says; else in memory, where a
 /// file for each process and thread costs least.
-fn place() -> Result<PathBuf, NondetError> {
+fn choose_parent_directory() -> Result<PathBuf, NondetError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let memory = Some(PathBuf::from("/dev/shm"));
     let places = [set("TMPDIR"), memory, Some(std::env::temp_dir()), set("XDG_RUNTIME_DIR")];
@@ -336,7 +342,7 @@ fn place() -> Result<PathBuf, NondetError> {
         let text = place.to_string_lossy();
         let has_room = rustix::fs::statvfs(place).is_ok_and(|system| {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
-            may_run(&system) && free >= FREE_BYTES_MIN
+            allows_exec(&system) && free >= FREE_BYTES_MIN
         });
         // The loader takes colons and spaces for what stands between two libraries.
         has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
@@ -351,7 +357,7 @@ fn place() -> Result<PathBuf, NondetError> {
 }
 
 /// Programs and libraries of this file system may be run.
-fn may_run(system: &rustix::fs::StatVfs) -> bool {
+fn allows_exec(system: &rustix::fs::StatVfs) -> bool {
     #[cfg(target_os = "linux")]
     let may = !system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);
     #[cfg(not(target_os = "linux"))]

@@ -11,18 +11,20 @@
 use std::collections::BTreeMap;
 
 use annals::{Component, RunReader};
-use annals_preload::format::{Clock, Draw, LANE_BYTES_MAX, NAME_BYTES_MAX, Reader, to_varint, varint};
+use annals_preload::format::{
+    Clock, DrawReader, LANE_BYTES_MAX, LaneDraw, NAME_BYTES_MAX, to_varint, varint,
+};
 
 /// Lanes of one run.
 pub(super) const LANES_MAX: usize = 1 << 16;
 /// Bytes of all lanes of a run, for serving.
 const BYTES_MAX: usize = 1 << 30;
 /// Lanes whose difference is told.
-const TOLD_MAX: usize = 8;
+const LISTED_LANES_MAX: usize = 8;
 
 /// Draws by lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Lanes(pub(super) BTreeMap<String, Vec<u8>>);
+pub(crate) struct DrawLanes(pub(super) BTreeMap<String, Vec<u8>>);
 
 /// A lane's name, which is also that of a file.
 pub(super) fn is_name(name: &str) -> bool {
@@ -42,12 +44,12 @@ pub(super) fn put_part(out: &mut Vec<u8>, name: &str, at: usize, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-impl Lanes {
+impl DrawLanes {
     /// What a run holds.
     ///
     /// # Errors
     /// As reading frames; `Invalid` where a frame is not as the recorder writes it.
-    pub(crate) fn of(reader: &RunReader) -> annals::Result<Self> {
+    pub(crate) fn from_reader(reader: &RunReader) -> annals::Result<Self> {
         let mut lanes = Self::default();
         for seq in 1..=reader.info().frames {
             let info = reader.frame_info(seq)?;
@@ -55,7 +57,7 @@ impl Lanes {
                 continue;
             }
             let output = reader.frame(seq)?.output;
-            lanes.take(&output).ok_or_else(|| {
+            lanes.read_frame(&output).ok_or_else(|| {
                 let what = format!("frame {seq} holds no captured draws, or more than {BYTES_MAX} bytes");
                 annals::Error::new(annals::ErrorKind::Invalid, what)
             })?;
@@ -64,7 +66,7 @@ impl Lanes {
     }
 
     /// Takes in a frame's parts.
-    fn take(&mut self, mut rest: &[u8]) -> Option<()> {
+    fn read_frame(&mut self, mut rest: &[u8]) -> Option<()> {
         let mut all: usize = self.0.values().map(Vec::len).sum();
         while let Some((length, after)) = rest.split_first() {
             let (name, after) = after.split_at_checked(usize::from(*length))?;
@@ -98,7 +100,7 @@ impl Lanes {
     pub(super) fn count(&self) -> (u64, Vec<&str>) {
         let (mut draws, mut odd) = (0, Vec::new());
         for (name, bytes) in &self.0 {
-            let mut reader = Reader::new(bytes);
+            let mut reader = DrawReader::new(bytes);
             draws += reader.by_ref().count() as u64;
             if reader.position() != bytes.len() {
                 odd.push(name.as_str());
@@ -118,7 +120,7 @@ impl Lanes {
             if before == now {
                 continue;
             }
-            if told.len() == TOLD_MAX {
+            if told.len() == LISTED_LANES_MAX {
                 untold += 1;
                 continue;
             }
@@ -153,7 +155,7 @@ fn process(name: &str) -> &str {
 
 /// The first draw that is not the same, in words.
 fn difference(before: &[u8], now: &[u8]) -> String {
-    let (mut recorded, mut replayed) = (Reader::new(before), Reader::new(now));
+    let (mut recorded, mut replayed) = (DrawReader::new(before), DrawReader::new(now));
     let mut same = 0_u64;
     loop {
         match (recorded.next(), replayed.next()) {
@@ -174,13 +176,13 @@ fn difference(before: &[u8], now: &[u8]) -> String {
     }
 }
 
-fn name(draw: &Draw<'_>) -> String {
+fn name(draw: &LaneDraw<'_>) -> String {
     match draw {
-        Draw::Clock(Clock::Realtime, _) => "a clock (clock_gettime)".to_owned(),
-        Draw::Clock(Clock::Coarse, _) => "a coarse clock".to_owned(),
-        Draw::Clock(Clock::TimeOfDay, _) => "a clock (gettimeofday)".to_owned(),
-        Draw::Clock(Clock::Time, _) => "a clock (time)".to_owned(),
-        Draw::Bytes(bytes) => format!("{} random bytes", bytes.len()),
+        LaneDraw::Clock(Clock::Realtime, _) => "a clock (clock_gettime)".to_owned(),
+        LaneDraw::Clock(Clock::Coarse, _) => "a coarse clock".to_owned(),
+        LaneDraw::Clock(Clock::TimeOfDay, _) => "a clock (gettimeofday)".to_owned(),
+        LaneDraw::Clock(Clock::Time, _) => "a clock (time)".to_owned(),
+        LaneDraw::Bytes(bytes) => format!("{} random bytes", bytes.len()),
     }
 }
 
@@ -194,8 +196,8 @@ mod tests {
 
     use super::*;
 
-    fn lanes(of: &[(&str, &[u8])]) -> Lanes {
-        Lanes(of.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect())
+    fn lanes(of: &[(&str, &[u8])]) -> DrawLanes {
+        DrawLanes(of.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect())
     }
 
     fn clock(ns: u64) -> Vec<u8> {
@@ -209,19 +211,19 @@ mod tests {
     }
 
     #[test]
-    fn parts_join_and_a_part_at_the_beginning_begins_anew() {
-        let mut read = Lanes::default();
+    fn parts_join_and_offset_zero_restarts_a_lane() {
+        let mut read = DrawLanes::default();
         let mut frame = Vec::new();
         put_part(&mut frame, "0", 0, b"ab");
         put_part(&mut frame, "0p1t2", 0, b"");
-        read.take(&frame).unwrap();
+        read.read_frame(&frame).unwrap();
         let mut frame = Vec::new();
         put_part(&mut frame, "0", 2, b"c");
-        read.take(&frame).unwrap();
+        read.read_frame(&frame).unwrap();
         assert_eq!(read, lanes(&[("0", b"abc"), ("0p1t2", b"")]));
         let mut frame = Vec::new();
         put_part(&mut frame, "0", 0, b"x");
-        read.take(&frame).unwrap();
+        read.read_frame(&frame).unwrap();
         assert_eq!(read.0["0"], b"x");
     }
 
@@ -230,26 +232,26 @@ mod tests {
         let mut whole = Vec::new();
         put_part(&mut whole, "0", 0, b"abc");
         for cut in 1..whole.len() {
-            assert_eq!(Lanes::default().take(&whole[..cut]), None, "{cut}");
+            assert_eq!(DrawLanes::default().read_frame(&whole[..cut]), None, "{cut}");
         }
         for (name, at) in [("../0", 0), ("", 0), ("1", 0), ("0/x", 0), ("0", 1), ("0", usize::MAX)] {
             let mut bad = Vec::new();
             put_part(&mut bad, name, at, b"abc");
-            assert_eq!(Lanes::default().take(&bad), None, "{name} at {at}");
+            assert_eq!(DrawLanes::default().read_frame(&bad), None, "{name} at {at}");
         }
         let mut long = vec![1, b'0', 0];
         long.extend([0xff; 9]);
         long.push(1);
-        assert_eq!(Lanes::default().take(&long), None);
+        assert_eq!(DrawLanes::default().read_frame(&long), None);
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn differences_name_lane_and_draw() {
         let (a, b, bytes) = (clock(5), clock(6), random(b"1234"));
         let recorded = lanes(&[("0", &[a.clone(), bytes.clone()].concat()), ("0t1", &a)]);
         assert_eq!(recorded.count(), (3, vec![]));
         assert!(recorded.differences(&recorded).is_empty());
-        let told = |replayed: &Lanes| recorded.differences(replayed).join("\n");
+        let told = |replayed: &DrawLanes| recorded.differences(replayed).join("\n");
         let less = told(&lanes(&[("0", &a), ("0t1", &a)]));
         assert!(less.contains("lane 0 drew 1 times, and 2 were recorded (one of 2 threads"), "{less}");
         let more = told(&lanes(&[("0", &[a.clone(), bytes.clone(), b].concat()), ("0t1", &a)]));

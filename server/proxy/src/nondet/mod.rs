@@ -8,7 +8,7 @@ mod capture;
 mod lanes;
 mod reach;
 
-pub(crate) use capture::{Capture, HASH_SEED, possible, private_directory};
-pub use capture::{Captured, NondetError};
-pub(crate) use lanes::Lanes;
-pub(crate) use reach::{Chain, End, chain, regular, uncovered};
+pub use capture::{CaptureReport, NondetError};
+pub(crate) use capture::{HASH_SEED, NondetCapture, check_support, private_directory};
+pub(crate) use lanes::DrawLanes;
+pub(crate) use reach::{ExecChain, ExecTarget, chain, open_regular, uncovered_programs};

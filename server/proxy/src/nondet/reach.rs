@@ -23,7 +23,7 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// Why a program cannot be covered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Beyond {
+pub(crate) struct CoverageObstacle {
     /// In words, after the program's name.
     pub(crate) why: String,
     /// The library must not be offered: the program would not start.
@@ -32,20 +32,20 @@ pub(crate) struct Beyond {
 
 /// The files that are executed for a command: the one that it names, and where that is a script, its interpreter after it.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct ExecChain {
     /// Each of them; at least the first is there, unless the command is missing.
     pub(crate) files: Vec<PathBuf>,
     /// What the last of them is.
-    pub(crate) end: End,
+    pub(crate) end: ExecTarget,
 }
 
 /// What a command comes to, as far as its files say.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum ExecTarget {
     /// A program that nothing speaks against.
-    Fine,
+    Coverable,
     /// One that the library does not reach.
-    Beyond(Beyond),
+    NotCoverable(CoverageObstacle),
     /// There is no such command, or no such interpreter.
     Missing(OsString),
     /// It is there and may not be executed, or is nothing that can be.
@@ -53,63 +53,70 @@ pub(crate) enum End {
 }
 
 /// Why the library cannot be loaded into this program; `None` where nothing speaks against it, also where it cannot be found.
-pub(super) fn beyond(program: &Program) -> Option<Beyond> {
+pub(super) fn coverage_obstacle(program: &Program) -> Option<CoverageObstacle> {
     match chain(program).end {
-        End::Beyond(beyond) => Some(beyond),
+        ExecTarget::NotCoverable(beyond) => Some(beyond),
         _ => None,
     }
 }
 
 /// Of a program and of those that it started, what no library can be loaded into: at most so many, each in words.
-pub(crate) fn uncovered(program: &Program, started: &BTreeSet<String>, max: usize) -> Vec<String> {
+pub(crate) fn uncovered_programs(program: &Program, started: &BTreeSet<String>, max: usize) -> Vec<String> {
     let of = |name: &String| Program { argv: vec![name.into()], ..program.clone() };
     let all = std::iter::once(program.clone()).chain(started.iter().map(of));
     // What another C library loads is covered: the network library needs none.
-    let found = all.filter_map(|program| beyond(&program)).filter(|beyond| !beyond.harmful);
+    let found = all.filter_map(|program| coverage_obstacle(&program)).filter(|beyond| !beyond.harmful);
     let found: BTreeSet<_> = found.map(|beyond| beyond.why).collect();
     found.into_iter().take(max).collect()
 }
 
 /// Follows a command to what is executed.
-pub(crate) fn chain(program: &Program) -> Chain {
+pub(crate) fn chain(program: &Program) -> ExecChain {
     let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let mut command = program.argv.first().cloned().unwrap_or_default();
     let mut files = Vec::new();
     for _ in 0..SCRIPTS_MAX {
-        let Some(path) = find(&command, directory) else {
-            return Chain { files, end: End::Missing(command) };
+        let Some(path) = find_command(&command, directory) else {
+            return ExecChain { files, end: ExecTarget::Missing(command) };
         };
         match path.metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Chain { files, end: End::Missing(command) };
+                return ExecChain { files, end: ExecTarget::Missing(command) };
             }
             Err(_) => {}
-            Ok(file) if file.is_dir() => return Chain { files, end: End::NotExecutable("is a directory") },
-            Ok(file) if !file.is_file() => return Chain { files, end: End::NotExecutable("is no file") },
+            Ok(file) if file.is_dir() => {
+                return ExecChain { files, end: ExecTarget::NotExecutable("is a directory") };
+            }
+            Ok(file) if !file.is_file() => {
+                return ExecChain { files, end: ExecTarget::NotExecutable("is no file") };
+            }
             Ok(_) if rustix::fs::access(&path, rustix::fs::Access::EXEC_OK).is_err() => {
-                return Chain { files, end: End::NotExecutable("may not be executed") };
+                return ExecChain { files, end: ExecTarget::NotExecutable("may not be executed") };
             }
             Ok(_) => {}
         }
-        let look = look(&path);
+        let look = inspect_file(&path);
         let shown = path.display().to_string();
         files.push(path);
         let end = match look {
-            Look::Fine => End::Fine,
-            Look::Text => End::NotExecutable("is text without a #! line"),
-            Look::Beyond(beyond) => End::Beyond(Beyond { why: format!("{shown} {}", beyond.why), ..beyond }),
-            Look::Script(interpreter) => {
+            ExecFile::Coverable => ExecTarget::Coverable,
+            ExecFile::Text => ExecTarget::NotExecutable("is text without a #! line"),
+            ExecFile::NotCoverable(beyond) => ExecTarget::NotCoverable(CoverageObstacle {
+                why: format!("{shown} {}", beyond.why),
+                ..beyond
+            }),
+            ExecFile::Script(interpreter) => {
                 command = interpreter;
                 continue;
             }
         };
-        return Chain { files, end };
+        return ExecChain { files, end };
     }
-    Chain { files, end: End::Fine }
+    ExecChain { files, end: ExecTarget::Coverable }
 }
 
 /// The file that a command names, as the system looks for it.
-fn find(command: &OsStr, directory: &Path) -> Option<PathBuf> {
+fn find_command(command: &OsStr, directory: &Path) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(directory.join(command));
     }
@@ -124,7 +131,7 @@ fn find(command: &OsStr, directory: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Those of the system, and where it is no regular file.
-pub(crate) fn regular(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     #[expect(clippy::disallowed_methods, reason = "the program that is to be run, not a file of a store")]
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -135,23 +142,23 @@ pub(crate) fn regular(path: &Path) -> std::io::Result<File> {
     }
 }
 
-enum Look {
-    Fine,
+enum ExecFile {
+    Coverable,
     /// Neither a program nor a script.
     Text,
-    Beyond(Beyond),
+    NotCoverable(CoverageObstacle),
     Script(OsString),
 }
 
-fn look(path: &Path) -> Look {
-    let Ok(file) = regular(path) else { return Look::Fine };
+fn inspect_file(path: &Path) -> ExecFile {
+    let Ok(file) = open_regular(path) else { return ExecFile::Coverable };
     let mut head = [0; HEAD_BYTES];
-    let Ok(length) = file.read_at(&mut head, 0) else { return Look::Fine };
+    let Ok(length) = file.read_at(&mut head, 0) else { return ExecFile::Coverable };
     let head = &head[..length];
     if let Some(line) = head.strip_prefix(b"#!") {
-        return interpreter(line).map_or(Look::Fine, Look::Script);
+        return interpreter(line).map_or(ExecFile::Coverable, ExecFile::Script);
     }
-    let not = |why: &str, harmful| Look::Beyond(Beyond { why: why.to_owned(), harmful });
+    let not = |why: &str, harmful| ExecFile::NotCoverable(CoverageObstacle { why: why.to_owned(), harmful });
     let privileged = file
         .metadata()
         .is_ok_and(|file| file.mode() & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw());
@@ -160,14 +167,14 @@ fn look(path: &Path) -> Look {
     }
     if !head.starts_with(b"\x7fELF") || length < 64 {
         let text = head.iter().all(|byte| !matches!(byte, 0..=8 | 14..=31));
-        return if text { Look::Text } else { Look::Fine };
+        return if text { ExecFile::Text } else { ExecFile::Coverable };
     }
     if head[4] != CLASS_64 || u16::from_le_bytes([head[18], head[19]]) != MACHINE {
         return not("is made for another machine than this library", false);
     }
     match loader(&file, head) {
         None => not("is a static binary", false),
-        Some(loader) if loader.windows(8).any(|part| part == b"ld-linux") => Look::Fine,
+        Some(loader) if loader.windows(8).any(|part| part == b"ld-linux") => ExecFile::Coverable,
         Some(loader) => {
             not(&format!("is loaded by {}, not by that of glibc", String::from_utf8_lossy(&loader)), true)
         }
@@ -211,7 +218,7 @@ mod tests {
     use super::*;
 
     #[expect(clippy::disallowed_methods, reason = "files that a user would have")]
-    fn chain_of(bytes: &[u8]) -> Chain {
+    fn chain_of(bytes: &[u8]) -> ExecChain {
         let directory = std::env::temp_dir().join(format!("annals-reach-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join(format!("program-{}", blake3::hash(bytes)));
@@ -224,9 +231,9 @@ mod tests {
         found
     }
 
-    fn beyond_of(bytes: &[u8]) -> Option<Beyond> {
+    fn beyond_of(bytes: &[u8]) -> Option<CoverageObstacle> {
         match chain_of(bytes).end {
-            End::Beyond(beyond) => Some(beyond),
+            ExecTarget::NotCoverable(beyond) => Some(beyond),
             _ => None,
         }
     }
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_covered_is_known_by_its_file() {
+    fn uncoverable_programs_are_recognised_by_their_file() {
         assert_eq!(beyond_of(&elf(PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0")), None);
         let r#static = beyond_of(&elf(1, b"")).unwrap();
         assert!(r#static.why.ends_with("is a static binary") && !r#static.harmful);
@@ -266,25 +273,25 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_followed_to_what_is_executed() {
+    fn command_is_followed_to_the_executed_file() {
         let script = chain_of(b"#!/bin/sh\n");
         assert!(script.files.len() >= 2 && script.files[1].ends_with("sh"), "{script:?}");
         assert!(
-            matches!(chain_of(b"#!/no/such/thing\n").end, End::Missing(name) if name == "/no/such/thing")
+            matches!(chain_of(b"#!/no/such/thing\n").end, ExecTarget::Missing(name) if name == "/no/such/thing")
         );
-        assert!(matches!(chain_of(b"print(1)\n").end, End::NotExecutable(why) if why.contains("#!")));
+        assert!(matches!(chain_of(b"print(1)\n").end, ExecTarget::NotExecutable(why) if why.contains("#!")));
         let of = |name: &str| {
             let program = Program { argv: vec![name.into()], directory: None, environment: Vec::new() };
             chain(&program).end
         };
-        assert!(matches!(of("annals-no-such-command"), End::Missing(_)));
-        assert!(matches!(of("/"), End::NotExecutable("is a directory")));
-        assert!(matches!(of("/dev/null"), End::NotExecutable("is no file")));
-        assert!(matches!(of("src/lib.rs"), End::NotExecutable("may not be executed")));
+        assert!(matches!(of("annals-no-such-command"), ExecTarget::Missing(_)));
+        assert!(matches!(of("/"), ExecTarget::NotExecutable("is a directory")));
+        assert!(matches!(of("/dev/null"), ExecTarget::NotExecutable("is no file")));
+        assert!(matches!(of("src/lib.rs"), ExecTarget::NotExecutable("may not be executed")));
     }
 
     #[test]
-    fn interpreters_of_scripts() {
+    fn script_interpreters_are_parsed() {
         let of = |line: &[u8]| interpreter(line).unwrap_or_default().into_string().unwrap();
         assert_eq!(of(b"/bin/sh -e\nrest"), "/bin/sh");
         assert_eq!(of(b" /usr/bin/env python3\n"), "python3");

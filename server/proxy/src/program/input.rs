@@ -47,7 +47,7 @@ pub(crate) enum InputKind {
 
 impl InputKind {
     /// That of this process.
-    pub(crate) fn of_process() -> Self {
+    pub(crate) fn own() -> Self {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
             return Self::Terminal;
@@ -64,13 +64,13 @@ impl InputKind {
 
 /// A program's input before the program is there.
 pub(super) struct InputRelay {
-    from: Source,
+    from: InputSource,
     to: PipeWriter,
     /// The program's end, never read from: it tells how much of the input the program has not read.
     program: PipeReader,
 }
 
-enum Source {
+enum InputSource {
     Own(File),
     Given(Bytes),
 }
@@ -84,16 +84,18 @@ pub(super) struct RunningInput<T> {
 
 impl InputRelay {
     /// Sets a command's standard input; `None` where nothing is to be passed on.
-    pub(super) fn of(input: &StandardInput, command: &mut Command) -> std::io::Result<Option<Self>> {
+    pub(super) fn new(input: &StandardInput, command: &mut Command) -> std::io::Result<Option<Self>> {
         let from = match input {
             StandardInput::Inherited => return Ok(None),
-            StandardInput::Kept if InputKind::of_process() != InputKind::Stream => return Ok(None),
-            StandardInput::Kept => Source::Own(File::from(std::io::stdin().as_fd().try_clone_to_owned()?)),
+            StandardInput::Kept if InputKind::own() != InputKind::Stream => return Ok(None),
+            StandardInput::Kept => {
+                InputSource::Own(File::from(std::io::stdin().as_fd().try_clone_to_owned()?))
+            }
             StandardInput::Given(bytes) if bytes.is_empty() => {
                 command.stdin(Stdio::null());
                 return Ok(None);
             }
-            StandardInput::Given(bytes) => Source::Given(bytes.clone()),
+            StandardInput::Given(bytes) => InputSource::Given(bytes.clone()),
         };
         let (program, to) = std::io::pipe()?;
         rustix::fs::fcntl_setfl(&to, OFlags::NONBLOCK)?;
@@ -110,7 +112,8 @@ impl InputRelay {
         let (parts, arriving) = sync_channel(PARTS_MAX);
         let thread = std::thread::Builder::new().name("annals-stdin".to_owned());
         thread.spawn(move || self.pass_on(&stopped, &parts))?;
-        let kept = tokio::task::spawn_blocking(move || keep(&mut Parts { arriving, rest: Bytes::new() }));
+        let kept =
+            tokio::task::spawn_blocking(move || keep(&mut InputPartsReader { arriving, rest: Bytes::new() }));
         Ok(RunningInput { stop, kept })
     }
 
@@ -118,7 +121,7 @@ impl InputRelay {
         let in_hand = self.relay(stopped, parts);
         // The program sees the end of its input.
         drop(self.to);
-        let Source::Own(mut file) = self.from else { return };
+        let InputSource::Own(mut file) = self.from else { return };
         wait(stopped);
         // A file is left at the first byte that the program did not read: a shell loop that reads on from it misses nothing.
         let unread = in_hand as u64 + rustix::io::ioctl_fionread(&self.program).unwrap_or(0);
@@ -136,11 +139,11 @@ impl InputRelay {
                 return 0;
             }
             let part = match &mut self.from {
-                Source::Given(rest) => rest.split_to(rest.len().min(PART_BYTES)),
-                Source::Own(file) if !is_ready(file.as_fd(), PollFlags::IN, stopped) => return 0,
-                Source::Own(file) => match file.read(&mut buffer) {
+                InputSource::Given(rest) => rest.split_to(rest.len().min(PART_BYTES)),
+                InputSource::Own(file) if !is_ready(file.as_fd(), PollFlags::IN, stopped) => return 0,
+                InputSource::Own(file) => match file.read(&mut buffer) {
                     Ok(read) => Bytes::copy_from_slice(&buffer[..read]),
-                    Err(error) if is_passing(&error) => continue,
+                    Err(error) if is_transient(&error) => continue,
                     Err(_) => return 0,
                 },
             };
@@ -162,7 +165,7 @@ impl InputRelay {
         while written < part.len() && is_ready(self.to.as_fd(), PollFlags::OUT, stopped) {
             match self.to.write(&part[written..]) {
                 Ok(more) => written += more,
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Err(_) => break,
             }
         }
@@ -178,7 +181,7 @@ impl<T> RunningInput<T> {
     }
 }
 
-fn is_passing(error: &std::io::Error) -> bool {
+fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock)
 }
 
@@ -202,12 +205,12 @@ fn wait(stopped: &UnixStream) {
 }
 
 /// The parts as they were passed on.
-struct Parts {
+struct InputPartsReader {
     arriving: Receiver<Bytes>,
     rest: Bytes,
 }
 
-impl Read for Parts {
+impl Read for InputPartsReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.rest.is_empty() {
             let Ok(part) = self.arriving.recv() else { return Ok(0) };

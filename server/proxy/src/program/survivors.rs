@@ -40,7 +40,7 @@ pub(super) fn survivors(marker: &str, pipes: &[u64]) -> Vec<Survivor> {
             continue;
         }
         let process = entry.path();
-        if !has_marker(&process, marker) && !holds(&process, pipes) {
+        if !has_marker(&process, marker) && !holds_pipe(&process, pipes) {
             continue;
         }
         if annals.is_some() && std::fs::read_link(process.join("exe")).ok() == annals {
@@ -59,7 +59,7 @@ fn has_marker(process: &Path, marker: &str) -> bool {
 }
 
 /// Whether a process has one of these pipes open.
-fn holds(process: &Path, pipes: &[u64]) -> bool {
+fn holds_pipe(process: &Path, pipes: &[u64]) -> bool {
     if pipes.is_empty() {
         return false;
     }

@@ -13,34 +13,34 @@ const AWAKE: Duration = Duration::from_micros(150);
 
 /// Keeps the thread that carries traffic awake, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Awake {
+pub(super) struct AwakeGuard {
     answered: Arc<Notify>,
     task: Option<AbortHandle>,
 }
 
-impl Awake {
+impl AwakeGuard {
     /// Nobody is kept awake where the client would have to run on the same core.
     pub(super) fn new() -> Self {
         let answered = Arc::new(Notify::new());
         let own = answered.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let task = (cores > 1).then(|| tokio::spawn(stay(own)).abort_handle());
+        let task = (cores > 1).then(|| tokio::spawn(keep_awake(own)).abort_handle());
         Self { answered, task }
     }
 
     /// An answer goes out.
-    pub(super) fn answered(&self) {
+    pub(super) fn note_answer(&self) {
         self.answered.notify_one();
     }
 }
 
-impl Drop for Awake {
+impl Drop for AwakeGuard {
     fn drop(&mut self) {
         self.task.iter().for_each(AbortHandle::abort);
     }
 }
 
-async fn stay(answered: Arc<Notify>) {
+async fn keep_awake(answered: Arc<Notify>) {
     loop {
         answered.notified().await;
         let until = Instant::now() + AWAKE;
@@ -57,9 +57,9 @@ mod tests {
 
     /// A moment that never ended would be a core that is never free again.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn the_moment_ends_by_itself() {
-        let awake = Awake::new();
-        awake.answered();
+    async fn awake_guard_sleeps_after_its_time() {
+        let awake = AwakeGuard::new();
+        awake.note_answer();
         let metrics = tokio::runtime::Handle::current().metrics();
         // Parked twice more: whoever is awake is not.
         let parked = metrics.worker_park_count(0);

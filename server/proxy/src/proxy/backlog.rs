@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// One piece of work.
-type Job = Box<dyn FnOnce() + Send>;
+type BacklogJob = Box<dyn FnOnce() + Send>;
 
 /// How far the thread steps behind those that carry traffic: enough to be passed by on a full machine, and still a quarter of a core.
 const NICE: i32 = 5;
@@ -23,26 +23,30 @@ const NICE: i32 = 5;
 const JOBS_MAX: usize = 4096;
 
 /// A few backlogs for many who each need one: the work of each is done in order, and waits for that of those it shares with.
-pub(crate) struct Backlogs {
+pub(crate) struct BacklogPool {
     name: &'static str,
     /// Each is begun when it is first needed.
-    of: Vec<Mutex<Option<Arc<Backlog>>>>,
+    backlogs: Vec<Mutex<Option<Arc<Backlog>>>>,
     next: AtomicUsize,
 }
 
-impl Backlogs {
+impl BacklogPool {
     /// At most so many, and one at least.
     pub(crate) fn new(name: &'static str, most: usize) -> Self {
-        Self { name, of: (0..most.max(1)).map(|_| Mutex::default()).collect(), next: AtomicUsize::new(0) }
+        Self {
+            name,
+            backlogs: (0..most.max(1)).map(|_| Mutex::default()).collect(),
+            next: AtomicUsize::new(0),
+        }
     }
 
     /// The next one in turn.
     ///
     /// # Errors
     /// As [`Backlog::new`].
-    pub(crate) fn one(&self) -> std::io::Result<Arc<Backlog>> {
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.of.len();
-        let mut one = self.of[at].lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn next_backlog(&self) -> std::io::Result<Arc<Backlog>> {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.backlogs.len();
+        let mut one = self.backlogs[at].lock().unwrap_or_else(PoisonError::into_inner);
         match &*one {
             Some(backlog) => Ok(backlog.clone()),
             None => Ok(one.insert(Arc::new(Backlog::new(self.name)?)).clone()),
@@ -50,29 +54,29 @@ impl Backlogs {
     }
 
     /// As [`Backlog::hurry`], of all of them.
-    pub(crate) fn hurry(&self) {
-        for one in &self.of {
-            one.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|backlog| backlog.hurry());
+    pub(crate) fn run_now(&self) {
+        for one in &self.backlogs {
+            one.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|backlog| backlog.run_now());
         }
     }
 }
 
 /// The queue and its thread, which ends with the queue, after the last job.
 pub(crate) struct Backlog {
-    shared: Arc<Shared>,
+    shared: Arc<BacklogShared>,
     thread: ThreadId,
 }
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct BacklogShared {
+    queue: Mutex<BacklogQueue>,
     /// For the thread: it is to look again sooner than it would.
-    sooner: Condvar,
+    wake: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct BacklogQueue {
+    jobs: VecDeque<BacklogJob>,
     /// When they are done at the latest, if there are any.
     due: Option<Instant>,
     /// Some are being done.
@@ -80,17 +84,17 @@ struct Queue {
     closed: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl BacklogShared {
+    fn lock(&self) -> MutexGuard<'_, BacklogQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is in the queue is wanted within so long. Whoever wants it no sooner than others wakes nobody.
-    fn due(&self, queue: &mut Queue, within: Duration) {
+    fn wake_within(&self, queue: &mut BacklogQueue, within: Duration) {
         let due = Instant::now() + within;
         if queue.due.is_none_or(|known| due < known) {
             queue.due = Some(due);
-            self.sooner.notify_one();
+            self.wake.notify_one();
         }
     }
 }
@@ -101,12 +105,12 @@ impl Backlog {
     /// # Errors
     /// Where the system gives none.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(BacklogShared::default());
         let own = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             // Where the system does not allow it, it is as any other.
             let _ = rustix::process::setpriority_process(None, NICE);
-            work(&own);
+            run_jobs(&own);
         })?;
         Ok(Self { shared, thread: thread.thread().id() })
     }
@@ -124,14 +128,14 @@ impl Backlog {
             queue = self.shared.lock();
         }
         queue.jobs.push_back(Box::new(job));
-        self.shared.due(&mut queue, within);
+        self.shared.wake_within(&mut queue, within);
     }
 
     /// Has all that is in the queue done at once.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn run_now(&self) {
         let mut queue = self.shared.lock();
         if !queue.jobs.is_empty() {
-            self.shared.due(&mut queue, Duration::ZERO);
+            self.shared.wake_within(&mut queue, Duration::ZERO);
         }
     }
 
@@ -144,7 +148,7 @@ impl Backlog {
             return;
         }
         queue.jobs.push_back(Box::new(move || drop(last)));
-        self.shared.due(&mut queue, Duration::ZERO);
+        self.shared.wake_within(&mut queue, Duration::ZERO);
         drop(queue);
         let many = Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread);
         // Over when the other end is dropped.
@@ -155,19 +159,19 @@ impl Backlog {
 impl Drop for Backlog {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        self.shared.sooner.notify_one();
+        self.shared.wake.notify_one();
     }
 }
 
-fn work(shared: &Shared) {
+fn run_jobs(shared: &BacklogShared) {
     let mut queue = shared.lock();
     loop {
         let now = Instant::now();
         queue = match queue.due {
             _ if queue.closed && queue.jobs.is_empty() => return,
-            None => shared.sooner.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            None => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
             Some(due) if due > now && !queue.closed => {
-                shared.sooner.wait_timeout(queue, due - now).unwrap_or_else(PoisonError::into_inner).0
+                shared.wake.wait_timeout(queue, due - now).unwrap_or_else(PoisonError::into_inner).0
             }
             Some(_) => {
                 queue.due = None;
@@ -193,7 +197,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn whoever_waits_brings_forward_what_lies_before() {
+    fn flush_runs_earlier_jobs_at_once() {
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
         let first = done.clone();
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_done_in_order_urgent_or_not_and_the_last_before_the_end() {
+    fn jobs_run_in_order_and_all_before_drop() {
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
         for number in 0..10_000 {
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_takes_no_other_with_it() {
+    fn panicking_job_leaves_other_jobs() {
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
         backlog.push(LONG, || panic!("planted"));
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_done_all_the_same() {
+    fn delayed_job_runs_without_a_waiter() {
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
         for _ in 0..3 {
@@ -243,7 +247,7 @@ mod tests {
     /// Whoever waited while the last of a queue was being done was told that all was: a run was found to be recorded still, right after
     /// its last answer.
     #[test]
-    fn what_is_being_done_is_waited_for_too() {
+    fn flush_waits_for_running_jobs() {
         let (began, has_begun) = channel();
         let (done, all) = channel();
         let backlog = Backlog::new("test").unwrap();
@@ -261,23 +265,23 @@ mod tests {
     }
 
     #[test]
-    fn two_hundred_share_a_few_threads() {
-        let backlogs = Backlogs::new("test", 3);
+    fn many_backlogs_share_few_threads() {
+        let backlogs = BacklogPool::new("test", 3);
         let (done, all) = channel();
-        let shares: Vec<_> = (0..200).map(|_| backlogs.one().unwrap()).collect();
+        let shares: Vec<_> = (0..200).map(|_| backlogs.next_backlog().unwrap()).collect();
         for (number, backlog) in shares.iter().enumerate() {
             let done = done.clone();
             backlog.push(LONG, move || done.send((std::thread::current().id(), number)).unwrap());
         }
         drop(done);
-        backlogs.hurry();
+        backlogs.run_now();
         let done: Vec<_> = all.iter().collect();
         let threads: std::collections::HashSet<_> = done.iter().map(|(thread, _)| *thread).collect();
         assert_eq!((done.len(), threads.len()), (200, 3));
     }
 
     #[test]
-    fn a_job_may_give_another() {
+    fn job_can_push_a_job() {
         let (done, all) = channel();
         let backlog = Arc::new(Backlog::new("test").unwrap());
         let inner = backlog.clone();

@@ -8,36 +8,36 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use annals::matching::Answer as Found;
+use annals::matching::MatchOutcome as Found;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::diverged::Diverged;
-use super::listen::{Answer, Asked, Handler, Proxy, whole};
-use super::record::{Recorder, http_of};
-use super::replay::Replayer;
+use super::diverged::ReplayDivergence;
+use super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, whole_body_response};
+use super::record::{ProxyRecorder, http_exchange};
+use super::replay::ProxyReplayer;
 use crate::error::ProxyError;
 use crate::network::NetworkWatch;
-use annals_policy::place::Place;
+use annals_policy::body_path::BodyPath;
 use annals_policy::providers::{Cost, set_tool_result};
 
 /// What is changed from the fork's point on.
 #[derive(Debug, Clone, Default)]
-pub struct Edits {
+pub struct ForkEdits {
     /// The answer of the frame at which the run is forked, in place of the recorded one.
     pub response: Option<Bytes>,
     /// Values of the JSON request of that frame, by their places. They win over `set_all`.
-    pub set: Vec<(Place, Value)>,
+    pub set: Vec<(BodyPath, Value)>,
     /// Values of JSON requests, by their places, in every request from there on.
-    pub set_all: Vec<(Place, Value)>,
+    pub set_all: Vec<(BodyPath, Value)>,
     /// What tools had answered, by the ids of their calls, in every request from there on.
     pub tool_results: Vec<(String, String)>,
 }
 
-impl Edits {
+impl ForkEdits {
     /// Whether nothing is changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -49,7 +49,7 @@ impl Edits {
 
     /// A request's body as it is to be sent; `named` for the request of the frame at which the run is forked. One that is not
     /// JSON, or has no such places, goes as it is. Notes in `applied` which edits changed something.
-    fn apply(&self, body: &Bytes, named: bool, applied: &Applied) -> Option<Bytes> {
+    fn apply(&self, body: &Bytes, named: bool, applied: &AppliedEdits) -> Option<Bytes> {
         let set: &[_] = if named { &self.set } else { &[] };
         if set.is_empty() && self.set_all.is_empty() && self.tool_results.is_empty() {
             return None;
@@ -57,28 +57,28 @@ impl Edits {
         let mut value: Value = serde_json::from_slice(body).ok()?;
         let mut changed = false;
         for (at, (place, to)) in self.set_all.iter().enumerate() {
-            changed |= applied.note(Edit::SetAll(at), place.set(&mut value, to));
+            changed |= applied.note(ForkEdit::SetAll(at), place.set(&mut value, to));
         }
         for (at, (place, to)) in set.iter().enumerate() {
-            changed |= applied.note(Edit::Set(at), place.set(&mut value, to));
+            changed |= applied.note(ForkEdit::Set(at), place.set(&mut value, to));
         }
         for (at, (id, text)) in self.tool_results.iter().enumerate() {
-            changed |= applied.note(Edit::ToolResult(at), set_tool_result(&mut value, id, text));
+            changed |= applied.note(ForkEdit::ToolResult(at), set_tool_result(&mut value, id, text));
         }
         changed.then(|| serde_json::to_vec(&value).ok().map(Bytes::from)).flatten()
     }
 
     /// Each edit of requests.
-    fn each(&self) -> impl Iterator<Item = Edit> {
-        let set = (0..self.set.len()).map(Edit::Set);
-        let set_all = (0..self.set_all.len()).map(Edit::SetAll);
-        set.chain(set_all).chain((0..self.tool_results.len()).map(Edit::ToolResult))
+    fn request_edits(&self) -> impl Iterator<Item = ForkEdit> {
+        let set = (0..self.set.len()).map(ForkEdit::Set);
+        let set_all = (0..self.set_all.len()).map(ForkEdit::SetAll);
+        set.chain(set_all).chain((0..self.tool_results.len()).map(ForkEdit::ToolResult))
     }
 }
 
 /// One edit of requests, by its number among those of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Edit {
+pub enum ForkEdit {
     /// Of [`Edits::set`].
     Set(usize),
     /// Of [`Edits::set_all`].
@@ -89,51 +89,60 @@ pub enum Edit {
 
 /// The edits that have changed a request.
 #[derive(Debug, Default)]
-struct Applied(Mutex<HashSet<Edit>>);
+struct AppliedEdits(Mutex<HashSet<ForkEdit>>);
 
-impl Applied {
+impl AppliedEdits {
     /// Gives `changed` back.
-    fn note(&self, edit: Edit, changed: bool) -> bool {
+    fn note(&self, edit: ForkEdit, changed: bool) -> bool {
         if changed {
             self.edits().insert(edit);
         }
         changed
     }
 
-    fn edits(&self) -> MutexGuard<'_, HashSet<Edit>> {
+    fn edits(&self) -> MutexGuard<'_, HashSet<ForkEdit>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A fork being run.
-pub(crate) struct Branch(Arc<Inner>);
+pub(crate) struct ForkProxy(Arc<ForkProxyState>);
 
-struct Inner {
-    parent: Replayer,
-    child: Recorder,
+struct ForkProxyState {
+    parent: ProxyReplayer,
+    child: ProxyRecorder,
     /// Frames of the parent before this one are the child's, too.
     from: u32,
-    edits: Edits,
-    applied: Applied,
+    edits: ForkEdits,
+    applied: AppliedEdits,
     /// The request of the frame `from` has come, or one that stands in its place.
-    has_named: AtomicBool,
+    has_edited_request: AtomicBool,
     /// Calls of the shared frames that were not asked for yet.
-    left: AtomicU32,
+    unasked: AtomicU32,
     /// Keeps the program from the network while the shared frames last.
     network: OnceLock<Arc<NetworkWatch>>,
 }
 
-impl Branch {
-    pub(crate) fn new(parent: Replayer, child: Recorder, from: u32, edits: Edits) -> Self {
-        let left = AtomicU32::new(parent.calls_before(from));
-        let (applied, has_named) = (Applied::default(), AtomicBool::new(false));
+impl ForkProxy {
+    pub(crate) fn new(parent: ProxyReplayer, child: ProxyRecorder, from: u32, edits: ForkEdits) -> Self {
+        let left = AtomicU32::new(parent.count_calls_before(from));
+        let (applied, has_named) = (AppliedEdits::default(), AtomicBool::new(false));
         let network = OnceLock::new();
-        Self(Arc::new(Inner { parent, child, from, edits, applied, has_named, left, network }))
+        Self(Arc::new(ForkProxyState {
+            parent,
+            child,
+            from,
+            edits,
+            applied,
+            has_edited_request: has_named,
+            unasked: left,
+            network,
+        }))
     }
 
     /// The program's network, which is free once the shared frames are over.
-    pub(crate) fn watched_by(&self, network: Arc<NetworkWatch>) {
-        if self.left() == 0 {
+    pub(crate) fn set_network(&self, network: Arc<NetworkWatch>) {
+        if self.unasked_calls() == 0 {
             network.go_live();
         }
         let _ = self.0.network.set(network);
@@ -141,23 +150,23 @@ impl Branch {
 
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
         let proxy = Proxy::start(self.0.clone()).await?;
-        self.0.child.listens_at(proxy.port());
+        self.0.child.set_port(proxy.port());
         Ok(proxy)
     }
 
     /// Calls of the shared frames that nobody asked for.
-    pub(crate) fn left(&self) -> u32 {
-        self.0.left.load(Ordering::SeqCst)
+    pub(crate) fn unasked_calls(&self) -> u32 {
+        self.0.unasked.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn child(&self) -> &Recorder {
+    pub(crate) fn child(&self) -> &ProxyRecorder {
         &self.0.child
     }
 
     /// The edits that changed no request.
-    pub(crate) fn unapplied(&self) -> Vec<Edit> {
+    pub(crate) fn unapplied(&self) -> Vec<ForkEdit> {
         let applied = self.0.applied.edits();
-        self.0.edits.each().filter(|edit| !applied.contains(edit)).collect()
+        self.0.edits.request_edits().filter(|edit| !applied.contains(edit)).collect()
     }
 
     /// As [`Replayer::settle`].
@@ -168,23 +177,23 @@ impl Branch {
     /// How many calls were answered from the parent, and what they had cost.
     pub(crate) fn served(&self) -> (u32, Cost) {
         let receipt = self.0.parent.finish().receipt;
-        let (_, cost) = self.0.parent.spent(|seq| seq < self.0.from && !receipt.missing.contains(&seq));
+        let (_, cost) = self.0.parent.usage_of(|seq| seq < self.0.from && !receipt.missing.contains(&seq));
         (receipt.served, cost)
     }
 
-    pub(crate) fn diverged(&self) -> Vec<Diverged> {
+    pub(crate) fn diverged(&self) -> Vec<ReplayDivergence> {
         self.0.parent.finish().diverged
     }
 }
 
-impl Handler for Inner {
-    fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
+impl Handler for ForkProxyState {
+    fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             self.parent.settle_path(&mut asked);
-            let (http, _) = http_of(&asked);
+            let (http, _) = http_exchange(&asked);
             match self.parent.ask(&http.call(), &asked.body) {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) if seq < self.from => {
-                    if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                    if self.unasked.fetch_sub(1, Ordering::SeqCst) == 1 {
                         self.go_live();
                     }
                     self.parent.serve(seq, Instant::now(), asked.wire).await
@@ -194,12 +203,14 @@ impl Handler for Inner {
                     self.parent.give_up(seq);
                     match &self.edits.response {
                         Some(response) if seq == self.from => {
-                            self.swapped(seq, &asked, response.clone()).await
+                            self.answer_replaced(seq, &asked, response.clone()).await
                         }
-                        _ => self.on(asked, Some(seq)).await,
+                        _ => self.answer_live(asked, Some(seq)).await,
                     }
                 }
-                Ok(Found::Diverged(_)) if self.left.load(Ordering::SeqCst) == 0 => self.on(asked, None).await,
+                Ok(Found::Diverged(_)) if self.unasked.load(Ordering::SeqCst) == 0 => {
+                    self.answer_live(asked, None).await
+                }
                 Ok(Found::Diverged(divergence)) => self.parent.diverge(divergence),
                 Err(error) => self.parent.unreadable(&error),
             }
@@ -207,30 +218,39 @@ impl Handler for Inner {
     }
 }
 
-impl Inner {
+impl ForkProxyState {
     fn go_live(&self) {
         self.network.get().into_iter().for_each(|network| network.go_live());
     }
 
     /// A request of the tail: live, and recorded. The recorded frame that it matches is `seq`.
-    async fn on(&self, asked: Asked, seq: Option<u32>) -> Response<super::listen::Outgoing> {
+    async fn answer_live(
+        &self,
+        asked: ProxyRequest,
+        seq: Option<u32>,
+    ) -> Response<super::listen::ResponseBody> {
         self.go_live();
         // A program that asks otherwise than recorded right behind its prefix asks for the named step all the same.
         let stands_for = seq.is_none_or(|seq| seq == self.from);
-        let named = stands_for && !self.has_named.swap(true, Ordering::SeqCst);
+        let named = stands_for && !self.has_edited_request.swap(true, Ordering::SeqCst);
         let sent = self.edits.apply(&asked.body, named, &self.applied);
         self.child.exchange(asked, sent).await
     }
 
     /// The frame at the fork's point, with another answer than the recorded one.
-    async fn swapped(&self, seq: u32, asked: &Asked, body: Bytes) -> Response<super::listen::Outgoing> {
+    async fn answer_replaced(
+        &self,
+        seq: u32,
+        asked: &ProxyRequest,
+        body: Bytes,
+    ) -> Response<super::listen::ResponseBody> {
         let (status, mut headers) = self.parent.head(seq);
         // What is given is the plain body, however the recorded one was encoded.
         headers.remove(CONTENT_ENCODING);
         headers.remove(CONTENT_LENGTH);
         headers.insert(CONTENT_LENGTH, body.len().into());
-        self.child.invented(asked, status, &headers, &body);
-        let mut response = Response::new(whole(body));
+        self.child.record_local_answer(asked, status, &headers, &body);
+        let mut response = Response::new(whole_body_response(body));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         response
@@ -242,15 +262,15 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn edits(set: &[(&str, Value)]) -> Edits {
-        let set = set.iter().map(|(place, value)| (Place::parse(place).unwrap(), value.clone())).collect();
-        Edits { set, ..Edits::default() }
+    fn edits(set: &[(&str, Value)]) -> ForkEdits {
+        let set = set.iter().map(|(place, value)| (BodyPath::parse(place).unwrap(), value.clone())).collect();
+        ForkEdits { set, ..ForkEdits::default() }
     }
 
     #[test]
-    fn places_are_set_where_they_are_or_can_be_made() {
+    fn edits_set_existing_and_new_places() {
         let body = Bytes::from(json!({"model":"a","messages":[{"role":"system","content":"x"}]}).to_string());
-        let of = |set: &[(&str, Value)]| edits(set).apply(&body, true, &Applied::default());
+        let of = |set: &[(&str, Value)]| edits(set).apply(&body, true, &AppliedEdits::default());
         let sent =
             of(&[("$.model", json!("b")), ("$.messages[0].content", json!("y")), ("$['top p']", json!(1))]);
         let sent: Value = serde_json::from_slice(&sent.unwrap()).unwrap();
@@ -261,10 +281,10 @@ mod tests {
             edits(&[("$.model", json!("b"))]).apply(
                 &Bytes::from_static(b"no json"),
                 true,
-                &Applied::default()
+                &AppliedEdits::default()
             ),
             None
         );
-        assert_eq!(edits(&[("$.model", json!("b"))]).apply(&body, false, &Applied::default()), None);
+        assert_eq!(edits(&[("$.model", json!("b"))]).apply(&body, false, &AppliedEdits::default()), None);
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::destination::Destination;
-use annals_policy::exchange::{Exchange, Http};
+use annals_policy::exchange::{ExchangeMetadata, HttpExchange};
 
 /// The keyspace of entries. A name that begins so is annals' own.
 const KEYSPACE: &str = "annals.answers";
@@ -21,7 +21,7 @@ const KEYSPACE: &str = "annals.answers";
 const KEY_OF_HASHES: &[u8] = b"key";
 
 /// Notes that are taken away in one commit, at most.
-const FORGOTTEN_TOGETHER: usize = 4096;
+const FORGET_BATCH_MAX: usize = 4096;
 
 /// What is done with answers of earlier runs.
 #[derive(Debug, Clone, Default)]
@@ -37,15 +37,15 @@ pub struct CacheUse {
 }
 
 /// An answer of an earlier run.
-pub(crate) struct Cached {
-    pub(crate) exchange: Exchange,
+pub(crate) struct CachedAnswer {
+    pub(crate) exchange: ExchangeMetadata,
     pub(crate) body: Bytes,
-    pub(crate) from: Entry,
+    pub(crate) from: AnswerCacheEntry,
 }
 
 /// Where an answer stands.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct AnswerCacheEntry {
     pub(crate) run: String,
     pub(crate) seq: u32,
     /// From this moment on it answers nothing, nanoseconds since 1970-01-01 UTC.
@@ -54,14 +54,14 @@ pub(crate) struct Entry {
 }
 
 /// The answers of a namespace.
-pub(crate) struct Cache {
+pub(crate) struct AnswerCache {
     space: Namespace,
     answers: Keyspace,
     key: [u8; 32],
-    how: CacheUse,
+    options: CacheUse,
 }
 
-impl Cache {
+impl AnswerCache {
     /// The answers of a namespace; `None` where they are neither to be read nor written.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Cache {
                 key
             }
         };
-        Ok(Some(Self { space: space.clone(), answers, key, how: how.clone() }))
+        Ok(Some(Self { space: space.clone(), answers, key, options: how.clone() }))
     }
 
     /// As [`Cache::open`].
@@ -91,47 +91,53 @@ impl Cache {
     /// `Locked` too, where another process holds the store.
     pub(crate) fn open_in(into: &Destination, how: &CacheUse) -> annals::Result<Option<Self>> {
         match how.read || how.write {
-            true => Self::open(into.here("answers of earlier runs")?, how),
+            true => Self::open(into.local("answers of earlier runs")?, how),
             false => Ok(None),
         }
     }
 
     /// What this request to this origin is known by; `None` where it has no canonical form.
-    pub(crate) fn known_by(&self, origin: &str, http: &Http, body: &[u8]) -> Option<CallHash> {
+    pub(crate) fn request_key(&self, origin: &str, http: &HttpExchange, body: &[u8]) -> Option<CallHash> {
         CallHash::canonical(&self.key, &format!("{} {origin}", http.call()), body).ok()
     }
 
     /// The answer to a request that is to be frame `seq` of its run.
-    pub(crate) fn find(&self, asked: CallHash, origin: &str, seq: Option<u32>) -> Option<Cached> {
-        if !self.how.read || seq.is_some_and(|seq| self.how.reroll.contains(&seq)) {
+    pub(crate) fn find(&self, asked: CallHash, origin: &str, seq: Option<u32>) -> Option<CachedAnswer> {
+        if !self.options.read || seq.is_some_and(|seq| self.options.reroll.contains(&seq)) {
             return None;
         }
         // An answer that cannot be had is asked for again: nothing is lost by that.
         let entry = self.answers.get(&asked.0).ok()??;
-        let from: Entry = serde_json::from_slice(&entry).ok()?;
+        let from: AnswerCacheEntry = serde_json::from_slice(&entry).ok()?;
         if from.until_ns.is_some_and(|until| self.space.is_due(until, now_ns())) {
             // Where it cannot be taken away it goes with its run.
             let _ = self.answers.delete(&asked.0);
             return None;
         }
         let frame = self.space.run(&from.run).ok()?.frame(from.seq).ok()?;
-        let exchange: Exchange = serde_json::from_slice(&frame.metadata).ok()?;
-        let same = self.known_by(origin, &exchange.http, &frame.input) == Some(asked);
+        let exchange: ExchangeMetadata = serde_json::from_slice(&frame.metadata).ok()?;
+        let same = self.request_key(origin, &exchange.http, &frame.input) == Some(asked);
         let whole = !frame.incomplete && is_answer(&exchange.http);
-        let from = Entry { until_ns: None, ..from };
-        (same && whole).then(|| Cached { exchange, body: Bytes::from(frame.output), from })
+        let from = AnswerCacheEntry { until_ns: None, ..from };
+        (same && whole).then(|| CachedAnswer { exchange, body: Bytes::from(frame.output), from })
     }
 
     /// Notes an answer.
     ///
     /// # Errors
     /// As writing a key.
-    pub(crate) fn note(&self, asked: CallHash, http: &Http, run: &Run, seq: u32) -> annals::Result<()> {
-        if !self.how.write || !is_answer(http) {
+    pub(crate) fn note(
+        &self,
+        asked: CallHash,
+        http: &HttpExchange,
+        run: &Run,
+        seq: u32,
+    ) -> annals::Result<()> {
+        if !self.options.write || !is_answer(http) {
             return Ok(());
         }
-        let until_ns = self.how.keep_ns.map(|keep_ns| now_ns().saturating_add(keep_ns));
-        let entry = Entry { run: run.name().to_owned(), seq, until_ns };
+        let until_ns = self.options.keep_ns.map(|keep_ns| now_ns().saturating_add(keep_ns));
+        let entry = AnswerCacheEntry { run: run.name().to_owned(), seq, until_ns };
         let entry = serde_json::to_vec(&entry).unwrap_or_default();
         self.space.put_with_run(run.uid(), KEYSPACE, &asked.0, entry)
     }
@@ -146,11 +152,11 @@ pub fn forget_answers(space: &Namespace, run: &str) -> annals::Result<u64> {
     let mut found = Vec::new();
     for pair in answers.scan(ScanRange::all()) {
         let (asked, entry) = pair?;
-        if serde_json::from_slice::<Entry>(&entry).is_ok_and(|entry| entry.run == run) {
+        if serde_json::from_slice::<AnswerCacheEntry>(&entry).is_ok_and(|entry| entry.run == run) {
             found.push(asked);
         }
     }
-    for some in found.chunks(FORGOTTEN_TOGETHER) {
+    for some in found.chunks(FORGET_BATCH_MAX) {
         let mut batch = space.batch();
         for asked in some {
             batch.delete(&answers, asked);
@@ -165,7 +171,7 @@ fn now_ns() -> u64 {
 }
 
 /// Whether an exchange has a whole answer that says what was asked for.
-fn is_answer(http: &Http) -> bool {
+fn is_answer(http: &HttpExchange) -> bool {
     http.broken.is_none() && http.status.is_some_and(|status| (200..300).contains(&status))
 }
 
@@ -176,15 +182,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_forgotten_run_no_note_is_left_and_those_of_others_stay() {
+    fn forget_answers_removes_only_that_runs_notes() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path().join("s")).unwrap();
         let space = store.namespace("n").unwrap();
         assert_eq!(forget_answers(&space, "a").unwrap(), 0);
         let how = CacheUse { read: true, write: true, ..CacheUse::default() };
-        let cache = Cache::open(&space, &how).unwrap().unwrap();
+        let cache = AnswerCache::open(&space, &how).unwrap().unwrap();
         for (key, run) in [(1u8, "a"), (2, "ab"), (3, "a")] {
-            let entry = serde_json::to_vec(&Entry { run: run.to_owned(), seq: 1, until_ns: None }).unwrap();
+            let entry = serde_json::to_vec(&AnswerCacheEntry { run: run.to_owned(), seq: 1, until_ns: None })
+                .unwrap();
             cache.answers.put(&[key; 32], entry).unwrap();
         }
         assert_eq!((forget_answers(&space, "a").unwrap(), forget_answers(&space, "a").unwrap()), (2, 0));

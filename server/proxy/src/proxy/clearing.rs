@@ -5,25 +5,29 @@
 
 use bytes::Bytes;
 
-use annals_policy::exchange::{Exchange, Headers};
-use annals_policy::redact::{Redacted, Secrets};
+use annals_policy::exchange::{ExchangeMetadata, Headers};
+use annals_policy::redact::{RedactedBytes, Secrets};
 
 /// What an exchange says of a body that is not stored, and why.
 pub(crate) const NOT_KEPT: &str = "not_kept";
 
 /// Clears the request's line and headers, and its body as it is to be stored. Gives how many values were removed.
-pub(crate) fn clear_request(secrets: &Secrets, exchange: &mut Exchange, body: Bytes) -> (Bytes, usize) {
+pub(crate) fn redact_request(
+    secrets: &Secrets,
+    exchange: &mut ExchangeMetadata,
+    body: Bytes,
+) -> (Bytes, usize) {
     if secrets.is_empty() {
         return (body, 0);
     }
-    let mut removed = clear_text(secrets, &mut exchange.http.path);
-    removed += exchange.http.query.as_mut().map_or(0, |query| clear_text(secrets, query));
+    let mut removed = redact_text(secrets, &mut exchange.http.path);
+    removed += exchange.http.query.as_mut().map_or(0, |query| redact_text(secrets, query));
     let headers = &mut exchange.volatile.request_headers;
     removed += headers.remove_named(secrets);
     match secrets.redact_encoded(headers.get("content-encoding"), &body) {
         Ok(cleared) if cleared.removed == 0 => (body.clone(), removed),
         Ok(cleared) => {
-            fit(headers, &cleared);
+            fix_headers(headers, &cleared);
             (Bytes::copy_from_slice(&cleared.bytes), removed + cleared.removed)
         }
         Err(why) => {
@@ -34,12 +38,16 @@ pub(crate) fn clear_request(secrets: &Secrets, exchange: &mut Exchange, body: By
 }
 
 /// The same of the answer. The borders of its parts move with what was removed; an answer that had to be decoded is one part.
-pub(crate) fn clear_answer(secrets: &Secrets, exchange: &mut Exchange, body: Vec<u8>) -> (Vec<u8>, usize) {
+pub(crate) fn redact_answer(
+    secrets: &Secrets,
+    exchange: &mut ExchangeMetadata,
+    body: Vec<u8>,
+) -> (Vec<u8>, usize) {
     let volatile = &mut exchange.volatile;
     let headers = &mut volatile.response_headers;
     let mut removed = headers.remove_named(secrets);
     // It may name the address that could not be asked.
-    removed += exchange.http.broken.as_mut().map_or(0, |broken| clear_text(secrets, broken));
+    removed += exchange.http.broken.as_mut().map_or(0, |broken| redact_text(secrets, broken));
     let cleared = match secrets.redact_encoded(headers.get("content-encoding"), &body) {
         Ok(cleared) if cleared.removed == 0 => return (body, removed),
         Ok(cleared) => cleared,
@@ -51,7 +59,7 @@ pub(crate) fn clear_answer(secrets: &Secrets, exchange: &mut Exchange, body: Vec
             return (Vec::new(), removed);
         }
     };
-    fit(headers, &cleared);
+    fix_headers(headers, &cleared);
     let came = volatile.part_bytes.iter().zip(&volatile.part_ms);
     let parts: Vec<(u64, u64)> = if cleared.decoded {
         let last = volatile.part_ms.last();
@@ -72,7 +80,7 @@ pub(crate) fn clear_answer(secrets: &Secrets, exchange: &mut Exchange, body: Vec
     (cleared.bytes.into_owned(), removed)
 }
 
-fn clear_text(secrets: &Secrets, text: &mut String) -> usize {
+fn redact_text(secrets: &Secrets, text: &mut String) -> usize {
     let cleared = secrets.redact(text.as_bytes());
     let removed = cleared.removed;
     if removed > 0 {
@@ -82,7 +90,7 @@ fn clear_text(secrets: &Secrets, text: &mut String) -> usize {
 }
 
 /// Makes headers say what the body now is.
-fn fit(headers: &mut Headers, cleared: &Redacted<'_>) {
+fn fix_headers(headers: &mut Headers, cleared: &RedactedBytes<'_>) {
     if cleared.decoded {
         headers.0.retain(|(name, _)| name != "content-encoding");
     }
@@ -98,7 +106,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use annals_policy::exchange::{Http, Volatile};
+    use annals_policy::exchange::{HttpExchange, VolatileExchange};
     use annals_policy::redact::PLACEHOLDER;
 
     const SECRET: &str = "s3cr3t/value";
@@ -107,8 +115,8 @@ mod tests {
         Secrets::new(&[("TOKEN".to_owned(), SECRET.as_bytes().to_vec())]).0
     }
 
-    fn exchange(encoding: &str, len: usize) -> Exchange {
-        let http = Http {
+    fn exchange(encoding: &str, len: usize) -> ExchangeMetadata {
+        let http = HttpExchange {
             mount: "openai".to_owned(),
             method: "POST".to_owned(),
             path: "/v1/s3cr3t%2Fvalue/x".to_owned(),
@@ -122,9 +130,12 @@ mod tests {
             ("x-mine", format!("caf\u{e9} {SECRET}")),
         ];
         let headers = Headers(pairs.map(|(name, value)| (name.to_owned(), value)).to_vec());
-        let volatile =
-            Volatile { request_headers: headers.clone(), response_headers: headers, ..Volatile::default() };
-        Exchange { http, summary: Map::new(), volatile }
+        let volatile = VolatileExchange {
+            request_headers: headers.clone(),
+            response_headers: headers,
+            ..VolatileExchange::default()
+        };
+        ExchangeMetadata { http, summary: Map::new(), volatile }
     }
 
     fn gzip(text: &str) -> Vec<u8> {
@@ -134,10 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_cleared_in_every_part() {
+    fn request_is_redacted_in_every_part() {
         let body = Bytes::from(format!("{{\"a\":\"{SECRET}\"}}"));
         let mut of = exchange("identity", body.len());
-        let (stored, removed) = clear_request(&secrets(), &mut of, body);
+        let (stored, removed) = redact_request(&secrets(), &mut of, body);
         assert_eq!(stored, format!("{{\"a\":\"{PLACEHOLDER}\"}}"));
         assert_eq!(removed, 4);
         assert_eq!(of.http.call(), "POST openai /v1/annals-redacted/x?a=annals-redacted&b=1");
@@ -147,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_over_two_parts_of_an_answer_is_found_and_their_borders_move() {
+    fn secret_across_two_parts_is_removed_and_borders_move() {
         let body = format!("one {SECRET} two {SECRET}").into_bytes();
         let mut of = exchange("identity", body.len());
         of.http.broken = Some(format!("http://h/{SECRET} broke off"));
         of.volatile.part_bytes = vec![7, 6, 3, 2, body.len() as u64 - 18];
         of.volatile.part_ms = vec![1, 2, 3, 4, 5];
-        let (stored, removed) = clear_answer(&secrets(), &mut of, body);
+        let (stored, removed) = redact_answer(&secrets(), &mut of, body);
         assert_eq!(stored, format!("one {PLACEHOLDER} two {PLACEHOLDER}").into_bytes());
         assert_eq!(removed, 4);
         assert_eq!(of.http.broken.as_deref(), Some("http://h/annals-redacted broke off"));
@@ -163,30 +174,30 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_body_with_a_secret_is_stored_plain_and_one_without_as_it_came() {
+    fn compressed_body_is_decoded_only_if_it_holds_a_secret() {
         let body = gzip(&format!("the value is {SECRET}"));
         let mut of = exchange("gzip", body.len());
         (of.volatile.part_bytes, of.volatile.part_ms) = (vec![5, body.len() as u64 - 5], vec![1, 2]);
-        let (stored, removed) = clear_answer(&secrets(), &mut of, body);
+        let (stored, removed) = redact_answer(&secrets(), &mut of, body);
         assert_eq!((stored.as_slice(), removed), (&b"the value is annals-redacted"[..], 2));
         assert_eq!(of.volatile.response_headers.get("content-encoding"), None);
         assert_eq!((&of.volatile.part_bytes, &of.volatile.part_ms), (&vec![28], &vec![2]));
 
         let body = gzip("nothing");
         let mut of = exchange("gzip", body.len());
-        assert_eq!(clear_answer(&secrets(), &mut of, body.clone()), (body, 1));
+        assert_eq!(redact_answer(&secrets(), &mut of, body.clone()), (body, 1));
         assert_eq!(of.volatile.response_headers.get("content-encoding"), Some("gzip"));
     }
 
     #[test]
-    fn a_body_that_cannot_be_looked_into_is_not_stored() {
+    fn body_with_unknown_encoding_is_not_stored() {
         let mut of = exchange("gzip", 3);
         of.volatile.part_bytes = vec![3];
-        assert_eq!(clear_answer(&secrets(), &mut of, b"no!".to_vec()).0, b"");
+        assert_eq!(redact_answer(&secrets(), &mut of, b"no!".to_vec()).0, b"");
         assert!(of.http.broken.is_some());
         assert!(of.volatile.part_bytes.is_empty());
         let mut of = exchange("sealed-by-us", 3);
-        assert_eq!(clear_request(&secrets(), &mut of, Bytes::from_static(b"no!")).0, b""[..]);
+        assert_eq!(redact_request(&secrets(), &mut of, Bytes::from_static(b"no!")).0, b""[..]);
         assert!(of.summary.contains_key(NOT_KEPT));
     }
 }

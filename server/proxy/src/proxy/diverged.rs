@@ -4,7 +4,7 @@ use annals::matching::Divergence;
 
 /// A request that the recording has no answer for, or an answer that could not wait.
 #[derive(Debug, Clone)]
-pub enum Diverged {
+pub enum ReplayDivergence {
     /// Nothing recorded is the same.
     Request(Box<Divergence>),
     /// The answer of this step went out before those that it should have waited for.
@@ -20,7 +20,7 @@ pub enum Diverged {
     Unrecorded(String),
 }
 
-impl std::fmt::Display for Diverged {
+impl std::fmt::Display for ReplayDivergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Request(divergence) => divergence.fmt(f),

@@ -27,9 +27,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::room::{Full as NoRoom, Room};
-use super::upload::Coming;
-use super::wire::{Counted, Wire};
+use super::body_memory::{BodyMemory, BodyMemoryFull as NoRoom};
+use super::connection::{ConnectionProgress, CountedStream};
+use super::upload::IncomingUpload;
 use crate::body::BodyAssembler;
 use crate::error::ProxyError;
 
@@ -37,24 +37,24 @@ use crate::error::ProxyError;
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
 /// What is read of a body that nobody wants, and for how long.
-const SWALLOWED_BYTES_MAX: usize = 32 << 20;
-const SWALLOWED_WITHIN: Duration = Duration::from_secs(10);
+const DISCARDED_BYTES_MAX: usize = 32 << 20;
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Lengths of bodies that are worth passing on before they are whole.
-const COMING: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
+const STREAMED_BYTES: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
 
 /// The header of an answer that no upstream gave.
-pub(crate) const OURS: &str = "x-annals";
+pub(crate) const ANNALS_HEADER: &str = "x-annals";
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-pub(crate) type Outgoing = BoxBody<Bytes, BoxError>;
+pub(crate) type ResponseBody = BoxBody<Bytes, BoxError>;
 /// A request's body on its way here.
-pub(crate) type Arriving = UnsyncBoxBody<Bytes, BoxError>;
-pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Outgoing>> + Send>>;
+pub(crate) type IncomingBody = UnsyncBoxBody<Bytes, BoxError>;
+pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Response<ResponseBody>> + Send>>;
 
 /// A request as it came.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ProxyRequest {
     pub(crate) mount: String,
     pub(crate) method: Method,
     /// What follows the mount.
@@ -63,11 +63,11 @@ pub(crate) struct Asked {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     /// The body in place of `body`, where it is long and whoever answers does so before it is here.
-    pub(crate) coming: Option<Coming>,
+    pub(crate) upload: Option<IncomingUpload>,
     /// Why it is not to be passed on.
     pub(crate) refusal: Option<(StatusCode, String)>,
     /// The connection it came by, if there is one.
-    pub(crate) wire: Option<Arc<Wire>>,
+    pub(crate) wire: Option<Arc<ConnectionProgress>>,
     /// Its place among all requests by arrival. The first request of a connection arrived with the connection: those are accepted in the
     /// order in which a program opened them, and read in any order.
     pub(crate) arrived: Option<u64>,
@@ -76,16 +76,16 @@ pub(crate) struct Asked {
 /// Whoever answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Whether it takes long bodies as they come.
-    fn takes_coming(&self) -> bool {
+    fn streams_bodies(&self) -> bool {
         false
     }
 
     /// The memory that bodies come into.
-    fn room(&self) -> Room {
-        Room::of_process()
+    fn body_memory(&self) -> BodyMemory {
+        BodyMemory::shared()
     }
 
-    fn answer(self: Arc<Self>, asked: Asked) -> Answer;
+    fn answer(self: Arc<Self>, asked: ProxyRequest) -> AnswerFuture;
 }
 
 /// A proxy that listens.
@@ -134,7 +134,7 @@ impl Proxy {
     }
 
     /// Listens at another place, too: at its own address within a program's network namespace.
-    pub(crate) fn also_at(&self, listener: std::net::TcpListener) {
+    pub(crate) fn add_listener(&self, listener: std::net::TcpListener) {
         // Nobody takes it once the proxy has stopped.
         let _ = self.others.try_send(listener);
     }
@@ -196,14 +196,14 @@ async fn serve(
     (first, arrivals): (u64, Arc<AtomicU64>),
 ) {
     let _ = stream.set_nodelay(true);
-    let Some(stream) = Counted::new(stream) else { return };
+    let Some(stream) = CountedStream::new(stream) else { return };
     let wire = stream.wire();
     let is_first = AtomicBool::new(true);
     let service = service_fn(move |request| {
         let (handler, secret, wire) = (handler.clone(), secret.clone(), wire.clone());
         let is_first = is_first.swap(false, Ordering::Relaxed);
         let arrived = if is_first { first } else { arrivals.fetch_add(1, Ordering::Relaxed) };
-        async move { Ok::<_, std::convert::Infallible>(one(request, handler, &secret, wire, arrived).await) }
+        async move { Ok::<_, std::convert::Infallible>(handle(request, handler, &secret, wire, arrived).await) }
     });
     // A client that breaks off ends its own connection, and nothing else.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -214,56 +214,56 @@ async fn serve(
         .await;
 }
 
-async fn one(
+async fn handle(
     request: Request<Incoming>,
     handler: Arc<dyn Handler>,
     secret: &str,
-    wire: Arc<Wire>,
+    wire: Arc<ConnectionProgress>,
     arrived: u64,
-) -> Response<Outgoing> {
+) -> Response<ResponseBody> {
     let (parts, body) = request.into_parts();
-    let Some((mount, path)) = place(parts.uri.path(), secret) else {
-        return refused(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
+    let Some((mount, path)) = split_mount(parts.uri.path(), secret) else {
+        return refuse(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
     };
-    let mut asked = Asked {
+    let mut asked = ProxyRequest {
         mount: mount.to_owned(),
         method: parts.method,
         path: path.to_owned(),
         query: parts.uri.query().map(str::to_owned),
         headers: parts.headers,
         body: Bytes::new(),
-        coming: None,
+        upload: None,
         refusal: None,
         wire: Some(wire),
         arrived: Some(arrived),
     };
     let body = body.map_err(Into::into).boxed_unsync();
-    match asked.take_body(body, &handler.room(), handler.takes_coming()).await {
+    match asked.take_body(body, &handler.body_memory(), handler.streams_bodies()).await {
         Ok(()) => handler.answer(asked).await,
         Err(refused) => *refused,
     }
 }
 
-impl Asked {
+impl ProxyRequest {
     /// Takes in the body of a request, or leaves it to come, where that may be and is worth it; notes why it is not to be passed on, if it is not.
     ///
     /// # Errors
     /// Where there is no room for it now, with what is answered: as if it had never come.
     pub(super) async fn take_body(
         &mut self,
-        body: Arriving,
-        room: &Room,
+        body: IncomingBody,
+        room: &BodyMemory,
         takes_coming: bool,
-    ) -> Result<(), Box<Response<Outgoing>>> {
+    ) -> Result<(), Box<Response<ResponseBody>>> {
         self.refusal = refusal(&self.method, &self.headers);
-        let len = announced(&self.headers).filter(|len| COMING.contains(len) && takes_coming);
+        let len = announced_length(&self.headers).filter(|len| STREAMED_BYTES.contains(len) && takes_coming);
         if let (None, Some(len)) = (&self.refusal, len) {
-            self.coming = Some(Coming { from: Mutex::new(body), len, room: room.clone() });
+            self.upload = Some(IncomingUpload { from: Mutex::new(body), len, room: room.clone() });
         } else if self.refusal.is_none() {
             match whole_body(body, room).await {
                 Ok(body) => self.body = body,
                 Err((StatusCode::SERVICE_UNAVAILABLE, why)) => {
-                    return Err(Box::new(refused(StatusCode::SERVICE_UNAVAILABLE, &why)));
+                    return Err(Box::new(refuse(StatusCode::SERVICE_UNAVAILABLE, &why)));
                 }
                 Err(why) => self.refusal = Some(why),
             }
@@ -273,8 +273,8 @@ impl Asked {
 }
 
 /// A body to its end; also where there is no room for it, so that its client listens to what it is told.
-async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCode, String)> {
-    let (mut held, mut all) = (room.hold(), BodyAssembler::default());
+async fn whole_body(mut body: IncomingBody, room: &BodyMemory) -> Result<Bytes, (StatusCode, String)> {
+    let (mut held, mut all) = (room.reservation(), BodyAssembler::default());
     let (mut len, mut full) = (0, None);
     while let Some(part) = body.frame().await {
         let part = part.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
@@ -285,7 +285,7 @@ async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCod
             return Err((StatusCode::PAYLOAD_TOO_LARGE, why));
         }
         if full.is_none() {
-            full = held.more(part.len()).err();
+            full = held.reserve(part.len()).err();
         }
         if full.is_some() {
             all.clear();
@@ -295,14 +295,14 @@ async fn whole_body(mut body: Arriving, room: &Room) -> Result<Bytes, (StatusCod
         all.push(part);
     }
     match full {
-        Some(full) => Err(no_room(full)),
-        None => Ok(held.keep(all.into_bytes())),
+        Some(full) => Err(body_memory_full(full)),
+        None => Ok(held.attach_to(all.into_bytes())),
     }
 }
 
 /// Takes a body that nobody wants off its connection: who is hung up on while sending may not hear why.
-pub(super) async fn swallow(mut body: Arriving) {
-    let mut left = SWALLOWED_BYTES_MAX;
+pub(super) async fn discard_body(mut body: IncomingBody) {
+    let mut left = DISCARDED_BYTES_MAX;
     let swallow = async {
         while let Some(Ok(part)) = body.frame().await {
             left = left.saturating_sub(part.data_ref().map_or(0, Bytes::len));
@@ -311,23 +311,23 @@ pub(super) async fn swallow(mut body: Arriving) {
             }
         }
     };
-    let _ = tokio::time::timeout(SWALLOWED_WITHIN, swallow).await;
+    let _ = tokio::time::timeout(DISCARD_TIME_MAX, swallow).await;
 }
 
 /// What is told where a body has no room.
-pub(super) fn no_room(_: NoRoom) -> (StatusCode, String) {
+pub(super) fn body_memory_full(_: NoRoom) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, NoRoom::WHY.to_owned())
 }
 
 /// The length that a body has by its head, if it is not in chunks.
-fn announced(headers: &HeaderMap) -> Option<u64> {
+fn announced_length(headers: &HeaderMap) -> Option<u64> {
     let chunked = headers.contains_key(TRANSFER_ENCODING);
     let len = headers.get(CONTENT_LENGTH).filter(|_| !chunked)?;
     len.to_str().ok()?.parse().ok()
 }
 
 /// The mount, and the path below it. Some clients join a path to a base that ends in a slash and get two.
-fn place<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
+fn split_mount<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
     let rest = path.trim_start_matches('/').strip_prefix(secret)?.strip_prefix('-')?;
     let end = rest.find('/').unwrap_or(rest.len());
     let (mount, path) = rest.split_at(end);
@@ -352,15 +352,15 @@ fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)>
 }
 
 /// An answer of our own.
-pub(crate) fn refused(status: StatusCode, why: &str) -> Response<Outgoing> {
-    told(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
+pub(crate) fn refuse(status: StatusCode, why: &str) -> Response<ResponseBody> {
+    error_response(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
 }
 
 /// An answer of our own, in the form in which model providers tell errors. No client tries it again, unless it is told that it may.
-pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Outgoing> {
+pub(crate) fn error_response(status: StatusCode, error: &serde_json::Value) -> Response<ResponseBody> {
     let body = json!({ "error": error }).to_string();
     let length = HeaderValue::from(body.len());
-    let mut response = Response::new(whole(Bytes::from(body)));
+    let mut response = Response::new(whole_body_response(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_LENGTH, length);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -370,11 +370,11 @@ pub(crate) fn told(status: StatusCode, error: &serde_json::Value) -> Response<Ou
     if again {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    response.headers_mut().insert(OURS, HeaderValue::from_static("1"));
+    response.headers_mut().insert(ANNALS_HEADER, HeaderValue::from_static("1"));
     response
 }
 
-pub(crate) fn whole(bytes: Bytes) -> Outgoing {
+pub(crate) fn whole_body_response(bytes: Bytes) -> ResponseBody {
     Full::new(bytes).map_err(|never| match never {}).boxed()
 }
 
@@ -383,11 +383,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_names_its_mount_after_the_secret() {
-        assert_eq!(place("/abc-openai/v1/x", "abc"), Some(("openai", "/v1/x")));
-        assert_eq!(place("/abc-openai", "abc"), Some(("openai", "")));
-        assert_eq!(place("//abc-openai//v1/x", "abc"), Some(("openai", "/v1/x")));
-        assert_eq!(place("/abd-openai/v1", "abc"), None);
-        assert_eq!(place("/v1/chat/completions", "abc"), None);
+    fn path_names_its_mount_after_the_secret() {
+        assert_eq!(split_mount("/abc-openai/v1/x", "abc"), Some(("openai", "/v1/x")));
+        assert_eq!(split_mount("/abc-openai", "abc"), Some(("openai", "")));
+        assert_eq!(split_mount("//abc-openai//v1/x", "abc"), Some(("openai", "/v1/x")));
+        assert_eq!(split_mount("/abd-openai/v1", "abc"), None);
+        assert_eq!(split_mount("/v1/chat/completions", "abc"), None);
     }
 }

@@ -3,37 +3,37 @@
 //! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
 //! a long body on while it comes, `room` bounds what bodies take of memory, `many` does all this for many runs behind somebody else's listener, `backlog` writes while traffic goes on, `clearing` takes named secrets out of an exchange.
 
+mod answer_ends;
 mod awake;
 mod backlog;
+mod body_memory;
 mod branch;
 mod cache;
 mod clearing;
+mod connection;
 mod diverged;
-mod ends;
+mod exchange_recorder;
 mod forward;
-mod lines;
+mod identical_requests;
 mod listen;
-mod many;
+mod multi_run;
 mod onward;
 mod record;
 mod replay;
-mod room;
-mod taping;
-mod unread;
+mod socket_queue;
 mod upload;
-mod wire;
 
-pub(crate) use branch::Branch;
-pub use branch::{Edit, Edits};
-pub(crate) use cache::Cache;
+pub use body_memory::BodyMemory;
+pub(crate) use branch::ForkProxy;
+pub use branch::{ForkEdit, ForkEdits};
+pub(crate) use cache::AnswerCache;
 pub use cache::{CacheUse, forget_answers};
-pub(crate) use clearing::clear_request;
-pub use diverged::Diverged;
-pub(crate) use listen::{Asked, Proxy};
-pub use many::{Many, RECORDED, REPLAYED, Upstreams, Wants};
-pub use many::{Opened, Proxied, Refused, Runs, Unended, has_ended};
-pub(crate) use onward::{Onward, Served};
-pub use record::Recorded;
-pub(crate) use record::{Recorder, http_of};
-pub use replay::{ReplayOptions, Replayed, Replayer, Timing};
-pub use room::Room;
+pub(crate) use clearing::redact_request;
+pub use diverged::ReplayDivergence;
+pub(crate) use listen::{Proxy, ProxyRequest};
+pub use multi_run::{MultiRunProxy, ProxyAction, RECORDED, REPLAYED, UpstreamOptions};
+pub use multi_run::{RequestRefusal, RunAccess, RunEndError, RunProxyState, WritableRun, ended_message};
+pub(crate) use onward::{OnwardProxy, ServedCalls};
+pub use record::RecordingSummary;
+pub(crate) use record::{ProxyRecorder, http_exchange};
+pub use replay::{ProxyReplayer, ReplayOptions, ReplaySummary, Timing};

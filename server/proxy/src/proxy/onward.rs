@@ -4,45 +4,45 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use annals::matching::Answer as Found;
+use annals::matching::MatchOutcome as Found;
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-use super::diverged::Diverged;
-use super::listen::{Answer, Asked, Handler, Proxy};
-use super::record::{Recorder, http_of};
-use super::replay::{Replayed, Replayer};
+use super::diverged::ReplayDivergence;
+use super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest};
+use super::record::{ProxyRecorder, http_exchange};
+use super::replay::{ProxyReplayer, ReplaySummary};
 use crate::error::ProxyError;
 
 /// What the child has of its parent, when it begins.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedCalls {
     /// Calls of the parent that were answered, by their frames; with what was asked where that is not, byte for byte, what
     /// the parent was asked.
-    pub(crate) calls: BTreeMap<u32, Option<Asked>>,
+    pub(crate) calls: BTreeMap<u32, Option<ProxyRequest>>,
     /// Calls that were not asked for.
     pub(crate) missing: Vec<u32>,
 }
 
 /// Begins the child.
-pub(crate) type Begin = Box<dyn Fn(Served) -> Result<Recorder, String> + Send + Sync>;
+pub(crate) type BeginChildFn = Box<dyn Fn(ServedCalls) -> Result<ProxyRecorder, String> + Send + Sync>;
 
 /// A replay that goes on.
-pub(crate) struct Onward(Arc<Inner>);
+pub(crate) struct OnwardProxy(Arc<OnwardProxyState>);
 
-struct Inner {
-    parent: Replayer,
-    begin: Begin,
+struct OnwardProxyState {
+    parent: ProxyReplayer,
+    begin: BeginChildFn,
     /// Held while a request is looked up, so that none is answered from the parent once the child has begun.
-    child: RwLock<Option<Arc<Recorder>>>,
-    served: Mutex<BTreeMap<u32, Option<Asked>>>,
+    child: RwLock<Option<Arc<ProxyRecorder>>>,
+    served: Mutex<BTreeMap<u32, Option<ProxyRequest>>>,
     port: OnceLock<u16>,
 }
 
-impl Onward {
-    pub(crate) fn new(parent: Replayer, begin: Begin) -> Self {
+impl OnwardProxy {
+    pub(crate) fn new(parent: ProxyReplayer, begin: BeginChildFn) -> Self {
         let (child, served, port) = (RwLock::default(), Mutex::default(), OnceLock::new());
-        Self(Arc::new(Inner { parent, begin, child, served, port }))
+        Self(Arc::new(OnwardProxyState { parent, begin, child, served, port }))
     }
 
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
@@ -52,14 +52,14 @@ impl Onward {
     }
 
     /// What the replay came to, and who recorded what came after it.
-    pub(crate) async fn finish(&self) -> (Replayed, Option<Arc<Recorder>>) {
+    pub(crate) async fn finish(&self) -> (ReplaySummary, Option<Arc<ProxyRecorder>>) {
         self.0.parent.settle().await;
         (self.0.parent.finish(), self.0.child.read().await.clone())
     }
 }
 
-impl Handler for Inner {
-    fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
+impl Handler for OnwardProxyState {
+    fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             self.parent.settle_path(&mut asked);
             let began = Instant::now();
@@ -67,16 +67,16 @@ impl Handler for Inner {
             if let Some(child) = child.clone() {
                 return child.exchange(asked, None).await;
             }
-            let found = self.parent.ask(&http_of(&asked).0.call(), &asked.body);
+            let found = self.parent.ask(&http_exchange(&asked).0.call(), &asked.body);
             match found {
                 Ok(Found::Exact(seq)) => {
-                    self.serves(seq, None);
+                    self.note_served(seq, None);
                     drop(child);
                     self.parent.serve(seq, began, asked.wire).await
                 }
                 Ok(Found::Matched(seq)) => {
                     let wire = asked.wire.clone();
-                    self.serves(seq, Some(asked));
+                    self.note_served(seq, Some(asked));
                     drop(child);
                     self.parent.serve(seq, began, wire).await
                 }
@@ -86,7 +86,7 @@ impl Handler for Inner {
                     match self.child().await {
                         Ok(child) => child.exchange(asked, None).await,
                         Err(why) => {
-                            self.parent.note(Diverged::Unrecorded(why));
+                            self.parent.note(ReplayDivergence::Unrecorded(why));
                             answer
                         }
                     }
@@ -97,13 +97,13 @@ impl Handler for Inner {
     }
 }
 
-impl Inner {
-    fn serves(&self, seq: u32, asked: Option<Asked>) {
+impl OnwardProxyState {
+    fn note_served(&self, seq: u32, asked: Option<ProxyRequest>) {
         self.served.lock().unwrap_or_else(PoisonError::into_inner).insert(seq, asked);
     }
 
     /// The child, begun where it was not.
-    async fn child(&self) -> Result<Arc<Recorder>, String> {
+    async fn child(&self) -> Result<Arc<ProxyRecorder>, String> {
         let mut child = self.child.write().await;
         if let Some(child) = &*child {
             return Ok(child.clone());
@@ -114,10 +114,10 @@ impl Inner {
         for seq in &missing {
             self.parent.give_up(*seq);
         }
-        let served = Served { calls, missing };
+        let served = ServedCalls { calls, missing };
         let begun = Arc::new(tokio::task::block_in_place(|| (self.begin)(served))?);
         if let Some(port) = self.port.get() {
-            begun.listens_at(*port);
+            begun.set_port(*port);
         }
         *child = Some(begun.clone());
         Ok(begun)

@@ -16,21 +16,21 @@ use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::backlog::{Backlog, Backlogs};
-use super::cache::Cache;
-use super::listen::{Answer, Asked, Handler, Outgoing, Proxy, refused};
-use super::room::Room;
-use super::taping::{CACHED, Taping, Tee};
-use super::upload::{Coming, Cut, Going};
+use super::backlog::{Backlog, BacklogPool};
+use super::body_memory::BodyMemory;
+use super::cache::AnswerCache;
+use super::exchange_recorder::{CACHED, ExchangeRecorder, RecordedAnswerBody};
+use super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, ResponseBody, refuse};
+use super::upload::{IncomingUpload, UploadBody, UploadError};
 use crate::destination::NewRun;
 use crate::error::ProxyError;
 use crate::mounts::Mounts;
-use crate::nondet::Capture;
+use crate::nondet::NondetCapture;
 use crate::program::Survivor;
-use crate::upstream::Upstream;
+use crate::upstream::UpstreamClients;
 use annals_policy::exchange::WHY_SEVERE;
-use annals_policy::exchange::{Exchange, Headers, Http};
-use annals_policy::providers::{self, Api, Body as Looked, Cost, Evidence};
+use annals_policy::exchange::{ExchangeMetadata, Headers, HttpExchange};
+use annals_policy::providers::{self, Cost, EncodedBody as Looked, Evidence, ModelApi};
 use annals_policy::redact::{Secrets, redact_target};
 use annals_policy::rules::RulesFile;
 
@@ -42,7 +42,7 @@ const TOOL_VERSION: &str = "tool_version";
 
 /// What has been recorded.
 #[derive(Debug, Clone, Default)]
-pub struct Recorded {
+pub struct RecordingSummary {
     /// Requests that came.
     pub seen: u64,
     /// Exchanges whose frames the store has acknowledged.
@@ -64,17 +64,17 @@ pub struct Recorded {
     /// Arguments of the command that were masked.
     pub masked_arguments: u64,
     /// Processes that outlived the program and the time for lingering.
-    pub left: Vec<Survivor>,
+    pub survivors: Vec<Survivor>,
     /// Why nothing more was recorded from some moment on.
-    pub failed: Option<String>,
+    pub failure: Option<String>,
     /// Why what the run came to is not remembered, though it was to be.
-    pub unremembered: Option<String>,
+    pub memory_failure: Option<String>,
 }
 
-impl Recorded {
+impl RecordingSummary {
     /// What came of remembering the run that this is of, once it has ended.
-    pub(crate) fn remembered(&mut self, done: annals::Result<()>) {
-        self.unremembered = done.err().map(|error| error.to_string());
+    pub(crate) fn note_memory(&mut self, done: annals::Result<()>) {
+        self.memory_failure = done.err().map(|error| error.to_string());
     }
 }
 
@@ -82,27 +82,27 @@ impl Recorded {
 const TAPES_MAX: usize = 4;
 
 /// What those share who record into one store at the same time.
-pub(crate) struct Common {
-    tapes: Backlogs,
-    upstream: Arc<Upstream>,
-    room: Room,
+pub(crate) struct RecorderPool {
+    tapes: BacklogPool,
+    upstream: Arc<UpstreamClients>,
+    room: BodyMemory,
     /// Exchanges of all of them whose end is still to be written.
     writing: watch::Sender<usize>,
     /// Where whoever listens for them does so.
     port: OnceLock<u16>,
 }
 
-impl std::fmt::Debug for Common {
+impl std::fmt::Debug for RecorderPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Common").field("room", &self.room).finish_non_exhaustive()
     }
 }
 
-impl Common {
+impl RecorderPool {
     /// Nothing is started before something is recorded. Bodies come into this room.
-    pub(crate) fn new(room: Room) -> Self {
+    pub(crate) fn new(room: BodyMemory) -> Self {
         Self {
-            tapes: Backlogs::new("annals-tape", TAPES_MAX),
+            tapes: BacklogPool::new("annals-tape", TAPES_MAX),
             upstream: Arc::default(),
             room,
             writing: watch::Sender::new(0),
@@ -111,12 +111,12 @@ impl Common {
     }
 
     /// Where whoever listens for these recorders does so.
-    pub(crate) fn listens_at(&self, port: u16) {
+    pub(crate) fn set_port(&self, port: u16) {
         let _ = self.port.set(port);
     }
 
     /// The memory that bodies come into.
-    pub(crate) fn room(&self) -> &Room {
+    pub(crate) fn room(&self) -> &BodyMemory {
         &self.room
     }
 
@@ -125,7 +125,7 @@ impl Common {
         let mut writing = self.writing.subscribe();
         while *writing.borrow_and_update() > 0 {
             // What is given while this waits is to be hurried, too.
-            self.tapes.hurry();
+            self.tapes.run_now();
             let _ = writing.changed().await;
         }
     }
@@ -133,17 +133,17 @@ impl Common {
 
 /// Records one run.
 #[derive(Clone)]
-pub(crate) struct Recorder(Arc<Inner>);
+pub(crate) struct ProxyRecorder(Arc<ProxyRecorderState>);
 
-pub(super) struct Inner {
+pub(super) struct ProxyRecorderState {
     pub(super) run: NewRun,
     pub(super) key: [u8; 32],
     pub(super) mounts: Arc<Mounts>,
-    common: Arc<Common>,
-    pub(super) cache: Option<Cache>,
-    counts: Mutex<Recorded>,
+    common: Arc<RecorderPool>,
+    pub(super) cache: Option<AnswerCache>,
+    counts: Mutex<RecordingSummary>,
     /// What the program draws, recorded before each exchange.
-    capture: OnceLock<Arc<Capture>>,
+    capture: OnceLock<Arc<NondetCapture>>,
     /// What is taken out of all that is stored, where that was asked for.
     pub(super) secrets: OnceLock<Secrets>,
     /// What matters more than by itself, and what is paid.
@@ -156,13 +156,13 @@ pub(super) struct Inner {
     writing: watch::Sender<usize>,
 }
 
-impl std::fmt::Debug for Recorder {
+impl std::fmt::Debug for ProxyRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recorder").field("run", &self.0.run.name()).finish_non_exhaustive()
     }
 }
 
-impl Recorder {
+impl ProxyRecorder {
     /// Records into this run what goes to these upstreams; `key` is that of its requests' hashes. Where there is a cache, it is
     /// asked first.
     ///
@@ -172,25 +172,25 @@ impl Recorder {
         run: impl Into<NewRun>,
         key: [u8; 32],
         mounts: Mounts,
-        cache: Option<Cache>,
+        cache: Option<AnswerCache>,
     ) -> Result<Self, ProxyError> {
-        Self::among(&Arc::new(Common::new(Room::of_process())), run, key, Arc::new(mounts), cache)
+        Self::in_pool(&Arc::new(RecorderPool::new(BodyMemory::shared())), run, key, Arc::new(mounts), cache)
     }
 
     /// The same, one of several.
     ///
     /// # Errors
     /// Where the system gives no thread.
-    pub(crate) fn among(
-        common: &Arc<Common>,
+    pub(crate) fn in_pool(
+        common: &Arc<RecorderPool>,
         run: impl Into<NewRun>,
         key: [u8; 32],
         mounts: Arc<Mounts>,
-        cache: Option<Cache>,
+        cache: Option<AnswerCache>,
     ) -> Result<Self, ProxyError> {
-        let tape = common.tapes.one();
+        let tape = common.tapes.next_backlog();
         let tape = tape.map_err(|error| ProxyError(format!("no thread can be started: {error}")))?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ProxyRecorderState {
             run: run.into(),
             key,
             mounts,
@@ -207,24 +207,24 @@ impl Recorder {
     }
 
     /// Records what this captures, too.
-    pub(crate) fn draws_of(&self, capture: Arc<Capture>) {
+    pub(crate) fn set_capture(&self, capture: Arc<NondetCapture>) {
         let _ = self.0.capture.set(capture);
     }
 
     /// Stores nothing of these.
-    pub(crate) fn hides(&self, secrets: &Secrets) {
+    pub(crate) fn set_secrets(&self, secrets: &Secrets) {
         if !secrets.is_empty() {
             let _ = self.0.secrets.set(secrets.clone());
         }
     }
 
     /// Judges and prices exchanges by these.
-    pub(crate) fn goes_by(&self, rules: &RulesFile) {
+    pub(crate) fn set_rules(&self, rules: &RulesFile) {
         let _ = self.0.rules.set(rules.clone());
     }
 
     /// Notes this revision on frames with tool calls or results.
-    pub(crate) fn runs_tools_of(&self, revision: Option<&str>) {
+    pub(crate) fn set_tool_version(&self, revision: Option<&str>) {
         revision.map(|revision| self.0.tool_version.set(revision.to_owned()));
     }
 
@@ -234,43 +234,43 @@ impl Recorder {
     /// Where no port of the loopback can be had.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
         let proxy = Proxy::start(self.0.clone()).await?;
-        self.listens_at(proxy.port());
+        self.set_port(proxy.port());
         Ok(proxy)
     }
 
     /// Waits until all that went through is written, and says what it was.
-    pub(crate) async fn finish(&self) -> Recorded {
-        self.0.tape.hurry();
+    pub(crate) async fn finish(&self) -> RecordingSummary {
+        self.0.tape.run_now();
         let mut writing = self.0.writing.subscribe();
         let _ = writing.wait_for(|left| *left == 0).await;
         self.0.counts().clone()
     }
 }
 
-impl Handler for Inner {
-    fn takes_coming(&self) -> bool {
+impl Handler for ProxyRecorderState {
+    fn streams_bodies(&self) -> bool {
         // What is looked up is looked up whole.
         self.cache.is_none()
     }
 
-    fn room(&self) -> Room {
+    fn body_memory(&self) -> BodyMemory {
         self.common.room.clone()
     }
 
-    fn answer(self: Arc<Self>, asked: Asked) -> Answer {
+    fn answer(self: Arc<Self>, asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move { self.exchange(asked, None).await })
     }
 }
 
-impl Recorder {
+impl ProxyRecorder {
     /// Where whoever listens for this recorder does so.
-    pub(crate) fn listens_at(&self, port: u16) {
-        self.0.common.listens_at(port);
+    pub(crate) fn set_port(&self, port: u16) {
+        self.0.common.set_port(port);
     }
 
     /// Somebody is about to bring a request: it is waited for, as one that has come, until this is dropped.
-    pub(crate) fn expects(&self) -> WaitedFor {
-        self.0.waited_for()
+    pub(crate) fn expect_exchange(&self) -> PendingExchange {
+        self.0.pending_exchange()
     }
 
     /// Exchanges whose end is still to be written.
@@ -284,45 +284,55 @@ impl Recorder {
     }
 
     /// Why nothing more is recorded, if that is so.
-    pub(crate) fn failed(&self) -> Option<String> {
-        self.0.counts().failed.clone()
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.0.counts().failure.clone()
     }
 
     /// Whether it takes long bodies as they come.
-    pub(crate) fn takes_coming(&self) -> bool {
+    pub(crate) fn streams_bodies(&self) -> bool {
         self.0.cache.is_none()
     }
 
     /// Passes a request on, its body in another form if one is given, and records the exchange.
-    pub(crate) async fn exchange(&self, asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
+    pub(crate) async fn exchange(&self, asked: ProxyRequest, sent: Option<Bytes>) -> Response<ResponseBody> {
         self.0.exchange(asked, sent).await
     }
 
     /// Begins the recording of an exchange that somebody else carries.
     #[cfg(feature = "middleware")]
-    pub(crate) fn begin(&self, asked: &Asked) -> Taping {
-        Taping::begin(&self.0, asked, asked.body.clone(), None, self.0.comes())
+    pub(crate) fn begin(&self, asked: &ProxyRequest) -> ExchangeRecorder {
+        ExchangeRecorder::begin(&self.0, asked, asked.body.clone(), None, self.0.arrival())
     }
 
     /// Records an exchange whose answer no upstream gave.
-    pub(crate) fn invented(&self, asked: &Asked, status: StatusCode, headers: &HeaderMap, body: &Bytes) {
-        self.0.keep_draws();
-        let mut taping = Taping::begin(&self.0, asked, asked.body.clone(), None, self.0.comes());
-        taping.head(status, Headers::of(headers));
-        taping.part(body.clone());
+    pub(crate) fn record_local_answer(
+        &self,
+        asked: &ProxyRequest,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) {
+        self.0.record_draws();
+        let mut taping = ExchangeRecorder::begin(&self.0, asked, asked.body.clone(), None, self.0.arrival());
+        taping.set_head(status, Headers::from_map(headers));
+        taping.push_part(body.clone());
         taping.end(None);
     }
 }
 
-impl Inner {
-    async fn exchange(self: &Arc<Self>, mut asked: Asked, sent: Option<Bytes>) -> Response<Outgoing> {
-        let came = self.comes();
-        if let Some(path) = self.mounts.path(&asked.mount, &asked.path) {
+impl ProxyRecorderState {
+    async fn exchange(
+        self: &Arc<Self>,
+        mut asked: ProxyRequest,
+        sent: Option<Bytes>,
+    ) -> Response<ResponseBody> {
+        let came = self.arrival();
+        if let Some(path) = self.mounts.upstream_path(&asked.mount, &asked.path) {
             asked.path = path;
         }
-        let (going, mut gone) = asked.coming.take().map(Coming::fork).unzip();
+        let (going, mut gone) = asked.upload.take().map(IncomingUpload::split).unzip();
         let asked = Arc::new(asked);
-        let ask = self.ask(&asked, going, sent.clone());
+        let ask = self.call_upstream(&asked, going, sent.clone());
         let mut ask = std::pin::pin!(ask);
         // What is still on its way goes first, up to the upstream's own reading of it: the recording has all the time until the answer.
         let early = match &mut gone {
@@ -336,10 +346,11 @@ impl Inner {
         let within = if gone.is_some() && early.is_none() { BEGUN_WITHIN } else { Duration::ZERO };
         let begin = async {
             let body = match gone {
-                Some(gone) => gone.whole().await,
+                Some(gone) => gone.whole_body().await,
                 None => Ok(asked.body.clone()),
             };
-            let (body, cut) = body.map_or_else(|cut: Cut| (Bytes::new(), Some(cut)), |body| (body, None));
+            let (body, cut) =
+                body.map_or_else(|cut: UploadError| (Bytes::new(), Some(cut)), |body| (body, None));
             (self.begin(within, asked.clone(), body, sent.clone(), came).await, cut)
         };
         let ((taping, cut), answered) = match early {
@@ -347,14 +358,14 @@ impl Inner {
             // Unless the store is to answer in the upstream's place, the upstream need not wait for it.
             None if self.cache.is_none() => tokio::join!(begin, async {
                 let answered = ask.await;
-                self.tape.hurry();
+                self.tape.run_now();
                 answered
             }),
             None => {
                 let (mut begun, cut) = begin.await;
-                let cached = begun.as_mut().and_then(Taping::cached);
+                let cached = begun.as_mut().and_then(ExchangeRecorder::cached_answer);
                 match (begun, cached) {
-                    (Some(taping), Some(cached)) => return taping.repeat(cached),
+                    (Some(taping), Some(cached)) => return taping.answer_from_cache(cached),
                     (begun, _) => ((begun, cut), ask.await),
                 }
             }
@@ -366,26 +377,27 @@ impl Inner {
             self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
             return match answered {
                 Ok(response) => {
-                    let (status, headers) = (response.status(), Headers::of(response.headers()).to_map());
-                    let mut passed = Response::new(Tee::unrecorded(response).boxed());
+                    let (status, headers) =
+                        (response.status(), Headers::from_map(response.headers()).to_map());
+                    let mut passed = Response::new(RecordedAnswerBody::unrecorded(response).boxed());
                     *passed.status_mut() = status;
                     *passed.headers_mut() = headers;
                     passed
                 }
-                Err((status, why)) => refused(status, &why),
+                Err((status, why)) => refuse(status, &why),
             };
         };
         match answered {
             Ok(response) => {
-                let headers = Headers::of(response.headers()).to_map();
+                let headers = Headers::from_map(response.headers()).to_map();
                 let status = response.status();
-                let body = taping.answered(&asked.method, response);
+                let body = taping.into_recorded_answer(&asked.method, response);
                 let mut response = Response::new(body.boxed());
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;
                 response
             }
-            Err((status, why)) => taping.refused(status, why).await,
+            Err((status, why)) => taping.record_refusal(status, why).await,
         }
     }
 
@@ -393,26 +405,26 @@ impl Inner {
     async fn begin(
         self: &Arc<Self>,
         within: Duration,
-        asked: Arc<Asked>,
+        asked: Arc<ProxyRequest>,
         body: Bytes,
         sent: Option<Bytes>,
-        came: Came,
-    ) -> Option<Taping> {
+        came: RequestArrival,
+    ) -> Option<ExchangeRecorder> {
         let (tell, begun) = oneshot::channel();
         let recorder = self.clone();
         self.tape.push(within, move || {
-            recorder.keep_draws();
+            recorder.record_draws();
             // Nobody takes it where the client has hung up, which ends it.
-            let _ = tell.send(Taping::begin(&recorder, &asked, body, sent, came));
+            let _ = tell.send(ExchangeRecorder::begin(&recorder, &asked, body, sent, came));
         });
         begun.await.ok()
     }
 
     /// What the upstream answers; else why it cannot be asked.
-    async fn ask(
+    async fn call_upstream(
         &self,
-        asked: &Asked,
-        going: Option<Going>,
+        asked: &ProxyRequest,
+        going: Option<UploadBody>,
         sent: Option<Bytes>,
     ) -> Result<reqwest::Response, (StatusCode, String)> {
         match (&asked.refusal, self.mounts.get(&asked.mount)) {
@@ -436,36 +448,40 @@ impl Inner {
     }
 
     /// A request has come, and its end is to be waited for.
-    fn comes(self: &Arc<Self>) -> Came {
+    fn arrival(self: &Arc<Self>) -> RequestArrival {
         self.counts().seen += 1;
         // Taken here and at the last part, so that what waits for the store changes no order.
-        Came { started_ns: RealIo::default().now_ns(), began: Instant::now(), waited_for: self.waited_for() }
+        RequestArrival {
+            started_ns: RealIo::default().now_ns(),
+            began: Instant::now(),
+            waited_for: self.pending_exchange(),
+        }
     }
 
-    fn waited_for(self: &Arc<Self>) -> WaitedFor {
+    fn pending_exchange(self: &Arc<Self>) -> PendingExchange {
         self.writing.send_modify(|left| *left += 1);
         self.common.writing.send_modify(|left| *left += 1);
-        WaitedFor(self.clone())
+        PendingExchange(self.clone())
     }
 }
 
 /// When a request came.
-pub(super) struct Came {
+pub(super) struct RequestArrival {
     pub(super) started_ns: u64,
     pub(super) began: Instant,
-    pub(super) waited_for: WaitedFor,
+    pub(super) waited_for: PendingExchange,
 }
 
 /// An exchange whose end is still to be written; over when it is dropped, however that comes about.
-pub(crate) struct WaitedFor(Arc<Inner>);
+pub(crate) struct PendingExchange(Arc<ProxyRecorderState>);
 
-impl std::fmt::Debug for WaitedFor {
+impl std::fmt::Debug for PendingExchange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("WaitedFor").field(&self.0.run.name()).finish()
     }
 }
 
-impl Drop for WaitedFor {
+impl Drop for PendingExchange {
     fn drop(&mut self) {
         self.0.writing.send_modify(|left| *left -= 1);
         // Whoever waits for all finds each of them to be over.
@@ -473,36 +489,36 @@ impl Drop for WaitedFor {
     }
 }
 
-impl Inner {
-    fn keep_draws(&self) {
+impl ProxyRecorderState {
+    fn record_draws(&self) {
         if let Some(capture) = self.capture.get() {
-            capture.keep(&self.run);
+            capture.record_new_draws(&self.run);
         }
     }
 
     /// The first failure is kept; nothing is recorded after it.
     pub(super) fn fail(&self, error: &annals::Error) {
-        self.counts().failed.get_or_insert_with(|| error.to_string());
+        self.counts().failure.get_or_insert_with(|| error.to_string());
     }
 
-    pub(super) fn counts(&self) -> MutexGuard<'_, Recorded> {
+    pub(super) fn counts(&self) -> MutexGuard<'_, RecordingSummary> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an exchange says of itself, from copies: its metadata, how much it matters, and what it adds to the counts.
-    pub(super) fn look_at(
+    pub(super) fn summarise(
         &self,
-        mut exchange: Exchange,
-        api: &Api,
+        mut exchange: ExchangeMetadata,
+        api: &ModelApi,
         request: &[u8],
         answer: Option<&[u8]>,
         duration_ns: u64,
-    ) -> (Ending, Recorded) {
+    ) -> (Ending, RecordingSummary) {
         let header = |headers: &Headers, name: &str| headers.get(name).map(str::to_owned);
         let content_type = header(&exchange.volatile.response_headers, "content-type");
         let content_encoding = header(&exchange.volatile.response_headers, "content-encoding");
         let request_encoding = header(&exchange.volatile.request_headers, "content-encoding");
-        let mut summary = providers::summary(&providers::Exchange {
+        let mut summary = providers::summary(&providers::WireExchange {
             api,
             request,
             request_encoding: request_encoding.as_deref(),
@@ -541,13 +557,13 @@ impl Inner {
             exchange.summary.insert(TOOL_VERSION.to_owned(), version.clone().into());
         }
         let (cached, cost) = (exchange.summary.contains_key(CACHED), rules.prices.cost(&summary));
-        let counted = Recorded {
+        let counted = RecordingSummary {
             broken: u64::from(broken.is_some()),
             tools: summary.tool_calls.len() as u64 + summary.tool_calls_more,
             cached: u64::from(cached),
             cost: if cached { Cost::default() } else { cost },
             saved: if cached { cost } else { Cost::default() },
-            ..Recorded::default()
+            ..RecordingSummary::default()
         };
         let error = broken.is_some() || exchange.http.status.is_none_or(|status| status >= 400);
         let severity = verdict.map_or(Severity::Normal, |verdict| verdict.severity);
@@ -556,7 +572,7 @@ impl Inner {
     }
 
     /// Counts an exchange that the store has acknowledged.
-    pub(super) fn count(&self, counted: &Recorded) {
+    pub(super) fn count(&self, counted: &RecordingSummary) {
         let mut counts = self.counts();
         counts.requests += 1;
         counts.broken += counted.broken;
@@ -566,7 +582,7 @@ impl Inner {
         counts.saved += counted.saved;
     }
 
-    pub(super) fn room(&self) -> &Room {
+    pub(super) fn room(&self) -> &BodyMemory {
         &self.common.room
     }
 
@@ -578,18 +594,18 @@ impl Inner {
     }
 
     pub(super) fn is_failed(&self) -> bool {
-        self.counts().failed.is_some()
+        self.counts().failure.is_some()
     }
 }
 
 /// A request's line without the secrets of its query, and how many there were.
-pub(crate) fn http_of(asked: &Asked) -> (Http, usize) {
+pub(crate) fn http_exchange(asked: &ProxyRequest) -> (HttpExchange, usize) {
     // The query as a target of its own: what is not secret stays as it is, byte for byte.
     let redacted = asked.query.as_deref().map(|query| redact_target(format!("?{query}").as_bytes()));
     let removed = redacted.as_ref().map_or(0, |(_, removed)| *removed);
     let query =
         redacted.map(|(target, _)| String::from_utf8_lossy(target.get(1..).unwrap_or_default()).into_owned());
-    let http = Http {
+    let http = HttpExchange {
         mount: asked.mount.clone(),
         method: asked.method.as_str().to_owned(),
         path: asked.path.clone(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use annals::RunReader;
-use annals::matching::{Answer as Found, Call, CallHash, Divergence, Matching, Receipt, Rules};
+use annals::matching::{CallHash, Divergence, MatchOutcome as Found, Matching, Receipt, RecordedCall, Rules};
 use annals_text::hex;
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -21,19 +21,22 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::awake::Awake;
-use super::diverged::Diverged;
-use super::ends::{alone, end_with_data};
-use super::lines::{Line, Lines};
-use super::listen::{Answer, Asked, Handler, OURS, Outgoing, Proxy, refused, told, whole};
-use super::record::http_of;
-use super::room::{Held, Room};
-use super::taping::HUNG_UP;
-use super::wire::Wire;
+use super::answer_ends::{calls_without_overlap, end_with_data};
+use super::awake::AwakeGuard;
+use super::body_memory::{BodyMemory, MemoryReservation};
+use super::connection::ConnectionProgress;
+use super::diverged::ReplayDivergence;
+use super::exchange_recorder::HUNG_UP;
+use super::identical_requests::{IdenticalRequestQueue, IdenticalRequestQueues};
+use super::listen::{
+    ANNALS_HEADER, AnswerFuture, Handler, Proxy, ProxyRequest, ResponseBody, error_response, refuse,
+    whole_body_response,
+};
+use super::record::http_exchange;
 use crate::error::ProxyError;
 use crate::mounts::recorded_path;
-use annals_policy::exchange::Exchange;
-use annals_policy::providers::{Cost, Prices, Usage};
+use annals_policy::exchange::ExchangeMetadata;
+use annals_policy::providers::{Cost, Prices, TokenUsage};
 use annals_policy::redact::Secrets;
 
 /// How long an answer waits for others while nothing at all moves.
@@ -88,11 +91,11 @@ pub struct ReplayOptions {
 
 /// What a replay came to.
 #[derive(Debug, Clone)]
-pub struct Replayed {
+pub struct ReplaySummary {
     /// Counts.
     pub receipt: Receipt,
     /// What was not as recorded, in the order in which it came.
-    pub diverged: Vec<Diverged>,
+    pub diverged: Vec<ReplayDivergence>,
     /// Tokens that the answers had cost.
     pub tokens: u64,
     /// What they had cost.
@@ -100,69 +103,75 @@ pub struct Replayed {
 }
 
 /// Answers one program from one run.
-pub struct Replayer(Arc<Inner>);
+pub struct ProxyReplayer(Arc<ProxyReplayerState>);
 
-struct Inner {
+struct ProxyReplayerState {
     reader: RunReader,
     key: [u8; 32],
     secrets: Secrets,
     prices: Prices,
-    exchanges: HashMap<u32, Exchange>,
+    exchanges: HashMap<u32, ExchangeMetadata>,
     /// Mounts and paths of all calls.
-    places: HashSet<(String, String)>,
+    routes: HashSet<(String, String)>,
     /// Calls that overlapped no other when they were recorded.
-    alone: HashSet<u32>,
+    without_overlap: HashSet<u32>,
     matching: Mutex<Matching>,
     /// Whether identical requests were under way at once.
     has_batches: bool,
-    lines: Lines,
-    diverged: Mutex<Vec<Diverged>>,
+    lines: IdenticalRequestQueues,
+    diverged: Mutex<Vec<ReplayDivergence>>,
     timing: Timing,
     /// Counts what has moved: requests and releases.
     moved: watch::Sender<u64>,
     /// Of whoever listens.
-    awake: OnceLock<Awake>,
+    awake_guard: OnceLock<AwakeGuard>,
     /// The memory that bodies come into.
-    room: Room,
+    room: BodyMemory,
     /// What is held of the run.
-    _held: Held,
+    _held: MemoryReservation,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Replayer {
+impl ProxyReplayer {
     /// Reads what was recorded of each exchange; the bodies stay where they are.
     ///
     /// # Errors
     /// `Damaged` where the run cannot be read; `Invalid` where a frame of it is not as the recorder writes it.
     pub fn new(reader: RunReader, key: [u8; 32], options: ReplayOptions) -> annals::Result<Self> {
-        Self::within(reader, key, options, Room::of_process(), Room::of(usize::MAX).hold())
+        Self::with_memory(
+            reader,
+            key,
+            options,
+            BodyMemory::shared(),
+            BodyMemory::new(usize::MAX).reservation(),
+        )
     }
 
     /// The same, where what is held of the run is to be `held`, and bodies come into this room.
     ///
     /// # Errors
     /// `Unavailable` too, where not as much can be held.
-    pub(crate) fn within(
+    pub(crate) fn with_memory(
         reader: RunReader,
         key: [u8; 32],
         options: ReplayOptions,
-        room: Room,
-        mut held: Held,
+        room: BodyMemory,
+        mut held: MemoryReservation,
     ) -> annals::Result<Self> {
         let (mut exchanges, mut places) = (HashMap::new(), HashSet::new());
         let mut calls = Vec::new();
         for seq in 1..=reader.info().frames {
             let frame = reader.frame_info(seq)?;
-            let exchange = serde_json::from_slice::<Exchange>(&frame.metadata);
+            let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata);
             // Other frames are the program's own; one without an end has no answer to give.
             let Ok(exchange) = exchange else { continue };
             if frame.incomplete || exchange.http.status.is_none() {
                 continue;
             }
-            held.more(CALL_BYTES + READ_TIMES * frame.metadata.len()).map_err(|_| {
+            held.reserve(CALL_BYTES + READ_TIMES * frame.metadata.len()).map_err(|_| {
                 let why = "too many calls are replayed at once: end other replays first";
                 annals::Error::new(annals::ErrorKind::Unavailable, why)
             })?;
@@ -177,42 +186,42 @@ impl Replayer {
             let (name, exact) = (exchange.http.call(), CallHash(hash));
             places.insert((exchange.http.mount.clone(), exchange.http.path.clone()));
             let arrived = exchange.volatile.arrived.unwrap_or_default();
-            calls.push(Call { seq, name, exact, begun_ns: frame.started_ns, ended_ns, arrived });
+            calls.push(RecordedCall { seq, name, exact, begun_ns: frame.started_ns, ended_ns, arrived });
             exchanges.insert(seq, exchange);
         }
         end_with_data(&mut calls, &exchanges);
-        let (bodies, alone) = (reader.clone(), alone(&calls));
+        let (bodies, alone) = (reader.clone(), calls_without_overlap(&calls));
         let mut matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), options.rules, key)?;
         if let Some(seed) = options.chaos {
             matching = matching.chaos(seed);
         }
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ProxyReplayerState {
             reader,
             key,
             secrets: options.secrets,
             prices: options.prices,
             exchanges,
-            places,
-            alone,
+            routes: places,
+            without_overlap: alone,
             has_batches: matching.has_batches(),
-            lines: Lines::default(),
+            lines: IdenticalRequestQueues::default(),
             matching: Mutex::new(matching),
             diverged: Mutex::default(),
             timing: options.timing,
             moved: watch::Sender::new(0),
-            awake: OnceLock::new(),
+            awake_guard: OnceLock::new(),
             room,
             _held: held,
         })))
     }
 
     /// Gives a request the path under which the recording has it.
-    pub(crate) fn settle_path(&self, asked: &mut Asked) {
+    pub(crate) fn settle_path(&self, asked: &mut ProxyRequest) {
         self.0.settle_path(asked);
     }
 
     /// Answers a request.
-    pub(crate) async fn answer(&self, asked: Asked) -> Response<Outgoing> {
+    pub(crate) async fn answer(&self, asked: ProxyRequest) -> Response<ResponseBody> {
         self.0.clone().answer(asked).await
     }
 
@@ -221,7 +230,7 @@ impl Replayer {
     /// # Errors
     /// Where no port of the loopback can be had.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
-        let _ = self.0.awake.set(Awake::new());
+        let _ = self.0.awake_guard.set(AwakeGuard::new());
         Proxy::start(self.0.clone()).await
     }
 
@@ -235,8 +244,8 @@ impl Replayer {
         &self,
         seq: u32,
         began: Instant,
-        wire: Option<Arc<Wire>>,
-    ) -> Response<Outgoing> {
+        wire: Option<Arc<ConnectionProgress>>,
+    ) -> Response<ResponseBody> {
         self.0.clone().serve(seq, began, wire).await
     }
 
@@ -247,29 +256,29 @@ impl Replayer {
     }
 
     /// Notes a divergence, and answers with it.
-    pub(crate) fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
+    pub(crate) fn diverge(&self, divergence: Box<Divergence>) -> Response<ResponseBody> {
         self.0.diverge(divergence)
     }
 
     /// Notes what is told at the end.
-    pub(crate) fn note(&self, diverged: Diverged) {
+    pub(crate) fn note(&self, diverged: ReplayDivergence) {
         self.0.note(diverged);
     }
 
-    pub(crate) fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
+    pub(crate) fn unreadable(&self, error: &annals::Error) -> Response<ResponseBody> {
         self.0.unreadable(error)
     }
 
     /// Recorded calls before a frame.
-    pub(crate) fn calls_before(&self, seq: u32) -> u32 {
+    pub(crate) fn count_calls_before(&self, seq: u32) -> u32 {
         let before = self.0.exchanges.keys().filter(|of| **of < seq).count();
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
     /// Why there was no answer, where the one recorded was made here in its place.
     #[cfg(feature = "middleware")]
-    pub(crate) fn no_answer(&self, seq: u32) -> Option<String> {
-        self.0.exchanges.get(&seq).filter(|of| made_here(of)).and_then(|of| of.http.broken.clone())
+    pub(crate) fn broken_reason(&self, seq: u32) -> Option<String> {
+        self.0.exchanges.get(&seq).filter(|of| is_local_answer(of)).and_then(|of| of.http.broken.clone())
     }
 
     /// Status and headers of a recorded answer.
@@ -297,18 +306,18 @@ impl Replayer {
     }
 
     /// What it has come to.
-    pub(crate) fn finish(&self) -> Replayed {
+    pub(crate) fn finish(&self) -> ReplaySummary {
         let receipt = lock(&self.0.matching).receipt();
-        let (tokens, cost) = self.spent(|seq| !receipt.missing.contains(&seq));
-        Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, cost }
+        let (tokens, cost) = self.usage_of(|seq| !receipt.missing.contains(&seq));
+        ReplaySummary { receipt, diverged: lock(&self.0.diverged).clone(), tokens, cost }
     }
 
     /// Tokens that these recorded calls had taken, and what they had cost.
-    pub(crate) fn spent(&self, of: impl Fn(u32) -> bool) -> (u64, Cost) {
+    pub(crate) fn usage_of(&self, of: impl Fn(u32) -> bool) -> (u64, Cost) {
         let (mut tokens, mut cost) = (0_u64, Cost::default());
         for (_, exchange) in self.0.exchanges.iter().filter(|(seq, _)| of(**seq)) {
             let usage = exchange.summary.get("usage").cloned().unwrap_or_default();
-            let usage: Usage = serde_json::from_value(usage).unwrap_or_default();
+            let usage: TokenUsage = serde_json::from_value(usage).unwrap_or_default();
             let both = usage.input.unwrap_or(0).saturating_add(usage.output.unwrap_or(0));
             tokens = tokens.saturating_add(both);
             let model = |key: &str| exchange.summary.get(key).and_then(|model| model.as_str());
@@ -318,12 +327,12 @@ impl Replayer {
     }
 }
 
-impl Handler for Inner {
-    fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
+impl Handler for ProxyReplayerState {
+    fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             let began = Instant::now();
             self.settle_path(&mut asked);
-            let (http, _) = http_of(&asked);
+            let (http, _) = http_exchange(&asked);
             let found = self.find_in_line(&http.call(), &asked.body, asked.arrived).await;
             match found {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
@@ -334,11 +343,11 @@ impl Handler for Inner {
     }
 }
 
-impl Inner {
+impl ProxyReplayerState {
     /// A run that was recorded with other paths than this version's keeps its own.
-    fn settle_path(&self, asked: &mut Asked) {
+    fn settle_path(&self, asked: &mut ProxyRequest) {
         let Some(path) = recorded_path(&asked.mount, &asked.path) else { return };
-        let is_recorded = |path: &str| self.places.contains(&(asked.mount.clone(), path.to_owned()));
+        let is_recorded = |path: &str| self.routes.contains(&(asked.mount.clone(), path.to_owned()));
         if !is_recorded(&asked.path) && is_recorded(&path) {
             asked.path = path;
         }
@@ -348,9 +357,9 @@ impl Inner {
         let found = if self.secrets.is_empty() {
             lock(&self.matching).ask(call, body)
         } else {
-            let exact = CallHash::of(&self.key, call, body);
+            let exact = CallHash::new(&self.key, call, body);
             let (line, stored) = (self.secrets.redact(call.as_bytes()), self.secrets.redact(body));
-            lock(&self.matching).ask_as(exact, &String::from_utf8_lossy(&line.bytes), &stored.bytes)
+            lock(&self.matching).ask_hashed(exact, &String::from_utf8_lossy(&line.bytes), &stored.bytes)
         };
         self.moved.send_modify(|moved| *moved += 1);
         found
@@ -362,23 +371,27 @@ impl Inner {
         if !self.has_batches {
             return self.find(call, body);
         }
-        let hash = CallHash::of(&self.key, call, body);
+        let hash = CallHash::new(&self.key, call, body);
         let (mut place, is_full) = {
             let mut lines = self.lines.lock();
-            let expected = || lock(&self.matching).batch(&hash);
-            let line = lines.entry(hash).or_insert_with(|| Line::of(expected()));
+            let expected = || lock(&self.matching).batch_len(&hash);
+            let line = lines.entry(hash).or_insert_with(|| IdenticalRequestQueue::new(expected()));
             line.join(arrived.unwrap_or_default())
         };
         if is_full {
             self.serve_line(&hash, call, body);
         }
         loop {
-            let until = self.lines.lock().get(&hash).map(Line::quiet_at);
+            let until = self.lines.lock().get(&hash).map(IdenticalRequestQueue::waits_until);
             let until = until.unwrap_or_else(Instant::now);
             match timeout_at(until, &mut place).await {
                 Ok(found) => return found.unwrap_or_else(|_| self.find(call, body)),
                 Err(_)
-                    if self.lines.lock().get(&hash).is_none_or(|line| line.quiet_at() <= Instant::now()) =>
+                    if self
+                        .lines
+                        .lock()
+                        .get(&hash)
+                        .is_none_or(|line| line.waits_until() <= Instant::now()) =>
                 {
                     self.serve_line(&hash, call, body);
                 }
@@ -390,35 +403,40 @@ impl Inner {
     /// Gives all who wait in a line what they asked for.
     fn serve_line(&self, hash: &CallHash, call: &str, body: &[u8]) {
         let Some(line) = self.lines.lock().remove(hash) else { return };
-        for place in line.places() {
+        for place in line.into_senders() {
             // A client that has gone takes no answer; its request was made all the same.
             if let Err(Ok(Found::Exact(seq) | Found::Matched(seq))) = place.send(self.find(call, body)) {
-                self.released(seq);
+                self.note_released(seq);
             }
         }
     }
 
-    fn note(&self, diverged: Diverged) {
+    fn note(&self, diverged: ReplayDivergence) {
         let mut all = lock(&self.diverged);
         if all.len() < DIVERGED_MAX {
             all.push(diverged);
         }
     }
 
-    fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
-        let response = diverged(&divergence);
-        self.note(Diverged::Request(divergence));
+    fn diverge(&self, divergence: Box<Divergence>) -> Response<ResponseBody> {
+        let response = divergence_response(&divergence);
+        self.note(ReplayDivergence::Request(divergence));
         response
     }
 
-    fn unreadable(&self, error: &annals::Error) -> Response<Outgoing> {
-        self.note(Diverged::Unreadable(error.to_string()));
-        refused(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
+    fn unreadable(&self, error: &annals::Error) -> Response<ResponseBody> {
+        self.note(ReplayDivergence::Unreadable(error.to_string()));
+        refuse(StatusCode::BAD_GATEWAY, &format!("the recording cannot be read: {error}"))
     }
 
-    async fn serve(self: Arc<Self>, seq: u32, began: Instant, wire: Option<Arc<Wire>>) -> Response<Outgoing> {
+    async fn serve(
+        self: Arc<Self>,
+        seq: u32,
+        began: Instant,
+        wire: Option<Arc<ConnectionProgress>>,
+    ) -> Response<ResponseBody> {
         let Some(exchange) = self.exchanges.get(&seq) else {
-            return refused(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
+            return refuse(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
         };
         let mut output = Vec::new();
         let read = self.reader.output_reader(seq).and_then(|mut from| {
@@ -428,24 +446,24 @@ impl Inner {
         let output = match read {
             Ok(_) => {
                 // It was asked for: what has no room is to keep others from asking, not this one from being answered.
-                let mut held = self.room.hold();
-                held.over(output.len());
-                held.keep(Bytes::from(output))
+                let mut held = self.room.reservation();
+                held.reserve_beyond(output.len());
+                held.attach_to(Bytes::from(output))
             }
             Err(error) => {
                 lock(&self.matching).give_up(seq);
                 return self.unreadable(&error);
             }
         };
-        let (status, headers) = Replayer(self.clone()).head(seq);
+        let (status, headers) = ProxyReplayer(self.clone()).head(seq);
         let may = lock(&self.matching).may_release(seq);
         let whole_at_once = may
-            && self.alone.contains(&seq)
+            && self.without_overlap.contains(&seq)
             && self.timing == Timing::None
             && exchange.volatile.part_bytes.len() <= 1;
         let body = if whole_at_once && exchange.http.broken.is_none() {
-            self.released(seq);
-            whole(output)
+            self.note_released(seq);
+            whole_body_response(output)
         } else {
             let (sender, body) = Channel::new(1);
             tokio::spawn(self.clone().send(seq, output, began, sender, wire));
@@ -454,12 +472,12 @@ impl Inner {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        self.awake.get().inspect(|awake| awake.answered());
+        self.awake_guard.get().inspect(|awake| awake.note_answer());
         response
     }
 
-    fn released(&self, seq: u32) {
-        lock(&self.matching).released(seq);
+    fn note_released(&self, seq: u32) {
+        lock(&self.matching).mark_released(seq);
         self.moved.send_modify(|moved| *moved += 1);
     }
 
@@ -470,7 +488,7 @@ impl Inner {
         mut output: Bytes,
         began: Instant,
         mut sender: Sender<Bytes, super::listen::BoxError>,
-        wire: Option<Arc<Wire>>,
+        wire: Option<Arc<ConnectionProgress>>,
     ) {
         let Some(exchange) = self.exchanges.get(&seq) else { return };
         let parts = exchange.volatile.part_bytes.iter().zip(&exchange.volatile.part_ms);
@@ -487,24 +505,24 @@ impl Inner {
                 tokio::time::sleep_until(began + pause).await;
             }
             if left == 0 && ends {
-                self.turn(seq).await;
+                self.wait_for_turn(seq).await;
             }
             let upto = wire.as_ref().map_or(0, |wire| wire.written()) + part.len() as u64;
             if sender.send_data(part).await.is_err() {
                 break;
             }
-            if left == 0 && ends && !self.alone.contains(&seq) {
-                self.taken(seq, exchange, upto, wire.as_deref()).await;
+            if left == 0 && ends && !self.without_overlap.contains(&seq) {
+                self.wait_until_read(seq, exchange, upto, wire.as_deref()).await;
             }
         }
         if exchange.volatile.part_bytes.is_empty() && ends {
-            self.turn(seq).await;
+            self.wait_for_turn(seq).await;
         }
-        self.released(seq);
+        self.note_released(seq);
         match exchange.http.broken.as_deref() {
             // An answer of our own is whole; so is one that nothing is wrong with.
             None => {}
-            Some(_) if made_here(exchange) => {}
+            Some(_) if is_local_answer(exchange) => {}
             Some(why) => {
                 // The program hangs up by itself where it had done so; nobody waits for it for ever. Else what was sent has to
                 // be on its way before the connection is cut, which throws away what is not.
@@ -517,10 +535,16 @@ impl Inner {
 
     /// Waits until the client has read an answer up to this byte of its connection, and for a moment more where only the order of
     /// answers tells them apart: its threads may still go on in another order.
-    async fn taken(&self, seq: u32, exchange: &Exchange, upto: u64, wire: Option<&Wire>) {
+    async fn wait_until_read(
+        &self,
+        seq: u32,
+        exchange: &ExchangeMetadata,
+        upto: u64,
+        wire: Option<&ConnectionProgress>,
+    ) {
         let sized = exchange.volatile.response_headers.get("content-length").is_some();
         if let Some(wire) = wire {
-            wire.taken(upto, if sized { 0 } else { CHUNK_END_BYTES }).await;
+            wire.wait_until_read(upto, if sized { 0 } else { CHUNK_END_BYTES }).await;
         }
         let gap = Duration::from_nanos(lock(&self.matching).gap_after(seq));
         if !gap.is_zero() {
@@ -529,7 +553,7 @@ impl Inner {
     }
 
     /// Waits until this answer may end.
-    async fn turn(&self, seq: u32) {
+    async fn wait_for_turn(&self, seq: u32) {
         let mut moved = self.moved.subscribe();
         loop {
             moved.mark_unchanged();
@@ -546,7 +570,7 @@ impl Inner {
                     matching.give_up(*step);
                 }
                 drop(matching);
-                self.note(Diverged::Order { step: seq, before });
+                self.note(ReplayDivergence::Order { step: seq, before });
                 self.moved.send_modify(|moved| *moved += 1);
                 return;
             }
@@ -555,12 +579,12 @@ impl Inner {
 }
 
 /// Whether the proxy itself made this answer when it was recorded.
-fn made_here(exchange: &Exchange) -> bool {
-    exchange.volatile.response_headers.get(OURS).is_some()
+fn is_local_answer(exchange: &ExchangeMetadata) -> bool {
+    exchange.volatile.response_headers.get(ANNALS_HEADER).is_some()
 }
 
 /// What a program gets that asks for what was not recorded.
-fn diverged(divergence: &Divergence) -> Response<Outgoing> {
+fn divergence_response(divergence: &Divergence) -> Response<ResponseBody> {
     let nearest = divergence.nearest.iter().map(|near| {
         let fields = near.differences.iter().map(|difference| difference.path.clone()).collect::<Vec<_>>();
         json!({ "step": near.seq, "call": near.name, "distance": near.distance, "fields": fields })
@@ -571,5 +595,5 @@ fn diverged(divergence: &Divergence) -> Response<Outgoing> {
         "step": divergence.step,
         "nearest": nearest.collect::<Vec<_>>(),
     });
-    told(StatusCode::BAD_GATEWAY, &error)
+    error_response(StatusCode::BAD_GATEWAY, &error)
 }

@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::listen::{Arriving, BoxError, no_room};
-use super::room::{Held, Room};
+use super::body_memory::{BodyMemory, MemoryReservation};
+use super::listen::{BoxError, IncomingBody, body_memory_full};
 use crate::body::BodyAssembler;
 
 /// Memory that is taken before the body has come, whatever its announced length.
@@ -21,20 +21,20 @@ const RESERVED_BYTES_MAX: u64 = 4 << 20;
 
 /// A body that is still coming, its announced length in bytes, and the memory that it comes into.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct IncomingUpload {
     /// Nobody ever waits for it: a request is looked at by several threads, its body is read by one.
-    pub(crate) from: Mutex<Arriving>,
+    pub(crate) from: Mutex<IncomingBody>,
     pub(crate) len: u64,
-    pub(crate) room: Room,
+    pub(crate) room: BodyMemory,
 }
 
 /// Why a body is not whole, and what is answered then.
-pub(crate) type Cut = (StatusCode, String);
+pub(crate) type UploadError = (StatusCode, String);
 
-impl Coming {
+impl IncomingUpload {
     /// The body for the upstream, and all of it once it is here. It is read to its end whatever the upstream takes of it and when:
     /// one that answers before it has read all keeps nobody waiting.
-    pub(crate) fn fork(self) -> (Going, Gone) {
+    pub(crate) fn split(self) -> (UploadBody, UploadCopy) {
         let Self { from, len, room } = self;
         let mut from = from.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (parts, coming) = unbounded_channel();
@@ -42,8 +42,8 @@ impl Coming {
         let whole = tokio::spawn(async move {
             let expected = usize::try_from(len.min(RESERVED_BYTES_MAX)).unwrap_or(0);
             let mut kept = BodyAssembler::with_capacity(expected);
-            let mut held = room.hold();
-            let mut cut: Option<Cut> = None;
+            let mut held = room.reservation();
+            let mut cut: Option<UploadError> = None;
             while let Some(part) = from.frame().await {
                 let part = match part {
                     Ok(part) => part,
@@ -59,11 +59,11 @@ impl Coming {
                     continue;
                 }
                 // Once for what is kept, and once for what the upstream has not taken yet.
-                let mut on_its_way = room.hold();
-                if let Err(full) = held.more(bytes.len()).and_then(|()| on_its_way.more(bytes.len())) {
+                let mut on_its_way = room.reservation();
+                if let Err(full) = held.reserve(bytes.len()).and_then(|()| on_its_way.reserve(bytes.len())) {
                     kept.clear();
                     held.clear();
-                    let _ = parts.send(Err(cut.insert(no_room(full)).1.clone()));
+                    let _ = parts.send(Err(cut.insert(body_memory_full(full)).1.clone()));
                     continue;
                 }
                 kept.push(bytes.clone());
@@ -72,21 +72,21 @@ impl Coming {
             }
             match cut {
                 Some(cut) => Err(cut),
-                None => Ok(held.keep(kept.into_bytes())),
+                None => Ok(held.attach_to(kept.into_bytes())),
             }
         });
-        (Going { parts: coming, left: len, _on_its_way: on_its_way }, Gone { sent, whole })
+        (UploadBody { parts: coming, left: len, _on_its_way: on_its_way }, UploadCopy { sent, whole })
     }
 }
 
 /// What is kept of a body that has gone on.
 #[derive(Debug)]
-pub(crate) struct Gone {
+pub(crate) struct UploadCopy {
     sent: oneshot::Receiver<()>,
-    whole: JoinHandle<Result<Bytes, Cut>>,
+    whole: JoinHandle<Result<Bytes, UploadError>>,
 }
 
-impl Gone {
+impl UploadCopy {
     /// Waits until the upstream has been sent all of it, or takes no more.
     pub(crate) async fn sent(&mut self) {
         // Nothing is ever said: it ends with the body.
@@ -94,20 +94,20 @@ impl Gone {
     }
 
     /// All of it; else why it broke off.
-    pub(crate) async fn whole(self) -> Result<Bytes, Cut> {
+    pub(crate) async fn whole_body(self) -> Result<Bytes, UploadError> {
         self.whole.await.unwrap_or_else(|error| Err((StatusCode::BAD_REQUEST, error.to_string())))
     }
 }
 
 /// A body of a known length on its way to an upstream: no two readers can differ on where it ends.
 #[derive(Debug)]
-pub(crate) struct Going {
-    parts: UnboundedReceiver<Result<(Bytes, Held), String>>,
+pub(crate) struct UploadBody {
+    parts: UnboundedReceiver<Result<(Bytes, MemoryReservation), String>>,
     left: u64,
     _on_its_way: oneshot::Sender<()>,
 }
 
-impl Body for Going {
+impl Body for UploadBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -139,25 +139,25 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    use super::super::listen::{Answer, Asked, Handler, Proxy, refused};
+    use super::super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, refuse};
     use super::*;
 
     /// Answers with what came of the body; the upstream takes a part of it, or nothing.
-    struct Upstream {
+    struct PartialUpstream {
         takes: bool,
     }
 
-    impl Handler for Upstream {
-        fn takes_coming(&self) -> bool {
+    impl Handler for PartialUpstream {
+        fn streams_bodies(&self) -> bool {
             true
         }
 
-        fn answer(self: Arc<Self>, mut asked: Asked) -> Answer {
+        fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
             Box::pin(async move {
-                let Some(coming) = asked.coming.take() else {
-                    return refused(StatusCode::OK, &format!("short: {}", asked.body.len()));
+                let Some(coming) = asked.upload.take() else {
+                    return refuse(StatusCode::OK, &format!("short: {}", asked.body.len()));
                 };
-                let (mut going, mut gone) = coming.fork();
+                let (mut going, mut gone) = coming.split();
                 let len = going.size_hint().exact();
                 if self.takes {
                     let first = going.frame().await;
@@ -165,14 +165,15 @@ mod tests {
                 }
                 drop(going);
                 gone.sent().await;
-                let whole = gone.whole().await.map(|body| body.iter().filter(|byte| **byte == b'x').count());
-                refused(StatusCode::OK, &format!("{len:?} announced, {whole:?}"))
+                let whole =
+                    gone.whole_body().await.map(|body| body.iter().filter(|byte| **byte == b'x').count());
+                refuse(StatusCode::OK, &format!("{len:?} announced, {whole:?}"))
             })
         }
     }
 
-    async fn told(takes: bool, announced: usize, sent: usize) -> String {
-        let proxy = Proxy::start(Arc::new(Upstream { takes })).await.unwrap();
+    async fn answer_to_upload(takes: bool, announced: usize, sent: usize) -> String {
+        let proxy = Proxy::start(Arc::new(PartialUpstream { takes })).await.unwrap();
         let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap();
         let head = format!(
             "POST /{}-x/y HTTP/1.1\r\nhost: h\r\ncontent-length: {announced}\r\n\r\n",
@@ -188,18 +189,18 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_body_is_kept_whole_whatever_the_upstream_takes_of_it() {
+    async fn upload_is_kept_whole_if_upstream_stops_reading() {
         for takes in [false, true] {
-            let answer = told(takes, 3_000_000, 3_000_000).await;
+            let answer = answer_to_upload(takes, 3_000_000, 3_000_000).await;
             assert!(answer.contains("Some(3000000) announced, Ok(3000000)"), "{answer}");
         }
-        assert!(told(true, 100, 100).await.contains("short: 100"));
+        assert!(answer_to_upload(true, 100, 100).await.contains("short: 100"));
     }
 
     /// Half of it is never taken for all of it.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_body_that_breaks_off_is_none() {
-        let answer = told(true, 300_000, 150_000).await;
+    async fn broken_upload_gives_no_body() {
+        let answer = answer_to_upload(true, 300_000, 150_000).await;
         assert!(answer.is_empty() || answer.contains("the body broke off"), "{answer}");
         assert!(!answer.contains("Ok("), "{answer}");
     }

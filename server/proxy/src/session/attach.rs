@@ -12,17 +12,17 @@ use crate::destination::Destination;
 use crate::mounts::Mounts;
 use crate::origin::{Origin, random_key};
 use crate::program::Program;
-use crate::proxy::{Cache, CacheUse, Recorded, Recorder};
-use crate::upstream::Guard;
+use crate::proxy::{AnswerCache, CacheUse, ProxyRecorder, RecordingSummary};
+use crate::upstream::UpstreamGuard;
 use annals_policy::rules::RulesFile;
 
 /// How programs elsewhere are recorded.
 #[derive(Debug, Clone)]
-pub struct Attaching {
+pub struct AttachOptions {
     /// Their upstreams.
     pub mounts: Mounts,
     /// Which of them may be called.
-    pub guard: Guard,
+    pub guard: UpstreamGuard,
     /// What is done with answers of earlier runs.
     pub cache: CacheUse,
     /// Variables whose values are taken out of all that is stored, by name.
@@ -33,9 +33,9 @@ pub struct Attaching {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachReport {
     /// Counts.
-    pub recorded: Recorded,
+    pub recorded: RecordingSummary,
     /// How long the proxy was held open.
     pub seconds: f64,
 }
@@ -47,33 +47,33 @@ pub struct Attached {
 pub fn attach<F: Future<Output = ()>>(
     into: &Destination,
     spec: RunSpec,
-    attaching: &Attaching,
+    attaching: &AttachOptions,
     ready: impl FnOnce(&[(String, String)]),
     over: impl FnOnce() -> F,
-) -> Result<Attached, SessionError> {
+) -> Result<AttachReport, SessionError> {
     attaching.guard.check(&attaching.mounts)?;
-    let secrets = secrets::named(&attaching.secrets)?;
+    let secrets = secrets::named_secrets(&attaching.secrets)?;
     let key = random_key()?;
     // Whoever asks is not known here: the run has no program.
     let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
     let origin = Origin::new(&nobody, &attaching.mounts, &[], &key)
-        .ruled_by(&attaching.rules, &secrets)?
-        .hiding(&attaching.secrets, &secrets)?;
-    let cache = Cache::open_in(into, &attaching.cache)?;
+        .with_rules(&attaching.rules, &secrets)?
+        .with_secrets(&attaching.secrets, &secrets)?;
+    let cache = AnswerCache::open_in(into, &attaching.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
-    let recorder = Recorder::new(run.clone(), key, attaching.mounts.clone(), cache);
+    let recorder = ProxyRecorder::new(run.clone(), key, attaching.mounts.clone(), cache);
     let done = recorder.map_err(SessionError::from).and_then(|recorder| {
-        recorder.hides(&secrets);
-        recorder.goes_by(&attaching.rules);
+        recorder.set_secrets(&secrets);
+        recorder.set_rules(&attaching.rules);
         block_on(session(&recorder, &attaching.mounts, ready, over))
     });
     match done {
         Ok(mut attached) => {
-            if attached.recorded.failed.is_none() {
+            if attached.recorded.failure.is_none() {
                 // How those programs ended is not known; that the recording is whole is.
                 match run.end_with(Vec::new(), Status::Ok) {
-                    Ok(()) => attached.recorded.remembered(into.remember(&run, Status::Ok)),
-                    Err(error) => attached.recorded.failed = Some(error.to_string()),
+                    Ok(()) => attached.recorded.note_memory(into.remember(&run, Status::Ok)),
+                    Err(error) => attached.recorded.failure = Some(error.to_string()),
                 }
             }
             Ok(attached)
@@ -86,16 +86,16 @@ pub fn attach<F: Future<Output = ()>>(
 }
 
 async fn session<F: Future<Output = ()>>(
-    recorder: &Recorder,
+    recorder: &ProxyRecorder,
     mounts: &Mounts,
     ready: impl FnOnce(&[(String, String)]),
     over: impl FnOnce() -> F,
-) -> Result<Attached, SessionError> {
+) -> Result<AttachReport, SessionError> {
     let proxy = recorder.listen().await?;
     let over = over();
     ready(&mounts.environment(&proxy.base(), proxy.secret()));
     let began = Instant::now();
     over.await;
     proxy.stop().await;
-    Ok(Attached { recorded: recorder.finish().await, seconds: began.elapsed().as_secs_f64() })
+    Ok(AttachReport { recorded: recorder.finish().await, seconds: began.elapsed().as_secs_f64() })
 }

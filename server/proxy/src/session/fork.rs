@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use annals::{Component, Namespace, RunReader, RunSpec, Status};
 
-use super::secrets::{self, Output};
-use super::stage::{KEYS, block_on, end, play};
-use crate::destination::{Destination, Kept, NewRun};
-use crate::error::{SessionError, wrong};
-use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
-use crate::nondet::{Capture, Captured, Lanes};
+use super::secrets::{self, OutputRedactor};
+use super::stage::{KEYS, block_on, end_run, run_program};
+use crate::destination::{Destination, DestinationBlob, NewRun};
+use crate::error::{SessionError, invalid};
+use crate::network::{NetworkPolicy, NetworkWatch, TrafficReport, WatchPurpose};
+use crate::nondet::{CaptureReport, DrawLanes, NondetCapture};
 use crate::origin::Origin;
 use crate::program::{Program, Supervision};
 use crate::proxy::{
-    Branch, Cache, CacheUse, Diverged, Edit, Edits, Recorded, Recorder, ReplayOptions, Replayer,
+    AnswerCache, CacheUse, ForkEdit, ForkEdits, ForkProxy, ProxyRecorder, ProxyReplayer, RecordingSummary,
+    ReplayDivergence, ReplayOptions,
 };
-use crate::upstream::Guard;
-use annals_policy::exchange::Exchange;
+use crate::upstream::UpstreamGuard;
+use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::Cost;
 use annals_policy::redact::is_secret_header;
 use annals_policy::rules::RulesFile;
@@ -26,15 +27,15 @@ use annals_policy::rules::RulesFile;
 #[derive(Debug)]
 pub struct ForkReport {
     /// The child's exchanges, those of the tail.
-    pub recorded: Recorded,
+    pub recorded: RecordingSummary,
     /// Calls answered from the parent.
     pub replayed: u32,
     /// Calls of the shared frames that the program never asked for.
-    pub left: u32,
+    pub unasked: u32,
     /// What was not as recorded while the shared frames lasted.
-    pub diverged: Vec<Diverged>,
+    pub diverged: Vec<ReplayDivergence>,
     /// The edits that changed no request.
-    pub unapplied: Vec<Edit>,
+    pub unapplied: Vec<ForkEdit>,
     /// What the calls answered from the parent had cost.
     pub saved: Cost,
     /// The first frame in which parent and child differ, if one does.
@@ -44,18 +45,18 @@ pub struct ForkReport {
     /// How long the program ran.
     pub seconds: f64,
     /// Clock reads and entropy, where the parent has them.
-    pub captured: Option<Captured>,
+    pub captured: Option<CaptureReport>,
     /// What the program reached besides annals, or tried to.
     pub traffic: TrafficReport,
 }
 
 /// How a run is forked.
 #[derive(Debug, Clone)]
-pub struct Forking {
+pub struct ForkOptions {
     /// The last frame that is as in the parent; the one before the fork's point where that is edited.
     pub at: u32,
     /// What is changed from there on.
-    pub edits: Edits,
+    pub edits: ForkEdits,
     /// The program.
     pub program: Program,
     /// Its input, and how long processes that outlive it are waited for.
@@ -65,7 +66,7 @@ pub struct Forking {
     /// What is done with answers of earlier runs.
     pub cache: CacheUse,
     /// Which upstreams may be called.
-    pub guard: Guard,
+    pub guard: UpstreamGuard,
     /// What of the shared requests may differ, what matters more than by itself, what models cost; kept with the child.
     pub rules: RulesFile,
     /// What the program may reach besides annals while the shared frames last.
@@ -83,49 +84,49 @@ pub fn fork(
     reader: &RunReader,
     origin: &Origin,
     spec: RunSpec,
-    forking: &Forking,
+    forking: &ForkOptions,
 ) -> Result<ForkReport, SessionError> {
     forking.program.check().map_err(SessionError::Program)?;
     let mut origin = origin.clone();
     origin.mounts.redirect(&forking.upstreams)?;
     forking.guard.check(&origin.mounts)?;
-    credentials(reader)?;
-    let secrets = secrets::named(&origin.secrets)?;
+    check_credentials(reader)?;
+    let secrets = secrets::named_secrets(&origin.secrets)?;
     let key = origin.key_bytes()?;
-    let capture = origin.capture(&forking.program, || Lanes::of(reader))?;
+    let capture = origin.capture(&forking.program, || DrawLanes::from_reader(reader))?;
     let edit = !forking.edits.is_empty();
     let rules = &forking.rules;
-    let origin = origin.ruled_by(rules, &secrets)?.running(&forking.program, &secrets)?;
-    let origin = origin.reading(&forking.supervision.stdin);
+    let origin = origin.with_rules(rules, &secrets)?.with_program(&forking.program, &secrets)?;
+    let origin = origin.with_input(&forking.supervision.stdin);
     let options = ReplayOptions {
         secrets: secrets.clone(),
         rules: rules.matcher.clone(),
         prices: rules.prices.clone(),
         ..ReplayOptions::default()
     };
-    let parent = Replayer::new(reader.clone(), key, options)?;
-    let cache = Cache::open(space, &forking.cache)?;
+    let parent = ProxyReplayer::new(reader.clone(), key, options)?;
+    let cache = AnswerCache::open(space, &forking.cache)?;
     let spec = spec.metadata(origin.metadata());
     let run = NewRun::from(Arc::new(space.fork(&reader.info().name, forking.at, edit, spec)?));
     let from = if edit { forking.at } else { forking.at + 1 };
-    let done = Recorder::new(run.clone(), key, origin.mounts.clone(), cache)
+    let done = ProxyRecorder::new(run.clone(), key, origin.mounts.clone(), cache)
         .map_err(SessionError::from)
         .map(|child| {
-            child.hides(&secrets);
-            child.goes_by(rules);
-            child.runs_tools_of(origin.revision.as_deref());
-            Branch::new(parent, child, from, forking.edits.clone())
+            child.set_secrets(&secrets);
+            child.set_rules(rules);
+            child.set_tool_version(origin.revision.as_deref());
+            ForkProxy::new(parent, child, from, forking.edits.clone())
         })
         .and_then(|branch| {
-            block_on(session(space, &run, &branch, forking, &origin, capture, Output::of(&secrets)))
+            block_on(session(space, &run, &branch, forking, &origin, capture, OutputRedactor::new(&secrets)))
         });
     if let Err(error) = &done {
         Destination::from(space.clone()).give_up(&run, error.not_started());
     }
     let mut report = done?;
-    if report.recorded.failed.is_none() {
+    if report.recorded.failure.is_none() {
         let status = if report.code == 0 { Status::Ok } else { Status::Failed };
-        report.recorded.remembered(Destination::from(space.clone()).remember(&run, status));
+        report.recorded.note_memory(Destination::from(space.clone()).remember(&run, status));
     }
     report.differs_at = first_difference(reader, &space.run(run.name())?)?;
     Ok(report)
@@ -134,42 +135,44 @@ pub fn fork(
 async fn session(
     space: &Namespace,
     run: &NewRun,
-    branch: &Branch,
-    forking: &Forking,
+    branch: &ForkProxy,
+    forking: &ForkOptions,
     origin: &Origin,
-    capture: Option<Arc<Capture>>,
-    output: Output,
+    capture: Option<Arc<NondetCapture>>,
+    output: OutputRedactor,
 ) -> Result<ForkReport, SessionError> {
-    capture.iter().for_each(|capture| branch.child().draws_of(capture.clone()));
+    capture.iter().for_each(|capture| branch.child().set_capture(capture.clone()));
     let proxy = branch.listen().await?;
-    let more = origin.environment_of(capture.as_deref());
+    let more = origin.capture_environment(capture.as_deref());
     let keeper = space.clone();
     let cleared = output.clone();
-    let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.store_blob(from).map(Kept::from));
+    let keep = move |from: &mut dyn Read| {
+        cleared.redact(from, |from| keeper.store_blob(from).map(DestinationBlob::from))
+    };
     let (program, mounts) = (&forking.program, &origin.mounts);
-    let network = NetworkWatch::begin(Purpose::Prefix, &forking.network, proxy.port(), mounts, program);
+    let network = NetworkWatch::begin(WatchPurpose::Prefix, &forking.network, proxy.port(), mounts, program);
     let network = Arc::new(network);
-    branch.watched_by(network.clone());
-    let played = play(proxy, program, &forking.supervision, mounts, more, &network, keep).await?;
+    branch.set_network(network.clone());
+    let played = run_program(proxy, program, &forking.supervision, mounts, more, &network, keep).await?;
     let mut recorded = branch.child().finish().await;
     recorded.secrets_removed += output.removed();
     recorded.masked_arguments = origin.masked.len() as u64;
-    recorded.left.clone_from(&played.ended.left);
+    recorded.survivors.clone_from(&played.ended.survivors);
     let captured = capture.map(|capture| capture.finish(run));
     let (code, seconds, traffic) = (played.ended.code, played.seconds, played.traffic.clone());
-    if recorded.failed.is_none()
-        && let Err(error) = end(run, played, origin)
+    if recorded.failure.is_none()
+        && let Err(error) = end_run(run, played, origin)
     {
-        recorded.failed = Some(error.to_string());
+        recorded.failure = Some(error.to_string());
     }
     branch.settle().await;
     let (replayed, saved) = branch.served();
-    let (left, diverged) = (branch.left(), branch.diverged());
+    let (left, diverged) = (branch.unasked_calls(), branch.diverged());
     let (differs_at, unapplied) = (None, branch.unapplied());
     Ok(ForkReport {
         recorded,
         replayed,
-        left,
+        unasked: left,
         diverged,
         unapplied,
         saved,
@@ -196,9 +199,10 @@ fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Opt
 }
 
 /// Keys without which the tail would fail, after a prefix that was replayed for nothing.
-pub(super) fn credentials(reader: &RunReader) -> Result<(), SessionError> {
+pub(super) fn check_credentials(reader: &RunReader) -> Result<(), SessionError> {
     for seq in 1..=reader.info().frames {
-        let Ok(exchange) = serde_json::from_slice::<Exchange>(&reader.frame_info(seq)?.metadata) else {
+        let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&reader.frame_info(seq)?.metadata)
+        else {
             continue;
         };
         let had = exchange.volatile.request_headers.0.iter().any(|(name, _)| is_secret_header(name));
@@ -207,7 +211,7 @@ pub(super) fn credentials(reader: &RunReader) -> Result<(), SessionError> {
         let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
         if had && !names.is_empty() && !names.iter().any(|name| std::env::var_os(name).is_some()) {
             let what = format!("frame {seq} was asked with a key, and {} is not set", names.join(" or "));
-            return Err(wrong(&what).into());
+            return Err(invalid(&what).into());
         }
     }
     Ok(())

@@ -15,10 +15,10 @@ mod replay;
 mod secrets;
 mod stage;
 
-pub use attach::{Attached, Attaching, attach};
-pub use fork::{ForkReport, Forking, fork};
-pub use onward::{Onward, OnwardReport, replay_onward};
-pub use record::{Recording, Report, record};
+pub use attach::{AttachOptions, AttachReport, attach};
+pub use fork::{ForkOptions, ForkReport, fork};
+pub use onward::{OnwardOptions, OnwardReport, replay_onward};
+pub use record::{RecordOptions, RecordReport, record};
 pub use replay::{ReplayReport, replay};
 pub(crate) use stage::KEYS;
 

@@ -7,33 +7,34 @@ use annals::matching::CallHash;
 use annals::{ErrorKind, Frame, Namespace, Run, RunReader, RunSpec, StoredBlob};
 
 use super::SessionError;
-use super::fork::credentials;
+use super::fork::check_credentials;
 use super::replay::{ReplayReport, recorded_output};
-use super::secrets::{self, Output};
-use super::stage::{block_on, end, play};
-use crate::destination::{Destination, Kept, NewRun};
-use crate::network::{NetworkPolicy, NetworkWatch, Purpose, UnrecordedTraffic};
-use crate::nondet::{Capture, Lanes};
+use super::secrets::{self, OutputRedactor};
+use super::stage::{block_on, end_run, run_program};
+use crate::destination::{Destination, DestinationBlob, NewRun};
+use crate::network::{NetworkPolicy, NetworkWatch, UnrecordedTraffic, WatchPurpose};
+use crate::nondet::{DrawLanes, NondetCapture};
 use crate::origin::Origin;
 use crate::own_frames::{PROGRAM, STDIN, own_frame};
 use crate::program::{Program, Supervision};
 use crate::proxy::{
-    Asked, Cache, CacheUse, Recorded, Recorder, ReplayOptions, Replayer, Served, clear_request, http_of,
+    AnswerCache, CacheUse, ProxyRecorder, ProxyReplayer, ProxyRequest, RecordingSummary, ReplayOptions,
+    ServedCalls, http_exchange, redact_request,
 };
-use crate::upstream::Guard;
-use annals_policy::exchange::{Exchange, Headers};
+use crate::upstream::UpstreamGuard;
+use annals_policy::exchange::{ExchangeMetadata, Headers};
 use annals_policy::redact::Secrets;
 use annals_policy::rules::RulesFile;
 
 /// How a replay goes on where its recording ends.
 #[derive(Debug, Clone)]
-pub struct Onward {
+pub struct OnwardOptions {
     /// The name of the child; a number follows it where there is such a run.
     pub name: String,
     /// Upstreams in place of the parent's: a provider (none: all), and a base address.
     pub upstreams: Vec<(Option<String>, String)>,
     /// Which upstreams may be called.
-    pub guard: Guard,
+    pub guard: UpstreamGuard,
     /// What is done with answers of earlier runs.
     pub cache: CacheUse,
     /// What matters more than by itself, and what models cost; kept with the child.
@@ -48,7 +49,7 @@ pub struct OnwardReport {
     /// The replay.
     pub replay: ReplayReport,
     /// The child's name, and what was recorded into it; `None` where the recording had all the answers.
-    pub child: Option<(String, Recorded)>,
+    pub child: Option<(String, RecordingSummary)>,
 }
 
 /// Runs a program again, its calls answered from a recording up to the first that it has no answer for, and live from
@@ -64,21 +65,21 @@ pub fn replay_onward(
     program: &Program,
     supervision: &Supervision,
     mut options: ReplayOptions,
-    onward: &Onward,
+    onward: &OnwardOptions,
 ) -> Result<OnwardReport, SessionError> {
     let mut origin = origin.clone();
     origin.mounts.redirect(&onward.upstreams)?;
     onward.guard.check(&origin.mounts)?;
-    credentials(reader)?;
-    let secrets = secrets::named(&origin.secrets)?;
-    let origin = origin.ruled_by(&onward.rules, &secrets)?.running(program, &secrets)?;
-    let origin = origin.reading(&supervision.stdin);
+    check_credentials(reader)?;
+    let secrets = secrets::named_secrets(&origin.secrets)?;
+    let origin = origin.with_rules(&onward.rules, &secrets)?.with_program(program, &secrets)?;
+    let origin = origin.with_input(&supervision.stdin);
     options.secrets = secrets.clone();
-    let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
-    let capture = origin.capture(program, || Lanes::of(reader))?;
+    let replayer = ProxyReplayer::new(reader.clone(), origin.key_bytes()?, options)?;
+    let capture = origin.capture(program, || DrawLanes::from_reader(reader))?;
     let begun: Arc<Mutex<Option<Arc<Run>>>> = Arc::default();
     let network: Arc<OnceLock<NetworkWatch>> = Arc::default();
-    let child = Child {
+    let child = ChildRunBuilder {
         network: network.clone(),
         space: space.clone(),
         reader: reader.clone(),
@@ -88,22 +89,23 @@ pub fn replay_onward(
         capture: capture.clone(),
         secrets: secrets.clone(),
     };
-    let output = Output::of(&secrets);
-    let going = crate::proxy::Onward::new(replayer, Box::new(move |served| child.begin(served)));
+    let output = OutputRedactor::new(&secrets);
+    let going = crate::proxy::OnwardProxy::new(replayer, Box::new(move |served| child.begin(served)));
     block_on(async {
         let proxy = going.listen().await?;
         let keeper = space.clone();
         let cleared = output.clone();
-        let keep = move |from: &mut dyn Read| cleared.clear(from, |from| kept(&keeper, from));
-        let more = origin.environment_of(capture.as_deref());
+        let keep = move |from: &mut dyn Read| cleared.redact(from, |from| store_and_hash(&keeper, from));
+        let more = origin.capture_environment(capture.as_deref());
         let (port, mounts) = (proxy.port(), &origin.mounts);
-        let network = network
-            .get_or_init(|| NetworkWatch::begin(Purpose::Prefix, &onward.network, port, mounts, program));
-        let played = play(proxy, program, supervision, mounts, more, network, keep).await?;
+        let network = network.get_or_init(|| {
+            NetworkWatch::begin(WatchPurpose::Prefix, &onward.network, port, mounts, program)
+        });
+        let played = run_program(proxy, program, supervision, mounts, more, network, keep).await?;
         let (replayed, recorder) = going.finish().await;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout.1);
-        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.left.clone());
-        let (traffic, unrecorded) = (played.traffic.clone(), UnrecordedTraffic::of(reader)?);
+        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.survivors.clone());
+        let (traffic, unrecorded) = (played.traffic.clone(), UnrecordedTraffic::from_reader(reader)?);
         let run = begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (captured, child);
         match (run, recorder) {
@@ -113,15 +115,15 @@ pub fn replay_onward(
                 recorded.secrets_removed += output.removed();
                 recorded.masked_arguments = origin.masked.len() as u64;
                 captured = capture.map(|capture| capture.finish(&run));
-                let played = played.map(|(stored, _)| stored.map(Kept::from));
+                let played = played.map(|(stored, _)| stored.map(DestinationBlob::from));
                 let status = played.status();
-                if recorded.failed.is_none() {
-                    match end(&run, played, &origin) {
+                if recorded.failure.is_none() {
+                    match end_run(&run, played, &origin) {
                         Ok(()) => {
                             let into = Destination::from(space.clone());
-                            recorded.remembered(tokio::task::block_in_place(|| into.remember(&run, status)));
+                            recorded.note_memory(tokio::task::block_in_place(|| into.remember(&run, status)));
                         }
-                        Err(error) => recorded.failed = Some(error.to_string()),
+                        Err(error) => recorded.failure = Some(error.to_string()),
                     }
                 }
                 child = Some((run.name().to_owned(), recorded));
@@ -131,46 +133,54 @@ pub fn replay_onward(
                 child = None;
             }
         }
-        let replay =
-            ReplayReport { replayed, code, same_output, left, seconds, captured, traffic, unrecorded };
+        let replay = ReplayReport {
+            replayed,
+            code,
+            same_output,
+            survivors: left,
+            seconds,
+            captured,
+            traffic,
+            unrecorded,
+        };
         Ok(OnwardReport { replay, child })
     })
 }
 
 /// Output as it is stored, and its hash.
-fn kept(space: &Namespace, from: &mut dyn Read) -> (annals::Result<StoredBlob>, blake3::Hash) {
-    struct Hashing<'a>(&'a mut dyn Read, blake3::Hasher);
-    impl Read for Hashing<'_> {
+fn store_and_hash(space: &Namespace, from: &mut dyn Read) -> (annals::Result<StoredBlob>, blake3::Hash) {
+    struct HashingReader<'a>(&'a mut dyn Read, blake3::Hasher);
+    impl Read for HashingReader<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
             let read = self.0.read(buffer)?;
             self.1.update(&buffer[..read]);
             Ok(read)
         }
     }
-    let mut from = Hashing(from, blake3::Hasher::new());
+    let mut from = HashingReader(from, blake3::Hasher::new());
     let stored = space.store_blob(&mut from);
     (stored, from.1.finalize())
 }
 
 /// How many names are tried for a child.
-const RUNS_OF_A_NAME_MAX: u32 = 10_000;
+const CHILD_NAMES_MAX: u32 = 10_000;
 
 /// What a child is begun from.
-struct Child {
+struct ChildRunBuilder {
     network: Arc<OnceLock<NetworkWatch>>,
     space: Namespace,
     reader: RunReader,
     origin: Origin,
-    onward: Onward,
+    onward: OnwardOptions,
     begun: Arc<Mutex<Option<Arc<Run>>>>,
-    capture: Option<Arc<Capture>>,
+    capture: Option<Arc<NondetCapture>>,
     secrets: Secrets,
 }
 
-impl Child {
+impl ChildRunBuilder {
     /// A run that shares the parent's frames before the first that was not asked for as it stands there, and has copies of the later calls
     /// that were answered.
-    fn begin(&self, served: Served) -> Result<Recorder, String> {
+    fn begin(&self, served: ServedCalls) -> Result<ProxyRecorder, String> {
         self.network.get().into_iter().for_each(NetworkWatch::go_live);
         let words = |error: annals::Error| error.to_string();
         let (run, shared) = self.fork(&served).map_err(words)?;
@@ -179,21 +189,21 @@ impl Child {
             let copy = self.copy(*seq, asked.as_ref()).map_err(words)?;
             run.record(copy).map_err(words)?;
         }
-        let cache = Cache::open(&self.space, &self.onward.cache).map_err(words)?;
+        let cache = AnswerCache::open(&self.space, &self.onward.cache).map_err(words)?;
         let key = self.origin.key_bytes().map_err(words)?;
-        let recorder = Recorder::new(run.clone(), key, self.origin.mounts.clone(), cache);
+        let recorder = ProxyRecorder::new(run.clone(), key, self.origin.mounts.clone(), cache);
         if let Ok(recorder) = &recorder {
-            recorder.hides(&self.secrets);
-            recorder.goes_by(&self.onward.rules);
-            recorder.runs_tools_of(self.origin.revision.as_deref());
-            self.capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
+            recorder.set_secrets(&self.secrets);
+            recorder.set_rules(&self.onward.rules);
+            recorder.set_tool_version(self.origin.revision.as_deref());
+            self.capture.iter().for_each(|capture| recorder.set_capture(capture.clone()));
         }
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
         recorder.map_err(|error| error.to_string())
     }
 
     /// The child, and how many of the parent's frames it shares.
-    fn fork(&self, served: &Served) -> annals::Result<(Run, u32)> {
+    fn fork(&self, served: &ServedCalls) -> annals::Result<(Run, u32)> {
         let other = served.calls.iter().filter(|(_, asked)| asked.is_some()).map(|(seq, _)| *seq);
         let mut first = served.missing.iter().copied().chain(other).min();
         let parent = self.reader.info();
@@ -216,28 +226,26 @@ impl Child {
                 _ => self.space.fork(&parent.name, at, edit, spec),
             };
             match begun {
-                Err(error) if error.kind() == ErrorKind::Conflict && number < RUNS_OF_A_NAME_MAX => {
-                    number += 1
-                }
+                Err(error) if error.kind() == ErrorKind::Conflict && number < CHILD_NAMES_MAX => number += 1,
                 done => return done.map(|run| (run, shared)),
             }
         }
     }
 
     /// A call of the parent as a frame of the child. Where it was asked in other words, they stand in place of the parent's.
-    fn copy(&self, seq: u32, asked: Option<&Asked>) -> annals::Result<Frame> {
+    fn copy(&self, seq: u32, asked: Option<&ProxyRequest>) -> annals::Result<Frame> {
         let of = self.reader.frame(seq)?;
         let (mut input, mut metadata) = (of.input, of.metadata);
         if let Some(asked) = asked
-            && let Ok(mut exchange) = serde_json::from_slice::<Exchange>(&metadata)
+            && let Ok(mut exchange) = serde_json::from_slice::<ExchangeMetadata>(&metadata)
         {
-            let (http, _) = http_of(asked);
-            let hash = CallHash::of(&self.origin.key_bytes()?, &http.call(), &asked.body);
+            let (http, _) = http_exchange(asked);
+            let hash = CallHash::new(&self.origin.key_bytes()?, &http.call(), &asked.body);
             exchange.volatile.asked = annals_text::hex::encode(&hash.0);
-            exchange.volatile.request_headers = Headers::of(&asked.headers);
+            exchange.volatile.request_headers = Headers::from_map(&asked.headers);
             exchange.volatile.request_headers.remove_secrets();
             exchange.http.query = http.query;
-            input = clear_request(&self.secrets, &mut exchange, asked.body.clone()).0.to_vec();
+            input = redact_request(&self.secrets, &mut exchange, asked.body.clone()).0.to_vec();
             metadata = serde_json::to_vec(&exchange).unwrap_or_default();
         }
         let mut frame = Frame::new(of.component, input, of.output).metadata(metadata);

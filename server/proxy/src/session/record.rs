@@ -6,21 +6,21 @@ use std::sync::Arc;
 use annals::{RunSpec, Status};
 
 use super::SessionError;
-use super::secrets::{self, Output};
-use super::stage::{block_on, end, play};
+use super::secrets::{self, OutputRedactor};
+use super::stage::{block_on, end_run, run_program};
 use crate::destination::{Destination, NewRun};
 use crate::mounts::Mounts;
-use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport};
-use crate::nondet::{Capture, Captured, Lanes};
+use crate::network::{NetworkPolicy, NetworkWatch, TrafficReport, WatchPurpose};
+use crate::nondet::{CaptureReport, DrawLanes, NondetCapture};
 use crate::origin::{Origin, random_key};
 use crate::program::{Program, Supervision};
-use crate::proxy::{Cache, CacheUse, Recorded, Recorder};
-use crate::upstream::Guard;
+use crate::proxy::{AnswerCache, CacheUse, ProxyRecorder, RecordingSummary};
+use crate::upstream::UpstreamGuard;
 use annals_policy::rules::RulesFile;
 
 /// What is to be recorded.
 #[derive(Debug, Clone)]
-pub struct Recording {
+pub struct RecordOptions {
     /// The program.
     pub program: Program,
     /// Its input, and how long processes that outlive it are waited for.
@@ -28,7 +28,7 @@ pub struct Recording {
     /// Its upstreams.
     pub mounts: Mounts,
     /// Which of them may be called.
-    pub guard: Guard,
+    pub guard: UpstreamGuard,
     /// What is done with answers of earlier runs.
     pub cache: CacheUse,
     /// Variables to keep, by name.
@@ -45,9 +45,9 @@ pub struct Recording {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Report {
+pub struct RecordReport {
     /// Counts.
-    pub recorded: Recorded,
+    pub recorded: RecordingSummary,
     /// The program's exit code, or 128 and a signal's number.
     pub code: u8,
     /// How the run ended.
@@ -55,7 +55,7 @@ pub struct Report {
     /// How long the program ran.
     pub seconds: f64,
     /// Clock reads and entropy, where they were captured.
-    pub captured: Option<Captured>,
+    pub captured: Option<CaptureReport>,
     /// What the program reached besides annals.
     pub traffic: TrafficReport,
 }
@@ -64,33 +64,37 @@ pub struct Report {
 ///
 /// # Errors
 /// Where nothing was started: the store, the proxy, the program.
-pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Result<Report, SessionError> {
+pub fn record(
+    into: &Destination,
+    spec: RunSpec,
+    recording: &RecordOptions,
+) -> Result<RecordReport, SessionError> {
     recording.program.check().map_err(SessionError::Program)?;
     recording.guard.check(&recording.mounts)?;
-    let secrets = secrets::named(&recording.secrets)?;
+    let secrets = secrets::named_secrets(&recording.secrets)?;
     let key = random_key()?;
     let mut origin = Origin::new(&recording.program, &recording.mounts, &recording.keep, &key)
-        .ruled_by(&recording.rules, &secrets)?
-        .hiding(&recording.secrets, &secrets)?
-        .reading(&recording.supervision.stdin);
+        .with_rules(&recording.rules, &secrets)?
+        .with_secrets(&recording.secrets, &secrets)?
+        .with_input(&recording.supervision.stdin);
     if recording.capture_nondet {
-        origin = origin.capturing();
+        origin = origin.with_capture();
     }
-    let capture = origin.capture(&recording.program, || Ok::<_, SessionError>(Lanes::default()))?;
-    let cache = Cache::open_in(into, &recording.cache)?;
+    let capture = origin.capture(&recording.program, || Ok::<_, SessionError>(DrawLanes::default()))?;
+    let cache = AnswerCache::open_in(into, &recording.cache)?;
     let run = into.begin_run(spec.metadata(origin.metadata()))?;
-    let recorder = Recorder::new(run.clone(), key, recording.mounts.clone(), cache);
+    let recorder = ProxyRecorder::new(run.clone(), key, recording.mounts.clone(), cache);
     let done = recorder.map_err(SessionError::from).and_then(|recorder| {
-        recorder.hides(&secrets);
-        recorder.goes_by(&recording.rules);
-        recorder.runs_tools_of(origin.revision.as_deref());
-        let output = Output::of(&secrets);
+        recorder.set_secrets(&secrets);
+        recorder.set_rules(&recording.rules);
+        recorder.set_tool_version(origin.revision.as_deref());
+        let output = OutputRedactor::new(&secrets);
         block_on(session(into, &run, &recorder, recording, &origin, capture, output))
     });
     match done {
         Ok(mut report) => {
-            if report.recorded.failed.is_none() {
-                report.recorded.remembered(into.remember(&run, report.status));
+            if report.recorded.failure.is_none() {
+                report.recorded.note_memory(into.remember(&run, report.status));
             }
             Ok(report)
         }
@@ -104,32 +108,33 @@ pub fn record(into: &Destination, spec: RunSpec, recording: &Recording) -> Resul
 async fn session(
     into: &Destination,
     run: &NewRun,
-    recorder: &Recorder,
-    recording: &Recording,
+    recorder: &ProxyRecorder,
+    recording: &RecordOptions,
     origin: &Origin,
-    capture: Option<Arc<Capture>>,
-    output: Output,
-) -> Result<Report, SessionError> {
-    capture.iter().for_each(|capture| recorder.draws_of(capture.clone()));
+    capture: Option<Arc<NondetCapture>>,
+    output: OutputRedactor,
+) -> Result<RecordReport, SessionError> {
+    capture.iter().for_each(|capture| recorder.set_capture(capture.clone()));
     let proxy = recorder.listen().await?;
-    let more = origin.environment_of(capture.as_deref());
+    let more = origin.capture_environment(capture.as_deref());
     let keeper = into.clone();
     let cleared = output.clone();
-    let keep = move |from: &mut dyn Read| cleared.clear(from, |from| keeper.keep(from));
+    let keep = move |from: &mut dyn Read| cleared.redact(from, |from| keeper.store_blob(from));
     let (program, mounts) = (&recording.program, &recording.mounts);
-    let network = NetworkWatch::begin(Purpose::Record, &recording.network, proxy.port(), mounts, program);
-    let played = play(proxy, program, &recording.supervision, mounts, more, &network, keep).await?;
+    let network =
+        NetworkWatch::begin(WatchPurpose::Record, &recording.network, proxy.port(), mounts, program);
+    let played = run_program(proxy, program, &recording.supervision, mounts, more, &network, keep).await?;
     let mut recorded = recorder.finish().await;
     recorded.secrets_removed += output.removed();
     recorded.masked_arguments = origin.masked.len() as u64;
-    recorded.left.clone_from(&played.ended.left);
+    recorded.survivors.clone_from(&played.ended.survivors);
     let captured = capture.map(|capture| capture.finish(run));
     let (code, status, seconds) = (played.ended.code, played.status(), played.seconds);
     let traffic = played.traffic.clone();
-    if recorded.failed.is_none()
-        && let Err(error) = end(run, played, origin)
+    if recorded.failure.is_none()
+        && let Err(error) = end_run(run, played, origin)
     {
-        recorded.failed = Some(error.to_string());
+        recorded.failure = Some(error.to_string());
     }
-    Ok(Report { recorded, code, status, seconds, captured, traffic })
+    Ok(RecordReport { recorded, code, status, seconds, captured, traffic })
 }

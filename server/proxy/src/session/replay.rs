@@ -5,30 +5,30 @@ use std::io::Read;
 use annals::RunReader;
 
 use super::SessionError;
-use super::secrets::{self, Output};
-use super::stage::{block_on, dummy_keys, play};
-use crate::network::{NetworkPolicy, NetworkWatch, Purpose, TrafficReport, UnrecordedTraffic};
-use crate::nondet::{Captured, Lanes};
+use super::secrets::{self, OutputRedactor};
+use super::stage::{block_on, dummy_keys, run_program};
+use crate::network::{NetworkPolicy, NetworkWatch, TrafficReport, UnrecordedTraffic, WatchPurpose};
+use crate::nondet::{CaptureReport, DrawLanes};
 use crate::origin::Origin;
 use crate::own_frames::{PROGRAM, own_frame};
 use crate::program::{Program, Supervision, Survivor};
-use crate::proxy::{ReplayOptions, Replayed, Replayer};
+use crate::proxy::{ProxyReplayer, ReplayOptions, ReplaySummary};
 
 /// What a replayed program and its replay came to.
 #[derive(Debug)]
 pub struct ReplayReport {
     /// Counts and divergences.
-    pub replayed: Replayed,
+    pub replayed: ReplaySummary,
     /// The program's exit code, or 128 and a signal's number.
     pub code: u8,
     /// What it wrote is what it had written; `None` where the recording does not say.
     pub same_output: Option<bool>,
     /// Processes that outlived the program and the time for lingering.
-    pub left: Vec<Survivor>,
+    pub survivors: Vec<Survivor>,
     /// How long the program ran.
     pub seconds: f64,
     /// Clock reads and entropy, where the recording has them.
-    pub captured: Option<Captured>,
+    pub captured: Option<CaptureReport>,
     /// What the program tried to reach besides annals.
     pub traffic: TrafficReport,
     /// Traffic of the recording that is not in it.
@@ -47,26 +47,36 @@ pub fn replay(
     mut options: ReplayOptions,
     policy: &NetworkPolicy,
 ) -> Result<ReplayReport, SessionError> {
-    let (known, all_known) = secrets::known(origin);
-    let output = Output::of(&known);
+    let (known, all_known) = secrets::known_secrets(origin);
+    let output = OutputRedactor::new(&known);
     options.secrets = known;
-    let replayer = Replayer::new(reader.clone(), origin.key_bytes()?, options)?;
-    let capture = origin.capture(program, || Lanes::of(reader))?;
+    let replayer = ProxyReplayer::new(reader.clone(), origin.key_bytes()?, options)?;
+    let capture = origin.capture(program, || DrawLanes::from_reader(reader))?;
     block_on(async {
         let proxy = replayer.listen().await?;
-        let more = [dummy_keys(), origin.environment_of(capture.as_deref())].concat();
-        let keep = move |from: &mut dyn Read| output.clear(from, hash);
-        let network = NetworkWatch::begin(Purpose::Replay, policy, proxy.port(), &origin.mounts, program);
-        let played = play(proxy, program, supervision, &origin.mounts, more, &network, keep).await?;
+        let more = [dummy_keys(), origin.capture_environment(capture.as_deref())].concat();
+        let keep = move |from: &mut dyn Read| output.redact(from, hash);
+        let network =
+            NetworkWatch::begin(WatchPurpose::Replay, policy, proxy.port(), &origin.mounts, program);
+        let played = run_program(proxy, program, supervision, &origin.mounts, more, &network, keep).await?;
         // What a secret stood in cannot be told apart without it.
         let recorded = recorded_output(reader)?.filter(|_| all_known);
         let same_output = recorded.map(|recorded| recorded == played.ended.stdout);
-        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.left);
+        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.survivors);
         replayer.settle().await;
         let captured = capture.map(|capture| capture.compare());
-        let (traffic, unrecorded) = (played.traffic, UnrecordedTraffic::of(reader)?);
+        let (traffic, unrecorded) = (played.traffic, UnrecordedTraffic::from_reader(reader)?);
         let replayed = replayer.finish();
-        Ok(ReplayReport { replayed, code, same_output, left, seconds, captured, traffic, unrecorded })
+        Ok(ReplayReport {
+            replayed,
+            code,
+            same_output,
+            survivors: left,
+            seconds,
+            captured,
+            traffic,
+            unrecorded,
+        })
     })
 }
 

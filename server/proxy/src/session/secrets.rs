@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::SessionError;
 use crate::origin::Origin;
-use annals_policy::redact::{Cleared, Secrets};
+use annals_policy::redact::{RedactingReader, Secrets};
 
 /// The values of these variables, all of them.
 ///
 /// # Errors
 /// `Secret` for one that is not set, and for a value that is too short, too long, or too many.
-pub(super) fn named(names: &[String]) -> Result<Secrets, SessionError> {
+pub(super) fn named_secrets(names: &[String]) -> Result<Secrets, SessionError> {
     let mut values = Vec::new();
     for name in names {
         match std::env::var_os(name).filter(|value| !value.is_empty()) {
@@ -34,7 +34,7 @@ pub(super) fn named(names: &[String]) -> Result<Secrets, SessionError> {
 }
 
 /// Of the variables that a run was recorded without, those that are set here, and whether these are all.
-pub(super) fn known(origin: &Origin) -> (Secrets, bool) {
+pub(super) fn known_secrets(origin: &Origin) -> (Secrets, bool) {
     let set = |name: &String| Some((name.clone(), std::env::var_os(name)?.into_vec()));
     let values: Vec<_> = origin.secrets.iter().filter_map(set).collect();
     let (secrets, refused) = Secrets::new(&values);
@@ -44,22 +44,22 @@ pub(super) fn known(origin: &Origin) -> (Secrets, bool) {
 
 /// A program's output on its way to the store.
 #[derive(Debug, Clone)]
-pub(super) struct Output {
+pub(super) struct OutputRedactor {
     secrets: Secrets,
     removed: Arc<AtomicU64>,
 }
 
-impl Output {
-    pub(super) fn of(secrets: &Secrets) -> Self {
+impl OutputRedactor {
+    pub(super) fn new(secrets: &Secrets) -> Self {
         Self { secrets: secrets.clone(), removed: Arc::default() }
     }
 
     /// Hands it on without secrets.
-    pub(super) fn clear<T>(&self, from: &mut dyn Read, keep: impl FnOnce(&mut dyn Read) -> T) -> T {
+    pub(super) fn redact<T>(&self, from: &mut dyn Read, keep: impl FnOnce(&mut dyn Read) -> T) -> T {
         if self.secrets.is_empty() {
             return keep(from);
         }
-        let mut cleared = Cleared::new(from, &self.secrets);
+        let mut cleared = RedactingReader::new(from, &self.secrets);
         let kept = keep(&mut cleared);
         self.removed.fetch_add(cleared.removed(), Ordering::Relaxed);
         kept

@@ -8,13 +8,13 @@ use std::io::Read;
 use tokio::process::Command;
 
 use super::SessionError;
-use crate::destination::{Kept, NewRun};
+use crate::destination::{DestinationBlob, NewRun};
 use crate::error::ProxyError;
 use crate::mounts::Mounts;
 use crate::network::{NetworkWatch, TrafficReport};
 use crate::origin::Origin;
 use crate::own_frames::{PROGRAM, STDIN};
-use crate::program::{Ended, Program, Supervision};
+use crate::program::{Program, ProgramExit, Supervision};
 use crate::proxy::Proxy;
 
 /// Values for variables without which client libraries refuse to start. They open nothing.
@@ -35,32 +35,32 @@ const AWS_KEYS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 const AWS_PROFILES: [&str; 3] = ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"];
 
 /// A program that has ended, and how long it ran.
-pub(super) struct Played<T> {
-    pub(super) ended: Ended<T>,
+pub(super) struct ProgramOutcome<T> {
+    pub(super) ended: ProgramExit<T>,
     pub(super) seconds: f64,
     /// What it reached besides the proxy.
     pub(super) traffic: TrafficReport,
 }
 
-impl<T> Played<T> {
+impl<T> ProgramOutcome<T> {
     /// How the run of it ended.
     pub(super) fn status(&self) -> Status {
         if self.ended.code == 0 { Status::Ok } else { Status::Failed }
     }
 }
 
-impl<T> Played<T> {
+impl<T> ProgramOutcome<T> {
     /// The same with something else made of input and outputs.
-    pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> Played<U> {
-        let Ended { code, signal, ran, left, stdin, stdout, stderr } = self.ended;
+    pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> ProgramOutcome<U> {
+        let ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr } = self.ended;
         let (stdin, stdout, stderr) = (stdin.map(&of), of(stdout), of(stderr));
-        let ended = Ended { code, signal, ran, left, stdin, stdout, stderr };
-        Played { ended, seconds: self.seconds, traffic: self.traffic }
+        let ended = ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr };
+        ProgramOutcome { ended, seconds: self.seconds, traffic: self.traffic }
     }
 }
 
 /// Runs a program to its end behind a proxy, which has stopped when this returns. `more` are variables of its own; `network` watches it.
-pub(super) async fn play<T: Send + 'static>(
+pub(super) async fn run_program<T: Send + 'static>(
     proxy: Proxy,
     program: &Program,
     supervision: &Supervision,
@@ -68,10 +68,10 @@ pub(super) async fn play<T: Send + 'static>(
     more: Vec<(String, String)>,
     network: &NetworkWatch,
     keep: impl Fn(&mut dyn Read) -> T + Clone + Send + 'static,
-) -> Result<Played<T>, SessionError> {
+) -> Result<ProgramOutcome<T>, SessionError> {
     let mut program = program.clone();
     program.environment.extend(mounts.environment(&proxy.base(), proxy.secret()));
-    program.environment.extend(past_proxies());
+    program.environment.extend(no_proxy_variables());
     program.environment.extend(more);
     let preloaded = program
         .environment
@@ -81,13 +81,13 @@ pub(super) async fn play<T: Send + 'static>(
         .map(|(_, value)| value.clone());
     let preloaded = preloaded.or_else(|| std::env::var("LD_PRELOAD").ok());
     program.environment.extend(network.environment(preloaded.as_deref()));
-    let also_at = |listener| proxy.also_at(listener);
+    let also_at = |listener| proxy.add_listener(listener);
     let spawn = |command: &mut Command| network.spawn(command, also_at);
     let ended = program.run(spawn, supervision, proxy.secret(), keep).await.map_err(SessionError::Program)?;
     let seconds = ended.ran.as_secs_f64();
     proxy.stop().await;
-    let traffic = tokio::task::block_in_place(|| network.finish(!ended.left.is_empty()));
-    Ok(Played { ended, seconds, traffic })
+    let traffic = tokio::task::block_in_place(|| network.finish(!ended.survivors.is_empty()));
+    Ok(ProgramOutcome { ended, seconds, traffic })
 }
 
 /// Variables for keys that are not set, with values that open nothing.
@@ -100,9 +100,13 @@ pub(super) fn dummy_keys() -> Vec<(String, String)> {
 }
 
 /// The program's own frames, and the run's end, on disk when this returns.
-pub(super) fn end(run: &NewRun, played: Played<annals::Result<Kept>>, origin: &Origin) -> annals::Result<()> {
+pub(super) fn end_run(
+    run: &NewRun,
+    played: ProgramOutcome<annals::Result<DestinationBlob>>,
+    origin: &Origin,
+) -> annals::Result<()> {
     let status = played.status();
-    let Played { ended, seconds, traffic } = played;
+    let ProgramOutcome { ended, seconds, traffic } = played;
     let (stdin, stdout, stderr) = (ended.stdin.transpose()?, ended.stdout?, ended.stderr?);
     let mut volatile = json!({ "seconds": seconds });
     if let Some(network) = traffic.unrecorded() {
@@ -134,7 +138,7 @@ pub(super) fn block_on<T>(session: impl Future<Output = Result<T, SessionError>>
 }
 
 /// A program that goes through a proxy comes to the loopback without it.
-fn past_proxies() -> Vec<(String, String)> {
+fn no_proxy_variables() -> Vec<(String, String)> {
     let of = |name: &str| {
         let set = std::env::var(name).ok().filter(|value| !value.is_empty());
         let hosts = set.map_or_else(|| "127.0.0.1".to_owned(), |value| format!("{value},127.0.0.1"));

@@ -1,70 +1,71 @@
-//! What the calls of a run said, one after the other.
+//! Reads the recorded calls of a run in order and collects its snapshot.
 
-use annals::memory::Memory;
 use annals::{Component, RecordedFrame};
+use annals_memory::Memory;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::snapshot::{Snapshot, ToolCall, arguments, preview};
-use annals_policy::exchange::Exchange;
+use super::snapshot::{SnapshotJson, ToolCallJson, arguments, preview};
+use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::{
-    self, Api, DECODED_BYTES_MAX, Shape, decode, question, recognise, tool_results,
+    self, ApiShape, DECODED_BYTES_MAX, ModelApi, decode, question, recognise, tool_results,
 };
 
-/// Bytes of the question and of the answer that are kept.
+/// Maximum bytes kept of the question and of the answer.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Tool calls and decisions that are kept: the first ones.
+/// Maximum number of tool calls kept: the first ones. The same holds for decisions.
 const TOOL_CALLS_MAX: usize = 4096;
 const DECISIONS_MAX: usize = 4096;
-/// Bytes of all decisions together.
+/// Maximum bytes of all decisions together.
 const DECISIONS_BYTES_MAX: usize = 16 << 20;
-/// Bytes of texts that tell of what is remembered.
-const TELLINGS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a result that are looked at.
+/// Maximum bytes of all kept quotes together.
+const QUOTES_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes read of a tool's result.
 const RESULT_BYTES_MAX: usize = 4 << 10;
 
-/// What stands in every text that tells of what is remembered, however its JSON is escaped.
-const TELLING: &[u8] = b"[Past run ";
+/// Stands in every text that quotes a memory entry, whatever JSON escapes are used.
+const QUOTE_START: &[u8] = b"[Past run ";
 
-/// A run as far as it was looked at.
+/// A run's snapshot under construction.
 #[derive(Debug, Default)]
-pub(super) struct Conversation {
-    snapshot: Snapshot,
+pub(super) struct RunConversation {
+    snapshot: SnapshotJson,
     decisions_bytes: usize,
-    /// Calls whose result has not come: where they stand, and their ids.
+    /// Calls without a result so far: index in the snapshot, and call id.
     waiting: Vec<(usize, String)>,
-    /// Texts in the requests that tell of what is remembered.
-    tellings: Vec<String>,
-    /// When the run began: what a fork shares, or had answered from its parent, was asked before that.
+    /// Texts in the requests that quote memory entries.
+    quotes: Vec<String>,
+    /// When the run began. Calls that a fork shares, or got answered from its parent, are older.
     run_began_ns: u64,
-    /// From the first request to the end of the last answer: of calls before the run began, and since.
+    /// From the first request to the end of the last answer: of the calls before the run began, and of its
+    /// own calls.
     spans: [Option<(u64, u64)>; 2],
 }
 
-/// What a frame's metadata says of decisions.
+/// The decisions in a frame's metadata.
 #[derive(Deserialize)]
-struct Decided {
+struct DecisionsMetadata {
     #[serde(default)]
     decisions: Vec<Box<RawValue>>,
 }
 
-impl Conversation {
-    /// Of a run that began then.
-    pub(super) fn of_run(run_began_ns: u64) -> Self {
+impl RunConversation {
+    /// Starts with a run that began at `run_began_ns`.
+    pub(super) fn new(run_began_ns: u64) -> Self {
         Self { run_began_ns, ..Self::default() }
     }
 
-    /// Whether a frame's bodies are looked at.
-    pub(super) fn wants(component: &Component) -> bool {
+    /// Whether a frame of this component is read.
+    pub(super) fn reads_component(component: &Component) -> bool {
         *component == Component::Llm
     }
 
-    /// Decisions that a frame says were made.
-    pub(super) fn decided(&mut self, metadata: &[u8]) {
-        // Nearly no frame has any: what is no list of them is passed over.
-        let Ok(decided) = serde_json::from_slice::<Decided>(metadata) else { return };
+    /// Adds the decisions in a frame's metadata.
+    pub(super) fn add_decisions(&mut self, metadata: &[u8]) {
+        // Few frames have decisions. Metadata in another form is ignored.
+        let Ok(decided) = serde_json::from_slice::<DecisionsMetadata>(metadata) else { return };
         for decision in decided.decisions {
             let bytes = self.decisions_bytes + decision.get().len();
             let fits = self.snapshot.decisions.len() < DECISIONS_MAX && bytes <= DECISIONS_BYTES_MAX;
@@ -75,20 +76,20 @@ impl Conversation {
         }
     }
 
-    /// A call of a model, in the order of their requests.
-    pub(super) fn call(&mut self, frame: &RecordedFrame) {
-        let Ok(exchange) = serde_json::from_slice::<Exchange>(&frame.metadata) else { return };
+    /// Adds a model call. Calls must come in the order of their requests.
+    pub(super) fn add_call(&mut self, frame: &RecordedFrame) {
+        let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) else { return };
         let api = recognise(&exchange.http.method, &exchange.http.path, "");
-        if !api.shape.is_model_call() || api.shape == Shape::OpenAiEmbeddings {
+        if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
             return;
         }
-        self.asked(&api, exchange.volatile.request_headers.get("content-encoding"), &frame.input);
+        self.add_request(&api, exchange.volatile.request_headers.get("content-encoding"), &frame.input);
         let status = exchange.http.status.unwrap_or(0);
         if frame.incomplete || !(200..400).contains(&status) {
             return;
         }
         let headers = &exchange.volatile.response_headers;
-        let answer = providers::Exchange {
+        let answer = providers::WireExchange {
             api: &api,
             request: b"",
             request_encoding: None,
@@ -98,7 +99,7 @@ impl Conversation {
             response: &frame.output,
         };
         let answer = providers::summary_with(&answer, TEXT_BYTES_MAX);
-        // Some clients hang up once they have read the last event.
+        // Some clients hang up after the last event: a complete answer still counts.
         if exchange.http.broken.is_some() && answer.complete != Some(true) {
             return;
         }
@@ -106,13 +107,13 @@ impl Conversation {
         let span = &mut self.spans[usize::from(frame.started_ns >= self.run_began_ns)];
         let (first, last) = span.unwrap_or((frame.started_ns, ended_ns));
         *span = Some((first.min(frame.started_ns), last.max(ended_ns)));
-        self.answered(&answer);
+        self.add_answer(&answer);
     }
 
-    /// What a request brings: the question, and what tools gave.
-    fn asked(&mut self, api: &Api, encoding: Option<&str>, body: &[u8]) {
+    /// Reads the question and the tool results in a request.
+    fn add_request(&mut self, api: &ModelApi, encoding: Option<&str>, body: &[u8]) {
         let body = decode(encoding, body, DECODED_BYTES_MAX);
-        self.told(&body.bytes);
+        self.collect_quotes(&body.bytes);
         if !self.snapshot.query.is_empty() && self.waiting.is_empty() {
             return;
         }
@@ -122,7 +123,7 @@ impl Conversation {
         let waits = |id: &str| self.waiting.iter().any(|(_, waiting)| waiting == id);
         let results = tool_results(api, &body.bytes, RESULT_BYTES_MAX, self.waiting.len(), waits);
         for result in results {
-            // The newest come first: of calls that have no ids the last one with that name is answered.
+            // The newest results come first. Without call ids, the last call with that name is answered.
             let of = |(at, id): &(usize, String)| match result.call_id.is_empty() {
                 true => {
                     id.is_empty()
@@ -140,10 +141,10 @@ impl Conversation {
         }
     }
 
-    /// Keeps the texts of a request that tell of what is remembered, each once.
-    fn told(&mut self, body: &[u8]) {
-        // Nearly no request has any.
-        if memmem::find(body, TELLING).is_none() {
+    /// Keeps each text of a request that quotes memory entries, once.
+    fn collect_quotes(&mut self, body: &[u8]) {
+        // Few requests quote any.
+        if memmem::find(body, QUOTE_START).is_none() {
             return;
         }
         let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
@@ -152,10 +153,10 @@ impl Conversation {
             match value {
                 Value::Array(items) => waiting.extend(items),
                 Value::Object(members) => waiting.extend(members.values()),
-                Value::String(text) if Memory::may_tell(text) && !self.tellings.contains(text) => {
-                    let bytes: usize = self.tellings.iter().map(String::len).sum();
-                    if bytes + text.len() <= TELLINGS_BYTES_MAX {
-                        self.tellings.push(text.clone());
+                Value::String(text) if Memory::may_quote_entries(text) && !self.quotes.contains(text) => {
+                    let bytes: usize = self.quotes.iter().map(String::len).sum();
+                    if bytes + text.len() <= QUOTES_BYTES_MAX {
+                        self.quotes.push(text.clone());
                     }
                 }
                 _ => {}
@@ -163,7 +164,7 @@ impl Conversation {
         }
     }
 
-    fn answered(&mut self, answer: &providers::Summary) {
+    fn add_answer(&mut self, answer: &providers::ExchangeSummary) {
         self.snapshot.iterations += 1;
         self.snapshot.token_usage.input += answer.usage.input.unwrap_or(0);
         self.snapshot.token_usage.output += answer.usage.output.unwrap_or(0);
@@ -175,7 +176,7 @@ impl Conversation {
                 break;
             }
             self.waiting.push((self.snapshot.tool_calls.len(), call.id.clone()));
-            self.snapshot.tool_calls.push(ToolCall {
+            self.snapshot.tool_calls.push(ToolCallJson {
                 name: call.name.clone(),
                 args: arguments(call.arguments.head()),
                 result_preview: String::new(),
@@ -184,14 +185,14 @@ impl Conversation {
         }
     }
 
-    /// What it came to, and the texts that told it of what is remembered; `None` without a question or without an answer.
-    pub(super) fn finish(mut self) -> Option<(Snapshot, Vec<String>)> {
+    /// The snapshot and the quotes; `None` without a question or an answer.
+    pub(super) fn finish(mut self) -> Option<(SnapshotJson, Vec<String>)> {
         let snapshot = &mut self.snapshot;
         if snapshot.query.is_empty() || snapshot.final_content.is_empty() {
             return None;
         }
         let ns = self.spans.iter().flatten().map(|(first, last)| last.saturating_sub(*first)).sum::<u64>();
         snapshot.duration_ms = ns / 1_000_000;
-        Some((self.snapshot, self.tellings))
+        Some((self.snapshot, self.quotes))
     }
 }

@@ -1,21 +1,22 @@
-//! What a run came to, remembered when it has ended: what was asked and answered, which tools were called and what was decided on the way, under an
-//! identity of the agents' memory (`annals::memory`), so that another agent finds it by its question.
+//! Memory entries of recorded runs. When a run ends, its question, answer, tool calls and decisions are
+//! stored under an identity of the agents' memory (`annals_memory`). Other agents can then recall them.
 //!
-//! Invariants: a recording never waits for this and never fails by it; what is remembered of a run goes with the run (`Memory::remember_with`). A fork
-//! of a tenant's run is never remembered as somebody else's.
+//! Invariants: a recording never waits for this and never fails because of it. The entry is deleted with its
+//! run (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.
 //!
 //! Layout: `conversation` (what the recorded calls said, call by call), `snapshot` (that as agentfootprint 9.62.0's `SnapshotEntry`), `whose` (the identity
 //! that a run's tags name), `run` (a run to an entry).
 //!
-//! Left out on purpose: a narrative, which nobody recorded; runs that were abandoned, unless somebody asks for one; replays, which are no runs.
+//! Not included: a narrative, which is not recorded; abandoned runs, unless a caller asks for one; replays,
+//! which are not runs.
 
 mod conversation;
-mod run;
+mod remember;
+mod run_identity;
 mod snapshot;
-mod whose;
 
-pub use run::{EmbedderFn, Remembered, remember_ended, remember_run};
-pub use whose::{CONVERSATION, MEMORY, OFF, PRINCIPAL, TENANT};
+pub use remember::{EmbedderFn, RememberOutcome, remember_ended, remember_run};
+pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
 
 #[cfg(test)]
 mod tests;

@@ -1,35 +1,36 @@
-//! The shape that a snapshot is kept in: agentfootprint 9.62.0's `SnapshotEntry`, its keys in the order in which that writes them.
+//! The stored form of a snapshot: agentfootprint 9.62.0's `SnapshotEntry`, with its keys in the same order.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// UTF-16 units of a tool's result.
+/// Maximum UTF-16 units of a tool result's preview.
 const PREVIEW_UNITS_MAX: usize = 200;
-/// UTF-16 units of a call's arguments; longer ones stand as a text that says so.
+/// Maximum UTF-16 units of a call's arguments; longer ones are stored as `{"__truncated": text}`.
 const ARGUMENTS_UNITS_MAX: usize = 2000;
 
-/// What a run came to.
+/// The snapshot of a run.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Snapshot {
-    /// What was asked.
+pub(super) struct SnapshotJson {
+    /// The question.
     pub(super) query: String,
-    /// What was answered in the end.
+    /// The last answer.
     pub(super) final_content: String,
-    /// Calls of a model that were answered.
+    /// Number of model calls that were answered.
     pub(super) iterations: u64,
-    /// As they were recorded, byte for byte.
+    /// The decisions as they were recorded, byte for byte.
     pub(super) decisions: Vec<Box<RawValue>>,
-    pub(super) tool_calls: Vec<ToolCall>,
-    /// From the first call's request to the end of the last answer; of a fork, the shared ones' and its own, one after the other.
+    pub(super) tool_calls: Vec<ToolCallJson>,
+    /// Time from the first request to the end of the last answer. For a fork: the sum over the shared calls
+    /// and its own calls.
     pub(super) duration_ms: u64,
-    pub(super) token_usage: Tokens,
+    pub(super) token_usage: TokenUsageJson,
 }
 
 /// A call of a tool.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ToolCall {
+pub(super) struct ToolCallJson {
     pub(super) name: String,
     pub(super) args: Box<RawValue>,
     pub(super) result_preview: String,
@@ -38,36 +39,36 @@ pub(super) struct ToolCall {
 
 /// Tokens of all calls together.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Tokens {
+pub(super) struct TokenUsageJson {
     pub(super) input: u64,
     pub(super) output: u64,
 }
 
-/// A call's arguments as they stand in a snapshot: as they came, where they are JSON and not long.
+/// A call's arguments as stored: unchanged if they are JSON and short.
 pub(super) fn arguments(source: &str) -> Box<RawValue> {
     let source = if source.trim().is_empty() { "{}" } else { source };
-    let kept = match cut(source, ARGUMENTS_UNITS_MAX) {
+    let kept = match truncate(source, ARGUMENTS_UNITS_MAX) {
         (beginning, true) => {
             format!("{{\"__truncated\":{}}}", serde_json::Value::from(beginning + "\u{2026}"))
         }
         (source, false) => source,
     };
     let whole = RawValue::from_string(kept);
-    // What is no JSON is a text.
+    // Arguments that are not JSON are stored as a string.
     let as_text = || RawValue::from_string(serde_json::Value::from(source).to_string());
     whole.or_else(|_| as_text()).unwrap_or_default()
 }
 
-/// The beginning of what a tool gave.
+/// The beginning of a tool's result.
 pub(super) fn preview(result: &str) -> String {
-    match cut(result, PREVIEW_UNITS_MAX) {
+    match truncate(result, PREVIEW_UNITS_MAX) {
         (beginning, true) => beginning + "\u{2026}",
         (whole, false) => whole,
     }
 }
 
-/// The beginning of a text, of at most so many UTF-16 units and between characters, and whether there is more.
-fn cut(text: &str, units_max: usize) -> (String, bool) {
+/// The longest prefix of whole characters within a number of UTF-16 units, and whether text follows it.
+fn truncate(text: &str, units_max: usize) -> (String, bool) {
     let mut units = 0;
     for (at, letter) in text.char_indices() {
         units += letter.len_utf16();
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_stay_as_they_came_unless_they_are_long_or_no_json() {
+    fn arguments_kept_verbatim_unless_long_or_not_json() {
         for (source, kept) in [
             (r#"{ "id":4.20e1,"a":"\u00e9"}"#, r#"{ "id":4.20e1,"a":"\u00e9"}"#),
             ("", "{}"),
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_has_two_hundred_units_and_no_half_letters() {
+    fn preview_is_cut_at_200_units_between_characters() {
         assert_eq!(preview(&"x".repeat(200)), "x".repeat(200));
         assert_eq!(preview(&"x".repeat(201)), "x".repeat(200) + "\u{2026}");
         let pairs = "\u{1f600}".repeat(101);

@@ -1,42 +1,42 @@
-//! What is made of recorded frames, to the byte.
+//! Snapshots of recorded runs, compared byte for byte.
 
-use annals::memory::{Embedder, Identity, Wanted, Words};
 use annals::{Component, Frame, Namespace, RunSpec, RunUid, Status, Store};
+use annals_memory::{Embedder, Identity, Memory, MemoryQuery, WordEmbedder};
 use serde_json::json;
 
-use super::Remembered;
-use super::run::snapshot_json;
+use super::RememberOutcome;
+use super::remember::snapshot_json;
 
 const QUESTION: &str = "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.";
 const ANSWER: &str = "Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.";
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn built_in(_: &Namespace) -> annals::Result<Box<dyn Embedder>> {
-    Ok(Box::new(Words))
+    Ok(Box::new(WordEmbedder))
 }
 
-fn remember_run(space: &Namespace, run: &str) -> annals::Result<Remembered> {
+fn remember_run(space: &Namespace, run: &str) -> annals::Result<RememberOutcome> {
     super::remember_run(space, run, built_in)
 }
 
-fn remember_ended(space: &Namespace, uid: RunUid, status: Status) -> annals::Result<Remembered> {
+fn remember_ended(space: &Namespace, uid: RunUid, status: Status) -> annals::Result<RememberOutcome> {
     super::remember_ended(space, uid, status, built_in)
 }
 
-struct Bench {
+struct RunMemoryBench {
     store: Store,
     space: Namespace,
     _directory: tempfile::TempDir,
 }
 
-fn bench() -> Bench {
+fn bench() -> RunMemoryBench {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
-    Bench { store, space, _directory: directory }
+    RunMemoryBench { store, space, _directory: directory }
 }
 
-/// An exchange as the proxy records one: a second long, one second after the one before.
+/// An exchange as the proxy records it: one second long, one second after the previous one.
 fn exchange(number: u64, path: &str, kind: &str, request: &str, answer: &str) -> Frame {
     let metadata = json!({
         "http": { "mount": "m", "method": "POST", "path": path, "status": 200 },
@@ -48,8 +48,8 @@ fn exchange(number: u64, path: &str, kind: &str, request: &str, answer: &str) ->
     frame
 }
 
-impl Bench {
-    fn recorded(&self, spec: RunSpec, frames: Vec<Frame>) -> Option<String> {
+impl RunMemoryBench {
+    fn record_and_snapshot(&self, spec: RunSpec, frames: Vec<Frame>) -> Option<String> {
         let name = spec.name.clone();
         let run = self.space.begin_run(spec.started_ns(1_800_000_000 * SECOND_NS)).unwrap();
         for frame in frames {
@@ -60,7 +60,7 @@ impl Bench {
     }
 
     fn ids(&self, identity: &Identity) -> Vec<String> {
-        let (entries, _) = self.space.memory().unwrap().list(identity, None, None, &[]).unwrap();
+        let (entries, _) = Memory::open(&self.space).unwrap().list(identity, None, None, &[]).unwrap();
         entries.into_iter().map(|entry| entry.id).collect()
     }
 }
@@ -70,8 +70,8 @@ const CLAUDE: &str = "/v1/messages";
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
-/// The loan of the source's example with OpenAI's chat completions.
-fn chat() -> Vec<Frame> {
+/// The loan example of agentfootprint as OpenAI chat completions.
+fn chat_frames() -> Vec<Frame> {
     let asked =
         format!(r#"{{"role":"system","content":"underwrite"}},{{"role":"user","content":"{QUESTION}"}}"#);
     let call = r#"{"role":"assistant","tool_calls":[{"id":"c1","type":"function","function":{"name":"lookupCreditBureau","arguments":"{\"applicationId\":\"42\"}"}}]}"#;
@@ -99,30 +99,36 @@ fn chat() -> Vec<Frame> {
     ]
 }
 
-/// What all providers' forms of it come to.
-fn wanted(decisions: &str) -> String {
+/// The snapshot that every provider's form of the example must give.
+fn expected_snapshot(decisions: &str) -> String {
     format!(
         r#"{{"query":"{QUESTION}","finalContent":"{ANSWER}","iterations":2,"decisions":{decisions},"toolCalls":[{{"name":"lookupCreditBureau","args":{{"applicationId":"42"}},"resultPreview":"{{ \"score\": 580, \"bureau\": \"experian\" }}","errored":false}}],"durationMs":3000,"tokenUsage":{{"input":1200,"output":180}}}}"#
     )
 }
 
 #[test]
-fn a_chat_run_comes_to_its_snapshot_to_the_byte_and_decisions_stay_as_they_were_recorded() {
+fn chat_run_snapshot_matches_bytes_and_decisions() {
     let bench = bench();
-    assert_eq!(bench.recorded(RunSpec::new("plain"), chat()).unwrap(), wanted("[]"));
+    assert_eq!(
+        bench.record_and_snapshot(RunSpec::new("plain"), chat_frames()).unwrap(),
+        expected_snapshot("[]")
+    );
     let decided = r#"{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{ "creditScore":580,"threshold":6.00e2}}"#;
-    let mut frames = chat();
+    let mut frames = chat_frames();
     let other = Frame::new(Component::Planner, "", "");
     frames.push(other.clone().metadata(format!(r#"{{"decisions":[{decided}, 7],"else":1}}"#)));
     frames.push(other.metadata(r#"{"decisions":"none"}"#));
-    assert_eq!(bench.recorded(RunSpec::new("decided"), frames).unwrap(), wanted(&format!("[{decided}]")));
+    assert_eq!(
+        bench.record_and_snapshot(RunSpec::new("decided"), frames).unwrap(),
+        expected_snapshot(&format!("[{decided}]"))
+    );
 }
 
 #[test]
-fn streams_and_other_providers_come_to_the_same() {
+fn streams_and_other_providers_give_same_snapshot() {
     let bench = bench();
-    // OpenAI, as a stream; the client hung up behind the last event, and a first try got no answer.
-    let mut frames = chat();
+    // OpenAI, as a stream; the client hung up after the last event, and a first attempt failed.
+    let mut frames = chat_frames();
     let said = |piece: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{piece}}}]}}\n\n");
     let (front, rest) = ANSWER.split_at(30);
     let events = [
@@ -133,7 +139,7 @@ fn streams_and_other_providers_come_to_the_same() {
     ];
     let request = String::from_utf8(match &frames[1].input {
         annals::Content::Bytes(bytes) => bytes.to_vec(),
-        annals::Content::Stored(_) => panic!("it is not stored yet"),
+        annals::Content::Stored(_) => panic!("the body is still in memory"),
     });
     let mut last = exchange(1, CHAT, EVENTS, &request.unwrap(), &events.concat());
     let metadata = String::from_utf8(last.metadata.clone()).unwrap();
@@ -145,7 +151,7 @@ fn streams_and_other_providers_come_to_the_same() {
     refused.input = frames[0].input.clone();
     frames[1] = last;
     frames.insert(0, refused);
-    assert_eq!(bench.recorded(RunSpec::new("stream"), frames).unwrap(), wanted("[]"));
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("stream"), frames).unwrap(), expected_snapshot("[]"));
 
     // Anthropic, as a stream.
     let turn = |content: &str| format!(r#"{{"role":"user","content":{content}}}"#);
@@ -213,9 +219,9 @@ fn streams_and_other_providers_come_to_the_same() {
         exchange(0, CLAUDE, EVENTS, &format!(r#"{{"system":"s","messages":[{asked}]}}"#), &first.concat()),
         exchange(1, CLAUDE, EVENTS, &format!(r#"{{"messages":[{asked},{call},{given}]}}"#), &second.concat()),
     ];
-    assert_eq!(bench.recorded(RunSpec::new("claude"), frames).unwrap(), wanted("[]"));
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("claude"), frames).unwrap(), expected_snapshot("[]"));
 
-    // OpenAI's responses: the second request brings only what is new.
+    // OpenAI's responses API: the second request holds only the new items.
     let frames = vec![
         exchange(
             0,
@@ -234,9 +240,12 @@ fn streams_and_other_providers_come_to_the_same() {
             ),
         ),
     ];
-    assert_eq!(bench.recorded(RunSpec::new("responses"), frames).unwrap(), wanted("[]"));
+    assert_eq!(
+        bench.record_and_snapshot(RunSpec::new("responses"), frames).unwrap(),
+        expected_snapshot("[]")
+    );
 
-    // Gemini, whose calls have no ids and whose results are objects.
+    // Gemini: calls have no ids, and results are objects.
     let asked = format!(r#"{{"role":"user","parts":[{{"text":"{QUESTION}"}}]}}"#);
     let call = r#"{"role":"model","parts":[{"functionCall":{"name":"lookupCreditBureau","args":{"applicationId":"42"}}}]}"#;
     let given = r#"{"role":"user","parts":[{"functionResponse":{"name":"lookupCreditBureau","response":{ "score": 580, "bureau": "experian" }}}]}"#;
@@ -257,31 +266,35 @@ fn streams_and_other_providers_come_to_the_same() {
             &said(&answer, 700, 100),
         ),
     ];
-    assert_eq!(bench.recorded(RunSpec::new("gemini"), frames).unwrap(), wanted("[]"));
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("gemini"), frames).unwrap(), expected_snapshot("[]"));
 }
 
 #[test]
-fn a_run_without_a_question_or_an_answer_and_frames_that_no_proxy_wrote_come_to_nothing() {
+fn run_without_question_or_answer_is_not_remembered() {
     let bench = bench();
-    assert_eq!(bench.recorded(RunSpec::new("empty"), Vec::new()), None);
-    assert_eq!(bench.recorded(RunSpec::new("unanswered"), chat().drain(..1).collect()), None);
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("empty"), Vec::new()), None);
+    assert_eq!(
+        bench.record_and_snapshot(RunSpec::new("unanswered"), chat_frames().drain(..1).collect()),
+        None
+    );
     let other = Frame::new(Component::Llm, r#"{"messages":[{"role":"user","content":"q"}]}"#, "text");
-    assert_eq!(bench.recorded(RunSpec::new("other"), vec![other]), None);
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("other"), vec![other]), None);
     let embedded = r#"{"input":"some text"}"#;
     let frames = vec![exchange(0, "/v1/embeddings", JSON, embedded, r#"{"data":[]}"#)];
-    assert_eq!(bench.recorded(RunSpec::new("embeddings"), frames), None);
-    let mut cut = chat();
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("embeddings"), frames), None);
+    let mut cut = chat_frames();
     let metadata = String::from_utf8(cut[1].metadata.clone()).unwrap();
     cut[1].metadata = metadata.replace(r#""status":200"#, r#""status":200,"broken":"it broke off""#).into();
-    assert_eq!(bench.recorded(RunSpec::new("cut"), cut), None);
+    assert_eq!(bench.record_and_snapshot(RunSpec::new("cut"), cut), None);
     let uid = bench.space.run("empty").unwrap().info().uid;
-    assert!(matches!(remember_ended(&bench.space, uid, Status::Ok), Ok(Remembered::Nothing(_))));
+    assert!(matches!(remember_ended(&bench.space, uid, Status::Ok), Ok(RememberOutcome::Skipped(_))));
     assert!(bench.ids(&Identity::default()).is_empty());
 }
 
-/// A fork whose parent's tags were not looked at would be anybody's: what one customer's run said would be told to whoever asks without a tenant.
+/// If a parent's tags were ignored, a fork's entry would have no tenant, and callers without a tenant would
+/// see it.
 #[test]
-fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
+fn tags_name_identity_and_fork_inherits_it() {
     let bench = bench();
     let lending = Identity {
         tenant: Some("lending".into()),
@@ -289,9 +302,9 @@ fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
         ..Identity::default()
     };
     let tagged = |name: &str| RunSpec::new(name).tag("tenant", "lending").tag("conversation", "app-42");
-    bench.recorded(tagged("monday"), chat());
-    bench.recorded(RunSpec::new("nobody's"), chat());
-    bench.recorded(RunSpec::new("off").tag("memory", "off"), chat());
+    bench.record_and_snapshot(tagged("monday"), chat_frames());
+    bench.record_and_snapshot(RunSpec::new("nobody's"), chat_frames());
+    bench.record_and_snapshot(RunSpec::new("off").tag("memory", "off"), chat_frames());
     for (name, parent) in [("fork", "monday"), ("fork-of-fork", "fork"), ("fork-of-off", "off")] {
         let fork = bench.space.fork(parent, 2, false, RunSpec::new(name)).unwrap();
         fork.end(Status::Ok).unwrap();
@@ -303,19 +316,19 @@ fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
         ("fork-of-fork", &lending),
         ("nobody's", &Identity::default()),
     ] {
-        assert_eq!(remember(name), Remembered::As(identity.clone(), format!("run-{name}")));
+        assert_eq!(remember(name), RememberOutcome::Stored(identity.clone(), format!("run-{name}")));
     }
     for name in ["off", "fork-of-off"] {
-        assert_eq!(remember(name), Remembered::Nothing("its tags say memory=off"));
+        assert_eq!(remember(name), RememberOutcome::Skipped("its tags say memory=off"));
     }
     assert_eq!(bench.ids(&Identity::default()), ["run-nobody's"]);
     bench.space.drop_run("monday", "r", "").unwrap();
-    assert!(matches!(remember("fork"), Remembered::Nothing(why) if why.contains("is gone")));
-    // What it was remembered as before that is its own, and stays; what was the parent's went with it.
+    assert!(matches!(remember("fork"), RememberOutcome::Skipped(why) if why.contains("is gone")));
+    // The fork's own earlier entry stays. The parent's entry was deleted with the parent.
     let mut ids = bench.ids(&lending);
     ids.sort();
     assert_eq!(ids, ["run-fork", "run-fork-of-fork"]);
-    // Once more is the same entry, not another.
+    // Remembering again replaces the entry.
     remember("nobody's");
     assert_eq!(bench.ids(&Identity::default()), ["run-nobody's"]);
     let open = bench.space.begin_run(RunSpec::new("open")).unwrap();
@@ -323,25 +336,29 @@ fn tags_say_whose_it_is_and_a_fork_is_its_parents() {
     open.end(Status::Abandoned).unwrap();
     assert!(matches!(
         remember_ended(&bench.space, bench.space.run("open").unwrap().info().uid, Status::Abandoned),
-        Ok(Remembered::Nothing(_))
+        Ok(RememberOutcome::Skipped(_))
     ));
 }
 
-/// A follow-up that only repeats Monday's answer would otherwise stand before it: its question is nearer to the next one.
+/// Otherwise a follow-up that only repeats Monday's answer would rank first: its question is nearer to
+/// the next question.
 #[test]
-fn a_run_that_only_answers_from_what_it_was_told_says_so() {
+fn run_answering_from_recall_is_marked_derived() {
     let bench = bench();
-    bench.recorded(RunSpec::new("monday"), chat());
+    bench.record_and_snapshot(RunSpec::new("monday"), chat_frames());
     let uid = |name: &str| bench.space.run(name).unwrap().info().uid;
     remember_ended(&bench.space, uid("monday"), Status::Ok).unwrap();
-    let memory = bench.space.memory().unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
     let why = "Why was application #42 rejected?";
-    let recall =
-        || memory.recall(&Identity::default(), why, &Words, &Wanted { k: 2, ..Wanted::default() }).unwrap();
+    let recall = || {
+        memory
+            .recall(&Identity::default(), why, &WordEmbedder, &MemoryQuery { k: 2, ..MemoryQuery::default() })
+            .unwrap()
+    };
     assert_eq!(recall().len(), 1);
     let asked = format!(r#"{{"messages":[{{"role":"user","content":"{why}"}}]}}"#);
     let answer = r##"{"choices":[{"message":{"role":"assistant","content":"Application #42 was rejected: 580 is below 600."}}]}"##;
-    bench.recorded(RunSpec::new("friday"), vec![exchange(0, CHAT, JSON, &asked, answer)]);
+    bench.record_and_snapshot(RunSpec::new("friday"), vec![exchange(0, CHAT, JSON, &asked, answer)]);
     remember_ended(&bench.space, uid("friday"), Status::Ok).unwrap();
     let hits: Vec<_> =
         recall().into_iter().map(|hit| (hit.entry.id.clone(), hit.entry.derived_from)).collect();
@@ -349,29 +366,40 @@ fn a_run_that_only_answers_from_what_it_was_told_says_so() {
     assert_eq!(hits, [("run-monday".to_owned(), Vec::new()), ("run-friday".to_owned(), derived)]);
 }
 
-/// Whoever recalls by the command line, or for another identity, tells nobody here: the prompt does.
+/// A recall on the command line, or for another identity, leaves no note for this run. The run's prompt shows
+/// what was recalled.
 #[test]
-fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
+fn run_quoting_earlier_run_is_marked_derived() {
     let bench = bench();
     let lending = |conversation: &'static str| [("tenant", "lending"), ("conversation", conversation)];
     let spec = |name: &str, of: [(&str, &str); 2]| {
         of.iter().fold(RunSpec::new(name), |spec, (key, value)| spec.tag(*key, *value))
     };
-    bench.recorded(spec("monday", lending("app-42")), chat());
+    bench.record_and_snapshot(spec("monday", lending("app-42")), chat_frames());
     remember_run(&bench.space, "monday").unwrap();
-    let memory = bench.space.memory().unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
     let why = "Why was application #42 rejected?";
     let asking = Identity { tenant: Some("lending".into()), ..Identity::default() };
-    let hits = memory.recall(&asking, why, &Words, &Wanted { across: true, ..Wanted::default() }).unwrap();
-    let text = annals::memory::told(&hits, annals::memory::Projection::Commits, None);
+    let hits = memory
+        .recall(
+            &asking,
+            why,
+            &WordEmbedder,
+            &MemoryQuery { across_conversations: true, ..MemoryQuery::default() },
+        )
+        .unwrap();
+    let text = annals_memory::prompt_text(&hits, annals_memory::Projection::Commits, None);
     let request =
         json!({ "messages": [{ "role": "system", "content": text }, { "role": "user", "content": why }] });
     let answer = r#"{"choices":[{"message":{"role":"assistant","content":"The score was too low."}}]}"#;
-    // Python escapes what is not ASCII; others do not.
+    // Python escapes non-ASCII characters; other clients do not.
     let escaped = request.to_string().replace('\u{b7}', "\\u00b7");
     for (name, request) in [("plain", &request.to_string()), ("escaped", &escaped)] {
-        bench.recorded(spec(name, lending("friday")), vec![exchange(0, CHAT, JSON, request, answer)]);
-        // Also when it is remembered long afterwards.
+        bench.record_and_snapshot(
+            spec(name, lending("friday")),
+            vec![exchange(0, CHAT, JSON, request, answer)],
+        );
+        // The same holds if the run is remembered much later.
         remember_run(&bench.space, name).unwrap();
         let friday = Identity { conversation: Some("friday".into()), ..asking.clone() };
         let entry = memory.get(&friday, &format!("run-{name}")).unwrap().unwrap();
@@ -380,17 +408,18 @@ fn a_run_whose_requests_tell_of_an_earlier_one_answers_from_it() {
 }
 
 #[test]
-fn an_entry_says_which_run_it_is_of_and_when_that_ended_and_is_found_by_its_question() {
+fn run_entry_names_run_and_end_and_is_recalled() {
     let bench = bench();
-    bench.recorded(RunSpec::new("monday").tag("tenant", "lending"), chat());
+    bench.record_and_snapshot(RunSpec::new("monday").tag("tenant", "lending"), chat_frames());
     remember_run(&bench.space, "monday").unwrap();
     let identity = Identity { tenant: Some("lending".into()), ..Identity::default() };
-    let memory = bench.space.memory().unwrap();
-    let hits =
-        memory.recall(&identity, "Why was application #42 rejected?", &Words, &Wanted::default()).unwrap();
+    let memory = Memory::open(&bench.space).unwrap();
+    let hits = memory
+        .recall(&identity, "Why was application #42 rejected?", &WordEmbedder, &MemoryQuery::default())
+        .unwrap();
     assert_eq!(hits.len(), 1);
     let entry = &hits[0].entry;
-    assert_eq!((entry.id.as_str(), entry.value()), ("run-monday", wanted("[]").as_str()));
+    assert_eq!((entry.id.as_str(), entry.value()), ("run-monday", expected_snapshot("[]").as_str()));
     assert_eq!(entry.member("metadata"), Some(r#"{"run":"monday","status":"ok"}"#));
     assert_eq!(entry.member("source"), Some(r#"{"identity":{"tenant":"lending"}}"#));
     let ended_ms = bench.space.run("monday").unwrap().info().ended_ns.unwrap() / 1_000_000;
@@ -399,7 +428,12 @@ fn an_entry_says_which_run_it_is_of_and_when_that_ended_and_is_found_by_its_ques
     }
     assert!(
         memory
-            .recall(&Identity::default(), "Why was application #42 rejected?", &Words, &Wanted::default())
+            .recall(
+                &Identity::default(),
+                "Why was application #42 rejected?",
+                &WordEmbedder,
+                &MemoryQuery::default()
+            )
             .unwrap()
             .is_empty()
     );

@@ -1,34 +1,36 @@
-//! Doors for fuzzers: requests and replies, however their bytes arrive.
+//! Fuzz targets for requests and replies, for every way in which their bytes can be cut.
 
 use std::borrow::Cow;
 
 use super::wire::{BULK_BYTES_MAX, LINE_BYTES_MAX, Malformed, RESERVED_BYTES_MAX};
-use super::{Limits, Protocol, Reply, Requests, Responses};
-use crate::fuzzing::{byte, pieces};
+use super::{Protocol, Reply, RequestDecoder, RequestLimits, ResponseDecoder};
+use crate::fuzzing::{pieces, take_byte};
 
-/// What a request was read as, or what was told instead.
-type Read<T> = (Vec<T>, Option<Malformed>);
-type Words = Vec<Vec<u8>>;
+/// The decoded items, and the error that ended decoding, if any.
+type FuzzReadResult<T> = (Vec<T>, Option<Malformed>);
+type FuzzWords = Vec<Vec<u8>>;
 
-/// A byte that says whose limits hold and whether bytes follow as they come or words that a plain encoder writes, one that says how they are
-/// cut, then those.
+/// Input: a byte that selects the limits and the mode, a byte that seeds the cuts, then the data. The data is
+/// either raw bytes or words that a plain encoder writes.
 ///
-/// Its oracle: the same requests and the same refusal however the bytes are cut; each request within its limits; no more held than has come,
-/// but for the room of one word; arrays are read as a reader for whole inputs reads them, which shares no code with this one; and what a plain
-/// encoder writes is read back.
+/// Oracle: the decoded requests and the error do not depend on the cuts. Each request is within its limits.
+/// Memory held is at most what arrived, plus the reserve for one word. Arrays decode as by a whole-input
+/// reader that shares no code with this one. What a plain encoder writes decodes to the same words.
 pub fn resp_request(mut data: &[u8]) {
-    let (kind, seed) = (byte(&mut data), byte(&mut data));
-    let limits = [Limits::STRANGER, Limits::CLIENT, Limits::RECORDER, Limits::TINY][usize::from(kind & 3)];
+    let (kind, seed) = (take_byte(&mut data), take_byte(&mut data));
+    let limits =
+        [RequestLimits::UNAUTHENTICATED, RequestLimits::CLIENT, RequestLimits::RECORDER, RequestLimits::TINY]
+            [usize::from(kind & 3)];
     if kind & 4 == 0 {
         let whole = requests(limits, [data]);
-        assert_eq!(requests(limits, pieces(data, seed)), whole, "it matters how the bytes are cut");
-        assert_eq!(requests(limits, data.chunks(1)), whole, "it matters how the bytes are cut");
+        assert_eq!(requests(limits, pieces(data, seed)), whole, "the result depends on the cuts");
+        assert_eq!(requests(limits, data.chunks(1)), whole, "the result depends on the cuts");
         let (expected, goes_on) = arrays(limits, data);
         let (read, _) = &whole;
-        assert!(read.starts_with(&expected), "arrays are read otherwise: {read:?} is not {expected:?}");
-        assert!(goes_on || read.len() == expected.len(), "more is read than is there: {read:?}");
+        assert!(read.starts_with(&expected), "arrays differ: {read:?} is not {expected:?}");
+        assert!(goes_on || read.len() == expected.len(), "more items than in the input: {read:?}");
     } else {
-        let sent: Vec<Words> = data.split(|byte| *byte == 0xff).map(words).collect();
+        let sent: Vec<FuzzWords> = data.split(|byte| *byte == 0xff).map(words).collect();
         let bytes: Vec<u8> = sent.iter().flat_map(encoded).collect();
         let fits = sent.iter().take_while(|words| limits.admits(words)).count();
         let (read, refused) = requests(limits, pieces(&bytes, seed));
@@ -36,11 +38,11 @@ pub fn resp_request(mut data: &[u8]) {
     }
 }
 
-/// Words, each behind its length.
-fn words(mut data: &[u8]) -> Words {
+/// Splits the data into words, each preceded by its length byte.
+fn words(mut data: &[u8]) -> FuzzWords {
     let mut all = Vec::new();
     while !data.is_empty() {
-        let len = usize::from(byte(&mut data)).min(data.len());
+        let len = usize::from(take_byte(&mut data)).min(data.len());
         let (word, rest) = data.split_at(len);
         all.push(word.to_vec());
         data = rest;
@@ -48,7 +50,7 @@ fn words(mut data: &[u8]) -> Words {
     all
 }
 
-fn encoded(words: &Words) -> Vec<u8> {
+fn encoded(words: &FuzzWords) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend(format!("${}\r\n", word.len()).bytes());
@@ -58,9 +60,12 @@ fn encoded(words: &Words) -> Vec<u8> {
     bytes
 }
 
-/// What the reader under test makes of pieces.
-fn requests<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> Read<Words> {
-    let (mut reader, mut all, mut came) = (Requests::new(limits), Vec::new(), 0);
+/// Decodes pieces with the reader under test.
+fn requests<'a>(
+    limits: RequestLimits,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> FuzzReadResult<FuzzWords> {
+    let (mut reader, mut all, mut came) = (RequestDecoder::new(limits), Vec::new(), 0);
     for mut piece in pieces {
         came += piece.len();
         loop {
@@ -73,16 +78,17 @@ fn requests<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> R
                 Err(refused) => return (all, Some(refused)),
             }
         }
-        assert!(piece.is_empty(), "what is not whole is taken");
-        // An empty word takes a vector's room and at least six bytes; room is made twofold.
+        assert!(piece.is_empty(), "input is left over");
+        // An empty word takes the size of a vector and at least six bytes; a vector may allocate twice its
+        // length.
         let most = RESERVED_BYTES_MAX + LINE_BYTES_MAX + 16 * came;
         assert!(reader.held_bytes() <= most, "{} held of {came} that came", reader.held_bytes());
     }
     (all, None)
 }
 
-/// The arrays that whole bytes begin with, and whether what follows them may be something else that is read.
-fn arrays(limits: Limits, mut rest: &[u8]) -> (Vec<Words>, bool) {
+/// The arrays at the start of the whole input, and whether the bytes after them may decode as something else.
+fn arrays(limits: RequestLimits, mut rest: &[u8]) -> (Vec<FuzzWords>, bool) {
     let mut all = Vec::new();
     while rest.first() == Some(&b'*') {
         let Some((words, after)) = array(limits, rest) else { return (all, false) };
@@ -92,11 +98,11 @@ fn arrays(limits: Limits, mut rest: &[u8]) -> (Vec<Words>, bool) {
     (all, !rest.is_empty())
 }
 
-fn array(limits: Limits, bytes: &[u8]) -> Option<(Words, &[u8])> {
-    let (count, mut rest) = announced(bytes, b'*')?;
+fn array(limits: RequestLimits, bytes: &[u8]) -> Option<(FuzzWords, &[u8])> {
+    let (count, mut rest) = length_line(bytes, b'*')?;
     let mut words = Vec::new();
     for _ in 0..count {
-        let (len, after) = announced(rest, b'$')?;
+        let (len, after) = length_line(rest, b'$')?;
         let word = after.get(..len)?;
         rest = after.get(len..)?.strip_prefix(b"\r\n")?;
         words.push(word.to_vec());
@@ -107,8 +113,8 @@ fn array(limits: Limits, bytes: &[u8]) -> Option<(Words, &[u8])> {
     Some((words, rest))
 }
 
-/// A line of a sign and digits, and what follows it.
-fn announced(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
+/// A line of a sign and digits, and the bytes after it.
+fn length_line(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
     let end = bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n')?;
     let (line, rest) = bytes.split_at(end + 1);
     let digits = line.strip_prefix(&[sign])?.strip_suffix(b"\r\n")?;
@@ -119,16 +125,18 @@ fn announced(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
     Some((number, rest))
 }
 
-/// A byte that says what follows, one that says how it is cut: bytes that a daemon is said to have replied, or what a reply is built of.
+/// Input: a byte that selects the mode, a byte that seeds the cuts, then raw reply bytes or the material of a
+/// built reply.
 ///
-/// Its oracle: the same replies and the same refusal however the bytes are cut; one that was read is written so that it is read as the same;
-/// and every reply that can be built is written, in either version, as one whole reply of that version and nothing after it.
+/// Oracle: the decoded replies and the error do not depend on the cuts. A decoded reply that is written again
+/// decodes to the same reply. Every built reply is written, in either version, as exactly one whole reply of
+/// that version.
 pub fn resp_reply(mut data: &[u8]) {
-    let (kind, seed) = (byte(&mut data), byte(&mut data));
+    let (kind, seed) = (take_byte(&mut data), take_byte(&mut data));
     if kind & 1 == 0 {
         let whole = responses([data]);
-        assert_eq!(responses(pieces(data, seed)), whole, "it matters how the bytes are cut");
-        assert_eq!(responses(data.chunks(1)), whole, "it matters how the bytes are cut");
+        assert_eq!(responses(pieces(data, seed)), whole, "the result depends on the cuts");
+        assert_eq!(responses(data.chunks(1)), whole, "the result depends on the cuts");
         for reply in &whole.0 {
             let once = written(reply, Protocol::Resp2);
             let (again, refused) = responses([once.as_slice()]);
@@ -139,10 +147,10 @@ pub fn resp_reply(mut data: &[u8]) {
             }
         }
     } else {
-        let reply = built(&mut data, 0);
+        let reply = build_reply(&mut data, 0);
         for protocol in [Protocol::Resp2, Protocol::Resp3] {
             let bytes = written(&reply, protocol);
-            let rest = skipped(&bytes, protocol, 0);
+            let rest = skip_reply(&bytes, protocol, 0);
             assert_eq!(rest, Some(&[][..]), "{reply:?} is written as {}", bytes.escape_ascii());
         }
     }
@@ -154,8 +162,8 @@ fn written(reply: &Reply, protocol: Protocol) -> Vec<u8> {
     bytes
 }
 
-fn responses<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Read<Reply> {
-    let (mut reader, mut all) = (Responses::default(), Vec::new());
+fn responses<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> FuzzReadResult<Reply> {
+    let (mut reader, mut all) = (ResponseDecoder::default(), Vec::new());
     for mut piece in pieces {
         loop {
             match reader.next(&mut piece) {
@@ -164,26 +172,26 @@ fn responses<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Read<Reply> {
                 Err(refused) => return (all, Some(refused)),
             }
         }
-        assert!(piece.is_empty(), "what is not whole is taken");
+        assert!(piece.is_empty(), "input is left over");
     }
     (all, None)
 }
 
-/// How deep replies are built: deeper than any command does.
+/// Nesting depth of built replies; deeper than any command's reply.
 const DEPTH_MAX: u8 = 6;
 
-fn built(data: &mut &[u8], depth: u8) -> Reply {
-    let (kind, len) = (byte(data), usize::from(byte(data)));
+fn build_reply(data: &mut &[u8], depth: u8) -> Reply {
+    let (kind, len) = (take_byte(data), usize::from(take_byte(data)));
     let text = |data: &mut &[u8]| {
         let (text, rest) = data.split_at(len.min(data.len()));
         *data = rest;
         text.to_vec()
     };
     let lossy = |data: &mut &[u8]| String::from_utf8_lossy(&text(data)).into_owned();
-    let number = |data: &mut &[u8]| u64::from_be_bytes(std::array::from_fn(|_| byte(data)));
+    let number = |data: &mut &[u8]| u64::from_be_bytes(std::array::from_fn(|_| take_byte(data)));
     let items = |data: &mut &[u8]| -> Vec<Reply> {
         let count = if depth < DEPTH_MAX { len % 8 } else { 0 };
-        (0..count).map_while(|_| (!data.is_empty()).then(|| built(data, depth + 1))).collect()
+        (0..count).map_while(|_| (!data.is_empty()).then(|| build_reply(data, depth + 1))).collect()
     };
     match kind % 13 {
         0 => Reply::Simple(Cow::Owned(lossy(data))),
@@ -202,8 +210,9 @@ fn built(data: &mut &[u8], depth: u8) -> Reply {
     }
 }
 
-/// What follows the reply that these bytes begin with, as a client for this version reads it; `None` where they begin with none.
-fn skipped(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
+/// The bytes after the first reply, as a client of this version reads it; `None` if the bytes start with no
+/// valid reply.
+fn skip_reply(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (line, rest) = bytes.split_at(end + 1);
     let (kind, line) = line.strip_suffix(b"\r\n")?.split_first()?;
@@ -211,7 +220,7 @@ fn skipped(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
     let new = protocol == Protocol::Resp3;
     let many = |count: usize, mut rest| {
         for _ in 0..count {
-            rest = (depth <= DEPTH_MAX).then(|| skipped(rest, protocol, depth + 1))??;
+            rest = (depth <= DEPTH_MAX).then(|| skip_reply(rest, protocol, depth + 1))??;
         }
         Some(rest)
     };
@@ -236,7 +245,7 @@ fn skipped(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
     }
 }
 
-/// A number as RESP3 has it: digits, perhaps a sign, a fraction, an exponent.
+/// Whether the text is a RESP3 double: digits with an optional sign, fraction and exponent.
 fn is_double(text: &str) -> bool {
     text.parse::<f64>().is_ok_and(f64::is_finite)
         && text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte))
@@ -247,7 +256,7 @@ mod tests {
     use super::{resp_reply, resp_request};
 
     #[test]
-    fn any_bytes_are_read_or_refused() {
+    fn sample_inputs_run_without_a_panic() {
         let inputs: [&[u8]; 6] = [
             b"",
             b"\x01\x02*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING\r\n",

@@ -1,12 +1,14 @@
-//! RESP (the Redis serialization protocol, versions 2 and 3): requests in, replies out, and for whoever asks the other way round.
+//! RESP (the Redis serialization protocol, versions 2 and 3): decodes requests and encodes replies, and the
+//! reverse for clients.
 //!
-//! Decoders are given bytes as they come and keep what is not whole yet, so that they take neither sockets nor threads. They hold at most what
-//! has arrived: a length that is announced reserves nothing. Requests are flat, so nothing that is read nests and nothing recurses.
+//! Decoders take bytes as they arrive and keep an incomplete item, so they need neither sockets nor threads.
+//! They hold at most what has arrived: an announced length reserves almost nothing. Requests are flat, so
+//! decoding never recurses.
 //!
-//! Layout: `wire` (lines, strings, lengths), `request` (commands: arrays of strings, or inline), `reply` (what is answered, in either
-//! version), `response` (the simple replies, read by whoever joins a store).
+//! Layout: `wire` (lines, strings, lengths), `request` (commands: arrays of strings, or inline), `reply`
+//! (encoding in either version), `response` (decoding of simple replies by a process that joins a store).
 //!
-//! Left out on purpose: reading nested replies, numbers beyond 64 bits, attributes, streamed strings.
+//! Out of scope: decoding nested replies, numbers beyond 64 bits, attributes, streamed strings.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -16,6 +18,6 @@ mod response;
 mod wire;
 
 pub use reply::{Protocol, Reply};
-pub use request::{Limits, Requests, write_command};
-pub use response::Responses;
+pub use request::{RequestDecoder, RequestLimits, write_command};
+pub use response::ResponseDecoder;
 pub use wire::{BULK_BYTES_MAX, Malformed};

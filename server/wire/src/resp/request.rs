@@ -1,55 +1,60 @@
-//! Requests: an array of strings, or, where that is let in, a line of words as a person types it.
+//! Requests: an array of strings, or, if the limits allow it, an inline line of words.
 //!
-//! Texts of refusals are those of Redis 7. A request is bounded in the number of its words, in each of them and in all together; who has not
-//! logged in yet is given little of each.
+//! Error texts are those of Redis 7. Limits bound the number of words, each word, and the whole request;
+//! unauthenticated clients get small limits.
 
 use std::io::Write;
 
-use super::wire::{BULK_BYTES_MAX, Bulk, Line, Malformed, length};
+use super::wire::{BULK_BYTES_MAX, BulkBuffer, LineBuffer, Malformed, length};
 
-/// The longest line of an inline command.
+/// Maximum length of an inline command, in bytes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// Room is made at once for so many words.
+/// Number of words for which space is reserved at once.
 const WORDS_EXPECTED: usize = 16;
-/// Strings longer than this are written where they are, not copied.
+/// Longer strings are written directly instead of being copied into the buffer.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// How much a request may be.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     words: usize,
     word_bytes: usize,
     request_bytes: usize,
     inline: bool,
-    stranger: bool,
+    unauthenticated: bool,
 }
 
-impl Limits {
+impl RequestLimits {
     /// Before login.
-    pub const STRANGER: Self =
-        Self { words: 10, word_bytes: 16 << 10, request_bytes: 64 << 10, inline: true, stranger: true };
-    /// Of a client that is logged in.
+    pub const UNAUTHENTICATED: Self = Self {
+        words: 10,
+        word_bytes: 16 << 10,
+        request_bytes: 64 << 10,
+        inline: true,
+        unauthenticated: true,
+    };
+    /// After login.
     pub const CLIENT: Self = Self {
         words: 1 << 20,
         word_bytes: BULK_BYTES_MAX,
         request_bytes: BULK_BYTES_MAX + (64 << 20),
         inline: true,
-        stranger: false,
+        unauthenticated: false,
     };
-    /// Of one who records through somebody else's store.
+    /// Of a process that records through another process's store.
     pub const RECORDER: Self = Self {
         words: 1024,
         word_bytes: BULK_BYTES_MAX,
         request_bytes: BULK_BYTES_MAX + (4 << 20),
         inline: false,
-        stranger: false,
+        unauthenticated: false,
     };
-    /// So little that short inputs meet every limit.
+    /// Small enough that short fuzz inputs reach every limit.
     #[cfg(any(test, fuzzing))]
     pub(super) const TINY: Self =
-        Self { words: 4, word_bytes: 8, request_bytes: 20, inline: true, stranger: false };
+        Self { words: 4, word_bytes: 8, request_bytes: 20, inline: true, unauthenticated: false };
 
-    /// Whether a request is within these.
+    /// Whether a request is within these limits.
     #[cfg(any(test, fuzzing))]
     pub(super) fn admits(&self, words: &[Vec<u8>]) -> bool {
         words.len() <= self.words
@@ -58,29 +63,29 @@ impl Limits {
     }
 }
 
-/// Reads requests.
+/// Decodes requests.
 #[derive(Debug)]
-pub struct Requests {
-    limits: Limits,
-    line: Line,
-    bulk: Option<Bulk>,
-    /// The request under way: its words so far, how many there are to be, their bytes.
+pub struct RequestDecoder {
+    limits: RequestLimits,
+    line: LineBuffer,
+    bulk: Option<BulkBuffer>,
+    /// The incomplete request: its words so far, the announced number of words, and their bytes.
     words: Vec<Vec<u8>>,
     count: usize,
     bytes: usize,
 }
 
-impl Requests {
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, line: Line::default(), bulk: None, words: Vec::new(), count: 0, bytes: 0 }
+impl RequestDecoder {
+    pub fn new(limits: RequestLimits) -> Self {
+        Self { limits, line: LineBuffer::default(), bulk: None, words: Vec::new(), count: 0, bytes: 0 }
     }
 
-    /// What holds from the next request on.
-    pub fn limit(&mut self, limits: Limits) {
+    /// Applies to the requests that follow.
+    pub fn set_limits(&mut self, limits: RequestLimits) {
         self.limits = limits;
     }
 
-    /// What it has taken room for.
+    /// Bytes of allocated memory.
     #[cfg(any(test, fuzzing))]
     pub(super) fn held_bytes(&self) -> usize {
         let of_words: usize = self.words.iter().map(Vec::capacity).sum();
@@ -88,10 +93,11 @@ impl Requests {
         of_words + lists + self.line.held_bytes() + self.bulk.as_ref().map_or(0, |bulk| bulk.bytes.capacity())
     }
 
-    /// The next request, taken off the front of `input`; `None` once all of it is taken and the request is not whole. It may have no words.
+    /// Takes the next request off the front of `input`; `None` once all input is consumed and the request is
+    /// incomplete. A request may have no words.
     ///
     /// # Errors
-    /// Bytes that are none; this is of no further use then.
+    /// Malformed bytes; the decoder must not be used afterwards.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
         loop {
             if let Some(bulk) = &mut self.bulk {
@@ -109,17 +115,19 @@ impl Requests {
             match (first, self.count) {
                 (b'$', 1..) => {
                     let mut line = std::mem::take(&mut self.line);
-                    let len = line.strict_as(input, |line| self.announced(line.get(1..).unwrap_or_default()));
+                    let len =
+                        line.read_crlf(input, |line| self.word_length(line.get(1..).unwrap_or_default()));
                     self.line = line;
                     let Some(len) = len? else { return Ok(None) };
-                    self.bulk = Some(Bulk::new(len));
+                    self.bulk = Some(BulkBuffer::new(len));
                 }
                 (other, 1..) => {
                     return Err(Malformed::new(format!("expected '$', got '{}'", other.escape_ascii())));
                 }
                 (b'*', 0) => {
                     let mut line = std::mem::take(&mut self.line);
-                    let count = line.strict_as(input, |line| self.counted(line.get(1..).unwrap_or_default()));
+                    let count =
+                        line.read_crlf(input, |line| self.word_count(line.get(1..).unwrap_or_default()));
                     self.line = line;
                     let Some(count) = count? else { return Ok(None) };
                     self.count = count;
@@ -133,7 +141,7 @@ impl Requests {
                     let Some(line) = line.map_err(|_| Malformed::new("too big inline request"))? else {
                         return Ok(None);
                     };
-                    return self.inline(line.strip_suffix(b"\r").unwrap_or(&line)).map(Some);
+                    return self.inline_command(line.strip_suffix(b"\r").unwrap_or(&line)).map(Some);
                 }
                 (other, 0) => {
                     return Err(Malformed::new(format!("expected '*', got '{}'", other.escape_ascii())));
@@ -142,48 +150,52 @@ impl Requests {
         }
     }
 
-    /// What a length that is too much is told.
-    fn too_much(&self, of: &str) -> Malformed {
+    /// The error for a length over its limit.
+    fn length_error(&self, of: &str) -> Malformed {
         Malformed::new(format!(
             "{} {of} length",
-            if self.limits.stranger { "unauthenticated" } else { "invalid" }
+            if self.limits.unauthenticated { "unauthenticated" } else { "invalid" }
         ))
     }
 
-    /// The number of words that are to come.
-    fn counted(&self, text: &[u8]) -> Result<usize, Malformed> {
-        length(text, self.limits.words).ok_or_else(|| self.too_much("multibulk"))
+    /// Parses the number of words of the request.
+    fn word_count(&self, text: &[u8]) -> Result<usize, Malformed> {
+        length(text, self.limits.words).ok_or_else(|| self.length_error("multibulk"))
     }
 
-    /// The length of the word that is to come.
-    fn announced(&mut self, text: &[u8]) -> Result<usize, Malformed> {
-        let len = length(text, self.limits.word_bytes).ok_or_else(|| self.too_much("bulk"))?;
+    /// Parses the length of the next word.
+    fn word_length(&mut self, text: &[u8]) -> Result<usize, Malformed> {
+        let len = length(text, self.limits.word_bytes).ok_or_else(|| self.length_error("bulk"))?;
         self.bytes += len;
         if self.bytes > self.limits.request_bytes {
-            return Err(self.over());
+            return Err(self.too_large_error());
         }
         Ok(len)
     }
 
-    fn over(&self) -> Malformed {
+    fn too_large_error(&self) -> Malformed {
         Malformed::new(format!("a command is over {} bytes", self.limits.request_bytes))
     }
 
-    fn inline(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
-        let words = split(line).ok_or_else(|| Malformed::new("unbalanced quotes in request"))?;
+    fn inline_command(&self, line: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
+        let words = split_inline(line).ok_or_else(|| Malformed::new("unbalanced quotes in request"))?;
         if is_http(&words) {
             return Err(Malformed::Http);
         }
         match () {
-            () if words.len() > self.limits.words => Err(self.too_much("multibulk")),
-            () if words.iter().any(|word| word.len() > self.limits.word_bytes) => Err(self.too_much("bulk")),
-            () if words.iter().map(Vec::len).sum::<usize>() > self.limits.request_bytes => Err(self.over()),
+            () if words.len() > self.limits.words => Err(self.length_error("multibulk")),
+            () if words.iter().any(|word| word.len() > self.limits.word_bytes) => {
+                Err(self.length_error("bulk"))
+            }
+            () if words.iter().map(Vec::len).sum::<usize>() > self.limits.request_bytes => {
+                Err(self.too_large_error())
+            }
             () => Ok(words),
         }
     }
 }
 
-/// The first line of a request over HTTP, or a header that some other first line was smuggled in front of.
+/// Whether this is the first line of an HTTP request, or a header that was smuggled in front of one.
 fn is_http(words: &[Vec<u8>]) -> bool {
     let word = |at: usize| words.get(at).map(Vec::as_slice).unwrap_or_default();
     let verbs: [&[u8]; 8] = [b"GET", b"PUT", b"HEAD", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"];
@@ -193,8 +205,9 @@ fn is_http(words: &[Vec<u8>]) -> bool {
         || verbs.contains(&first.as_slice()) && (word(1).starts_with(b"/") || word(2).starts_with(b"HTTP/"))
 }
 
-/// The words of a line: separated by space, or quoted; `None` where a quotation does not end. Escapes are those of Redis.
-fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+/// Splits a line into words that are separated by space or quoted; `None` if a quotation is not closed.
+/// Escapes are those of Redis.
+fn split_inline(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {
@@ -225,7 +238,7 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
             _ => {
                 let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
                 let (bare, after) = rest.split_at(end);
-                // Quotes within a word do not quote here: nobody types that by hand and means it.
+                // Quotes inside a word are literal here: nobody types that by hand and means quoting.
                 word.extend_from_slice(bare);
                 rest = after;
             }
@@ -234,7 +247,7 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// What stands behind a backslash; gives what follows it.
+/// Decodes the escape after a backslash; returns the bytes after it.
 fn unescape<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     let (byte, after) = rest.split_first()?;
     let hex = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
@@ -258,7 +271,7 @@ fn unescape<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
 /// Writes a command.
 ///
 /// # Errors
-/// As writing.
+/// Those of the writer.
 pub fn write_command(to: &mut impl Write, words: &[&[u8]]) -> std::io::Result<()> {
     let mut buffer = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -280,26 +293,26 @@ mod tests {
     use super::super::wire::RESERVED_BYTES_MAX;
     use super::*;
 
-    type Words = Vec<Vec<u8>>;
+    type RequestWords = Vec<Vec<u8>>;
 
-    /// All requests in these bytes, given so many at a time.
-    fn read(bytes: &[u8], step: usize, limits: Limits) -> Result<Vec<Words>, Malformed> {
-        let (mut requests, mut all) = (Requests::new(limits), Vec::new());
+    /// All requests in these bytes, decoded `step` bytes at a time.
+    fn read(bytes: &[u8], step: usize, limits: RequestLimits) -> Result<Vec<RequestWords>, Malformed> {
+        let (mut requests, mut all) = (RequestDecoder::new(limits), Vec::new());
         for mut input in bytes.chunks(step) {
             while let Some(request) = requests.next(&mut input)? {
                 all.push(request);
             }
-            assert!(input.is_empty(), "what is not whole is kept");
+            assert!(input.is_empty(), "input is left over");
         }
         Ok(all)
     }
 
-    fn words(words: &[&[u8]]) -> Words {
+    fn words(words: &[&[u8]]) -> RequestWords {
         words.iter().map(|word| word.to_vec()).collect()
     }
 
     #[test]
-    fn requests_come_back_however_their_bytes_arrive() {
+    fn requests_decode_equally_for_every_chunk_size() {
         let long = (0..70_000_u32).map(|number| number as u8).collect::<Vec<_>>();
         let command: [&[u8]; 4] = [b"FRAME.APPEND", b"\r\n$3\r\n\0\xff", b"", &long];
         let mut bytes = Vec::new();
@@ -308,12 +321,12 @@ mod tests {
         let expected =
             vec![words(&command), vec![], words(&[b"PING"]), words(&[b"set", b"a bA\n", b"it's"]), vec![]];
         for step in [1, 2, 3, 7, 1000, bytes.len()] {
-            assert_eq!(read(&bytes, step, Limits::CLIENT).unwrap(), expected, "{step} at a time");
+            assert_eq!(read(&bytes, step, RequestLimits::CLIENT).unwrap(), expected, "{step} at a time");
         }
     }
 
     #[test]
-    fn what_is_no_request_is_refused_before_anything_is_held_for_it() {
+    fn invalid_requests_are_refused_before_memory_is_reserved() {
         let over = format!("*1\r\n${}\r\n", BULK_BYTES_MAX + 1);
         let together = format!("*3\r\n${0}\r\n", BULK_BYTES_MAX);
         let long = "x".repeat(INLINE_BYTES_MAX);
@@ -327,47 +340,52 @@ mod tests {
             ("*-1\r\n", "invalid multibulk length"),
             ("*1\r\n*1\r\n", "expected '$', got '*'"),
             ("*1\r\n:1\r\n", "expected '$', got ':'"),
-            ("*1\r\n$3\r\nabcd\r\n", "a string is longer than was said"),
-            ("*1\r\n$3\r\nabc\n\n", "a string is longer than was said"),
+            ("*1\r\n$3\r\nabcd\r\n", "a string is longer than its announced length"),
+            ("*1\r\n$3\r\nabc\n\n", "a string is longer than its announced length"),
             ("*1\n", "a line does not end with a carriage return"),
             ("set \"a\r\n", "unbalanced quotes in request"),
             (&long, "too big inline request"),
         ] {
             for step in [1, hostile.len()] {
-                let refused = read(hostile.as_bytes(), step, Limits::CLIENT).unwrap_err();
+                let refused = read(hostile.as_bytes(), step, RequestLimits::CLIENT).unwrap_err();
                 assert_eq!(refused.to_string(), told, "{:?}", &hostile[..hostile.len().min(40)]);
             }
         }
-        // An announced length alone takes no memory to speak of.
-        let mut requests = Requests::new(Limits::CLIENT);
+        // An announced length alone reserves almost no memory.
+        let mut requests = RequestDecoder::new(RequestLimits::CLIENT);
         assert_eq!(requests.next(&mut together.as_bytes()).unwrap(), None);
         assert!(requests.bulk.unwrap().bytes.capacity() <= RESERVED_BYTES_MAX);
-        // Many words together are bounded, too.
-        let mut requests = Requests { bytes: Limits::CLIENT.request_bytes, ..Requests::new(Limits::CLIENT) };
+        // The total length of many words is limited, too.
+        let mut requests = RequestDecoder {
+            bytes: RequestLimits::CLIENT.request_bytes,
+            ..RequestDecoder::new(RequestLimits::CLIENT)
+        };
         requests.count = 9;
         assert!(requests.next(&mut &b"$1\r\n"[..]).is_err());
     }
 
     #[test]
-    fn a_stranger_may_say_little() {
-        let told = |bytes: &[u8]| read(bytes, 1, Limits::STRANGER).map_err(|refused| refused.to_string());
+    fn unauthenticated_limits_are_small() {
+        let told = |bytes: &[u8]| {
+            read(bytes, 1, RequestLimits::UNAUTHENTICATED).map_err(|refused| refused.to_string())
+        };
         assert_eq!(told(b"*11\r\n"), Err("unauthenticated multibulk length".to_owned()));
         assert_eq!(told(b"*1\r\n$16385\r\n"), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"a b c d e f g h i j k\r\n"), Err("unauthenticated multibulk length".to_owned()));
-        // A line was once measured as a whole only.
+        // Regression: only the whole line was measured, not each word.
         let long = format!("AUTH {}\r\n", "x".repeat(16385));
         assert_eq!(told(long.as_bytes()), Err("unauthenticated bulk length".to_owned()));
         assert_eq!(told(b"*2\r\n$4\r\nAUTH\r\n$1\r\nx\r\n").unwrap(), [words(&[b"AUTH", b"x"])]);
     }
 
     #[test]
-    fn http_is_known_and_a_key_that_looks_like_a_path_is_not_taken_for_it() {
+    fn http_is_detected_but_path_like_keys_are_accepted() {
         for http in
             ["GET / HTTP/1.1\r\n", "POST x\r\n", "host: a\r\n", "OPTIONS * HTTP/1.1\r\n", "put /a\r\n"]
         {
-            assert_eq!(read(http.as_bytes(), 1, Limits::CLIENT), Err(Malformed::Http), "{http}");
+            assert_eq!(read(http.as_bytes(), 1, RequestLimits::CLIENT), Err(Malformed::Http), "{http}");
         }
-        assert!(read(b"GET a\r\n", 1, Limits::CLIENT).is_ok());
-        assert!(read(b"*2\r\n$3\r\nGET\r\n$2\r\n/a\r\n", 1, Limits::CLIENT).is_ok());
+        assert!(read(b"GET a\r\n", 1, RequestLimits::CLIENT).is_ok());
+        assert!(read(b"*2\r\n$3\r\nGET\r\n$2\r\n/a\r\n", 1, RequestLimits::CLIENT).is_ok());
     }
 }

@@ -1,68 +1,69 @@
-//! Replies as whoever asks reads them: the simple ones, which are all that a recorder is answered with, and arrays of those.
+//! Decodes replies on the client side: the simple replies that a recorder gets, and flat arrays of them.
 
 use super::Reply;
-use super::wire::{BULK_BYTES_MAX, Bulk, Line, Malformed, length};
+use super::wire::{BULK_BYTES_MAX, BulkBuffer, LineBuffer, Malformed, length};
 
-/// Parts of an array, at most.
+/// Maximum number of items in an array.
 const PARTS_MAX: usize = 1024;
 
-/// Reads replies.
+/// Decodes replies.
 #[derive(Debug, Default)]
-pub struct Responses {
-    line: Line,
-    bulk: Option<Bulk>,
-    several: Option<Several>,
+pub struct ResponseDecoder {
+    line: LineBuffer,
+    bulk: Option<BulkBuffer>,
+    partial_array: Option<PartialArray>,
 }
 
-/// An array of which this is there, and so many parts are to come.
+/// A partially received array.
 #[derive(Debug)]
-struct Several {
+struct PartialArray {
     items: Vec<Reply>,
     bytes: usize,
     left: usize,
 }
 
-enum Part {
+enum ResponsePart {
     Reply(Reply),
     Array(usize),
 }
 
-impl Responses {
-    /// The next reply, taken off the front of `input`; `None` once all of it is taken and the reply is not whole.
+impl ResponseDecoder {
+    /// Takes the next reply off the front of `input`; `None` once all input is consumed and the reply is
+    /// incomplete.
     ///
     /// # Errors
-    /// Bytes that are none; this is of no further use then.
+    /// Malformed bytes; the decoder must not be used afterwards.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Malformed> {
         loop {
             let reply = match self.part(input)? {
                 None => return Ok(None),
-                Some(Part::Reply(reply)) => reply,
-                Some(Part::Array(_)) if self.several.is_some() => {
+                Some(ResponsePart::Reply(reply)) => reply,
+                Some(ResponsePart::Array(_)) if self.partial_array.is_some() => {
                     return Err(Malformed::new("an array within an array"));
                 }
-                Some(Part::Array(0)) => return Ok(Some(Reply::Array(Vec::new()))),
-                Some(Part::Array(left)) => {
-                    self.several = Some(Several { items: Vec::new(), bytes: 0, left });
+                Some(ResponsePart::Array(0)) => return Ok(Some(Reply::Array(Vec::new()))),
+                Some(ResponsePart::Array(left)) => {
+                    self.partial_array = Some(PartialArray { items: Vec::new(), bytes: 0, left });
                     continue;
                 }
             };
-            let Some(several) = &mut self.several else { return Ok(Some(reply)) };
-            several.bytes += reply.bytes();
+            let Some(several) = &mut self.partial_array else { return Ok(Some(reply)) };
+            several.bytes += reply.approximate_bytes();
             several.left -= 1;
             several.items.push(reply);
             if several.bytes > BULK_BYTES_MAX {
                 return Err(Malformed::new("an array is too long"));
             }
             if several.left == 0 {
-                return Ok(self.several.take().map(|several| Reply::Array(several.items)));
+                return Ok(self.partial_array.take().map(|several| Reply::Array(several.items)));
             }
         }
     }
 
-    fn part(&mut self, input: &mut &[u8]) -> Result<Option<Part>, Malformed> {
-        let whole = |reply| Ok(Some(Part::Reply(reply)));
+    fn part(&mut self, input: &mut &[u8]) -> Result<Option<ResponsePart>, Malformed> {
+        let whole = |reply| Ok(Some(ResponsePart::Reply(reply)));
         if self.bulk.is_none() {
-            let Some(line) = self.line.strict(input)? else { return Ok(None) };
+            let Some(line) = self.line.take_crlf(input)? else { return Ok(None) };
             let (kind, rest) = line.split_first().ok_or_else(|| Malformed::new("a line is empty"))?;
             match kind {
                 b'+' => return whole(Reply::Simple(text(rest)?.into())),
@@ -75,18 +76,19 @@ impl Responses {
                 b'$' if rest == b"-1" => return whole(Reply::Null),
                 b'$' => {
                     let len = length(rest, BULK_BYTES_MAX);
-                    self.bulk = Some(Bulk::new(len.ok_or_else(|| Malformed::new("invalid bulk length"))?));
+                    self.bulk =
+                        Some(BulkBuffer::new(len.ok_or_else(|| Malformed::new("invalid bulk length"))?));
                 }
                 b'*' => {
                     let count =
                         length(rest, PARTS_MAX).ok_or_else(|| Malformed::new("invalid array length"))?;
-                    return Ok(Some(Part::Array(count)));
+                    return Ok(Some(ResponsePart::Array(count)));
                 }
                 kind => return Err(Malformed::new(format!("unexpected byte 0x{kind:02x}"))),
             }
         }
         let is_whole = self.bulk.as_mut().map_or(Ok(false), |bulk| bulk.take(input))?;
-        Ok(self.bulk.take_if(|_| is_whole).map(|bulk| Part::Reply(Reply::Bulk(bulk.bytes))))
+        Ok(self.bulk.take_if(|_| is_whole).map(|bulk| ResponsePart::Reply(Reply::Bulk(bulk.bytes))))
     }
 }
 
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8], step: usize) -> Result<Vec<Reply>, Malformed> {
-        let (mut responses, mut all) = (Responses::default(), Vec::new());
+        let (mut responses, mut all) = (ResponseDecoder::default(), Vec::new());
         for mut input in bytes.chunks(step) {
             while let Some(reply) = responses.next(&mut input)? {
                 all.push(reply);
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_come_back_however_their_bytes_arrive() {
+    fn replies_decode_equally_for_every_chunk_size() {
         let replies = [
             Reply::OK,
             Reply::error("CONFLICT it is there"),
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn invalid_replies_are_refused() {
         let over = format!("${}\r\n", BULK_BYTES_MAX + 1);
         let long = format!("+{}\r\n", "x".repeat(2000));
         for hostile in [

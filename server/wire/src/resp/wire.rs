@@ -1,18 +1,18 @@
-//! What requests and replies are made of: lines, strings of a length said before, lengths.
+//! Building blocks of requests and replies: lines, length-prefixed strings, lengths.
 
-/// The greatest bulk string, in bytes.
+/// Maximum length of a bulk string, in bytes.
 pub const BULK_BYTES_MAX: usize = 512 << 20;
-/// The longest line but for inline commands: a length, a number, a short text.
+/// Maximum length of a line other than an inline command, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 1024;
-/// Room that is made for a string before it is there.
+/// Maximum number of bytes reserved for a string before it arrives.
 pub(super) const RESERVED_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes that are no request or reply within the limits. Nothing that follows them can be read.
+/// Bytes that are no valid request or reply within the limits. Decoding cannot continue after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Malformed {
-    /// What is wrong, as it is told.
+    /// The error text that the other side gets.
     Protocol(String),
-    /// The other side speaks HTTP: a browser or a tool that was tricked into it. It is told nothing.
+    /// The other side speaks HTTP: a browser or a tool was tricked into connecting. It gets no reply.
     Http,
 }
 
@@ -31,26 +31,26 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-/// A line of which some bytes may be there.
+/// A partially received line.
 #[derive(Debug, Default)]
-pub(super) struct Line(Vec<u8>);
+pub(super) struct LineBuffer(Vec<u8>);
 
-impl Line {
-    /// What it has taken room for.
+impl LineBuffer {
+    /// Bytes of allocated memory.
     #[cfg(any(test, fuzzing))]
     pub(super) fn held_bytes(&self) -> usize {
         self.0.capacity()
     }
 
-    /// The byte it begins with, once there is one.
+    /// Its first byte, once one has arrived.
     pub(super) fn first(&self, input: &[u8]) -> Option<u8> {
         self.0.first().or(input.first()).copied()
     }
 
-    /// The line without its line feed, once it is whole.
+    /// Returns the line without its line feed once it is complete.
     ///
     /// # Errors
-    /// One that is longer than `max`.
+    /// The line is longer than `max` bytes.
     pub(super) fn take(&mut self, input: &mut &[u8], max: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let room = max.saturating_sub(self.0.len());
         let end = memchr::memchr(b'\n', &input[..input.len().min(room)]);
@@ -67,11 +67,12 @@ impl Line {
         }
     }
 
-    /// What `read` makes of a line that has to end with a carriage return, once it is whole. One that is there as a whole is not copied.
+    /// Applies `read` to a complete line that ends with a carriage return. A line that is entirely in `input`
+    /// is not copied.
     ///
     /// # Errors
-    /// As [`Line::strict`]; those of `read`.
-    pub(super) fn strict_as<T>(
+    /// As [`LineBuffer::take_crlf`]; those of `read`.
+    pub(super) fn read_crlf<T>(
         &mut self,
         input: &mut &[u8],
         read: impl FnOnce(&[u8]) -> Result<T, Malformed>,
@@ -83,14 +84,14 @@ impl Line {
             *input = &input[end + 1..];
             return read(line).map(Some);
         }
-        self.strict(input)?.map(|line| read(&line)).transpose()
+        self.take_crlf(input)?.map(|line| read(&line)).transpose()
     }
 
-    /// The same for a line that has to end with a carriage return, which is taken off.
+    /// As [`LineBuffer::take`], for a line that must end with a carriage return, which is removed.
     ///
     /// # Errors
-    /// As [`Line::take`]; one that does not.
-    pub(super) fn strict(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+    /// As [`LineBuffer::take`]; the carriage return is missing.
+    pub(super) fn take_crlf(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let Some(mut line) = self.take(input, LINE_BYTES_MAX)? else { return Ok(None) };
         match line.pop() {
             Some(b'\r') => Ok(Some(line)),
@@ -99,24 +100,24 @@ impl Line {
     }
 }
 
-/// A string of which some bytes are there.
+/// A partially received string.
 #[derive(Debug)]
-pub(super) struct Bulk {
+pub(super) struct BulkBuffer {
     pub(super) bytes: Vec<u8>,
     len: usize,
-    /// How much of the line break behind it was there.
+    /// Number of bytes of the trailing line break that have arrived.
     ended: usize,
 }
 
-impl Bulk {
+impl BulkBuffer {
     pub(super) fn new(len: usize) -> Self {
         Self { bytes: Vec::with_capacity(len.min(RESERVED_BYTES_MAX)), len, ended: 0 }
     }
 
-    /// Takes what is there of it; says whether that is all.
+    /// Takes its bytes from `input`; returns whether the string is complete.
     ///
     /// # Errors
-    /// Where it does not end as was said.
+    /// The string does not end at its announced length.
     pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<bool, Malformed> {
         let taken = (self.len - self.bytes.len()).min(input.len());
         self.bytes.extend_from_slice(&input[..taken]);
@@ -127,7 +128,7 @@ impl Bulk {
         for expected in &b"\r\n"[self.ended..] {
             let Some((byte, rest)) = input.split_first() else { return Ok(false) };
             if byte != expected {
-                return Err(Malformed::new("a string is longer than was said"));
+                return Err(Malformed::new("a string is longer than its announced length"));
             }
             *input = rest;
             self.ended += 1;
@@ -136,7 +137,7 @@ impl Bulk {
     }
 }
 
-/// A length: digits alone, and at most `max`.
+/// A length: only digits, and at most `max`.
 pub(super) fn length(text: &[u8], max: usize) -> Option<usize> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());

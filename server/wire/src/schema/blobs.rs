@@ -10,7 +10,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "blobs",
         since: super::ANNALS,
-        summary: "Keeps bytes under their BLAKE3, which is returned as 64 hexadecimal digits.",
+        summary: "Stores bytes under their BLAKE3 hash and returns the hash as 64 hexadecimal digits.",
         arguments: "bytes",
     },
     CommandSchema {
@@ -20,7 +20,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "blobs",
         since: super::ANNALS,
-        summary: "Returns the bytes that BLOB.PUT kept under an id, or so many of them from an offset on; nil where there are none.",
+        summary: "Returns the bytes that BLOB.PUT stored under an id, or `length` of them from an offset; nil if there are none.",
         arguments: "id [offset length]",
     },
 ];

@@ -80,7 +80,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "connection",
         since: "2.4.0",
-        summary: "Says or sets what is known of connections: ID, GETNAME, SETNAME, SETINFO, INFO, LIST.",
+        summary: "Returns or sets the properties of connections: ID, GETNAME, SETNAME, SETINFO, INFO, LIST.",
         arguments: "subcommand [argument ...]",
     },
 ];

@@ -1,14 +1,14 @@
-//! What COMMAND says of the commands.
+//! The replies of COMMAND about the commands.
 
 use super::CommandSchema;
 use crate::resp::Reply;
 
-/// Flags that mean something here only.
+/// Flags that exist only in annals.
 const OWN: [&str; 9] =
     ["settled", "apart", "whole", "stores", "operate", "action", "reveals", "redacts", "both"];
 
 /// The entry of COMMAND and COMMAND INFO.
-pub fn info(command: &CommandSchema) -> Reply {
+pub fn info_entry(command: &CommandSchema) -> Reply {
     let (first, last, step) = command.keys;
     let number = |number: i32| Reply::Integer(number.into());
     let flags = command
@@ -45,7 +45,7 @@ fn categories(command: &CommandSchema) -> Vec<String> {
 }
 
 /// The entry of COMMAND DOCS.
-pub fn docs(command: &CommandSchema) -> (Reply, Reply) {
+pub fn docs_entry(command: &CommandSchema) -> (Reply, Reply) {
     let pair = |key: &str, value: Reply| (Reply::text(key), value);
     let mut about = vec![
         pair("summary", Reply::text(command.summary)),
@@ -59,7 +59,7 @@ pub fn docs(command: &CommandSchema) -> (Reply, Reply) {
     (Reply::text(command.name), Reply::Map(about))
 }
 
-/// The arguments of a line such as `key value [NX|XX] [EX seconds] [key ...]`.
+/// Parses an argument line such as `key value [NX|XX] [EX seconds] [key ...]`.
 fn arguments(line: &str) -> Vec<Reply> {
     let mut arguments = Vec::new();
     let mut rest = line.trim();
@@ -71,7 +71,8 @@ fn arguments(line: &str) -> Vec<Reply> {
             (part, true)
         } else {
             let end = rest.find(" [").unwrap_or(rest.len());
-            // Up to the next thing that may be left out; words in capitals take the word that follows them, also behind a bar.
+            // A part ends before the next optional one. A word in capitals takes the word after it, also
+            // after a bar.
             let words = rest.get(..end).unwrap_or_default();
             let mut taken = words.find(' ').unwrap_or(words.len());
             let ends_in_token = |taken| {
@@ -146,17 +147,17 @@ fn argument(part: &str, is_optional: bool) -> Reply {
     Reply::Map(about)
 }
 
-/// The commands as docs/commands.md tells them.
+/// The content of docs/commands.md.
 #[cfg(test)]
 fn page() -> String {
     use std::fmt::Write;
 
     let mut text = String::from(HEAD);
     let mut group = "";
-    for command in super::all() {
+    for command in super::all_commands() {
         if command.group != group {
             group = command.group;
-            // A text takes all.
+            // Writing to a string cannot fail.
             let _ = write!(text, "\n## {group}\n");
         }
         let line = format!("{} {}", command.name.to_ascii_uppercase(), command.arguments);
@@ -186,7 +187,7 @@ const HEAD: &str = "# Commands
 
 <!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib the_page_of_commands -->
 
-What `annals serve` understands ([daemon.md](daemon.md)). `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are, in whatever letters. Maps are arrays
+The commands of `annals serve` ([daemon.md](daemon.md)). `[x]` is optional, `a|b` is a choice, `...` repeats, CAPITALS are literal and ignore case. Maps are arrays
 of names and values in RESP2.
 ";
 
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_commands_is_what_the_table_says() {
+    fn commands_page_matches_command_table() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
         if std::env::var_os("ANNALS_WRITE_COMMANDS").is_some() {
             #[expect(clippy::disallowed_methods, reason = "the page is written where that was asked for")]
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_arguments_is_told_part_by_part() {
+    fn argument_line_is_split_into_arguments() {
         let told = arguments("key value [NX|XX] [EX seconds] MATCH pattern [key ...]");
         let names: Vec<_> = told.iter().map(|argument| field(argument, "name").unwrap().clone()).collect();
         assert_eq!(names, ["key", "value", "nx|xx", "seconds", "pattern", "key"].map(Reply::text));

@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "frames",
         since: super::ANNALS,
-        summary: "Appends to the response of a frame that FRAME.BEGIN began, and returns how long it is. What arrived is kept even if the frame is never ended.",
+        summary: "Appends to the response of a frame that FRAME.BEGIN began, and returns its length. Appended bytes are kept even if the frame is never ended.",
         arguments: "run seq bytes",
     },
     CommandSchema {
@@ -42,7 +42,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "frames",
         since: super::ANNALS,
-        summary: "Ends a frame that FRAME.BEGIN began. Metadata is instead of what it began with.",
+        summary: "Ends a frame that FRAME.BEGIN began. METADATA replaces the metadata that it began with.",
         arguments: "run seq [ERROR] [METADATA json] [SEVERITY severity] [DURATION nanoseconds]",
     },
     CommandSchema {
@@ -52,7 +52,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "frames",
         since: super::ANNALS,
-        summary: "Returns a frame of a run, or one part of it. Its bytes are those that were recorded, or there is an error. A redacted reader gets all of it as its profile shows it, with redacted and profile, and no part by itself.",
+        summary: "Returns a frame of a run, or one part of it. Its bytes are verified; damage is an error. A redacted reader gets the whole frame redacted by its profile, with the fields redacted and profile, and cannot read a single part.",
         arguments: "run seq [REQUEST|RESPONSE|METADATA]",
     },
 ];

@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "history",
         since: super::ANNALS,
-        summary: "Returns what a key held after the record of this number; nil where nothing. An error GONE where that is no longer kept.",
+        summary: "Returns the value of a key after the record with this number; nil if it had none. An error GONE if that version is no longer kept.",
         arguments: "key seqno",
     },
     CommandSchema {
@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "history",
         since: super::ANNALS,
-        summary: "Returns the versions of a key that are kept, the newest first: seqno, time_ns, and value, which is nil where the key was deleted.",
+        summary: "Returns the kept versions of a key, newest first: seqno, time_ns, and value, which is nil for a deletion.",
         arguments: "key [COUNT count]",
     },
 ];

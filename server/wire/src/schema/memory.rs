@@ -4,7 +4,7 @@ use super::CommandSchema;
 
 const READ: &[&str] = &["readonly", "apart"];
 const WRITE: &[&str] = &["write", "apart"];
-/// A read in one of its forms, which asks for the right itself.
+/// A command that is a read in one of its forms and checks the right itself.
 const BOTH: &[&str] = &["write", "apart", "both"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Keeps an entry if the one that is there has this version, 0: if there is none. Returns whether it was kept, and, where it was not, the version that is there.",
+        summary: "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns whether it was stored and, if not, the existing version.",
         arguments: "entry version [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
     CommandSchema {
@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Returns an entry, nil where there is none or its time is over. The look counts: the copy says so.",
+        summary: "Returns an entry; nil if it does not exist or has expired. The access is counted in the entry.",
         arguments: "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
     CommandSchema {
@@ -46,7 +46,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Returns a cursor and entries, those changed last first. The cursor is for going on after them, and 0 where there are no more. Tiers (hot, warm, cold) are written with commas between.",
+        summary: "Returns a cursor and entries, most recently changed first. Pass the cursor to continue; it is 0 at the end. Tiers (hot, warm, cold) are separated by commas.",
         arguments: "[CURSOR cursor] [LIMIT count] [TIERS tiers] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
     CommandSchema {
@@ -70,7 +70,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Keeps a memory's definition under its id: how it is asked, for whoever asks by that id. Another namespace than this connection's is for connections by a Unix socket.",
+        summary: "Stores a memory definition under its id: the search options for searches that name it. NAMESPACE other than the connection's needs a Unix socket.",
         arguments: "definition [NAMESPACE namespace]",
     },
     CommandSchema {
@@ -80,7 +80,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Returns all definitions of memories, by their ids.",
+        summary: "Returns all memory definitions, ordered by id.",
         arguments: "",
     },
     CommandSchema {
@@ -90,7 +90,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Ends a definition of a memory; what is remembered stays. Returns whether there was one.",
+        summary: "Deletes a memory definition; entries stay. Returns whether it existed.",
         arguments: "id",
     },
     CommandSchema {
@@ -100,7 +100,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Ends an entry and what was said of it. One that is not there is passed over.",
+        summary: "Deletes an entry and its feedback. An entry that does not exist is ignored.",
         arguments: "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
     CommandSchema {
@@ -110,7 +110,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Ends all of a conversation: entries, what was said of them, signatures. Returns how many entries there were.",
+        summary: "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
         arguments: "[TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
     CommandSchema {
@@ -120,7 +120,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Says how useful an entry was, from -1 to 1, or, without VALUE, returns the average of what was said and how often; nil where nothing was.",
+        summary: "Rates the usefulness of an entry from -1 to 1; without VALUE, returns the average and count of the ratings, nil if there are none.",
         arguments: "id [VALUE usefulness] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
     CommandSchema {
@@ -130,7 +130,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "memory",
         since: super::ANNALS,
-        summary: "Returns whether a signature was recorded, or, with RECORD, records it.",
+        summary: "Returns whether a signature was recorded; with RECORD, records it.",
         arguments: "signature [RECORD] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
     },
 ];

@@ -31,12 +31,12 @@ pub use rights::Rights;
 /// What stands in the place of a version of Redis for commands that Redis does not have.
 const ANNALS: &str = "annals 0.1.0";
 
-/// A command. Words, keys and flags are as COMMAND of Redis tells them.
+/// A command. Words, keys and flags are as in COMMAND of Redis.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandSchema {
-    /// In small letters.
+    /// In lower case.
     pub name: &'static str,
-    /// How many words it has, its name among them; at least so many where this is negative.
+    /// Number of words including its name; a negative value is a minimum.
     pub arity: i32,
     /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
     /// `apart`, `whole`: by itself, where waiting holds nobody up (the daemon's `turn::Apart`); `stores`: its values are the engine's, which long ones
@@ -44,19 +44,19 @@ pub struct CommandSchema {
     /// tells what was there; `redacts`: shows a redacted reader less; `both`: a
     /// write that is a read in one of its forms, and asks for the right itself; the others are for clients.
     pub flags: &'static [&'static str],
-    /// Which words are keys: the first, the last (from the end where negative), every how many. No keys: zeros.
+    /// The words that are keys: first, last (negative counts from the end), step. Zeros mean no keys.
     pub keys: (i32, i32, i32),
-    /// The group that Redis' documentation puts it in.
+    /// The group in Redis' documentation.
     pub group: &'static str,
-    /// The version of Redis that has had it since.
+    /// The Redis version that introduced it.
     pub since: &'static str,
     pub summary: &'static str,
-    /// What follows its name: `[x]` may be left out, `a|b` is one of both, `...` may come again, CAPITALS are written as they are.
+    /// Its arguments: `[x]` is optional, `a|b` is a choice, `...` repeats, CAPITALS are literal.
     pub arguments: &'static str,
 }
 
 impl CommandSchema {
-    /// The rights that it takes.
+    /// The rights that it needs.
     pub fn rights(&self) -> Rights {
         let is = |flag| self.flags.contains(&flag);
         let rights = [
@@ -64,15 +64,15 @@ impl CommandSchema {
             (is("write"), Rights::RECORD),
             (is("operate"), Rights::OPERATE),
         ];
-        rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.and(right))
+        rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.union(right))
     }
 
     /// Whether whoever has these rights may give it. What shows a redacted reader less is asked of the daemon's session.
     pub fn is_allowed(&self, rights: Rights) -> bool {
         let is = |flag| self.flags.contains(&flag);
-        rights.include(self.rights())
-            || is("redacts") && rights.include(Rights::REDACTED)
-            || is("both") && rights.include(Rights::READ)
+        rights.includes(self.rights())
+            || is("redacts") && rights.includes(Rights::REDACTED)
+            || is("both") && rights.includes(Rights::READ)
     }
 }
 
@@ -97,12 +97,12 @@ const GROUPS: &[&[CommandSchema]] = &[
 ];
 
 /// Every command, group by group.
-pub fn all() -> impl Iterator<Item = &'static CommandSchema> {
+pub fn all_commands() -> impl Iterator<Item = &'static CommandSchema> {
     GROUPS.iter().copied().flatten()
 }
 
-/// Why a command of Redis is not offered, where that is worth saying.
-pub fn refused(name: &[u8]) -> Option<&'static str> {
+/// The reason why a Redis command is not supported, if there is a notable one.
+pub fn unsupported_reason(name: &[u8]) -> Option<&'static str> {
     let known = REFUSED
         .iter()
         .find(|(names, _)| names.split(' ').any(|refused| refused.as_bytes().eq_ignore_ascii_case(name)));
@@ -112,18 +112,18 @@ pub fn refused(name: &[u8]) -> Option<&'static str> {
 const REFUSED: &[(&str, &str)] = &[
     (
         "watch unwatch",
-        "a transaction is done as a whole, but not on a condition; INCR, SET NX and SET GET change a key by what it holds",
+        "transactions are atomic but not conditional; INCR, SET NX and SET GET change a key by its value",
     ),
-    ("xdel xtrim xsetid", "what a run recorded stays as it was recorded; retention drops whole runs"),
+    ("xdel xtrim xsetid", "a recorded run is immutable; retention drops whole runs"),
     (
         "subscribe unsubscribe psubscribe punsubscribe publish ssubscribe spublish pubsub",
         "nothing is published here",
     ),
     ("eval evalsha eval_ro evalsha_ro script fcall fcall_ro function", "there are no scripts here"),
-    ("flushall flushdb swapdb", "a store does not forget all at once: DEL ends keys one by one"),
+    ("flushall flushdb swapdb", "a store cannot be cleared at once: DEL deletes keys one by one"),
     (
         "bgsave save bgrewriteaof lastsave",
-        "the log is the database and every reply rests on what is on disk; `annals backup` copies a store",
+        "the log is the database and every reply is durable; `annals backup` copies a store",
     ),
     (
         "replicaof slaveof psync sync replconf wait cluster failover readonly readwrite asking",
@@ -143,16 +143,16 @@ const REFUSED: &[(&str, &str)] = &[
 mod tests {
     use std::collections::HashSet;
 
-    use super::{all, refused};
+    use super::{all_commands, unsupported_reason};
 
     #[test]
     fn names_are_unique_and_summaries_are_there() {
-        let names: HashSet<_> = all().map(|command| command.name).collect();
-        assert_eq!(names.len(), all().count());
-        for command in all() {
-            assert!(refused(command.name.as_bytes()).is_none(), "{}", command.name);
+        let names: HashSet<_> = all_commands().map(|command| command.name).collect();
+        assert_eq!(names.len(), all_commands().count());
+        for command in all_commands() {
+            assert!(unsupported_reason(command.name.as_bytes()).is_none(), "{}", command.name);
             assert!(!command.summary.is_empty() && command.name == command.name.to_lowercase());
         }
-        assert!(refused(b"Watch").is_some() && refused(b"nothing").is_none());
+        assert!(unsupported_reason(b"Watch").is_some() && unsupported_reason(b"nothing").is_none());
     }
 }

@@ -9,7 +9,6 @@ pub(super) const COMMANDS: &[CommandSchema] = &[CommandSchema {
     keys: (1, 1, 1),
     group: "nondet",
     since: super::ANNALS,
-    summary: "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a number of 64 bits as text) or FILL (so many random bytes). A run that is being recorded gets a new \
-     value, which is recorded; of one that has ended this connection gets what was recorded, in order. An error DIVERGED where something else was drawn.",
+    summary: "Draws for a run: CLOCK (nanoseconds since 1970), UUID, RANDOM (a 64-bit number as text) or FILL (`length` random bytes). An open run gets a new value, which is recorded; for an ended run, this connection gets the recorded values in order. An error DIVERGED if the kind differs from the recording.",
     arguments: "run CLOCK|UUID|RANDOM|FILL [length]",
 }];

@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "retention",
         since: super::ANNALS,
-        summary: "Keeps a run whatever a policy says, until it is unpinned. Another namespace than this connection's is for connections by a Unix socket.",
+        summary: "Keeps a run regardless of any policy, until it is unpinned. NAMESPACE other than the connection's needs a Unix socket.",
         arguments: "run why [NAMESPACE namespace]",
     },
     CommandSchema {
@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "retention",
         since: super::ANNALS,
-        summary: "Takes a run's pin away. Nil where it has none.",
+        summary: "Removes the pin of a run. Nil if it has none.",
         arguments: "run [NAMESPACE namespace]",
     },
     CommandSchema {
@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "retention",
         since: super::ANNALS,
-        summary: "Drops a run now, by the rule `forget`, and with COMPACT rewrites the log files that hold its bytes; returns what that did as JSON, else OK. The ledger keeps why, so nothing of the run belongs in it. An error CONFLICT for a run that is open or pinned.",
+        summary: "Drops a run now, by the rule `forget`; with COMPACT also rewrites the log files that hold its bytes. Returns the compaction report as JSON, or OK without COMPACT. The ledger keeps the reason, so it must not contain data of the run. An error CONFLICT if the run is open or pinned.",
         arguments: "run why [NAMESPACE namespace] [COMPACT]",
     },
     CommandSchema {
@@ -42,7 +42,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "retention",
         since: super::ANNALS,
-        summary: "Drops the runs of every namespace that a policy does not keep, by the built-in one where none is given, and returns what stays and goes by each rule as JSON. Without AT an error UNAVAILABLE where the clock stands before the newest record or more than 400 days after it.",
+        summary: "Drops the runs of every namespace that a policy does not keep; without POLICY, by the built-in one. Returns what each rule keeps and drops as JSON. Without AT, an error UNAVAILABLE if the clock is before the newest record or more than 400 days after it.",
         arguments: "[POLICY toml] [AT nanoseconds] [DRYRUN]",
     },
 ];

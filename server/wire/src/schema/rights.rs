@@ -2,22 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a token may do, as a set.
+/// The set of rights of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights(u8);
 
 impl Rights {
     /// Write: begin runs, add to them, set keys.
     pub const RECORD: Self = Self(1);
-    /// Read what was recorded.
+    /// Read recorded data.
     pub const READ: Self = Self(2);
-    /// Read runs as a profile shows them: what was said in them is redacted.
+    /// Read runs through a profile that redacts their content.
     pub const REDACTED: Self = Self(4);
-    /// What concerns the whole store: checks, copies, tokens, figures.
+    /// Operate the whole store: verification, backups, tokens, metrics.
     pub const OPERATE: Self = Self(8);
     /// All of them.
     pub const ALL: Self = Self(15);
-    /// None, which is more than a stranger has.
+    /// No rights; an unauthenticated client has not even this set.
     pub const NONE: Self = Self(0);
 
     const NAMES: [(&'static str, Self); 4] = [
@@ -27,15 +27,15 @@ impl Rights {
         ("operate", Self::OPERATE),
     ];
 
-    /// Whether all of those are among these.
+    /// Whether this set includes all of `those`.
     #[must_use]
-    pub fn include(self, those: Self) -> bool {
+    pub fn includes(self, those: Self) -> bool {
         self.0 & those.0 == those.0
     }
 
-    /// Both.
+    /// The union of both sets.
     #[must_use]
-    pub const fn and(self, those: Self) -> Self {
+    pub const fn union(self, those: Self) -> Self {
         Self(self.0 | those.0)
     }
 }
@@ -43,7 +43,7 @@ impl Rights {
 impl std::fmt::Display for Rights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> =
-            Self::NAMES.iter().filter(|(_, right)| self.include(*right)).map(|(name, _)| *name).collect();
+            Self::NAMES.iter().filter(|(_, right)| self.includes(*right)).map(|(name, _)| *name).collect();
         f.write_str(&names.join(","))
     }
 }
@@ -51,14 +51,14 @@ impl std::fmt::Display for Rights {
 impl std::str::FromStr for Rights {
     type Err = String;
 
-    /// From names with commas between them.
+    /// Parses names separated by commas.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut rights = Self::NONE;
         for word in text.split(',') {
             let known = Self::NAMES.iter().find(|(name, _)| *name == word.trim());
-            let (_, right) =
-                known.ok_or_else(|| format!("{word:?} is no right: record, read, redacted, operate are"))?;
-            rights = rights.and(*right);
+            let (_, right) = known
+                .ok_or_else(|| format!("{word:?} is not a right: use record, read, redacted or operate"))?;
+            rights = rights.union(*right);
         }
         Ok(rights)
     }

@@ -1,148 +1,152 @@
-//! The routes: one table, from which requests are understood, refused and described. A route is a command of the daemon in other clothes: it says how the
-//! command's words are made of a path, a query and a body, and what its reply is called.
+//! The routes: one table by which requests are matched, checked and described. A route is a command of the
+//! daemon: it defines how the command's words are made from a path, a query and a body, and the form of its
+//! response.
 
-use super::schemas::Schema;
+use super::schemas::ReplySchema;
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub enum HttpVerb {
     Get,
     Put,
     Post,
     Delete,
 }
 
-/// What a value is, in a query or in JSON.
+/// The type of a value in a query or in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemberKind {
     /// A text.
     Text,
     /// Any bytes: a text, or `{"base64": "..."}`.
     Bytes,
     /// JSON as it stands, or a text that holds it.
     Json,
-    /// An integer that is not negative.
+    /// A non-negative integer.
     Number,
-    /// One that is at least 1.
+    /// An integer of at least 1.
     Count,
     /// A frame's number, or 0.
     Frame,
-    /// One of these texts.
-    Of(&'static [&'static str]),
+    /// One of these strings.
+    OneOf(&'static [&'static str]),
     /// `true` adds the word, `false` does not.
     Flag,
     /// Any number.
     Real,
-    /// An array of texts; in a query one text with commas between.
+    /// An array of strings; in a query, one string separated by commas.
     Names,
     /// An array of numbers, as f32 in little-endian bytes.
     Vector,
-    /// An array that holds something: a word for each, JSON as it stands.
-    Jsons,
-    /// An object of texts: a word, a key and a value for each.
+    /// A non-empty array: one word for each item, as raw JSON.
+    JsonArray,
+    /// An object of strings: an option name, a key and a value for each member.
     Texts,
-    /// An object of arrays of numbers: a word, a key and its numbers as f32 in little-endian bytes for each.
+    /// An object of arrays of numbers: an option name, a key and the numbers as f32 in little-endian bytes
+    /// for each member.
     Vectors,
 }
 
-impl Kind {
+impl MemberKind {
     /// Whether it is written in digits.
     pub fn is_number(self) -> bool {
         matches!(self, Self::Number | Self::Count | Self::Frame)
     }
 }
 
-const ANY_STATUS: Kind = Kind::Of(&["open", "ok", "failed", "abandoned"]);
-const LAST_STATUS: Kind = Kind::Of(&["ok", "failed", "abandoned"]);
-const SEVERITY: Kind = Kind::Of(&["debug", "normal", "flagged", "escalated"]);
-const TIERS: Word = Opt("tiers", "TIERS", Names);
-const PROJECTION: Kind = Kind::Of(&["decisions", "commits", "narrative", "full"]);
-/// Whose memory it is, in the JSON and in the query.
-const TENANT: Word = Opt("tenant", "TENANT", Text);
-const PRINCIPAL: Word = Opt("principal", "PRINCIPAL", Text);
-const CONVERSATION: Word = Opt("conversation", "CONVERSATION", Text);
-const OF_TENANT: Word = Query("tenant", "TENANT", Text);
-const OF_PRINCIPAL: Word = Query("principal", "PRINCIPAL", Text);
-const OF_CONVERSATION: Word = Query("conversation", "CONVERSATION", Text);
-const DRAWS: Kind = Kind::Of(&["clock", "uuid", "random", "fill"]);
+const ANY_STATUS: MemberKind = MemberKind::OneOf(&["open", "ok", "failed", "abandoned"]);
+const LAST_STATUS: MemberKind = MemberKind::OneOf(&["ok", "failed", "abandoned"]);
+const SEVERITY: MemberKind = MemberKind::OneOf(&["debug", "normal", "flagged", "escalated"]);
+const TIERS: WordSource = Opt("tiers", "TIERS", Names);
+const PROJECTION: MemberKind = MemberKind::OneOf(&["decisions", "commits", "narrative", "full"]);
+/// The identity's parts, in JSON and in the query.
+const TENANT: WordSource = Opt("tenant", "TENANT", Text);
+const PRINCIPAL: WordSource = Opt("principal", "PRINCIPAL", Text);
+const CONVERSATION: WordSource = Opt("conversation", "CONVERSATION", Text);
+const OF_TENANT: WordSource = Query("tenant", "TENANT", Text);
+const OF_PRINCIPAL: WordSource = Query("principal", "PRINCIPAL", Text);
+const OF_CONVERSATION: WordSource = Query("conversation", "CONVERSATION", Text);
+const DRAWS: MemberKind = MemberKind::OneOf(&["clock", "uuid", "random", "fill"]);
 
-/// How a command's words are made, in order.
+/// The source of a command's words, in order.
 #[derive(Debug, Clone, Copy)]
-pub enum Word {
+pub enum WordSource {
     /// A part of the path.
     Path(&'static str),
     /// A part of the path and a number of the JSON, as `part@number`.
     PathAt(&'static str, &'static str),
-    /// Something that has to be in the JSON.
-    Field(&'static str, Kind),
-    /// Something that may be in the JSON, behind a word of its own.
-    Option(&'static str, &'static str, Kind),
-    /// Something that may be in the JSON, by itself.
-    Tail(&'static str, Kind),
-    /// Something that may be in the query, behind a word of its own.
-    Query(&'static str, &'static str, Kind),
-    /// Something that has to be in the query.
-    Asked(&'static str, Kind),
-    /// A word that is always the same.
-    Is(&'static str),
-    /// The body as it is.
+    /// A required member of the JSON.
+    Field(&'static str, MemberKind),
+    /// An optional member of the JSON, after an option name.
+    Option(&'static str, &'static str, MemberKind),
+    /// An optional member of the JSON, without an option name.
+    OptionalValue(&'static str, MemberKind),
+    /// An optional query parameter, after an option name.
+    Query(&'static str, &'static str, MemberKind),
+    /// A required query parameter.
+    RequiredQuery(&'static str, MemberKind),
+    /// A constant word.
+    Constant(&'static str),
+    /// The raw body.
     Body,
 }
 
-/// What a route gives where nothing went wrong.
+/// The response of a route without errors.
 #[derive(Debug, Clone, Copy)]
-pub enum Gives {
+pub enum ReplyShape {
     /// The reply as JSON; a null is `null`.
-    Json(Schema),
+    Json(ReplySchema),
     /// The reply as JSON; a null is 404.
-    Found(Schema),
+    Found(ReplySchema),
     /// The reply as JSON under this name.
-    Named(&'static str, Schema),
-    /// The two of the reply as JSON: a cursor, and under this name what it leads on from.
-    Page(&'static str, Schema),
+    Named(&'static str, ReplySchema),
+    /// A page: a cursor, and the items under this name.
+    Page(&'static str, ReplySchema),
     /// The bytes of the reply; a null is 404.
     Bytes,
-    /// Nothing: 204; a zero is 404.
+    /// Nothing: 204; a reply of zero is 404.
     Nothing,
 }
 
-/// See the module.
+/// A route.
 #[derive(Debug, Clone, Copy)]
-pub struct Route {
-    pub verb: Verb,
+pub struct HttpRoute {
+    pub verb: HttpVerb,
     pub path: &'static str,
-    /// Its name in the description.
+    /// Its operation id in the API description.
     pub id: &'static str,
     pub summary: &'static str,
     pub command: &'static str,
-    pub words: &'static [Word],
-    pub gives: Gives,
-    /// 200, or 201 where something new is there.
+    pub words: &'static [WordSource],
+    pub gives: ReplyShape,
+    /// 200, or 201 if the route creates something.
     pub status: u16,
 }
 
 const fn route(
-    verb: Verb,
+    verb: HttpVerb,
     path: &'static str,
     id: &'static str,
     command: &'static str,
-    words: &'static [Word],
-    gives: Gives,
+    words: &'static [WordSource],
+    gives: ReplyShape,
     summary: &'static str,
-) -> Route {
-    Route { verb, path, id, summary, command, words, gives, status: 200 }
+) -> HttpRoute {
+    HttpRoute { verb, path, id, summary, command, words, gives, status: 200 }
 }
 
-const fn makes(route: Route) -> Route {
-    Route { status: 201, ..route }
+const fn creates(route: HttpRoute) -> HttpRoute {
+    HttpRoute { status: 201, ..route }
 }
 
-use Kind::{Bytes, Count, Flag, Frame, Json, Jsons, Names, Number, Real, Text, Texts, Vector, Vectors};
-use Verb::{Delete, Get, Post, Put};
-use Word::{Asked, Body, Field, Is, Option as Opt, Path, PathAt, Query, Tail};
+use HttpVerb::{Delete, Get, Post, Put};
+use MemberKind::{
+    Bytes, Count, Flag, Frame, Json, JsonArray, Names, Number, Real, Text, Texts, Vector, Vectors,
+};
+use WordSource::{Body, Constant, Field, Option as Opt, OptionalValue, Path, PathAt, Query, RequiredQuery};
 
-/// All of them, but for those of [`super::bodies`], which stream.
-pub const ROUTES: &[Route] = &[
+/// All routes except those of [`super::bodies`], which stream.
+pub const ROUTES: &[HttpRoute] = &[
     route(
         Get,
         "/v1/runs",
@@ -153,10 +157,10 @@ pub const ROUTES: &[Route] = &[
             Query("count", "COUNT", Number),
             Query("from", "FROM", Number),
         ],
-        Gives::Page("runs", Schema::Runs),
-        "Runs, the oldest first, and a cursor for going on after them: 0 where there are no more.",
+        ReplyShape::Page("runs", ReplySchema::Runs),
+        "Runs, oldest first, and a cursor to continue; the cursor is 0 at the end.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs",
         "beginRun",
@@ -170,8 +174,8 @@ pub const ROUTES: &[Route] = &[
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
         ],
-        Gives::Json(Schema::Begun),
-        "Begins a run, by a name of its own where none is given.",
+        ReplyShape::Json(ReplySchema::Begun),
+        "Begins a run. Without a name, the daemon chooses one.",
     )),
     route(
         Get,
@@ -179,19 +183,19 @@ pub const ROUTES: &[Route] = &[
         "getRun",
         "run.get",
         &[Path("run")],
-        Gives::Json(Schema::Run),
-        "What is known of a run.",
+        ReplyShape::Json(ReplySchema::Run),
+        "The properties of a run.",
     ),
     route(
         Post,
         "/v1/runs/{run}/end",
         "endRun",
         "run.end",
-        &[Path("run"), Tail("status", LAST_STATUS)],
-        Gives::Nothing,
-        "Ends a run that was begun here, as `ok` where no status is given.",
+        &[Path("run"), OptionalValue("status", LAST_STATUS)],
+        ReplyShape::Nothing,
+        "Ends a run that was begun here; the default status is `ok`.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/fork",
         "forkRun",
@@ -207,8 +211,8 @@ pub const ROUTES: &[Route] = &[
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
         ],
-        Gives::Json(Schema::Begun),
-        "Begins a run that shares another one's frames up to this one, which with `edit` is left out.",
+        ReplyShape::Json(ReplySchema::Begun),
+        "Begins a run that shares another run's frames up to this one; with `edit`, this frame is excluded.",
     )),
     route(
         Post,
@@ -216,8 +220,8 @@ pub const ROUTES: &[Route] = &[
         "verifyRun",
         "run.verify",
         &[Path("run")],
-        Gives::Json(Schema::Verified),
-        "Reads every frame of a run and compares its hashes and links.",
+        ReplyShape::Json(ReplySchema::Verified),
+        "Reads every frame of a run and verifies its hashes and links.",
     ),
     route(
         Post,
@@ -225,8 +229,8 @@ pub const ROUTES: &[Route] = &[
         "pinRun",
         "run.pin",
         &[Path("run"), Field("why", Text)],
-        Gives::Nothing,
-        "Keeps a run whatever a policy says, until it is unpinned.",
+        ReplyShape::Nothing,
+        "Keeps a run regardless of any policy, until it is unpinned.",
     ),
     route(
         Delete,
@@ -234,17 +238,17 @@ pub const ROUTES: &[Route] = &[
         "unpinRun",
         "run.unpin",
         &[Path("run")],
-        Gives::Nothing,
-        "Takes a run's pin away.",
+        ReplyShape::Nothing,
+        "Removes the pin of a run.",
     ),
     route(
         Post,
         "/v1/runs/{run}/drop",
         "dropRun",
         "run.drop",
-        &[Path("run"), Field("why", Text), Is("COMPACT")],
-        Gives::Bytes,
-        "Drops a run now, and rewrites the log files that hold its bytes; what that did, as JSON. The ledger keeps why.",
+        &[Path("run"), Field("why", Text), Constant("COMPACT")],
+        ReplyShape::Bytes,
+        "Drops a run now and rewrites the log files that hold its bytes; returns a report as JSON. The ledger keeps the reason.",
     ),
     route(
         Get,
@@ -257,10 +261,10 @@ pub const ROUTES: &[Route] = &[
             Query("count", "COUNT", Number),
             Query("wait_ms", "BLOCK", Number),
         ],
-        Gives::Json(Schema::Frames),
-        "Frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else null, after waiting for so long.",
+        ReplyShape::Json(ReplySchema::Frames),
+        "Ended frames of a run, from `from` on. If there are none: an empty array if the run has ended, else null, after waiting up to `wait_ms`.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/frames",
         "addFrame",
@@ -277,10 +281,10 @@ pub const ROUTES: &[Route] = &[
             Opt("started_ns", "STARTED", Number),
             Opt("duration_ns", "DURATION", Number),
         ],
-        Gives::Named("seq", Schema::Number),
-        "Adds a frame to a run and gives its number.",
+        ReplyShape::Named("seq", ReplySchema::Number),
+        "Adds a frame to a run and returns its number.",
     )),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/frames/begin",
         "beginFrame",
@@ -294,7 +298,7 @@ pub const ROUTES: &[Route] = &[
             Opt("severity", "SEVERITY", SEVERITY),
             Opt("started_ns", "STARTED", Number),
         ],
-        Gives::Named("seq", Schema::Number),
+        ReplyShape::Named("seq", ReplySchema::Number),
         "Begins a frame whose response is still to come.",
     )),
     route(
@@ -303,7 +307,7 @@ pub const ROUTES: &[Route] = &[
         "getFrame",
         "frame.get",
         &[Path("run"), Path("seq")],
-        Gives::Json(Schema::Frame),
+        ReplyShape::Json(ReplySchema::Frame),
         "A frame of a run.",
     ),
     route(
@@ -319,26 +323,26 @@ pub const ROUTES: &[Route] = &[
             Opt("severity", "SEVERITY", SEVERITY),
             Opt("duration_ns", "DURATION", Number),
         ],
-        Gives::Nothing,
-        "Ends a frame that was begun. Metadata is instead of what it began with.",
+        ReplyShape::Nothing,
+        "Ends an open frame. Metadata replaces the metadata that it began with.",
     ),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/draws",
         "draw",
         "nondet.draw",
-        &[Path("run"), Field("kind", DRAWS), Tail("length", Number)],
-        Gives::Named("drawn", Schema::Drawn),
-        "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (so many bytes).",
+        &[Path("run"), Field("kind", DRAWS), OptionalValue("length", Number)],
+        ReplyShape::Named("drawn", ReplySchema::Drawn),
+        "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (`length` bytes).",
     )),
-    makes(route(
+    creates(route(
         Post,
         "/v1/runs/{run}/snapshots",
         "putSnapshot",
         "snap.put",
         &[Path("run"), Field("state", Bytes), Opt("embeddings", "EMBEDDING", Vectors)],
-        Gives::Named("seq", Schema::Number),
-        "Keeps the agent's state after the last frame of a run, whose number is given.",
+        ReplyShape::Named("seq", ReplySchema::Number),
+        "Stores the agent's state after the last frame of a run and returns the frame's number.",
     )),
     route(
         Get,
@@ -346,17 +350,17 @@ pub const ROUTES: &[Route] = &[
         "getSnapshot",
         "snap.get",
         &[Path("run"), Path("seq")],
-        Gives::Found(Schema::Snapshot),
-        "The state that was kept after this frame.",
+        ReplyShape::Found(ReplySchema::Snapshot),
+        "The state stored after this frame.",
     ),
     route(
         Get,
         "/v1/runs/{run}/state",
         "stateAt",
         "snap.at",
-        &[Path("run"), Asked("at", Frame)],
-        Gives::Found(Schema::Snapshot),
-        "The last state that was kept at this frame or before it.",
+        &[Path("run"), RequiredQuery("at", Frame)],
+        ReplyShape::Found(ReplySchema::Snapshot),
+        "The newest state stored after this frame or an earlier one.",
     ),
     route(
         Get,
@@ -364,8 +368,8 @@ pub const ROUTES: &[Route] = &[
         "getKey",
         "get",
         &[Path("key")],
-        Gives::Bytes,
-        "What a key holds.",
+        ReplyShape::Bytes,
+        "The value of a key.",
     ),
     route(
         Put,
@@ -373,8 +377,8 @@ pub const ROUTES: &[Route] = &[
         "setKey",
         "set",
         &[Path("key"), Body, Query("px", "PX", Count)],
-        Gives::Nothing,
-        "Sets what a key holds, for so many milliseconds where that is said.",
+        ReplyShape::Nothing,
+        "Sets the value of a key; with `px`, it expires after so many milliseconds.",
     ),
     route(
         Delete,
@@ -382,7 +386,7 @@ pub const ROUTES: &[Route] = &[
         "deleteKey",
         "del",
         &[Path("key")],
-        Gives::Nothing,
+        ReplyShape::Nothing,
         "Deletes a key.",
     ),
     route(
@@ -390,9 +394,9 @@ pub const ROUTES: &[Route] = &[
         "/v1/databases/{database}/keys/{key}/at",
         "keyAt",
         "kv.at",
-        &[Path("key"), Asked("seqno", Number)],
-        Gives::Bytes,
-        "What a key held after the record of this number.",
+        &[Path("key"), RequiredQuery("seqno", Number)],
+        ReplyShape::Bytes,
+        "The value of a key after the record with this number.",
     ),
     route(
         Get,
@@ -400,17 +404,17 @@ pub const ROUTES: &[Route] = &[
         "keyHistory",
         "kv.history",
         &[Path("key"), Query("count", "COUNT", Number)],
-        Gives::Json(Schema::Versions),
-        "The versions of a key that are kept, the newest first.",
+        ReplyShape::Json(ReplySchema::Versions),
+        "The kept versions of a key, newest first.",
     ),
     route(
         Get,
         "/v1/databases/{database}/keys",
         "scanKeys",
         "scan",
-        &[Asked("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
-        Gives::Page("keys", Schema::Keys),
-        "Keys of a database, and a cursor for going on: 0 where there are no more. Begin with 0.",
+        &[RequiredQuery("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
+        ReplyShape::Page("keys", ReplySchema::Keys),
+        "Keys of a database, and a cursor to continue, which is 0 at the end. Begin with 0.",
     ),
     route(
         Post,
@@ -418,15 +422,15 @@ pub const ROUTES: &[Route] = &[
         "putMemories",
         "mem.put",
         &[
-            Field("entries", Jsons),
+            Field("entries", JsonArray),
             Opt("embed", "EMBED", Flag),
             Opt("embedder", "EMBEDDER", Text),
             TENANT,
             PRINCIPAL,
             CONVERSATION,
         ],
-        Gives::Named("ids", Schema::Texts),
-        "Keeps entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, in the place of what has their ids. With `embed` each by itself: one without a vector gets one of its query by this daemon's embedder, and a run's snapshot alone becomes its conversation's next entry; `embedder` says which embedder that has to be.",
+        ReplyShape::Named("ids", ReplySchema::Texts),
+        "Stores entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, and replaces entries with the same ids. With `embed`, each entry is stored by itself: an entry without a vector gets one from its query by this daemon's embedder, and a bare run snapshot becomes the conversation's next entry; `embedder` names the embedder that is required.",
     ),
     route(
         Get,
@@ -441,26 +445,26 @@ pub const ROUTES: &[Route] = &[
             OF_PRINCIPAL,
             OF_CONVERSATION,
         ],
-        Gives::Page("entries", Schema::Memories),
-        "Entries of a conversation, those changed last first, and a cursor for going on after them: 0 where there are no more.",
+        ReplyShape::Page("entries", ReplySchema::Memories),
+        "Entries of a conversation, most recently changed first, and a cursor to continue; the cursor is 0 at the end.",
     ),
     route(
         Get,
         "/v1/memory/entry",
         "getMemory",
         "mem.get",
-        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Found(Schema::Memory),
-        "An entry; the look counts.",
+        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Found(ReplySchema::Memory),
+        "An entry; the access is counted.",
     ),
     route(
         Delete,
         "/v1/memory/entry",
         "deleteMemory",
         "mem.delete",
-        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Nothing,
-        "Ends an entry and what was said of it, if it is there.",
+        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Nothing,
+        "Deletes an entry and its feedback, if it exists.",
     ),
     route(
         Post,
@@ -468,8 +472,8 @@ pub const ROUTES: &[Route] = &[
         "putMemoryIf",
         "mem.putif",
         &[Field("entry", Json), Field("version", Number), TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Json(Schema::Applied),
-        "Keeps an entry if the one that is there has this version, 0: if there is none. `version` is that of the one that is there, where that is another.",
+        ReplyShape::Json(ReplySchema::Applied),
+        "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns the existing `version` if it differs.",
     ),
     route(
         Post,
@@ -491,8 +495,8 @@ pub const ROUTES: &[Route] = &[
             PRINCIPAL,
             CONVERSATION,
         ],
-        Gives::Json(Schema::Hits),
-        "The entries nearest to a vector, or to a question, that reach the least score; with `across` of all of the tenant's conversations; with `projection` or `budget` (tokens) also the text that a model is given; with `memory` what is not said is as the definition of that id has it.",
+        ReplyShape::Json(ReplySchema::Hits),
+        "The entries nearest to a vector or a question that reach the minimum score. `across` includes all of the tenant's conversations; `projection` or `budget` (tokens) adds the text for a model; `memory` takes missing options from the definition with that id.",
     ),
     route(
         Post,
@@ -500,8 +504,8 @@ pub const ROUTES: &[Route] = &[
         "defineMemory",
         "mem.define",
         &[Field("definition", Json)],
-        Gives::Nothing,
-        "Keeps a memory's definition under its id: `description`, `type`, `strategy` (`kind`, `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
+        ReplyShape::Nothing,
+        "Stores a memory definition under its id: `description`, `type`, `strategy` (`kind`, `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
     ),
     route(
         Get,
@@ -509,43 +513,43 @@ pub const ROUTES: &[Route] = &[
         "memoryDefinitions",
         "mem.definitions",
         &[],
-        Gives::Named("definitions", Schema::Definitions),
-        "All definitions of memories, by their ids.",
+        ReplyShape::Named("definitions", ReplySchema::Definitions),
+        "All memory definitions, ordered by id.",
     ),
     route(
         Delete,
         "/v1/memory/definition",
         "undefineMemory",
         "mem.undefine",
-        &[Asked("id", Text)],
-        Gives::Nothing,
-        "Ends a definition; what is remembered stays.",
+        &[RequiredQuery("id", Text)],
+        ReplyShape::Nothing,
+        "Deletes a memory definition; entries stay.",
     ),
     route(
         Post,
         "/v1/memory/feedback",
         "rateMemory",
         "mem.feedback",
-        &[Field("id", Text), Is("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Nothing,
-        "Says how useful an entry was, from -1 to 1.",
+        &[Field("id", Text), Constant("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
+        ReplyShape::Nothing,
+        "Rates the usefulness of an entry from -1 to 1.",
     ),
     route(
         Get,
         "/v1/memory/feedback",
         "memoryFeedback",
         "mem.feedback",
-        &[Asked("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Json(Schema::Feedback),
-        "What was said of an entry; null where nothing was.",
+        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Json(ReplySchema::Feedback),
+        "The ratings of an entry; null if there are none.",
     ),
     route(
         Post,
         "/v1/memory/seen",
         "recordSignature",
         "mem.seen",
-        &[Field("signature", Text), Is("RECORD"), TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Nothing,
+        &[Field("signature", Text), Constant("RECORD"), TENANT, PRINCIPAL, CONVERSATION],
+        ReplyShape::Nothing,
         "Records a signature.",
     ),
     route(
@@ -553,8 +557,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/memory/seen",
         "seenSignature",
         "mem.seen",
-        &[Asked("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        Gives::Named("seen", Schema::Boolean),
+        &[RequiredQuery("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
+        ReplyShape::Named("seen", ReplySchema::Boolean),
         "Whether a signature was recorded.",
     ),
     route(
@@ -563,8 +567,8 @@ pub const ROUTES: &[Route] = &[
         "forgetMemory",
         "mem.forget",
         &[TENANT, PRINCIPAL, CONVERSATION],
-        Gives::Named("forgotten", Schema::Number),
-        "Ends all of a conversation: entries, what was said of them, signatures; how many entries there were.",
+        ReplyShape::Named("forgotten", ReplySchema::Number),
+        "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
     ),
     route(
         Get,
@@ -572,7 +576,7 @@ pub const ROUTES: &[Route] = &[
         "stats",
         "store.stats",
         &[],
-        Gives::Json(Schema::Stats),
+        ReplyShape::Json(ReplySchema::Stats),
         "What the store holds.",
     ),
     route(
@@ -581,8 +585,8 @@ pub const ROUTES: &[Route] = &[
         "verifyStore",
         "store.verify",
         &[],
-        Gives::Json(Schema::Object),
-        "Reads every file and every run, and compares all checksums, hashes and links.",
+        ReplyShape::Json(ReplySchema::Object),
+        "Reads every file and every run, and verifies all checksums, hashes and links.",
     ),
     route(
         Get,
@@ -590,7 +594,7 @@ pub const ROUTES: &[Route] = &[
         "checkpoint",
         "store.checkpoint",
         &[],
-        Gives::Bytes,
+        ReplyShape::Bytes,
         "The ledger's checkpoint, as JSON.",
     ),
     route(
@@ -599,8 +603,8 @@ pub const ROUTES: &[Route] = &[
         "retain",
         "store.retain",
         &[Opt("policy", "POLICY", Text), Opt("at_ns", "AT", Number), Opt("dry_run", "DRYRUN", Flag)],
-        Gives::Bytes,
-        "Drops the runs that a policy does not keep, by the built-in one where none is given; what stays and goes by each rule, as JSON.",
+        ReplyShape::Bytes,
+        "Drops the runs that a policy does not keep; without `policy`, by the built-in one. Returns what each rule keeps and drops as JSON.",
     ),
     route(
         Post,
@@ -608,8 +612,8 @@ pub const ROUTES: &[Route] = &[
         "backup",
         "store.backup",
         &[Field("path", Text), Opt("copy", "COPY", Flag)],
-        Gives::Json(Schema::Object),
-        "Copies the store. For connections by a Unix socket: over HTTP it is refused.",
+        ReplyShape::Json(ReplySchema::Object),
+        "Copies the store. Needs a connection by a Unix socket; refused over HTTP.",
     ),
     route(
         Post,
@@ -621,8 +625,8 @@ pub const ROUTES: &[Route] = &[
             Opt("recompress", "RECOMPRESS", Flag),
             Opt("bytes_per_second_max", "RATE", Number),
         ],
-        Gives::Bytes,
-        "Gives back the room of what nothing leads to any more; what it did, as JSON.",
+        ReplyShape::Bytes,
+        "Reclaims the disk space of deleted data; returns a report as JSON.",
     ),
     route(
         Get,
@@ -630,7 +634,7 @@ pub const ROUTES: &[Route] = &[
         "listTokens",
         "token.list",
         &[],
-        Gives::Json(Schema::Tokens),
+        ReplyShape::Json(ReplySchema::Tokens),
         "The tokens, without their texts.",
     ),
     route(
@@ -638,8 +642,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/slowlog",
         "slowlog",
         "slowlog",
-        &[Is("GET")],
-        Gives::Json(Schema::Array),
+        &[Constant("GET")],
+        ReplyShape::Json(ReplySchema::Array),
         "The latest slow commands.",
     ),
 ];

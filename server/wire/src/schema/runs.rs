@@ -14,7 +14,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "runs",
         since: super::ANNALS,
-        summary: "Begins a run, by a name of its own where none is given, and returns its name and uid. Each tag has a TAG of its own.",
+        summary: "Begins a run and returns its name and uid. Without NAME, the daemon chooses the name. Repeat TAG for each tag.",
         arguments: "[NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
     },
     CommandSchema {
@@ -24,7 +24,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "runs",
         since: super::ANNALS,
-        summary: "Ends a run that was begun here, as ok where no status is given. Its frames, and exchanges that go through the proxy, have to be ended before.",
+        summary: "Ends a run that was begun here; the default status is ok. Its frames and its exchanges through the proxy must have ended before.",
         arguments: "run [ok|failed|abandoned]",
     },
     CommandSchema {
@@ -34,7 +34,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "runs",
         since: super::ANNALS,
-        summary: "Returns what is known of a run.",
+        summary: "Returns the properties of a run.",
         arguments: "run",
     },
     CommandSchema {
@@ -44,7 +44,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "runs",
         since: super::ANNALS,
-        summary: "Returns a cursor and runs, the oldest first. The cursor is for going on after them, and 0 where there are no more.",
+        summary: "Returns a cursor and runs, oldest first. Pass the cursor to continue; it is 0 at the end.",
         arguments: "[STATUS open|ok|failed|abandoned] [COUNT count] [FROM cursor]",
     },
     CommandSchema {
@@ -54,7 +54,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "runs",
         since: super::ANNALS,
-        summary: "Begins a run that shares another one's frames up to this one, which with EDIT is left out, to be recorded otherwise. Returns its name and uid.",
+        summary: "Begins a run that shares another run's frames up to this one. With EDIT, this frame is excluded, so that it can be recorded anew. Returns its name and uid.",
         arguments: "run@seq [EDIT] [NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] [STARTED nanoseconds] [TAG key value ...]",
     },
     CommandSchema {
@@ -64,7 +64,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "runs",
         since: super::ANNALS,
-        summary: "Reads every frame of a run and compares its hashes and links. An error DAMAGED at the first that is not what was recorded.",
+        summary: "Reads every frame of a run and verifies its hashes and links. An error DAMAGED at the first mismatch.",
         arguments: "run",
     },
     CommandSchema {
@@ -74,7 +74,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "runs",
         since: super::ANNALS,
-        summary: "Returns frames of a run from one on, which have ended. Where there are none: an empty array if the run has ended, else nil, after waiting where BLOCK is given (0: without end).",
+        summary: "Returns ended frames of a run, from FROM on. If there are none: an empty array if the run has ended, else nil, after waiting if BLOCK is given (0: no limit).",
         arguments: "run [FROM seq] [COUNT count] [BLOCK milliseconds]",
     },
     CommandSchema {
@@ -84,7 +84,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "runs",
         since: super::ANNALS,
-        summary: "Returns the recorded answer to a request: that of the first call of this name (else `llm`) with the same bytes that was not served to this connection yet. An error DIVERGED names the step and what differs, FAILED is what a call that failed said.",
+        summary: "Returns the recorded answer to a request: that of the first call with this name (default `llm`) and the same bytes that was not yet served to this connection. An error DIVERGED names the step and the difference; FAILED has the recorded error of a failed call.",
         arguments: "run request [NAME name] [RESTART]",
     },
 ];

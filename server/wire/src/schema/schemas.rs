@@ -1,10 +1,10 @@
-//! What replies look like, as JSON Schema (2020-12).
+//! The JSON Schemas (2020-12) of responses.
 
 use serde_json::{Value, json};
 
-/// What a reply is.
+/// The schema of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Schema {
+pub enum ReplySchema {
     Applied,
     Array,
     Begun,
@@ -31,10 +31,10 @@ pub enum Schema {
     Versions,
 }
 
-/// RFC 4648, with padding, and no bits left over.
+/// Base64 per RFC 4648, with padding and without stray bits.
 const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 
-/// What every description of a reply may refer to.
+/// The components that response schemas may reference.
 pub fn components() -> Value {
     let count = || json!({ "type": "integer", "minimum": 0 });
     let time = || json!({ "type": "integer", "minimum": 0, "description": "Nanoseconds since 1970." });
@@ -46,7 +46,7 @@ pub fn components() -> Value {
     let severity = json!({ "enum": ["debug", "normal", "flagged", "escalated"] });
     json!({
         "Bytes": {
-            "description": "Bytes: a text where they are UTF-8, else base64.",
+            "description": "Bytes: a string if they are UTF-8, else base64.",
             "oneOf": [
                 { "type": "string" },
                 { "type": "object", "properties": { "base64": { "type": "string", "contentEncoding": "base64", "pattern": BASE64 } },
@@ -54,7 +54,7 @@ pub fn components() -> Value {
             ],
         },
         "Problem": {
-            "description": "RFC 9457. `code` is what a program goes by.",
+            "description": "RFC 9457. Programs should test `code`.",
             "type": "object",
             "properties": { "title": text(), "status": { "type": "integer" }, "code": text(), "detail": text() },
             "required": ["title", "status", "code", "detail"],
@@ -102,7 +102,7 @@ pub fn components() -> Value {
             "required": ["seqno", "time_ns", "value"],
         },
         "Memory": {
-            "description": "An entry as it was put; of one that was looked at, how often and when last.",
+            "description": "An entry as it was stored, with its access count and time once it was read.",
             "type": "object",
             "properties": { "id": text(), "value": {}, "version": count(), "embedding": { "type": "array", "items": { "type": "number" } },
                             "embeddingModel": text() },
@@ -132,7 +132,7 @@ pub fn components() -> Value {
     })
 }
 
-impl Schema {
+impl ReplySchema {
     pub fn json(self) -> Value {
         let component = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
         let many = |name: &str| json!({ "type": "array", "items": component(name) });

@@ -10,7 +10,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "server",
         since: "2.8.13",
-        summary: "Returns what is known of the commands: all, COUNT, INFO, DOCS, LIST.",
+        summary: "Returns the command table: all, COUNT, INFO, DOCS, LIST.",
         arguments: "[subcommand] [name ...]",
     },
     CommandSchema {
@@ -20,7 +20,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "server",
         since: "2.0.0",
-        summary: "Returns settings by pattern (GET). They are set where the daemon is started.",
+        summary: "Returns settings by pattern (GET). Settings are given when the daemon is started.",
         arguments: "subcommand [parameter ...]",
     },
     CommandSchema {
@@ -40,7 +40,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "server",
         since: "2.2.12",
-        summary: "Returns what took long (GET, LEN) or forgets it (RESET): of each turn its number, when, microseconds, the first command and how many there were, and who asked.",
+        summary: "Returns slow turns (GET, LEN) or forgets them (RESET): for each turn its number, time, microseconds, first command, number of commands, and client.",
         arguments: "subcommand [count]",
     },
     CommandSchema {

@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "snapshots",
         since: super::ANNALS,
-        summary: "Keeps the agent's state after the last frame of a run, whose number is returned. A vector is of f32 in little-endian bytes, each with an EMBEDDING of its own.",
+        summary: "Stores the agent's state after the last frame of a run and returns the frame's number. Each vector is f32 in little-endian bytes; repeat EMBEDDING for each.",
         arguments: "run state [EMBEDDING embedder vector ...]",
     },
     CommandSchema {
@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "snapshots",
         since: super::ANNALS,
-        summary: "Returns the state that was kept after this frame. An error NOTFOUND where there is none.",
+        summary: "Returns the state stored after this frame. An error NOTFOUND if there is none.",
         arguments: "run seq",
     },
     CommandSchema {
@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "snapshots",
         since: super::ANNALS,
-        summary: "Returns the newest state that was kept after this frame or an earlier one; nil where there is none.",
+        summary: "Returns the newest state stored after this frame or an earlier one; nil if there is none.",
         arguments: "run seq",
     },
 ];

@@ -13,7 +13,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "store",
         since: super::ANNALS,
-        summary: "Returns what the store holds: runs, frames, bytes on disk by what they serve, the ledger's root.",
+        summary: "Returns what the store holds: runs, frames, bytes on disk by purpose, the ledger's root.",
         arguments: "",
     },
     CommandSchema {
@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "store",
         since: super::ANNALS,
-        summary: "Reads every file and every run, compares all checksums, hashes and links, and returns what was read and `damaged`: what is not as it was written.",
+        summary: "Reads every file and every run, verifies all checksums, hashes and links, and returns what was read and the list `damaged`.",
         arguments: "",
     },
     CommandSchema {
@@ -33,7 +33,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "store",
         since: super::ANNALS,
-        summary: "Returns the ledger's checkpoint as one line of JSON: whoever keeps it can tell later whether what it covers was rewritten.",
+        summary: "Returns the ledger's checkpoint as one line of JSON: it can later show whether the history that it covers was rewritten.",
         arguments: "",
     },
     CommandSchema {
@@ -43,7 +43,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "store",
         since: super::ANNALS,
-        summary: "Copies the store as it is now to an absolute path where nothing is. Files that never change are shared by links unless COPY is given. For connections by a Unix socket.",
+        summary: "Copies the store as it is now to an absolute path that does not exist yet. Files that never change are hard-linked unless COPY is given. Needs a connection by a Unix socket.",
         arguments: "path [COPY]",
     },
     CommandSchema {
@@ -53,7 +53,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "store",
         since: super::ANNALS,
-        summary: "Gives back the room of what nothing leads to any more, while the store is used, and returns what it did, or with DRYRUN would do, as one line of JSON. RECOMPRESS packs bodies anew, RATE writes so many bytes a second at most.",
+        summary: "Reclaims the disk space of deleted data while the store is in use. Returns a report as one line of JSON; with DRYRUN, only predicts it. RECOMPRESS packs bodies anew, RATE limits the bytes written per second.",
         arguments: "[DRYRUN] [RECOMPRESS] [RATE bytes]",
     },
 ];

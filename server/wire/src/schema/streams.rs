@@ -2,7 +2,7 @@
 
 use super::CommandSchema;
 
-/// They see what is on disk, so they wait until all that came before is.
+/// These commands read what is on disk, so they wait for earlier writes.
 const READ: &[&str] = &["readonly", "settled"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
@@ -13,7 +13,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (1, 1, 1),
         group: "stream",
         since: "5.0.0",
-        summary: "Appends a new entry to a run: a frame. Begins the run if there is none of this name.",
+        summary: "Appends an entry, which is a frame, to a run. Begins the run if it does not exist.",
         arguments: "key [NOMKSTREAM] id field value [field value ...]",
     },
     CommandSchema {
@@ -53,7 +53,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "stream",
         since: "5.0.0",
-        summary: "Returns entries of runs with ids greater than those given. Waits where there are none and BLOCK is given.",
+        summary: "Returns entries of runs with ids greater than those given. With BLOCK, waits if there are none.",
         arguments: "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
     },
     CommandSchema {

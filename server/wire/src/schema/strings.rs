@@ -4,7 +4,7 @@ use super::CommandSchema;
 
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
-/// Their values are words.
+/// Their replies reveal values.
 const REVEALS: &[&str] = &["write", "denyoom", "fast", "reveals"];
 const STORES_AND_REVEALS: &[&str] = &["write", "denyoom", "fast", "stores", "reveals"];
 const STORES: &[&str] = &["write", "denyoom", "fast", "stores"];

@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "tokens",
         since: super::ANNALS,
-        summary: "Makes a token, which is returned this once. It leads to one namespace, this connection's where none is named, with the rights record, read, redacted, operate, or those of them that are named with commas between. Who has redacted and not read is shown runs by PROFILE, else by safe; with PROFILE and without RIGHTS it has the right redacted. For connections by a Unix socket.",
+        summary: "Makes a token and returns its text, which is shown only once. NAMESPACE defaults to this connection's namespace. RIGHTS are names separated by commas (record, read, redacted, operate); the default is all. A token with redacted but not read sees runs through PROFILE, by default `safe`; with PROFILE and without RIGHTS, it has the right redacted. Needs a connection by a Unix socket.",
         arguments: "name [NAMESPACE namespace] [RIGHTS rights] [PROFILE profile]",
     },
     CommandSchema {
@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "tokens",
         since: super::ANNALS,
-        summary: "Returns the name, namespace and rights of each token, its profile where it has one, and when it was made.",
+        summary: "Returns the name, namespace, rights, profile if any, and creation time of each token.",
         arguments: "",
     },
     CommandSchema {
@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         keys: (0, 0, 0),
         group: "tokens",
         since: super::ANNALS,
-        summary: "Takes a token back: whoever came by it is hung up on. For connections by a Unix socket.",
+        summary: "Revokes a token and closes the connections that use it. Needs a connection by a Unix socket.",
         arguments: "name",
     },
 ];

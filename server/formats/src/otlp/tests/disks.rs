@@ -1,4 +1,4 @@
-//! Disks that lose what was not synced, and disks that are full.
+//! Power cuts and full disks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use annals::{Namespace, Options, Store};
 use serde_json::Value;
 
 use super::{NOW, metadata, request, span};
-use crate::otlp::{Form, Ingest, Refused, Taken};
+use crate::otlp::{TraceEncoding, TraceIngest, TraceReceipt, TraceRefusal};
 
-fn open(sim: &SimIo) -> (Store, Namespace, Ingest) {
+fn open(sim: &SimIo) -> (Store, Namespace, TraceIngest) {
     let options = Options { io: Arc::new(sim.clone()), ..Options::default() };
     let store = Store::open_with("s", options).unwrap();
     let space = store.namespace("default").unwrap();
-    (store, space.clone(), Ingest::new(space))
+    (store, space.clone(), TraceIngest::new(space))
 }
 
-fn send(ingest: &Ingest, spans: &[Value]) -> Result<Taken, Refused> {
-    ingest.traces(request(spans).to_string().as_bytes(), Form::Json, NOW)
+fn send(ingest: &TraceIngest, spans: &[Value]) -> Result<TraceReceipt, TraceRefusal> {
+    ingest.ingest_request(request(spans).to_string().as_bytes(), TraceEncoding::Json, NOW)
 }
 
-/// How often each span is a frame, every frame verified.
+/// The number of frames for each span; every frame is verified.
 fn frames(space: &Namespace) -> BTreeMap<String, usize> {
     let mut frames = BTreeMap::new();
     for run in space.runs().unwrap() {
@@ -33,9 +33,9 @@ fn frames(space: &Namespace) -> BTreeMap<String, usize> {
     frames
 }
 
-/// What was answered is there after a power cut; and what an exporter sends again then is there once.
+/// Acknowledged spans survive a power cut, and spans that are resent become one frame each.
 #[test]
-fn what_was_answered_survives_a_power_cut_and_comes_once() {
+fn acknowledged_spans_survive_power_cut_exactly_once() {
     let batches: Vec<Vec<Value>> = (0..4)
         .map(|batch| (1..=5).map(|n| span(batch * 5 + n, u64::from(batch * 5 + n > 1), &[])).collect())
         .collect();
@@ -57,10 +57,10 @@ fn what_was_answered_survives_a_power_cut_and_comes_once() {
     }
 }
 
-/// A full disk refuses, and says when to come again. Once there is room, the same requests make each span one frame; where the store
-/// has to be opened again for it, after that.
+/// A full disk gives a refusal with a retry time. Once there is room, possibly after reopening the store, the
+/// same requests make each span one frame.
 #[test]
-fn a_full_disk_takes_nothing_twice_once_there_is_room() {
+fn retry_after_full_disk_makes_each_span_one_frame() {
     let long = "what was asked of it ".repeat(50);
     let texts = [("gen_ai.operation.name", "chat"), ("input.value", long.as_str())];
     let batch = |batch: u64| -> Vec<Value> { (1..=4).map(|n| span(batch * 4 + n, 0, &texts)).collect() };
@@ -85,7 +85,7 @@ fn a_full_disk_takes_nothing_twice_once_there_is_room() {
         sim.set_capacity(None);
         let known: Vec<String> = frames(&space).into_keys().collect();
         assert!(known.len() >= taken * 4);
-        // Some stores go on by themselves, some have to be opened again.
+        // Some stores continue by themselves, others must be reopened.
         drop((ingest, space));
         let _ = store.close();
         let (_store, space, ingest) = open(&sim);

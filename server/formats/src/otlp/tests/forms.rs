@@ -1,4 +1,4 @@
-//! Protobuf and JSON, gzip, and what is too much of them.
+//! Protobuf, JSON and gzip, and their limits.
 
 use std::io::Write as _;
 
@@ -11,11 +11,11 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use super::{Bench, NOW, request, span};
-use crate::otlp::ingest::mapped;
-use crate::otlp::value::{OfSpan, text};
-use crate::otlp::wire::parse;
-use crate::otlp::{BODY_BYTES_MAX, Form, Refused, look, unpack};
+use super::{IngestBench, NOW, request, span};
+use crate::otlp::ingest::map_request;
+use crate::otlp::value::{SpanJson, to_raw_json};
+use crate::otlp::wire::decode_request;
+use crate::otlp::{BODY_BYTES_MAX, TraceEncoding, TraceRefusal, gunzip, map_without_store};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
@@ -23,20 +23,21 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A request as OTLP/JSON, written by what writes metadata.
+/// A request as OTLP/JSON, encoded by the code that writes metadata.
 fn as_json(request: &ExportTraceServiceRequest) -> String {
     let whole = |span: &Span| {
-        serde_json::to_string(&OfSpan { span, attributes: Default::default(), events: Default::default() })
+        serde_json::to_string(&SpanJson { span, attributes: Default::default(), events: Default::default() })
             .unwrap()
     };
     let scopes = |scopes: &ScopeSpans| {
         let spans: Vec<String> = scopes.spans.iter().map(whole).collect();
-        let scope = scopes.scope.as_ref().map_or("null".to_owned(), |scope| text(scope).to_string());
+        let scope = scopes.scope.as_ref().map_or("null".to_owned(), |scope| to_raw_json(scope).to_string());
         format!(r#"{{"scope":{scope},"schemaUrl":{:?},"spans":[{}]}}"#, scopes.schema_url, spans.join(","))
     };
     let of = request.resource_spans.iter().map(|of: &ResourceSpans| {
         let scopes: Vec<String> = of.scope_spans.iter().map(scopes).collect();
-        let resource = of.resource.as_ref().map_or("null".to_owned(), |resource| text(resource).to_string());
+        let resource =
+            of.resource.as_ref().map_or("null".to_owned(), |resource| to_raw_json(resource).to_string());
         format!(
             r#"{{"resource":{resource},"schemaUrl":{:?},"scopeSpans":[{}]}}"#,
             of.schema_url,
@@ -47,24 +48,27 @@ fn as_json(request: &ExportTraceServiceRequest) -> String {
 }
 
 #[test]
-fn what_exporters_send_reads_the_same_in_both_forms() {
+fn exporter_requests_decode_equally_in_both_encodings() {
     let json = include_bytes!("data/openinference.json");
     for (body, form) in [
-        (unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap(), Form::Protobuf),
-        (unpack(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap(), Form::Protobuf),
-        (json.to_vec(), Form::Json),
+        (gunzip(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap(), TraceEncoding::Protobuf),
+        (
+            gunzip(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap(),
+            TraceEncoding::Protobuf,
+        ),
+        (json.to_vec(), TraceEncoding::Json),
     ] {
-        let request = parse(&body, form).unwrap();
+        let request = decode_request(&body, form).unwrap();
         let spans: usize =
             request.resource_spans.iter().flat_map(|of| &of.scope_spans).map(|of| of.spans.len()).sum();
         assert_eq!(spans, 4);
-        assert_eq!(parse(as_json(&request).as_bytes(), Form::Json).unwrap(), request);
-        assert_eq!(parse(&request.encode_to_vec(), Form::Protobuf).unwrap(), request);
+        assert_eq!(decode_request(as_json(&request).as_bytes(), TraceEncoding::Json).unwrap(), request);
+        assert_eq!(decode_request(&request.encode_to_vec(), TraceEncoding::Protobuf).unwrap(), request);
     }
 }
 
 #[test]
-fn every_kind_of_value_comes_through_json_to_the_bit() {
+fn every_value_kind_round_trips_through_json() {
     let held = [
         Held::StringValue("Grüße \u{0} ✓".to_owned()),
         Held::StringValue(String::new()),
@@ -92,7 +96,7 @@ fn every_kind_of_value_comes_through_json_to_the_bit() {
     let request = ExportTraceServiceRequest {
         resource_spans: vec![ResourceSpans { scope_spans: vec![scope], ..ResourceSpans::default() }],
     };
-    let read = parse(as_json(&request).as_bytes(), Form::Json).unwrap();
+    let read = decode_request(as_json(&request).as_bytes(), TraceEncoding::Json).unwrap();
     assert_eq!(read, request);
     let double = |request: &ExportTraceServiceRequest, at: usize| match request.resource_spans[0].scope_spans
         [0]
@@ -106,11 +110,12 @@ fn every_kind_of_value_comes_through_json_to_the_bit() {
         Some(Held::DoubleValue(double)) => double.to_bits(),
         _ => 0,
     };
-    // Equal numbers may be other bits.
+    // Equal doubles may differ in their bits.
     assert_eq!(double(&read, 5), (-0.0f64).to_bits());
 }
 
-/// serde_json reads some of these wrong in their last bit unless a feature of it is on, which no crate here asks for by itself.
+/// serde_json parses some of these wrong in the last bit unless its feature `float_roundtrip` is on, which no
+/// crate here enables.
 #[test]
 fn doubles_are_read_to_the_bit() {
     let doubles = (1..2000u64)
@@ -119,7 +124,7 @@ fn doubles_are_read_to_the_bit() {
     let values: Vec<Value> =
         doubles.iter().map(|double| json!({ "value": { "doubleValue": double } })).collect();
     let body = request(&[json!({ "attributes": values })]).to_string();
-    let read = parse(body.as_bytes(), Form::Json).unwrap();
+    let read = decode_request(body.as_bytes(), TraceEncoding::Json).unwrap();
     let read = &read.resource_spans[0].scope_spans[0].spans[0].attributes;
     for (pair, double) in read.iter().zip(&doubles) {
         let held = pair.value.as_ref().and_then(|value| value.value.clone());
@@ -130,9 +135,9 @@ fn doubles_are_read_to_the_bit() {
     }
 }
 
-/// Bytes of real requests changed, cut and doubled: whatever comes of it, nothing falls over.
+/// Mutated, cut and duplicated bytes of real requests never cause a panic.
 #[test]
-fn changed_requests_are_taken_or_refused() {
+fn mutated_requests_are_accepted_or_refused() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut draw = |below: usize| {
         state ^= state << 13;
@@ -142,9 +147,12 @@ fn changed_requests_are_taken_or_refused() {
     };
     let (mut taken, mut refused) = (0, 0);
     for (whole, form) in [
-        (unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap(), Form::Protobuf),
-        (unpack(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap(), Form::Protobuf),
-        (include_bytes!("data/openinference.json").to_vec(), Form::Json),
+        (gunzip(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap(), TraceEncoding::Protobuf),
+        (
+            gunzip(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap(),
+            TraceEncoding::Protobuf,
+        ),
+        (include_bytes!("data/openinference.json").to_vec(), TraceEncoding::Json),
     ] {
         for _ in 0..1500 {
             let mut body = whole.clone();
@@ -161,7 +169,7 @@ fn changed_requests_are_taken_or_refused() {
                 }
                 body.resize(whole.len(), b' ');
             }
-            match look(&body, form) {
+            match map_without_store(&body, form) {
                 Ok(_) => taken += 1,
                 Err(error) => {
                     assert!(matches!(error.status, 400 | 413), "{}", error.message());
@@ -174,8 +182,9 @@ fn changed_requests_are_taken_or_refused() {
 }
 
 #[test]
-fn json_is_read_leniently() {
-    let read = |span: Value| parse(request(&[span]).to_string().as_bytes(), Form::Json).unwrap();
+fn json_decoding_is_lenient() {
+    let read =
+        |span: Value| decode_request(request(&[span]).to_string().as_bytes(), TraceEncoding::Json).unwrap();
     let strict = json!({ "traceId": "AF00", "kind": 3, "startTimeUnixNano": "7", "flags": 256,
         "attributes": [{ "key": "n", "value": { "intValue": "5" } }, { "key": "a", "value": { "arrayValue": { "values": [] } } },
             { "key": "x", "value": { "doubleValue": "NaN" } }] });
@@ -183,9 +192,9 @@ fn json_is_read_leniently() {
         "flags": "256", "links": null, "status": null, "unknown": { "key": [1] }, "name": null,
         "attributes": [{ "key": "n", "value": { "intValue": 5, "newer": [] } }, { "key": "a", "value": { "arrayValue": {} } },
             { "key": "x", "value": { "doubleValue": "NaN", "stringValue": null } }] });
-    // Not a number is not equal to itself.
+    // NaN is not equal to itself, so compare the debug texts.
     assert_eq!(format!("{:?}", read(strict)), format!("{:?}", read(loose)));
-    assert_eq!(parse(b"{}", Form::Json).unwrap(), ExportTraceServiceRequest::default());
+    assert_eq!(decode_request(b"{}", TraceEncoding::Json).unwrap(), ExportTraceServiceRequest::default());
     for wrong in [
         "",
         "[]",
@@ -195,7 +204,7 @@ fn json_is_read_leniently() {
         r#"{"resourceSpans":[]} x"#,
         r#"{"resourceSpans":[[]]}"#,
     ] {
-        assert_eq!(parse(wrong.as_bytes(), Form::Json).unwrap_err().status, 400, "{wrong}");
+        assert_eq!(decode_request(wrong.as_bytes(), TraceEncoding::Json).unwrap_err().status, 400, "{wrong}");
     }
     for (key, wrong) in [
         ("intValue", "1.5"),
@@ -206,7 +215,7 @@ fn json_is_read_leniently() {
         let value: Value = serde_json::from_str(wrong).unwrap();
         let span = json!({ "attributes": [{ "key": "k", "value": { key: value } }] });
         assert_eq!(
-            parse(request(&[span]).to_string().as_bytes(), Form::Json).unwrap_err().status,
+            decode_request(request(&[span]).to_string().as_bytes(), TraceEncoding::Json).unwrap_err().status,
             400,
             "{wrong}"
         );
@@ -214,23 +223,23 @@ fn json_is_read_leniently() {
 }
 
 #[test]
-fn what_is_no_protobuf_is_refused() {
-    let whole = unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
+fn invalid_protobuf_is_refused() {
+    let whole = gunzip(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
     for cut in 1..whole.len() {
-        // Where it is cut between two of its parts, it is a shorter request.
-        if let Err(refused) = parse(&whole[..cut], Form::Protobuf) {
+        // A cut between two fields leaves a shorter valid request.
+        if let Err(refused) = decode_request(&whole[..cut], TraceEncoding::Protobuf) {
             assert_eq!(refused.status, 400);
         }
     }
-    assert_eq!(parse(b"", Form::Protobuf).unwrap(), ExportTraceServiceRequest::default());
+    assert_eq!(decode_request(b"", TraceEncoding::Protobuf).unwrap(), ExportTraceServiceRequest::default());
     for wrong in
         [&b"\x0b\x0c"[..], b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x05ab", b"\xff", b"{}"]
     {
-        assert_eq!(parse(wrong, Form::Protobuf).unwrap_err().status, 400, "{wrong:?}");
+        assert_eq!(decode_request(wrong, TraceEncoding::Protobuf).unwrap_err().status, 400, "{wrong:?}");
     }
 }
 
-/// A value in so many lists.
+/// A value nested in this many lists.
 fn deep(levels: usize) -> ExportTraceServiceRequest {
     let mut value = AnyValue { value: Some(Held::BoolValue(true)) };
     for _ in 0..levels {
@@ -247,8 +256,8 @@ fn deep(levels: usize) -> ExportTraceServiceRequest {
 }
 
 #[test]
-fn values_that_nest_too_deep_are_refused_and_never_overflow() {
-    // Whoever sends this does not build it; here that needs room.
+fn deeply_nested_values_are_refused_without_overflow() {
+    // A sender would not build this recursively; building it here needs a large stack.
     let builder = std::thread::Builder::new().stack_size(256 << 20);
     let bodies = builder.spawn(|| {
         [25, 28, 40, 5000].map(|levels| {
@@ -257,25 +266,26 @@ fn values_that_nest_too_deep_are_refused_and_never_overflow() {
         })
     });
     let bodies = bodies.unwrap().join().unwrap();
-    // A thread of tokio has 2 MiB.
+    // A tokio thread has a stack of 2 MiB.
     let read = move || {
         for (levels, protobuf, json) in bodies {
-            for (form, body) in [(Form::Protobuf, protobuf), (Form::Json, json)] {
-                let told = look(&body, form).map_err(|refused: Refused| refused.status);
+            for (form, body) in [(TraceEncoding::Protobuf, protobuf), (TraceEncoding::Json, json)] {
+                let told = map_without_store(&body, form).map_err(|refused: TraceRefusal| refused.status);
                 assert_eq!(told, if levels < 40 { Ok(1) } else { Err(400) }, "{levels} {form:?}");
             }
         }
         let open = |pair: &str| format!("{{\"resourceSpans\":{}", pair.repeat(200_000));
         for body in [open("["), open("{\"a\":")] {
-            assert_eq!(mapped(body.as_bytes(), Form::Json).unwrap_err().status, 400);
+            assert_eq!(map_request(body.as_bytes(), TraceEncoding::Json).unwrap_err().status, 400);
         }
     };
     std::thread::Builder::new().stack_size(2 << 20).spawn(read).unwrap().join().unwrap();
 }
 
 #[test]
-fn two_bytes_that_become_hundreds_are_counted_first() {
-    // Two million empty spans: 4 MB that would take 600 when decoded. Each is tag and length, within its scope, within its resource.
+fn message_count_is_limited_before_decoding() {
+    // Two million empty spans: 4 MB that would take 600 MB when decoded. Each is a tag and a length within a
+    // scope within a resource.
     let mut body = b"\x12\x00".repeat(2_000_000);
     for tag in [0x12, 0x0a] {
         let mut outer = vec![tag];
@@ -283,41 +293,50 @@ fn two_bytes_that_become_hundreds_are_counted_first() {
         outer.extend_from_slice(&body);
         body = outer;
     }
-    assert_eq!(parse(&body, Form::Protobuf).unwrap_err().status, 413);
+    assert_eq!(decode_request(&body, TraceEncoding::Protobuf).unwrap_err().status, 413);
     let spans = "{},".repeat(2_000_000);
     let body = format!(r#"{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans}{{}}]}}]}}]}}"#);
-    assert_eq!(parse(body.as_bytes(), Form::Json).unwrap_err().status, 413);
-    // What stands in a text is text.
+    assert_eq!(decode_request(body.as_bytes(), TraceEncoding::Json).unwrap_err().status, 413);
+    // Braces inside a string do not count.
     let braces = "[{\\\"".repeat(600_000);
     let body = format!(r#"{{"resourceSpans":[],"note":"{braces}"}}"#);
-    assert_eq!(parse(body.as_bytes(), Form::Json).unwrap(), ExportTraceServiceRequest::default());
-    assert_eq!(parse(&vec![0; BODY_BYTES_MAX + 1], Form::Json).unwrap_err().status, 413);
+    assert_eq!(
+        decode_request(body.as_bytes(), TraceEncoding::Json).unwrap(),
+        ExportTraceServiceRequest::default()
+    );
+    assert_eq!(decode_request(&vec![0; BODY_BYTES_MAX + 1], TraceEncoding::Json).unwrap_err().status, 413);
 }
 
 #[test]
-fn a_form_is_told_by_its_content_type() {
-    for form in [Form::Protobuf, Form::Json] {
-        assert_eq!(Form::of(form.content_type()), Some(form));
+fn encoding_is_chosen_by_content_type() {
+    for form in [TraceEncoding::Protobuf, TraceEncoding::Json] {
+        assert_eq!(TraceEncoding::from_content_type(form.content_type()), Some(form));
     }
-    assert_eq!(Form::of("Application/JSON; charset=utf-8"), Some(Form::Json));
-    assert_eq!((Form::of("application/grpc"), Form::of("")), (None, None));
+    assert_eq!(
+        TraceEncoding::from_content_type("Application/JSON; charset=utf-8"),
+        Some(TraceEncoding::Json)
+    );
+    assert_eq!(
+        (TraceEncoding::from_content_type("application/grpc"), TraceEncoding::from_content_type("")),
+        (None, None)
+    );
 }
 
 #[test]
-fn gzip_is_unpacked_up_to_its_bound() {
+fn gzip_is_unpacked_up_to_its_limit() {
     let text = b"spans ".repeat(1000);
     let packed = gzip(&text);
-    assert_eq!(unpack(&packed, text.len()).unwrap(), text);
-    assert_eq!(unpack(&packed, text.len() - 1).unwrap_err().status, 413);
-    assert_eq!(unpack(&gzip(&vec![0; 64 << 20]), 1 << 20).unwrap_err().status, 413);
+    assert_eq!(gunzip(&packed, text.len()).unwrap(), text);
+    assert_eq!(gunzip(&packed, text.len() - 1).unwrap_err().status, 413);
+    assert_eq!(gunzip(&gzip(&vec![0; 64 << 20]), 1 << 20).unwrap_err().status, 413);
     for wrong in [&packed[..packed.len() - 5], b"", b"no gzip", &text] {
-        assert_eq!(unpack(wrong, 1 << 20).unwrap_err().status, 400);
+        assert_eq!(gunzip(wrong, 1 << 20).unwrap_err().status, 400);
     }
 }
 
 #[test]
-fn what_cannot_be_taken_is_counted_and_the_rest_is_taken() {
-    let bench = Bench::new();
+fn invalid_spans_are_rejected_and_others_accepted() {
+    let bench = IngestBench::new();
     let broken = |key: &str, id: &str| {
         let mut span = span(9, 0, &[]);
         span[key] = json!(id);
@@ -333,33 +352,36 @@ fn what_cannot_be_taken_is_counted_and_the_rest_is_taken() {
         span(1, 0, &[]),
     ]));
     assert_eq!((taken.frames, taken.rejected), (1, 6));
-    let told: Value = serde_json::from_slice(&taken.body(Form::Json)).unwrap();
+    let told: Value = serde_json::from_slice(&taken.body(TraceEncoding::Json)).unwrap();
     assert_eq!(told["partialSuccess"]["rejectedSpans"], "6");
     assert!(told["partialSuccess"]["errorMessage"].as_str().unwrap().contains("a span id has 8 bytes"));
-    let told = ExportTraceServiceResponse::decode(taken.body(Form::Protobuf).as_slice()).unwrap();
+    let told = ExportTraceServiceResponse::decode(taken.body(TraceEncoding::Protobuf).as_slice()).unwrap();
     assert_eq!(told.partial_success.unwrap().rejected_spans, 6);
     assert_eq!(bench.frames(&bench.names()[0]).len(), 1);
 
     let taken = bench.take(&request(&[span(2, 0, &[])]));
-    assert_eq!((taken.body(Form::Json), taken.body(Form::Protobuf)), (b"{}".to_vec(), Vec::new()));
-    let refused = bench.ingest.traces(b"?", Form::Json, NOW).unwrap_err();
+    assert_eq!(
+        (taken.body(TraceEncoding::Json), taken.body(TraceEncoding::Protobuf)),
+        (b"{}".to_vec(), Vec::new())
+    );
+    let refused = bench.ingest.ingest_request(b"?", TraceEncoding::Json, NOW).unwrap_err();
     assert_eq!((refused.status, refused.retry_after_s), (400, None));
-    let told: Value = serde_json::from_slice(&refused.body(Form::Json)).unwrap();
+    let told: Value = serde_json::from_slice(&refused.body(TraceEncoding::Json)).unwrap();
     assert_eq!((&told["code"], told["message"].as_str().unwrap()), (&json!(3), refused.message()));
-    let body = refused.body(Form::Protobuf);
+    let body = refused.body(TraceEncoding::Protobuf);
     assert_eq!((&body[..3], usize::from(body[3])), (&[8u8, 3, 0x12][..], refused.message().len()));
     assert!(body.ends_with(refused.message().as_bytes()));
 }
 
 #[test]
-fn a_request_has_so_many_spans() {
+fn spans_over_the_request_limit_are_rejected() {
     let spans: Vec<Value> = (1..=8193)
         .map(|number| json!({ "traceId": super::TRACE, "spanId": format!("{number:016x}") }))
         .collect();
-    let (taken, traces) = mapped(request(&spans).to_string().as_bytes(), Form::Json).unwrap();
+    let (taken, traces) = map_request(request(&spans).to_string().as_bytes(), TraceEncoding::Json).unwrap();
     assert_eq!((taken.rejected, traces.values().map(Vec::len).sum::<usize>()), (1, 8192));
     let resource = json!({ "attributes": [{ "key": "k", "value": { "stringValue": "x".repeat(70_000) } }] });
     let mut long = request(&[span(1, 0, &[])]);
     long["resourceSpans"][0]["resource"] = resource;
-    assert_eq!(mapped(long.to_string().as_bytes(), Form::Json).unwrap().0.rejected, 1);
+    assert_eq!(map_request(long.to_string().as_bytes(), TraceEncoding::Json).unwrap().0.rejected, 1);
 }

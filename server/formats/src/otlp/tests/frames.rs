@@ -1,16 +1,16 @@
-//! What spans become: components, bodies, facts, edges.
+//! The mapping of spans to frames: components, bodies, facts, edges.
 
 use annals::{Component, Severity};
 use serde_json::{Value, json};
 
-use super::{Bench, NOW, TRACE, metadata, request, span};
-use crate::otlp::{BODY_BYTES_MAX, Form, unpack};
+use super::{IngestBench, NOW, TRACE, metadata, request, span};
+use crate::otlp::{BODY_BYTES_MAX, TraceEncoding, gunzip};
 
 #[test]
-fn an_agent_as_the_genai_conventions_have_it() {
-    let bench = Bench::new();
-    let body = unpack(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
-    assert_eq!(bench.ingest.traces(&body, Form::Protobuf, NOW).unwrap().frames, 4);
+fn genai_trace_becomes_frames() {
+    let bench = IngestBench::new();
+    let body = gunzip(include_bytes!("data/genai.pb.gz"), BODY_BYTES_MAX).unwrap();
+    assert_eq!(bench.ingest.ingest_request(&body, TraceEncoding::Protobuf, NOW).unwrap().frames, 4);
     let name = bench.names().remove(0);
     let run = bench.run(&name);
     let info = run.info();
@@ -20,7 +20,7 @@ fn an_agent_as_the_genai_conventions_have_it() {
     let about: Value = serde_json::from_slice(&run.metadata().unwrap()).unwrap();
     assert_eq!(format!("trace-{}", about["ingested"]["trace_id"].as_str().unwrap()), name);
 
-    // Its exporter sent the children first, the root last.
+    // The exporter sent the children first and the root last.
     let frames = bench.frames(&name);
     let what: Vec<(&str, Option<u32>)> =
         frames.iter().map(|frame| (frame.component.name(), frame.parent)).collect();
@@ -65,16 +65,17 @@ fn an_agent_as_the_genai_conventions_have_it() {
 }
 
 #[test]
-fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
-    let bench = Bench::new();
-    let body = unpack(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap();
-    bench.ingest.traces(&body, Form::Protobuf, NOW).unwrap();
-    bench.ingest.traces(include_bytes!("data/openinference.json"), Form::Json, NOW).unwrap();
+fn openinference_trace_is_equal_from_both_encodings() {
+    let bench = IngestBench::new();
+    let body = gunzip(include_bytes!("data/openinference.pb.gz"), BODY_BYTES_MAX).unwrap();
+    bench.ingest.ingest_request(&body, TraceEncoding::Protobuf, NOW).unwrap();
+    bench.ingest.ingest_request(include_bytes!("data/openinference.json"), TraceEncoding::Json, NOW).unwrap();
     let names = bench.names();
     let [one, other] = names.as_slice() else { panic!("{names:?}") };
     let (one, other) = (bench.frames(one), bench.frames(other));
     for (one, other) in one.iter().zip(&other) {
-        // Ids and times apart, which stand under `volatile`: two recordings of the same thing have the same links.
+        // Everything except ids and times, which are under `volatile`: two recordings of the same trace have
+        // the same links.
         assert_eq!((&one.input, &one.output, one.link), (&other.input, &other.output, other.link));
     }
     let what: Vec<&str> = one.iter().map(|frame| frame.component.name()).collect();
@@ -90,7 +91,7 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
         (&llm["ingested"]["input"], &llm["ingested"]["output"]),
         (&json!("input.value"), &json!("output.value"))
     );
-    // The tool's span says no id; but its result stands in the next request, within a text of JSON.
+    // The tool's span has no call id, but its result occurs in the next request inside a JSON string.
     let last = metadata(&one[3])["edges"].clone();
     assert_eq!(
         last,
@@ -98,19 +99,19 @@ fn an_agent_as_openinference_has_it_the_same_from_both_forms() {
     );
 }
 
-/// What looks at runs of annals' own looks at these.
+/// The viewing functions for recorded runs also accept ingested runs.
 #[test]
-fn a_person_looks_at_an_ingested_run_as_at_any() {
-    let bench = Bench::new();
-    bench.ingest.traces(include_bytes!("data/openinference.json"), Form::Json, NOW).unwrap();
+fn ingested_run_is_shown_like_a_recorded_run() {
+    let bench = IngestBench::new();
+    bench.ingest.ingest_request(include_bytes!("data/openinference.json"), TraceEncoding::Json, NOW).unwrap();
     let name = bench.names().remove(0);
     let run = bench.run(&name);
     let (before, new) = annals_review::new_part(&run, 4, None).unwrap().unwrap();
     assert_eq!(before, 2);
     let new = new.to_string();
     assert!(new.contains("high_water") && !new.contains("You plan departures"), "{new}");
-    assert_eq!(annals_review::failing(&run, None).unwrap().unwrap().frame.seq, 4);
-    // Messages as GenAI has them are in no provider's form; they are shown, not refused.
+    assert_eq!(annals_review::failure_report(&run, None).unwrap().unwrap().frame.seq, 4);
+    // GenAI messages have no provider's format; they are shown as they are.
     let messages = r#"[{"role":"user","parts":[{"type":"text","content":"hello"}]}]"#;
     let chat = [("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages)];
     bench.take(&request(&[span(1, 0, &chat), span(2, 0, &chat)]));
@@ -119,7 +120,7 @@ fn a_person_looks_at_an_ingested_run_as_at_any() {
     run.verify().unwrap();
 }
 
-fn one(bench: &Bench, span: &Value) -> (annals::RecordedFrame, Value) {
+fn one(bench: &IngestBench, span: &Value) -> (annals::RecordedFrame, Value) {
     assert_eq!(bench.take(&request(std::slice::from_ref(span))).frames, 1);
     let frame = bench.frames(&format!("trace-{TRACE}")).pop().unwrap();
     let metadata = metadata(&frame);
@@ -127,8 +128,8 @@ fn one(bench: &Bench, span: &Value) -> (annals::RecordedFrame, Value) {
 }
 
 #[test]
-fn components_are_by_kind() {
-    let bench = Bench::new();
+fn span_kind_determines_component() {
+    let bench = IngestBench::new();
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("gen_ai.operation.name", "text_completion")], "llm"),
         (&[("gen_ai.operation.name", "execute_tool")], "tool"),
@@ -153,8 +154,8 @@ fn components_are_by_kind() {
 }
 
 #[test]
-fn bodies_of_several_parts_keep_each_of_them() {
-    let bench = Bench::new();
+fn multi_part_bodies_keep_every_part() {
+    let bench = IngestBench::new();
     let messages = r#"[{"role":"user","parts":[{"type":"text","content":"a \u00e4"}]}]"#;
     let mut two =
         span(1, 0, &[("gen_ai.operation.name", "chat"), ("gen_ai.input.messages", messages), ("other", "x")]);
@@ -174,7 +175,7 @@ fn bodies_of_several_parts_keep_each_of_them() {
     assert_eq!(left.as_array().unwrap().len(), 2, "{left}");
     assert_eq!(frame.output, b"");
 
-    // One text is its own bytes, line ends and all.
+    // A single text becomes its exact bytes, including line ends.
     let (frame, _) = one(
         &bench,
         &span(
@@ -202,7 +203,7 @@ fn bodies_of_several_parts_keep_each_of_them() {
         { "name": "gen_ai.user.message", "timeUnixNano": "7", "attributes": [text("content", "hi")] },
         { "name": "exception", "attributes": [text("exception.type", "E")] },
         { "name": "gen_ai.choice", "attributes": [text("message", "ho")] },
-        // A name that comes twice has no place in the body: so it stays where it is, too.
+        // The body has no place for a repeated attribute name, so the event stays in the metadata, too.
         { "name": "gen_ai.choice", "attributes": [text("message", "one"), text("message", "two")] },
     ]);
     let (frame, told) = one(&bench, &events);
@@ -225,8 +226,8 @@ fn bodies_of_several_parts_keep_each_of_them() {
 }
 
 #[test]
-fn a_span_that_failed_is_a_frame_that_failed() {
-    let bench = Bench::new();
+fn failed_span_becomes_failed_frame() {
+    let bench = IngestBench::new();
     let mut failed = span(1, 0, &[("gen_ai.operation.name", "chat"), ("error.type", "timeout")]);
     failed["status"] = json!({ "code": 2, "message": "no answer" });
     let (frame, told) = one(&bench, &failed);
@@ -236,25 +237,25 @@ fn a_span_that_failed_is_a_frame_that_failed() {
     assert_eq!((frame.component, frame.duration_ns), (Component::Llm, 900_000_000));
     let mut fine = span(2, 0, &[]);
     fine["status"] = json!({ "code": 1 });
-    // It ends before it begins: clocks are what they are.
+    // It ends before it begins: clocks may be wrong.
     fine["endTimeUnixNano"] = json!("5");
     let (frame, told) = one(&bench, &fine);
     assert_eq!((frame.error, frame.duration_ns, &told["error"]), (false, 0, &Value::Null));
 }
 
-fn edges(bench: &Bench) -> Vec<Value> {
+fn edges(bench: &IngestBench) -> Vec<Value> {
     bench.frames(&format!("trace-{TRACE}")).iter().map(|frame| metadata(frame)["edges"].clone()).collect()
 }
 
 #[test]
-fn children_that_come_before_their_parents_keep_what_they_recorded() {
-    let bench = Bench::new();
+fn early_children_keep_their_recorded_edges() {
+    let bench = IngestBench::new();
     bench.take(&request(&[span(3, 2, &[])]));
     bench.take(&request(&[span(4, 2, &[])]));
     let mut middle = span(2, 1, &[]);
     middle["links"] = json!([{ "traceId": TRACE, "spanId": format!("{:016x}", 4) }, { "traceId": "ff".repeat(16), "spanId": format!("{:016x}", 3) }]);
     bench.take(&request(&[middle]));
-    // Within a request, parents come first whatever was sent first.
+    // Within a request, parents are ordered before their children.
     bench.take(&request(&[span(6, 5, &[]), span(5, 1, &[]), span(1, 0, &[])]));
     assert_eq!(
         edges(&bench),
@@ -273,15 +274,15 @@ fn children_that_come_before_their_parents_keep_what_they_recorded() {
 }
 
 #[test]
-fn spans_that_are_their_own_ancestors_are_frames_all_the_same() {
-    let bench = Bench::new();
+fn cyclic_spans_still_become_frames() {
+    let bench = IngestBench::new();
     assert_eq!(bench.take(&request(&[span(1, 1, &[]), span(2, 3, &[]), span(3, 2, &[])])).frames, 3);
     assert_eq!(edges(&bench)[1]["recorded"]["parent"], "later");
 }
 
 #[test]
-fn what_is_inferred_stands_apart_and_names_its_rule() {
-    let bench = Bench::new();
+fn inferred_edges_are_separate_and_name_their_rule() {
+    let bench = IngestBench::new();
     let asks =
         r#"[{"role":"assistant","parts":[{"type":"tool_call","id":"c1","name":"f","arguments":{"x":1}}]}]"#;
     let carries = r#"[{"role":"tool","parts":[{"type":"tool_call_response","id":"c1","response":"42"}]}]"#;
@@ -296,7 +297,7 @@ fn what_is_inferred_stands_apart_and_names_its_rule() {
         span(2, 1, &[llm, ("gen_ai.output.messages", asks)]),
         span(3, 1, &tool),
         span(4, 1, &[llm, ("gen_ai.input.messages", carries)]),
-        // The same result once more is history.
+        // The same result in a later input is history.
         span(5, 1, &[llm, ("gen_ai.input.messages", carries)]),
         span(6, 1, &[llm, ("input.value", "so: a result that nobody else would give.")]),
         span(7, 1, &[llm, ("input.value", "so: a result that nobody else would give.")]),
@@ -339,8 +340,8 @@ fn what_is_inferred_stands_apart_and_names_its_rule() {
 }
 
 #[test]
-fn what_was_recorded_is_not_inferred_again_and_no_effect_comes_before_its_cause() {
-    let bench = Bench::new();
+fn inference_skips_recorded_edges_and_respects_time_order() {
+    let bench = IngestBench::new();
     let long = "an output that is long enough to be told";
     let tool = |number, parent| {
         span(
@@ -358,12 +359,12 @@ fn what_was_recorded_is_not_inferred_again_and_no_effect_comes_before_its_cause(
         "gen_ai.output.messages",
         r#"{"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
     );
-    // The tool's span comes before that of the model that asked for it, and is no child of it.
+    // The tool's span comes before that of the model that requested it, and is not its child.
     bench.take(&request(&[tool(5, 1)]));
     bench.take(&request(&[span(2, 1, &[llm, asks])]));
-    // This one began before the output was there.
+    // This span began before the output existed.
     bench.take(&request(&[span(4, 1, &[llm, ("input.value", long)])]));
-    // And this is a child of whom it took its input from.
+    // This span is a child of the span whose output it uses.
     bench.take(&request(&[span(8, 5, &[llm, ("input.value", long)])]));
     let inferred: Vec<Value> = edges(&bench).iter().map(|edges| edges["inferred"].clone()).collect();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Requests as exporters send them, and as those send who mean no good.
+//! Requests of well-behaved and hostile exporters.
 
 mod disks;
 mod forms;
@@ -8,35 +8,35 @@ mod runs;
 use annals::{Namespace, RecordedFrame, RunReader, Store};
 use serde_json::{Value, json};
 
-use super::{Form, Ingest, Taken};
+use super::{TraceEncoding, TraceIngest, TraceReceipt};
 
-/// A store, and what takes traces into it.
-struct Bench {
+/// A store and an ingest for it.
+struct IngestBench {
     store: Store,
     space: Namespace,
-    ingest: Ingest,
+    ingest: TraceIngest,
     _directory: tempfile::TempDir,
 }
 
-/// A time like those of the spans here.
+/// A time shortly after the spans here.
 const NOW: u64 = 1_700_000_100_000_000_000;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-impl Bench {
+impl IngestBench {
     fn new() -> Self {
         Self::over(tempfile::tempdir().unwrap())
     }
 
-    /// A daemon that finds this.
+    /// A bench over an existing directory, as after a restart.
     fn over(directory: tempfile::TempDir) -> Self {
         let store = Store::open(directory.path().join("s")).unwrap();
         let space = store.namespace("default").unwrap();
-        Self { ingest: Ingest::new(space.clone()), store, space, _directory: directory }
+        Self { ingest: TraceIngest::new(space.clone()), store, space, _directory: directory }
     }
 
     #[track_caller]
-    fn take(&self, request: &Value) -> Taken {
-        self.ingest.traces(request.to_string().as_bytes(), Form::Json, NOW).unwrap()
+    fn take(&self, request: &Value) -> TraceReceipt {
+        self.ingest.ingest_request(request.to_string().as_bytes(), TraceEncoding::Json, NOW).unwrap()
     }
 
     #[track_caller]
@@ -58,13 +58,14 @@ fn metadata(frame: &RecordedFrame) -> Value {
     serde_json::from_slice(&frame.metadata).unwrap()
 }
 
-/// A request of one resource and scope.
+/// A request with one resource and scope.
 fn request(spans: &[Value]) -> Value {
     let service = json!({ "attributes": [{ "key": "service.name", "value": { "stringValue": "pilot" } }] });
     json!({ "resourceSpans": [{ "resource": service, "scopeSpans": [{ "scope": { "name": "ours" }, "spans": spans }] }] })
 }
 
-/// A span by its number (its id, and when it began in seconds), its parent's (0: none) and its attributes that are texts.
+/// A span from its number (its id, and its start in seconds), its parent's number (0: none), and its text
+/// attributes.
 fn span(number: u64, parent: u64, texts: &[(&str, &str)]) -> Value {
     let at = |tenths: u64| (1_700_000_000_000_000_000 + tenths * 100_000_000).to_string();
     let pairs = texts.iter().map(|(key, text)| json!({ "key": key, "value": { "stringValue": text } }));

@@ -1,11 +1,11 @@
-//! Runs of traces: begun, continued, ended; spans that come twice, late, or after a restart.
+//! Runs of traces: begun, continued, ended; spans that arrive twice, late, or after a restart.
 
 use annals::Status;
 use serde_json::{Value, json};
 
-use super::{Bench, NOW, TRACE, metadata, request, span};
-use crate::otlp::ingest::Limits;
-use crate::otlp::{Form, Ingest, is_ingested};
+use super::{IngestBench, NOW, TRACE, metadata, request, span};
+use crate::otlp::ingest::IngestLimits;
+use crate::otlp::{TraceEncoding, TraceIngest, is_ingested};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -13,7 +13,7 @@ fn name() -> String {
     format!("trace-{TRACE}")
 }
 
-fn status(bench: &Bench, name: &str) -> Status {
+fn status(bench: &IngestBench, name: &str) -> Status {
     bench.run(name).info().status
 }
 
@@ -24,50 +24,50 @@ fn of(trace: u8, mut span: Value) -> Value {
 }
 
 #[test]
-fn what_is_sent_again_is_no_second_frame() {
-    let bench = Bench::new();
+fn resent_span_makes_no_second_frame() {
+    let bench = IngestBench::new();
     let all = request(&[span(1, 0, &[]), span(2, 1, &[])]);
     assert_eq!(bench.take(&all).frames, 2);
     let again = bench.take(&all);
-    assert_eq!((again.frames, again.again, again.rejected), (0, 2, 0));
-    // Within one request, too.
+    assert_eq!((again.frames, again.duplicates, again.rejected), (0, 2, 0));
+    // Also within one request.
     let twice = bench.take(&request(&[span(3, 1, &[]), span(3, 1, &[])]));
-    assert_eq!((twice.frames, twice.again), (1, 1));
+    assert_eq!((twice.frames, twice.duplicates), (1, 1));
     assert_eq!(bench.frames(&name()).len(), 3);
 }
 
 #[test]
-fn a_whole_trace_that_is_quiet_ends_as_its_root_says() {
-    let bench = Bench::new();
+fn quiet_complete_trace_ends_with_root_status() {
+    let bench = IngestBench::new();
     bench.take(&request(&[span(2, 1, &[])]));
-    bench.ingest.settle(NOW + 60 * SECOND, false).unwrap();
+    bench.ingest.end_quiet_traces(NOW + 60 * SECOND, false).unwrap();
     assert_eq!(status(&bench, &name()), Status::Open, "its root is to come");
     bench.take(&request(&[span(1, 0, &[])]));
-    bench.ingest.settle(NOW + 29 * SECOND, false).unwrap();
+    bench.ingest.end_quiet_traces(NOW + 29 * SECOND, false).unwrap();
     assert_eq!(status(&bench, &name()), Status::Open, "more may come");
-    bench.ingest.settle(NOW + 30 * SECOND, false).unwrap();
+    bench.ingest.end_quiet_traces(NOW + 30 * SECOND, false).unwrap();
     assert_eq!(status(&bench, &name()), Status::Ok);
 
     let mut failed = of(1, span(1, 0, &[]));
     failed["status"] = json!({ "code": 2 });
     let rootless = of(2, span(2, 1, &[]));
-    // One whose child names a parent that never comes.
+    // A child of this trace names a parent that never arrives.
     let holed = [of(3, span(1, 0, &[])), of(3, span(5, 4, &[]))];
     bench.take(&request(&[&[failed, rootless][..], &holed].concat()));
-    bench.ingest.settle(NOW + 30 * SECOND, false).unwrap();
+    bench.ingest.end_quiet_traces(NOW + 30 * SECOND, false).unwrap();
     let of = |trace: u8| status(&bench, &format!("trace-{trace:032x}"));
     assert_eq!((of(1), of(2), of(3)), (Status::Failed, Status::Open, Status::Open));
-    bench.ingest.settle(NOW + 600 * SECOND, false).unwrap();
+    bench.ingest.end_quiet_traces(NOW + 600 * SECOND, false).unwrap();
     assert_eq!((of(1), of(2), of(3)), (Status::Failed, Status::Abandoned, Status::Ok));
 }
 
 #[test]
-fn what_comes_late_goes_to_a_run_that_names_the_first() {
-    let bench = Bench::new();
+fn late_spans_go_to_a_continuation_run() {
+    let bench = IngestBench::new();
     bench.take(&request(&[span(1, 0, &[]), span(2, 1, &[])]));
-    bench.ingest.settle(NOW, true).unwrap();
+    bench.ingest.end_quiet_traces(NOW, true).unwrap();
     let late = bench.take(&request(&[span(2, 1, &[]), span(3, 2, &[]), span(4, 3, &[])]));
-    assert_eq!((late.frames, late.again), (2, 1));
+    assert_eq!((late.frames, late.duplicates), (2, 1));
     let second = format!("{}.2", name());
     let run = bench.run(&second);
     let told: Value = serde_json::from_slice(&run.metadata().unwrap()).unwrap();
@@ -76,11 +76,11 @@ fn what_comes_late_goes_to_a_run_that_names_the_first() {
     let frames = bench.frames(&second);
     assert_eq!(metadata(&frames[0])["edges"]["recorded"]["parent"], json!({ "run": name(), "frame": 2 }));
     assert_eq!((frames[0].parent, frames[1].parent), (None, Some(1)));
-    bench.ingest.settle(NOW + 30 * SECOND, false).unwrap();
+    bench.ingest.end_quiet_traces(NOW + 30 * SECOND, false).unwrap();
     assert_eq!(status(&bench, &second), Status::Ok);
-    // Only what is known: no third run for nothing.
-    assert_eq!(bench.take(&request(&[span(3, 2, &[])])).again, 1);
-    bench.ingest.settle(NOW, true).unwrap();
+    // Only known spans: no third run is begun.
+    assert_eq!(bench.take(&request(&[span(3, 2, &[])])).duplicates, 1);
+    bench.ingest.end_quiet_traces(NOW, true).unwrap();
     assert_eq!(bench.names().len(), 2);
     bench.take(&request(&[span(9, 3, &[])]));
     assert_eq!(
@@ -90,23 +90,23 @@ fn what_comes_late_goes_to_a_run_that_names_the_first() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_knows_afterwards_what_it_has() {
-    let bench = Bench::new();
+fn restart_after_kill_recognizes_stored_spans() {
+    let bench = IngestBench::new();
     bench.take(&request(&[span(2, 1, &[])]));
-    // Whoever comes after it has nothing but the disk.
-    let Bench { store, space, ingest, _directory } = bench;
+    // The next process has only what is on disk.
+    let IngestBench { store, space, ingest, _directory } = bench;
     drop((store, space, ingest));
-    let bench = Bench::over(_directory);
+    let bench = IngestBench::over(_directory);
     assert_eq!(status(&bench, &name()), Status::Abandoned);
     let taken = bench.take(&request(&[span(1, 0, &[]), span(2, 1, &[])]));
-    assert_eq!((taken.frames, taken.again), (1, 1));
-    bench.ingest.settle(NOW, true).unwrap();
+    assert_eq!((taken.frames, taken.duplicates), (1, 1));
+    bench.ingest.end_quiet_traces(NOW, true).unwrap();
     assert_eq!(status(&bench, &format!("{}.2", name())), Status::Ok);
 }
 
 #[test]
-fn a_run_of_that_name_which_is_somebody_elses_is_left_alone() {
-    let bench = Bench::new();
+fn foreign_run_with_the_trace_name_is_left_alone() {
+    let bench = IngestBench::new();
     let other = bench.space.begin_run(annals::RunSpec::new(name())).unwrap();
     assert_eq!(bench.take(&request(&[span(1, 0, &[])])).frames, 1);
     assert_eq!(bench.names(), [name(), format!("{}.2", name())]);
@@ -114,18 +114,19 @@ fn a_run_of_that_name_which_is_somebody_elses_is_left_alone() {
 }
 
 #[test]
-fn the_least_recently_used_traces_are_ended_for_new_ones() {
-    let bench = Bench::new();
-    let ingest = Ingest::with(bench.space.clone(), Limits { traces: 2, remembered: 100 });
-    let take =
-        |spans: &[Value]| ingest.traces(request(spans).to_string().as_bytes(), Form::Json, NOW).unwrap();
+fn least_recently_used_traces_are_ended_at_the_limit() {
+    let bench = IngestBench::new();
+    let ingest = TraceIngest::with_limits(bench.space.clone(), IngestLimits { traces: 2, remembered: 100 });
+    let take = |spans: &[Value]| {
+        ingest.ingest_request(request(spans).to_string().as_bytes(), TraceEncoding::Json, NOW).unwrap()
+    };
     for trace in [1, 2, 1, 3] {
         take(&[of(trace, span(1, 0, &[]))]);
     }
     take(&[of(1, span(2, 1, &[]))]);
     let of_trace = |trace: u8| status(&bench, &format!("trace-{trace:032x}"));
     assert_eq!((of_trace(1), of_trace(2), of_trace(3)), (Status::Open, Status::Ok, Status::Open));
-    // Many span ids of few traces.
+    // Many span ids in few traces.
     let many: Vec<Value> = (10..120).map(|number| of(4, span(number, 0, &[]))).collect();
     take(&many);
     take(&[of(5, span(1, 0, &[]))]);
@@ -136,9 +137,9 @@ fn the_least_recently_used_traces_are_ended_for_new_ones() {
 }
 
 #[test]
-fn requests_at_once_make_each_span_one_frame() {
-    let bench = Bench::new();
-    let ingest = Ingest::with(bench.space.clone(), Limits { traces: 2, remembered: 1000 });
+fn concurrent_requests_make_each_span_one_frame() {
+    let bench = IngestBench::new();
+    let ingest = TraceIngest::with_limits(bench.space.clone(), IngestLimits { traces: 2, remembered: 1000 });
     let frames: u64 = std::thread::scope(|scope| {
         let senders: Vec<_> = (0..4)
             .map(|_| {
@@ -147,7 +148,8 @@ fn requests_at_once_make_each_span_one_frame() {
                     for number in 1..20u64 {
                         let spans: Vec<Value> = (1..5).map(|trace| of(trace, span(number, 0, &[]))).collect();
                         let body = request(&spans).to_string();
-                        frames += ingest.traces(body.as_bytes(), Form::Json, NOW).unwrap().frames;
+                        frames +=
+                            ingest.ingest_request(body.as_bytes(), TraceEncoding::Json, NOW).unwrap().frames;
                     }
                     frames
                 })
@@ -156,7 +158,7 @@ fn requests_at_once_make_each_span_one_frame() {
         senders.into_iter().map(|sender| sender.join().unwrap()).sum()
     });
     assert_eq!(frames, 4 * 19);
-    ingest.settle(NOW, true).unwrap();
+    ingest.end_quiet_traces(NOW, true).unwrap();
     let mut seen: Vec<String> = Vec::new();
     for name in bench.names() {
         assert_ne!(status(&bench, &name), Status::Open);
@@ -173,26 +175,28 @@ fn requests_at_once_make_each_span_one_frame() {
 }
 
 #[test]
-fn a_store_that_cannot_write_says_when_to_come_again() {
-    let bench = Bench::new();
+fn unwritable_store_gives_503_with_retry_after() {
+    let bench = IngestBench::new();
     bench.take(&request(&[span(1, 0, &[])]));
     bench.store.clone().close().unwrap();
     // One trace that is open, and one that is new.
     for spans in [[span(2, 1, &[])], [of(1, span(2, 1, &[]))]] {
-        let refused =
-            bench.ingest.traces(request(&spans).to_string().as_bytes(), Form::Json, NOW).unwrap_err();
+        let refused = bench
+            .ingest
+            .ingest_request(request(&spans).to_string().as_bytes(), TraceEncoding::Json, NOW)
+            .unwrap_err();
         assert_eq!((refused.status, refused.retry_after_s), (503, Some(30)), "{}", refused.message());
-        assert_eq!(serde_json::from_slice::<Value>(&refused.body(Form::Json)).unwrap()["code"], 14);
+        assert_eq!(serde_json::from_slice::<Value>(&refused.body(TraceEncoding::Json)).unwrap()["code"], 14);
     }
 }
 
 #[test]
-fn what_was_ingested_is_known_as_that_and_has_no_calls_to_be_replayed() {
-    let bench = Bench::new();
+fn ingested_run_is_marked_and_not_replayable() {
+    let bench = IngestBench::new();
     let call =
         span(1, 0, &[("gen_ai.operation.name", "chat"), ("input.value", "{}"), ("output.value", "ok")]);
     bench.take(&request(&[call]));
-    bench.ingest.settle(NOW, true).unwrap();
+    bench.ingest.end_quiet_traces(NOW, true).unwrap();
     let own = bench
         .space
         .begin_run(
@@ -202,7 +206,7 @@ fn what_was_ingested_is_known_as_that_and_has_no_calls_to_be_replayed() {
     own.end(Status::Ok).unwrap();
     assert!(is_ingested(&bench.run(&name())).unwrap());
     assert!(!is_ingested(&bench.run("own")).unwrap());
-    // Whoever replays it in a program diverges at the first step.
+    // A program that replays it diverges at the first step.
     let replayer = annals::Replayer::new(&bench.run(&name()), annals::matching::Rules::none()).unwrap();
     let asked =
         annals::Calls::exchange(&replayer, annals::Request::llm("llm", b"{}"), Box::new(|| Ok(Vec::new())));

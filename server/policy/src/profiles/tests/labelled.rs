@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::super::search::{Search, same};
+use super::super::search::{RedactionSearch, normalise};
 use super::{KEY, safe};
 use crate::detect::Detector;
 use crate::profiles::Profile;
 
 #[derive(Debug, Deserialize)]
-struct Line {
+struct LabelledLine {
     text: String,
     labels: Vec<Label>,
 }
@@ -25,13 +25,13 @@ struct Label {
 
 /// What came of a detector: labels found with their exact value and kind, labels missed, placeholders for anything else.
 #[derive(Debug, Default, Clone, Copy)]
-struct Tally {
+struct DetectorTally {
     found: u32,
     missed: u32,
     wrong: u32,
 }
 
-impl Tally {
+impl DetectorTally {
     fn recall(self) -> f64 {
         f64::from(self.found) / f64::from((self.found + self.missed).max(1))
     }
@@ -41,24 +41,24 @@ impl Tally {
     }
 }
 
-fn lines(set: &str) -> Vec<Line> {
+fn lines(set: &str) -> Vec<LabelledLine> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/redaction/{set}.jsonl"));
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Of each detector, and how many lines without a label were changed.
-fn measure(set: &str, tell: bool) -> (BTreeMap<String, Tally>, u32, u32) {
+fn measure(set: &str, tell: bool) -> (BTreeMap<String, DetectorTally>, u32, u32) {
     let (profile, redactor) = (Profile::safe(), safe());
-    let search = Search::new(profile.rules.as_ref().unwrap(), &KEY);
+    let search = RedactionSearch::new(profile.rules.as_ref().unwrap(), &KEY);
     let placeholder = |label: &Label| {
         let detector = Detector::ALL.into_iter().find(|detector| detector.name() == label.kind).unwrap();
-        let tag = search.tag(&label.kind, &same(detector, label.value.as_bytes()));
+        let tag = search.tag(&label.kind, &normalise(detector, label.value.as_bytes()));
         let tag: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
         (label.kind.clone(), tag)
     };
     let there = regex::Regex::new(r"\[([a-z-]+):([0-9a-f]{12})\]").unwrap();
-    let (mut tallies, mut negatives, mut touched) = (BTreeMap::<String, Tally>::new(), 0, 0);
+    let (mut tallies, mut negatives, mut touched) = (BTreeMap::<String, DetectorTally>::new(), 0, 0);
     for line in lines(set) {
         let body = redactor.body(line.text.as_bytes(), None);
         let shown = String::from_utf8_lossy(&body.bytes).into_owned();
@@ -84,15 +84,15 @@ fn measure(set: &str, tell: bool) -> (BTreeMap<String, Tally>, u32, u32) {
     (tallies, negatives, touched)
 }
 
-fn table(set: &str, of: &(BTreeMap<String, Tally>, u32, u32)) -> Tally {
-    let mut all = Tally::default();
+fn table(set: &str, of: &(BTreeMap<String, DetectorTally>, u32, u32)) -> DetectorTally {
+    let mut all = DetectorTally::default();
     eprintln!("{set}: {} lines without a label, {} of them changed", of.1, of.2);
     eprintln!(
         "  {:12} {:>6} {:>6} {:>6} {:>9} {:>9}",
         "detector", "found", "missed", "wrong", "precision", "recall"
     );
-    let row = |name: &str, tally: Tally| {
-        let Tally { found, missed, wrong } = tally;
+    let row = |name: &str, tally: DetectorTally| {
+        let DetectorTally { found, missed, wrong } = tally;
         let (precision, recall) = (tally.precision(), tally.recall());
         eprintln!("  {name:12} {found:>6} {missed:>6} {wrong:>6} {precision:>9.3} {recall:>9.3}");
     };
@@ -107,7 +107,7 @@ fn table(set: &str, of: &(BTreeMap<String, Tally>, u32, u32)) -> Tally {
 }
 
 #[test]
-fn detectors_find_what_is_labelled_and_little_else() {
+fn detectors_meet_precision_and_recall() {
     let tuned = measure("tuned", std::env::var_os("ANNALS_MISSES").is_some());
     table("tuned", &tuned);
     // Whoever looks at the misses of this one has tuned on it.

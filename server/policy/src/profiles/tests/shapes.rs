@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{KEY, safe, short, shown, with};
+use super::{KEY, redactor_with, safe, short, shown};
 use crate::profiles::{Profile, Profiles, REDACTED_BODY_BYTES_MAX, Redactor};
 
 fn is_json(text: &str) -> bool {
@@ -12,7 +12,7 @@ fn is_json(text: &str) -> bool {
 }
 
 #[test]
-fn equal_values_have_equal_placeholders_and_only_those() {
+fn only_equal_values_share_a_placeholder() {
     let redactor = safe();
     let tag = |text: &str| shown(&redactor, text);
     assert_eq!(tag("anna@example.com"), tag("ANNA@example.com"));
@@ -33,14 +33,14 @@ fn equal_values_have_equal_placeholders_and_only_those() {
     // Another key, other placeholders: nobody without it can try guesses.
     let other = Redactor::new(&Profile::safe(), [8; 32]);
     assert_ne!(shown(&other, "anna@example.com"), alone);
-    let own = with("key = 'a key that is long enough'");
+    let own = redactor_with("key = 'a key that is long enough'");
     let again = Profiles::parse("[[profile]]\nname='mine'\nkey = 'a key that is long enough'").unwrap();
     let elsewhere = Redactor::new(again.find("mine").unwrap(), [9; 32]);
     assert_eq!(shown(&own, "anna@example.com"), shown(&elsewhere, "anna@example.com"));
 }
 
 #[test]
-fn json_stays_json_and_all_else_of_it_as_it_is_written() {
+fn json_stays_json_and_other_bytes_stay() {
     let redactor = safe();
     for (body, expected) in [
         (
@@ -66,13 +66,13 @@ fn json_stays_json_and_all_else_of_it_as_it_is_written() {
 
 /// Cut off in the middle, as the answer of a recorder that was killed.
 #[test]
-fn json_that_is_cut_off_hides_nothing() {
+fn cut_json_is_redacted() {
     let found = shown(&safe(), r#"{"a":"b@example.com","c":"d\u0040example.com","e":"f@exam"#);
     assert_eq!(short(&found), r#"{"a":"[email]","c":"[email]","e":"f@exam"#);
 }
 
 #[test]
-fn ids_that_programs_need_stay() {
+fn needed_ids_stay() {
     let id = "toolu_01A09q90qw90lq917835lq9X";
     let signature = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds7Kp0W";
     let body = json!({
@@ -95,14 +95,14 @@ fn ids_that_programs_need_stay() {
 }
 
 /// Writes a part of an answer of this index as an event.
-type Form<'a> = &'a dyn Fn(usize, &str) -> String;
+type EventFormat<'a> = &'a dyn Fn(usize, &str) -> String;
 
 fn event(data: &Value) -> String {
     format!("event: x\ndata: {data}\n\n")
 }
 
 #[test]
-fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
+fn value_spelled_over_events_is_removed_from_a_stream() {
     let key = "sk-ant-api03-abcDEF123456ghiJKL7890mnoPQR";
     let text = format!("mail b@example.com, {key}. bye");
     let anthropic = |index: usize, text: &str| {
@@ -117,7 +117,7 @@ fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
     let ollama = |_: usize, text: &str| {
         format!("{}\n", json!({"model":"m","message":{"role":"assistant","content":text},"done":false}))
     };
-    let forms: [Form<'_>; 4] = [&anthropic, &openai, &responses, &ollama];
+    let forms: [EventFormat<'_>; 4] = [&anthropic, &openai, &responses, &ollama];
     for form in forms {
         for step in [1, 2, 3, 7, 200] {
             let letters: Vec<char> = text.chars().collect();
@@ -165,7 +165,7 @@ fn a_value_that_a_stream_spells_in_pieces_goes_and_the_stream_stays_one() {
 }
 
 #[test]
-fn binary_bodies_and_encoded_ones() {
+fn binary_and_encoded_bodies_are_redacted() {
     let redactor = safe();
     let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR b@example.com";
     let found = redactor.body(png, None);
@@ -237,8 +237,8 @@ fn hostile_bodies_are_bounded() {
 }
 
 #[test]
-fn paths_and_patterns_of_ones_own() {
-    let redactor = with(
+fn user_paths_and_patterns_are_redacted() {
+    let redactor = redactor_with(
         "detect = []\npatterns = { customer = 'C-\\d{4}' }\npaths = ['$..password', '$.user', '$.list[1]', '$.deep.*.x']\nkeep = '$.keep'",
     );
     let body = r#"{"a":{"password":"p"},"user":{"name":["x",1]},"list":[1,2,3],"deep":{"q":{"x":true,"y":0}},"keep":{"password":"C-1234"},"t":"see C-1234"}"#;
@@ -246,12 +246,12 @@ fn paths_and_patterns_of_ones_own() {
         short(&shown(&redactor, body)),
         r#"{"a":{"password":"[path]"},"user":"[path]","list":[1,"[path]",3],"deep":{"q":{"x":"[path]","y":0}},"keep":{"password":"C-1234"},"t":"see [customer]"}"#
     );
-    let whole = with("paths = '$'");
+    let whole = redactor_with("paths = '$'");
     assert_eq!(short(&shown(&whole, "[1,2]")), "\"[path]\"");
 }
 
 #[test]
-fn metadata_gives_no_hash_to_try_guesses_with() {
+fn metadata_hashes_are_removed() {
     let body = r#"{"program":{"argv":["x"],"key":"0011"},"volatile":{"asked":"aabb","part_ms":[1]},"http":{"query":"to=b%40example.com"}}"#;
     let found = safe().metadata(body.as_bytes());
     let text = short(&String::from_utf8_lossy(&found.bytes));
@@ -262,13 +262,13 @@ fn metadata_gives_no_hash_to_try_guesses_with() {
 }
 
 #[test]
-fn files_of_profiles_are_refused_with_their_place() {
+fn wrong_profile_files_are_refused_with_their_place() {
     for (text, line, column, what) in [
         (
             "[[profile]]\nnmae = 'x'",
             2,
             1,
-            "\"nmae\" is no key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
+            "\"nmae\" is not a key of [[profile]]; allowed are name, detect, patterns, paths, keep and key",
         ),
         ("[[profiles]]\nname = 'x'", 1, 3, "there is no table \"profiles\""),
         ("[[profile]]\nname = 'safe'", 2, 8, "already"),
@@ -282,7 +282,7 @@ fn files_of_profiles_are_refused_with_their_place() {
         ("[[profile]]\nname = 'x'\npaths = '$..a..b'", 3, 9, "twice"),
         ("[[profile]]\nname = 'x'\nkey = 'short'", 3, 7, "guessing"),
         ("[[profile]]\nname = 1", 2, 8, "name is a text"),
-        ("name = ", 1, 8, "no TOML"),
+        ("name = ", 1, 8, "not valid TOML"),
     ] {
         let error = Profiles::parse(text).unwrap_err();
         assert_eq!((error.line, error.column), (line, column), "{text}: {error}");
@@ -291,7 +291,7 @@ fn files_of_profiles_are_refused_with_their_place() {
     let many: String = (0..70).map(|n| format!("[[profile]]\nname = 'p{n}'\n")).collect();
     assert!(Profiles::parse(&many).unwrap_err().what.contains("one too many"));
     // A pattern that would take a backtracking search years takes a moment.
-    let slow = with("patterns = { slow = '(a+)+$' }");
+    let slow = redactor_with("patterns = { slow = '(a+)+$' }");
     assert_eq!(slow.body("a".repeat(100_000).as_bytes(), None).replaced, 1);
     let _ = KEY;
 }

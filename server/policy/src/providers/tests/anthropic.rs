@@ -1,12 +1,12 @@
 //! Anthropic messages.
 
 use super::{calls, read, read_bytes};
-use crate::providers::Usage;
+use crate::providers::TokenUsage;
 
 const MESSAGES: &str = "/v1/messages";
 
 #[test]
-fn a_plain_answer_with_thinking_and_a_tool() {
+fn plain_answer_gives_thinking_and_tool_call() {
     let request = r#"{"model":"claude-x","max_tokens":1024,"thinking":{"type":"enabled","budget_tokens":512},"messages":[{"role":"user","content":"hi"}]}"#;
     let response = r#"{"id":"msg_1","type":"message","role":"assistant","model":"claude-x-2025","content":[
         {"type":"thinking","thinking":"let me see","signature":"abc"},{"type":"redacted_thinking","data":"zzz"},
@@ -16,7 +16,7 @@ fn a_plain_answer_with_thinking_and_a_tool() {
     assert_eq!(calls(&summary), [("toolu_1", "find", "{\"q\":\"ä\"}")]);
     assert_eq!(summary.text.head(), "Ich schaue.");
     assert_eq!(summary.thinking_bytes, Some(10));
-    let usage = Usage {
+    let usage = TokenUsage {
         input: Some(1110),
         output: Some(30),
         cached_input: Some(1000),
@@ -55,13 +55,14 @@ pub(super) fn stream() -> String {
 }
 
 #[test]
-fn a_stream_with_pings_says_the_same_as_a_plain_answer() {
+fn stream_with_pings_equals_plain_answer() {
     for body in [stream(), stream().replace('\n', "\r\n")] {
         let summary = read(MESSAGES, r#"{"model":"claude-x","stream":true}"#, 200, &body);
         assert_eq!(summary.text.head(), "Olá 🌍");
         assert_eq!(calls(&summary), [("toolu_1", "find", "{\"q\": \"xy\"}"), ("toolu_2", "now", "")]);
         assert_eq!(summary.thinking_bytes, Some(3));
-        let usage = Usage { input: Some(30), output: Some(42), cached_input: Some(5), ..Usage::default() };
+        let usage =
+            TokenUsage { input: Some(30), output: Some(42), cached_input: Some(5), ..TokenUsage::default() };
         assert_eq!(summary.usage, usage);
         assert_eq!((summary.complete, summary.model()), (Some(true), Some("claude-x")));
         assert_eq!(summary.unparsed, None);
@@ -69,7 +70,7 @@ fn a_stream_with_pings_says_the_same_as_a_plain_answer() {
 }
 
 #[test]
-fn a_stream_that_begins_with_a_comment_is_one_whatever_its_type_says() {
+fn stream_starting_with_a_comment_is_recognised() {
     for kind in ["", "text/plain", "application/json"] {
         let summary = read_bytes(MESSAGES, r#"{"stream":true}"#, 200, kind, stream().as_bytes());
         assert_eq!(summary.text.head(), "Olá 🌍", "{kind}");
@@ -77,11 +78,11 @@ fn a_stream_that_begins_with_a_comment_is_one_whatever_its_type_says() {
 }
 
 #[test]
-fn a_compressed_stream_is_read_up_to_where_it_was_cut() {
+fn cut_compressed_stream_is_read_to_the_cut() {
     let body = zstd::encode_all(stream().as_bytes(), 3).unwrap();
     let api = super::api(MESSAGES);
     let read = |response: &[u8]| {
-        crate::providers::summary(&crate::providers::Exchange {
+        crate::providers::summary(&crate::providers::WireExchange {
             api: &api,
             request: br#"{"stream":true}"#,
             request_encoding: Some("identity"),
@@ -97,7 +98,7 @@ fn a_compressed_stream_is_read_up_to_where_it_was_cut() {
 }
 
 #[test]
-fn errors_refusals_and_cuts() {
+fn errors_refusals_and_cuts_are_noted() {
     let limited = read(
         MESSAGES,
         "{}",
@@ -123,7 +124,7 @@ fn errors_refusals_and_cuts() {
 }
 
 #[test]
-fn a_tool_that_failed_in_the_last_turn_is_told_of_and_an_older_one_is_not() {
+fn only_tool_failures_of_the_last_turn_are_listed() {
     let request = r#"{"messages":[{"role":"user","content":"go"},
         {"role":"assistant","content":[{"type":"tool_use","id":"t1","name":"old","input":{}}]},
         {"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","is_error":true,"content":"was bad"}]},

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{calls, read, read_bytes};
-use crate::providers::Usage;
+use crate::providers::TokenUsage;
 use crate::providers::aws_events::tests::{encoded, event};
 
 const NOVA: &str = "/model/amazon.nova-lite-v1%3A0/converse";
@@ -37,8 +37,8 @@ fn chunk(json: &str) -> Vec<u8> {
     event("chunk", &format!(r#"{{"bytes":"{}","p":"abcd"}}"#, STANDARD.encode(json)))
 }
 
-fn usage(input: u64, output: u64) -> Usage {
-    Usage { input: Some(input), output: Some(output), ..Usage::default() }
+fn usage(input: u64, output: u64) -> TokenUsage {
+    TokenUsage { input: Some(input), output: Some(output), ..TokenUsage::default() }
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn converse_gives_model_tokens_text_and_calls() {
 fn converse_stream_gives_model_tokens_text_and_calls() {
     let summary = read_bytes(STREAM, "{}", 200, KIND, &converse_stream());
     assert_eq!(summary.model(), Some("amazon.nova-lite-v1:0"));
-    assert_eq!(summary.usage, Usage { cached_input: Some(3), ..usage(13, 4) });
+    assert_eq!(summary.usage, TokenUsage { cached_input: Some(3), ..usage(13, 4) });
     assert_eq!((summary.text.head(), summary.thinking_bytes), ("Olá 🌍", Some(2)));
     assert_eq!(calls(&summary), [("t1", "find", r#"{"q":1}"#)]);
     assert_eq!((summary.stream, summary.complete), (Some(true), Some(true)));

@@ -1,7 +1,7 @@
 //! Gemini and Ollama.
 
 use super::{calls, read, read_bytes};
-use crate::providers::Usage;
+use crate::providers::TokenUsage;
 
 const PLAIN: &str = "/v1beta/models/gemini-2.5-flash:generateContent";
 const STREAM: &str = "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse";
@@ -10,7 +10,7 @@ pub(super) const FIRST: &str = r#"{"candidates":[{"content":{"parts":[{"text":"h
 pub(super) const SECOND: &str = r#"{"candidates":[{"content":{"parts":[{"text":"llo 🌍"},{"functionCall":{"name":"find","args":{"q":1}}}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":7,"candidatesTokenCount":4,"thoughtsTokenCount":3,"cachedContentTokenCount":2},"modelVersion":"gemini-2.5-flash","responseId":"r1"}"#;
 
 #[test]
-fn plain_events_and_arrays_say_the_same() {
+fn plain_events_and_arrays_give_equal_summaries() {
     let request = r#"{"contents":[{"parts":[{"text":"hi"}]}],"generationConfig":{"temperature":0.5,"maxOutputTokens":9}}"#;
     let joined =
         SECOND.replace("\"text\":\"llo 🌍\"", "\"text\":\"hmm\",\"thought\":true},{\"text\":\"Héllo 🌍\"");
@@ -23,7 +23,7 @@ fn plain_events_and_arrays_say_the_same() {
         assert_eq!(summary.text.head(), "Héllo 🌍");
         assert_eq!(calls(&summary), [("", "find", "{\"q\":1}")]);
         assert_eq!(summary.thinking_bytes, Some(3));
-        let usage = Usage {
+        let usage = TokenUsage {
             input: Some(7),
             output: Some(7),
             cached_input: Some(2),
@@ -41,7 +41,7 @@ fn plain_events_and_arrays_say_the_same() {
 }
 
 #[test]
-fn cuts_blocks_and_errors() {
+fn cuts_blocks_and_errors_are_noted() {
     let cut = read(STREAM, "{}", 200, &format!("[{FIRST}\n,\r\n{}", &SECOND[..90]));
     assert_eq!((cut.text.head(), cut.complete), ("Hé", Some(false)));
     assert!(cut.unparsed.unwrap().contains("the last 90 bytes"));
@@ -67,7 +67,7 @@ fn cuts_blocks_and_errors() {
 }
 
 #[test]
-fn ollama_lines() {
+fn ollama_lines_are_read() {
     let lines = concat!(
         r#"{"model":"llama3","created_at":"2025-01-01T00:00:00Z","message":{"role":"assistant","content":"","thinking":"hm"},"done":false}"#,
         "\n",

@@ -2,7 +2,8 @@
 
 use super::{api, read, read_bytes};
 use crate::providers::{
-    Exchange, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, messages, new_part, summary,
+    NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, WireExchange, messages, request_changes,
+    summary,
 };
 
 const PATHS: [&str; 10] = [
@@ -42,20 +43,20 @@ fn odd_bodies() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn odd_bodies_give_a_summary_all_the_same() {
+fn odd_bodies_give_a_summary() {
     let bodies = odd_bodies();
     for path in PATHS {
         let api = api(path);
         for request in &bodies {
             let _ = messages(&api, request);
-            let _ = new_part(&api, request, b"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}")
+            let _ = request_changes(&api, request, b"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}")
                 .to_string();
         }
         for body in &bodies {
             for kind in ["application/json", "text/event-stream", ""] {
                 for encoding in [None, Some("gzip"), Some("br"), Some("zstd"), Some("deflate"), Some("x,y,z")]
                 {
-                    let exchange = Exchange {
+                    let exchange = WireExchange {
                         api: &api,
                         request: body,
                         request_encoding: None,
@@ -72,7 +73,7 @@ fn odd_bodies_give_a_summary_all_the_same() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn summaries_are_bounded() {
     let long = "x".repeat(1 << 20);
     let call = format!("{{\"id\":\"{long}\",\"function\":{{\"name\":\"{long}\",\"arguments\":\"{long}\"}}}}");
     let calls = [call.as_str(); 3].join(",") + &",{\"function\":{\"name\":\"f\"}}".repeat(5000);
@@ -101,7 +102,7 @@ fn parts_are_counted_over_all_messages() {
 }
 
 #[test]
-fn streams_that_are_no_json_are_said_to_be() {
+fn non_json_streams_are_noted_as_unparsed() {
     let body = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choi\n\ndata: oops\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"b\"}}]}\n\n";
     let summary = read("/v1/chat/completions", "not json", 200, body);
     assert_eq!(summary.text.head(), "ab");
@@ -114,17 +115,17 @@ fn streams_that_are_no_json_are_said_to_be() {
 }
 
 #[test]
-fn large_requests_are_taken_apart_in_linear_time() {
+fn large_requests_take_linear_time() {
     let message = |at: usize| format!("{{\"role\":\"user\",\"content\":\"message number {at}\"}}");
     let row = |range: std::ops::Range<usize>| range.map(message).collect::<Vec<_>>().join(",");
     let before = format!("{{\"messages\":[{}]}}", row(0..40_000));
     let after = format!("{{\"messages\":[{}]}}", row(20_000..60_000));
     let api = api("/v1/chat/completions");
-    let new = new_part(&api, before.as_bytes(), after.as_bytes());
+    let new = request_changes(&api, before.as_bytes(), after.as_bytes());
     assert_eq!((new.same, new.changes.len()), (20_000, 40_000));
     // The same message over and over, of which none is told from another.
     let same = |count: usize| format!("{{\"messages\":[{}]}}", vec![message(1); count].join(","));
-    let new = new_part(&api, same(30_000).as_bytes(), same(30_002).as_bytes());
+    let new = request_changes(&api, same(30_000).as_bytes(), same(30_002).as_bytes());
     assert_eq!((new.same, new.changes.len()), (30_000, 2));
     let failing = "{\"role\":\"tool\",\"content\":\"Error: x\"},".repeat(20_000);
     let request = format!("{{\"messages\":[{failing}{}]}}", message(1));

@@ -1,7 +1,7 @@
 //! What requests and answers say, whatever their form.
 
 use super::api;
-use crate::providers::{Exchange, Meaning};
+use crate::providers::{Meaning, WireExchange};
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
@@ -10,7 +10,7 @@ const GEMINI: &str = "/v1beta/models/g:streamGenerateContent";
 const OLLAMA: &str = "/api/chat";
 
 /// Writes words as the events of a stream.
-type Form<'a> = &'a dyn Fn(&[&str]) -> String;
+type StreamFormat<'a> = &'a dyn Fn(&[&str]) -> String;
 
 fn asked(path: &str, body: &str) -> Meaning {
     Meaning::of_request(&api(path), body.as_bytes()).unwrap()
@@ -18,7 +18,7 @@ fn asked(path: &str, body: &str) -> Meaning {
 
 fn answered(path: &str, response: &str) -> Option<Meaning> {
     let kind = if response.starts_with(['{', '[']) { "application/json" } else { "text/event-stream" };
-    Meaning::of_answer(&Exchange {
+    Meaning::of_answer(&WireExchange {
         api: &api(path),
         request: b"{}",
         request_encoding: None,
@@ -29,13 +29,13 @@ fn answered(path: &str, response: &str) -> Option<Meaning> {
     })
 }
 
-fn told(a: &Meaning, b: &Meaning) -> Vec<String> {
+fn difference_lines(a: &Meaning, b: &Meaning) -> Vec<String> {
     a.differences(b).iter().map(ToString::to_string).collect()
 }
 
 /// Ids, the order of keys, spacing, the form of a content and marks for a cache are no part of what is said.
 #[test]
-fn the_form_of_a_request_is_not_its_meaning() {
+fn request_form_does_not_change_its_meaning() {
     for (path, a, b) in [
         (
             CHAT,
@@ -54,12 +54,12 @@ fn the_form_of_a_request_is_not_its_meaning() {
         ),
     ] {
         let (a, b) = (asked(path, a), asked(path, b));
-        assert_eq!((told(&a, &b), a.hash() == b.hash()), (vec![], true), "{path}");
+        assert_eq!((difference_lines(&a, &b), a.hash() == b.hash()), (vec![], true), "{path}");
     }
 }
 
 #[test]
-fn a_change_of_a_request_is_told_by_its_place() {
+fn request_change_is_listed_with_its_place() {
     let of = |message: &str| {
         asked(CHAT, &format!(r#"{{"model":"m","messages":[{{"role":"user","content":"q"}},{message}]}}"#))
     };
@@ -68,20 +68,23 @@ fn a_change_of_a_request_is_told_by_its_place() {
             r#"{{"role":"assistant","tool_calls":[{{"id":"1","function":{{"name":"{name}","arguments":"{arguments}"}}}}]}}"#
         ))
     };
-    assert_eq!(told(&call("f", "{}"), &call("g", "{}")), ["~ message 2, assistant tool call: f -> g"]);
     assert_eq!(
-        told(&call("f", r#"{\"a\":[1,2],\"b\":1}"#), &call("f", r#"{\"a\":[1,3],\"c d\":1}"#)),
+        difference_lines(&call("f", "{}"), &call("g", "{}")),
+        ["~ message 2, assistant tool call: f -> g"]
+    );
+    assert_eq!(
+        difference_lines(&call("f", r#"{\"a\":[1,2],\"b\":1}"#), &call("f", r#"{\"a\":[1,3],\"c d\":1}"#)),
         [
             "~ message 2, assistant tool call f\n    $.a[1]: 2 -> 3\n    $.b: 1 -> nothing\n    $['c d']: nothing -> 1"
         ]
     );
     let text = |text: &str| of(&format!(r#"{{"role":"user","content":"{text}"}}"#));
     assert_eq!(
-        told(&text("it is warm"), &text("it is cold")),
+        difference_lines(&text("it is warm"), &text("it is cold")),
         ["~ message 2, user text, from byte 6\n    was  it is warm\n    is   it is cold"]
     );
     assert_eq!(
-        told(
+        difference_lines(
             &asked(CHAT, r#"{"model":"a","messages":[]}"#),
             &asked(CHAT, r#"{"model":"b","messages":[{"role":"user","content":"x"}]}"#)
         ),
@@ -91,7 +94,7 @@ fn a_change_of_a_request_is_told_by_its_place() {
 
 /// A stream says what the whole answer says, however it was cut.
 #[test]
-fn a_stream_is_compared_by_what_it_comes_to() {
+fn stream_meaning_equals_plain_meaning() {
     let event = |data: &str| format!("data: {data}\n\n");
     let chat = |words: &[&str]| {
         let delta = |word: &&str| {
@@ -144,14 +147,14 @@ fn a_stream_is_compared_by_what_it_comes_to() {
         };
         words.iter().map(row).collect::<String>() + "{\"model\":\"o\",\"done\":true}\n"
     };
-    let forms: [(&str, Form<'_>); 5] =
+    let forms: [(&str, StreamFormat<'_>); 5] =
         [(CHAT, &chat), (CLAUDE, &claude), (GEMINI, &gemini), (RESPONSES, &responses), (OLLAMA, &ollama)];
     for (path, form) in forms {
         let of = |words: &[&str]| answered(path, &form(words)).expect(path);
         let (a, b, c) = (of(&["it is", " warm"]), of(&["it ", "is", " warm"]), of(&["it is", " cold"]));
-        assert_eq!((told(&a, &b), a.hash() == b.hash()), (vec![], true), "{path}");
+        assert_eq!((difference_lines(&a, &b), a.hash() == b.hash()), (vec![], true), "{path}");
         assert_eq!(
-            told(&a, &c),
+            difference_lines(&a, &c),
             ["~ assistant text, from byte 6\n    was  it is warm\n    is   it is cold"],
             "{path}"
         );
@@ -160,7 +163,7 @@ fn a_stream_is_compared_by_what_it_comes_to() {
 
 /// What is not read whole is never said to be the same: its bytes count.
 #[test]
-fn what_cannot_be_read_whole_has_no_meaning() {
+fn partly_read_body_has_no_meaning() {
     for (path, answer) in [
         (CHAT, "no JSON"),
         (CHAT, ""),

@@ -10,15 +10,15 @@ mod openai;
 mod requests;
 mod severity;
 
-use super::{Api, Exchange, Summary, recognise, summary};
+use super::{ExchangeSummary, ModelApi, WireExchange, recognise, summary};
 
 /// The interface behind a path of its provider.
-fn api(path: &str) -> Api {
+fn api(path: &str) -> ModelApi {
     recognise("POST", path, "127.0.0.1:9")
 }
 
 /// An exchange with JSON, or, where the answer does not begin as JSON does, events.
-fn read(path: &str, request: &str, status: u16, response: &str) -> Summary {
+fn read(path: &str, request: &str, status: u16, response: &str) -> ExchangeSummary {
     let kind = if response.starts_with(['{', '[']) {
         "application/json"
     } else {
@@ -27,9 +27,9 @@ fn read(path: &str, request: &str, status: u16, response: &str) -> Summary {
     read_bytes(path, request, status, kind, response.as_bytes())
 }
 
-fn read_bytes(path: &str, request: &str, status: u16, kind: &str, response: &[u8]) -> Summary {
+fn read_bytes(path: &str, request: &str, status: u16, kind: &str, response: &[u8]) -> ExchangeSummary {
     let api = api(path);
-    summary(&Exchange {
+    summary(&WireExchange {
         api: &api,
         request: request.as_bytes(),
         request_encoding: None,
@@ -41,7 +41,7 @@ fn read_bytes(path: &str, request: &str, status: u16, kind: &str, response: &[u8
 }
 
 /// Ids, names and arguments of the tools that an answer calls.
-fn calls(summary: &Summary) -> Vec<(&str, &str, &str)> {
+fn calls(summary: &ExchangeSummary) -> Vec<(&str, &str, &str)> {
     summary
         .tool_calls
         .iter()

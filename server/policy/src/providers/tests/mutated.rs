@@ -1,7 +1,7 @@
 //! Good exchanges with bytes changed, cut and doubled: none may panic, and all stay bounded.
 
 use super::{anthropic, gemini, openai, read_bytes};
-use crate::providers::{messages, new_part};
+use crate::providers::{messages, request_changes};
 use crate::redact::Secrets;
 
 const PATHS: [&str; 5] = [
@@ -15,9 +15,9 @@ const PATHS: [&str; 5] = [
 const BYTES: &[u8] = b"{}[]\",:\\\n\r 0-9eE.ntu\x00\xff\xefdata\xc3";
 
 /// A generator of numbers (Steele, Lea and Flood, 2014: SplitMix64); a run is repeated by its seed.
-struct Numbers(u64);
+struct MutationRng(u64);
 
-impl Numbers {
+impl MutationRng {
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -27,7 +27,7 @@ impl Numbers {
     }
 }
 
-fn mutate(numbers: &mut Numbers, body: &mut Vec<u8>) {
+fn mutate(numbers: &mut MutationRng, body: &mut Vec<u8>) {
     for _ in 0..=numbers.below(6) {
         let at = numbers.below(body.len());
         match numbers.below(4) {
@@ -61,7 +61,7 @@ fn changed_exchanges_never_panic() {
     ];
     let (secrets, _) = Secrets::new(&[("A".to_owned(), b"content\":\"".to_vec())]);
     for seed in 0..3000 {
-        let mut numbers = Numbers(seed);
+        let mut numbers = MutationRng(seed);
         let original = bodies[numbers.below(bodies.len())].clone().into_bytes();
         let mut body = original.clone();
         mutate(&mut numbers, &mut body);
@@ -72,7 +72,7 @@ fn changed_exchanges_never_panic() {
         assert!(summary.to_json().to_string().len() < 64 << 10);
         let api = super::api(path);
         assert!(messages(&api, &body).len() < 100);
-        let new = new_part(&api, &original, &body);
+        let new = request_changes(&api, &original, &body);
         assert!(new.to_string().len() < 64 << 10);
         let redacted = secrets.redact(&body);
         assert_eq!(redacted.border(body.len()), redacted.bytes.len());

@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::{calls, read, read_bytes};
-use crate::providers::Usage;
+use crate::providers::TokenUsage;
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
 
 #[test]
-fn a_plain_answer_and_its_metadata() {
+fn plain_answer_gives_its_metadata() {
     let request = r#"{"model":"gpt-4o","temperature":0.2,"max_completion_tokens":50,"stop":["\n\n"],"messages":[{"role":"user","content":"hi"}],"tools":[]}"#;
     let response = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1730000000,"model":"gpt-4o-2024-08-06","system_fingerprint":"fp_1",
         "choices":[{"index":0,"message":{"role":"assistant","content":"Grüße \ud83d\ude00\n\u001b[31m","refusal":null},"logprobs":null,"finish_reason":"stop"}],
@@ -59,7 +59,7 @@ pub(super) fn stream() -> String {
 }
 
 #[test]
-fn a_stream_is_joined() {
+fn stream_chunks_are_joined() {
     let request = r#"{"model":"m","stream":true,"messages":[]}"#;
     for body in [
         stream(),
@@ -71,7 +71,7 @@ fn a_stream_is_joined() {
         assert_eq!(summary.text.head(), "Grüße 😀");
         assert_eq!(calls(&summary), [("call_a", "find", "{\"q\":\"a\"}"), ("call_b", "read", "{\"n\":1}")]);
         assert_eq!(summary.finish_reasons, ["tool_calls"]);
-        assert_eq!(summary.usage, Usage { input: Some(9), output: Some(4), ..Usage::default() });
+        assert_eq!(summary.usage, TokenUsage { input: Some(9), output: Some(4), ..TokenUsage::default() });
         assert_eq!(
             (summary.thinking_bytes, summary.complete, summary.stream),
             (Some(2), Some(true), Some(true))
@@ -84,7 +84,7 @@ fn a_stream_is_joined() {
 }
 
 #[test]
-fn a_stream_cut_anywhere_is_read_up_to_there_and_said_to_be_cut() {
+fn cut_stream_is_read_to_the_cut_and_incomplete() {
     let whole = stream();
     let mut texts = Vec::new();
     for end in 0..whole.len() {
@@ -103,7 +103,7 @@ fn a_stream_cut_anywhere_is_read_up_to_there_and_said_to_be_cut() {
 }
 
 #[test]
-fn errors_as_they_are_worded() {
+fn error_messages_are_kept_verbatim() {
     for (status, body, kind, message) in [
         (
             429,
@@ -148,7 +148,7 @@ fn errors_as_they_are_worded() {
 }
 
 #[test]
-fn refusals_choices_and_other_speakers() {
+fn refusals_choices_and_compatible_servers_are_read() {
     let refused = read(
         CHAT,
         "{}",
@@ -224,7 +224,7 @@ pub(super) fn response_events() -> String {
 }
 
 #[test]
-fn responses_plain_streamed_and_cut_say_the_same() {
+fn responses_plain_streamed_and_cut_are_equal() {
     let plain = read(RESPONSES, r#"{"model":"gpt-5","input":"hi"}"#, 200, RESPONSE);
     let streamed =
         read(RESPONSES, r#"{"model":"gpt-5","input":"hi","stream":true}"#, 200, &response_events());
@@ -241,14 +241,14 @@ fn responses_plain_streamed_and_cut_say_the_same() {
         assert_eq!(summary.thinking_bytes, Some(5));
         assert_eq!(summary.response_id.as_deref(), Some("resp_1"));
     }
-    let usage = Usage {
+    let usage = TokenUsage {
         input: Some(10),
         output: Some(8),
         cached_input: Some(4),
         cache_write: None,
         reasoning: Some(2),
     };
-    assert_eq!((plain.usage, streamed.usage, cut.usage), (usage, usage, Usage::default()));
+    assert_eq!((plain.usage, streamed.usage, cut.usage), (usage, usage, TokenUsage::default()));
     assert_eq!((plain.complete, streamed.complete, cut.complete), (None, Some(true), Some(false)));
     assert_eq!(
         (plain.finish_reasons.as_slice(), streamed.finish_reasons.as_slice()),
@@ -257,7 +257,7 @@ fn responses_plain_streamed_and_cut_say_the_same() {
 }
 
 #[test]
-fn responses_that_failed() {
+fn failed_responses_give_an_error() {
     let failed = read(
         RESPONSES,
         "{}",

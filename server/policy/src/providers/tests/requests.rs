@@ -1,7 +1,7 @@
 //! Requests taken apart, and what is new in one against the one before.
 
 use super::api;
-use crate::providers::{Change, Kind, messages, new_part};
+use crate::providers::{PartChange, PartKind, messages, request_changes};
 
 /// Kind, role, name and preview of each part.
 fn shown(path: &str, body: &str) -> Vec<String> {
@@ -10,7 +10,7 @@ fn shown(path: &str, body: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_parts_of_a_chat_request() {
+fn chat_request_parts_are_listed() {
     let body = r#"{"model":"m","temperature":0,"messages":[{"role":"system","content":"be\nbrief"},
         {"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"data:x"}}]},
         {"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"find","arguments":"{\"q\":1}"}}]},
@@ -35,7 +35,7 @@ fn the_parts_of_a_chat_request() {
 }
 
 #[test]
-fn the_parts_of_the_others() {
+fn other_interfaces_parts_are_listed() {
     let anthropic = r#"{"system":[{"type":"text","text":"be brief","cache_control":{"type":"ephemeral"}}],"tools":[{"name":"find","input_schema":{}}],
         "messages":[{"role":"user","content":"go"},{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"tool_use","id":"t","name":"find","input":{"q":1}}]},
         {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"found"}]},{"type":"document","source":{}}]}]}"#;
@@ -89,11 +89,11 @@ fn the_parts_of_the_others() {
 }
 
 #[test]
-fn what_is_new_reads_well() {
+fn request_changes_are_shown_as_text() {
     let before = r#"{"model":"m-1","temperature":0.2,"system":"You are a careful agent.","tools":[{"name":"a"},{"name":"b","v":1}],"messages":[{"role":"user","content":"go"}]}"#;
     let after = r#"{"model":"m-2","system":"You are a careless agent.","max_tokens":5,"tools":[{"name":"b","v":2},{"name":"c"}],"messages":[{"role":"user","content":[{"type":"text","text":"go","cache_control":{"type":"ephemeral"}}]},
         {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"a","input":{"q":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","is_error":true,"content":"no\u001b[2Jway"}]}]}"#;
-    let new = new_part(&api("/v1/messages"), before.as_bytes(), after.as_bytes());
+    let new = request_changes(&api("/v1/messages"), before.as_bytes(), after.as_bytes());
     assert_eq!(
         new.to_string(),
         "\
@@ -113,22 +113,23 @@ fn what_is_new_reads_well() {
   and 1 part as before
 "
     );
-    let same = new_part(&api("/v1/messages"), after.as_bytes(), after.as_bytes());
+    let same = request_changes(&api("/v1/messages"), after.as_bytes(), after.as_bytes());
     assert_eq!(same.to_string(), "nothing new: the same 8 parts\n");
 }
 
 #[test]
-fn messages_that_were_dropped_inserted_edited_and_moved() {
+fn dropped_inserted_edited_and_moved_messages_match() {
     let body = |texts: &[&str]| {
         let message = |text: &&str| format!("{{\"role\":\"user\",\"content\":\"{text}\"}}");
         format!("{{\"messages\":[{}]}}", texts.iter().map(message).collect::<Vec<_>>().join(","))
     };
     let signs = |before: &[&str], after: &[&str]| {
-        let new = new_part(&api("/v1/chat/completions"), body(before).as_bytes(), body(after).as_bytes());
-        let sign = |change: &Change| match change {
-            Change::Added(view) => format!("+{}", view.preview),
-            Change::Dropped(view) => format!("-{}", view.preview),
-            Change::Changed { before, after, .. } => format!("{}>{}", before.preview, after.preview),
+        let new =
+            request_changes(&api("/v1/chat/completions"), body(before).as_bytes(), body(after).as_bytes());
+        let sign = |change: &PartChange| match change {
+            PartChange::Added(view) => format!("+{}", view.preview),
+            PartChange::Dropped(view) => format!("-{}", view.preview),
+            PartChange::Changed { before, after, .. } => format!("{}>{}", before.preview, after.preview),
         };
         (new.changes.iter().map(sign).collect::<Vec<_>>().join(" "), new.same)
     };
@@ -142,7 +143,7 @@ fn messages_that_were_dropped_inserted_edited_and_moved() {
 }
 
 #[test]
-fn a_hash_tells_role_kind_and_words_and_not_the_form() {
+fn part_hash_covers_role_kind_and_words() {
     let hash = |body: &str| messages(&api("/v1/messages"), body.as_bytes()).last().unwrap().hash;
     let alone = hash(r#"{"messages":[{"role":"user","content":"go"}]}"#);
     assert_eq!(alone, hash(r#"{"messages":[{"role":"user","content":[{"type":"text","text":"go"}]}]}"#));
@@ -162,6 +163,6 @@ fn a_hash_tells_role_kind_and_words_and_not_the_form() {
         format!("{{\"messages\":[{{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"{text}\"}}]}}")
     };
     let views = messages(&api("/v1/chat/completions"), tool("error: y").as_bytes());
-    assert_eq!((views[0].kind, views[0].failed, views[0].name.as_str()), (Kind::ToolResult, true, "x"));
+    assert_eq!((views[0].kind, views[0].failed, views[0].name.as_str()), (PartKind::ToolResult, true, "x"));
     assert_ne!(hash(&tool("a")), hash(&tool("b")));
 }

@@ -2,15 +2,15 @@
 
 use annals::Severity;
 
-use crate::providers::{Body, Evidence, ProviderError, SeverityRules, Shape, Summary};
+use crate::providers::{ApiShape, EncodedBody, Evidence, ExchangeSummary, ProviderError, SeverityRules};
 use crate::rules::RulesFile;
 
-fn summary(status: u16) -> Summary {
-    Summary::new("openai", Shape::OpenAiChat, status)
+fn summary(status: u16) -> ExchangeSummary {
+    ExchangeSummary::new("openai", ApiShape::OpenAiChat, status)
 }
 
-fn evidence(summary: &Summary) -> Evidence<'_> {
-    let (input, output) = (Body::default(), Body::default());
+fn evidence(summary: &ExchangeSummary) -> Evidence<'_> {
+    let (input, output) = (EncodedBody::default(), EncodedBody::default());
     let (mount, path, duration_ms) = ("openai", "/v1/chat/completions", 0);
     Evidence { summary, mount, path, transport: None, duration_ms, input, output }
 }
@@ -31,9 +31,9 @@ fn holds(conditions: &str, evidence: &Evidence<'_>) -> bool {
 }
 
 #[test]
-fn what_is_built_in() {
+fn built_in_severities() {
     let rules = SeverityRules::default();
-    let judge = |summary: &Summary| judge(&rules, &evidence(summary));
+    let judge = |summary: &ExchangeSummary| judge(&rules, &evidence(summary));
     assert_eq!(judge(&summary(200)), None);
     let mut limited = summary(429);
     limited.error = Some(ProviderError {
@@ -56,7 +56,7 @@ fn what_is_built_in() {
 }
 
 #[test]
-fn the_greatest_severity_counts_and_none_is_lowered() {
+fn greatest_severity_wins_and_none_is_lowered() {
     let rules = rules(
         r#"
         [[severity]]
@@ -78,7 +78,7 @@ fn the_greatest_severity_counts_and_none_is_lowered() {
         duration_over_ms = 1000
         "#,
     );
-    let judge = |summary: &Summary| judge(&rules, &evidence(summary));
+    let judge = |summary: &ExchangeSummary| judge(&rules, &evidence(summary));
     let is = |severity, why: &str| Some((severity, why.to_owned()));
     assert_eq!(judge(&summary(503)), is(Severity::Flagged, "an outage"), "the first of equals");
     assert_eq!(judge(&summary(404)), is(Severity::Flagged, "an outage"));
@@ -99,7 +99,7 @@ fn the_greatest_severity_counts_and_none_is_lowered() {
 }
 
 #[test]
-fn each_condition_holds_for_what_it_names_and_for_nothing_else() {
+fn each_condition_holds_only_for_what_it_names() {
     let mut said = summary(200);
     said.model_requested = Some("gpt-4o".to_owned());
     said.model_answered = Some("gpt-4o-2024-08-06".to_owned());
@@ -112,11 +112,11 @@ fn each_condition_holds_for_what_it_names_and_for_nothing_else() {
     said.text.push("the account 1234567 is frozen");
     let full = Evidence {
         transport: Some("timed out"),
-        input: Body { bytes: br#"{"n":1,"a":[{"b c":1.50}],"stream":true,"o":null}"#, encoding: None },
-        output: Body { bytes: br#"{"error":{"code":"bu\u0073y","n":-7}}"#, encoding: None },
+        input: EncodedBody { bytes: br#"{"n":1,"a":[{"b c":1.50}],"stream":true,"o":null}"#, encoding: None },
+        output: EncodedBody { bytes: br#"{"error":{"code":"bu\u0073y","n":-7}}"#, encoding: None },
         ..evidence(&said)
     };
-    let (quiet, none) = (summary(200), Body { bytes: b"no json", encoding: None });
+    let (quiet, none) = (summary(200), EncodedBody { bytes: b"no json", encoding: None });
     let bare = Evidence { input: none, output: none, ..evidence(&quiet) };
     for condition in [
         "model = 'gpt-4o'",
@@ -179,17 +179,17 @@ fn each_condition_holds_for_what_it_names_and_for_nothing_else() {
 }
 
 #[test]
-fn answers_are_looked_at_without_their_coding_and_opaque_ones_as_text() {
+fn answers_are_decoded_and_opaque_ones_read_as_text() {
     let plain = br#"{"error":{"code":"quota"}}"#;
     let mut coder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut coder, plain).unwrap();
     let packed = coder.finish().unwrap();
-    let output = Body { bytes: &packed, encoding: Some("gzip") };
-    let (known, opaque) = (summary(200), Summary::new("http", Shape::Opaque, 200));
+    let output = EncodedBody { bytes: &packed, encoding: Some("gzip") };
+    let (known, opaque) = (summary(200), ExchangeSummary::new("http", ApiShape::Opaque, 200));
     assert!(holds("output = { '$.error.code' = 'quota' }", &Evidence { output, ..evidence(&known) }));
     assert!(holds("contains = 'quota'", &Evidence { output, ..evidence(&opaque) }));
     assert!(!holds("contains = 'quota'", &Evidence { output, ..evidence(&known) }), "its text is another");
     // What cannot be decoded holds nothing, and nothing breaks.
-    let output = Body { bytes: &packed[..8], encoding: Some("gzip") };
+    let output = EncodedBody { bytes: &packed[..8], encoding: Some("gzip") };
     assert!(!holds("output = { '$.error.code' = 'quota' }", &Evidence { output, ..evidence(&known) }));
 }

@@ -1,0 +1,173 @@
+//! The memory of agents: entries that hold a decision's evidence as JSON, kept byte for byte and found by
+//! their content.
+//!
+//! An entry belongs to an [`Identity`] and has an id there. Shapes and rules are those of agentfootprint
+//! 9.62.0's `MemoryStore`, read from its sources. Entries stand in the keyspace `annals.memory`. The key is
+//! the identity's name, a zero byte and the id. Access counts, feedback, signatures and word cards stand in
+//! keyspaces of their own, so that reading an entry never rewrites it. Vectors stand in the vector index
+//! (`vector_search`). A query's settings can be kept under a name (`definition`).
+//!
+//! Invariant: an entry of one tenant is never given to another tenant. An entry of one identity is given to
+//! another identity of its tenant only if a query asks for all conversations.
+
+mod decay;
+mod definition;
+mod embedder;
+mod entry;
+mod identity;
+mod js_value;
+mod operations;
+mod projection;
+mod prompt_text;
+mod rank;
+mod recall;
+mod run_entry;
+mod training;
+mod vector_search;
+mod words;
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+pub use decay::Decay;
+pub use definition::Definition;
+pub use embedder::Embedder;
+pub use entry::MemoryEntry;
+pub use identity::Identity;
+pub use projection::{Projection, render};
+pub use prompt_text::prompt_text;
+pub use recall::SnapshotOptions;
+pub use training::TrainingFormat;
+pub use words::WordEmbedder;
+
+use annals::Durability;
+use annals::Namespace;
+use annals::{Error, ErrorKind, Result};
+use annals::{History, Keyspace, KvBatch, ScanRange};
+
+/// Default number of entries in a page of [`Memory::list`].
+pub const LIST_DEFAULT: usize = 100;
+/// Largest number of entries in a page of [`Memory::list`].
+pub const LIST_MAX: usize = 1000;
+/// A page of [`Memory::list`] ends with the entry that reaches this size.
+const LIST_BYTES_MAX: usize = 64 << 20;
+/// Default minimum score for vectors that callers compute.
+pub const THRESHOLD: f32 = 0.7;
+
+/// The keyspaces of entries, word cards, access statistics and feedback.
+const ENTRIES: &str = "annals.memory";
+const WORD_CARDS: &str = "annals.memory.words";
+const ACCESS_STATS: &str = "annals.memory.looks";
+const FEEDBACK: &str = "annals.memory.feedback";
+
+/// The memory of a namespace.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    space: Namespace,
+    entries: Keyspace,
+    /// Word cards of the entries that use the built-in embedder.
+    words: Keyspace,
+    looks: Keyspace,
+    feedback: Keyspace,
+    signatures: Keyspace,
+    /// Every write waits for the disk, whatever the store's options say.
+    on_disk: bool,
+    /// Entries that each identity recalled since its last snapshot.
+    recalled: Keyspace,
+}
+
+/// How often an entry was read since it was put, and when last.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct AccessStats {
+    count: u64,
+    last_ms: i64,
+}
+
+/// Ratings of an entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Feedback {
+    /// Sum of all ratings, each from -1 to 1.
+    sum: f64,
+    /// Number of ratings.
+    pub count: u64,
+}
+
+impl Feedback {
+    /// The average rating; 0 without ratings.
+    #[must_use]
+    pub fn average(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
+    }
+}
+
+/// The result of a compare-and-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutOutcome {
+    /// Whether the entry was written.
+    pub applied: bool,
+    /// The current version, if the entry exists and was not written.
+    pub current: Option<u64>,
+}
+
+/// What a search or a recall looks for.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryQuery<'a> {
+    /// Maximum number of hits; 0 means ten.
+    pub k: usize,
+    /// Minimum score; equal scores are included. Default: [`THRESHOLD`] for a search, the embedder's
+    /// threshold for a recall.
+    pub min_score: Option<f32>,
+    /// Only entries of these tiers; empty means all entries. An entry without a tier matches no named tier.
+    pub tiers: &'a [String],
+    /// The id of the embedder that made the vector.
+    pub embedder: Option<&'a str>,
+    /// Search all principals and conversations of the tenant.
+    pub across_conversations: bool,
+}
+
+impl MemoryQuery<'_> {
+    fn hit_limit(&self) -> usize {
+        if self.k == 0 { 10 } else { self.k }
+    }
+}
+
+/// An entry that a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryHit {
+    /// The entry as it was put.
+    pub entry: MemoryEntry,
+    /// The name of the identity that owns the entry.
+    pub identity: String,
+    /// Cosine similarity of the entry's vector and the question's. With the built-in embedder: the share of
+    /// the question that the entry holds.
+    pub score: f32,
+}
+
+impl Memory {
+    /// This memory, with writes that are on disk when they return, even if the store's options ask for less.
+    #[must_use]
+    pub fn with_disk_durability(self) -> Self {
+        Self { on_disk: true, ..self }
+    }
+}
+
+impl Memory {
+    /// The agents' memory in this namespace.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub fn open(space: &Namespace) -> Result<Self> {
+        let keyspace = |name: &str| space.keyspace(name, History::Latest);
+        Ok(Self {
+            space: space.clone(),
+            entries: keyspace(ENTRIES)?,
+            words: keyspace(WORD_CARDS)?,
+            looks: keyspace(ACCESS_STATS)?,
+            feedback: keyspace(FEEDBACK)?,
+            signatures: keyspace("annals.memory.signatures")?,
+            recalled: keyspace("annals.memory.recalled")?,
+            on_disk: false,
+        })
+    }
+}

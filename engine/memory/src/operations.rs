@@ -1,0 +1,341 @@
+//! The operations on entries: put, get, list, search, rate, forget. Each follows one rule of agentfootprint's
+//! store.
+
+use super::js_value::{JsValue, VALUES_MAX};
+use super::vector_search::{partition_name, squared_norm};
+use super::words::Card;
+use super::*;
+use annals_store::log::segments::lock;
+
+/// Keys that [`Memory::forget`] deletes in one batch.
+const KEYS_AT_ONCE: usize = 256;
+
+impl Memory {
+    pub(super) fn now_ms(&self) -> i64 {
+        (self.entries.core().io.now_ns() / 1_000_000) as i64
+    }
+
+    /// Reads a live entry. The access is counted, and the returned copy shows the new count.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
+    pub fn get(&self, identity: &Identity, id: &str) -> Result<Option<MemoryEntry>> {
+        let key = entry_key(&identity.checked_name()?, id);
+        let _changing = self.lock_changes();
+        let Some(mut entry) = self.live_entry(&key)? else { return Ok(None) };
+        let mut looks = self.access_stats(&key, &entry)?;
+        looks.count += 1;
+        looks.last_ms = self.now_ms();
+        self.write_value(&self.looks, &key, to_json_bytes(&looks)?)?;
+        entry.set_member("accessCount", looks.count.to_string());
+        entry.set_member("lastAccessedAt", looks.last_ms.to_string());
+        Ok(Some(entry))
+    }
+
+    /// Stores an entry, and replaces the one with its id.
+    ///
+    /// # Errors
+    /// `Invalid` for a malformed entry or vector; `Unavailable`, `Poisoned`.
+    pub fn put(&self, identity: &Identity, entry: &str) -> Result<()> {
+        self.put_many(identity, std::slice::from_ref(&entry))
+    }
+
+    /// Stores entries, all of them or none. Of entries with the same id the last one counts.
+    ///
+    /// # Errors
+    /// As [`Memory::put`].
+    pub fn put_many(&self, identity: &Identity, entries: &[&str]) -> Result<()> {
+        let name = identity.checked_name()?;
+        let parsed: Vec<MemoryEntry> =
+            entries.iter().map(|text| MemoryEntry::parse(text)).collect::<Result<_>>()?;
+        if parsed.is_empty() {
+            return Ok(());
+        }
+        let cards: Vec<Option<Card>> = parsed.iter().map(validate_entry).collect::<Result<_>>()?;
+        let _changing = self.lock_changes();
+        let mut batch = self.space.batch();
+        for ((entry, card), text) in parsed.iter().zip(cards).zip(entries) {
+            self.add_to_batch(&mut batch, &entry_key(&name, &entry.id), (entry, text), card)?;
+        }
+        self.commit(batch)
+    }
+
+    /// Adds an entry and everything kept beside it to a batch.
+    pub(super) fn add_to_batch(
+        &self,
+        batch: &mut KvBatch,
+        key: &[u8],
+        (entry, text): (&MemoryEntry, &str),
+        card: Option<Card>,
+    ) -> Result<()> {
+        let text = text.as_bytes().to_vec();
+        match &entry.embedding {
+            Some(vector) => {
+                let name = partition_name(vector.len(), entry.embedder.as_deref());
+                batch.put_embedded(&self.entries, key, text, &[(&name, vector)]);
+            }
+            None => {
+                batch.put(&self.entries, key, text);
+            }
+        }
+        batch.delete(&self.looks, key);
+        match card {
+            Some(card) => {
+                batch.put(&self.words, key, card.bytes());
+            }
+            // The replaced entry may have had a card of the built-in embedder.
+            None if self.words.get(key)?.is_some() => {
+                batch.delete(&self.words, key);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Lock of every read-modify-write in this store.
+    pub(super) fn lock_changes(&self) -> annals_store::sync::MutexGuard<'_, ()> {
+        lock(&self.entries.core().memory_lock)
+    }
+
+    /// Stores an entry if the current one has the expected version; 0 means that no entry exists.
+    ///
+    /// # Errors
+    /// As [`Memory::put`].
+    pub fn put_if_version(&self, identity: &Identity, text: &str, expected: u64) -> Result<PutOutcome> {
+        let entry = MemoryEntry::parse(text)?;
+        let card = validate_entry(&entry)?;
+        let key = entry_key(&identity.checked_name()?, &entry.id);
+        let _changing = self.lock_changes();
+        let current = self.live_entry(&key)?.map(|entry| entry.version);
+        if current.unwrap_or(0) != expected {
+            return Ok(PutOutcome { applied: false, current });
+        }
+        let mut batch = self.space.batch();
+        self.add_to_batch(&mut batch, &key, (&entry, text), card)?;
+        self.commit(batch)?;
+        Ok(PutOutcome { applied: true, current: None })
+    }
+
+    /// A page of entries, the last changed first, from the position that `cursor` names. Also returns the
+    /// next cursor, if there are more.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn list(
+        &self,
+        identity: &Identity,
+        cursor: Option<&str>,
+        limit: Option<usize>,
+        tiers: &[String],
+    ) -> Result<(Vec<MemoryEntry>, Option<String>)> {
+        let prefix = format!("{}\0", identity.checked_name()?);
+        let from: usize = cursor.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+        let limit = limit.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX);
+        let mut places: Vec<(std::cmp::Reverse<i64>, Vec<u8>)> = Vec::new();
+        self.for_each_entry(&prefix, &mut |key, entry| {
+            if has_tier(&entry, tiers) {
+                places.push((std::cmp::Reverse(entry.updated_ms), key));
+            }
+            Ok(())
+        })?;
+        places.sort();
+        let (mut entries, mut bytes, mut looked) = (Vec::new(), 0, 0);
+        for (_, key) in places.iter().skip(from).take(limit) {
+            if bytes >= LIST_BYTES_MAX {
+                break;
+            }
+            looked += 1;
+            if let Some(entry) = self.live_entry(key)? {
+                bytes += entry.approximate_bytes();
+                entries.push(entry);
+            }
+        }
+        let next = (places.len() > from.saturating_add(looked)).then(|| (from + looked).to_string());
+        Ok((entries, next))
+    }
+
+    /// Deletes an entry and its feedback; signatures stay. A missing entry is not an error.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn delete(&self, identity: &Identity, id: &str) -> Result<()> {
+        let key = entry_key(&identity.checked_name()?, id);
+        let _changing = self.lock_changes();
+        let mut batch = self.space.batch();
+        for keyspace in [&self.entries, &self.words, &self.looks, &self.feedback] {
+            batch.delete(keyspace, &key);
+        }
+        self.commit(batch)
+    }
+
+    /// Deletes everything of an identity: entries, feedback, signatures. Returns the number of deleted
+    /// entries.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
+    pub fn forget(&self, identity: &Identity) -> Result<u64> {
+        let prefix = format!("{}\0", identity.checked_name()?);
+        let _changing = self.lock_changes();
+        let mut ended = 0;
+        for keyspace in
+            [&self.entries, &self.words, &self.looks, &self.feedback, &self.signatures, &self.recalled]
+        {
+            loop {
+                let keys: Vec<Vec<u8>> = keyspace
+                    .scan(ScanRange::prefix(prefix.as_bytes()))
+                    .keys()
+                    .take(KEYS_AT_ONCE)
+                    .collect::<Result<_>>()?;
+                if keys.is_empty() {
+                    break;
+                }
+                let mut batch = self.space.batch();
+                for key in &keys {
+                    batch.delete(keyspace, key);
+                }
+                self.commit(batch)?;
+                if std::ptr::eq(keyspace, &self.entries) {
+                    ended += keys.len() as u64;
+                }
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Whether a signature was recorded.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`.
+    pub fn has_signature(&self, identity: &Identity, signature: &str) -> Result<bool> {
+        Ok(self.signatures.get(&entry_key(&identity.checked_name()?, signature))?.is_some())
+    }
+
+    /// Records a signature.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn record_signature(&self, identity: &Identity, signature: &str) -> Result<()> {
+        self.write_value(&self.signatures, &entry_key(&identity.checked_name()?, signature), Vec::new())
+    }
+
+    /// Rates an entry's usefulness from -1 to 1. Values outside are clamped, and values that are not finite
+    /// are ignored.
+    ///
+    /// # Errors
+    /// `Invalid`, `Unavailable`, `Poisoned`.
+    pub fn rate(&self, identity: &Identity, id: &str, usefulness: f64) -> Result<()> {
+        if !usefulness.is_finite() {
+            return Ok(());
+        }
+        let key = entry_key(&identity.checked_name()?, id);
+        let _changing = self.lock_changes();
+        let mut said = self.read_feedback(&key)?.unwrap_or_default();
+        said.sum += usefulness.clamp(-1.0, 1.0);
+        said.count += 1;
+        self.write_value(&self.feedback, &key, to_json_bytes(&said)?)
+    }
+
+    /// The ratings of an entry.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`.
+    pub fn feedback(&self, identity: &Identity, id: &str) -> Result<Option<Feedback>> {
+        self.read_feedback(&entry_key(&identity.checked_name()?, id))
+    }
+
+    /// Writes one value with this memory's durability.
+    fn write_value(&self, keyspace: &Keyspace, key: &[u8], value: Vec<u8>) -> Result<()> {
+        let mut batch = self.space.batch();
+        batch.put(keyspace, key, value);
+        self.commit(batch)
+    }
+
+    pub(super) fn commit(&self, batch: KvBatch) -> Result<()> {
+        match self.on_disk {
+            true => batch.submit_with(Durability::Disk)?.wait().map(drop),
+            false => batch.commit().map(drop),
+        }
+    }
+
+    /// Calls `each` with every live entry under a key prefix.
+    pub(super) fn for_each_entry(
+        &self,
+        prefix: &str,
+        each: &mut dyn FnMut(Vec<u8>, MemoryEntry) -> Result<()>,
+    ) -> Result<()> {
+        let now = self.now_ms();
+        for found in self.entries.scan(ScanRange::prefix(prefix.as_bytes())) {
+            let (key, value) = found?;
+            let entry = parse_stored(&value)?;
+            if !entry.is_expired(now) {
+                each(key, entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn live_entry(&self, key: &[u8]) -> Result<Option<MemoryEntry>> {
+        let Some(value) = self.entries.get(key)? else { return Ok(None) };
+        let now = self.now_ms();
+        Ok(Some(parse_stored(&value)?).filter(|entry| !entry.is_expired(now)))
+    }
+
+    fn access_stats(&self, key: &[u8], entry: &MemoryEntry) -> Result<AccessStats> {
+        if let Some(kept) = self.looks.get(key)? {
+            return serde_json::from_slice(&kept).map_err(|e| Error::bug(e.to_string()));
+        }
+        let number = |name: &str| entry.member(name).and_then(|text| serde_json::from_str::<f64>(text).ok());
+        Ok(AccessStats { count: number("accessCount").unwrap_or(0.0) as u64, last_ms: 0 })
+    }
+
+    pub(super) fn read_feedback(&self, key: &[u8]) -> Result<Option<Feedback>> {
+        let Some(kept) = self.feedback.get(key)? else { return Ok(None) };
+        serde_json::from_slice(&kept).map(Some).map_err(|e| Error::bug(e.to_string()))
+    }
+}
+
+pub(super) fn entry_key(identity: &str, id: &str) -> Vec<u8> {
+    [identity.as_bytes(), b"\0", id.as_bytes()].concat()
+}
+
+pub(super) fn has_tier(entry: &MemoryEntry, tiers: &[String]) -> bool {
+    tiers.is_empty() || entry.tier.as_ref().is_some_and(|tier| tiers.contains(tier))
+}
+
+fn parse_stored(text: &[u8]) -> Result<MemoryEntry> {
+    let text = std::str::from_utf8(text).map_err(|e| Error::bug(e.to_string()))?;
+    MemoryEntry::parse(text)
+}
+
+pub(super) fn to_json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|e| Error::bug(e.to_string()))
+}
+
+/// Validates an entry's vector, and builds the card if the entry uses the built-in embedder.
+pub(super) fn validate_entry(entry: &MemoryEntry) -> Result<Option<Card>> {
+    if JsValue::has_too_many_values(entry.value()) {
+        return Err(Error::invalid(format!("a memory's value must hold at most {VALUES_MAX} values")));
+    }
+    if let Some(vector) = &entry.embedding {
+        squared_norm(vector)?;
+    }
+    (entry.embedder.as_deref() == Some(WordEmbedder::ID)).then(|| Card::from_entry(entry)).transpose()
+}
+
+/// The error if the question and the stored entries use different embedders.
+pub(super) fn embedder_mismatch(asked: &str, kept: &str) -> Error {
+    Error::invalid(format!(
+        "the question's vector is of the embedder {asked:?}, but the stored entries are of {kept:?}: ask with the embedder that wrote them"
+    ))
+}
+
+/// The key prefix that a search covers.
+pub(super) fn key_prefix(identity: &Identity, wanted: &MemoryQuery<'_>) -> Result<String> {
+    let own = format!("{}\0", identity.checked_name()?);
+    Ok(if wanted.across_conversations { identity.tenant_prefix() } else { own })
+}
+
+/// The identity's name in an entry's key.
+pub(super) fn identity_of_key(key: &[u8]) -> String {
+    String::from_utf8_lossy(key.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}

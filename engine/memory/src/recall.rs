@@ -1,0 +1,379 @@
+//! Storing and finding entries by text. An embedder makes the vectors, or the built-in embedder compares the
+//! words.
+
+use std::collections::HashMap;
+
+use super::embedder::Embedder;
+use super::js_value::JsValue;
+use super::operations::{
+    embedder_mismatch, entry_key, identity_of_key, key_prefix, to_json_bytes, validate_entry,
+};
+use super::rank::{rank, resolve_source};
+use super::words::{CardRead, QuestionTerms, TermRarity, tier_number};
+use super::*;
+use annals::Durability;
+
+/// A recall counts as the source of a following snapshot for this long.
+const RECALLED_MS: i64 = 3_600_000;
+/// Maximum number of entries in a recent recall.
+const RECALLED_MAX: usize = 16;
+/// Entries read for ranking: this many for each wanted hit, and at least [`RANKED_MIN`].
+pub(super) const RANKED_EACH: usize = 4;
+pub(super) const RANKED_MIN: usize = 64;
+
+/// The entries that an identity recalled last.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct RecentRecall {
+    at_ms: i64,
+    ids: Vec<String>,
+}
+
+/// Settings of [`Memory::write_snapshot`].
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotOptions {
+    /// The turn counted by the agent's host. A higher free turn is used if this one is not ahead of the
+    /// stored turns.
+    pub turn: Option<u64>,
+    /// Lifetime in milliseconds; unlimited if absent.
+    pub ttl_ms: Option<u64>,
+    /// `hot`, `warm` or `cold`.
+    pub tier: Option<String>,
+    /// The entries that the snapshot only answers from: ids of its own conversation, or an identity's name, a
+    /// slash and an id.
+    pub derived_from: Vec<String>,
+}
+
+impl Memory {
+    /// Stores an entry and returns it as stored. An entry without an embedding gets one of its query
+    /// (`value.query`, else all texts in its value), with the embedder's id as `embeddingModel`. An entry
+    /// without any text is stored without a vector.
+    ///
+    /// # Errors
+    /// As [`Memory::put`], and the embedder's errors.
+    pub fn remember(&self, identity: &Identity, entry: &str, with: &dyn Embedder) -> Result<MemoryEntry> {
+        let entry = with_embedding(entry, with)?;
+        self.put(identity, &entry.to_json())?;
+        Ok(entry)
+    }
+
+    /// Finds the entries that answer a question: [`Memory::search`] with the question's vector. The default
+    /// minimum score is the embedder's threshold. A question with nothing to search by gives no hits.
+    ///
+    /// With [`WordEmbedder`], the score is the share of the question that an entry's texts hold. If the
+    /// question names something by an identifier (`#42`, `app-42`, an order number, an e-mail address), only
+    /// entries with every identifier are found. Without a minimum score, they are then found at any score.
+    ///
+    /// If the query names an embedder, it must be this one. The hits are noted as the identity's recent
+    /// recall: a snapshot written within the next hour counts as derived from them
+    /// ([`Memory::write_snapshot`]).
+    ///
+    /// # Errors
+    /// As [`Memory::search`], and the embedder's errors.
+    pub fn recall(
+        &self,
+        identity: &Identity,
+        question: &str,
+        with: &dyn Embedder,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
+        if let Some(other) = wanted.embedder.filter(|other| *other != with.id()) {
+            return Err(Error::invalid(format!(
+                "questions are embedded by {:?} here, not by {other:?}: pass the question's vector instead",
+                with.id()
+            )));
+        }
+        let hits = if with.id() == WordEmbedder::ID {
+            self.recall_words(identity, question, wanted)?
+        } else {
+            let Some(vector) = embed_one(question.trim(), with)? else { return Ok(Vec::new()) };
+            let wanted = MemoryQuery {
+                min_score: Some(wanted.min_score.unwrap_or_else(|| with.threshold())),
+                embedder: Some(with.id()),
+                ..wanted.clone()
+            };
+            self.search(identity, &vector, &wanted)?
+        };
+        self.note_recall(identity, &hits);
+        Ok(hits)
+    }
+
+    /// Scores a question against the cards of all entries. One pass counts how rare its words are in the
+    /// tenant, a second pass scores.
+    fn recall_words(
+        &self,
+        identity: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>> {
+        let asked = QuestionTerms::parse(question);
+        if asked.is_empty() {
+            return Ok(Vec::new());
+        }
+        let prefix = key_prefix(identity, wanted)?;
+        let mut rarity = TermRarity::new(&asked);
+        self.for_each_card(&identity.tenant_prefix(), &mut |_, card| rarity.count_entry(&asked, card))?;
+        let least = match wanted.min_score {
+            Some(least) => least,
+            None if asked.has_identifiers() => 0.0,
+            None => WordEmbedder::THRESHOLD,
+        };
+        let tiers: Vec<u8> = wanted.tiers.iter().map(|tier| tier_number(Some(tier))).collect();
+        let (mut passed, mut any) = (Vec::new(), false);
+        self.for_each_card(&prefix, &mut |key, card| {
+            any = true;
+            if (tiers.is_empty() || tiers.contains(&card.tier))
+                && let Some(score) = rarity.score(&asked, card).filter(|score| *score >= least)
+            {
+                passed.push((score, key));
+            }
+        })?;
+        if !any {
+            self.check_built_in_embedder(&prefix)?;
+        }
+        let mut hits = rank(self.top_hits(passed, wanted)?);
+        hits.truncate(wanted.hit_limit());
+        Ok(hits)
+    }
+
+    /// The entries with the best scores, and their sources that also reached the minimum score.
+    fn top_hits(&self, mut passed: Vec<(f32, Vec<u8>)>, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
+        passed.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
+        let mut rest: HashMap<Vec<u8>, f32> = HashMap::new();
+        let ranked = wanted.hit_limit().saturating_mul(RANKED_EACH).max(RANKED_MIN).min(passed.len());
+        rest.extend(passed.drain(ranked..).map(|(score, key)| (key, score)));
+        let mut hits = Vec::new();
+        while let Some((score, key)) = passed.pop() {
+            let Some(entry) =
+                self.live_entry(&key)?.filter(|entry| entry.embedder.as_deref() == Some(WordEmbedder::ID))
+            else {
+                continue;
+            };
+            let identity = identity_of_key(&key);
+            for said in &entry.derived_from {
+                let (of, id) = resolve_source(&identity, said);
+                passed.extend(rest.remove_entry(&self::entry_key(of, id)).map(|(key, score)| (score, key)));
+            }
+            hits.push(MemoryHit { entry, identity, score });
+        }
+        Ok(hits)
+    }
+
+    /// Calls `each` with every card under a prefix whose entry has not expired.
+    fn for_each_card(&self, prefix: &str, each: &mut dyn FnMut(Vec<u8>, &CardRead<'_>)) -> Result<()> {
+        let now = self.now_ms();
+        for found in self.words.scan(ScanRange::prefix(prefix.as_bytes())) {
+            let (key, bytes) = found?;
+            let card = CardRead::parse(&bytes).map_err(|e| Error::bug(e.to_string()))?;
+            if !card.is_expired(now) {
+                each(key, &card);
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// `Invalid` if the entries under a prefix use another embedder than the built-in one.
+    fn check_built_in_embedder(&self, prefix: &str) -> Result<()> {
+        self.for_each_entry(prefix, &mut |_, entry| match &entry.embedder {
+            Some(other) if entry.embedding.is_some() => Err(embedder_mismatch(WordEmbedder::ID, other)),
+            _ => Ok(()),
+        })
+    }
+
+    /// Notes hits that the identity may answer from later. A failure to write the note is ignored, since the
+    /// hits matter more.
+    fn note_recall(&self, identity: &Identity, hits: &[MemoryHit]) {
+        if hits.is_empty() || !self.recalled.core().is_writer() {
+            return;
+        }
+        let _changing = self.lock_changes();
+        let mut recalled = self.recent_recall(identity).unwrap_or_default();
+        for hit in hits {
+            let id = format!("{}/{}", hit.identity, hit.entry.id);
+            if !recalled.ids.contains(&id) {
+                recalled.ids.push(id);
+            }
+        }
+        let over = recalled.ids.len().saturating_sub(RECALLED_MAX);
+        recalled.ids.drain(..over);
+        recalled.at_ms = self.now_ms();
+        let mut batch = self.space.batch();
+        if let Ok(value) = to_json_bytes(&recalled) {
+            batch.put(&self.recalled, &entry_key(&identity.name(), ""), value);
+            let _not_kept = batch.submit_with(Durability::Process).and_then(annals::Ticket::wait);
+        }
+    }
+
+    /// What the identity recalled within the last hour.
+    fn recent_recall(&self, identity: &Identity) -> Result<RecentRecall> {
+        let Some(kept) = self.recalled.get(&entry_key(&identity.checked_name()?, ""))? else {
+            return Ok(RecentRecall::default());
+        };
+        let recalled: RecentRecall = serde_json::from_slice(&kept).map_err(|e| Error::bug(e.to_string()))?;
+        let is_late = self.now_ms().saturating_sub(recalled.at_ms) <= RECALLED_MS;
+        Ok(if is_late { recalled } else { RecentRecall::default() })
+    }
+
+    /// The entries that an identity recalled within the last hour and has not answered from yet. Each is the
+    /// identity's name, a slash and the id.
+    ///
+    /// # Errors
+    /// `Invalid`, `Damaged`, `Unavailable`.
+    pub fn recently_recalled(&self, identity: &Identity) -> Result<Vec<String>> {
+        Ok(self.recent_recall(identity)?.ids)
+    }
+
+    /// Stores a run's bare snapshot as the entry `snap-N`, where N is the conversation's next turn, in the
+    /// form of agentfootprint 9.62.0. Returns the entry.
+    ///
+    /// A snapshot without tool calls counts as derived from the identity's recent recall. The options can
+    /// name further sources of any snapshot. A derived snapshot is marked (`metadata.derivedFrom`) and stands
+    /// behind its sources when both are found.
+    ///
+    /// # Errors
+    /// `Invalid` if the text is not a snapshot with a query; as [`Memory::remember`].
+    pub fn write_snapshot(
+        &self,
+        identity: &Identity,
+        snapshot: &str,
+        with: &dyn Embedder,
+        options: &SnapshotOptions,
+    ) -> Result<MemoryEntry> {
+        let name = identity.checked_name()?;
+        let parsed = JsValue::parse(snapshot).map_err(|e| {
+            Error::invalid(format!("a snapshot must be a JSON object: {} at byte {}", e.what, e.at))
+        })?;
+        if !parsed
+            .get("query")
+            .is_some_and(|query| matches!(query, JsValue::Text(units) if !units.is_empty()))
+        {
+            return Err(Error::invalid("a snapshot must have a query"));
+        }
+        let calls_tools = parsed.get("toolCalls").is_some_and(|calls| !calls.items().is_empty());
+        // The embedder may be slow: its vector is made before the lock is taken.
+        let vector = embed_one(&embedding_text(snapshot)?, with)?;
+        let _changing = self.lock_changes();
+        let turn = self.next_turn(&name)?.max(options.turn.unwrap_or(1).max(1));
+        let mut derived_from = options.derived_from.clone();
+        if !calls_tools {
+            derived_from.extend(self.recently_recalled(identity)?);
+        }
+        let mut entry = MemoryEntry::parse(&format!("{{\"id\":\"snap-{turn}\",\"value\":{snapshot}}}"))?;
+        set_leading_members(&mut entry, self.now_ms(), options);
+        set_embedding(&mut entry, vector.as_deref(), with)?;
+        set_trailing_members(&mut entry, identity, turn, &derived_from);
+        let text = entry.to_json();
+        let entry = MemoryEntry::parse(&text)?;
+        let card = validate_entry(&entry)?;
+        let mut batch = self.space.batch();
+        self.add_to_batch(&mut batch, &entry_key(&name, &entry.id), (&entry, &text), card)?;
+        batch.delete(&self.recalled, &entry_key(&name, ""));
+        self.commit(batch)?;
+        Ok(entry)
+    }
+
+    /// One more than the highest turn among a conversation's live snapshots.
+    fn next_turn(&self, name: &str) -> Result<u64> {
+        let prefix = entry_key(name, "snap-");
+        let mut turns = Vec::new();
+        for found in self.entries.scan(ScanRange::prefix(&prefix)).keys() {
+            let found = found?;
+            let number = found.get(prefix.len()..).and_then(|number| std::str::from_utf8(number).ok());
+            turns.extend(number.and_then(|number| number.parse::<u64>().ok()));
+        }
+        turns.sort_unstable();
+        while let Some(turn) = turns.pop() {
+            if self.live_entry(&entry_key(name, &format!("snap-{turn}")))?.is_some() {
+                return Ok(turn.saturating_add(1));
+            }
+        }
+        Ok(1)
+    }
+}
+
+/// Parses an entry and adds the vector of its texts if it has none.
+pub(super) fn with_embedding(entry: &str, with: &dyn Embedder) -> Result<MemoryEntry> {
+    let mut entry = MemoryEntry::parse(entry)?;
+    if entry.embedding.is_none() {
+        let vector = embed_one(&embedding_text(entry.value())?, with)?;
+        set_embedding(&mut entry, vector.as_deref(), with)?;
+    }
+    MemoryEntry::parse(&entry.to_json())
+}
+
+/// Sets the members that agentfootprint writes before the vector.
+fn set_leading_members(entry: &mut MemoryEntry, now: i64, options: &SnapshotOptions) {
+    let mut set = |name: &str, value: serde_json::Value| entry.set_member(name, value.to_string());
+    set("version", 1.into());
+    for time in ["createdAt", "updatedAt", "lastAccessedAt"] {
+        set(time, now.into());
+    }
+    set("accessCount", 0.into());
+    if let Some(ttl) = options.ttl_ms {
+        set("ttl", now.saturating_add_unsigned(ttl).into());
+    }
+    if let Some(tier) = &options.tier {
+        set("tier", tier.as_str().into());
+    }
+}
+
+/// Sets the members that agentfootprint writes after the vector, and the snapshot's sources.
+fn set_trailing_members(entry: &mut MemoryEntry, identity: &Identity, turn: u64, derived_from: &[String]) {
+    let parts: Vec<String> = identity
+        .parts()
+        .into_iter()
+        .filter_map(|(name, part)| Some(format!("\"{name}\":{}", serde_json::Value::from(part?))))
+        .collect();
+    entry.set_member("source", format!("{{\"turn\":{turn},\"identity\":{{{}}}}}", parts.join(",")));
+    if !derived_from.is_empty() {
+        let ids = serde_json::Value::from(derived_from.to_vec());
+        entry.set_member("metadata", format!("{{\"derivedFrom\":{ids}}}"));
+    }
+}
+
+/// Sets an entry's vector and the embedder's id.
+fn set_embedding(entry: &mut MemoryEntry, vector: Option<&[f32]>, with: &dyn Embedder) -> Result<()> {
+    if let Some(vector) = vector {
+        entry.set_member("embedding", vector_json(vector)?);
+    }
+    // The built-in embedder finds an entry by all its texts, even if its query holds no words.
+    if vector.is_some() || with.id() == WordEmbedder::ID {
+        entry.set_member("embeddingModel", serde_json::Value::from(with.id()).to_string());
+    }
+    Ok(())
+}
+
+/// A vector as JSON; integers without a decimal point.
+fn vector_json(vector: &[f32]) -> Result<String> {
+    let whole = |number: &f32| number.fract() == 0.0 && number.abs() < 1e6;
+    let texts: Vec<String> = vector
+        .iter()
+        .map(|number| match whole(number) {
+            true => Ok((*number as i32).to_string()),
+            false => serde_json::to_string(number).map_err(|e| Error::bug(e.to_string())),
+        })
+        .collect::<Result<_>>()?;
+    Ok(format!("[{}]", texts.join(",")))
+}
+
+/// The text to embed: a snapshot's query, or all texts of any other value in order.
+fn embedding_text(value: &str) -> Result<String> {
+    let value = JsValue::parse(value)
+        .map_err(|e| Error::invalid(format!("a memory's value is not JSON: {} at byte {}", e.what, e.at)))?;
+    if let Some(JsValue::Text(query)) = value.get("query") {
+        return Ok(String::from_utf16_lossy(query));
+    }
+    let mut texts = Vec::new();
+    value.for_each_text(&mut |text| texts.push(text.to_owned()));
+    Ok(texts.join("\n"))
+}
+
+/// The vector of a text, if the text holds anything to search by.
+fn embed_one(text: &str, with: &dyn Embedder) -> Result<Option<Vec<f32>>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let vector = with.embed(&[text])?.into_iter().next();
+    let vector = vector.ok_or_else(|| Error::bug(format!("{:?} gave no vector for a text", with.id())))?;
+    Ok(Some(vector).filter(|vector| vector.iter().any(|number| *number != 0.0)))
+}

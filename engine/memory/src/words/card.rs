@@ -1,0 +1,202 @@
+//! Cards: an entry's texts as sets of hashes, so that many entries can be scored without reading them.
+//! docs/format.md, section 20, has the layout.
+//!
+//! A card is computed from its entry, written in the same batch, and holds no text. Its sets are searched in
+//! place, without decoding.
+
+use std::collections::BTreeSet;
+
+use super::super::entry::MemoryEntry;
+use super::super::js_value::JsValue;
+use super::terms;
+use annals::Error;
+use annals_store::codec::{ByteReader, CodecError};
+
+const VERSION: u8 = 1;
+/// Maximum size of a set. Terms that come later in the text are not on the card.
+const SET_ENTRIES_MAX: usize = 1 << 16;
+/// The members of a snapshot that describe its subject; words in other members weigh less.
+const MAIN_MEMBERS: [&str; 3] = ["query", "finalContent", "narrative"];
+const TIERS: [&str; 3] = ["hot", "warm", "cold"];
+
+/// A card that is built and written: see the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in super::super) struct Card {
+    tier: u8,
+    ttl_ms: Option<i64>,
+    main: BTreeSet<u32>,
+    rest: BTreeSet<u32>,
+    grams: BTreeSet<u16>,
+    identifiers: BTreeSet<u64>,
+}
+
+/// A stored card, read in place; its sets are sorted.
+#[derive(Debug)]
+pub(in super::super) struct CardView<'a> {
+    pub(in super::super) tier: u8,
+    ttl_ms: Option<i64>,
+    main: &'a [[u8; 4]],
+    rest: &'a [[u8; 4]],
+    grams: &'a [[u8; 2]],
+    identifiers: &'a [[u8; 8]],
+}
+
+/// The number of a tier.
+pub(in super::super) fn tier_number(tier: Option<&str>) -> u8 {
+    tier.and_then(|tier| TIERS.iter().position(|name| *name == tier)).map_or(0, |place| place as u8 + 1)
+}
+
+impl Card {
+    /// Builds the card of an entry.
+    ///
+    /// # Errors
+    /// `Invalid` if the entry's value is not JSON.
+    pub(in super::super) fn from_entry(entry: &MemoryEntry) -> annals::Result<Self> {
+        let value = JsValue::parse(entry.value()).map_err(|e| {
+            Error::invalid(format!("a memory's value is no JSON: {} at byte {}", e.what, e.at))
+        })?;
+        let mut card =
+            Self { tier: tier_number(entry.tier.as_deref()), ttl_ms: entry.ttl_ms, ..Self::default() };
+        match &value {
+            JsValue::Object(members) if value.get("query").is_some() => {
+                let is_main = |name: &[u16]| {
+                    MAIN_MEMBERS.iter().any(|main| main.encode_utf16().eq(name.iter().copied()))
+                };
+                for main in [true, false] {
+                    for (_, member) in members.iter().filter(|(name, _)| is_main(name) == main) {
+                        member.for_each_text(&mut |text| card.add(text, main));
+                    }
+                }
+            }
+            other => other.for_each_text(&mut |text| card.add(text, true)),
+        }
+        let rest = std::mem::take(&mut card.rest);
+        card.rest = rest.difference(&card.main).copied().collect();
+        Ok(card)
+    }
+
+    fn add(&mut self, text: &str, main: bool) {
+        terms::for_each_word(text, &mut |word| {
+            let words = if main { &mut self.main } else { &mut self.rest };
+            insert_bounded(words, terms::term_hash(&terms::stem(word)) as u32);
+            if !terms::is_common(word) {
+                terms::for_each_gram(word, &mut |gram| {
+                    insert_bounded(&mut self.grams, terms::term_hash(gram) as u16)
+                });
+            }
+        });
+        terms::for_each_identifier(text, true, &mut |one| {
+            insert_bounded(&mut self.identifiers, terms::term_hash(one))
+        });
+    }
+
+    /// The card's bytes.
+    pub(in super::super) fn bytes(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, self.tier, u8::from(self.ttl_ms.is_some()), 0];
+        out.extend(self.ttl_ms.unwrap_or(0).to_le_bytes());
+        for count in [self.main.len(), self.rest.len(), self.grams.len(), self.identifiers.len()] {
+            out.extend((count as u32).to_le_bytes());
+        }
+        out.extend(self.main.iter().chain(&self.rest).flat_map(|word| word.to_le_bytes()));
+        out.extend(self.grams.iter().flat_map(|gram| gram.to_le_bytes()));
+        out.extend(self.identifiers.iter().flat_map(|one| one.to_le_bytes()));
+        out
+    }
+}
+
+impl<'a> CardView<'a> {
+    /// Reads a stored card.
+    ///
+    /// # Errors
+    /// If the bytes are not a card.
+    pub(in super::super) fn parse(bytes: &'a [u8]) -> Result<Self, CodecError> {
+        let mut reader = ByteReader::new(bytes, "a memory's card");
+        let [version, tier, has_ttl, _] = reader.array()?;
+        if version != VERSION {
+            return Err(CodecError::Header(format!("a memory's card has version {version}")));
+        }
+        let ttl = i64::from_le_bytes(reader.array()?);
+        let [main, rest, grams, identifiers] =
+            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?].map(|count| count as usize);
+        let card = Self {
+            tier,
+            ttl_ms: (has_ttl == 1).then_some(ttl),
+            main: reader.take(main.saturating_mul(4))?.as_chunks().0,
+            rest: reader.take(rest.saturating_mul(4))?.as_chunks().0,
+            grams: reader.take(grams.saturating_mul(2))?.as_chunks().0,
+            identifiers: reader.take(identifiers.saturating_mul(8))?.as_chunks().0,
+        };
+        reader.finish()?;
+        Ok(card)
+    }
+
+    /// Whether the entry has expired.
+    pub(in super::super) fn is_expired(&self, now_ms: i64) -> bool {
+        self.ttl_ms.is_some_and(|ttl| ttl <= now_ms)
+    }
+
+    /// Whether a word stands in the query, the answer or the narrative.
+    pub(super) fn has_main_word(&self, word: u32) -> bool {
+        self.main.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
+    }
+
+    /// Whether a word stands in another member.
+    pub(super) fn has_other_word(&self, word: u32) -> bool {
+        self.rest.binary_search_by_key(&word, |bytes| u32::from_le_bytes(*bytes)).is_ok()
+    }
+
+    /// Whether any word has an n-gram.
+    pub(super) fn has_gram(&self, gram: u16) -> bool {
+        self.grams.binary_search_by_key(&gram, |bytes| u16::from_le_bytes(*bytes)).is_ok()
+    }
+
+    /// Whether the entry holds an identifier.
+    pub(super) fn has_identifier(&self, one: u64) -> bool {
+        self.identifiers.binary_search_by_key(&one, |bytes| u64::from_le_bytes(*bytes)).is_ok()
+    }
+}
+
+fn insert_bounded<T: Ord>(set: &mut BTreeSet<T>, one: T) {
+    if set.len() < SET_ENTRIES_MAX {
+        set.insert(one);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn card_round_trips_and_rejects_damage() {
+        let entry = r#"{"id":"a","tier":"warm","ttl":-7,"value":{"query":"Loan #42?","toolCalls":[{"args":{"creditScore":580}}]}}"#;
+        let card = Card::from_entry(&MemoryEntry::parse(entry).unwrap()).unwrap();
+        let bytes = card.bytes();
+        let read = CardView::parse(&bytes).unwrap();
+        assert_eq!((read.tier, read.ttl_ms), (2, Some(-7)));
+        let hash = |word: &str| terms::term_hash(&terms::stem(word)) as u32;
+        assert!(
+            ["loan", "42"]
+                .iter()
+                .all(|word| read.has_main_word(hash(word)) && !read.has_other_word(hash(word)))
+        );
+        for word in ["args", "creditscore", "credit", "score", "580"] {
+            assert!(read.has_other_word(hash(word)) && !read.has_main_word(hash(word)), "{word}");
+        }
+        assert_eq!((read.main.len(), read.rest.len()), (2, 5));
+        assert!(
+            read.has_identifier(terms::term_hash("#42")) && !read.has_identifier(terms::term_hash("#43"))
+        );
+        assert!(
+            read.has_gram(terms::term_hash("^loa") as u16) && !read.has_gram(terms::term_hash("^abc") as u16)
+        );
+        // Golden: docs/format.md.
+        let head = [1, 2, 1, 0, 249, 255, 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 5, 0, 0, 0];
+        assert_eq!(bytes[..20], head);
+        assert_eq!(blake3::hash(&bytes).to_hex()[..16].to_owned(), "3642050c2d09b20a");
+        for end in 0..bytes.len() {
+            assert!(CardView::parse(&bytes[..end]).is_err(), "{end}");
+        }
+        assert!(CardView::parse(&[bytes.clone(), vec![0]].concat()).is_err());
+        assert!(CardView::parse(&[&[2], &bytes[1..]].concat()).is_err());
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests of what agents remember, by behaviour, as one binary.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
+)]
+
+mod belongings;
+mod derived_entries;
+mod memory;
+mod recall;
+mod support;
+mod training;

@@ -1,0 +1,127 @@
+//! The bytes of everything that the log writes, compared with `tests/data/format/golden.hex`.
+//!
+//! A difference is a new format: it needs a new version or layout number, and old stores must stay readable.
+
+use annals_text::hex;
+
+use super::samples::{self, OFFSET, SEGMENT, STORE, salt};
+use crate::blob::decode_recipe;
+use crate::codec;
+use crate::format_tests::schema;
+use crate::ids::SegmentId;
+use crate::log::cursor::{advance_state, for_each_checked_record};
+use crate::log::layout::{BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader};
+use crate::log::manifest::{ManifestState, VectorList};
+use crate::log::record::{EmbeddingHead, GroupPart, KvHead, LogicalBody, RecordKind, SpaceHead};
+use crate::log::totals::LogTotals;
+use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
+
+const GOLDEN: &str = include_str!("../../tests/data/format/golden.hex");
+
+/// Syntax: `name: hex digits` with any spacing; continuation lines are indented; `#` begins a comment.
+fn golden() -> Vec<(String, String)> {
+    let mut items: Vec<(String, String)> = Vec::new();
+    for line in GOLDEN.lines() {
+        let line = line.split('#').next().unwrap_or("");
+        let digits = match line.split_once(':') {
+            Some((name, digits)) => {
+                items.push((name.trim().to_owned(), String::new()));
+                digits
+            }
+            None => line,
+        };
+        if let Some(item) = items.last_mut() {
+            item.1.extend(digits.chars().filter(|c| !c.is_whitespace()));
+        }
+    }
+    items
+}
+
+#[test]
+fn encoded_bytes_match_golden_file() {
+    let golden = golden();
+    let all = samples::all();
+    let wrong: Vec<String> = all
+        .iter()
+        .filter(|(name, bytes)| !golden.contains(&((*name).to_owned(), hex::encode(bytes))))
+        .map(|(name, bytes)| format!("{name}: {}", hex::encode(bytes)))
+        .collect();
+    assert!(wrong.is_empty(), "these bytes are not as written down:\n{}", wrong.join("\n"));
+    let unknown: Vec<_> =
+        golden.iter().filter(|(name, _)| all.iter().all(|(known, _)| known != name)).collect();
+    assert!(unknown.is_empty(), "nothing makes these: {unknown:?}");
+}
+
+/// The golden bytes of an item.
+pub(super) fn bytes(name: &str) -> Vec<u8> {
+    let digits =
+        golden().into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}")).1;
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
+}
+
+fn checked_record(bytes: &[u8]) -> (RawRecord<'_>, LogicalBody<'_>) {
+    let record = RawRecord::check(bytes, salt(), OFFSET + 48).unwrap();
+    (record, LogicalBody::parse(record.body).unwrap())
+}
+
+#[test]
+fn golden_bytes_decode_to_the_samples() {
+    assert_eq!(
+        SegmentHeader::decode(&bytes("segment_header"), STORE, SEGMENT).unwrap(),
+        samples::segment_header()
+    );
+    assert_eq!(SegmentFooter::decode_end(&bytes("footer"), 4096, salt()).unwrap(), samples::footer());
+    let head = |name| checked_record(&bytes(name)).1.head.to_vec();
+    assert_eq!(KvHead::parse(RecordKind::Put, &head("put_inline")).unwrap(), samples::put_inline());
+    let deleted = KvHead { value: None, ..samples::put_inline() };
+    assert_eq!(KvHead::parse(RecordKind::Delete, &head("delete")).unwrap(), deleted);
+    for (name, space) in ["namespace", "keyspace_newest", "keyspace_all"].into_iter().zip(samples::spaces()) {
+        assert_eq!(codec::decode::<SpaceHead>(&head(name)).unwrap(), space);
+    }
+    assert_eq!(RunHead::parse(&head("run")).unwrap().fields, samples::run_fields());
+    assert_eq!(FrameHead::parse(&head("frame")).unwrap(), samples::frame());
+    assert_eq!(FrameHead::parse(&head("frame_open")).unwrap(), samples::frame_open());
+    assert_eq!(FrameHead::parse(&head("frame_other")).unwrap(), samples::frame_other());
+    assert_eq!(FrameHead::parse(&head("frame_ahead")).unwrap(), samples::frame_ahead());
+    assert_eq!(PartHead::parse(&head("frame_part")).unwrap(), samples::part());
+    assert_eq!(SnapshotHead::parse(&head("snapshot")).unwrap(), samples::snapshot());
+    assert_eq!(TombstoneHead::parse(&head("tombstone")).unwrap(), samples::tombstone());
+    assert_eq!(TombstoneHead::parse(&head("tombstone_of_fork")).unwrap(), samples::tombstone_of_fork());
+    assert_eq!(EmbeddingHead::parse(&head("embedding")).unwrap(), samples::embedding());
+    for (name, first) in [("group_part_first", true), ("group_part_later", false)] {
+        let bytes = bytes(name);
+        let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();
+        assert_eq!(GroupPart::parse(record.body).unwrap(), samples::group_part(first));
+    }
+    let state = samples::manifest_state();
+    let second = ManifestState { format: 2, vectors: VectorList::default(), ..state };
+    assert_eq!(ManifestState::decode(&bytes("manifest_2")).unwrap(), second);
+    let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, LogTotals::default());
+    let first = ManifestState { format: 1, next_rewritten, erased, ..second };
+    assert_eq!(ManifestState::decode(&bytes("manifest_1")).unwrap(), first);
+    let alone = decode_recipe(&bytes("recipe_alone"), None).unwrap();
+    assert_eq!(decode_recipe(&bytes("recipe_against_base"), Some(&alone[..2])).unwrap(), alone);
+}
+
+#[test]
+fn batch_checks_only_at_its_own_offset() {
+    let batch = bytes("batch");
+    let (header, whole) = BatchHeader::check(&batch, salt(), OFFSET).unwrap();
+    assert_eq!((header.records, whole.len()), (1, batch.len()));
+    assert!(BatchHeader::check(&batch, salt(), OFFSET + 1).is_err());
+    let other = crate::log::layout::Salt::new(STORE, SegmentId(4));
+    assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
+    let mut records = 0;
+    for_each_checked_record(&batch, OFFSET, salt(), |at, seqno, record| {
+        assert_eq!((at, seqno.0, record.kind, record.layout), (OFFSET + 48, 7, 1, 1));
+        records += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(records, 1);
+    let mut state = LogState::empty();
+    advance_state(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
+    assert_eq!(state.ledger.root().to_vec(), bytes("leaf"));
+    assert_eq!(state.chain.to_vec(), bytes("chain_digest"));
+    assert_eq!((state.next_seqno.0, state.totals.batches, state.totals.chain_bytes), (8, 1, 48 + 16));
+}

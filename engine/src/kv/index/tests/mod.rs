@@ -1,4 +1,0 @@
-//! Tests of the index, by behaviour.
-
-mod bounds;
-mod measure;

@@ -1,9 +1,0 @@
-//! docs/format.md bound to the code: golden bytes, a second implementation of the bincode form, hostile bytes.
-
-mod golden;
-mod hostile;
-mod manifest;
-mod oracle;
-pub(super) mod samples;
-#[cfg(annals_shuttle)]
-mod schedules;

@@ -1,0 +1,141 @@
+//! What stands in a store's directory, taken file by file and trusting none of them. Changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{SegmentId, StoreId};
+use crate::io::{File, Io, LockKind, OpenMode};
+use crate::log::layout::{SEGMENT_HEADER_BYTES, SegmentHeader, claimed_header};
+use crate::log::manifest::{LoadedManifest, load, load_generation, read_whole};
+use crate::log::open::Damage;
+use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
+use crate::log::segments::Segment;
+use crate::upkeep::order;
+
+/// Who has the store open for writing.
+#[derive(Debug)]
+pub(super) enum LockHolder {
+    /// Nobody, as long as this handle is held.
+    Nobody(Option<Arc<dyn File>>),
+    /// A process, and its number where it said so.
+    Process(String),
+}
+
+/// A segment file that belongs to this store.
+#[derive(Debug)]
+pub(super) struct SegmentFile {
+    pub(super) segment: Arc<Segment>,
+    /// `None` where it is not what was written.
+    pub(super) header: Option<SegmentHeader>,
+    pub(super) len: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct StoreDirectory {
+    /// The manifest, or why there is none to be believed.
+    pub(super) manifest: std::result::Result<LoadedManifest, Error>,
+    pub(super) store: StoreId,
+    /// In the order of the log, as far as that can be told.
+    pub(super) segments: Vec<SegmentFile>,
+    pub(super) damage: Vec<Damage>,
+}
+
+impl StoreDirectory {
+    pub(super) fn segment(&self, id: SegmentId) -> Option<&SegmentFile> {
+        self.segments.iter().find(|standing| standing.segment.id == id)
+    }
+}
+
+/// Who holds LOCK. Looking takes a shared lock for the moment, or for as long as the result is held.
+pub(super) fn lock_holder(io: &dyn Io, paths: &StorePaths) -> Result<LockHolder> {
+    let path = paths.lock();
+    if io.stat(&path)?.is_none() {
+        return Ok(LockHolder::Nobody(None));
+    }
+    let file = io.open(&path, OpenMode::Read)?;
+    if file.try_lock(LockKind::Shared)? {
+        return Ok(LockHolder::Nobody(Some(file)));
+    }
+    let text = read_whole(&*file, &path, 64).ok().and_then(|text| String::from_utf8(text).ok());
+    Ok(LockHolder::Process(text.unwrap_or_default().trim().to_owned()))
+}
+
+/// Looks at a directory.
+///
+/// # Errors
+/// `NotFound` where nothing of a store is there, `Invalid` for another format, `Unavailable`.
+pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<StoreDirectory> {
+    let root = paths.root();
+    let nothing = || Error::not_found(format!("there is no annals store in {}", root.display()));
+    if !io.stat(root)?.is_some_and(|stat| stat.is_dir) {
+        return Err(nothing());
+    }
+    let mut damage = Vec::new();
+    let mut note = |file: std::path::PathBuf, offset, what: &str| {
+        damage.push(Damage { file, offset, what: what.to_owned() });
+    };
+    let mut manifest = match load(io, paths) {
+        Ok(Some(loaded)) => Ok(loaded),
+        Ok(None) => Err(Error::new(ErrorKind::Damaged, "CURRENT is missing")),
+        Err(error) if error.kind() == ErrorKind::Damaged => Err(error),
+        Err(error) => return Err(error),
+    };
+    if let Err(error) = &manifest {
+        note(paths.current(), 0, &error.to_string());
+        // Whichever was current: the newest that is whole says most.
+        let mut generations: Vec<u64> =
+            io.list(root)?.iter().filter_map(|name| parse_manifest(name)).collect();
+        generations.sort_unstable();
+        let whole = generations.iter().rev().find_map(|at| load_generation(io, paths, *at).ok());
+        manifest = whole.map_or(manifest, Ok);
+    }
+    let mut headers = BTreeMap::new();
+    let dir = paths.segments();
+    let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
+    for id in names.iter().filter_map(|name| parse_segment(name)) {
+        let path = paths.segment(id);
+        let file = io.open(&path, OpenMode::Read)?;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        let got = file.read_at(&mut bytes, 0)?;
+        headers.insert(id, (path, file, claimed_header(&bytes[..got])));
+    }
+    if headers.is_empty() && manifest.is_err() {
+        return Err(nothing());
+    }
+    let store = match &manifest {
+        Ok(loaded) => loaded.state.store,
+        Err(_) => most_common(headers.values().filter_map(|(_, _, header)| Some(header.as_ref()?.store)))
+            .ok_or_else(|| {
+                let what =
+                    "neither a manifest nor a segment says which store this is: nothing can be checked";
+                Error::new(ErrorKind::Damaged, format!("{}: {what}", root.display()))
+            })?,
+    };
+    let mut segments = Vec::new();
+    for (id, (path, file, header)) in headers {
+        if header.as_ref().is_some_and(|header| header.store != store || header.segment != id) {
+            note(path, 0, "it is a segment of another store, or another segment of this one");
+            continue;
+        }
+        if header.is_none() {
+            note(path.clone(), 0, "its header is not what was written");
+        }
+        let len = file.len()?;
+        let segment = Arc::new(Segment::new(store, id, path, file));
+        segments.push(SegmentFile { segment, header, len });
+    }
+    let listed = manifest.as_ref().ok().map(|loaded| loaded.state.segments.as_slice());
+    let segments = order::log_order(segments, listed)?;
+    for id in order::missing_segments(&segments, listed) {
+        note(paths.segment(id), 0, "the file is missing");
+    }
+    Ok(StoreDirectory { manifest, store, segments, damage })
+}
+
+fn most_common(ids: impl Iterator<Item = StoreId>) -> Option<StoreId> {
+    let mut counts: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+    ids.for_each(|id| *counts.entry(id.0).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(id, _)| StoreId(id))
+}

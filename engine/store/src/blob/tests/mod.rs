@@ -1,0 +1,4 @@
+//! Packing and reading back; hostile bytes.
+mod hostile;
+mod roundtrip;
+mod store;

@@ -1,0 +1,113 @@
+//! Newtypes, so that two plain integers cannot be confused.
+
+use std::fmt;
+
+use annals_text::hex::HexDisplay;
+use serde::{Deserialize, Serialize};
+
+/// A record's position in the order of a store; the first record has 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Seqno(pub u64);
+
+/// A log file. The writer numbers segments from 1, compaction from [`SegmentId::REWRITTEN_MIN`]; no number is
+/// reused. The numbers do not give the order of the log: the manifest lists the segments in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct SegmentId(pub u32);
+
+impl SegmentId {
+    /// The first number of a rewritten segment.
+    pub const REWRITTEN_MIN: u32 = 1 << 31;
+
+    /// Whether compaction wrote it.
+    pub fn is_rewritten(self) -> bool {
+        self.0 >= Self::REWRITTEN_MIN
+    }
+}
+
+/// The random identity of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct StoreId(pub [u8; 16]);
+
+/// A tenant. Every key of the index starts with one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NamespaceId(pub u32);
+
+/// A run's internal number, unique in its store and never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunUid(pub u64);
+
+/// BLAKE3 of a blob's raw bytes, as `b3sum` prints it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlobId(pub [u8; 32]);
+
+impl BlobId {
+    /// The id of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+/// A link of a run's hash chain. The last link is the run's fingerprint.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Link(pub [u8; 32]);
+
+/// A node of the ledger's tree; the root is one too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeHash(pub [u8; 32]);
+
+/// Position of a record: segment, byte offset, length in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordPlace {
+    pub segment: SegmentId,
+    pub offset: u32,
+    pub len: u32,
+}
+
+impl fmt::Display for BlobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Debug for BlobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Display for NodeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Debug for NodeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&HexDisplay(&self.0), f)
+    }
+}
+
+impl fmt::Display for Seqno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

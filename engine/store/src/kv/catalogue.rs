@@ -1,0 +1,168 @@
+//! The catalogue: names of namespaces and keyspaces, their numbers, and the history that keyspaces keep. It is a set of records
+//! like all else, so it has no file of its own.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{NamespaceId, Seqno};
+use crate::kv::core::Core;
+use crate::kv::keys;
+use crate::kv::keyspace::{History, Keyspace};
+use crate::kv::store_reader::StoreReader;
+use crate::kv::write::BatchWriter;
+use crate::log::record::{RecordKind, SpaceHead};
+use crate::log::segments::{lock, write_lock};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+/// Greatest length of a namespace's or keyspace's name, in bytes.
+const SPACE_NAME_BYTES_MAX: usize = 512;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Catalogue {
+    /// Held from looking a name up until it is written.
+    names: Mutex<()>,
+    next_space: AtomicU32,
+}
+
+impl Catalogue {
+    pub(super) fn new(next_space: u32) -> Self {
+        Self { names: Mutex::new(()), next_space: AtomicU32::new(next_space) }
+    }
+
+    fn new_space(&self) -> u32 {
+        self.next_space.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Core {
+    /// The namespace of a name. A writer makes it if there is none.
+    ///
+    /// # Errors
+    /// `NotFound` in a store open for reading; `Invalid` for the name.
+    pub fn namespace(self: &Arc<Self>, name: &str) -> Result<NamespaceId> {
+        check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
+        let _guard = lock(&self.catalogue.names);
+        for space in self.list_spaces()? {
+            if let SpaceHead::Namespace { id, name: known } = space
+                && known == name
+            {
+                return Ok(id);
+            }
+        }
+        if !self.is_writer() {
+            return Err(Error::not_found(format!("there is no namespace {name:?}")));
+        }
+        let id = NamespaceId(self.catalogue.new_space());
+        write_space(self, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
+        Ok(id)
+    }
+
+    /// The keyspace of a name. A writer makes it, with this history policy, if there is none.
+    ///
+    /// # Errors
+    /// `Conflict` where it exists with another policy; `NotFound` in a store open for reading; `Invalid` for its name.
+    pub fn keyspace(
+        self: &Arc<Self>,
+        namespace: NamespaceId,
+        name: &str,
+        history: History,
+    ) -> Result<Keyspace> {
+        let _guard = lock(&self.catalogue.names);
+        match self.find_checked_keyspace(namespace, name)? {
+            Some(found) if found.history == History::from_code(history.code()) => Ok(found),
+            Some(found) => Err(Error::conflict(format!(
+                "keyspace {name:?} keeps {:?}, not {history:?}: name the policy that it has",
+                found.history
+            ))),
+            None if !self.is_writer() => Err(Error::not_found(format!("there is no keyspace {name:?}"))),
+            None => {
+                let id = self.catalogue.new_space();
+                let head =
+                    SpaceHead::Keyspace { id, namespace, name: name.to_owned(), history: history.code() };
+                write_space(self, namespace, &head)?;
+                write_lock(&self.index.policies).insert(id, history.code());
+                Ok(Keyspace { core: self.clone(), namespace, id, history })
+            }
+        }
+    }
+
+    /// The keyspace of a name, if there is one.
+    ///
+    /// # Errors
+    /// `Invalid` for its name; `Damaged`, `Unavailable`.
+    pub fn find_checked_keyspace(
+        self: &Arc<Self>,
+        namespace: NamespaceId,
+        wanted: &str,
+    ) -> Result<Option<Keyspace>> {
+        check_text("a keyspace's name", wanted, 1, SPACE_NAME_BYTES_MAX)?;
+        self.find_keyspace(namespace, wanted)
+    }
+
+    /// As [`Core::find_checked_keyspace`], of a name that is known to be one.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn find_keyspace(self: &Arc<Self>, wanted_in: NamespaceId, wanted: &str) -> Result<Option<Keyspace>> {
+        for space in self.list_spaces()? {
+            if let SpaceHead::Keyspace { id, namespace, name, history } = space
+                && namespace == wanted_in
+                && name == wanted
+            {
+                let history = History::from_code(history);
+                return Ok(Some(Keyspace { core: self.clone(), namespace, id, history }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl StoreReader {
+    /// The definitions of all namespaces and keyspaces.
+    pub fn list_spaces(&self) -> Result<Vec<SpaceHead>> {
+        let _pin = self.pin();
+        let mut heads = Vec::new();
+        for hit in self.index.scan_prefix(&keys::spaces(), Seqno(u64::MAX))? {
+            let head = self.read_logical(keys::place(hit.value), RecordKind::Space, |logical| {
+                crate::codec::decode(logical.head)
+            })?;
+            heads.push(head);
+        }
+        Ok(heads)
+    }
+
+    pub(super) fn load_policies(&self) -> Result<()> {
+        for head in self.list_spaces()? {
+            if let SpaceHead::Keyspace { id, history, .. } = head {
+                write_lock(&self.index.policies).insert(id, history);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
+    let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
+    let mut writer = BatchWriter::new(core, namespace)?;
+    writer.add_record(RecordKind::Space, &bytes, &[])?;
+    match writer.submit(core.options.durability)? {
+        Some((_, ticket)) => ticket.wait().map(drop),
+        None => Err(Error::bug("a definition was not written")),
+    }
+}
+
+/// Refuses text that is too short, too long, or has control characters.
+pub fn check_text(what: &str, text: &str, min: usize, max: usize) -> Result<()> {
+    if text.len() < min {
+        return Err(Error::invalid(format!("{what} must not be empty")));
+    }
+    if text.len() > max {
+        return Err(Error::invalid(format!("{what} has {} bytes; at most {max} are allowed", text.len())));
+    }
+    if let Some(bad) = text.chars().find(|c| c.is_control()) {
+        return Err(Error::invalid(format!("{what} has the control character {bad:?}: leave it out")));
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Bodies that callers hand in, and blobs that are stored before a record names them.
+
+use std::sync::Arc;
+
+use crate::blob::Extent;
+use crate::ids::{BlobId, NamespaceId};
+
+/// A body whose bytes are already in the log, from [`crate::Namespace::store_blob`]. It lasts once a
+/// committed frame or value holds it.
+#[derive(Debug, Clone)]
+pub struct StoredBlob {
+    pub namespace: NamespaceId,
+    pub id: BlobId,
+    pub len: u64,
+    pub extents: Arc<Vec<Extent>>,
+}
+
+impl StoredBlob {
+    /// BLAKE3 of its bytes.
+    #[must_use]
+    pub fn id(&self) -> BlobId {
+        self.id
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A body: bytes in memory, or a blob streamed into the store before.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// The bytes.
+    Bytes(Arc<Vec<u8>>),
+    /// A blob of the same namespace.
+    Stored(StoredBlob),
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Bytes(Arc::default())
+    }
+}
+
+impl Content {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Stored(blob) => blob.len,
+        }
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(Arc::new(bytes))
+    }
+}
+
+impl From<&[u8]> for Content {
+    fn from(bytes: &[u8]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Content {
+    fn from(bytes: &[u8; N]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        text.as_bytes().into()
+    }
+}
+
+impl From<String> for Content {
+    fn from(text: String) -> Self {
+        text.into_bytes().into()
+    }
+}
+
+impl From<StoredBlob> for Content {
+    fn from(blob: StoredBlob) -> Self {
+        Self::Stored(blob)
+    }
+}

@@ -1,0 +1,277 @@
+//! Writes memory into a table, merged with the newest tables.
+//!
+//! A table is written to its own file and synced, and its name is synced, before anything lists it. Versions
+//! that no reader can request any more are left out.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::SegmentId;
+use crate::io::{File, FileBytes, IoError, OpenMode};
+use crate::kv::index::levels::{Index, IndexLevels, ListedTable};
+use crate::kv::index::memtable::{Memtable, MemtableSource};
+use crate::kv::index::reads::table_error;
+use crate::kv::keys;
+use crate::kv::table::{
+    MergeSource, Table, TableCoverage, TableError, TableMeta, TableSource, TableWriter, merge,
+};
+use crate::log::layout::LogState;
+use crate::log::manifest::TableEntry;
+use crate::log::paths::parse_table;
+use crate::log::record::HistoryCode;
+use crate::log::segments::{lock, read_lock};
+use crate::sync::atomic::Ordering;
+
+/// A table is merged into the one before it unless that one is at least this many times larger. Over 38
+/// flushes, ratio 2 writes each entry 3.2 times and leaves at most 5 tables. Ratio 4 writes each entry 4.8
+/// times and leaves 3 tables.
+const TABLE_RATIO: u64 = 2;
+
+/// How many of the oldest tables stay as they are when this many entries come. The newest are merged until
+/// each remaining table is [`TABLE_RATIO`] times larger than what follows.
+fn tables_to_keep(tables: &[ListedTable], entries: u64) -> usize {
+    let mut size = entries;
+    let mut keep = tables.len();
+    while keep > 0 && tables[keep - 1].table.entry_count() < size.saturating_mul(TABLE_RATIO) {
+        keep -= 1;
+        size = size.saturating_add(tables[keep].table.entry_count());
+    }
+    keep
+}
+
+/// Where a table is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TableLocation {
+    /// In its own file.
+    File,
+    /// In memory, in the same form: a table that a reader rebuilt.
+    Memory,
+}
+
+/// Why a table could not be written.
+#[derive(Debug)]
+pub(super) enum TableWriteError {
+    /// A table to be merged is damaged, or the new one cannot be encoded.
+    Table(TableError),
+    /// Any other error.
+    Other(Error),
+}
+
+impl From<TableError> for TableWriteError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+impl From<IoError> for TableWriteError {
+    fn from(error: IoError) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl From<TableWriteError> for Error {
+    fn from(error: TableWriteError) -> Self {
+        match error {
+            TableWriteError::Table(error) => table_error(error),
+            TableWriteError::Other(error) => error,
+        }
+    }
+}
+
+impl Index {
+    /// Writes memory, newest first, into a table merged with the newest existing tables. Returns the
+    /// resulting tables. All of them are on disk with their names, but the new one is not listed yet. The
+    /// caller holds the lock on tables until they are in the levels.
+    pub(super) fn flush_memory(
+        &self,
+        at: (SegmentId, u64),
+        state: &LogState,
+        memory: &[Arc<Memtable>],
+    ) -> Result<Vec<ListedTable>> {
+        let covers = TableCoverage { segment: u64::from(at.0.0), offset: at.1, seqno: state.next_seqno.0 };
+        self.with_repair_locked(|| {
+            self.try_flush_memory(covers, memory, &self.levels().tables, TableLocation::File)
+        })
+    }
+
+    /// One attempt of [`Index::flush_memory`], over these tables.
+    pub(super) fn try_flush_memory(
+        &self,
+        covers: TableCoverage,
+        memory: &[Arc<Memtable>],
+        tables: &[ListedTable],
+        kept: TableLocation,
+    ) -> std::result::Result<Vec<ListedTable>, TableWriteError> {
+        let entries: usize = memory.iter().map(|memory| memory.len()).sum();
+        // The manifest cannot list a table that is only in memory, so it is merged into the file.
+        let files = tables
+            .iter()
+            .take_while(|listed| listed.location == TableLocation::File || kept == TableLocation::Memory)
+            .count();
+        if entries == 0 && files == tables.len() {
+            return Ok(tables.to_vec());
+        }
+        let pinned = self.pinned_tables.load(Ordering::Relaxed);
+        let keep = tables_to_keep(tables, entries as u64).max(pinned).min(files);
+        let id = self.next_table.fetch_add(1, Ordering::Relaxed);
+        let meta = TableMeta { store: self.store.0, id, covers };
+        let table = match kept {
+            TableLocation::Memory => {
+                let bytes = self.merge_into(Vec::new(), meta, memory, &tables[keep..])?;
+                Table::open(FileBytes::owned(bytes.into()))?
+            }
+            TableLocation::File => {
+                let table = self.write_file(meta, memory, &tables[keep..]).inspect_err(|_| {
+                    // The incomplete file takes space. If it cannot be removed now, the next cleanup removes
+                    // it.
+                    let _ = self.io.remove(&self.paths.table(id));
+                })?;
+                self.io.sync_dir(&self.paths.tables())?;
+                table
+            }
+        };
+        let entry = TableEntry { id, bytes: table.file_len() };
+        let mut now = tables[..keep].to_vec();
+        now.push(ListedTable { table: Arc::new(table), entry, location: kept });
+        Ok(now)
+    }
+
+    fn write_file(
+        &self,
+        meta: TableMeta,
+        memory: &[Arc<Memtable>],
+        tables: &[ListedTable],
+    ) -> std::result::Result<Table, TableWriteError> {
+        self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables))
+    }
+
+    /// Writes and syncs the file of a table that `fill` puts into a sink. The name is not synced.
+    pub(super) fn write_file_with(
+        &self,
+        meta: TableMeta,
+        fill: impl FnOnce(FileSink) -> std::result::Result<FileSink, TableError>,
+    ) -> std::result::Result<Table, TableWriteError> {
+        let path = self.paths.table(meta.id);
+        if self.io.stat(&path)?.is_some() {
+            self.io.remove(&path)?;
+        }
+        let file = self.io.open(&path, OpenMode::CreateNew)?;
+        let sink = FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
+        fill(sink)?.finish().map_err(TableWriteError::Other)?;
+        file.sync()?;
+        Ok(Table::open(self.limits.read_mode.read_whole(&*file)?)?)
+    }
+
+    /// Merges memory and tables into one table. Returns the sink.
+    fn merge_into<S: std::io::Write>(
+        &self,
+        sink: S,
+        meta: TableMeta,
+        memory: &[Arc<Memtable>],
+        tables: &[ListedTable],
+    ) -> std::result::Result<S, TableError> {
+        let mut writer = TableWriter::new(sink, meta)?;
+        // A view that is opened from now on sees the newest of everything written here.
+        let keep_all = !lock(&self.views).is_empty();
+        let mut sources: Vec<Box<dyn MergeSource>> = Vec::new();
+        for memory in memory {
+            sources.push(Box::new(MemtableSource::new(memory.clone())));
+        }
+        for listed in tables.iter().rev() {
+            sources.push(Box::new(TableSource::new(listed.table.clone())));
+        }
+        // Number of newer versions of the same key.
+        let (mut last, mut newer): (Vec<u8>, usize) = (Vec::new(), 0);
+        let mut first = true;
+        merge(sources, |key, seqno, value| {
+            if !first && last == key {
+                newer += 1;
+            } else {
+                last.clear();
+                last.extend_from_slice(key);
+                (newer, first) = (0, false);
+            }
+            let space = keys::space_of(key);
+            let dropped = self.is_superseded(space, newer) && (keys::keeps_newest_only(space) || !keep_all);
+            if dropped || !keys::is_kept_in_tables(key) {
+                return Ok(());
+            }
+            writer.push(key, seqno, value)
+        })?;
+        writer.finish()
+    }
+
+    /// Whether a version may be left out of a table because its keyspace's policy no longer keeps it.
+    pub fn is_superseded(&self, space: u32, newer: usize) -> bool {
+        if keys::keeps_newest_only(space) || newer == 0 {
+            return newer >= 1;
+        }
+        match read_lock(&self.policies).get(&space) {
+            Some(HistoryCode::Latest) => newer >= 1,
+            Some(HistoryCode::Newest(count)) => newer >= (*count).max(1) as usize,
+            _ => false,
+        }
+    }
+
+    /// Removes table files that are not in these levels. A later call removes those that cannot be removed
+    /// now.
+    pub(super) fn remove_tables_not_in(&self, levels: &IndexLevels) {
+        let Ok(names) = self.io.list(&self.paths.tables()) else { return };
+        for name in names {
+            if let Some(id) = parse_table(&name)
+                && id != self.rebuilding_table.load(Ordering::Relaxed)
+                && levels.tables.iter().all(|listed| listed.entry.id != id)
+            {
+                let _ = self.io.remove(&self.paths.table(id));
+            }
+        }
+    }
+}
+
+/// Writes a stream to a file in large pieces.
+pub(super) struct FileSink {
+    file: Arc<dyn File>,
+    at: u64,
+    pending: Vec<u8>,
+    failed: Option<IoError>,
+}
+
+impl FileSink {
+    fn flush_pending(&mut self) -> std::io::Result<()> {
+        if let Err(error) = self.file.write_at(&[IoSlice::new(&self.pending)], self.at) {
+            let kind = error.source.kind();
+            self.failed = Some(error);
+            return Err(kind.into());
+        }
+        self.at += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        if self.flush_pending().is_err()
+            && let Some(error) = self.failed
+        {
+            return Err(error.into());
+        }
+        Ok(())
+    }
+}
+
+impl std::io::Write for FileSink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= 1 << 20 {
+            self.flush_pending()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! What a written table holds, and which tables it replaces.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use super::*;
+use crate::ids::{Seqno, StoreId};
+use crate::io::sim::{FailRule, OpKind, SimIo};
+use crate::io::{Io, ReadMode};
+use crate::kv::index::levels::LOG_BYTES_MAX;
+use crate::kv::index::{IndexCoverage, IndexLimits};
+use crate::kv::table::{IndexEntry, IndexValue};
+use crate::log::paths::StorePaths;
+use crate::log::segments::write_lock;
+use crate::testing::no_schema;
+
+const COVERS: TableCoverage = TableCoverage { segment: 1, offset: 96, seqno: 1 };
+
+fn index(memory_bytes: usize) -> (SimIo, Index) {
+    let sim = SimIo::new(1);
+    let paths = StorePaths::new(Path::new("s"));
+    sim.create_dir_all(&paths.tables()).unwrap();
+    let io: Arc<dyn Io> = Arc::new(sim.clone());
+    let limits = IndexLimits { memory_bytes, read_mode: ReadMode::Mapped };
+    (sim, Index::empty(&io, &paths, StoreId::default(), limits, &no_schema()))
+}
+
+fn entry(key: Vec<u8>, seqno: u64) -> IndexEntry {
+    IndexEntry { key, seqno, value: IndexValue { kind: keys::AT_PLACE, a: seqno, b: 0, c: 0 } }
+}
+
+fn numbered_entries(numbers: std::ops::Range<u64>) -> Vec<IndexEntry> {
+    numbers.map(|n| entry(keys::user(50, &n.to_be_bytes()), n)).collect()
+}
+
+fn memory(entries: Vec<IndexEntry>) -> Arc<Memtable> {
+    let memory = Memtable::default();
+    memory.insert(entries);
+    Arc::new(memory)
+}
+
+/// Tables with these numbers of entries, oldest first.
+fn tables(index: &Index, counts: &[u64], kept: TableLocation) -> Vec<ListedTable> {
+    let table = |count: &u64| {
+        index.try_flush_memory(COVERS, &[memory(numbered_entries(0..*count))], &[], kept).unwrap().remove(0)
+    };
+    counts.iter().map(table).collect()
+}
+
+fn sizes(tables: &[ListedTable]) -> Vec<(u64, TableLocation)> {
+    tables.iter().map(|listed| (listed.table.entry_count(), listed.location)).collect()
+}
+
+fn files(sim: &SimIo) -> Vec<String> {
+    sim.list(Path::new("s/tables")).unwrap()
+}
+
+#[test]
+fn table_twice_as_large_as_newer_ones_is_kept() {
+    let (_, index) = index(1 << 20);
+    for (counts, entries, kept) in [
+        (&[][..], 5, 0),
+        (&[10], 5, 1),
+        (&[10], 6, 0),
+        (&[10], 0, 1),
+        (&[100, 40, 10], 5, 3),
+        (&[100, 40, 10], 6, 2),
+        (&[100, 40, 10], 10, 2),
+        (&[100, 40, 10], 11, 0),
+        (&[100, 20, 10], 6, 1),
+        (&[100, 20, 10], u64::MAX, 0),
+        (&[10, 40], 6, 2),
+        (&[10, 10, 40], 20, 3),
+    ] {
+        assert_eq!(
+            tables_to_keep(&tables(&index, counts, TableLocation::Memory), entries),
+            kept,
+            "{counts:?} and {entries}"
+        );
+    }
+}
+
+#[test]
+fn flushes_merge_tables_by_size_ratio() {
+    let (_, index) = index(1 << 20);
+    let mut now: Vec<ListedTable> = Vec::new();
+    let mut after = Vec::new();
+    for flush in 0..8u64 {
+        let some = memory(numbered_entries(10 * flush..10 * flush + 10));
+        now = index.try_flush_memory(COVERS, &[some], &now, TableLocation::Memory).unwrap();
+        after.push(now.iter().map(|listed| listed.table.entry_count()).collect::<Vec<_>>());
+    }
+    let wanted =
+        [vec![10], vec![20], vec![20, 10], vec![40], vec![40, 10], vec![40, 20], vec![40, 20, 10], vec![80]];
+    assert_eq!(after, wanted);
+}
+
+#[test]
+fn next_flush_writes_memory_only_tables() {
+    let (sim, index) = index(1 << 20);
+    let mut now = tables(&index, &[100], TableLocation::File);
+    assert_eq!(
+        (files(&sim), sizes(&now)),
+        (vec!["00000001.tbl".to_owned()], vec![(100, TableLocation::File)])
+    );
+    // Nothing is new or only in memory: the tables stay the same, and no table number is used.
+    let same = index.try_flush_memory(COVERS, &[memory(vec![])], &now, TableLocation::File).unwrap();
+    assert_eq!((same[0].entry.clone(), same.len()), (now[0].entry.clone(), 1));
+    now.extend(tables(&index, &[40], TableLocation::Memory));
+    let same = index.try_flush_memory(COVERS, &[], &now, TableLocation::Memory).unwrap();
+    assert_eq!((sizes(&same), files(&sim).len()), (sizes(&now), 1));
+    assert_eq!(index.next_table.load(Ordering::Relaxed), 3);
+    let written = index.try_flush_memory(COVERS, &[], &now, TableLocation::File).unwrap();
+    assert_eq!(sizes(&written), [(100, TableLocation::File), (40, TableLocation::File)]);
+    assert_eq!(files(&sim), ["00000001.tbl", "00000003.tbl"]);
+    assert_eq!(written[1].entry.bytes, sim.read(Path::new("s/tables/00000003.tbl")).unwrap().len() as u64);
+    let one = memory(vec![entry(keys::user(51, b"x"), 7)]);
+    let written =
+        index.try_flush_memory(COVERS, std::slice::from_ref(&one), &now, TableLocation::File).unwrap();
+    assert_eq!(sizes(&written), [(100, TableLocation::File), (41, TableLocation::File)]);
+    // A table that could not be written leaves no file. A file with a reused number is overwritten.
+    sim.fail(FailRule::enospc(OpKind::Write));
+    assert!(index.try_flush_memory(COVERS, std::slice::from_ref(&one), &[], TableLocation::File).is_err());
+    assert_eq!(files(&sim).len(), 3);
+    index.next_table.store(1, Ordering::Relaxed);
+    let over = index.try_flush_memory(COVERS, &[one], &[], TableLocation::File).unwrap();
+    assert_eq!((over[0].entry.id, files(&sim).len()), (1, 3));
+    let levels = IndexLevels { tables: over, ..IndexLevels::default() };
+    index.remove_tables_not_in(&levels);
+    assert_eq!(files(&sim), ["00000001.tbl"]);
+}
+
+#[test]
+fn flush_keeps_versions_by_policy_or_all_under_a_view() {
+    let (_, index) = index(1 << 20);
+    let policies = [
+        (50, HistoryCode::Latest),
+        (51, HistoryCode::Newest(2)),
+        (52, HistoryCode::All),
+        (53, HistoryCode::AgeNs(1)),
+        (55, HistoryCode::Newest(0)),
+    ];
+    write_lock(&index.policies).extend(policies);
+    let all: Vec<Vec<u8>> =
+        (50..56).flat_map(|space| [b"a", b"b"].map(|key| keys::user(space, key))).collect();
+    let own = [keys::group(1), keys::space(3), [keys::key(4, 0), vec![2; 12]].concat()];
+    let versions = |seqnos: std::ops::RangeInclusive<u64>| {
+        let keys = all.iter().chain(&own);
+        memory(keys.flat_map(|key| seqnos.clone().map(|seqno| entry(key.clone(), seqno))).collect())
+    };
+    let left = |tables: &[ListedTable]| {
+        assert_eq!(tables.len(), 1);
+        let found = |key: &Vec<u8>| {
+            tables[0].table.versions(key).unwrap().iter().map(|one| one.0).collect::<Vec<_>>()
+        };
+        (all.iter().map(found).collect::<Vec<_>>(), own.iter().map(found).collect::<Vec<_>>())
+    };
+    let every = vec![5, 4, 3, 2, 1];
+    let by_policy: Vec<Vec<u64>> =
+        [vec![5], vec![5, 4], every.clone(), every.clone(), every.clone(), vec![5]]
+            .into_iter()
+            .flat_map(|kept| [kept.clone(), kept])
+            .collect();
+    // From memory alone, from two memories, and from memory and a table.
+    let one = index.try_flush_memory(COVERS, &[versions(1..=5)], &[], TableLocation::Memory).unwrap();
+    assert_eq!(left(&one), (by_policy.clone(), vec![vec![5]; 3]));
+    let two = index
+        .try_flush_memory(COVERS, &[versions(3..=5), versions(1..=2)], &[], TableLocation::Memory)
+        .unwrap();
+    assert_eq!(left(&two), (by_policy.clone(), vec![vec![5]; 3]));
+    lock(&index.views).insert(2, 1);
+    let before = index.try_flush_memory(COVERS, &[versions(1..=2)], &[], TableLocation::Memory).unwrap();
+    let seen = index.try_flush_memory(COVERS, &[versions(3..=5)], &before, TableLocation::Memory).unwrap();
+    assert_eq!(left(&seen), (vec![every; 12], vec![vec![5]; 3]));
+    lock(&index.views).clear();
+    let after = index.try_flush_memory(COVERS, &[versions(3..=5)], &seen, TableLocation::Memory).unwrap();
+    assert_eq!(left(&after), (by_policy, vec![vec![5]; 3]));
+}
+
+#[test]
+fn one_anchor_in_four_goes_into_a_table() {
+    let (_, index) = index(1 << 20);
+    let anchors: Vec<IndexEntry> = (0..16)
+        .map(|n| entry(keys::anchor(crate::ids::NamespaceId(1), crate::blob::AnchorKey(n)).to_vec(), 1))
+        .collect();
+    let table = index
+        .try_flush_memory(COVERS, &[memory(anchors.clone())], &[], TableLocation::Memory)
+        .unwrap()
+        .remove(0)
+        .table;
+    let held: Vec<bool> = anchors.iter().map(|one| table.get(&one.key, 9).unwrap().is_some()).collect();
+    assert_eq!(held, (0..16).map(|n| n % 4 == 0).collect::<Vec<_>>());
+}
+
+#[test]
+fn file_sink_writes_one_mebibyte_at_a_time() {
+    let (sim, _) = index(1);
+    let file = sim.open(Path::new("s/t"), OpenMode::CreateNew).unwrap();
+    let sink = || FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
+    let half = vec![7; 1 << 19];
+    let mut whole = sink();
+    for bytes in [&half[..], &half, &half, &half[..5]] {
+        assert_eq!(whole.write(bytes).unwrap(), bytes.len());
+    }
+    whole.flush().unwrap();
+    whole.finish().unwrap();
+    let writes: Vec<_> = sim
+        .history()
+        .ops()
+        .iter()
+        .filter(|op| op.kind() == OpKind::Write)
+        .map(|op| (op.offset(), op.written().len()))
+        .collect();
+    assert_eq!(writes, [(Some(0), 1 << 20), (Some(1 << 20), (1 << 19) + 5)]);
+    // The file's error is reported once, by the call that finishes.
+    sim.fail(FailRule::enospc(OpKind::Write).forever());
+    let mut refused = sink();
+    refused.write_all(&half).unwrap();
+    assert_eq!(refused.write(&half).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let mut late = sink();
+    late.write_all(b"x").unwrap();
+    assert_eq!(late.finish().unwrap_err().kind(), crate::ErrorKind::Unavailable);
+}
+
+#[test]
+fn opening_flushes_full_memory_or_a_long_log() {
+    let (sim, index) = index(10 * 128);
+    let mut covered = None;
+    let state = |bytes| {
+        let mut state = LogState::empty();
+        state.totals.kv_bytes = bytes;
+        state
+    };
+    let mut flushed = |entries: Vec<IndexEntry>, logged: u64| {
+        index.insert(entries);
+        covered = None;
+        index.flush_while_opening((SegmentId(1), 96), &state(logged), &mut covered).unwrap();
+        let covered: Option<&IndexCoverage> = covered.as_ref();
+        assert_eq!(covered.is_some(), index.memory_bytes() == 0);
+        covered.map(|covered| covered.at)
+    };
+    let at = Some((SegmentId(1), 96));
+    assert_eq!(flushed(numbered_entries(0..9), LOG_BYTES_MAX - 1), None);
+    assert_eq!(flushed(numbered_entries(9..10), 0), at, "just full");
+    assert_eq!(flushed(numbered_entries(10..11), LOG_BYTES_MAX - 1), None);
+    assert_eq!(flushed(vec![], LOG_BYTES_MAX), at, "just long");
+    assert_eq!(flushed(numbered_entries(11..12), 2 * LOG_BYTES_MAX - 1), None, "counted from there on");
+    assert_eq!(flushed(vec![], 2 * LOG_BYTES_MAX), at);
+    assert_eq!(sizes(&index.levels().tables), [(10, TableLocation::File), (2, TableLocation::File)]);
+    assert_eq!(files(&sim).len(), 3);
+    crate::log::writer::LogSink::after_persist(&index);
+    assert_eq!(files(&sim).len(), 2);
+    let (found, _) = index.get(&keys::user(50, &9u64.to_be_bytes()), Seqno(u64::MAX)).unwrap().unwrap();
+    assert_eq!(found, Seqno(9));
+}

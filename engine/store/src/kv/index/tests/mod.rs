@@ -1,0 +1,3 @@
+//! Tests of the index, by behaviour.
+
+mod measure;

@@ -1,0 +1,501 @@
+//! Walks a segment: batches in order, their records, and their sums.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::codec::{ByteReader, CodecError};
+use crate::error::Result;
+use crate::ids::Seqno;
+use crate::io::File;
+use crate::log::erased::seqnos_of;
+use crate::log::layout::{
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
+    chain_digest,
+};
+use crate::log::ledger::LedgerNode;
+use crate::log::record::RecordKind;
+use crate::log::segments::Segment;
+use crate::log::sums::BatchSums;
+use crate::schema::RecordSchema;
+
+/// Bytes read at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Reads whole batches in order through a bounded window. Batches of a mapped sealed segment are read in
+/// place.
+#[derive(Debug)]
+pub struct LogCursor {
+    file: Arc<dyn File>,
+    /// The sealed segment whose map is read, if it has one.
+    sealed: Option<Arc<Segment>>,
+    salt: Salt,
+    /// Where to stop reading.
+    end: u64,
+    pub at: u64,
+    window: Vec<u8>,
+    /// Offset of the window. With a map: the offset up to which the map was read ahead.
+    window_at: u64,
+}
+
+/// A batch whose checksum was verified, unless [`LogCursor::next_unchecked`] returned it.
+#[derive(Debug)]
+pub struct LogBatch<'a> {
+    pub offset: u64,
+    pub whole: &'a [u8],
+    /// The batch's contribution to the ledger: its leaf, or a subtree for erased batches. Set by the scan
+    /// after it has accounted for the batch; `None` if the batch contributes nothing.
+    pub node: Option<LedgerNode>,
+}
+
+/// The result of a search for a batch.
+#[derive(Debug)]
+pub enum BatchSearch<'a> {
+    Batch(LogBatch<'a>),
+    /// There is no further batch.
+    End,
+    /// The search budget is spent: too many bytes look like batches but are not.
+    BudgetSpent,
+}
+
+impl LogCursor {
+    pub fn new(file: Arc<dyn File>, salt: Salt, at: u64, end: u64) -> Self {
+        Self { file, sealed: None, salt, end, at, window: Vec::new(), window_at: at }
+    }
+
+    /// A cursor over a sealed segment's batches.
+    pub fn sealed(segment: &Arc<Segment>, at: u64, end: u64) -> Self {
+        let sealed = segment.mapped().is_some_and(|map| map.len() as u64 >= end).then(|| segment.clone());
+        Self { sealed, ..Self::new(segment.file.clone(), segment.salt, at, end) }
+    }
+
+    /// The next batch if it is valid and follows `state`, else the reason. On a mismatch the cursor does not
+    /// move.
+    pub fn next(&mut self, state: &LogState) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        let (offset, len) = match self.read_next_extent()? {
+            Ok(ahead) => ahead,
+            Err(error) => return Ok(Err(error)),
+        };
+        let header = match BatchHeader::check(self.window_from(offset), self.salt, offset) {
+            Ok((header, _)) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        if header.first_seqno != state.next_seqno || header.prev != state.chain {
+            return Ok(Err(CodecError::Header("the batch does not follow the one before it".into())));
+        }
+        Ok(self.advance_over(offset, len))
+    }
+
+    /// The next batch by its length alone, unchecked: for callers that check it later.
+    pub fn next_unchecked(&mut self) -> Result<std::result::Result<LogBatch<'_>, CodecError>> {
+        match self.read_next_extent()? {
+            Ok((offset, len)) => Ok(self.advance_over(offset, len)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Offset and length of the next batch, after reading all of it into the window.
+    fn read_next_extent(&mut self) -> Result<std::result::Result<(u64, usize), CodecError>> {
+        let offset = self.at;
+        self.fill(offset, BATCH_HEADER_BYTES)?;
+        let bytes = self.window_from(offset);
+        let header = match BatchHeader::peek(bytes) {
+            Ok((_, header)) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        let len = header.bytes as usize;
+        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) || offset + len as u64 > self.end {
+            return Ok(Err(CodecError::Limit {
+                what: "batch length",
+                found: len as u64,
+                limit: self.end.saturating_sub(offset),
+            }));
+        }
+        self.fill(offset, len)?;
+        Ok(Ok((offset, len)))
+    }
+
+    /// The batch at `offset`; moves the cursor past it.
+    fn advance_over(&mut self, offset: u64, len: usize) -> std::result::Result<LogBatch<'_>, CodecError> {
+        let found = self.window_from(offset).len();
+        if found < len {
+            return Err(CodecError::Short { what: "batch", found, needed: len });
+        }
+        self.at = offset + len as u64;
+        Ok(LogBatch { offset, whole: self.window_from(offset).get(..len).unwrap_or_default(), node: None })
+    }
+
+    /// Searches for any later valid batch, wherever it stands, and returns the greatest synced position that
+    /// they name. Needed only if [`LogCursor::next`] stopped at bytes that are not zeros.
+    pub fn greatest_synced_after(&mut self, from: u64, state: &LogState) -> Result<u64> {
+        let mut greatest = 0;
+        let mut budget = self.search_budget(from);
+        self.at = from;
+        let first = state.next_seqno.0..=state.next_seqno.0.saturating_add(self.end);
+        loop {
+            match self.search_batch(&first, &mut budget)? {
+                BatchSearch::Batch(batch) => {
+                    let synced = BatchHeader::peek(batch.whole).map_or(0, |(_, header)| header.synced);
+                    greatest = greatest.max(u64::from(synced));
+                }
+                BatchSearch::End => return Ok(greatest),
+                // Acknowledged batches may follow, so nothing may be treated as torn.
+                BatchSearch::BudgetSpent => return Ok(u64::MAX),
+            }
+        }
+    }
+
+    /// Arbitrary bytes may look like many batches or records. The budget ends a search after it has checked
+    /// 64 times the remaining bytes.
+    pub fn search_budget(&self, from: u64) -> u64 {
+        64 * (self.end - from.min(self.end) + 1)
+    }
+
+    /// The next valid batch, here or later, whose first seqno is in the range; it need not follow another
+    /// batch. The cursor then stands after it.
+    pub fn search_batch(&mut self, first: &RangeInclusive<u64>, budget: &mut u64) -> Result<BatchSearch<'_>> {
+        let mut at = self.at;
+        let found = loop {
+            if at + BATCH_HEADER_BYTES as u64 > self.end {
+                break None;
+            }
+            self.fill(at, BATCH_HEADER_BYTES)?;
+            let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break None };
+            let len = header.bytes as usize;
+            // Cheap tests first: the bytes are arbitrary, and few pass.
+            let plausible = (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len)
+                && at + len as u64 <= self.end
+                && u64::from(header.synced) <= at
+                && first.contains(&header.first_seqno.0);
+            if plausible {
+                match budget.checked_sub(len as u64) {
+                    Some(left) => *budget = left,
+                    None => return Ok(BatchSearch::BudgetSpent),
+                }
+                self.fill(at, len)?;
+                if BatchHeader::check(self.window_from(at), self.salt, at).is_ok() {
+                    break Some(len);
+                }
+            }
+            at += 1;
+        };
+        let Some(len) = found else {
+            self.at = self.end;
+            return Ok(BatchSearch::End);
+        };
+        let batch = self.advance_over(at, len);
+        Ok(batch.map_or(BatchSearch::BudgetSpent, BatchSearch::Batch))
+    }
+
+    /// Offset and bytes of the next valid record, here or later, in bytes that make no batch. The cursor then
+    /// stands after it.
+    pub fn search_record(&mut self, budget: &mut u64) -> Result<Option<(u64, &[u8])>> {
+        let mut at = self.at;
+        let found = loop {
+            if at + RECORD_HEADER_BYTES as u64 > self.end {
+                break None;
+            }
+            self.fill(at, RECORD_HEADER_BYTES)?;
+            let Some(bytes) = self.window_from(at).first_chunk::<RECORD_HEADER_BYTES>() else { break None };
+            let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
+            let known = matches!(RecordKind::parse(bytes[8], bytes[9]), Ok(Some(_)));
+            if known && len >= RECORD_HEADER_BYTES && at + len as u64 <= self.end {
+                match budget.checked_sub(len as u64) {
+                    Some(left) => *budget = left,
+                    None => break None,
+                }
+                self.fill(at, len)?;
+                if RawRecord::check(self.window_from(at), self.salt, at).is_ok() {
+                    break Some(len);
+                }
+            }
+            at += 1;
+        };
+        let Some(len) = found else {
+            self.at = self.end;
+            return Ok(None);
+        };
+        self.at = at + len as u64;
+        Ok(self.window_from(at).get(..len).map(|record| (at, record)))
+    }
+
+    /// Whether all bytes from `from` to the end are zero.
+    pub fn only_zeros_after(&mut self, from: u64) -> Result<bool> {
+        let mut at = from;
+        while at < self.end {
+            let want = WINDOW_BYTES.min((self.end - at) as usize);
+            self.fill(at, want)?;
+            let bytes = self.window_from(at);
+            let got = bytes.len().min(want);
+            if got == 0 {
+                break;
+            }
+            if bytes[..got].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += got as u64;
+        }
+        Ok(true)
+    }
+
+    fn window_from(&self, at: u64) -> &[u8] {
+        if let Some(map) = self.sealed.as_ref().and_then(|segment| segment.mapped()) {
+            return map.get(at as usize..).unwrap_or(&[]);
+        }
+        self.window.get((at - self.window_at) as usize..).unwrap_or(&[])
+    }
+
+    /// Makes the window contain `[at, at + len)`, as far as the file goes.
+    fn fill(&mut self, at: u64, len: usize) -> Result<()> {
+        if let Some(segment) = &self.sealed {
+            let wanted = at + len as u64;
+            if wanted > self.window_at {
+                let from = self.window_at.max(at);
+                let ahead = (wanted - from).max(WINDOW_BYTES as u64);
+                segment.populate(from, ahead as usize)?;
+                self.window_at = from + ahead;
+            }
+            return Ok(());
+        }
+        let held = self.window_at + self.window.len() as u64;
+        if at >= self.window_at && at + len as u64 <= held {
+            return Ok(());
+        }
+        if at >= self.window_at && at <= held {
+            self.window.drain(..(at - self.window_at) as usize);
+        } else {
+            self.window.clear();
+        }
+        self.window_at = at;
+        let want = len.max(WINDOW_BYTES).min((self.end.saturating_sub(at)) as usize);
+        let have = self.window.len();
+        if want > have {
+            self.window.resize(want, 0);
+            let got = self.file.read_at(&mut self.window[have..], at + have as u64)?;
+            self.window.truncate(have + got);
+        }
+        Ok(())
+    }
+}
+
+/// Calls `each` with the offset, seqno and content of every record of a batch. For erased records, the seqno
+/// is their first.
+pub fn for_each_checked_record<'a>(
+    whole: &'a [u8],
+    offset: u64,
+    salt: Salt,
+    each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+) -> std::result::Result<(), CodecError> {
+    walk_records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
+}
+
+/// As [`for_each_checked_record`], without checking the records: for callers that check them later.
+pub fn for_each_unchecked_record<'a>(
+    whole: &'a [u8],
+    offset: u64,
+    salt: Salt,
+    each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+) -> std::result::Result<(), CodecError> {
+    walk_records(whole, offset, salt, |bytes, _| RawRecord::unchecked(bytes), each)
+}
+
+fn walk_records<'a>(
+    whole: &'a [u8],
+    offset: u64,
+    salt: Salt,
+    take: impl Fn(&'a [u8], u64) -> std::result::Result<RawRecord<'a>, CodecError>,
+    mut each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+) -> std::result::Result<(), CodecError> {
+    let (_, header) = BatchHeader::peek(whole)?;
+    let (mut at, mut seqno) = (BATCH_HEADER_BYTES, header.first_seqno);
+    for _ in 0..header.records {
+        let rest = whole.get(at..).unwrap_or(&[]);
+        let record = take(rest, offset + at as u64)?;
+        let seqnos = match RecordKind::parse(record.kind, record.layout) {
+            Ok(Some(kind)) if kind.is_compaction_only() => match salt.is_rewritten {
+                true => seqnos_of(&record)?,
+                false => {
+                    let found = u64::from(record.kind);
+                    return Err(CodecError::Unknown { what: "record kind in a segment as written", found });
+                }
+            },
+            _ => 1,
+        };
+        each(offset + at as u64, seqno, record)?;
+        seqno = Seqno(seqno.0.saturating_add(seqnos));
+        at += record.bytes as usize;
+    }
+    ByteReader::new(whole.get(at..).unwrap_or(&[]), "batch").finish()
+}
+
+/// The seqno after those of a batch whose records were all checked.
+pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<Seqno, CodecError> {
+    let (_, header) = BatchHeader::peek(whole)?;
+    let mut next = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
+    if salt.is_rewritten {
+        for_each_checked_record(whole, offset, salt, |_, seqno, record| {
+            next = Seqno(seqno.0.saturating_add(seqnos_of(&record)?));
+            Ok(())
+        })?;
+    }
+    Ok(next)
+}
+
+/// Advances `state` over a checked batch; returns the batch's contribution to the ledger, if any.
+pub fn advance_state(
+    schema: &dyn RecordSchema,
+    state: &mut LogState,
+    whole: &[u8],
+    offset: u64,
+    salt: Salt,
+) -> std::result::Result<Option<LedgerNode>, CodecError> {
+    let (_, header) = BatchHeader::peek(whole)?;
+    let mut sums = BatchSums::default();
+    for_each_checked_record(whole, offset, salt, |_, seqno, record| sums.add_record(schema, seqno, &record))?;
+    state.advance(&header, &sums, chain_digest(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::path::Path;
+
+    use super::*;
+    use crate::ids::{SegmentId, StoreId};
+    use crate::io::sim::{FailRule, OpKind, SimIo};
+    use crate::io::{Io, OpenMode};
+    use crate::log::layout::{seal_record, stamp_record, start_record};
+
+    fn byte(at: usize) -> u8 {
+        (at % 251) as u8
+    }
+
+    /// A cursor over a file with these bytes; reading stops at `end`.
+    fn cursor(bytes: &[u8], end: u64) -> (SimIo, LogCursor) {
+        let sim = SimIo::new(1);
+        let file = sim.open(Path::new("f"), OpenMode::CreateNew).unwrap();
+        file.write_at(&[IoSlice::new(bytes)], 0).unwrap();
+        let salt = Salt::new(StoreId::default(), SegmentId(1));
+        (sim, LogCursor::new(file, salt, 0, end))
+    }
+
+    #[test]
+    fn cursor_window_reads_ahead_and_keeps_bytes() {
+        const MIB: u64 = WINDOW_BYTES as u64;
+        let bytes: Vec<u8> = (0..3 * WINDOW_BYTES + 7).map(byte).collect();
+        let end = bytes.len() as u64 - 5;
+        let (sim, mut cursor) = cursor(&bytes, end);
+        // Offset and length to fill; allowed reads; offset and length of the window afterwards.
+        let steps = [
+            (0, 10, 1, 0, MIB),
+            (0, WINDOW_BYTES, 0, 0, MIB),
+            (MIB - 48, 48, 0, 0, MIB),
+            // One byte past the window's end: drops the bytes before, keeps the held bytes, reads the rest.
+            (MIB - 48, 49, 1, MIB - 48, MIB),
+            // Before the window.
+            (100, 48, 1, 100, MIB),
+            // More than a window at once.
+            (200, 2 * WINDOW_BYTES, 1, 200, 2 * MIB),
+            (200 + 2 * MIB, 4, 1, 200 + 2 * MIB, MIB + 2 - 200),
+            // Up to the end; there are no more bytes.
+            (end - 3, 3, 0, 200 + 2 * MIB, MIB + 2 - 200),
+            (end - 3, 4, 0, end - 3, 3),
+            (end, 1, 0, end, 0),
+            // After the window, with a gap.
+            (5, 5, 1, 5, MIB),
+            (2 * MIB, 5, 1, 2 * MIB, MIB),
+        ];
+        for (number, (at, len, reads, window_at, window_len)) in steps.into_iter().enumerate() {
+            sim.clear_faults();
+            sim.fail(FailRule::eio(OpKind::Read).after(reads).forever());
+            cursor.fill(at, len).unwrap();
+            // Every allowed read was made: the next one fails.
+            if reads > 0 {
+                assert!(cursor.file.read_at(&mut [0], 0).is_err(), "step {number}");
+            }
+            assert_eq!(
+                (cursor.window_at, cursor.window.len() as u64),
+                (window_at, window_len),
+                "step {number}"
+            );
+            let first = window_at as usize;
+            assert!(cursor.window == bytes[first..first + cursor.window.len()], "step {number}");
+        }
+    }
+
+    #[test]
+    fn search_budget_is_64_times_the_bytes() {
+        let (_, cursor) = cursor(&[0; 100], 90);
+        let budgets = [0, 1, 89, 90, 91, u64::MAX].map(|from| cursor.search_budget(from));
+        assert_eq!(budgets, [64 * 91, 64 * 90, 64 * 2, 64, 64, 64]);
+    }
+
+    #[test]
+    fn only_zeros_after_stops_at_the_end() {
+        for (len, mark, end, zeros) in [
+            (100, 50, 100, false),
+            (100, 99, 100, false),
+            (100, 99, 99, true),
+            (100, 9, 100, true),
+            (100, 10, 100, false),
+            (100, 0, 150, true),
+            (3 << 20, (2 << 20) + 9, 3 << 20, false),
+        ] {
+            let mut bytes = vec![0; len];
+            bytes[mark] = 1;
+            let (_, mut cursor) = cursor(&bytes, end);
+            assert_eq!(cursor.only_zeros_after(10).unwrap(), zeros, "{mark} of {len} up to {end}");
+        }
+    }
+
+    /// Puts a whole record at `at`.
+    fn put_record(bytes: &mut [u8], at: usize, kind: u8, body: &[u8]) {
+        let mut record = Vec::new();
+        let start = start_record(&mut record, kind, 1);
+        record.extend_from_slice(body);
+        seal_record(&mut record, start);
+        stamp_record(&mut record, Salt::new(StoreId::default(), SegmentId(1)), at as u64);
+        bytes[at..at + record.len()].copy_from_slice(&record);
+    }
+
+    #[test]
+    fn search_record_finds_only_whole_records() {
+        let mut bytes = vec![0; 300];
+        put_record(&mut bytes, 7, 1, b"one");
+        put_record(&mut bytes, 40, 99, b"of no known kind");
+        put_record(&mut bytes, 80, 2, b"broken");
+        bytes[92] ^= 1;
+        put_record(&mut bytes, 120, 2, b"");
+        // This record would pass the end.
+        put_record(&mut bytes, 280, 1, b"0123456789");
+        let found = |end: u64, budget: u64| {
+            let (_, mut cursor) = cursor(&bytes, end);
+            let (mut budget, mut all) = (budget, Vec::new());
+            while let Some((at, record)) = cursor.search_record(&mut budget).unwrap() {
+                all.push((at, record.len()));
+            }
+            assert_eq!(cursor.at, end);
+            (all, budget)
+        };
+        let (one, two, last) = ((7, 13), (120, 10), (280, 20));
+        // Three whole records and the broken one were checked.
+        assert_eq!(found(300, 1000), (vec![one, two, last], 1000 - 13 - 16 - 10 - 20));
+        assert_eq!(found(299, 1000), (vec![one, two], 1000 - 13 - 16 - 10));
+        assert_eq!(found(130, 1000).0, [one, two]);
+        assert_eq!(found(129, 1000).0, [one]);
+        assert_eq!(found(300, 39), (vec![one, two], 0));
+        assert_eq!(found(300, 38), (vec![one], 9));
+        assert!(found(300, 12).0.is_empty());
+        assert!(found(9, 1000).0.is_empty());
+    }
+
+    #[test]
+    fn search_record_past_the_first_window_is_whole() {
+        let mut bytes = vec![0; 2 << 20];
+        let at = (1 << 20) + 100_000;
+        put_record(&mut bytes, at, 1, b"far away");
+        let (_, mut cursor) = cursor(&bytes, bytes.len() as u64);
+        let (found, record) = cursor.search_record(&mut 1000).unwrap().unwrap();
+        assert_eq!((found, record), (at as u64, &bytes[at..at + 18]));
+        assert_eq!(cursor.at, at as u64 + 18);
+    }
+}

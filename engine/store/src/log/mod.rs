@@ -1,0 +1,32 @@
+//! The log: segments, manifest, writer thread, recovery, chains and ledger.
+//!
+//! Invariants: a batch is applied whole or not at all; seqnos have no gaps; commits acknowledged with
+//! [`Durability::Disk`] are synced; synced bytes are never cut; a sealed segment never changes.
+
+pub mod activity;
+pub mod batch;
+pub mod cursor;
+pub mod erased;
+pub mod layout;
+pub mod ledger;
+pub mod manifest;
+pub mod open;
+pub mod parts;
+pub mod paths;
+pub mod queue;
+pub mod record;
+pub mod rewrite;
+pub mod segments;
+pub mod sequence;
+pub mod spin_wait;
+pub mod sums;
+#[cfg(all(test, annals_shuttle))]
+mod tests;
+pub mod ticket;
+pub mod totals;
+pub mod writer;
+
+pub use open::Damage;
+pub use paths::socket_paths;
+pub use queue::Durability;
+pub use ticket::Ticket;

@@ -1,0 +1,537 @@
+//! The queue in front of the writer: it fixes the order of batches.
+//!
+//! A batch gets its seqno and its place when it is queued, under one lock. Its caller then fills in what
+//! depends on the place (checksums, sums) outside the lock. The writer takes batches in the order of their
+//! places ([`super::sequence`]). So a caller knows the place of its bytes before they are written, and a
+//! group's next part can point back at the previous one. Groups never span segments. While a new segment is
+//! wanted, groups that already have parts are not leased. The segment changes at the first batch when no
+//! leased group continues in it.
+
+use std::sync::Arc;
+
+use crate::blob::Packer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
+use crate::log::activity::{Activity, ActivityCounters};
+use crate::log::batch::BatchBuf;
+use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
+use crate::log::segments::lock;
+use crate::log::sequence::LogOrdered;
+use crate::log::spin_wait::SpinWait;
+use crate::log::sums::BatchSums;
+use crate::log::ticket::{Completer, Ticket, WriteFailure, new_ticket};
+use crate::schema::RecordSchema;
+use crate::sync::channel::Sender;
+use crate::sync::{Condvar, Mutex, OnceLock};
+
+/// When a commit counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Written and synced: survives power loss.
+    #[default]
+    Disk,
+    /// Written: survives the death of the process, but not of the machine.
+    Process,
+}
+
+/// Maximum idle open groups, for all namespaces together.
+const IDLE_GROUPS_MAX: usize = 8;
+
+/// Maximum written batches kept for reuse.
+const SPARE_BATCHES_MAX: usize = 32;
+
+/// A job for the writer.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every job is a batch")]
+pub enum WriterJob {
+    Batch(QueuedBatch),
+    /// A batch whose caller went away after its place was fixed: nothing can follow it.
+    Lost {
+        from: Seqno,
+        to: Seqno,
+    },
+    /// Answers after everything queued before is published.
+    Barrier {
+        at: Seqno,
+        completer: Completer,
+    },
+    /// Seals the segments before this one. With `flush_index`, also starts flushing the index up to this
+    /// point.
+    Seal {
+        at: Seqno,
+        segment: SegmentId,
+        completer: Completer,
+        flush_index: bool,
+    },
+    /// Writes and syncs everything, closes cleanly, and ends the writer.
+    Close {
+        at: Seqno,
+    },
+}
+
+impl LogOrdered for WriterJob {
+    fn first_seqno(&self) -> Seqno {
+        match self {
+            Self::Batch(queued) => queued.first_seqno,
+            Self::Lost { from, .. } => *from,
+            Self::Barrier { at, .. } | Self::Seal { at, .. } | Self::Close { at } => *at,
+        }
+    }
+
+    fn end_seqno(&self) -> Seqno {
+        match self {
+            Self::Batch(queued) => Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64),
+            Self::Lost { to, .. } => *to,
+            Self::Barrier { at, .. } | Self::Seal { at, .. } | Self::Close { at } => *at,
+        }
+    }
+}
+
+/// A batch with a fixed place, complete except for its header.
+#[derive(Debug)]
+pub struct QueuedBatch {
+    pub batch: BatchBuf,
+    pub sums: BatchSums,
+    pub segment: SegmentId,
+    pub offset: u64,
+    pub first_seqno: Seqno,
+    pub time_ns: u64,
+    pub durability: Durability,
+    pub completer: Completer,
+}
+
+/// The open groups that one batch writes into, and the places of their last parts.
+#[derive(Debug)]
+pub struct OpenGroups {
+    pub packer: Packer,
+    /// Place of each open group's last part: group, offset in the segment, bytes.
+    last_parts: Vec<(u64, u32, u32)>,
+    /// The segment that holds their parts.
+    segment: Option<SegmentId>,
+    namespace: NamespaceId,
+}
+
+impl OpenGroups {
+    /// Offset in the segment and length of a group's last part; zeros if it has none.
+    pub fn last_part(&self, group: u64) -> (u32, u32) {
+        self.last_parts.iter().find(|(of, ..)| *of == group).map_or((0, 0), |(_, at, len)| (*at, *len))
+    }
+}
+
+/// Open groups leased to one batch. If the lease is dropped before it is queued, the groups are closed: bytes
+/// packed into them never reach the log.
+#[derive(Debug)]
+pub struct Lease {
+    groups: Option<OpenGroups>,
+    /// Whether the groups already have parts in the log.
+    continuing: bool,
+    queue: Arc<WriteQueue>,
+}
+
+impl Lease {
+    /// The groups themselves.
+    pub fn groups(&mut self) -> Result<&mut OpenGroups> {
+        self.groups.as_mut().ok_or_else(|| Error::bug("a lease was used after it was queued"))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.groups.is_some() && self.continuing {
+            lock(&self.queue.order).continuing_leases -= 1;
+            self.queue.returned.notify_all();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct QueueOrder {
+    segment: SegmentId,
+    offset: u64,
+    next_seqno: Seqno,
+    /// Whether a new segment is wanted.
+    wants_rotation: bool,
+    /// Number of leases of groups with parts in the active segment.
+    continuing_leases: usize,
+    idle: Vec<OpenGroups>,
+    /// Only batches of the close itself are still accepted.
+    closing: bool,
+    closed: bool,
+}
+
+/// Bounds the bytes on their way to the writer.
+#[derive(Debug)]
+struct ByteBudget {
+    limit: usize,
+    used: Mutex<usize>,
+    freed: Condvar,
+}
+
+impl ByteBudget {
+    fn acquire(&self, bytes: usize) {
+        let mut used = lock(&self.used);
+        // A batch larger than the whole budget goes alone.
+        while *used > 0 && *used + bytes > self.limit {
+            used = self.freed.wait(used).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        *used += bytes;
+    }
+
+    fn release(&self, bytes: usize) {
+        *lock(&self.used) -= bytes;
+        self.freed.notify_all();
+    }
+}
+
+/// Fixes the order of batches and hands them to the writer.
+#[derive(Debug)]
+pub struct WriteQueue {
+    order: Mutex<QueueOrder>,
+    /// Signalled when a lease ends.
+    returned: Condvar,
+    jobs: Sender<WriterJob>,
+    budget: ByteBudget,
+    pub counters: ActivityCounters,
+    /// Written batches, for reuse.
+    spare: Mutex<Vec<BatchBuf>>,
+    /// Shared by all waiters for tickets.
+    spin_wait: Arc<SpinWait>,
+    failure: OnceLock<WriteFailure>,
+    store: StoreId,
+    segment_bytes_max: u64,
+    schema: Arc<dyn RecordSchema>,
+}
+
+/// The fixed place of a batch. Dropping it unused ends all writing, because nothing can follow.
+#[derive(Debug)]
+struct QueuePosition<'a> {
+    queue: &'a WriteQueue,
+    segment: SegmentId,
+    offset: u64,
+    from: Seqno,
+    to: Seqno,
+    bytes: usize,
+    used: bool,
+}
+
+impl Drop for QueuePosition<'_> {
+    fn drop(&mut self) {
+        if !self.used {
+            self.queue.budget.release(self.bytes);
+            self.queue.send(WriterJob::Lost { from: self.from, to: self.to });
+        }
+    }
+}
+
+impl WriteQueue {
+    pub fn new(
+        jobs: Sender<WriterJob>,
+        store: StoreId,
+        segment: SegmentId,
+        offset: u64,
+        next_seqno: Seqno,
+        queue_bytes_max: usize,
+        segment_bytes_max: u64,
+        schema: Arc<dyn RecordSchema>,
+    ) -> Self {
+        Self {
+            order: Mutex::new(QueueOrder {
+                segment,
+                offset,
+                next_seqno,
+                wants_rotation: false,
+                continuing_leases: 0,
+                idle: Vec::new(),
+                closing: false,
+                closed: false,
+            }),
+            returned: Condvar::new(),
+            jobs,
+            budget: ByteBudget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            counters: ActivityCounters::default(),
+            spare: Mutex::default(),
+            spin_wait: Arc::default(),
+            failure: OnceLock::new(),
+            store,
+            segment_bytes_max,
+            schema,
+        }
+    }
+
+    /// The writer's counters and the bytes that wait for it.
+    pub fn activity(&self) -> Activity {
+        self.counters.read(*lock(&self.budget.used))
+    }
+
+    /// An empty batch of a namespace.
+    pub fn batch(&self, namespace: NamespaceId) -> BatchBuf {
+        match lock(&self.spare).pop() {
+            Some(mut batch) => {
+                batch.namespace = namespace;
+                batch
+            }
+            None => BatchBuf::new(namespace),
+        }
+    }
+
+    /// Keeps a written batch for reuse.
+    pub fn recycle(&self, batch: BatchBuf) {
+        let Some(batch) = batch.into_spare() else { return };
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE_BATCHES_MAX {
+            spare.push(batch);
+        }
+    }
+
+    /// Leases open groups of a namespace; `fresh` makes a packer if none is idle.
+    pub fn lease(self: &Arc<Self>, namespace: NamespaceId, fresh: impl FnOnce() -> Packer) -> Lease {
+        let mut order = lock(&self.order);
+        let found = order.idle.iter().rposition(|groups| groups.namespace == namespace);
+        let groups = match found {
+            Some(index) => {
+                order.continuing_leases += 1;
+                order.idle.remove(index)
+            }
+            None => {
+                drop(order);
+                OpenGroups { packer: fresh(), last_parts: Vec::new(), segment: None, namespace }
+            }
+        };
+        Lease { groups: Some(groups), continuing: found.is_some(), queue: self.clone() }
+    }
+
+    /// Fixes the batch's place and hands it to the writer. Returns the seqno of its first record.
+    ///
+    /// # Errors
+    /// `Poisoned` after an earlier failure of the writer, `Unavailable` after the store is closed.
+    pub fn submit(
+        &self,
+        mut batch: BatchBuf,
+        part_places: &[(u64, u32, u32)],
+        lease: Option<Lease>,
+        durability: Durability,
+        time_ns: u64,
+        at_close: bool,
+    ) -> Result<(Seqno, Ticket)> {
+        self.check_poisoned()?;
+        let bytes = batch.bytes.len();
+        self.budget.acquire(bytes);
+        let mut position = match self.fix_place(&batch, part_places, lease, at_close) {
+            Ok(position) => position,
+            Err(refused) => {
+                self.budget.release(bytes);
+                return Err(refused);
+            }
+        };
+        let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
+        let sums = batch
+            .stamp_and_sum(&*self.schema, Salt::new(self.store, segment), offset, first_seqno)
+            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
+        let (completer, ticket) = new_ticket(&self.spin_wait);
+        position.used = true;
+        self.send(WriterJob::Batch(QueuedBatch {
+            batch,
+            sums,
+            segment,
+            offset,
+            first_seqno,
+            time_ns,
+            durability,
+            completer,
+        }));
+        Ok((first_seqno, ticket))
+    }
+
+    /// Fixes a batch's place. From then on the groups of its lease can be leased again.
+    fn fix_place(
+        &self,
+        batch: &BatchBuf,
+        part_places: &[(u64, u32, u32)],
+        mut lease: Option<Lease>,
+        at_close: bool,
+    ) -> Result<QueuePosition<'_>> {
+        let bytes = batch.bytes.len();
+        let mut guard = lock(&self.order);
+        let order = &mut *guard;
+        let refused = if order.closed || (order.closing && !at_close) {
+            Some("the store is closed: open it again")
+        } else if order.offset + bytes as u64 > u64::from(u32::MAX) {
+            Some(
+                "the log segment is full and a batch that is still open keeps it from being sealed: commit or drop it",
+            )
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
+            // Dropping a lease takes the lock.
+            drop(guard);
+            return Err(Error::new(ErrorKind::Unavailable, refused));
+        }
+        let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
+        if order.wants_rotation && own == 0 && order.continuing_leases == 0 {
+            order.segment = SegmentId(order.segment.0 + 1);
+            order.offset = SEGMENT_HEADER_BYTES;
+            order.wants_rotation = false;
+        }
+        let (segment, offset, from) = (order.segment, order.offset, order.next_seqno);
+        let to = Seqno(from.0 + batch.starts.len() as u64);
+        order.offset += bytes as u64;
+        order.next_seqno = to;
+        if order.offset >= self.segment_bytes_max && !order.wants_rotation {
+            order.wants_rotation = true;
+            order.idle.clear();
+        }
+        if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
+            order.continuing_leases -= own;
+            self.returned.notify_all();
+            groups.segment = Some(segment);
+            let new =
+                part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
+            groups.last_parts.retain(|(of, ..)| part_places.iter().all(|(group, ..)| group != of));
+            groups.last_parts.extend(new);
+            let open = groups.packer.open_groups();
+            groups.last_parts.retain(|(group, ..)| open.contains(group));
+            if !order.wants_rotation {
+                if order.idle.len() >= IDLE_GROUPS_MAX {
+                    order.idle.remove(0);
+                }
+                order.idle.push(groups);
+            }
+        }
+        Ok(QueuePosition { queue: self, segment, offset, from, to, bytes, used: false })
+    }
+
+    /// Fixes a batch's place and drops it.
+    #[cfg(all(test, annals_shuttle))]
+    pub fn lose(&self, batch: &BatchBuf) {
+        self.budget.take(batch.bytes.len());
+        drop(self.place(batch, &[], None, false));
+    }
+
+    /// Waits until everything queued so far is published. `visible` is the last seqno already published.
+    ///
+    /// # Errors
+    /// `Poisoned` if it never will be.
+    pub fn barrier(&self, visible: Seqno) -> Result<()> {
+        let waiting = {
+            let order = lock(&self.order);
+            if order.closed || order.next_seqno.0 == visible.0 + 1 {
+                return Ok(());
+            }
+            let (completer, waiting) = new_ticket(&self.spin_wait);
+            self.send(WriterJob::Barrier { at: order.next_seqno, completer });
+            waiting
+        };
+        waiting.wait().map(drop)
+    }
+
+    /// Seals the active segment, unless it is empty. Waits until no batch holds a group that continues in it;
+    /// calls `stop` at intervals to check whether to give up. Returns the first segment that this call does
+    /// not seal.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Unavailable`, the error of `stop`.
+    pub fn seal_active(&self, stop: &dyn Fn() -> Result<()>) -> Result<SegmentId> {
+        let mut order = lock(&self.order);
+        let sealed = order.segment;
+        let is_done = |order: &QueueOrder| order.segment != sealed || order.offset == SEGMENT_HEADER_BYTES;
+        if !is_done(&order) && !order.wants_rotation {
+            order.wants_rotation = true;
+            order.idle.clear();
+        }
+        while !is_done(&order) && order.continuing_leases > 0 {
+            stop()?;
+            let waited = self.returned.wait_timeout(order, crate::log::spin_wait::STOP_CHECK_INTERVAL);
+            order = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        if order.closed {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        if !is_done(&order) {
+            order.segment = SegmentId(order.segment.0 + 1);
+            order.offset = SEGMENT_HEADER_BYTES;
+            order.wants_rotation = false;
+        }
+        let segment = order.segment;
+        let (completer, waiting) = new_ticket(&self.spin_wait);
+        self.send(WriterJob::Seal { at: order.next_seqno, segment, completer, flush_index: false });
+        drop(order);
+        waiting.wait()?;
+        Ok(segment)
+    }
+
+    /// Starts flushing the index up to the end of what was queued so far, all of it durable.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Unavailable`.
+    pub fn flush_index(&self) -> Result<()> {
+        let order = lock(&self.order);
+        if order.closed {
+            return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
+        }
+        let (completer, waiting) = new_ticket(&self.spin_wait);
+        self.send(WriterJob::Seal {
+            at: order.next_seqno,
+            segment: order.segment,
+            completer,
+            flush_index: true,
+        });
+        drop(order);
+        waiting.wait().map(drop)
+    }
+
+    /// Stops accepting batches of callers. Accepted batches are still written; [`WriteQueue::barrier`] waits
+    /// for them.
+    pub fn stop_accepting(&self) {
+        lock(&self.order).closing = true;
+    }
+
+    /// Stops accepting batches and tells the writer to finish.
+    pub fn close(&self) {
+        let mut order = lock(&self.order);
+        if !std::mem::replace(&mut order.closed, true) {
+            order.idle.clear();
+            self.send(WriterJob::Close { at: order.next_seqno });
+        }
+    }
+
+    fn send(&self, job: WriterJob) {
+        // The writer ends only after `close` or a panic. Then dropping the job's completer answers its
+        // waiter.
+        let _ = self.jobs.send(job);
+    }
+
+    /// Releases the budget of bytes that the writer has handled.
+    pub fn release_bytes(&self, bytes: usize) {
+        self.budget.release(bytes);
+    }
+
+    /// Stores the first failure, after which nothing can be written; returns that first failure.
+    pub fn poison(&self, failure: WriteFailure) -> WriteFailure {
+        self.failure.get_or_init(|| failure).clone()
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// # Errors
+    /// `Poisoned` with the first cause.
+    pub fn check_poisoned(&self) -> Result<()> {
+        match self.failure.get() {
+            Some(first) => Err(Self::poisoned_failure(first).to_error()),
+            None => Ok(()),
+        }
+    }
+
+    /// The error for callers after the first failure.
+    pub fn poisoned_failure(first: &WriteFailure) -> WriteFailure {
+        let message =
+            format!("nothing can be written since this failed: {}; reopen the store", first.message);
+        WriteFailure { kind: ErrorKind::Poisoned, message: message.into() }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
+mod tests;

@@ -1,0 +1,69 @@
+//! A batch being written: the records that stay, and a summary of the erased ones.
+
+use crate::codec::CodecError;
+use crate::ids::{RecordPlace, SegmentId};
+use crate::log::erased::ErasedRecords;
+use crate::log::layout::{BATCH_HEADER_BYTES, seal_record, start_record};
+use crate::log::ledger::LedgerTiles;
+use crate::log::record::{LAYOUT, RecordKind};
+
+/// A batch under construction.
+#[derive(Debug)]
+pub(super) struct BatchDraft {
+    /// The batch's offset.
+    at: u32,
+    pub(super) bytes: Vec<u8>,
+    /// Where each record starts in `bytes`.
+    pub(super) starts: Vec<usize>,
+    /// Leaves of the batch's small tree so far.
+    leaf: u64,
+    /// Number and ledger nodes of the records erased since the last one that stays.
+    gone: Option<(u64, LedgerTiles)>,
+}
+
+impl BatchDraft {
+    pub(super) fn new(at: u32) -> Self {
+        Self { at, bytes: vec![0; BATCH_HEADER_BYTES], starts: Vec::new(), leaf: 0, gone: None }
+    }
+
+    /// Notes erased records.
+    pub(super) fn erase(&mut self, erased: &ErasedRecords) -> Result<(), CodecError> {
+        let (count, tiles) = self.gone.get_or_insert_with(|| (0, LedgerTiles::starting_at(self.leaf)));
+        *count += erased.count;
+        for node in &erased.nodes {
+            tiles.push(*node)?;
+            self.leaf += node.leaves()?;
+        }
+        Ok(())
+    }
+
+    /// Appends a logical record unchanged; returns its place without the segment.
+    pub(super) fn logical(&mut self, kind: u8, layout: u8, body: &[u8]) -> RecordPlace {
+        let place = self.record(kind, layout, |out| out.extend_from_slice(body));
+        self.leaf += 1;
+        place
+    }
+
+    /// Appends a record that is not logical.
+    pub(super) fn record(&mut self, kind: u8, layout: u8, put: impl FnOnce(&mut Vec<u8>)) -> RecordPlace {
+        self.flush_erased();
+        self.append(kind, layout, put)
+    }
+
+    /// Appends a record for those erased since the last record that stays.
+    pub(super) fn flush_erased(&mut self) {
+        if let Some((count, tiles)) = self.gone.take() {
+            let erased = ErasedRecords { count, nodes: tiles.nodes().to_vec() };
+            self.append(RecordKind::Erased.code(), LAYOUT, |out| erased.put(out));
+        }
+    }
+
+    fn append(&mut self, kind: u8, layout: u8, put: impl FnOnce(&mut Vec<u8>)) -> RecordPlace {
+        let start = start_record(&mut self.bytes, kind, layout);
+        put(&mut self.bytes);
+        seal_record(&mut self.bytes, start);
+        self.starts.push(start);
+        let len = (self.bytes.len() - start) as u32;
+        RecordPlace { segment: SegmentId::default(), offset: self.at.saturating_add(start as u32), len }
+    }
+}

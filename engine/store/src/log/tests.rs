@@ -1,0 +1,3 @@
+//! The queue and the writer under a scheduler that tests steer.
+
+mod schedules;

@@ -1,0 +1,355 @@
+//! The writer: one thread that chains, appends, syncs and publishes the queue's batches, in that order.
+//!
+//! One call writes all waiting batches. If one of them asked for disk durability, one sync makes them all
+//! durable (group commit). Nothing is published or acknowledged before it has the requested durability. The
+//! first failure ends writing for good: recovery then decides what the disk holds.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{SegmentId, Seqno, StoreId};
+use crate::io::{Io, OpenMode, ReadMode};
+use crate::log::layout::{
+    BatchHeader, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentFooter, SegmentHeader,
+    chain_digest,
+};
+use crate::log::manifest::{CleanClose, SegmentEntry, SharedManifest, TableEntry};
+use crate::log::paths::StorePaths;
+use crate::log::queue::{Durability, QueuedBatch, WriteQueue, WriterJob};
+use crate::log::segments::{Segment, Segments};
+use crate::log::sequence::JobSequence;
+use crate::log::spin_wait::SpinWait;
+use crate::log::ticket::WriteFailure;
+use crate::sync::channel::Receiver;
+
+/// Maximum bytes of batches written together, approximately.
+const WRITE_BYTES_MAX: usize = 4 << 20;
+
+/// The layer above the log that follows it: the index.
+pub trait LogSink: Send + Sync + std::fmt::Debug {
+    /// These batches are written. This call makes them all visible at once.
+    fn publish(&self, batches: &[QueuedBatch]) -> Result<()>;
+    /// Called before a write; everything up to `end` is published. May wait until memory is available.
+    fn make_room(&self, end: &LogEnd<'_>) -> Result<()>;
+    /// Starts flushing the whole index; everything up to `end` is published and durable.
+    fn flush_index(&self, _end: &LogEnd<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// Ends the sink's own activity. Afterwards it accesses the store's files only when called.
+    fn stop(&self);
+    /// Flushes the index to synced files, and returns the tables that then make it up.
+    fn persist(&self, end: &LogEnd<'_>) -> Result<PersistedTables>;
+    /// The manifest lists those tables now: old tables may be removed.
+    fn after_persist(&self);
+}
+
+/// The end of the log between two writes.
+#[derive(Debug)]
+pub struct LogEnd<'a> {
+    pub segment: SegmentId,
+    /// End of the last batch.
+    pub tail: u64,
+    /// Position known to be durable.
+    pub synced: u64,
+    pub state: &'a LogState,
+}
+
+/// The tables that make up the index.
+#[derive(Debug, Clone)]
+pub struct PersistedTables {
+    pub tables: Vec<TableEntry>,
+    pub next_table: u64,
+}
+
+/// The state of the writer thread.
+#[derive(Debug)]
+pub struct LogWriter {
+    pub io: Arc<dyn Io>,
+    pub paths: StorePaths,
+    pub jobs: Receiver<WriterJob>,
+    pub queue: Arc<WriteQueue>,
+    pub segments: Arc<Segments>,
+    pub sink: Arc<dyn LogSink>,
+    pub manifest: Arc<SharedManifest>,
+    pub store: StoreId,
+    pub active: Arc<Segment>,
+    /// State of the log as written so far.
+    pub state: LogState,
+    /// End of the last batch in the active segment.
+    pub tail: u64,
+    /// Position known to be durable.
+    pub synced: u64,
+    /// Position up to which zeros are written.
+    pub zeroed: u64,
+    pub zero_ahead_bytes: u64,
+    /// Read mode of segments after sealing.
+    pub read_mode: ReadMode,
+}
+
+impl LogWriter {
+    /// Runs until told to close. `ended` receives the result of the close.
+    pub fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
+        let mut sequence = JobSequence::new(self.state.next_seqno);
+        let patience = SpinWait::default();
+        let jobs = self.jobs.clone();
+        let next = || patience.spin(|| jobs.try_recv().ok()).or_else(|| jobs.recv().ok());
+        while let Some(first) = next() {
+            sequence.push(first);
+            let mut waiting: Vec<QueuedBatch> = Vec::new();
+            let mut bytes = 0;
+            loop {
+                self.jobs.try_iter().for_each(|job| sequence.push(job));
+                let Some(job) = sequence.pop() else { break };
+                let goes_on = matches!(&job, WriterJob::Batch(queued) if queued.segment == self.active.id);
+                if !goes_on || bytes >= WRITE_BYTES_MAX {
+                    self.write_batches(std::mem::take(&mut waiting));
+                    bytes = 0;
+                }
+                match job {
+                    WriterJob::Batch(queued) => {
+                        if !goes_on {
+                            self.rotate_or_poison();
+                        }
+                        bytes += queued.batch.bytes.len();
+                        waiting.push(queued);
+                    }
+                    WriterJob::Lost { .. } => {
+                        self.queue.poison(WriteFailure::from_error(&Error::bug(
+                            "a batch was lost on its way to the writer",
+                        )));
+                    }
+                    WriterJob::Barrier { completer, .. } => {
+                        let last = self.state.last_seqno();
+                        completer.complete(
+                            self.queue
+                                .check_poisoned()
+                                .map(|()| last)
+                                .map_err(|e| WriteFailure::from_error(&e)),
+                        );
+                    }
+                    WriterJob::Seal { segment, completer, flush_index: down, .. } => {
+                        if segment != self.active.id {
+                            self.rotate_or_poison();
+                        }
+                        let last = self.state.last_seqno();
+                        let done = self.queue.check_poisoned().and_then(|()| match down {
+                            true => self.sink.flush_index(&self.log_end()),
+                            false => Ok(()),
+                        });
+                        completer.complete(done.map(|()| last).map_err(|e| WriteFailure::from_error(&e)));
+                    }
+                    WriterJob::Close { .. } => {
+                        self.sink.stop();
+                        let _ = ended.send(self.close());
+                        return;
+                    }
+                }
+            }
+            self.write_batches(waiting);
+        }
+    }
+
+    /// Writes, syncs, publishes and answers a group of batches.
+    fn write_batches(&mut self, mut batches: Vec<QueuedBatch>) {
+        if batches.is_empty() {
+            return;
+        }
+        let bytes: usize = batches.iter().map(|queued| queued.batch.bytes.len()).sum();
+        let done = match self.queue.check_poisoned() {
+            Ok(()) => {
+                self.sink.make_room(&self.log_end()).and_then(|()| self.write_and_publish(&mut batches))
+            }
+            Err(poisoned) => Err(poisoned),
+        };
+        self.queue.release_bytes(bytes);
+        let failure = done.err().map(|error| {
+            let own = WriteFailure::from_error(&error);
+            let first = self.queue.poison(own.clone());
+            // The upkeep thread may have failed first: all callers get the same first failure.
+            if Arc::ptr_eq(&first.message, &own.message) { own } else { WriteQueue::poisoned_failure(&first) }
+        });
+        for queued in batches {
+            let last = Seqno(queued.first_seqno.0 + queued.batch.starts.len() as u64 - 1);
+            queued.completer.complete(match &failure {
+                None => Ok(last),
+                Some(failure) => Err(failure.clone()),
+            });
+            self.queue.recycle(queued.batch);
+        }
+    }
+
+    fn write_and_publish(&mut self, batches: &mut [QueuedBatch]) -> Result<()> {
+        let start = self.tail;
+        for queued in batches.iter_mut() {
+            self.bind_to_chain(queued)?;
+        }
+        let slices: Vec<IoSlice<'_>> =
+            batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
+        self.active.file.write_at(&slices, start)?;
+        if batches.iter().any(|queued| queued.durability == Durability::Disk) {
+            self.zero_ahead()?;
+            let began = self.io.monotonic_ns();
+            self.active.file.sync()?;
+            self.queue.counters.count_sync(self.io.monotonic_ns().saturating_sub(began));
+            self.synced = self.tail;
+        }
+        self.queue.counters.count_write(batches.len(), (self.tail - start) as usize);
+        self.sink.publish(batches)
+    }
+
+    /// Writes a batch's header, which chains it to the previous batch, and adds it to the log's state.
+    fn bind_to_chain(&mut self, queued: &mut QueuedBatch) -> Result<()> {
+        if queued.segment != self.active.id
+            || queued.offset != self.tail
+            || queued.first_seqno != self.state.next_seqno
+        {
+            return Err(Error::bug("a batch was queued for another place than the log's end"));
+        }
+        let batch = &mut queued.batch;
+        let header = BatchHeader {
+            bytes: batch.bytes.len() as u32,
+            records: batch.starts.len() as u32,
+            synced: self.synced as u32,
+            first_seqno: queued.first_seqno,
+            time_ns: queued.time_ns,
+            prev: self.state.chain,
+        };
+        header.write(&mut batch.bytes, self.active.salt, queued.offset);
+        self.state
+            .advance(&header, &queued.sums, chain_digest(&batch.bytes))
+            .map_err(|e| Error::bug(e.to_string()))?;
+        self.tail += batch.bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Keeps zeros written beyond the tail: a sync that does not change the file's length costs half. Without
+    /// syncs, zeros would only cost. If the disk is full, the batches may still fit: then zeros are no longer
+    /// written.
+    fn zero_ahead(&mut self) -> Result<()> {
+        if self.tail <= self.zeroed || self.zero_ahead_bytes == 0 {
+            return Ok(());
+        }
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let step = self.zero_ahead_bytes;
+        let target = (self.tail / step + 1) * step;
+        let mut left = (target - self.tail) as usize;
+        let mut slices = Vec::with_capacity(left / ZEROS.len() + 1);
+        while left > 0 {
+            let some = left.min(ZEROS.len());
+            slices.push(IoSlice::new(&ZEROS[..some]));
+            left -= some;
+        }
+        match self.active.file.write_at(&slices, self.tail) {
+            Ok(()) => self.zeroed = target,
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+                self.active.file.set_len(self.tail)?;
+                self.zero_ahead_bytes = 0;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn rotate_or_poison(&mut self) {
+        if self.queue.is_poisoned() {
+            return;
+        }
+        if let Err(error) = self.rotate() {
+            self.queue.poison(WriteFailure::from_error(&error));
+        }
+    }
+
+    fn log_end(&self) -> LogEnd<'_> {
+        LogEnd { segment: self.active.id, tail: self.tail, synced: self.synced, state: &self.state }
+    }
+
+    /// Seals the active segment and starts the next. The tables cover the same records as before.
+    fn rotate(&mut self) -> Result<()> {
+        let sealed_bytes = seal(&self.active, self.tail, &self.state)?;
+        let next = SegmentId(self.active.id.0 + 1);
+        let segment = create_segment(&*self.io, &self.paths, &self.store, next, &self.state)?;
+        let first_seqno = self.state.next_seqno;
+        self.manifest.edit(|manifest| {
+            if let Some(active) = manifest.segments.last_mut() {
+                active.sealed_bytes = Some(sealed_bytes);
+            }
+            manifest.segments.push(SegmentEntry { id: next, first_seqno, sealed_bytes: None });
+            manifest.synced = SEGMENT_HEADER_BYTES;
+        })?;
+        self.active.mark_sealed(self.read_mode);
+        self.active = Arc::new(segment);
+        self.segments.insert(self.active.clone());
+        self.tail = SEGMENT_HEADER_BYTES;
+        self.synced = SEGMENT_HEADER_BYTES;
+        self.zeroed = SEGMENT_HEADER_BYTES;
+        Ok(())
+    }
+
+    /// Cuts the zeros off, flushes the index and marks the manifest as cleanly closed.
+    fn close(&mut self) -> Result<()> {
+        self.queue.check_poisoned()?;
+        let file = &self.active.file;
+        file.set_len(self.tail)?;
+        file.sync()?;
+        self.synced = self.tail;
+        let persisted = self.sink.persist(&self.log_end())?;
+        self.manifest.edit(|manifest| {
+            manifest.tables = persisted.tables;
+            manifest.next_table = persisted.next_table;
+            manifest.covers = (self.active.id, self.tail);
+            manifest.covers_state = self.state.clone();
+            manifest.synced = self.tail;
+            manifest.clean = Some(CleanClose { tail: self.tail, state: self.state.clone() });
+        })?;
+        self.sink.after_persist();
+        Ok(())
+    }
+}
+
+/// Cuts a segment at its tail, writes its footer and syncs it; returns its length.
+pub fn seal(segment: &Segment, tail: u64, state: &LogState) -> Result<u64> {
+    let footer =
+        SegmentFooter { tail, state: state.clone(), root: state.ledger.root(), rewritten_chain: None };
+    let bytes = footer.encode(segment.salt).map_err(|e| Error::bug(e.to_string()))?;
+    segment.file.set_len(tail)?;
+    segment.file.write_at(&[IoSlice::new(&bytes)], tail)?;
+    segment.file.sync()?;
+    Ok(tail + bytes.len() as u64)
+}
+
+/// Creates and syncs an empty segment. Replaces a file of the same name: it is left over from a crash before
+/// the manifest listed it.
+pub fn create_segment(
+    io: &dyn Io,
+    paths: &StorePaths,
+    store: &StoreId,
+    id: SegmentId,
+    state: &LogState,
+) -> Result<Segment> {
+    let path = paths.segment(id);
+    if io.stat(&path)?.is_some() {
+        io.remove(&path)?;
+    }
+    let file = io.open(&path, OpenMode::CreateNew)?;
+    let header = SegmentHeader {
+        magic: SEGMENT_MAGIC,
+        format: SEGMENT_FORMAT,
+        cipher: 0,
+        key_id: 0,
+        store: *store,
+        segment: id,
+        first_seqno: state.next_seqno,
+        chain: state.chain,
+        created_ns: io.now_ns(),
+    };
+    let bytes = header.encode().map_err(|e| Error::bug(e.to_string()))?;
+    file.write_at(&[IoSlice::new(&bytes)], 0)?;
+    file.sync()?;
+    io.sync_dir(&paths.segments())?;
+    Ok(Segment::new(*store, id, path, file))
+}
+
+#[cfg(test)]
+#[cfg(not(annals_shuttle))]
+mod tests;

@@ -1,0 +1,184 @@
+//! The writer without its thread: group commit, refusals, and zeros written ahead.
+
+use std::path::Path;
+
+use super::*;
+use crate::ErrorKind;
+use crate::ids::NamespaceId;
+use crate::io::sim::{FailRule, OpKind, SimIo};
+use crate::log::batch::BatchBuf;
+use crate::log::manifest::{Manifest, ManifestState};
+use crate::log::record::{KvHead, RecordKind};
+use crate::log::ticket::new_ticket;
+use crate::sync::channel::{bounded, unbounded};
+use crate::testing::{NoSchema, no_schema};
+
+/// An index without content.
+#[derive(Debug)]
+struct EmptySink;
+
+impl LogSink for EmptySink {
+    fn publish(&self, _: &[QueuedBatch]) -> Result<()> {
+        Ok(())
+    }
+    fn make_room(&self, _: &LogEnd<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn stop(&self) {}
+    fn persist(&self, _: &LogEnd<'_>) -> Result<PersistedTables> {
+        Ok(PersistedTables { tables: Vec::new(), next_table: 1 })
+    }
+    fn after_persist(&self) {}
+}
+
+fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
+    let sim = SimIo::new(1);
+    let io: Arc<dyn Io> = Arc::new(sim.clone());
+    let paths = StorePaths::new(Path::new("s"));
+    sim.create_dir_all(&paths.segments()).unwrap();
+    let (store, id, state) = (StoreId([7; 16]), SegmentId(1), LogState::empty());
+    let active = Arc::new(create_segment(&sim, &paths, &store, id, &state).unwrap());
+    let segments = Arc::new(Segments::default());
+    segments.insert(active.clone());
+    let listed = ManifestState {
+        format: SEGMENT_FORMAT,
+        store,
+        created_ns: 1,
+        segments: vec![SegmentEntry { id, first_seqno: Seqno(1), sealed_bytes: None }],
+        tables: Vec::new(),
+        covers: (id, SEGMENT_HEADER_BYTES),
+        covers_state: state.clone(),
+        synced: SEGMENT_HEADER_BYTES,
+        clean: None,
+        next_table: 1,
+        next_rewritten: SegmentId::REWRITTEN_MIN,
+        erased: crate::log::totals::LogTotals::default(),
+        vectors: crate::log::manifest::VectorList::default(),
+    };
+    let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
+    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, None));
+    let (sender, jobs) = unbounded();
+    let queue =
+        WriteQueue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30, no_schema());
+    let writer = LogWriter {
+        io,
+        paths,
+        jobs,
+        queue: Arc::new(queue),
+        segments,
+        sink: Arc::new(EmptySink),
+        manifest,
+        store,
+        active,
+        state,
+        tail: SEGMENT_HEADER_BYTES,
+        synced: SEGMENT_HEADER_BYTES,
+        zeroed: SEGMENT_HEADER_BYTES,
+        zero_ahead_bytes,
+        read_mode: ReadMode::Mapped,
+    };
+    (sim, writer)
+}
+
+/// A batch of one record with `bytes` bytes in its tail.
+fn batch(bytes: usize) -> BatchBuf {
+    let head = KvHead { space: 20, time_ns: 1, key: b"key".to_vec(), value: None }.encode();
+    let mut batch = BatchBuf::new(NamespaceId(16));
+    batch.push_logical(RecordKind::Delete, [1; 16], &head, &vec![0; bytes]).unwrap();
+    batch
+}
+
+/// Offset and length of the writes to the segment from operation `from` on.
+fn writes(sim: &SimIo, from: usize) -> Vec<(u64, usize)> {
+    let history = sim.history();
+    let ops = history.ops()[from..].iter().filter(|op| op.kind() == OpKind::Write);
+    ops.filter(|op| op.path().ends_with("00000001.seg"))
+        .map(|op| (op.offset().unwrap(), op.written().len()))
+        .collect()
+}
+
+#[test]
+fn waiting_batches_are_written_together_up_to_4_mib() {
+    let (sim, writer) = writer(0);
+    let queue = writer.queue.clone();
+    let len = batch(1 << 20).bytes.len();
+    let tickets: Vec<_> = (0..6)
+        .map(|_| queue.submit(batch(1 << 20), &[], None, Durability::Process, 7, false).unwrap().1)
+        .collect();
+    queue.close();
+    let (ended_in, ended) = bounded(1);
+    let before = sim.op_count();
+    writer.run(&ended_in);
+    ended.recv().unwrap().unwrap();
+    assert_eq!(writes(&sim, before), [(96, 4 * len), (96 + 4 * len as u64, 2 * len)]);
+    for (number, ticket) in (1..).zip(tickets) {
+        assert_eq!(ticket.wait().unwrap(), Seqno(number));
+    }
+}
+
+#[test]
+fn batch_not_at_the_log_end_is_refused() {
+    let (_, mut writer) = writer(0);
+    let salt = writer.active.salt;
+    let queued = |segment, offset, first_seqno| {
+        let mut batch = batch(5);
+        let sums = batch.stamp_and_sum(&NoSchema, salt, offset, Seqno(first_seqno)).unwrap();
+        QueuedBatch {
+            batch,
+            sums,
+            segment: SegmentId(segment),
+            offset,
+            first_seqno: Seqno(first_seqno),
+            time_ns: 1,
+            durability: Durability::Process,
+            completer: new_ticket(&Arc::default()).0,
+        }
+    };
+    for (segment, offset, seqno) in [(2, 96, 1), (1, 97, 1), (1, 96, 2), (0, 96, 1), (1, 0, 1), (1, 96, 0)] {
+        let refused = writer.bind_to_chain(&mut queued(segment, offset, seqno)).unwrap_err();
+        assert_eq!((refused.kind(), writer.tail), (ErrorKind::Bug, 96), "{segment} {offset} {seqno}");
+    }
+    let mut first = queued(1, 96, 1);
+    writer.bind_to_chain(&mut first).unwrap();
+    let len = first.batch.bytes.len() as u64;
+    assert_eq!((writer.tail, writer.state.next_seqno), (96 + len, Seqno(2)));
+    let (header, _) = BatchHeader::check(&first.batch.bytes, writer.active.salt, 96).unwrap();
+    assert_eq!((u64::from(header.bytes), header.records, header.synced), (len, 1, 96));
+    assert!(writer.bind_to_chain(&mut queued(1, 96, 1)).is_err());
+    writer.bind_to_chain(&mut queued(1, 96 + len, 2)).unwrap();
+}
+
+#[test]
+fn zeros_are_written_to_a_multiple_of_the_step() {
+    let (sim, mut writer) = writer(1000);
+    let mut ahead = |tail| {
+        let before = sim.op_count();
+        writer.tail = tail;
+        writer.zero_ahead().unwrap();
+        (writes(&sim, before), writer.zeroed)
+    };
+    assert_eq!(ahead(96), (vec![], 96), "nothing was written since");
+    assert_eq!(ahead(97), (vec![(97, 903)], 1000));
+    assert_eq!(ahead(999), (vec![], 1000));
+    assert_eq!(ahead(1000), (vec![], 1000));
+    assert_eq!(ahead(1001), (vec![(1001, 999)], 2000));
+    assert_eq!(ahead(4000), (vec![(4000, 1000)], 5000));
+    let step = 200_000;
+    writer.zero_ahead_bytes = step;
+    (writer.tail, writer.zeroed) = (6000, 5000);
+    let before = sim.op_count();
+    writer.zero_ahead().unwrap();
+    assert_eq!((writes(&sim, before), writer.zeroed), (vec![(6000, 194_000)], step));
+    assert!(sim.read(&writer.paths.segment(SegmentId(1))).unwrap()[6000..].iter().all(|byte| *byte == 0));
+    // A full disk has no room for zeros: they are no longer written.
+    writer.tail = step + 1;
+    sim.fail(FailRule::eio(OpKind::Write));
+    assert!(writer.zero_ahead().is_err());
+    sim.fail(FailRule::enospc(OpKind::Write));
+    writer.zero_ahead().unwrap();
+    assert_eq!((writer.zero_ahead_bytes, writer.zeroed), (0, step));
+    assert_eq!(writer.active.file.len().unwrap(), step + 1);
+    let before = sim.op_count();
+    writer.zero_ahead().unwrap();
+    assert_eq!(sim.op_count(), before);
+}

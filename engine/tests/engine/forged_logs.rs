@@ -1,0 +1,115 @@
+//! Stores with valid checksums that contradict themselves, as a bug or another program might write them. They
+//! must be refused with a reason.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use annals::io::sim::SimIo;
+use annals::io::{Io, OpenMode};
+use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status, Store};
+
+use crate::forge::{ForgedLog, ForgedRecord, StoreFiles, crc};
+use crate::support::{SeededRng, sim_options};
+
+const FRAME_PART: u8 = 6;
+
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 2 << 10, ..sim_options(sim) }
+}
+
+fn files(sim: &SimIo) -> StoreFiles {
+    sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+fn open(files: &StoreFiles) -> Store {
+    let sim = SimIo::new(6);
+    for (path, bytes) in files {
+        sim.create_dir_all(path.parent().unwrap()).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+    Store::open_read_only_with("s", options(&sim)).unwrap()
+}
+
+/// The first and third part without the second are no answer: a reader could not notice the gap.
+#[test]
+fn stream_without_middle_part_is_damage() {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let frame = run.begin_frame(&Frame::new(Component::Llm, "may I?", "")).unwrap();
+    for part in ["You may ", "not ", "do that."] {
+        frame.append(part.as_bytes()).unwrap();
+        frame.flush().unwrap();
+    }
+    store.close().unwrap();
+    drop(frame);
+    drop(run);
+    let log = ForgedLog::read(&files(&sim));
+    let is_part =
+        |record: &ForgedRecord| matches!(record, ForgedRecord::Logical { kind, .. } if *kind == FRAME_PART);
+    let batches: Vec<usize> =
+        (0..log.batches()).filter(|at| log.clone().get(*at).records.iter().any(is_part)).collect();
+    assert_eq!(batches.len(), 3);
+    let without = |part: usize| {
+        let mut log = log.clone();
+        log.get(batches[part - 1]).records.retain(|record| !is_part(record));
+        log
+    };
+
+    let output = |log: &ForgedLog| {
+        let store = open(&log.write().unwrap());
+        let frame = store.namespace("default").unwrap().run("r").unwrap().frame(1);
+        (frame.map(|frame| frame.output), store.verify().unwrap().damaged)
+    };
+    assert_eq!(output(&log).0.unwrap(), b"You may not do that.");
+    // If the last part is missing, it may simply not have arrived.
+    assert_eq!(output(&without(3)).0.unwrap(), b"You may not ");
+    for (gone, says) in [(1, "part 1 "), (2, "part 2 ")] {
+        let (read, damaged) = output(&without(gone));
+        let error = read.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(damaged.iter().any(|problem| problem.what.contains(says)), "{damaged:?}");
+    }
+}
+
+/// Opening a store at its end trusts a footer instead of reading the batches that it sums up.
+#[test]
+fn verify_detects_footer_that_contradicts_batches() {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    for seed in 0..8 {
+        run.record(Frame::new(Component::Llm, SeededRng(seed).bytes(1000), "yes")).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let log = ForgedLog::read(&files(&sim));
+    assert!(log.segments.len() > 2, "a sealed segment is needed");
+    let sound = log.write().unwrap();
+    assert_eq!(open(&sound).verify().unwrap().damaged, []);
+
+    let first = Path::new("s/segments/00000001.seg");
+    let end = sound[first].len();
+    let summed = u32::from_le_bytes(sound[first][end - 16..end - 12].try_into().unwrap()) as usize;
+    let footer = end - 16 - summed;
+    // The ledger's root stands last. Before it stand 9 totals (the first counts batches), three more 8-byte
+    // numbers and a 4-byte one.
+    let root = end - 16 - 32;
+    let totals = root - (9 * 8 + 8 + 8 + 8 + 4);
+    for (at, says) in
+        [(root, "ledger root is not that of its ledger"), (totals, "what its batches add up to")]
+    {
+        let mut files = sound.clone();
+        let bytes = files.get_mut(first).unwrap();
+        bytes[at] ^= 1;
+        let salt = crc(0, &[&log.store, &1u32.to_le_bytes()]);
+        let check = crc(salt, &[&(footer as u64).to_le_bytes(), &bytes[footer..end - 12]]);
+        bytes[end - 12..end - 8].copy_from_slice(&check.to_le_bytes());
+        let damaged = open(&files).verify().unwrap().damaged;
+        assert!(matches!(&damaged[..], [problem] if problem.what.contains(says)), "{damaged:?}");
+        assert!(damaged[0].what.contains("00000001.seg"), "{damaged:?}");
+    }
+}

@@ -1,0 +1,104 @@
+//! The vectors of several files and of memory, one after another, as one new file will have them.
+//!
+//! Nothing is copied: a row is read from its place each time it is needed.
+
+use std::borrow::Cow;
+
+use crate::error::VectorResult;
+use crate::ids::{NamespaceId, Seqno};
+use crate::kv::core::Core;
+use crate::log::open::Damage;
+use crate::partition::PartitionLevels;
+use crate::source::is_living;
+use crate::types::VectorOrigin;
+use crate::vector_file::CodeScale;
+
+/// Where a vector is: in a file, or in a block after the files.
+#[derive(Debug, Clone, Copy)]
+struct RowLocation {
+    part: u32,
+    at: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct MergedVectors<'a> {
+    levels: &'a PartitionLevels,
+    pub dimensions: usize,
+    rows: Vec<RowLocation>,
+}
+
+type MergedResult<T> = Result<T, Damage>;
+
+impl<'a> MergedVectors<'a> {
+    /// The living vectors of all files but the `keep` oldest, and of memory up to the record `upto`.
+    pub fn living(
+        (core, namespace): (&Core, NamespaceId),
+        levels: &'a PartitionLevels,
+        keep: usize,
+        upto: Seqno,
+        dimensions: usize,
+    ) -> VectorResult<Self> {
+        let mut all = Self { levels, dimensions, rows: Vec::new() };
+        let files = levels.segments.len();
+        for (part, segment) in levels.segments.iter().enumerate().skip(keep) {
+            for at in 0..segment.len() {
+                if !segment.is_dead(at, upto) && is_living(core, namespace, &segment.item(at)?, upto)? {
+                    all.rows.push(RowLocation { part: part as u32, at: at as u32 });
+                }
+            }
+        }
+        for (part, block) in levels.tail.iter().enumerate() {
+            for (at, item) in block.items.iter().enumerate() {
+                if item.seqno <= upto && is_living(core, namespace, item, upto)? {
+                    all.rows.push(RowLocation { part: (files + part) as u32, at: at as u32 });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// All vectors, living or dead.
+    pub fn all(levels: &'a PartitionLevels, dimensions: usize) -> Self {
+        let files = levels.segments.iter().map(|segment| segment.len());
+        let blocks = levels.tail.iter().map(|block| block.items.len());
+        let spots = files.chain(blocks).enumerate().flat_map(|(part, count)| {
+            (0..count).map(move |at| RowLocation { part: part as u32, at: at as u32 })
+        });
+        Self { levels, dimensions, rows: spots.collect() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn item(&self, at: usize) -> MergedResult<VectorOrigin> {
+        let RowLocation { part, at } = self.rows[at];
+        match self.levels.segments.get(part as usize) {
+            Some(segment) => segment.item(at as usize),
+            None => Ok(self.block(part).items[at as usize].clone()),
+        }
+    }
+
+    pub fn row(&self, at: usize) -> MergedResult<Cow<'_, [f32]>> {
+        let RowLocation { part, at } = self.rows[at];
+        match self.levels.segments.get(part as usize) {
+            Some(segment) => segment.row(at as usize),
+            None => Ok(Cow::Borrowed(self.block(part).row(at as usize, self.dimensions))),
+        }
+    }
+
+    /// A vector's codes, and their scale.
+    pub fn codes_and_scale(&self, at: usize) -> MergedResult<(&[i8], CodeScale)> {
+        let RowLocation { part, at } = self.rows[at];
+        let at = at as usize;
+        match self.levels.segments.get(part as usize) {
+            Some(segment) => Ok((segment.codes(at..at + 1)?, segment.scale(at)?)),
+            None => Ok(self.block(part).codes_and_scale(at, self.dimensions)),
+        }
+    }
+
+    fn block(&self, part: u32) -> &crate::block::VectorBlock {
+        &self.levels.tail[part as usize - self.levels.segments.len()]
+    }
+}

@@ -1,0 +1,193 @@
+//! What a request says in full where a view has a preview: the user's question, and what tools gave.
+
+use super::api::{ApiShape, ModelApi};
+use super::blocks;
+use super::json::JsonNode;
+use super::messages::{PartKind, RequestPart, conversation};
+use super::text::clip;
+
+/// What a tool gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolResult {
+    /// The id of the call that it answers; empty where the provider gives none.
+    pub call_id: String,
+    /// The tool, where the result names it.
+    pub name: String,
+    /// A text as it is, texts in blocks one after another, anything else as its JSON source; its beginning.
+    pub text: String,
+    /// Whether it says that the tool failed.
+    pub failed: bool,
+}
+
+/// What the user asks: the first message of theirs behind the model's last, since what stands before that is of earlier calls, or an example; else
+/// their last one. At most so many bytes of it. `body` is JSON, decoded from its content encoding.
+pub fn question(api: &ModelApi, body: &[u8], bytes_max: usize) -> Option<String> {
+    let turns = conversation(api, body)?;
+    let answered = turns.iter().rposition(|turn| blocks::is_model(*turn)).map_or(0, |at| at + 1);
+    let asked = |at: usize| user_text(at, *turns.get(at)?, bytes_max);
+    (answered..turns.len()).find_map(asked).or_else(|| (0..answered).rev().find_map(asked))
+}
+
+/// What tools gave to calls that `waits` for their ids, the newest first. A result without an id is taken where it stands behind the model's last message:
+/// older ones were new in an earlier request. At most so many bytes of each.
+pub fn tool_results(
+    api: &ModelApi,
+    body: &[u8],
+    bytes_max: usize,
+    mut waiting: usize,
+    waits: impl Fn(&str) -> bool,
+) -> Vec<ToolResult> {
+    let mut results = Vec::new();
+    let mut is_new = true;
+    for (at, turn) in conversation(api, body).unwrap_or_default().into_iter().enumerate().rev() {
+        if waiting == 0 {
+            break;
+        }
+        if blocks::is_model(turn) {
+            is_new = false;
+            continue;
+        }
+        let given = parts(at, turn).into_iter().rev().filter(|part| part.view.kind == PartKind::ToolResult);
+        for part in given {
+            if waiting > 0 && if part.call_id.is_empty() { is_new } else { waits(&part.call_id) } {
+                waiting -= 1;
+                let text = text(part.content, bytes_max);
+                let (name, failed) = (part.view.name, part.view.failed);
+                results.push(ToolResult { call_id: part.call_id, name, text, failed });
+            }
+        }
+    }
+    results
+}
+
+fn conversation<'a>(api: &ModelApi, body: &'a [u8]) -> Option<Vec<JsonNode<'a>>> {
+    if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
+        return None;
+    }
+    Some(conversation(&JsonNode::parse(body).ok()?.fields()).0)
+}
+
+fn parts(at: usize, turn: JsonNode<'_>) -> Vec<RequestPart<'_>> {
+    let mut parts = Vec::new();
+    blocks::message_parts(at, turn, &mut parts);
+    parts
+}
+
+/// The text of a message of the user.
+fn user_text(at: usize, turn: JsonNode<'_>, bytes_max: usize) -> Option<String> {
+    let mut texts = String::new();
+    for part in parts(at, turn) {
+        if part.view.role == "user" && part.view.kind == PartKind::Text {
+            add(&mut texts, &part.content.string().unwrap_or_default(), bytes_max);
+        }
+    }
+    (!texts.trim().is_empty()).then_some(texts)
+}
+
+fn text(node: JsonNode<'_>, bytes_max: usize) -> String {
+    let mut texts = String::new();
+    if let Some(text) = node.text() {
+        add(&mut texts, &text, bytes_max);
+        return texts;
+    }
+    for block in node.items().nodes {
+        if let Some(text) = block.get("text").text() {
+            add(&mut texts, &text, bytes_max);
+        }
+    }
+    if texts.is_empty() {
+        add(&mut texts, node.source(), bytes_max);
+    }
+    texts
+}
+
+/// Adds a text in a line of its own, as far as there is room.
+fn add(texts: &mut String, text: &str, bytes_max: usize) {
+    if !texts.is_empty() && texts.len() < bytes_max {
+        texts.push('\n');
+    }
+    texts.push_str(clip(text, bytes_max.saturating_sub(texts.len())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::recognise;
+
+    const OPENAI: &str = "/v1/chat/completions";
+    const CLAUDE: &str = "/v1/messages";
+    const RESPONSES: &str = "/v1/responses";
+    const GEMINI: &str = "/v1beta/models/g:generateContent";
+
+    fn asks(path: &str, body: &str) -> Option<String> {
+        question(&recognise("POST", path, ""), body.as_bytes(), 99)
+    }
+
+    #[test]
+    fn question_is_the_first_unanswered_user_message() {
+        for (path, body, wanted) in [
+            (
+                OPENAI,
+                r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"caf\u00e9?"},{"role":"user","content":"b"}]}"#,
+                "café?",
+            ),
+            (
+                OPENAI,
+                r#"{"messages":[{"role":"user","content":"old"},{"role":"assistant","content":"a"},{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"}},{"type":"text","text":"y"}]}]}"#,
+                "x\ny",
+            ),
+            (
+                CLAUDE,
+                r#"{"system":"s","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"1"}]}]}"#,
+                "q",
+            ),
+            (RESPONSES, r#"{"instructions":"s","input":"why"}"#, "why"),
+            (
+                RESPONSES,
+                r#"{"input":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"input_text","text":"why"}]}]}"#,
+                "why",
+            ),
+            (
+                GEMINI,
+                r#"{"contents":[{"role":"user","parts":[{"text":"a"}]},{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"}]}]}"#,
+                "c",
+            ),
+            ("/api/generate", r#"{"prompt":"p"}"#, "p"),
+        ] {
+            assert_eq!(asks(path, body).as_deref(), Some(wanted), "{body}");
+        }
+        for (path, body) in [
+            (OPENAI, r#"{"messages":[{"role":"system","content":"s"}]}"#),
+            (OPENAI, r#"{"messages":[{"role":"user","content":" "}]}"#),
+            (OPENAI, "no JSON"),
+            ("/v1/embeddings", r#"{"input":"text to embed"}"#),
+            ("/other", r#"{"messages":[{"role":"user","content":"q"}]}"#),
+        ] {
+            assert_eq!(asks(path, body), None, "{body}");
+        }
+        let long = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "é".repeat(99));
+        assert_eq!(asks(OPENAI, &long), Some("é".repeat(49)));
+    }
+
+    #[test]
+    fn awaited_results_come_newest_first() {
+        let of = |path: &str, body: &str, waiting: &[&str]| {
+            let api = recognise("POST", path, "");
+            tool_results(&api, body.as_bytes(), 99, waiting.len(), |id| waiting.contains(&id))
+                .into_iter()
+                .map(|result| format!("{}|{}|{}|{}", result.call_id, result.name, result.text, result.failed))
+                .collect::<Vec<_>>()
+        };
+        let chat = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"a"},{"id":"b"}]},{"role":"tool","tool_call_id":"a","content":"{ \"score\": 580 }"},{"role":"tool","tool_call_id":"b","content":"Error: gone"}]}"#;
+        assert_eq!(of(OPENAI, chat, &["a", "b"]), ["b||Error: gone|true", r#"a||{ "score": 580 }|false"#]);
+        assert_eq!(of(OPENAI, chat, &["a"]), [r#"a||{ "score": 580 }|false"#]);
+        assert!(of(OPENAI, chat, &[]).is_empty());
+        let claude = r#"{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","is_error":true,"content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]}]}]}"#;
+        assert_eq!(of(CLAUDE, claude, &["a"]), ["a||x\ny|true"]);
+        // Some clients put each output behind its own call.
+        let items = r#"{"input":[{"type":"function_call","call_id":"a","name":"f"},{"type":"function_call_output","call_id":"a","output":"1"},{"type":"function_call","call_id":"b","name":"f"},{"type":"function_call_output","call_id":"b","output":"2"}]}"#;
+        assert_eq!(of(RESPONSES, items, &["a", "b"]), ["b||2|false", "a||1|false"]);
+        let gemini = r#"{"contents":[{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"old":1}}}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{}}}]},{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"n":1}}},{"functionResponse":{"name":"g","response":{"n":2}}}]}]}"#;
+        assert_eq!(of(GEMINI, gemini, &["", "", ""]), [r#"|g|{"n":2}|false"#, r#"|f|{"n":1}|false"#]);
+    }
+}

@@ -1,0 +1,156 @@
+//! Whether a client has taken what was written to it.
+//!
+//! Answers that overlapped go out in their recorded order, which means nothing to a client that finds two of them at once. So
+//! the next one waits until the one before was read ([`unread`]); where no system says that, a short pause has to do.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+
+use super::socket_queue::unread_bytes;
+
+/// How long a client may leave an answer unread before the next one goes out all the same.
+const UNREAD_MAX: Duration = Duration::from_millis(500);
+/// A client that is about to read does so within this: no timer is as fine.
+const READ_SOON: Duration = Duration::from_micros(300);
+/// Between two looks after that.
+const READ_POLL: Duration = Duration::from_millis(1);
+/// The pause where nothing can be seen.
+const UNSEEN_PAUSE: Duration = Duration::from_millis(5);
+
+/// A connection's two ends, and how many bytes were written to it.
+#[derive(Debug)]
+pub(crate) struct ConnectionProgress {
+    client: SocketAddr,
+    own: SocketAddr,
+    written: AtomicU64,
+}
+
+impl ConnectionProgress {
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many bytes were written in all, and all but `spare` of them read.
+    pub(crate) async fn wait_until_read(&self, bytes: u64, spare: u64) {
+        let began = Instant::now();
+        while began.elapsed() < UNREAD_MAX {
+            if self.written() >= bytes {
+                match unread_bytes(self.client, self.own) {
+                    Some(left) if left <= spare => return,
+                    Some(_) => {}
+                    None => return sleep(UNSEEN_PAUSE).await,
+                }
+            }
+            if began.elapsed() < READ_SOON {
+                yield_now().await;
+            } else {
+                sleep(READ_POLL).await;
+            }
+        }
+    }
+}
+
+/// A connection that counts what is written to it.
+#[derive(Debug)]
+pub(crate) struct CountedStream {
+    stream: TcpStream,
+    wire: Arc<ConnectionProgress>,
+}
+
+impl CountedStream {
+    /// `None` for a connection that is gone already.
+    pub(crate) fn new(stream: TcpStream) -> Option<Self> {
+        let (client, own) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
+        Some(Self { stream, wire: Arc::new(ConnectionProgress { client, own, written: AtomicU64::new(0) }) })
+    }
+
+    pub(crate) fn wire(&self) -> Arc<ConnectionProgress> {
+        self.wire.clone()
+    }
+
+    fn count(&self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.wire.written.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+        written
+    }
+}
+
+impl AsyncRead for CountedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for CountedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    /// With a real connection: not taken before it is read, taken soon after.
+    #[test]
+    fn wait_until_read_ends_after_the_client_reads() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut counted = CountedStream::new(stream).unwrap();
+            let wire = counted.wire();
+            tokio::io::AsyncWriteExt::write_all(&mut counted, b"four").await.unwrap();
+            assert_eq!(wire.written(), 4);
+            if let Some(unread) = unread_bytes(wire.client, wire.own) {
+                assert_eq!(unread, 4);
+            }
+            client.read_exact(&mut [0; 4]).unwrap();
+            wire.wait_until_read(4, 0).await;
+            assert!(matches!(unread_bytes(wire.client, wire.own), Some(0) | None));
+        });
+    }
+}

@@ -1,0 +1,374 @@
+//! One exchange on its way into the store: a frame begun with its request, written on as its answer comes, and ended.
+//!
+//! Nothing here waits for the store; what is to be written is given to the recorder's thread, in order. One that is dropped before its
+//! end is ended as an exchange whose client has hung up.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use annals::io::{Io, RealIo};
+use annals::matching::CallHash;
+use annals::{Component, Frame};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame as Part, SizeHint};
+use hyper::{Method, Response, StatusCode};
+use serde_json::{Map, json};
+use tokio::time::Instant;
+
+use super::body_memory::MemoryReservation;
+use super::cache::CachedAnswer;
+use super::clearing::{NOT_KEPT, redact_answer, redact_request};
+use super::listen::{BoxError, ProxyRequest, ResponseBody, refuse, whole_body_response};
+use super::record::{PendingExchange, ProxyRecorderState, RequestArrival, http_exchange};
+use crate::destination::NewFrame;
+use crate::upstream::error_chain;
+use annals_policy::exchange::{ExchangeMetadata, Headers, VolatileExchange};
+use annals_policy::providers::{self, ModelApi};
+
+/// Why an answer is not whole whose client went away.
+pub(crate) const HUNG_UP: &str = "the client hung up";
+
+/// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
+pub(crate) struct ExchangeRecorder {
+    recorder: Arc<ProxyRecorderState>,
+    frame: Option<Arc<NewFrame>>,
+    exchange: ExchangeMetadata,
+    api: ModelApi,
+    request: Bytes,
+    /// What of the answer is not in the store yet.
+    unwritten: Arc<Mutex<Vec<u8>>>,
+    /// A copy of the answer to look at, as long as it is not too long and there is room for it.
+    answer: Option<Vec<u8>>,
+    room: MemoryReservation,
+    /// It is longer than can be searched for secrets.
+    is_too_long: bool,
+    /// What is stored of the request is not what was asked.
+    request_redacted: bool,
+    /// What the request is known by in the cache.
+    known_by: Option<CallHash>,
+    started_ns: u64,
+    began: Instant,
+    /// Until it is closed.
+    waited_for: Option<PendingExchange>,
+}
+
+/// What an exchange says of the run and the frame whose answer it got.
+pub(super) const CACHED: &str = "cached";
+
+/// An answer with so much that is not in the store yet waits for the store.
+const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
+
+/// How long what an answer brings waits to be written at most: for others of its stream, and for the moment after it, which belongs to the
+/// program.
+const WRITTEN_WITHIN: Duration = Duration::from_millis(50);
+
+/// An answer longer than this is not looked into.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Why an answer is stored only in part.
+const TOO_LONG: &str = "what follows is not stored: an answer is searched for secrets up to 64 MiB, and as long as there is memory for it";
+
+/// So much of an answer that was held back is handed to the store at a time.
+const HELD_PART_BYTES: usize = 4 << 20;
+
+impl ExchangeRecorder {
+    /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
+    /// what was asked.
+    pub(super) fn begin(
+        recorder: &Arc<ProxyRecorderState>,
+        asked: &ProxyRequest,
+        body: Bytes,
+        sent: Option<Bytes>,
+        came: RequestArrival,
+    ) -> Self {
+        let (http, mut removed) = http_exchange(asked);
+        let hash = CallHash::new(&recorder.key, &http.call(), &body);
+        let asked_as = annals_text::hex::encode(&hash.0);
+        let volatile =
+            VolatileExchange { asked: asked_as, arrived: asked.arrived, ..VolatileExchange::default() };
+        let mut exchange = ExchangeMetadata { http, summary: Map::new(), volatile };
+        exchange.volatile.request_headers = Headers::from_map(&asked.headers);
+        removed += exchange.volatile.request_headers.remove_secrets();
+        // Where there are no mounts, a request names its host.
+        let host = recorder.mounts.get(&asked.mount).map_or(asked.mount.as_str(), |mount| &mount.origin);
+        let host = host.split_once("://").map_or(host, |(_, host)| host);
+        let api = providers::recognise(asked.method.as_str(), &asked.path, host);
+        let llm = api.shape.is_model_call();
+        {
+            let mut counts = recorder.counts();
+            counts.calls += u64::from(llm);
+            counts.secrets_removed += removed as u64;
+        }
+        let component = if llm { Component::Llm } else { Component::Other("http".to_owned()) };
+        if sent.is_some() {
+            exchange.summary.insert("edited".to_owned(), true.into());
+        }
+        let mut request = sent.unwrap_or(body);
+        let mut cleared = false;
+        if let Some(secrets) = recorder.secrets.get() {
+            let (stored, removed) = redact_request(secrets, &mut exchange, request);
+            request = stored;
+            cleared = removed > 0 || exchange.summary.contains_key(NOT_KEPT);
+            recorder.counts().secrets_removed += removed as u64;
+        }
+        let mut frame = Frame::new(component, request.to_vec(), "").metadata(exchange.to_bytes());
+        frame.started_ns = Some(came.started_ns);
+        let frame = match recorder.is_failed() {
+            true => None,
+            false => recorder.run.begin_frame(&frame).inspect_err(|e| recorder.fail(e)).ok(),
+        };
+        let frame = frame.map(Arc::new);
+        Self {
+            recorder: recorder.clone(),
+            frame,
+            exchange,
+            api,
+            request,
+            unwritten: Arc::default(),
+            answer: Some(Vec::new()),
+            room: recorder.room().reservation(),
+            is_too_long: false,
+            request_redacted: cleared,
+            known_by: None,
+            started_ns: came.started_ns,
+            began: came.began,
+            waited_for: Some(came.waited_for),
+        }
+    }
+
+    fn upstream_origin(&self) -> &str {
+        self.recorder.mounts.get(&self.exchange.http.mount).map_or("", |mount| mount.origin.as_str())
+    }
+
+    /// The answer that an earlier run got.
+    pub(super) fn cached_answer(&mut self) -> Option<CachedAnswer> {
+        let recorder = self.recorder.clone();
+        // Without its secrets it may be the same as another's.
+        let cache =
+            recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call() && !self.request_redacted)?;
+        self.known_by = cache.request_key(self.upstream_origin(), &self.exchange.http, &self.request);
+        let seq = self.frame.as_ref().map(|frame| frame.seq());
+        // It may be long, and waits for the disk.
+        tokio::task::block_in_place(|| cache.find(self.known_by?, self.upstream_origin(), seq))
+    }
+
+    /// Gives the answer of an earlier run, recorded as one of this.
+    pub(super) fn answer_from_cache(mut self, cached: CachedAnswer) -> Response<ResponseBody> {
+        let CachedAnswer { exchange, body, from } = cached;
+        let mut response = Response::new(whole_body_response(body.clone()));
+        let status = exchange.http.status.and_then(|status| StatusCode::from_u16(status).ok());
+        *response.status_mut() = status.unwrap_or(StatusCode::OK);
+        *response.headers_mut() = exchange.volatile.response_headers.to_map();
+        self.exchange.summary.insert(CACHED.to_owned(), json!(from));
+        self.known_by = None;
+        self.set_head(response.status(), exchange.volatile.response_headers);
+        self.push_part(body);
+        self.end(None);
+        response
+    }
+
+    /// The answer of an upstream, recorded as it goes by.
+    pub(crate) fn into_recorded_answer(
+        mut self,
+        asked: &Method,
+        response: reqwest::Response,
+    ) -> RecordedAnswerBody {
+        self.set_head(response.status(), Headers::from_map(response.headers()));
+        let status = response.status();
+        let body: reqwest::Body = response.into();
+        // Of an answer that has no body nothing is ever asked for, and so no end would be seen.
+        let none = *asked == Method::HEAD
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+            || body.is_end_stream();
+        let mut taping = Some(self);
+        if none && let Some(taping) = taping.take() {
+            taping.end(None);
+        }
+        RecordedAnswerBody { body, taping }
+    }
+
+    /// An answer of our own, where there is none.
+    pub(crate) async fn record_refusal(mut self, status: StatusCode, why: String) -> Response<ResponseBody> {
+        let (parts, body) = refuse(status, &why).into_parts();
+        self.set_head(status, Headers::from_map(&parts.headers));
+        let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        self.push_part(bytes.clone());
+        self.end(Some(why));
+        Response::from_parts(parts, whole_body_response(bytes))
+    }
+
+    pub(super) fn set_head(&mut self, status: StatusCode, headers: Headers) {
+        self.exchange.http.status = Some(status.as_u16());
+        self.exchange.volatile.response_headers = headers;
+        let removed = self.exchange.volatile.response_headers.remove_secrets();
+        self.recorder.counts().secrets_removed += removed as u64;
+    }
+
+    pub(super) fn push_part(&mut self, bytes: Bytes) {
+        let Some(frame) = self.frame.clone() else { return };
+        let after = self.began.elapsed();
+        let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        if !bytes.is_empty() {
+            self.exchange.volatile.data_ns = u64::try_from(after.as_nanos()).ok();
+        }
+        let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX)
+            && self.room.reserve(bytes.len()).is_ok();
+        // What is to be searched for secrets is held back until all of it is here: one may be spread over parts.
+        let held = self.recorder.secrets.get().is_some();
+        if held && (self.is_too_long || !fits) {
+            self.is_too_long = true;
+            return;
+        }
+        self.exchange.volatile.part_bytes.push(bytes.len() as u64);
+        self.exchange.volatile.part_ms.push(ms);
+        match &mut self.answer {
+            Some(answer) if fits => answer.extend_from_slice(&bytes),
+            _ => {
+                self.answer = None;
+                self.room.clear();
+            }
+        }
+        if held {
+            return;
+        }
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        unwritten.extend_from_slice(&bytes);
+        let len = unwritten.len();
+        drop(unwritten);
+        if len >= UNWRITTEN_BYTES_MAX {
+            self.recorder.tape.flush();
+        }
+        // The first one's job takes what has come until then.
+        if len > bytes.len() || bytes.is_empty() {
+            return;
+        }
+        let (recorder, unwritten) = (self.recorder.clone(), self.unwritten.clone());
+        // The program has its part by the time that the store has it.
+        self.recorder.tape.push(WRITTEN_WITHIN, move || {
+            let bytes = std::mem::take(&mut *unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+            if !recorder.is_failed()
+                && let Err(error) = frame.append(&bytes)
+            {
+                recorder.fail(&error);
+            }
+        });
+    }
+
+    /// Writes the frame's end, away from whoever carries the traffic.
+    pub(super) fn end(mut self, broken: Option<String>) {
+        self.close(broken);
+    }
+
+    fn close(&mut self, broken: Option<String>) {
+        let Some(waited_for) = self.waited_for.take() else { return };
+        self.exchange.http.broken = broken.or_else(|| self.is_too_long.then(|| TOO_LONG.to_owned()));
+        let (recorder, frame, mut exchange) =
+            (self.recorder.clone(), self.frame.take(), self.exchange.clone());
+        let (api, request, mut answer) = (self.api.clone(), self.request.clone(), self.answer.take());
+        let (mut known_by, http) = (self.known_by.take(), exchange.http.clone());
+        let room = std::mem::replace(&mut self.room, self.recorder.room().reservation());
+        let duration_ns = RealIo::default().now_ns().saturating_sub(self.started_ns);
+        let write = move || {
+            if let Some(secrets) = recorder.secrets.get()
+                && let Some(held) = answer.take()
+            {
+                let (kept, removed) = redact_answer(secrets, &mut exchange, held);
+                recorder.counts().secrets_removed += removed as u64;
+                // A later run would get what this one did not.
+                known_by = known_by.filter(|_| removed == 0);
+                if let Some(frame) = frame.as_ref().filter(|_| !recorder.is_failed())
+                    && let Err(error) = kept.chunks(HELD_PART_BYTES).try_for_each(|part| frame.append(part))
+                {
+                    recorder.fail(&error);
+                }
+                answer = Some(kept);
+            }
+            let (ending, counted) =
+                recorder.summarise(exchange, &api, &request, answer.as_deref(), duration_ns);
+            // All its parts are written; one that is not whole is not ended.
+            let frame = frame.and_then(Arc::into_inner).filter(|_| !recorder.is_failed());
+            let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
+            if let Ok(Some(_)) = finished {
+                recorder.count(&counted);
+            }
+            let noted = finished.and_then(|seq| match (seq, known_by, &recorder.cache) {
+                (Some(seq), Some(known_by), Some(cache)) => {
+                    recorder.run.local().map_or(Ok(()), |run| cache.note(known_by, &http, run, seq))
+                }
+                _ => Ok(()),
+            });
+            if let Err(error) = noted {
+                recorder.fail(&error);
+            }
+            drop((room, waited_for));
+        };
+        self.recorder.tape.push(WRITTEN_WITHIN, write);
+    }
+}
+
+impl Drop for ExchangeRecorder {
+    fn drop(&mut self) {
+        self.close(Some(HUNG_UP.to_owned()));
+    }
+}
+
+/// An answer on its way to the client, recorded as it goes by.
+pub(crate) struct RecordedAnswerBody {
+    body: reqwest::Body,
+    taping: Option<ExchangeRecorder>,
+}
+
+impl RecordedAnswerBody {
+    /// An answer that is not recorded.
+    pub(super) fn unrecorded(response: reqwest::Response) -> Self {
+        Self { body: response.into(), taping: None }
+    }
+}
+
+impl Body for RecordedAnswerBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part<Bytes>, BoxError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(part))) => {
+                if let (Some(bytes), Some(taping)) = (part.data_ref(), &mut self.taping) {
+                    taping.push_part(bytes.clone());
+                }
+                // hyper asks no further once the announced length is there.
+                if self.body.is_end_stream()
+                    && let Some(taping) = self.taping.take()
+                {
+                    taping.end(None);
+                }
+            }
+            Poll::Ready(Some(Err(error))) => {
+                if let Some(taping) = self.taping.take() {
+                    taping.end(Some(format!("the upstream broke off: {}", error_chain(error))));
+                }
+            }
+            Poll::Ready(None) => {
+                if let Some(taping) = self.taping.take() {
+                    taping.end(None);
+                }
+            }
+            Poll::Pending => {}
+        }
+        polled.map(|part| part.map(|part| part.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.taping.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,110 @@
+//! A request that is passed on and recorded into the run that it names, which is begun with it where it is not there.
+
+use std::collections::BTreeMap;
+
+use annals::{RunReader, RunSpec};
+use hyper::{Response, StatusCode};
+
+use super::{MultiRunProxy, RequestRefusal, RunAccess, WritableRun};
+use crate::origin::{Origin, random_key};
+use crate::proxy::listen::{IncomingBody, ProxyRequest, ResponseBody};
+use crate::proxy::record::{PendingExchange, ProxyRecorder};
+
+/// The key of the requests' hashes in runs that were begun with metadata of their own, which has none. Such a run can be moved to another store and
+/// still be replayed; nothing that is secret is hashed.
+const KEY: [u8; 32] = *b"annals, for many runs at once. \0";
+
+/// Forks of forks that are looked at for a key.
+const FORKS_MAX: usize = 64;
+
+impl MultiRunProxy {
+    pub(super) async fn record<R: RunAccess>(
+        &self,
+        runs: &R,
+        (run, tags): (&str, Vec<(String, String)>),
+        mut asked: ProxyRequest,
+        body: &mut Option<IncomingBody>,
+    ) -> Result<Response<ResponseBody>, RequestRefusal> {
+        if self.mounts.get(&asked.mount).is_none() {
+            let why =
+                format!("there is no upstream {:?}: the address is /proxy/RUN/UPSTREAM/...", asked.mount);
+            return Err(RequestRefusal::new(StatusCode::NOT_FOUND, why));
+        }
+        let (recorder, here) = self.recorder(runs, run, tags).await?;
+        if let Err(refused) = self.take_body(&mut asked, body, recorder.streams_bodies()).await {
+            return Ok(*refused);
+        }
+        let answer = recorder.exchange(asked, None).await;
+        // From here on the answer itself says that it is under way.
+        drop(here);
+        Ok(answer)
+    }
+
+    /// Whoever records this run.
+    async fn recorder<R: RunAccess>(
+        &self,
+        runs: &R,
+        run: &str,
+        tags: Vec<(String, String)>,
+    ) -> Result<(ProxyRecorder, PendingExchange), RequestRefusal> {
+        if let Some(opened) = runs.find(run)
+            && let Some(entered) = opened.proxied.enter(run)?
+        {
+            return Ok(entered);
+        }
+        self.run_blocking(|| {
+            let opened = match runs.find(run) {
+                Some(opened) => opened,
+                None => {
+                    let spec = RunSpec::new(run).metadata(self.run_origin(&random_key()?).metadata());
+                    runs.begin(RunSpec { tags, ..spec })?
+                }
+            };
+            let WritableRun { run: open, proxied } = opened;
+            let key = run_key(runs, &runs.read(run)?)?;
+            proxied
+                .begin(|| Ok(ProxyRecorder::in_pool(&self.common, open, key, self.mounts.clone(), None)?))?;
+            proxied.enter(run)?.ok_or_else(|| {
+                RequestRefusal::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("run {run} is recorded by nobody"),
+                )
+            })
+        })
+        .await
+    }
+
+    /// What a run is of that a request begins: whoever asks is not known here, and has no program.
+    fn run_origin(&self, key: &[u8; 32]) -> Origin {
+        Origin {
+            argv: Vec::new(),
+            masked: Vec::new(),
+            stdin: None,
+            directory: String::new(),
+            revision: None,
+            environment: BTreeMap::new(),
+            mounts: (*self.mounts).clone(),
+            key: annals_text::hex::encode(key),
+            captured: false,
+            secrets: Vec::new(),
+            rules: String::new(),
+        }
+    }
+}
+
+/// The key of the hashes of a run's requests: its own, else that of the run that it is a fork of.
+pub(super) fn run_key<R: RunAccess>(runs: &R, reader: &RunReader) -> Result<[u8; 32], RequestRefusal> {
+    let mut reader = reader.clone();
+    for _ in 0..FORKS_MAX {
+        if let Some(origin) = Origin::from_reader(&reader)? {
+            return Ok(origin.key_bytes()?);
+        }
+        let parent = reader.info().parent.as_ref().and_then(|parent| parent.run.clone());
+        match parent.map(|parent| runs.read(&parent)) {
+            Some(Ok(parent)) => reader = parent,
+            // One that is gone has no key any more.
+            Some(Err(_)) | None => break,
+        }
+    }
+    Ok(KEY)
+}

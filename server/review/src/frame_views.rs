@@ -1,0 +1,161 @@
+//! Views of recorded exchanges for people: what a request adds to the previous one, and which frame of a
+//! failed run to read first.
+
+use annals::{Component, RecordedFrame, RunReader};
+
+use annals_policy::exchange::{ExchangeMetadata, WHY_SEVERE};
+use annals_policy::profiles::Redactor;
+use annals_policy::providers::{self, DECODED_BYTES_MAX, ModelApi, RequestChanges};
+
+/// The frame of a failed run to read first, with its context.
+#[derive(Debug)]
+pub struct FailureReport {
+    /// The frame.
+    pub frame: RecordedFrame,
+    /// The number of the previous frame with the same request format, and what this request adds to it.
+    pub new: Option<(u32, RequestChanges)>,
+    /// Why the frame is severe, as noted when it was recorded.
+    pub why: Option<String>,
+    /// The end of the program's standard error.
+    pub stderr: Option<String>,
+    /// The program's exit code, and the signal that ended it.
+    pub exit: Option<(u64, Option<i64>)>,
+}
+
+/// Maximum bytes of standard error shown.
+const STDERR_BYTES: usize = 2000;
+
+/// The API and decoded body of a frame's request. Imported frames have no HTTP metadata and use the chat
+/// completions format. `None` if the frame is not a model call.
+pub(crate) fn api_and_body(frame: &RecordedFrame) -> Option<(ModelApi, Vec<u8>)> {
+    let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
+    let (api, encoding) = match &exchange {
+        Some(ExchangeMetadata { http, volatile, .. }) => {
+            let host = http.mount.trim_end_matches(|c: char| c.is_ascii_digit());
+            (
+                providers::recognise(&http.method, &http.path, host),
+                volatile.request_headers.get("content-encoding"),
+            )
+        }
+        None if frame.component == Component::Llm => {
+            (providers::recognise("POST", "/v1/chat/completions", ""), None)
+        }
+        None => return None,
+    };
+    api.shape.is_model_call().then(|| {
+        let body = providers::decode(encoding, &frame.input, DECODED_BYTES_MAX).bytes.into_owned();
+        (api, body)
+    })
+}
+
+/// [`api_and_body`] as the profile `by` shows it.
+fn api_and_shown_body(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(ModelApi, Vec<u8>)> {
+    let (api, body) = api_and_body(frame)?;
+    let body = match by {
+        Some(by) => by.body(&body, None).bytes.into_owned(),
+        None => body,
+    };
+    Some((api, body))
+}
+
+/// What a frame's request adds to the last earlier request in the same format, and the number of that frame;
+/// 0 if there is none. `None` if the frame is not a model call. Both requests are read as `by` shows them.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn new_part(
+    reader: &RunReader,
+    seq: u32,
+    by: Option<&Redactor>,
+) -> annals::Result<Option<(u32, RequestChanges)>> {
+    let Some((speaks, after)) = api_and_shown_body(&reader.frame(seq)?, by) else { return Ok(None) };
+    for earlier in (1..seq).rev() {
+        if reader.frame_info(earlier)?.component != Component::Llm {
+            continue;
+        }
+        let before = api_and_shown_body(&reader.frame(earlier)?, by);
+        if let Some((_, before)) = before.filter(|(api, _)| api.shape == speaks.shape) {
+            return Ok(Some((earlier, providers::request_changes(&speaks, &before, &after))));
+        }
+    }
+    Ok(Some((0, providers::request_changes(&speaks, b"", &after))))
+}
+
+/// The ids of the tool calls whose results appear for the first time in a frame's request, in its order.
+/// Empty if the frame is not a model call.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn new_tool_results(reader: &RunReader, seq: u32) -> annals::Result<Vec<String>> {
+    let ids = |seq: u32| -> annals::Result<Option<Vec<String>>> {
+        let body = api_and_body(&reader.frame(seq)?).map(|(_, body)| body);
+        let request = body.map(|body| serde_json::from_slice(&body).unwrap_or_default());
+        Ok(request.map(|request| providers::tool_result_ids(&request)))
+    };
+    let mut new = ids(seq)?.unwrap_or_default();
+    for earlier in (1..seq).rev() {
+        if !new.is_empty()
+            && let Some(known) = ids(earlier)?
+        {
+            new.retain(|id| !known.contains(id));
+            break;
+        }
+    }
+    Ok(new)
+}
+
+/// A frame's answer without its content encoding.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn decoded_answer(reader: &RunReader, seq: u32) -> annals::Result<Vec<u8>> {
+    let frame = reader.frame(seq)?;
+    let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
+    let coding = exchange.as_ref().and_then(|of| of.volatile.response_headers.get("content-encoding"));
+    Ok(providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned())
+}
+
+/// A frame as the profile shows it.
+pub(crate) fn redacted_frame(frame: RecordedFrame, by: Option<&Redactor>) -> RecordedFrame {
+    let Some(by) = by else { return frame };
+    let shown = by.frame(&frame.input, &frame.output, &frame.metadata);
+    RecordedFrame { input: shown.input, output: shown.output, metadata: shown.metadata, ..frame }
+}
+
+/// The frame of a run to read first: the last of its most severe frames, leaving out those of the program
+/// itself (`stdin`, `program`, `stderr`). `None` for a run without frames. Everything is as `by` shows it.
+///
+/// # Errors
+/// As [`RunReader::frame`].
+pub fn failure_report(reader: &RunReader, by: Option<&Redactor>) -> annals::Result<Option<FailureReport>> {
+    let (mut found, mut stderr, mut exit) = (None, None, None);
+    let own = |component: &Component| matches!(component.name(), "stdin" | "program" | "stderr");
+    for seq in 1..=reader.info().frames {
+        let frame = reader.frame_info(seq)?;
+        let weight = (frame.severity, frame.error);
+        if !own(&frame.component) && found.is_none_or(|(most, _)| weight >= most) {
+            found = Some((weight, seq));
+        }
+        if frame.component.name() == "stderr" {
+            let frame = redacted_frame(reader.frame(seq)?, by);
+            let bytes = frame.output;
+            let end = &bytes[bytes.len().saturating_sub(STDERR_BYTES)..];
+            stderr = Some(String::from_utf8_lossy(end).into_owned());
+        }
+        if frame.component.name() == "program"
+            && let Ok(metadata) = serde_json::from_slice::<serde_json::Value>(&frame.metadata)
+        {
+            exit = metadata["exit"]["code"].as_u64().map(|code| (code, metadata["exit"]["signal"].as_i64()));
+        }
+    }
+    let Some((_, seq)) = found else { return Ok(None) };
+    let frame = reader.frame(seq)?;
+    let new = new_part(reader, seq, by)?;
+    let frame = redacted_frame(frame, by);
+    let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
+    let why = exchange.and_then(|exchange| {
+        let why = exchange.summary.get(WHY_SEVERE).or_else(|| exchange.volatile.other.get(WHY_SEVERE));
+        Some(why?.as_str()?.to_owned())
+    });
+    Ok(Some(FailureReport { new, frame, why, stderr, exit }))
+}
