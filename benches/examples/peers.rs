@@ -28,7 +28,9 @@ use std::time::Instant;
 
 use annals_benches::conversation::{BenchConversation, ConversationForm};
 use annals_benches::measure::run_in_turn;
-use annals_benches::peers::{Durability, Open, Peer, Record, Settings, Values, all, bytes_on_disk};
+use annals_benches::peers::{
+    Durability, OpenPeer, Peer, PeerRecord, PeerSettings, ValueSizes, all_peers, bytes_on_disk,
+};
 
 const STEPS: usize = 200;
 const KV_RECORDS: usize = 500_000;
@@ -40,7 +42,7 @@ const READS: usize = 200;
 
 fn main() {
     let arguments = PeerBenchArgs::parse();
-    let peers: Vec<_> = all().into_iter().filter(|(name, _)| arguments.wants_peer(name)).collect();
+    let peers: Vec<_> = all_peers().into_iter().filter(|(name, _)| arguments.wants_peer(name)).collect();
     if arguments.wants("conversation") {
         let data = WorkloadData::conversation();
         for durability in [Durability::Process, Durability::Disk] {
@@ -76,8 +78,8 @@ fn is_distinct_peer(name: &str, durability: Durability) -> bool {
 
 // The workloads.
 
-fn conversation(open: Open, durability: Durability, data: &WorkloadData, folder: &Path) -> PeerFigures {
-    let settings = Settings { durability, values: Values::Large };
+fn conversation(open: OpenPeer, durability: Durability, data: &WorkloadData, folder: &Path) -> PeerFigures {
+    let settings = PeerSettings { durability, values: ValueSizes::Large };
     let mut peer = open(folder, settings);
     let written = write(&mut *peer, data);
     let closed = seconds(|| peer.close());
@@ -110,8 +112,8 @@ fn conversation(open: Open, durability: Durability, data: &WorkloadData, folder:
     figures
 }
 
-fn kv(open: Open, data: &WorkloadData, folder: &Path) -> PeerFigures {
-    let mut peer = open(folder, Settings { durability: Durability::Process, values: Values::Small });
+fn kv(open: OpenPeer, data: &WorkloadData, folder: &Path) -> PeerFigures {
+    let mut peer = open(folder, PeerSettings { durability: Durability::Process, values: ValueSizes::Small });
     let written = write(&mut *peer, data);
     assert_eq!(peer.scan(), data.value_bytes());
     let closed = seconds(|| peer.close());
@@ -122,8 +124,8 @@ fn kv(open: Open, data: &WorkloadData, folder: &Path) -> PeerFigures {
     ]
 }
 
-fn kv_sync(open: Open, data: &WorkloadData, folder: &Path) -> PeerFigures {
-    let settings = Settings { durability: Durability::Disk, values: Values::Small };
+fn kv_sync(open: OpenPeer, data: &WorkloadData, folder: &Path) -> PeerFigures {
+    let settings = PeerSettings { durability: Durability::Disk, values: ValueSizes::Small };
     let mut figures = Vec::new();
     for (label, threads) in [(data.unit, 1), ("by 16 threads", THREADS)] {
         let folder = folder.join(threads.to_string());
@@ -202,7 +204,7 @@ fn measure_raw_file(data: &WorkloadData, file: &Path, sync: bool, zeros_ahead: b
     figures
 }
 
-fn join_records(batch: &[Record<'_>]) -> Vec<u8> {
+fn join_records(batch: &[PeerRecord<'_>]) -> Vec<u8> {
     batch.iter().flat_map(|(key, value)| [*key, *value]).collect::<Vec<_>>().concat()
 }
 
@@ -262,8 +264,8 @@ impl WorkloadData {
         Self { records, batch, unit: "records/s", records_per_unit: 1 }
     }
 
-    fn batches(&self) -> Vec<Vec<Record<'_>>> {
-        fn parts((key, value): &OwnedRecord) -> Record<'_> {
+    fn batches(&self) -> Vec<Vec<PeerRecord<'_>>> {
+        fn parts((key, value): &OwnedRecord) -> PeerRecord<'_> {
             (key, value)
         }
         self.records.chunks(self.batch).map(|batch| batch.iter().map(parts).collect()).collect()

@@ -60,7 +60,7 @@ pub fn small_frames(count: usize) -> Vec<Frame> {
 #[must_use]
 pub fn scattered_key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
-    scattered_key[..8].copy_from_slice(&BenchRng(number).next().to_be_bytes());
-    scattered_key[8..].copy_from_slice(&number.to_be_bytes());
-    scattered_key
+    key[..8].copy_from_slice(&BenchRng(number).next().to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
 }

@@ -12,7 +12,7 @@
 //! run.record(Frame::new(Component::Tool, r#"{"id":42}"#, r#"{"score":580}"#).parent(call))?;
 //! let recorded = run.end(Status::Ok)?;
 //! for frame in agent.run("loan-42")?.frames() {
-//!     let frame = frame?; // its bytes hash to what was recorded, its link follows from the frame before
+//!     let frame = frame?; // checked: its bytes hash to their ids, its link follows
 //!     println!("{} {} {} bytes", frame.seq, frame.component, frame.output.len());
 //! }
 //! assert_eq!(agent.run("loan-42")?.info().fingerprint, recorded.fingerprint);
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
-//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those below it.
+//! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those before it.
 
 #[cfg(test)]
 mod format_tests;

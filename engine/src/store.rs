@@ -140,7 +140,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, true, RunSchema::new())?;
+        let core = Core::open(path.as_ref(), options, true, RunSchema::shared())?;
         if core.recovered {
             abandon_open_runs(&core)?;
         }
@@ -169,7 +169,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open_read_only`].
     pub fn open_read_only_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let core = Core::open(path.as_ref(), options, false, RunSchema::new())?;
+        let core = Core::open(path.as_ref(), options, false, RunSchema::shared())?;
         Ok(Self::from_core(core))
     }
 

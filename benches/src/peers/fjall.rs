@@ -22,7 +22,7 @@ use std::path::Path;
 use annals::Durability;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 
-use super::peer::{CACHE_BYTES, MEMTABLE_BYTES, Peer, Record, Settings, Values, touch};
+use super::peer::{CACHE_BYTES, MEMTABLE_BYTES, Peer, PeerRecord, PeerSettings, ValueSizes, copy_value};
 
 #[derive(Clone)]
 struct Fjall {
@@ -32,15 +32,15 @@ struct Fjall {
     persist: Option<PersistMode>,
 }
 
-pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
+pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let database = Database::builder(folder)
         .cache_size(CACHE_BYTES as u64)
         .journal_compression(CompressionType::None)
         .open()
         .unwrap();
     let separation = match settings.values {
-        Values::Large => Some(KvSeparationOptions::default()),
-        Values::Small => None,
+        ValueSizes::Large => Some(KvSeparationOptions::default()),
+        ValueSizes::Small => None,
     };
     let options = || {
         KeyspaceCreateOptions::default()
@@ -57,7 +57,7 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
 }
 
 impl Peer for Fjall {
-    fn put(&mut self, records: &[Record<'_>]) {
+    fn put(&mut self, records: &[PeerRecord<'_>]) {
         let mut batch = self.database.batch().durability(self.persist);
         for (key, value) in records {
             batch.insert(&self.keyspace, *key, *value);
@@ -71,7 +71,7 @@ impl Peer for Fjall {
 
     fn scan(&self) -> u64 {
         let mut buffer = Vec::new();
-        self.keyspace.iter().map(|entry| touch(&mut buffer, &entry.value().unwrap())).sum()
+        self.keyspace.iter().map(|entry| copy_value(&mut buffer, &entry.value().unwrap())).sum()
     }
 
     fn share(&self) -> Option<Box<dyn Peer>> {

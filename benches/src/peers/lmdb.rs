@@ -16,7 +16,7 @@ use annals::Durability;
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
 
-use super::peer::{Peer, Record, Settings, Values, touch};
+use super::peer::{Peer, PeerRecord, PeerSettings, ValueSizes, copy_value};
 
 /// Bytes of address space: more than any workload here stores.
 const MAP_BYTES: usize = 64 << 30;
@@ -26,11 +26,11 @@ struct Lmdb {
     table: Database<'static, Bytes, Bytes>,
 }
 
-pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
+pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let mut flags = EnvFlags::NO_MEM_INIT;
     if settings.durability == Durability::Process {
         flags |= EnvFlags::NO_SYNC;
-        if settings.values == Values::Small {
+        if settings.values == ValueSizes::Small {
             flags |= EnvFlags::WRITE_MAP;
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
 }
 
 impl Peer for Lmdb {
-    fn put(&mut self, records: &[Record<'_>]) {
+    fn put(&mut self, records: &[PeerRecord<'_>]) {
         let mut writer = self.env.write_txn().unwrap();
         for (key, value) in records {
             self.table.put(&mut writer, key, value).unwrap();
@@ -66,7 +66,7 @@ impl Peer for Lmdb {
 
     fn scan(&self) -> u64 {
         let (reader, mut buffer) = (self.env.read_txn().unwrap(), Vec::new());
-        self.table.iter(&reader).unwrap().map(|entry| touch(&mut buffer, entry.unwrap().1)).sum()
+        self.table.iter(&reader).unwrap().map(|entry| copy_value(&mut buffer, entry.unwrap().1)).sum()
     }
 
     fn close(self: Box<Self>) {

@@ -30,4 +30,4 @@ mod sqlite;
 mod tests;
 
 pub use annals::Durability;
-pub use peer::{Open, Peer, Record, Settings, Values, all, bytes_on_disk};
+pub use peer::{OpenPeer, Peer, PeerRecord, PeerSettings, ValueSizes, all_peers, bytes_on_disk};

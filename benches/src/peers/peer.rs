@@ -8,11 +8,11 @@ use std::path::Path;
 use annals::Durability;
 
 /// A key and its value.
-pub type Record<'a> = (&'a [u8], &'a [u8]);
+pub type PeerRecord<'a> = (&'a [u8], &'a [u8]);
 
 /// The kind of values: some peers have different best settings for each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Values {
+pub enum ValueSizes {
     /// From 1 KB to 1 MB, written in key order.
     Large,
     /// About 0.5 KB, written in random order of keys.
@@ -21,11 +21,11 @@ pub enum Values {
 
 /// How a peer is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct PeerSettings {
     /// What a commit waits for.
     pub durability: Durability,
     /// What the values are like.
-    pub values: Values,
+    pub values: ValueSizes,
 }
 
 /// Memory that each peer may use as cache, in bytes: more than any workload here stores, and the same
@@ -39,7 +39,7 @@ pub(super) const MEMTABLE_BYTES: usize = 64 << 20;
 /// An open store. Every method panics on failure.
 pub trait Peer: Send {
     /// Writes all records in one transaction, as durable as the store was opened for.
-    fn put(&mut self, records: &[Record<'_>]);
+    fn put(&mut self, records: &[PeerRecord<'_>]);
 
     /// The value of a key, copied out: what a caller that owns its bytes pays.
     fn get(&self, key: &[u8]) -> Option<Vec<u8>>;
@@ -57,11 +57,11 @@ pub trait Peer: Send {
 }
 
 /// Opens or makes a store in this folder, which exists.
-pub type Open = fn(&Path, Settings) -> Box<dyn Peer>;
+pub type OpenPeer = fn(&Path, PeerSettings) -> Box<dyn Peer>;
 
 /// Every peer that was built, by name.
 #[must_use]
-pub fn all() -> Vec<(&'static str, Open)> {
+pub fn all_peers() -> Vec<(&'static str, OpenPeer)> {
     vec![
         ("lmdb", super::lmdb::open),
         ("redb", super::redb::open),
@@ -74,7 +74,7 @@ pub fn all() -> Vec<(&'static str, Open)> {
 }
 
 /// Copies a value into the buffer that a scan reuses; gives its length.
-pub(super) fn touch(buffer: &mut Vec<u8>, value: &[u8]) -> u64 {
+pub(super) fn copy_value(buffer: &mut Vec<u8>, value: &[u8]) -> u64 {
     buffer.clear();
     buffer.extend_from_slice(value);
     std::hint::black_box(buffer.as_slice()).len() as u64

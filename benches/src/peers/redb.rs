@@ -23,7 +23,7 @@ use redb::{
     TableError,
 };
 
-use super::peer::{CACHE_BYTES, Peer, Record, Settings, touch};
+use super::peer::{CACHE_BYTES, Peer, PeerRecord, PeerSettings, copy_value};
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
@@ -32,20 +32,20 @@ struct Redb {
     level: Level,
 }
 
-pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
+pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let path = folder.join("redb");
     let database = match settings.durability {
         Durability::Disk => builder().create(path),
         Durability::Process => {
             let file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
-            builder().create_with_backend(Unsynced(FileBackend::new(file).unwrap()))
+            builder().create_with_backend(UnsyncedBackend(FileBackend::new(file).unwrap()))
         }
     };
     Box::new(Redb { database: database.unwrap(), level: Level::Immediate })
 }
 
-pub(super) fn open_memory(folder: &Path, settings: Settings) -> Box<dyn Peer> {
+pub(super) fn open_memory(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let level = match settings.durability {
         Durability::Disk => Level::Immediate,
         Durability::Process => Level::None,
@@ -60,7 +60,7 @@ fn builder() -> Builder {
 }
 
 impl Peer for Redb {
-    fn put(&mut self, records: &[Record<'_>]) {
+    fn put(&mut self, records: &[PeerRecord<'_>]) {
         let mut writer = self.database.begin_write().unwrap();
         writer.set_durability(self.level).unwrap();
         {
@@ -83,7 +83,7 @@ impl Peer for Redb {
     fn scan(&self) -> u64 {
         let table = self.database.begin_read().unwrap().open_table(TABLE).unwrap();
         let mut buffer = Vec::new();
-        table.iter().unwrap().map(|entry| touch(&mut buffer, entry.unwrap().1.value())).sum()
+        table.iter().unwrap().map(|entry| copy_value(&mut buffer, entry.unwrap().1.value())).sum()
     }
 
     fn close(self: Box<Self>) {
@@ -93,9 +93,9 @@ impl Peer for Redb {
 
 /// redb's file without its syncs.
 #[derive(Debug)]
-struct Unsynced(FileBackend);
+struct UnsyncedBackend(FileBackend);
 
-impl StorageBackend for Unsynced {
+impl StorageBackend for UnsyncedBackend {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }

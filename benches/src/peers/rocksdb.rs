@@ -22,14 +22,14 @@ use std::sync::Arc;
 use annals::Durability;
 use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Options, WriteBatch, WriteOptions};
 
-use super::peer::{CACHE_BYTES, MEMTABLE_BYTES, Peer, Record, Settings, touch};
+use super::peer::{CACHE_BYTES, MEMTABLE_BYTES, Peer, PeerRecord, PeerSettings, copy_value};
 
 struct Rocksdb {
     database: Arc<DB>,
     durability: Durability,
 }
 
-pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
+pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let cache = Cache::new_lru_cache(CACHE_BYTES).unwrap();
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&cache);
@@ -54,7 +54,7 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
 }
 
 impl Peer for Rocksdb {
-    fn put(&mut self, records: &[Record<'_>]) {
+    fn put(&mut self, records: &[PeerRecord<'_>]) {
         let mut batch = WriteBatch::default();
         for (key, value) in records {
             batch.put(key, value);
@@ -72,7 +72,7 @@ impl Peer for Rocksdb {
         let (mut entries, mut buffer, mut bytes) = (self.database.raw_iterator(), Vec::new(), 0);
         entries.seek_to_first();
         while let Some(value) = entries.value() {
-            bytes += touch(&mut buffer, value);
+            bytes += copy_value(&mut buffer, value);
             entries.next();
         }
         entries.status().unwrap();

@@ -23,18 +23,18 @@ use std::path::Path;
 use annals::Durability;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::peer::{CACHE_BYTES, Peer, Record, Settings, Values, touch};
+use super::peer::{CACHE_BYTES, Peer, PeerRecord, PeerSettings, ValueSizes, copy_value};
 
 /// Log at which a checkpoint is due, in bytes.
 const LOG_BYTES: usize = 256 << 20;
 
 struct Sqlite(Connection);
 
-pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
+pub(super) fn open(folder: &Path, settings: PeerSettings) -> Box<dyn Peer> {
     let connection = Connection::open(folder.join("sqlite")).unwrap();
     let page_bytes = match settings.values {
-        Values::Large => 64 << 10,
-        Values::Small => 4 << 10,
+        ValueSizes::Large => 64 << 10,
+        ValueSizes::Small => 4 << 10,
     };
     let synchronous = match settings.durability {
         Durability::Disk => "FULL",
@@ -53,7 +53,7 @@ pub(super) fn open(folder: &Path, settings: Settings) -> Box<dyn Peer> {
 }
 
 impl Peer for Sqlite {
-    fn put(&mut self, records: &[Record<'_>]) {
+    fn put(&mut self, records: &[PeerRecord<'_>]) {
         let run = |sql: &str| self.0.prepare_cached(sql).unwrap().execute(()).unwrap();
         run("BEGIN IMMEDIATE");
         {
@@ -74,7 +74,7 @@ impl Peer for Sqlite {
         let mut select = self.0.prepare_cached("SELECT value FROM records ORDER BY key").unwrap();
         let (mut rows, mut buffer, mut bytes) = (select.query(()).unwrap(), Vec::new(), 0);
         while let Some(row) = rows.next().unwrap() {
-            bytes += touch(&mut buffer, row.get_ref(0).unwrap().as_blob().unwrap());
+            bytes += copy_value(&mut buffer, row.get_ref(0).unwrap().as_blob().unwrap());
         }
         bytes
     }

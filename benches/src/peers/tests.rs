@@ -1,15 +1,15 @@
 //! Each peer returns what it was given, also after a close. Otherwise its figures mean nothing.
 
-use super::{Durability, Settings, Values, all, bytes_on_disk};
+use super::{Durability, PeerSettings, ValueSizes, all_peers, bytes_on_disk};
 
 #[test]
 fn every_peer_keeps_what_it_is_given() {
     let big = vec![b'x'; 800_000];
-    for (name, open) in all() {
+    for (name, open) in all_peers() {
         for durability in [Durability::Disk, Durability::Process] {
-            for values in [Values::Large, Values::Small] {
+            for values in [ValueSizes::Large, ValueSizes::Small] {
                 let folder = tempfile::tempdir().unwrap();
-                let settings = Settings { durability, values };
+                let settings = PeerSettings { durability, values };
                 let mut peer = open(folder.path(), settings);
                 peer.put(&[(b"b", &big), (b"a", b"one"), (b"c", b"")]);
                 peer.put(&[(b"a", b"two!")]);

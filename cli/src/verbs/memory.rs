@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use annals_memory::{Identity, MemoryHit, MemoryQuery, Projection, TrainingFormat, told};
+use annals_memory::{Identity, MemoryHit, MemoryQuery, Projection, TrainingFormat, prompt_text};
 use annals_server::EmbeddingsOptions;
 use serde_json::json;
 

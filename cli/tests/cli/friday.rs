@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 
 use annals::Store;
-use annals_memory::{Identity, Memory, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, told};
+use annals_memory::{Identity, Memory, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, prompt_text};
 use annals_server::ask_daemon;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
             let told = ask(kept_by, projection, true);
             let text = format!("{HEADER}{body}");
             assert!(told.starts_with(&text), "{place}: {told}");
-            let when = prompt_text.strip_prefix(&text).unwrap();
+            let when = told.strip_prefix(&text).unwrap();
             assert!(when.starts_with("\ndecided at 20") && when.ends_with('Z'), "{place}: {when}");
             times.push(when.to_owned());
         }

@@ -110,7 +110,7 @@ fn names_come_from_a_template() {
     let ids: Vec<String> = listing(&bench).into_iter().map(|(id, _, _)| id).collect();
     assert_eq!(ids, ["r1/a", "r0/b"]);
     let error = bench.run("import --format chat --id {nothing} x").failed(1);
-    assert_eq!(error, "line 1: run 1: no key `nothing`, which the name of runs (--id) asks for");
+    assert_eq!(error, "line 1: run 1: there is no key `nothing`, which the name of runs (--id) needs");
     bench.run("import --format chat --id fixed x").failed(2);
     bench.run("import --format frames --id {id} x").failed(2);
 }

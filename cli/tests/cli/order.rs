@@ -201,7 +201,7 @@ fn report_does_not_contradict_itself_and_names_the_remedy() {
     says(&timed, &["only a time differs", "`annals record --capture-nondet`"]);
     let far = bench.replay_client(&[], &["uploads", "b1", "a=something else altogether"]);
     assert_eq!(far.code, 3, "{far:?}");
-    says(&far, &["which is like no recorded request that is left; the nearest:", "name: "]);
+    says(&far, &["which resembles no remaining recorded request; the nearest:", "name: "]);
     assert!(!far.stderr.contains("no such call") && !far.stderr.contains("capture-nondet"), "{}", far.stderr);
     let twice = bench.replay_client(&[], &["twice"]);
     assert!(!twice.stderr.contains("no such call"), "{}", twice.stderr);

@@ -151,7 +151,7 @@ impl Memory {
             let identity = identity_of_key(&key);
             for said in &entry.derived_from {
                 let (of, id) = resolve_source(&identity, said);
-                passed.extend(rest.remove_entry(&self::entry_key(of, id)).map(|(key, score)| (score, key)));
+                passed.extend(rest.remove_entry(&entry_key(of, id)).map(|(key, score)| (score, key)));
             }
             hits.push(MemoryHit { entry, identity, score });
         }

@@ -31,7 +31,7 @@ impl Memory {
             let mut batch = self.space.batch();
             self.add_to_batch(&mut batch, &key, (&entry, &entry.to_json()), card)?;
             if !entry.derived_from.is_empty() {
-                batch.delete(&self.recalled, &self::entry_key(&name, ""));
+                batch.delete(&self.recalled, &entry_key(&name, ""));
             }
             self.commit(batch)
         })?;

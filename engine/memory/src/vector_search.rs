@@ -158,7 +158,7 @@ impl Memory {
             let identity = identity_of_key(&key);
             for said in &entry.derived_from {
                 let (of, id) = resolve_source(&identity, said);
-                let source = self::entry_key(of, id);
+                let source = entry_key(of, id);
                 if !source.starts_with(prefix.as_bytes()) || !taken.insert(source.clone()) {
                     continue;
                 }

@@ -10,5 +10,5 @@ pub(crate) mod samples;
 
 /// The schema that stores are opened with.
 pub(crate) fn schema() -> std::sync::Arc<dyn annals_store::schema::RecordSchema> {
-    crate::trace::schema::RunSchema::new()
+    crate::trace::schema::RunSchema::shared()
 }

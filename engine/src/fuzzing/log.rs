@@ -222,7 +222,7 @@ pub fn rewritten(data: &[u8]) {
         bytes.truncate(SEGMENT_HEADER_BYTES as usize);
         let begins = put_batches(&mut bytes, rest, salt, header.first_seqno.0, header.chain);
         let mut sum = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::empty() };
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         for (number, begin) in begins.iter().enumerate() {
             let end = begins.get(number + 1).copied().unwrap_or(bytes.len());
             let Some(whole) = bytes.get(*begin..end) else { return };

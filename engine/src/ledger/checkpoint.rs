@@ -1,4 +1,4 @@
-//! Checkpoints: the ledger's head at one moment, small enough to keep elsewhere.
+//! Checkpoints: the ledger's head at one time, small enough to keep elsewhere.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -10,34 +10,35 @@ use crate::ledger::walk::{Leaf, open_log, walk};
 use crate::log::ledger::Frontier;
 use crate::store::Store;
 
-/// Greatest number of a checkpoint's marks.
+/// Maximum number of a checkpoint's marks.
 pub(super) const MARKS_MAX: usize = 64;
 
-/// The ledger's head: whoever keeps one can tell later whether what it covers was rewritten, and where.
+/// The ledger's head at one time. Comparing a store with it shows later whether the covered history was
+/// rewritten, and where.
 ///
-/// It covers every logical record of the log's first batches: kind, layout, number, salt and head of each, so every
-/// field and the BLAKE3 of every body. It does not cover how bodies are stored, nor the times of batches (frames,
-/// runs and values have times of their own, which it covers).
+/// It covers every logical record of the log's first batches: kind, layout, seqno, salt and head of each, and
+/// so every field and the BLAKE3 of every body. It does not cover how bodies are stored. It does not cover
+/// the times of batches either, but those that frames, runs and values have themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The store's identity.
     pub store: StoreId,
-    /// Leaves of the tree: batches that hold a logical record.
+    /// Number of leaves of the tree: batches with a logical record.
     pub leaves: u64,
     /// The tree's root.
     pub root: NodeHash,
-    /// The last record covered; 0 of none.
+    /// The last covered record; 0 if none is covered.
     pub seqno: Seqno,
-    /// When it was made by the store's clock, nanoseconds since 1970-01-01 UTC.
+    /// When it was made, by the store's clock, in nanoseconds since 1970-01-01 UTC.
     pub time_ns: u64,
-    /// At most 64 complete subtrees that tile the tree, from the left: they say where two histories part.
+    /// At most 64 complete subtrees that tile the tree, from the left. They show where two histories differ.
     pub marks: Vec<Mark>,
 }
 
 /// A complete subtree of a checkpoint's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Its leaves end before this one; they begin where those of the mark before end.
+    /// The end of its leaves, exclusive. They begin where those of the mark before end.
     pub leaves: u64,
     /// The last record of its last leaf.
     pub seqno: Seqno,
@@ -50,14 +51,14 @@ pub struct Mark {
 /// An Ed25519 signature (RFC 8032) of [`Checkpoint::statement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
-    /// Who signed.
+    /// The signer's public key.
     pub public_key: [u8; 32],
     /// The signature.
     pub bytes: [u8; 64],
 }
 
 impl Checkpoint {
-    /// The bytes that a signature signs: lines of text that say every field, ending in a newline each.
+    /// The bytes that are signed: lines of text with every field, each ending in a newline.
     #[must_use]
     pub fn statement(&self) -> Vec<u8> {
         let mut text = String::from("annals checkpoint 1\n");
@@ -70,15 +71,15 @@ impl Checkpoint {
         text.into_bytes()
     }
 
-    /// BLAKE3 of [`Checkpoint::statement`]: a name for the checkpoint, short enough to be read out.
+    /// BLAKE3 of [`Checkpoint::statement`]: an identifier of the checkpoint, short enough to be read aloud.
     #[must_use]
     pub fn digest(&self) -> NodeHash {
         NodeHash(*blake3::hash(&self.statement()).as_bytes())
     }
 
-    /// Refuses one whose marks do not make its tree.
+    /// Fails if the marks do not tile the checkpoint's tree.
     pub(super) fn check(&self) -> Result<()> {
-        let wrong = |what: &str| Err(Error::invalid(format!("this is no checkpoint of annals: {what}")));
+        let wrong = |what: &str| Err(Error::invalid(format!("this is not a checkpoint of annals: {what}")));
         if self.marks.len() > MARKS_MAX {
             return wrong("it has over 64 marks");
         }
@@ -99,12 +100,13 @@ impl Checkpoint {
 }
 
 impl Store {
-    /// The ledger's head now. It covers what readers see, and is given only once all that is synced.
+    /// Makes a checkpoint of the current ledger. It covers everything that readers see, and is returned only
+    /// after all of that is synced.
     ///
     /// Reads the whole log once, in bounded memory.
     ///
     /// # Errors
-    /// `Damaged` where the log is not what was written; `Unavailable`.
+    /// `Damaged` if the log is damaged; `Unavailable`.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         let core = self.core();
         let (found, state) = open_log(core)?;
@@ -113,17 +115,17 @@ impl Store {
             making.leaf(leaf);
             Ok(())
         })?;
-        // What is kept elsewhere must not outlive the log it speaks of in a power cut.
+        // After a power cut, the log must still have everything that a checkpoint kept elsewhere covers.
         found.segments.get(end.segment)?.file.sync()?;
         making.finish(self, &tree)
     }
 }
 
-/// A checkpoint being made while the leaves go by.
+/// Builds a checkpoint during a walk over the leaves.
 pub(super) struct CheckpointBuilder {
-    /// What its marks are to cover.
+    /// The spans of leaves that the marks cover, the next one last.
     spans: Vec<Range<u64>>,
-    /// Of the span at hand.
+    /// The tree over the visited leaves of the current span.
     current: Frontier,
     marks: Vec<Mark>,
     leaves: u64,
@@ -132,16 +134,16 @@ pub(super) struct CheckpointBuilder {
 impl CheckpointBuilder {
     pub(super) fn new(leaves: u64) -> Self {
         let mut spans = tree::tiles(leaves, MARKS_MAX as u64);
-        // The next one last.
+        // The next span comes last, so that it can be popped.
         spans.reverse();
         Self { spans, current: Frontier::default(), marks: Vec::new(), leaves }
     }
 
-    /// Takes in what goes by. Where that is a subtree larger than a span, the spans in it become one mark: the nodes below
-    /// are gone.
+    /// Adds a leaf, or a subtree of erased leaves. All spans within a subtree become one mark, since the
+    /// nodes below it are gone.
     pub(super) fn leaf(&mut self, leaf: &Leaf<'_>) {
         let Some(span) = self.spans.last().cloned() else { return };
-        // Both are subtrees of one tree: either holds the other, or they have no leaf in common.
+        // Both are complete subtrees of one tree: one contains the other, or they have no leaf in common.
         if self.current.push_node(leaf.node).is_err() || leaf.end() < span.end {
             return;
         }
@@ -154,7 +156,7 @@ impl CheckpointBuilder {
     pub(super) fn finish(self, store: &Store, tree: &Frontier) -> Result<Checkpoint> {
         if tree.leaves != self.leaves || !self.spans.is_empty() {
             let what =
-                format!("the log has {} leaves of the {} it was said to have", tree.leaves, self.leaves);
+                format!("the log has {} leaves, but its state says it has {}", tree.leaves, self.leaves);
             return Err(Error::new(crate::ErrorKind::Damaged, what));
         }
         Ok(Checkpoint {

@@ -1,4 +1,4 @@
-//! Comparing a store with a checkpoint that was kept elsewhere.
+//! Compares a store with a checkpoint that was kept elsewhere.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use crate::log::ledger::Frontier;
 use crate::log::open::find;
 use crate::store::Store;
 
-/// What became of the history that a checkpoint covers.
+/// The result of comparing a store with a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Comparison {
     /// Leaves that the checkpoint covers.
     pub leaves: u64,
-    /// Leaves of the store that were read, at most as many.
+    /// Leaves of the store that were read, at most `leaves`.
     pub read: u64,
-    /// Leaves at the checkpoint's end that cannot be compared, since they were erased together with younger ones, and what
-    /// is left of both is one node over all of them. Fewer than 64, and none where anything of the last batch that the
-    /// checkpoint covers is still there.
+    /// Leaves at the checkpoint's end that cannot be compared: they were erased together with younger ones,
+    /// and one node over all of them is left. Fewer than 64; none if any record of the checkpoint's last
+    /// batch still exists.
     pub erased: u64,
-    /// How the store differs: empty where it still begins with just what the checkpoint covers.
+    /// How the store differs; empty if it still begins with the history of the checkpoint.
     pub differences: Vec<CheckpointDifference>,
 }
 
@@ -30,24 +30,24 @@ pub struct Comparison {
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckpointDifference {
-    /// The checkpoint is one of another store.
+    /// The checkpoint is of another store.
     AnotherStore {
         /// This store.
         found: StoreId,
     },
-    /// These records are others than they were, or stand elsewhere.
+    /// These records were changed or moved.
     Rewritten(HistoryPart),
-    /// The store ends before these: it was rolled back to an older state.
+    /// The store ends before these records: it was rolled back to an older state.
     RolledBack(HistoryPart),
-    /// The log cannot be read any further, so that nothing can be said of what follows.
+    /// The log cannot be read beyond some point, so the rest of it could not be compared.
     Unreadable {
-        /// Where, and why.
+        /// Where reading failed, and why.
         what: String,
     },
 }
 
-/// A part of the history as the checkpoint has it. The checkpoint knows no smaller parts than its marks, so not all of
-/// it need differ.
+/// A part of the checkpoint's history. Its precision is that of the checkpoint's marks, so some of its
+/// records may be unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryPart {
     /// Leaves, counted from 0.
@@ -58,17 +58,17 @@ pub struct HistoryPart {
     pub last: Seqno,
     /// When the last batch before it was queued, nanoseconds since 1970-01-01 UTC; `None` for the first part.
     pub after_ns: Option<u64>,
-    /// When its last batch was queued.
+    /// When its last batch was queued, nanoseconds since 1970-01-01 UTC.
     pub until_ns: u64,
 }
 
 impl Store {
-    /// Whether the store still begins with just what a checkpoint covers; what came later is not looked at.
+    /// Compares the store's history with a checkpoint's. Later history is not compared.
     ///
     /// Reads the whole log once, in bounded memory.
     ///
     /// # Errors
-    /// `Invalid` for a checkpoint whose marks do not add up; `Unavailable`. Differences are no errors.
+    /// `Invalid` if the checkpoint's marks do not add up; `Unavailable`. Differences are not errors.
     pub fn verify_against(&self, checkpoint: &Checkpoint) -> Result<Comparison> {
         checkpoint.check()?;
         let mut differences = Vec::new();
@@ -103,12 +103,12 @@ impl Store {
     }
 }
 
-/// A checkpoint's marks, held against the leaves that go by.
+/// Compares a checkpoint's marks with the store's leaves during the walk.
 struct MarkChecker<'a> {
     checkpoint: &'a Checkpoint,
-    /// The mark at hand.
+    /// Index of the current mark.
     next: usize,
-    /// Of that mark, what has gone by.
+    /// The tree over the visited leaves of the current mark.
     current: Frontier,
     erased: u64,
     differences: Vec<CheckpointDifference>,
@@ -119,11 +119,12 @@ impl<'a> MarkChecker<'a> {
         Self { checkpoint, next: 0, current: Frontier::default(), erased: 0, differences: Vec::new() }
     }
 
-    /// Takes in a leaf, or a subtree. Where that holds several marks, they are folded: the nodes below it are gone.
+    /// Adds a leaf, or a subtree of erased leaves. A subtree over several marks is compared with their common
+    /// root, since the nodes below it are gone.
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         let marks = &self.checkpoint.marks;
         let Some(mark) = marks.get(self.next) else { return };
-        // Both are subtrees of one tree: either holds the other, or they have no leaf in common.
+        // Both are complete subtrees of one tree: one contains the other, or they have no leaf in common.
         if self.current.push_node(leaf.node).is_err() || leaf.end() < mark.leaves {
             return;
         }

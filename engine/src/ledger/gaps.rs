@@ -1,4 +1,4 @@
-//! What the log says is not there any more, or never came.
+//! Gaps: runs that were dropped, replaced or abandoned, as the log records them.
 
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid, Seqno};
@@ -10,15 +10,15 @@ use crate::trace::Status;
 use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
 use crate::trace::kinds;
 
-/// Why something is not there.
+/// The kind of a gap.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapKind {
-    /// A run whose place another one of its name took: readers do not find it any more.
+    /// The run was replaced by another of its name: readers no longer find it.
     Replaced,
-    /// A run whose recorder was gone before it ended: what came after is not in the log.
+    /// The run's recorder was gone before the run ended: later frames are not in the log.
     Abandoned,
-    /// A run that was dropped: what its forks do not share is not found any more.
+    /// The run was dropped: only the frames that its forks share can be read.
     Dropped,
 }
 
@@ -33,46 +33,45 @@ impl GapKind {
         }
     }
 
-    /// The rule it follows from, as a sentence.
+    /// The general reason for this kind of gap.
     #[must_use]
     pub fn rule(self) -> &'static str {
         match self {
-            Self::Replaced => "a run recorded under the same name with leave to replace it",
-            Self::Abandoned => "its recorder ended, or closed the store, before it ended the run",
-            Self::Dropped => "retention, or somebody who asked for it",
+            Self::Replaced => "a run of the same name was recorded with the option to replace it",
+            Self::Abandoned => "its recorder stopped, or closed the store, before the run ended",
+            Self::Dropped => "retention, or a request to drop it",
         }
     }
 }
 
-/// Something that is not there, and since when.
+/// A run that is missing or incomplete, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// Why.
+    /// The kind of gap.
     pub kind: GapKind,
     /// The run.
     pub run: RunUid,
-    /// Its name; `None` of one that was dropped.
+    /// Its name; `None` for a dropped run.
     pub name: Option<String>,
-    /// Its namespace's name, where that is known.
+    /// Its namespace's name, if known.
     pub namespace: Option<String>,
-    /// Frames of it that had been recorded.
+    /// Number of its recorded frames.
     pub frames: u32,
-    /// The rule by which it is not there: for one that was dropped what the tombstone says, else as [`GapKind::rule`].
+    /// The reason for the gap: the tombstone's rule for a dropped run, else [`GapKind::rule`].
     pub rule: String,
-    /// The reason that whoever dropped it gave; empty without one.
+    /// The reason given for dropping it; empty if none was given.
     pub why: String,
-    /// The record that says so.
+    /// The record that shows the gap.
     pub seqno: Seqno,
-    /// When that was queued, nanoseconds since 1970-01-01 UTC.
+    /// When that record was queued, nanoseconds since 1970-01-01 UTC.
     pub time_ns: u64,
 }
 
 impl Store {
-    /// Calls `each` with everything that the log says is not there, oldest first. Reads the whole log once, in bounded
-    /// memory.
+    /// Calls `each` for every gap in the log, oldest first. Reads the whole log once, in bounded memory.
     ///
     /// # Errors
-    /// What `each` gives; `Damaged` where the log cannot be read any further; `Unavailable`.
+    /// Errors of `each`; `Damaged` if the log is damaged; `Unavailable`.
     pub fn gaps(&self, each: &mut dyn FnMut(Gap) -> Result<()>) -> Result<()> {
         let core = self.core();
         let names = core.list_spaces()?;
@@ -112,7 +111,7 @@ impl Store {
     }
 }
 
-/// What a run's record says is not there, but for where it stands.
+/// The gap that a run's record shows. `walk` adds namespace, seqno and time.
 fn gap_of_run(fields: RunFields) -> Option<(NamespaceId, Gap)> {
     let kind = match (fields.gone, fields.status == Status::Abandoned.code()) {
         (true, _) => GapKind::Replaced,

@@ -1,4 +1,4 @@
-//! Checkpoints and proofs as JSON, which docs/format.md describes. Hashes are lower-case hexadecimal.
+//! Checkpoints and proofs as JSON. docs/format.md describes the form. Hashes are lower-case hexadecimal.
 
 use annals_text::hex;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ impl CheckpointJson {
 }
 
 impl Checkpoint {
-    /// The checkpoint as one line of JSON, with this signature if it is signed.
+    /// The checkpoint as one line of JSON, with the signature if one is given.
     ///
     /// # Errors
     /// `Bug` only.
@@ -80,12 +80,12 @@ impl Checkpoint {
         to_json_text(&CheckpointJson::new(self, signature))
     }
 
-    /// A checkpoint from its JSON. A signature is not looked at: whoever has the key checks it first.
+    /// Parses a checkpoint. The signature is not checked: callers that have the key must check it first.
     ///
     /// # Errors
-    /// `Invalid` where this is not a checkpoint, or one that does not add up.
+    /// `Invalid` if this is not a checkpoint, or its marks or digest do not match its fields.
     pub fn from_json(json: &[u8]) -> Result<Self> {
-        let wrong = |what: String| Error::invalid(format!("this is no checkpoint of annals: {what}"));
+        let wrong = |what: String| Error::invalid(format!("this is not a checkpoint of annals: {what}"));
         let read: CheckpointJson = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
         if read.annals_checkpoint != VERSION {
             return Err(wrong(format!("version {} is unknown", read.annals_checkpoint)));
@@ -101,7 +101,7 @@ impl Checkpoint {
             marks.push(Mark { leaves, seqno, time_ns, node: hash(&mark.node)? });
         }
         let store = hex::decode_lower(&read.store)
-            .ok_or_else(|| wrong("its store is not named by 32 digits".into()))?;
+            .ok_or_else(|| wrong("its store id is not 32 lower-case hexadecimal digits".into()))?;
         let checkpoint = Self {
             store: StoreId(store),
             leaves: read.leaves,
@@ -111,7 +111,7 @@ impl Checkpoint {
             marks,
         };
         if checkpoint.digest() != hash(&read.digest)? {
-            return Err(wrong("its digest is not that of its fields".into()));
+            return Err(wrong("its digest does not match its fields".into()));
         }
         checkpoint.check()?;
         Ok(checkpoint)

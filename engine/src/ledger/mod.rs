@@ -1,11 +1,12 @@
-//! The ledger's faces: checkpoints to keep elsewhere, proofs to hand out, the comparison of a store with a checkpoint,
-//! and the list of gaps.
+//! Evidence from the ledger: checkpoints to keep elsewhere, proofs to hand out, the comparison of a store
+//! with a checkpoint, and the list of gaps.
 //!
-//! The tree itself is the log's (`log::ledger`), which keeps only its right edge. What is asked for here is computed
-//! in one pass over the log, in memory that does not follow its length: `walk` hands out leaf after leaf, `tree` says
-//! of which spans of leaves the roots are wanted and collects them. Nothing is taken from the index or from a footer
-//! that the pass does not compute again. docs/format.md says the same for checkers that share no code with this;
-//! `annals-proof` is one.
+//! The log keeps the tree (`log::ledger`), and of it only the right edge. Everything here is computed in one
+//! pass over the log, in memory that does not depend on the log's length. `walk` visits the leaves in order;
+//! `tree` selects the spans of leaves whose roots are needed and collects those roots.
+//!
+//! Invariant: nothing from the index or a footer is trusted unless the pass computes it again. docs/format.md
+//! describes the same for checkers that share no code with this module; `annals-proof` is one.
 
 mod checkpoint;
 mod compare;

@@ -1,4 +1,4 @@
-//! Proofs that a run or a frame is in the ledger, which can be checked without the store.
+//! Proofs that a run or a frame is in the ledger. They can be checked without the store.
 
 use std::collections::BTreeMap;
 
@@ -24,17 +24,17 @@ use crate::trace::reader::run_record;
 use crate::trace::run_keys;
 use crate::trace::{Component, RunReader, Severity, Status};
 
-/// Greatest number of records that one proof holds: a frame's own, those of its run and of the runs that it was
-/// forked from, and those of frames whose bodies it shares.
+/// Maximum number of records in a proof: the frame's record, those of its run and of the run's ancestors, and
+/// those of frames whose bodies it refers to.
 const RECORDS_MAX: usize = 1024;
 
-/// A self-contained proof that a run or a frame is in the ledger that a checkpoint heads.
+/// A self-contained proof that a run or a frame is in the ledger of a checkpoint.
 #[derive(Debug, Clone)]
 pub struct Proof {
-    /// The ledger's head that the proof leads to.
+    /// The checkpoint that the proof leads to.
     pub checkpoint: Checkpoint,
     about: ProofSubject,
-    /// The record that is proved, then those that it takes to say what it means.
+    /// The proved record, then the records needed to interpret it.
     records: Vec<RecordProof>,
     consistency: Option<ConsistencyProof>,
 }
@@ -46,7 +46,7 @@ struct RecordProof {
     seqno: u64,
     salt: [u8; 16],
     head: Vec<u8>,
-    /// Its place among the batch's logical records, and how many those are.
+    /// The record's index among the batch's logical records, and the number of those.
     index: u64,
     records: u64,
     batch_path: Vec<MerkleHash>,
@@ -61,7 +61,7 @@ struct ConsistencyProof {
     path: Vec<MerkleHash>,
 }
 
-/// What the proved record says, for people: checkers make it again from the records.
+/// A readable summary of the proved record. Checkers recompute it from the records.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum ProofSubject {
@@ -138,7 +138,7 @@ struct ConsistencyJson {
 }
 
 impl Proof {
-    /// The proof as one line of JSON, its checkpoint signed with this if that is given.
+    /// The proof as one line of JSON. Its checkpoint has the signature, if one is given.
     ///
     /// # Errors
     /// `Bug` only.
@@ -168,22 +168,24 @@ impl Proof {
 }
 
 impl Namespace {
-    /// A proof that a run's newest record is in the ledger; with a number, that the newest record of that frame is.
-    /// With `since`, it also shows that the ledger has only grown since that checkpoint.
+    /// Proves that the newest record of a run, or of its frame `seq`, is in the ledger. With `since`, the
+    /// proof also shows that the ledger has only grown since that checkpoint.
     ///
-    /// It leads to a checkpoint made now. It says what was recorded, and that it still stands in the log: not that
-    /// nothing was recorded afterwards. Reads the whole log once, in bounded memory.
+    /// The proof leads to a checkpoint made now. It proves what was recorded and that the record is still in
+    /// the log. It does not prove that nothing was recorded afterwards. Reads the whole log once, in bounded
+    /// memory.
     ///
     /// # Errors
-    /// `NotFound` for the run or frame; `Invalid` where `since` does not add up, or is of another store; `Diverged` where the
-    /// ledger is not one that has grown from it; `Damaged`, `Unavailable`.
+    /// `NotFound` for the run or frame; `Invalid` if `since` is malformed or of another store; `Diverged` if
+    /// the ledger has not grown from `since`; `Gone` if growth from `since` can no longer be proved;
+    /// `Damaged`, `Unavailable`.
     pub fn prove(&self, run: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> Result<Proof> {
         let store = &self.store;
         let core = store.core();
         if let Some(since) = since {
             since.check()?;
             if since.store != store.id() {
-                return Err(Error::invalid(format!("that checkpoint is of store {}", since.store)));
+                return Err(Error::invalid(format!("the checkpoint is of another store, {}", since.store)));
             }
         }
         let mut wanted = ProofRecords { core, namespace: self.id, seqnos: Vec::new() };
@@ -193,7 +195,7 @@ impl Namespace {
             Some(seq) => wanted.frame_subject(&reader, seq)?,
         };
         if wanted.seqnos.len() > RECORDS_MAX {
-            let what = format!("a proof of it takes {} records; {RECORDS_MAX} fit", wanted.seqnos.len());
+            let what = format!("the proof needs {} records; the limit is {RECORDS_MAX}", wanted.seqnos.len());
             return Err(Error::invalid(what));
         }
         let (found, state) = open_log(core)?;
@@ -228,7 +230,7 @@ impl Namespace {
             let whole =
                 place.and_then(|(record, roots)| Some(RecordProof { path: roots.into_hashes()?, ..record }));
             records.push(whole.ok_or_else(|| {
-                let what = format!("the index names record {seqno}, which the log does not hold");
+                let what = format!("the index refers to record {seqno}, which is not in the log");
                 Error::new(ErrorKind::Damaged, what)
             })?);
         }
@@ -236,14 +238,15 @@ impl Namespace {
     }
 }
 
-/// Is told of a record's kind, layout and body, where it is there, and of the nodes that stand for it.
+/// Called for each logical record of a batch: its kind, layout and content, and its node. For erased records
+/// there is no content, only the nodes over them.
 type RecordVisitor<'a> = dyn FnMut(Seqno, Option<(u8, u8, LogicalBody<'_>)>, &[LedgerNode]) + 'a;
 
-/// A record's proof as far as its batch can say it.
+/// Builds the part of a record's proof that lies within its batch.
 fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     let mut found = None;
     let mut logical_records = 0;
-    // A logical record, or nodes over some that are gone.
+    // Visits each logical record, and the nodes over erased ones.
     let each = |then: &mut RecordVisitor<'_>| {
         for_each_checked_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
             match RecordKind::parse(record.kind, record.layout)? {
@@ -288,11 +291,11 @@ fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     })
 }
 
-/// What shows that the ledger has grown from a checkpoint.
+/// Builds the proof that the ledger has grown from a checkpoint.
 struct ConsistencyBuilder<'a> {
     since: Option<(&'a Checkpoint, SubtreeRoots)>,
     root: Option<MerkleHash>,
-    /// Its last leaf is gone, and so is what tells it from younger ones.
+    /// The checkpoint's last leaf was erased together with younger ones: one node covers them all.
     erased: bool,
 }
 
@@ -303,7 +306,7 @@ impl<'a> ConsistencyBuilder<'a> {
         };
         if since.leaves > size {
             let what = format!(
-                "the ledger has {size} leaves, that checkpoint {}: the store was rolled back since",
+                "the ledger has {size} leaves and the checkpoint {}: the store was rolled back since",
                 since.leaves
             );
             return Err(Error::new(ErrorKind::Diverged, what));
@@ -326,25 +329,25 @@ impl<'a> ConsistencyBuilder<'a> {
     fn finish(self) -> Result<Option<ConsistencyProof>> {
         let Some((since, nodes)) = self.since else { return Ok(None) };
         if self.erased {
-            let what = "what that checkpoint ends with was erased together with what came after it, so growth since then \
-                        cannot be proved; compare the store with it instead: annals verify --against";
+            let what = "the checkpoint's last batch was erased together with later ones, so growth since \
+                        then cannot be proved; compare the store with it instead: annals verify --against";
             return Err(Error::new(ErrorKind::Gone, what));
         }
         match nodes.into_hashes().filter(|_| self.root == Some(since.root.0)) {
             Some(path) => Ok(Some(ConsistencyProof { leaves: since.leaves, root: since.root, path })),
             None => Err(Error::new(
                 ErrorKind::Diverged,
-                "the ledger does not begin with what that checkpoint covers: history was rewritten since",
+                "the ledger does not begin with the history of the checkpoint: history was rewritten since",
             )),
         }
     }
 }
 
-/// The records that a proof takes, found through the index.
+/// The records that a proof needs, found through the index.
 struct ProofRecords<'a> {
     core: &'a Core,
     namespace: NamespaceId,
-    /// In the order that the proof gives them, the proved one first.
+    /// In the order of the proof, the proved record first.
     seqnos: Vec<Seqno>,
 }
 
@@ -380,7 +383,8 @@ impl ProofRecords<'_> {
         self.core.read_logical(keys::place(value), kinds::FRAME, |logical| FrameHead::parse(logical.head))
     }
 
-    /// The records of the runs from this one down to the one that holds a frame of it; gives the holder's.
+    /// Adds the records of the runs from this one to the ancestor that holds frame `seq`; returns the
+    /// holder's fields.
     fn add_lineage(&mut self, reader: &RunReader, seq: u32) -> Result<RunFields> {
         let holder = reader.frame_owner(seq)?;
         let mut fields = self.add_run(reader.info().uid)?.fields;

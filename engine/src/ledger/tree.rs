@@ -1,16 +1,17 @@
-//! Which nodes of the tree a proof needs (RFC 9162, sections 2.1.3 and 2.1.4), and how they are computed while the
-//! leaves go by once.
+//! Selects the nodes of the tree that a proof needs (RFC 9162, sections 2.1.3 and 2.1.4), and computes them
+//! in one pass over the leaves.
 
 use std::ops::Range;
 
 use crate::log::ledger::{Frontier, LedgerNode, MerkleHash, node_hash};
 
-/// Where a tree over these leaves splits: the greatest power of two below their number, which is 2 or more.
+/// The leaf at which a tree over `span` splits: after the greatest power of two below its length. `span` has
+/// 2 or more leaves.
 fn split(span: &Range<u64>) -> u64 {
     span.start + (1 << (63 - (span.end - span.start - 1).leading_zeros()))
 }
 
-/// The siblings on the way from a leaf to the root of a tree of `size` leaves, the leaf's own first.
+/// The siblings on the path from a leaf to the root of a tree of `size` leaves, the leaf's own sibling first.
 pub(super) fn inclusion(leaf: u64, size: u64) -> Vec<Range<u64>> {
     let mut span = 0..size;
     let mut siblings = Vec::new();
@@ -27,8 +28,8 @@ pub(super) fn inclusion(leaf: u64, size: u64) -> Vec<Range<u64>> {
     siblings
 }
 
-/// The nodes that show that a tree of `size` leaves begins with one of `old` leaves, in the RFC's order. None are
-/// needed where `old` is 0 or `size`.
+/// The nodes of a consistency proof: a tree of `size` leaves begins with one of `old` leaves. They are in the
+/// RFC's order. None are needed if `old` is 0 or `size`.
 pub(super) fn consistency(old: u64, size: u64) -> Vec<Range<u64>> {
     let mut span = 0..size;
     let mut nodes = Vec::new();
@@ -45,7 +46,7 @@ pub(super) fn consistency(old: u64, size: u64) -> Vec<Range<u64>> {
             span = middle..span.end;
         }
     }
-    // A tree that the old one has whole needs no node if it is all of the old one: whoever checks has its root.
+    // The last subtree needs no node if it is the whole old tree: the checker has its root.
     if span.start != 0 {
         nodes.push(span);
     }
@@ -53,8 +54,8 @@ pub(super) fn consistency(old: u64, size: u64) -> Vec<Range<u64>> {
     nodes
 }
 
-/// Complete subtrees that tile a tree of `size` leaves, from the left, `most` or fewer (`most` being at least 64): equal
-/// ones as small as that allows, then what is left over.
+/// At most `most` complete subtrees that tile a tree of `size` leaves, from the left. They have equal sizes,
+/// as small as `most` allows; the rest is covered by smaller ones. `most` must be at least 64.
 pub(super) fn tiles(size: u64, most: u64) -> Vec<Range<u64>> {
     let rest = |level: u32| size & ((1 << level) - 1);
     let fits = |level: &u32| (size >> level) + u64::from(rest(*level).count_ones()) <= most;
@@ -70,25 +71,25 @@ pub(super) fn tiles(size: u64, most: u64) -> Vec<Range<u64>> {
     tiles
 }
 
-/// Roots of spans of leaves, collected while the leaves go by in order. The spans of one collector do not overlap.
+/// Collects the roots of spans of leaves during one pass over the leaves. The spans do not overlap.
 #[derive(Debug)]
 pub(super) struct SubtreeRoots {
     spans: Vec<Range<u64>>,
     roots: Vec<Option<MerkleHash>>,
-    /// Indexes of `spans` that are not done, the next one last.
+    /// Indexes of the unfinished `spans`, the next one last.
     ahead: Vec<usize>,
     current: Frontier,
     at: u64,
 }
 
 impl SubtreeRoots {
-    /// Collects from the first leaf on.
+    /// A collector that begins at the first leaf.
     pub(super) fn new(spans: Vec<Range<u64>>) -> Self {
         Self::continuing(&Frontier::default(), spans)
     }
 
-    /// Collects from where `before` ends. Spans that end there or earlier have to be subtrees that it holds, as those
-    /// of a leaf's inclusion proof are.
+    /// A collector that begins after the leaves of `before`. Spans that end there or earlier must be peaks of
+    /// `before`, as those of a leaf's inclusion proof are.
     pub(super) fn continuing(before: &Frontier, spans: Vec<Range<u64>>) -> Self {
         let mut known = Vec::new();
         let mut start = 0;
@@ -106,8 +107,8 @@ impl SubtreeRoots {
         Self { spans, roots, ahead, current: Frontier::default(), at: before.leaves }
     }
 
-    /// Takes in the next leaf, or the subtree of some. The root of a span that begins or ends inside of a subtree stays
-    /// unknown.
+    /// Adds the next leaf, or a subtree of erased leaves. The root of a span that begins or ends inside such
+    /// a subtree stays unknown.
     pub(super) fn push(&mut self, node: LedgerNode) {
         let at = self.at;
         self.at = at.saturating_add(1 << node.height.min(63));
@@ -139,8 +140,8 @@ impl SubtreeRoots {
     }
 }
 
-/// The root of a tree of which these are complete subtrees (number of leaves, root) from the left; `None` where no
-/// tree has such subtrees.
+/// The root of the tree that consists of these complete subtrees (number of leaves, root), from the left;
+/// `None` if there is no such tree.
 pub(super) fn fold_subtrees(tiles: impl IntoIterator<Item = (u64, MerkleHash)>) -> Option<MerkleHash> {
     let mut peaks: Vec<(u64, MerkleHash)> = Vec::new();
     let mut at = 0u64;

@@ -1,4 +1,4 @@
-//! The tree's proofs against RFC 9162 read literally: recursive definitions, and the RFC's own checking algorithms.
+//! Compares the tree's proofs with the recursive definitions of RFC 9162.
 
 use super::*;
 use crate::log::ledger::leaf_hash;
@@ -64,7 +64,7 @@ fn inclusion_paths_are_those_of_the_recursive_definition() {
             let spans = inclusion(leaf as u64, size as u64);
             let expected = path(leaf, leaves);
             assert_eq!(collected(leaves, spans.clone()).unwrap(), expected, "leaf {leaf} of {size}");
-            // The same where what is left of the leaf comes from the right edge alone.
+            // The path is the same if the leaves before this one are known only by their right edge.
             let mut before = Frontier::default();
             leaves[..leaf].iter().for_each(|leaf| before.push(*leaf));
             let mut roots = SubtreeRoots::continuing(&before, spans);

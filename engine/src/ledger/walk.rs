@@ -1,5 +1,5 @@
-//! One pass over the log, leaf after leaf. Where compaction left nothing of some batches but the root of their subtree, that
-//! goes by in one.
+//! One pass over the leaves of the log. If compaction left only the root of a subtree, the pass visits that
+//! subtree as one node.
 
 use crate::error::{Error, Result};
 use crate::ids::Seqno;
@@ -11,7 +11,7 @@ use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_states};
 use crate::log::segments::Segment;
 use annals_store::schema::RecordSchema;
 
-/// A leaf, or the subtree of some, as it goes by.
+/// A leaf, or a subtree of erased leaves, visited by [`walk`].
 pub(super) struct Leaf<'a> {
     /// Number of its first leaf, from 0.
     pub(super) index: u64,
@@ -26,13 +26,13 @@ pub(super) struct Leaf<'a> {
 }
 
 impl Leaf<'_> {
-    /// The number of the leaf after it.
+    /// The number of the leaf after it, or after its subtree.
     pub(super) fn end(&self) -> u64 {
         self.index + (1 << self.node.height)
     }
 }
 
-/// The files of a log and what it says of itself.
+/// Finds the files of a log and reads its current state.
 pub(super) fn open_log(core: &Core) -> Result<(FoundLog, LogState)> {
     let found = find(&*core.io, &core.paths, false, false, core.options.read_mode)?;
     let end = scan(
@@ -48,11 +48,12 @@ pub(super) fn open_log(core: &Core) -> Result<(FoundLog, LogState)> {
     }
 }
 
-/// Reads the log from its first byte, checking every checksum and the chain, and calls `each` for the first `upto`
-/// leaves; the last of them may be a subtree that goes on behind. Gives the tree over those that went by.
+/// Reads the log from its first byte, checks every checksum and the chain, and calls `each` for the first
+/// `upto` leaves. The last visited node may be a subtree that extends past `upto`. Returns the tree over the
+/// visited leaves.
 ///
 /// # Errors
-/// `Damaged` where the log is; `Unavailable`; what `each` gives.
+/// `Damaged` if the log is damaged; `Unavailable`; errors of `each`.
 pub(super) fn walk(
     schema: &dyn RecordSchema,
     found: &FoundLog,

@@ -1,4 +1,4 @@
-//! What a program calls its models and tools through: recording, or replaying.
+//! The interface through which a program calls its models and tools, recorded or replayed.
 
 use std::fmt;
 
@@ -9,44 +9,44 @@ use crate::error::{Error, Result};
 use crate::replay::nondet::Nondet;
 use crate::trace::Component;
 
-/// Greatest length of a call's name, in bytes.
+/// Maximum length of a call's name, in bytes.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
-/// What a call sends, and how it is recorded.
+/// The request of a call, and how its frame is recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// What makes the frame.
+    /// The frame's component.
     pub component: &'a Component,
-    /// What is called, such as `POST /v1/chat/completions`: 1 byte to 64 KiB, part of what is matched.
+    /// The name of the call, such as `POST /v1/chat/completions`: 1 byte to 64 KiB. Matching compares it.
     pub name: &'a str,
     /// The request's bytes.
     pub body: &'a [u8],
-    /// A JSON object for the frame, or nothing. The frame's metadata has the call's name added, as
-    /// `{"call":{"name":"…"}}`; so `call` is taken.
+    /// A JSON object for the frame, or nothing. The frame's metadata also gets the call's name, as
+    /// `{"call":{"name":"…"}}`, so the key `call` is reserved.
     pub metadata: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// A model call.
+    /// The request of a model call.
     #[must_use]
     pub fn llm(name: &'a str, body: &'a [u8]) -> Self {
         Self { component: &Component::Llm, name, body, metadata: &[] }
     }
 
-    /// A tool call.
+    /// The request of a tool call.
     #[must_use]
     pub fn tool(name: &'a str, body: &'a [u8]) -> Self {
         Self { component: &Component::Tool, name, body, metadata: &[] }
     }
 
-    /// With metadata for its frame.
+    /// Sets the metadata of the call's frame.
     #[must_use]
     pub fn metadata(mut self, json: &'a [u8]) -> Self {
         self.metadata = json;
         self
     }
 
-    /// The frame's metadata: the caller's with the call's name in it.
+    /// The frame's metadata: the caller's, with the call's name added.
     pub(super) fn frame_metadata(&self) -> Result<Vec<u8>> {
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -60,13 +60,13 @@ impl<'a> Request<'a> {
                 .map_err(|e| Error::invalid(format!("a call's metadata must be a JSON object: {e}")))?,
         };
         if object.insert("call".to_owned(), json!({ "name": self.name })).is_some() {
-            return Err(Error::invalid("a call's metadata must leave the key \"call\" free"));
+            return Err(Error::invalid("a call's metadata must not have the key \"call\": it is reserved"));
         }
         Ok(Value::Object(object).to_string().into_bytes())
     }
 }
 
-/// The name of the call that a frame's metadata says it is.
+/// The call's name from a frame's metadata.
 pub(super) fn call_name(metadata: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct CallMetadata {
@@ -83,15 +83,15 @@ pub(super) fn call_name(metadata: &[u8]) -> Option<String> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The call itself failed, now or when it was recorded: what it said.
+    /// The call itself failed, now or when it was recorded; holds its error text.
     Failed(String),
-    /// annals has no answer. In a replay: of kind [`Diverged`](crate::ErrorKind::Diverged) where the program did not ask
-    /// what was recorded, with the report as its text.
+    /// annals has no answer. In a replay, the kind [`Diverged`](crate::ErrorKind::Diverged) means that the
+    /// program's request was not recorded; the error's text is the report.
     Annals(Error),
 }
 
 impl CallError {
-    /// Whether this is a divergence, and not a failure that the program should handle as it handles its network's.
+    /// Whether this is a divergence. A program must not handle it like an error of its network.
     #[must_use]
     pub fn is_divergence(&self) -> bool {
         matches!(self, Self::Annals(error) if error.kind() == crate::ErrorKind::Diverged)
@@ -122,11 +122,11 @@ impl From<Error> for CallError {
     }
 }
 
-/// What really makes a call: gives the answer, or what went wrong.
+/// Makes the real call and returns the answer, or an error text.
 pub type CallFn<'a> = Box<dyn FnOnce() -> std::result::Result<Vec<u8>, String> + 'a>;
 
-/// What a program calls through: a [`Recorder`](crate::Recorder) or a [`Replayer`](crate::Replayer). All of it may be
-/// used from several threads at once.
+/// The interface for a program's calls: a [`Recorder`](crate::Recorder) or a [`Replayer`](crate::Replayer).
+/// Several threads may use it at once.
 ///
 /// ```
 /// use annals::{Calls, CallError, Recorder, Replayer, RunSpec, Status, Store, matching::Rules};
@@ -152,18 +152,19 @@ pub type CallFn<'a> = Box<dyn FnOnce() -> std::result::Result<Vec<u8>, String> +
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Calls: Send + Sync {
-    /// The answer to a request: what `send` gives, or the recorded one. `call`, of every implementation and of `dyn Calls`, is shorter.
+    /// The answer to a request: from `send`, or the recorded one. The method `call`, of every implementation
+    /// and of `dyn Calls`, is shorter.
     ///
     /// # Errors
-    /// [`CallError::Failed`] where the call failed; [`CallError::Annals`] as the implementation says.
+    /// [`CallError::Failed`] if the call failed; [`CallError::Annals`] as the implementation documents.
     fn exchange(&self, request: Request<'_>, send: CallFn<'_>) -> std::result::Result<Vec<u8>, CallError>;
 
-    /// Where the program takes times, ids and random numbers from.
+    /// The source of the program's times, ids and random numbers.
     fn nondet(&self) -> &dyn Nondet;
 }
 
 impl dyn Calls + '_ {
-    /// Makes a model call: `name` and `request` are what is matched, `metadata` is a JSON object or nothing.
+    /// Makes a model call. A replay matches `name` and `request`; `metadata` is a JSON object or nothing.
     ///
     /// # Errors
     /// As [`Calls::exchange`].

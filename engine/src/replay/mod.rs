@@ -1,7 +1,8 @@
-//! Verified reading of whole stores, and programs run again against a recording.
+//! Verifies whole stores, and replays programs against a recording.
 //!
-//! What reading a run back needs stands with the run itself ([`crate::RunReader::frames`],
-//! [`crate::RunReader::verify`]); here is what spans runs and files, and what answers a program's calls from a run.
+//! Reading a single run is part of the run itself ([`crate::RunReader::frames`],
+//! [`crate::RunReader::verify`]). This module covers several runs and files, and answers a program's calls
+//! from a run.
 
 mod calls;
 pub mod matching;

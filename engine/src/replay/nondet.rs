@@ -1,9 +1,12 @@
-//! Times, ids and random numbers through one door, so that they can be recorded and served again.
+//! One interface for times, ids and random numbers, so that they can be recorded and replayed.
 //!
-//! A program that draws only here asks the same requests when it is run again. What was drawn between two calls shares
-//! a frame of component nondet: its output has a line `KIND VALUE` for each draw, its metadata their number as
-//! `{"draws":N}`. Draws are one sequence for the whole run: threads that draw at once would get each other's values, so
-//! a program draws before it starts them or in one of them. Left out on purpose: a lane for each thread.
+//! A program that draws only through this interface sends the same requests when it is run again. The draws
+//! between two calls share a frame of component nondet. Its output has a line `KIND VALUE` for each draw; its
+//! metadata holds their number as `{"draws":N}`.
+//!
+//! The draws of a run form a single sequence: threads that draw at the same time would receive each other's
+//! values. A program therefore draws before it starts threads, or in only one of them. Not included by
+//! design: a lane for each thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,22 +22,23 @@ use crate::log::ticket::Ticket;
 use crate::sync::Mutex;
 use crate::trace::{Component, Frame, Run, RunReader};
 
-/// Bytes of draws that one frame holds, about.
+/// Approximate maximum number of bytes of draws in one frame.
 const FRAME_BYTES: usize = 64 << 10;
-/// Bytes that one draw fills at most.
+/// Maximum number of bytes that one draw fills.
 const FILL_BYTES_MAX: usize = 1 << 20;
 
-/// Where a program takes times, ids and random numbers from.
+/// A source of times, ids and random numbers for a program.
 pub trait Nondet: Send + Sync {
-    /// The wall clock, nanoseconds since 1970-01-01 UTC.
+    /// The wall clock, in nanoseconds since 1970-01-01 UTC.
     ///
     /// # Errors
-    /// Of a replay: `Diverged` where something else was drawn here, or nothing any more; `Damaged`, `Unavailable`.
+    /// In a replay: `Diverged` if another kind was drawn here, or if no recorded draw is left; `Damaged`,
+    /// `Unavailable`.
     fn now_ns(&self) -> Result<u64>;
     /// A random UUID (version 4), lower case.
     ///
     /// # Errors
-    /// As [`Nondet::now_ns`]; `Unavailable` where the system has no randomness.
+    /// As [`Nondet::now_ns`]; `Unavailable` if the system provides no randomness.
     fn uuid(&self) -> Result<String>;
     /// A random number.
     ///
@@ -44,7 +48,7 @@ pub trait Nondet: Send + Sync {
     /// Fills `buf`, of at most 1 MiB, with random bytes.
     ///
     /// # Errors
-    /// As [`Nondet::uuid`]; `Invalid` for a longer one.
+    /// As [`Nondet::uuid`]; `Invalid` for a longer `buf`.
     fn fill(&self, buf: &mut [u8]) -> Result<()>;
 }
 
@@ -62,7 +66,7 @@ pub struct SystemNondet {
 }
 
 impl SystemNondet {
-    /// Those behind this door.
+    /// Uses the clock and randomness of `io`.
     pub fn new(io: Arc<dyn Io>) -> Self {
         Self { io }
     }
@@ -95,7 +99,7 @@ impl Nondet for SystemNondet {
     }
 }
 
-/// A draw.
+/// One recorded draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RecordedDraw {
     Clock(u64),
@@ -135,8 +139,8 @@ impl RecordedDraw {
     }
 }
 
-/// Takes from another source and records what it gives. What was drawn is in the log once it is flushed:
-/// a [`Recorder`](crate::Recorder) does that before it records a call.
+/// Draws from another source and records the values. They are in the log once this is flushed; a
+/// [`Recorder`](crate::Recorder) flushes it before it records a call.
 pub struct RecordingNondet {
     run: Arc<Run>,
     source: Box<dyn Nondet>,
@@ -147,12 +151,12 @@ pub struct RecordingNondet {
 struct PendingDraws {
     lines: String,
     draws: u64,
-    /// Why draws could not be recorded; the program got them all the same.
+    /// The first failure to record draws. The program received the values all the same.
     failure: Option<Error>,
 }
 
 impl PendingDraws {
-    /// The frame of what was drawn since the last one.
+    /// The frame of the draws since the last frame; `None` without draws.
     fn frame(&mut self) -> Option<Frame> {
         let (lines, draws) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.draws));
         let frame = Frame::new(Component::Nondet, Vec::new(), lines.into_bytes());
@@ -167,22 +171,23 @@ impl std::fmt::Debug for RecordingNondet {
 }
 
 impl RecordingNondet {
-    /// Records into this run what `source` gives.
+    /// Records the values of `source` into a run.
     pub fn new(run: Arc<Run>, source: impl Nondet + 'static) -> Self {
         Self { run, source: Box::new(source), pending: Mutex::default() }
     }
 
-    /// Hands what was drawn since the last flush to the writer, without waiting.
+    /// Submits the draws since the last flush, without waiting.
     ///
     /// # Errors
-    /// The first failure to record draws, once: `Conflict` for a run that has ended, `Unavailable`, `Poisoned`.
+    /// The first failure to record draws, reported once: `Conflict` for a run that has ended, `Unavailable`,
+    /// `Poisoned`.
     pub fn flush(&self) -> Result<()> {
         let mut pending = lock(&self.pending);
         self.submit_pending(&mut pending);
         pending.failure.take().map_or(Ok(()), Err)
     }
 
-    /// As [`RecordingNondet::flush`], this durable, with a ticket for what is handed over by this call.
+    /// Like [`RecordingNondet::flush`], with a durability. Returns a ticket if there were draws to submit.
     ///
     /// # Errors
     /// As [`RecordingNondet::flush`].
@@ -207,7 +212,7 @@ impl RecordingNondet {
         }
     }
 
-    /// Under the lock of what is pending, so that frames stand in the order of their draws.
+    /// Submits under the lock of the pending draws, so that frames keep the order of the draws.
     fn submit_pending(&self, pending: &mut PendingDraws) {
         let Some(frame) = pending.frame() else { return };
         if let Err(error) = self.run.submit(frame) {
@@ -243,7 +248,7 @@ impl Nondet for RecordingNondet {
     }
 }
 
-/// Serves what was recorded, in order.
+/// Replays the recorded draws, in order.
 #[derive(Debug)]
 pub struct ReplayingNondet {
     reader: RunReader,
@@ -252,13 +257,13 @@ pub struct ReplayingNondet {
 
 #[derive(Debug)]
 struct RemainingDraws {
-    /// Draws of the frame that is being served, and the frames after it with the number of their draws.
+    /// The draws left in the current frame, and the later frames with their numbers of draws.
     draws: VecDeque<RecordedDraw>,
     frames: VecDeque<(u32, u64)>,
     served: u64,
 }
 
-/// The number of draws that a frame's metadata names.
+/// The number of draws according to a frame's metadata.
 pub(super) fn draw_count(component: &Component, metadata: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
     struct DrawsMetadata {
@@ -270,7 +275,8 @@ pub(super) fn draw_count(component: &Component, metadata: &[u8]) -> Option<u64> 
 }
 
 impl ReplayingNondet {
-    /// Serves what this run drew. Reads its frames' records, and a frame of draws only when it comes to it.
+    /// Replays the draws of a run. It reads the records of all frames now, and the contents of a frame of
+    /// draws when its turn comes.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -288,31 +294,31 @@ impl ReplayingNondet {
         Self { reader: reader.clone(), left: Mutex::new(left) }
     }
 
-    /// How many recorded draws nobody has drawn.
+    /// Number of recorded draws that the program has not drawn.
     pub fn undrawn(&self) -> u64 {
         let left = lock(&self.left);
         left.frames.iter().fold(left.draws.len() as u64, |sum, (_, draws)| sum.saturating_add(*draws))
     }
 
-    /// The next draw, which `like` takes where it is of its kind.
+    /// Takes the next draw, if `like` accepts its kind.
     fn next<T>(&self, kind: &str, like: impl FnOnce(&RecordedDraw) -> Option<T>) -> Result<T> {
         let mut left = lock(&self.left);
         while left.draws.is_empty() {
             let Some((seq, draws)) = left.frames.pop_front() else {
                 let served = left.served;
                 return Err(diverged(format!(
-                    "the program draws a {kind} after the last recorded draw, the {served}th: it took another path"
+                    "the program draws a {kind} after the last of {served} recorded draws: it took another path"
                 )));
             };
             let frame = self.reader.frame(seq)?;
             left.draws = parse(&frame.output, draws)
-                .ok_or_else(|| Error::new(ErrorKind::Damaged, format!("frame {seq} holds no draws")))?;
+                .ok_or_else(|| Error::new(ErrorKind::Damaged, format!("frame {seq} lacks its draws")))?;
         }
         let number = left.served + 1;
         let taken = match left.draws.front() {
             Some(draw) => like(draw).ok_or_else(|| {
                 diverged(format!(
-                    "draw {number} was a {} and is now a {kind}: it took another path",
+                    "draw {number} was a {} and is now a {kind}: the program took another path",
                     draw.kind()
                 ))
             }),
@@ -359,8 +365,8 @@ impl Nondet for ReplayingNondet {
     }
 }
 
-/// The negative control: serves what was recorded, each value a little changed. A program that passes with it does not
-/// depend on what it draws; a check that passes with it where the program does depend on it checks nothing.
+/// The negative control: replays the recorded draws, each slightly changed. If a program's check passes with
+/// it, either the program does not depend on its draws, or the check is worthless.
 #[derive(Debug)]
 pub struct DriftingNondet(pub ReplayingNondet);
 

@@ -1,4 +1,4 @@
-//! Recording a program's calls from within.
+//! Records a program's calls from inside the program.
 
 use std::sync::Arc;
 
@@ -9,44 +9,47 @@ use crate::replay::nondet::{Nondet, RecordingNondet, SystemNondet};
 use crate::sync::Mutex;
 use crate::trace::{Frame, Run, RunInfo, Status};
 
-/// Makes a program's calls and records each as a frame of a run, failed ones too, with what was drawn before it.
+/// Makes a program's calls and records each as a frame of a run. Failed calls are recorded, too; the draws
+/// before a call are recorded before it.
 ///
-/// A frame is written when its call has ended: frames are numbered in that order, and hold when they began. Where it
-/// cannot be written, the program gets its answer all the same, and [`Recorder::finish`] says what went wrong.
+/// A frame is written when its call ends. Frames are numbered in that order, and hold the time at which the
+/// call began. If a frame cannot be written, the program still gets its answer, and [`Recorder::finish`]
+/// returns the error.
 #[derive(Debug)]
 pub struct Recorder {
     run: Arc<Run>,
     nondet: RecordingNondet,
-    /// The first thing that could not be recorded.
+    /// The first failure to record.
     failure: Mutex<Option<Error>>,
 }
 
 impl Recorder {
-    /// Records into this run, with the clock and the randomness of its store.
+    /// Records into `run`, with the clock and the randomness of its store.
     #[must_use]
     pub fn new(run: Run) -> Self {
         let source = SystemNondet::new(run.core.io.clone());
         Self::with_nondet(run, source)
     }
 
-    /// Records what this source gives.
+    /// Records into `run`, with the draws of `source`.
     #[must_use]
     pub fn with_nondet(run: Run, source: impl Nondet + 'static) -> Self {
         let run = Arc::new(run);
         Self { nondet: RecordingNondet::new(run.clone(), source), run, failure: Mutex::new(None) }
     }
 
-    /// The run, for frames of the program's own.
+    /// The run, for frames that the program records itself.
     #[must_use]
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// Makes a model call and records it: `name` and `request` are what a replay matches, `metadata` is a JSON object
+    /// Makes a model call and records it. A replay matches `name` and `request`; `metadata` is a JSON object
     /// or nothing.
     ///
     /// # Errors
-    /// [`CallError::Failed`] with what `send` said; `Invalid` for a name or metadata, before anything is sent.
+    /// [`CallError::Failed`] with the error of `send`; `Invalid` for a name or metadata, before anything is
+    /// sent.
     pub fn call<E: std::fmt::Display>(
         &self,
         name: &str,
@@ -60,7 +63,7 @@ impl Recorder {
     /// Ends the run.
     ///
     /// # Errors
-    /// The first failure to record a call or a draw: the run then lacks frames. Else as [`Run::end`].
+    /// The first failure to record a call or a draw: then the run lacks frames. Otherwise as [`Run::end`].
     pub fn finish(self, status: Status) -> Result<RunInfo> {
         self.note(self.nondet.flush());
         let ended = self.run.end(status);

@@ -1,4 +1,4 @@
-//! Answering a program's calls from a recording.
+//! Answers a program's calls from a recording.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -13,20 +13,23 @@ use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draw_count}
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::trace::RunReader;
 
-/// The key of the hashes: requests are whole in the recording, and nobody else sees the hashes.
+/// Key of the request hashes. It is no secret: the recording holds the requests unredacted, and the hashes
+/// stay in memory.
 const KEY: [u8; 32] = *b"annals replayer, in memory only.";
-/// How long an answer waits for its turn while some thread of the program may still ask for another.
+/// How long an answer waits for its turn while another thread of the program may still make a request.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same while every thread that ever asked waits itself: only one that has not asked yet could go on.
+/// How long an answer waits while every thread that ever made a request waits, too. Only a new thread could
+/// end that wait.
 const TURN_TIMEOUT_ALL_WAIT: Duration = Duration::from_secs(3);
-/// How often a waiting thread looks up.
+/// How often a waiting thread checks whether it may go on.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Answers a program's calls from a run, and never makes one.
+/// Answers a program's calls from a run; it never makes a real call.
 ///
-/// A request is answered by the first recorded call of the same name and bytes, or that is the same under the rules,
-/// once each; anything else is an error of kind `Diverged`. Answers are released in the order in which the recorded
-/// calls ended. One that waits for calls that nobody asks for is given up, and is `Diverged`, too: nothing hangs.
+/// A request is answered by the first unused recorded call with the same name and bytes. Without one, a call
+/// that is the same under the rules answers it. Any other request is an error of kind `Diverged`. Answers are
+/// released in the order in which the recorded calls ended. An answer that waits too long for calls that the
+/// program does not make is given up, which is `Diverged`, too. So a replay never hangs.
 #[derive(Debug)]
 pub struct Replayer {
     reader: RunReader,
@@ -45,24 +48,24 @@ enum DrawSource {
 #[derive(Debug)]
 struct ReplayState {
     matching: Matching,
-    /// Threads that ever asked, and how many of them wait.
+    /// Threads that ever made a request, and how many of them wait.
     threads: HashSet<thread::ThreadId>,
     waiting: usize,
-    /// Counts answers that went out or were given up.
+    /// Number of answers that were released or given up.
     passed: u64,
 }
 
 impl Replayer {
-    /// Answers from this run. Reads it once, every frame verified.
+    /// A replayer for a run. It reads the run once and verifies every frame.
     ///
     /// # Errors
-    /// `Damaged` where a frame is not what was recorded; `Unavailable`.
+    /// `Damaged` if a frame is not what was recorded; `Unavailable`.
     pub fn new(reader: &RunReader, rules: Rules) -> Result<Self> {
         let (mut calls, mut draws) = (Vec::new(), VecDeque::new());
         for frame in reader.frames() {
             let frame = frame?;
             draws.extend(draw_count(&frame.component, &frame.metadata).map(|count| (frame.seq, count)));
-            // Of an incomplete frame nobody knows the whole answer.
+            // An incomplete frame may lack part of its answer, so it cannot answer a call.
             if let Some(name) = call_name(&frame.metadata).filter(|_| !frame.incomplete) {
                 calls.push(RecordedCall {
                     seq: frame.seq,
@@ -85,7 +88,7 @@ impl Replayer {
         })
     }
 
-    /// Serves drawn values a little changed: the negative control, which an honest check has to fail.
+    /// Changes each drawn value slightly: the negative control, which a sound check must fail.
     #[must_use]
     pub fn drifting(mut self) -> Self {
         if let DrawSource::Replaying(replaying) = self.source {
@@ -94,7 +97,7 @@ impl Replayer {
         self
     }
 
-    /// Releases answers of calls that all overlapped in another order than the recorded one, by this seed.
+    /// Releases the answers of overlapping calls in another order than the recorded one, chosen by `seed`.
     #[must_use]
     pub fn chaos(self, seed: u64) -> Self {
         let Self { reader, source, patience, turns, released } = self;
@@ -104,19 +107,21 @@ impl Replayer {
         Self { reader, source, patience, turns, released }
     }
 
-    /// How long an answer waits for its turn while no other goes out, before it is given up: 30 seconds, and 3 where
-    /// every thread that ever asked waits.
+    /// Sets how long an answer waits for its turn while no other answer is released. Then it is given up. The
+    /// default is 30 seconds. The wait is at most 3 seconds while every thread that ever made a request
+    /// waits.
     #[must_use]
     pub fn turn_timeout(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The recorded answer to a model call. `metadata` and `send` are there for a [`Recorder`](crate::Recorder).
+    /// The recorded answer to a model call. `metadata` and `send` are unused; a [`Recorder`](crate::Recorder)
+    /// needs them.
     ///
     /// # Errors
-    /// [`CallError::Failed`] where the recorded call failed, with what it said; `Diverged`, with a report; `Damaged`,
-    /// `Unavailable`.
+    /// [`CallError::Failed`] with the recorded error text if the recorded call failed; `Diverged`, with a
+    /// report; `Damaged`, `Unavailable`.
     pub fn call<E: std::fmt::Display>(
         &self,
         name: &str,
@@ -127,7 +132,7 @@ impl Replayer {
         (self as &dyn Calls).call(name, request, metadata, send)
     }
 
-    /// What it came to.
+    /// Ends the replay and returns its receipt.
     #[must_use]
     pub fn finish(self) -> Receipt {
         let undrawn = match &self.source {
@@ -137,14 +142,14 @@ impl Replayer {
         Receipt { undrawn, ..lock(&self.turns).matching.receipt() }
     }
 
-    /// Lets the others go on without this call.
+    /// Gives up a call, so that the others no longer wait for it.
     fn skip_call(&self, turns: &mut ReplayState, seq: u32) {
         turns.matching.give_up(seq);
         turns.passed += 1;
         self.released.notify_all();
     }
 
-    /// Waits until this answer may go out.
+    /// Waits until the answer may be released.
     fn await_turn(&self, mut turns: MutexGuard<'_, ReplayState>, seq: u32, name: &str) -> Result<()> {
         let io = &self.reader.core.io;
         turns.waiting += 1;
@@ -180,8 +185,8 @@ fn stuck_error(seq: u32, name: &str, blocking: &[u32], waited: Duration) -> Erro
         steps.push(format!("{} more", blocking.len() - SHOWN));
     }
     let what = format!(
-        "at step {seq} the program asked {}, whose answer was recorded after those of {} (step {}), which it has not got \
-         by now: nothing went on for {:.1} s, so it asks in another order than it did",
+        "at step {seq} the program asked {}, whose recorded answer comes after those of {} (step {}). The program \
+         has not received those, and for {:.1} s no answer was released: it makes its calls in another order than recorded",
         name.escape_debug().take(128).collect::<String>(),
         if blocking.len() == 1 { "another call" } else { "other calls" },
         steps.join(", "),
@@ -202,7 +207,8 @@ impl Calls for Replayer {
             match turns.matching.ask(request.name, request.body)? {
                 MatchOutcome::Exact(seq) | MatchOutcome::Matched(seq) => seq,
                 MatchOutcome::Diverged(divergence) => {
-                    // What it has become instead will not be asked for: nobody need wait for it.
+                    // The program will not make the recorded call that this request has replaced, so no
+                    // answer may wait for it.
                     if let (Grade::Changed, Some(step)) = (divergence.grade, divergence.step) {
                         self.skip_call(&mut turns, step);
                     }
@@ -210,7 +216,7 @@ impl Calls for Replayer {
                 }
             }
         };
-        // Read before its turn, so that answers go out close together.
+        // The frame is read before the answer's turn, so that reading does not delay the answers after it.
         let frame = match self.reader.frame(seq) {
             Ok(frame) => frame,
             Err(error) => {

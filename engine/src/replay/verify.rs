@@ -1,4 +1,4 @@
-//! Checking everything: files first, then every run.
+//! Verifies a store: its files first, then every run.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::store::Store;
 use crate::trace::reader::RunReader;
 use crate::trace::verify::ranges_per_thread;
 
-/// Runs that are open for checking at a time.
+/// Maximum number of runs that are open for verification at a time.
 const RUNS_AT_ONCE: usize = 256;
 
-/// Something that is not what was written.
+/// A place where the store is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyProblem {
-    /// The namespace and run, where it was met while reading one.
+    /// The namespace and the run, if the problem was found while reading a run.
     pub run: Option<(String, String)>,
     /// What is wrong, and where.
     pub what: String,
@@ -26,27 +26,27 @@ pub struct VerifyProblem {
 /// What a verification read and found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyReport {
-    /// Runs read whole.
+    /// Number of runs read in full.
     pub runs: u64,
-    /// Frames whose bytes and links were checked.
+    /// Number of frames whose bytes and links were checked.
     pub frames: u64,
-    /// Bodies re-hashed.
+    /// Number of bodies that were hashed again.
     pub blobs: u64,
-    /// Their bytes.
+    /// Bytes of those bodies.
     pub bytes: u64,
-    /// Batches whose checksums, chain and ledger were checked; 0 where only runs were asked for.
+    /// Number of batches whose checksums, chain and ledger were checked; 0 if only runs were verified.
     pub batches: u64,
-    /// What is not as it was written: nothing, in a sound store.
+    /// The damage that was found; empty in a sound store.
     pub damaged: Vec<VerifyProblem>,
-    /// Index tables that were missing or not what was written. They are a cache of the log: nothing is lost, and they
-    /// were made again from it, in memory where this store is open for reading.
+    /// Index tables that were missing or damaged. They are a cache of the log, so nothing is lost. They were
+    /// rebuilt from the log; in a store open for reading, only in memory.
     pub rebuilt: Vec<Damage>,
 }
 
 impl VerifyReport {
     fn note(&mut self, run: Option<(&str, &str)>, error: &Error) -> Result<()> {
         match error.kind() {
-            // A failing disk is not a damaged store: that must not be mistaken for one.
+            // A failing disk must not be reported as a damaged store.
             ErrorKind::Unavailable | ErrorKind::Bug => Err(Error::new(error.kind(), error.to_string())),
             _ => {
                 let run = run.map(|(namespace, run)| (namespace.to_owned(), run.to_owned()));
@@ -58,15 +58,17 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// Checks every file (checksums, chain of batches, ledger roots, tables) and every run of every namespace.
+    /// Verifies every file (checksums, chain of batches, ledger roots, tables) and every run of every
+    /// namespace.
     ///
     /// # Errors
-    /// `Unavailable` where files cannot be read. Damage is reported, not an error.
+    /// `Unavailable` if files cannot be read. Damage is reported, not returned as an error.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.verify_with_threads(1)
     }
 
-    /// The same, the runs on this many threads, the caller's being one of them; 0 is 1. Reports the same.
+    /// Like [`Store::verify`], with `threads` threads for the runs, the caller's included; 0 counts as 1. The
+    /// report is the same.
     ///
     /// # Errors
     /// As [`Store::verify`].
@@ -94,7 +96,7 @@ impl Store {
         Ok(report)
     }
 
-    /// Checks some runs only.
+    /// Verifies only the named runs.
     ///
     /// # Errors
     /// `NotFound` for a run that does not exist; `Unavailable`.
@@ -102,7 +104,7 @@ impl Store {
         self.verify_runs_with_threads(namespace, runs, 1)
     }
 
-    /// The same on this many threads, as [`Store::verify_with_threads`].
+    /// Like [`Store::verify_runs`], with `threads` threads as in [`Store::verify_with_threads`].
     ///
     /// # Errors
     /// As [`Store::verify_runs`].
@@ -122,7 +124,7 @@ impl Store {
         Ok(report)
     }
 
-    /// Checks these runs, each long one in ranges, so that no thread is left with one of them alone.
+    /// Verifies some runs. A long run is split into ranges, so that no thread is left alone with it.
     fn verify_run_group(
         &self,
         namespace: &str,
@@ -164,7 +166,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the log from its first byte, trusting no table and no clean close.
+    /// Reads the log from its first byte. It trusts neither the tables nor a clean close.
     pub(crate) fn verify_files(&self, report: &mut VerifyReport) -> Result<()> {
         let core = self.core();
         if let Err(error) = core.index.verify_tables() {
@@ -204,7 +206,7 @@ impl Store {
             found.state.clean.as_ref().filter(|clean| !end.is_torn && clean.state != state_at_end)
         {
             let what = format!(
-                "the log adds up to record {}, the manifest says {}: one of them is not what was written",
+                "the log ends at record {}, the manifest says {}: one of the two is damaged",
                 state_at_end.last_seqno(),
                 clean.state.last_seqno()
             );
@@ -221,7 +223,7 @@ impl Store {
         for (id, path, footer) in roots {
             if footer.root != footer.state.ledger.root() {
                 let error =
-                    Error::damaged(&path, footer.tail, "its footer's ledger root is not that of its ledger");
+                    Error::damaged(&path, footer.tail, "its footer's ledger root does not match its ledger");
                 report.note(None, &error)?;
             }
             if states.get(&id).is_some_and(|state| *state != footer.state) {

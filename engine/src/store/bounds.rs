@@ -1,4 +1,4 @@
-//! Memory stays bounded.
+//! Tests that the memory of the index stays bounded.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn memory_stays_under_twice_its_bound() {
     let sim = SimIo::new(1);
     let store = Store::open_with("s", options(&sim)).unwrap();
     let most = fill(&store, 0..12_000);
-    // Frozen and active memory, each past its bound by one batch at most.
+    // The frozen and the active map each exceed the bound by at most one batch.
     assert!((BOUND..=2 * BOUND + 2 * 25 * 128).contains(&most), "{most}");
     check(&store, 12_000);
     store.close().unwrap();
@@ -86,7 +86,7 @@ fn opening_without_tables_flushes_while_reading() {
         memory_bytes_of(&store)
     );
     check(&store, 8000);
-    // Killed at once: the manifest already lists what the opening wrote.
+    // Crash at once: the manifest already lists the tables that the opening wrote.
     let crashed = sim.crash(Crash::Nothing);
     let again = Store::open_with("s", options(&crashed)).unwrap();
     assert!(memory_bytes_of(&again) <= BOUND + 3000);
@@ -99,7 +99,7 @@ fn full_disk_fails_writes_once_memory_has_grown() {
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..400);
     sim.fail(FailRule::enospc(OpKind::Write).on("tbl").forever());
-    // Twice the bound is allowed. Then there is room again, and memory shrinks.
+    // Memory may grow to more than twice the bound. Once the disk has room again, it shrinks.
     let most = fill(&store, 400..1600);
     assert!(most > 2 * BOUND, "{most}");
     sim.clear_faults();
@@ -130,7 +130,7 @@ fn failed_log_sync_in_a_flush_poisons_the_store() {
     let sim = SimIo::new(4);
     let store = Store::open_with("s", options(&sim)).unwrap();
     fill(&store, 0..100);
-    // Commits with `Durability::Process` do not sync: the upkeep is the first to sync.
+    // Commits with `Durability::Process` do not sync, so the flush is the first to sync the log.
     sim.fail(FailRule::eio(OpKind::Sync).on("seg"));
     let keyspace = store.namespace("n").unwrap().find_keyspace("k").unwrap().unwrap();
     let mut written = 100;

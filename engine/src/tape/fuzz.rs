@@ -1,4 +1,4 @@
-//! A door for fuzzers: tapes.
+//! Fuzz target for tapes.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::io::sim::SimIo;
 use crate::{Options, Store};
 use annals_store::testing::byte;
 
-/// A tape as it is, or one whose magic, format and digest are put right around the input. One that reads well is recorded,
-/// and exported as a tape that reads the same.
+/// Reads the input as a tape, or as the body of a tape with correct magic, format and digest. A valid tape
+/// must be recorded, and exported as a tape with the same contents.
 pub fn tape(mut data: &[u8]) {
     let bytes = match byte(&mut data) & 1 {
         0 => data.to_vec(),
@@ -18,11 +18,11 @@ pub fn tape(mut data: &[u8]) {
     let Ok(tape) = Tape::read(bytes) else { return };
     match import_and_export(&tape) {
         Ok(again) => assert_eq!(again.info(), tape.info()),
-        Err(error) => unreachable!("a tape that was read cannot be recorded: {error}"),
+        Err(error) => unreachable!("a valid tape cannot be recorded: {error}"),
     }
 }
 
-/// A whole tape of what is between format and digest.
+/// Adds magic, format and digest to the bytes between format and digest.
 pub(super) fn seal(body: &[u8]) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes(), body].concat();
     let digest = blake3::hash(&bytes);

@@ -1,4 +1,4 @@
-//! What a tape is: docs/tapes.md has it byte by byte.
+//! The layout of a tape. docs/tapes.md describes it byte by byte.
 //!
 //! ```text
 //! tape = magic [12] | format u16 | head | frame* | fingerprint [32] | digest [32]
@@ -9,45 +9,46 @@ use crate::error::{Error, ErrorKind};
 use crate::ids::Link;
 use crate::trace::{RunInfo, Severity, Status};
 
-/// What every tape begins with. The zero byte tells git and others that this is no text whose line ends may be changed.
+/// The first bytes of every tape. The zero byte marks the file as binary, so that git and other tools do not
+/// convert its line ends.
 pub(super) const MAGIC: &[u8; 12] = b"annals tape\0";
-/// The one format that there is.
+/// The only format so far.
 pub(super) const FORMAT: u16 = 1;
 
-/// The greatest tape, in bytes: it is held in memory.
+/// Maximum length of a tape, in bytes. Tapes are held in memory.
 pub const TAPE_BYTES_MAX: u64 = 1 << 30;
-/// The greatest body.
+/// Maximum length of a body, in bytes.
 pub(super) const BODY_BYTES_MAX: u64 = 1 << 30;
-/// Bodies that a tape defines have at most so many bytes together, and [`RAW_FACTOR_MAX`] for each of the tape's own: so
-/// that a small file cannot ask for endless work.
+/// Part of the limit on the total bytes of a tape's bodies: this many, plus [`RAW_FACTOR_MAX`] for each byte
+/// of the tape. The limit prevents a small file from causing unbounded work.
 const RAW_BYTES_MIN: u64 = 64 << 20;
-/// A conversation of n steps repeats its beginning n times: this is one of some 10,000 steps.
+/// A conversation of n steps repeats its beginning n times; this factor allows some 10,000 steps.
 const RAW_FACTOR_MAX: u64 = 4096;
 
-/// A body shorter than this is written as it is and never referred to.
+/// A body of at most this many bytes is written as it is and never referred to.
 pub(super) const INLINE_BYTES_MAX: u64 = 63;
-/// What is the same in two bodies is worth a reference from so many bytes on.
+/// Minimum number of equal bytes that are stored as a reference.
 pub(super) const COPY_BYTES_MIN: usize = 32;
-/// Longest text in a head: names, tags.
+/// Maximum length of a text in the head (names, tags), in bytes.
 pub(super) const TEXT_BYTES_MAX: usize = 4 << 10;
 
-/// A frame's flags.
+/// Flag of a frame that was begun and never finished. The other flags follow.
 pub(super) const INCOMPLETE: u8 = 1;
 pub(super) const ERROR: u8 = 2;
 pub(super) const PARENT: u8 = 4;
 pub(super) const SNAPSHOT: u8 = 8;
 
-/// The tag that says where a run on tape was forked: the tape holds the shared frames, and not the run they came from.
+/// The tag with the fork point of a run on tape. The tape contains the shared frames, but not the parent run.
 pub(super) const FORKED_FROM: &str = "annals.forked_from";
-/// The tag of a run that is what somebody was shown of another, with the name of what decided that.
+/// The tag of a redacted run. Its value is the name of the profile that redacted it.
 pub const REDACTED_TAG: &str = "annals.redacted";
 
-/// How many bytes the bodies of a tape of this length may have together.
+/// Maximum total bytes of the bodies of a tape of this length.
 pub(super) fn raw_bytes_max(tape_bytes: u64) -> u64 {
     RAW_BYTES_MIN + tape_bytes.saturating_mul(RAW_FACTOR_MAX)
 }
 
-/// What a tape says of its run.
+/// The head of a tape, with the counts and fingerprint of its run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapeInfo {
     /// The run's name.
@@ -62,21 +63,21 @@ pub struct TapeInfo {
     pub status: Status,
     /// How much it matters.
     pub severity: Severity,
-    /// Nanoseconds since 1970-01-01 UTC.
+    /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// The same for its end.
+    /// When it ended, nanoseconds since 1970-01-01 UTC.
     pub ended_ns: u64,
-    /// What else its recorder said of it: JSON, or nothing.
+    /// The run's metadata: JSON, or empty.
     pub metadata: Vec<u8>,
-    /// Its frames, those that a fork shares included.
+    /// Number of its frames, including those that a fork shares.
     pub frames: u32,
-    /// Bytes of its bodies.
+    /// Raw bytes of its inputs, outputs and metadata.
     pub raw_bytes: u64,
     /// The last link of its chain.
     pub fingerprint: Link,
 }
 
-/// The part of the head before the metadata.
+/// Writes the part of the head before the metadata.
 pub(super) fn put_head(out: &mut Vec<u8>, info: &RunInfo, tags: &[(String, String)], ended_ns: u64) {
     for text in [&info.name, &info.agent, &info.model] {
         put_bytes(out, text.as_bytes());
@@ -91,7 +92,7 @@ pub(super) fn put_head(out: &mut Vec<u8>, info: &RunInfo, tags: &[(String, Strin
     put_varint(out, u64::from(info.frames));
 }
 
-/// Where in a tape something is wrong.
+/// The part of a tape in which an error is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TapeLocation {
     Head,
@@ -109,10 +110,10 @@ impl std::fmt::Display for TapeLocation {
     }
 }
 
-/// Why bytes are no tape.
+/// Why a tape cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TapeError {
-    #[error("this is no tape: it does not begin as one")]
+    #[error("this is not a tape: its first bytes differ from those of a tape")]
     Magic,
     #[error("this is a tape of format {found}; this version of annals reads format {FORMAT}")]
     Format { found: u16 },

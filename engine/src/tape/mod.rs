@@ -1,16 +1,17 @@
-//! Tapes: a run as one file that stands alone, for git, mail, another machine.
+//! Tapes: a run as one self-contained file, for git, mail or another machine.
 //!
-//! - `layout` is what a tape is: its limits, its head, what can be wrong with one.
-//! - `window` is the bodies that a later one may be coded against; writer and reader keep the same.
-//! - `write` makes a tape of a run, `read` checks one, `record` records one into a store.
+//! - `layout`: the limits, head and errors of a tape.
+//! - `window`: the earlier bodies that a body may be coded against; writer and reader keep the same window.
+//! - `write` makes a tape of a run, `read` checks a tape, `record` records a tape into a store.
 //!
-//! Invariants: a tape is read whole and every hash of it compared before anything is recorded. A run gives the same bytes
-//! wherever it is exported: nothing in a tape is of the store that it came from.
+//! Invariants: a tape is read whole and every hash in it is compared before anything is recorded. A run gives
+//! the same bytes wherever it is exported: a tape contains nothing that depends on its store.
 //!
-//! Bodies are not compressed: git, zip and the wire do that, and a changed tape is then a small change. What a body
-//! repeats of an earlier one is a reference.
+//! Bodies are not compressed. Git, zip and transports compress them, and a small change of a run stays a
+//! small change of its tape. Bytes that a body repeats from an earlier one are stored as a reference.
 //!
-//! Left out on purpose: the times at which the parts of an unfinished output came; reading without the whole tape in memory.
+//! Left out on purpose: the arrival times of the parts of an unfinished output; reading a tape without
+//! holding it in memory.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

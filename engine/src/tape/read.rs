@@ -1,4 +1,5 @@
-//! Reading a tape. Two passes read the same bytes in the same way: one checks all of it, the other hands it out.
+//! Reads a tape in two passes with the same decoder: the first checks everything, the second returns the
+//! frames.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
 use crate::trace::model::{TAGS_MAX, check_text};
 use crate::trace::{Component, RunSpec, Severity, Snapshot, Status, chain};
 
-/// A tape that was read whole: every body hashes to its id, the chain of its frames ends in its fingerprint, and all of it
-/// adds up to the digest at its end.
+/// A tape that was read whole and checked. Every body hashes to its id, and the chain of its frames ends in
+/// its fingerprint. The digest at its end matches all bytes before it.
 #[derive(Debug)]
 pub struct Tape {
     bytes: Vec<u8>,
@@ -50,7 +51,7 @@ pub(super) struct TapeBody {
 type TapeResult<T> = std::result::Result<T, TapeError>;
 
 impl Tape {
-    /// Whether bytes begin as a tape does.
+    /// Whether these bytes begin with the magic of a tape.
     #[must_use]
     pub fn is_tape(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
@@ -59,8 +60,8 @@ impl Tape {
     /// Reads and checks a tape.
     ///
     /// # Errors
-    /// `Invalid` for what is no tape, one of another format, or one larger than [`TAPE_BYTES_MAX`]; `Damaged`, naming what
-    /// and where, for one that is not as it was written.
+    /// `Invalid` if the bytes are not a tape, or one of another format or over [`TAPE_BYTES_MAX`] bytes;
+    /// `Damaged`, with the location, if the tape was changed.
     pub fn read(bytes: Vec<u8>) -> Result<Self> {
         if bytes.len() as u64 > TAPE_BYTES_MAX {
             return Err(Error::invalid(format!("a tape has at most {TAPE_BYTES_MAX} bytes")));
@@ -69,7 +70,7 @@ impl Tape {
         Ok(Self { bytes, info })
     }
 
-    /// What it says of its run.
+    /// The tape's head, with the counts and fingerprint of its run.
     #[must_use]
     pub fn info(&self) -> &TapeInfo {
         &self.info
@@ -81,13 +82,13 @@ impl Tape {
         self.bytes.len() as u64
     }
 
-    /// Never: a tape has a head.
+    /// Always false, since a tape has a head.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Its frames in order.
+    /// The tape's frames in order.
     pub(super) fn frames(&self) -> Result<impl Iterator<Item = Result<TapeFrame>> + '_> {
         let (mut decoder, head) = TapeDecoder::begin(&self.bytes)?;
         Ok((1..=head.frames).map(move |seq| Ok(decoder.frame(seq, head.started_ns)?)))
@@ -101,7 +102,7 @@ fn check_tape(bytes: &[u8]) -> TapeResult<TapeInfo> {
     for seq in 1..=info.frames {
         let frame = decoder.frame(seq, info.started_ns)?;
         if frame.incomplete && info.status != Status::Abandoned {
-            return Err(decoder.damaged("it was never finished, in a run that was ended"));
+            return Err(decoder.damaged("the frame is unfinished, but its run has ended"));
         }
         let digest = chain::digest(
             &frame.component,
@@ -118,30 +119,30 @@ fn check_tape(bytes: &[u8]) -> TapeResult<TapeInfo> {
     decoder.site = TapeLocation::End;
     info.fingerprint = Link(decoder.decode(|r| r.array())?);
     if info.fingerprint != link {
-        return Err(decoder.damaged("its frames do not add up to its fingerprint"));
+        return Err(decoder.damaged("its fingerprint does not match its frames"));
     }
     let covered = blake3::hash(&bytes[..decoder.reader.position()]);
     let digest: [u8; 32] = decoder.decode(|r| r.array())?;
     if covered != blake3::Hash::from_bytes(digest) {
-        return Err(decoder.damaged("its bytes do not add up to its digest"));
+        return Err(decoder.damaged("its digest does not match its bytes"));
     }
     if !decoder.reader.is_empty() {
-        return Err(decoder.damaged("more follows after it"));
+        return Err(decoder.damaged("bytes follow after the end"));
     }
     Ok(info)
 }
 
-/// A tape as far as it has been read.
+/// Decodes a tape from its first byte.
 struct TapeDecoder<'a> {
     reader: ByteReader<'a>,
     site: TapeLocation,
     window: BodyWindow,
-    /// Bytes that bodies may still have.
+    /// Bytes that the remaining bodies may have.
     raw_left: u64,
 }
 
 impl<'a> TapeDecoder<'a> {
-    /// Reads the head. The fingerprint stands at the tape's end.
+    /// Reads the head. The fingerprint is at the end of the tape, so it is not set yet.
     fn begin(bytes: &'a [u8]) -> TapeResult<(Self, TapeInfo)> {
         if !bytes.starts_with(MAGIC) {
             return Err(TapeError::Magic);
@@ -174,9 +175,9 @@ impl<'a> TapeDecoder<'a> {
         let severity = self.severity()?;
         let (started_ns, ended_ns) = (self.time()?, self.time()?);
         let frames = self.decode(ByteReader::varint32)?;
-        // Each has a byte at least.
+        // Each frame has at least one byte.
         if frames as usize > tape_bytes {
-            return Err(self.damaged(&format!("{frames} frames do not fit into it")));
+            return Err(self.damaged(&format!("it is too short for {frames} frames")));
         }
         let spec = tags
             .iter()
@@ -204,21 +205,21 @@ impl<'a> TapeDecoder<'a> {
         self.site = TapeLocation::Frame(seq);
         let flags = self.decode(ByteReader::u8)?;
         if flags & !(INCOMPLETE | ERROR | PARENT | SNAPSHOT) != 0 {
-            return Err(self.damaged(&format!("its flags are {flags:#04x}, which are not known")));
+            return Err(self.damaged(&format!("its flags {flags:#04x} are unknown")));
         }
         let has = |flag: u8| flags & flag != 0;
         let component = self.component()?;
         let severity = self.severity()?;
         let parent = if has(PARENT) { Some(self.decode(ByteReader::varint32)?) } else { None };
         if parent.is_some_and(|parent| parent == 0 || parent >= seq) {
-            return Err(self.damaged("its parent is no earlier frame"));
+            return Err(self.damaged("its parent is not an earlier frame"));
         }
         let after = self.decode(ByteReader::signed)?;
         let started_ns = run_started_ns.checked_add_signed(after).filter(|ns| *ns <= i64::MAX as u64);
         let started_ns = started_ns.ok_or_else(|| self.damaged("its time is out of range"))?;
         let duration_ns = self.decode(ByteReader::varint)?;
         if has(INCOMPLETE) && (has(ERROR) || duration_ns != 0) {
-            return Err(self.damaged("it was never finished, and has an end"));
+            return Err(self.damaged("it is unfinished, but has an error or a duration"));
         }
         let (input, output, metadata) = (self.body()?, self.body()?, self.body()?);
         let snapshot = if has(SNAPSHOT) { Some(self.snapshot(seq)?) } else { None };
@@ -245,7 +246,7 @@ impl<'a> TapeDecoder<'a> {
                 let name = self.decode(|r| r.text(COMPONENT_BYTES_MAX))?.to_owned();
                 match name.parse::<Component>() {
                     Ok(Component::Other(name)) => Some(name),
-                    Ok(_) => return Err(self.damaged("its component is named as one of the engine's own")),
+                    Ok(_) => return Err(self.damaged("its custom component has a built-in name")),
                     Err(error) => return Err(self.damaged(&error.to_string())),
                 }
             }
@@ -269,20 +270,20 @@ impl<'a> TapeDecoder<'a> {
             let (floats, rest) = bytes.as_chunks::<4>();
             let vector: Vec<f32> = floats.iter().map(|b| f32::from_le_bytes(*b)).collect();
             if vector.is_empty() || !rest.is_empty() || vector.iter().any(|x| !x.is_finite()) {
-                return Err(self.damaged("an embedding of its snapshot is no vector of finite numbers"));
+                return Err(self.damaged("an embedding of its snapshot is not a vector of finite numbers"));
             }
             embeddings.push((embedder, vector));
         }
         Ok(Snapshot { seq, state, embeddings })
     }
 
-    /// A body, its bytes compared with its id.
+    /// Reads a body and compares its bytes with its id.
     fn body(&mut self) -> TapeResult<TapeBody> {
         let same = self.decode(ByteReader::varint)?;
         if let Some(back) = same.checked_sub(1) {
             let found = self.window.promote(back);
             let (id, bytes) =
-                found.ok_or_else(|| self.damaged("a body is the same as one that is not kept"))?;
+                found.ok_or_else(|| self.damaged("a body refers to one that is not in the window"))?;
             return Ok(TapeBody { bytes, id });
         }
         let len = self.decode(ByteReader::varint)?;
@@ -307,7 +308,7 @@ impl<'a> TapeDecoder<'a> {
         Ok(TapeBody { bytes, id })
     }
 
-    /// The next piece of a body: bytes that stand here, or a range of an earlier body.
+    /// Reads the next piece of a body: literal bytes, or a range of an earlier body.
     fn piece(&mut self, body: &mut Vec<u8>, len: u64) -> TapeResult<()> {
         let head = self.decode(ByteReader::varint)?;
         let count = head >> 1;
@@ -325,7 +326,7 @@ impl<'a> TapeDecoder<'a> {
         let range = self.window.get(back).and_then(|base| base.get(offset as usize..end? as usize));
         match range {
             Some(range) => body.extend_from_slice(range),
-            None => return Err(self.damaged("a piece of a body is of one that is not kept")),
+            None => return Err(self.damaged("a piece of a body refers to bytes that are not in the window")),
         }
         Ok(())
     }
@@ -335,7 +336,7 @@ impl<'a> TapeDecoder<'a> {
         Severity::from_code(code).map_err(|e| self.damaged(&e.to_string()))
     }
 
-    /// A time since 1970 that has room for a difference to any other.
+    /// Reads a time in nanoseconds since 1970. It must fit into an i64, so that differences do not overflow.
     fn time(&mut self) -> TapeResult<u64> {
         let ns = self.decode(ByteReader::varint)?;
         if ns > i64::MAX as u64 {

@@ -1,4 +1,4 @@
-//! A tape into a store: as a run like any other.
+//! Records a tape into a store, as an ordinary run.
 
 use super::read::{Tape, TapeFrame};
 use crate::error::Result;
@@ -6,17 +6,17 @@ use crate::kv::Content;
 use crate::store::Namespace;
 use crate::trace::{Frame, RunBatch, RunInfo, RunSpec};
 
-/// Raw bytes of frames that are committed together: a run is one commit up to this size. A larger one goes in parts, and
-/// is open, then abandoned, if it is stopped between them.
+/// Maximum raw bytes of frames in one commit. A run up to this size is one commit. A larger run is committed
+/// in parts; if the import stops between them, the run stays open and is abandoned later.
 const COMMIT_RAW_BYTES_MAX: usize = 256 << 20;
 
 impl Namespace {
-    /// Records the run of a tape, under another name where one is given. The run is as it was recorded, with its times and
-    /// its fingerprint; what a fork shared is its own. With `replace` it takes the place of a run of that name.
+    /// Records the run of a tape, under `name` if one is given. The run keeps its times and fingerprint.
+    /// Frames that a fork shared become its own. With `replace`, the run replaces a living run of its name.
     ///
     /// # Errors
-    /// `Conflict` where a run of this name lives and is not to be replaced; `Invalid` for a name or a body that this store
-    /// does not take; `Unavailable`, `Poisoned`.
+    /// `Conflict` if a run of this name lives and `replace` is not set; `Invalid` if the store does not
+    /// accept the name or a body; `Unavailable`, `Poisoned`.
     pub fn import_tape(&self, tape: &Tape, name: Option<&str>, replace: bool) -> Result<RunInfo> {
         let info = tape.info();
         let name = name.unwrap_or(&info.name);

@@ -1,4 +1,4 @@
-//! What a tape keeps, what it costs, and what is refused.
+//! Tests of tapes: their contents, their size, and the refusal of damaged ones.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn text(seed: u64, words: usize) -> String {
     })
 }
 
-/// A conversation with all that a run can have; its times are its own, not the clock's.
+/// Records a conversation with everything that a run can have. Its times are fixed, not the clock's.
 fn record(space: &Namespace, steps: u64) {
     let spec = RunSpec::new("loan-42").agent("approver").model("m-1").tag("env", "prod").tag("empty", "");
     let spec = spec.severity(Severity::Debug).metadata(format!("{{\"why\":\"{}\"}}", text(1, 30)));
@@ -54,7 +54,7 @@ fn tape_of(reader: &RunReader) -> Vec<u8> {
     tape
 }
 
-/// Everything but what is of the store: the number, and the parent.
+/// Compares everything that does not depend on the store; the uid and the parent do.
 fn assert_same(a: &RunReader, b: &RunReader) {
     let frames = |run: &RunReader| run.frames().collect::<crate::Result<Vec<_>>>().unwrap();
     assert_eq!(frames(a), frames(b));
@@ -83,7 +83,7 @@ fn imported_run_exports_the_same_tape_bytes() {
     b.run("loan-42").unwrap().verify().unwrap();
     assert_eq!(tape_of(&b.run("loan-42").unwrap()), tape);
     assert_eq!(tape_of(&a.run("loan-42").unwrap()), tape);
-    // A name is taken, unless it is to be replaced or another one is given.
+    // Importing again conflicts, unless another name or `replace` is given.
     assert_eq!(b.import_tape(&read, None, false).unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(b.import_tape(&read, Some("other"), false).unwrap().name, "other");
     b.import_tape(&read, None, true).unwrap();
@@ -106,7 +106,7 @@ fn a_fork_is_whole_and_says_where_it_was_forked() {
     let from = r#"{"at":3,"run":"loan-42","shared":2}"#;
     assert_eq!(there.info().tags, [("annals.forked_from".to_owned(), from.to_owned())]);
     assert_eq!(tape_of(&there), tape);
-    // Its parent may be replaced: the tape stays the same.
+    // Replacing the parent does not change the tape.
     a.begin_run(RunSpec::new("loan-42").replace(true)).unwrap();
     assert_eq!(tape_of(&a.run("again").unwrap()), tape);
 }
@@ -142,14 +142,14 @@ fn a_run_that_was_cut_off_keeps_what_had_arrived() {
     assert_eq!(tape_of(&there), tape);
 }
 
-/// A tape of a conversation costs what the conversation says, not its square.
+/// A tape of a conversation grows with the conversation's length, not with its square.
 #[test]
 fn repeated_bytes_are_stored_as_references() {
     let (_one, a) = store(1);
     record(&a, 100);
     let reader = a.run("loan-42").unwrap();
     let (tape, raw) = (tape_of(&reader).len() as u64, reader.info().raw_bytes);
-    // A step has 25 words of answer, which stand in the next request again, and its state.
+    // A step adds an answer of 25 words, which the next request repeats, and a state.
     assert!(tape < 100 * 800, "{tape} bytes for {raw}");
     assert!(raw > 10 * tape, "{tape} bytes for {raw}");
 }
@@ -174,13 +174,13 @@ fn changed_or_cut_tape_is_refused_with_its_location() {
         refused(tape[..at].to_vec(), &|| format!("cut at {at}"));
     }
     refused([&tape[..], b"\n"].concat(), &|| "a byte more".to_owned());
-    // As a mail program or git without attributes would have left it.
+    // A mail program, or git without attributes, may convert line ends.
     let text = tape.iter().flat_map(|b| if *b == b'\n' { vec![b'\r', b'\n'] } else { vec![*b] }).collect();
     refused(text, &|| "other line ends".to_owned());
 }
 
-/// With the digest put right, as an attacker would: what the fingerprint and the ids cover is still refused, and all else
-/// reads as a run that can be recorded.
+/// An attacker can correct the digest. Changes that the fingerprint or the ids cover are still refused. All
+/// others must read as a run that can be recorded.
 #[test]
 fn a_forged_tape_is_refused_or_reads_as_a_run() {
     let (_one, a) = store(1);

@@ -1,5 +1,5 @@
-//! The bodies that a later one may be coded against: the last ones, the newest first. Writer and reader put the same bodies
-//! in, in the same order, so that a number means the same to both.
+//! The window of recent bodies that a later one may be coded against, newest first. Writer and reader add the
+//! same bodies in the same order, so an index refers to the same body for both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::blob::{CommonRange, common_front, common_tail, compare};
 use crate::ids::BlobId;
 use crate::trace::lanes::LaneKey;
 
-/// Bodies kept.
+/// Maximum number of bodies in the window.
 const BODIES_MAX: usize = 64;
-/// Bytes of them together. One that is larger is not kept.
+/// Maximum total bytes of the bodies in the window. A larger body is not added.
 const BYTES_MAX: usize = 256 << 20;
 
-/// A body that is kept. The reader does not know whose it was; it need not.
+/// A body in the window. Only the writer needs its lane; the reader has `None`.
 #[derive(Debug, Clone)]
 struct WindowBody {
     id: BlobId,
@@ -30,7 +30,7 @@ pub(super) struct BodyWindow {
 }
 
 impl BodyWindow {
-    /// Puts a body in as the newest.
+    /// Adds a body as the newest.
     pub(super) fn put(&mut self, id: BlobId, bytes: &Arc<Vec<u8>>, lane: Option<LaneKey>) {
         if bytes.len() > BYTES_MAX {
             return;
@@ -42,12 +42,12 @@ impl BodyWindow {
         }
     }
 
-    /// The body `back` before the newest.
+    /// The body at index `back`; the newest is 0.
     pub(super) fn get(&self, back: u64) -> Option<&Arc<Vec<u8>>> {
         self.bodies.get(usize::try_from(back).ok()?).map(|kept| &kept.bytes)
     }
 
-    /// The same, which becomes the newest.
+    /// Makes the body at index `back` the newest and returns it.
     pub(super) fn promote(&mut self, back: u64) -> Option<(BlobId, Arc<Vec<u8>>)> {
         let kept = self.bodies.remove(usize::try_from(back).ok()?)?;
         let found = (kept.id, kept.bytes.clone());
@@ -55,13 +55,14 @@ impl BodyWindow {
         Some(found)
     }
 
-    /// Where a body is, if it is kept.
+    /// The index of the body with this id, if it is in the window.
     pub(super) fn find(&self, id: BlobId) -> Option<u64> {
         self.bodies.iter().position(|kept| kept.id == id).map(|at| at as u64)
     }
 
-    /// The body to code another against, and what is the same in both: the last one of its lane, or the one that has most of
-    /// its beginning and end, whichever has more of it.
+    /// Chooses the base of a body; returns its index and the ranges that both have in common. Candidates are
+    /// the last body of the lane, and the body with the longest common beginning and end. The one with more
+    /// common bytes is chosen.
     pub(super) fn nearest(&self, bytes: &[u8], lane: &LaneKey) -> Option<(u64, Vec<CommonRange>)> {
         let own = self.bodies.iter().position(|kept| kept.lane.as_ref() == Some(lane));
         let ends = |kept: &WindowBody| {

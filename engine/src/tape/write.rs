@@ -1,4 +1,4 @@
-//! A run onto a tape.
+//! Writes a run as a tape.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::trace::model::TAGS_MAX;
 use crate::trace::reader::run_record;
 use crate::trace::{Component, RecordedFrame, RunReader, Snapshot, Status, chain};
 
-/// How a tape is written that shows less than the run holds: for readers who may not see all of it.
+/// Redaction of a tape, for readers who may not see the whole run.
 pub struct TapeRedaction<'a> {
-    /// The name of what decides it, kept on the tape in the tag [`REDACTED_TAG`].
+    /// The name of the profile that redacts, written into the tag [`REDACTED_TAG`].
     pub by: &'a str,
-    /// Changes a frame's input, output and metadata.
+    /// Redacts a frame's input, output and metadata.
     pub frame: &'a mut dyn FnMut(&mut RecordedFrame),
-    /// What is shown of the run's metadata, and of a snapshot's state.
+    /// Redacts the run's metadata and the states of snapshots.
     pub bytes: &'a mut dyn FnMut(Vec<u8>) -> Vec<u8>,
-    /// The same of a tag's value.
+    /// Redacts a tag's value.
     pub tag: &'a mut dyn FnMut(&str) -> String,
 }
 
@@ -37,34 +37,35 @@ impl std::fmt::Debug for TapeRedaction<'_> {
     }
 }
 
-/// The tape so far.
+/// Writes a tape and tracks its digest, length and window.
 struct TapeWriter<'a> {
     to: &'a mut dyn Write,
     hasher: blake3::Hasher,
     written: u64,
     raw: u64,
     window: BodyWindow,
-    /// What is not written yet: a frame at most.
+    /// Bytes that are not written yet, at most one frame.
     pending: Vec<u8>,
 }
 
 impl RunReader {
-    /// Writes the run as a tape: every frame read and checked, those that a fork shares included. The same run gives the same
-    /// bytes, whatever store it is read from. Gives the tape's length in bytes.
+    /// Writes the run as a tape; returns the tape's length in bytes. Every frame is read and checked,
+    /// including those that a fork shares. The same run gives the same bytes from any store.
     ///
     /// # Errors
-    /// `Conflict` for a run that has not ended; `Invalid` for one whose tape would be larger than
-    /// [`crate::TAPE_BYTES_MAX`]; `Damaged` at the first frame that is not what was recorded; `Unavailable` where the tape
-    /// cannot be written. What was written before an error is no tape.
+    /// `Conflict` if the run has not ended; `Invalid` if the tape would be larger than
+    /// [`crate::TAPE_BYTES_MAX`]; `Damaged` at the first frame that differs from what was recorded;
+    /// `Unavailable` if the tape cannot be written. After an error, the written bytes are not a valid tape.
     pub fn write_tape(&self, to: &mut dyn Write) -> Result<u64> {
         self.write(to, None)
     }
 
-    /// Writes what is shown of the run as a tape that says so: its tag `annals.redacted` names by what, its fingerprint is its own and not the run's, and it holds no vectors, which
-    /// say much of what they were made from.
+    /// Writes the run as a redacted tape. The tag `annals.redacted` names the profile. The fingerprint is
+    /// that of the redacted frames, not the run's. Vectors are left out, since they reveal much of the texts
+    /// they were made from.
     ///
     /// # Errors
-    /// As [`RunReader::write_tape`]; `Invalid` where the run has no room for one more tag.
+    /// As [`RunReader::write_tape`]; `Invalid` if the run has the maximum number of tags already.
     pub fn write_redacted_tape(&self, to: &mut dyn Write, shown: TapeRedaction<'_>) -> Result<u64> {
         self.write(to, Some(shown))
     }
@@ -73,8 +74,8 @@ impl RunReader {
         let info = self.info();
         let (Some(fingerprint), Some(ended_ns)) = (info.fingerprint, info.ended_ns) else {
             return Err(Error::conflict(format!(
-                "run {:?} has not ended: it is still being recorded, or its recorder was killed and the store was \
-                 not opened for writing since",
+                "run {:?} has not ended: it is still being recorded, or its recorder was killed; in that \
+                 case open the store for writing, which ends the run",
                 info.name
             )));
         };
@@ -86,7 +87,7 @@ impl RunReader {
         let (mut tags, mut metadata) = (self.tape_tags()?, self.metadata()?);
         let mut link = chain::genesis();
         if let Some(shown) = &mut shown {
-            // One that was redacted before stays marked by what it was.
+            // A run that was redacted before gets the new tag only; the earlier redaction stays in its bytes.
             tags.iter_mut().for_each(|(_, value)| *value = (shown.tag)(value));
             tags.retain(|(key, _)| key != REDACTED_TAG);
             if tags.len() == TAGS_MAX {
@@ -122,7 +123,7 @@ impl RunReader {
                 link = chain::next(&link, &digest);
             }
             if frame.incomplete && info.status != Status::Abandoned {
-                return Err(Error::new(ErrorKind::Damaged, "a run that has ended has a frame that has not"));
+                return Err(Error::new(ErrorKind::Damaged, "a run that has ended has an unfinished frame"));
             }
             tape.frame(frame, snapshot, info.started_ns)?;
             tape.flush()?;
@@ -136,12 +137,12 @@ impl RunReader {
         Ok(tape.written)
     }
 
-    /// The run's tags, and where it was forked.
+    /// The run's tags, with the tag of its fork point.
     fn tape_tags(&self) -> Result<Vec<(String, String)>> {
         let info = self.info();
         let mut tags = info.tags.clone();
         if let Some(point) = &info.parent {
-            // Its name stays known when it is replaced.
+            // A replaced parent's record still has its name.
             let name = run_record(&self.core, self.namespace, point.uid)?.map(|(head, _)| head.fields.name);
             let value = json!({ "run": name, "at": point.at, "shared": point.shared }).to_string();
             tags.retain(|(key, _)| key != FORKED_FROM);
@@ -197,11 +198,12 @@ impl TapeWriter<'_> {
         Ok(())
     }
 
-    /// A body: the same as one in the window, or what it adds to the nearest there.
+    /// Writes a body: as a reference to the same body in the window, or as its difference from the chosen
+    /// base.
     fn body(&mut self, bytes: Vec<u8>, lane: &LaneKey) -> Result<()> {
         let len = bytes.len() as u64;
         if len > BODY_BYTES_MAX {
-            return Err(Error::invalid(format!("a body of {len} bytes does not go onto a tape")));
+            return Err(Error::invalid(format!("a body of {len} bytes is too large for a tape")));
         }
         if len <= INLINE_BYTES_MAX {
             put_varint(&mut self.pending, 0);
@@ -232,7 +234,7 @@ impl TapeWriter<'_> {
         literal(&mut self.pending, &bytes[at..]);
         self.window.put(id, &bytes, Some(lane.clone()));
         if self.raw > raw_bytes_max(self.written + self.pending.len() as u64) {
-            return Err(Error::invalid("the run repeats itself more than a tape may"));
+            return Err(Error::invalid("the run repeats more of its bytes than a tape allows"));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Changes to one run that are committed together. All that the run remembers is staged here and put back only once
-//! the batch is queued.
+//! Changes to one run that are committed together. The batch works on a copy of the run's state. The copy
+//! replaces the original only once the batch is queued.
 
 use std::sync::Arc;
 
@@ -23,12 +23,13 @@ use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
 use crate::trace::stream::Ending;
 
-/// Earlier frames of a fork's lineage that are looked through for one of the same component.
+/// Maximum number of a fork's shared frames that are searched for a body of the same component.
 const FORK_LOOK_BACK: u32 = 16;
-/// A body no longer than this is never coded as the same as an earlier one: that would save nothing.
+/// A body of at most this many bytes is never stored as a reference to an earlier one: that would save
+/// nothing.
 const SAME_BYTES_MIN: u64 = 4;
 
-/// A frame that was begun: what its end needs again.
+/// A frame that has begun: the values that its end needs again.
 #[derive(Debug, Clone)]
 pub(crate) struct BegunFrame {
     pub(crate) head: FrameHead,
@@ -39,7 +40,7 @@ pub(crate) struct BegunFrame {
     pub(crate) started_ns: u64,
 }
 
-/// How many frames back the body is that a recipe is coded against, and its extents.
+/// The base of a recipe: how many frames back its body is, and its extents.
 type BaseRecipe = Option<(u32, Arc<Vec<Extent>>)>;
 
 #[derive(Debug, Clone)]
@@ -49,7 +50,7 @@ struct PackedMetadata {
     bytes: Vec<u8>,
 }
 
-/// Changes to one run that happen together. Dropped before it is committed, nothing has happened.
+/// Changes to one run that are committed together. Dropping an uncommitted batch discards its changes.
 #[derive(Debug)]
 #[must_use = "nothing happens before commit or submit"]
 pub struct RunBatch<'a> {
@@ -57,17 +58,17 @@ pub struct RunBatch<'a> {
     pub(super) guard: MutexGuard<'a, RunState>,
     pub(super) staged: RunState,
     pub(super) writer: BatchWriter,
-    /// Bodies that later ones are to be compared with, once the batch is queued.
+    /// Bodies that later bodies are compared with, once the batch is queued.
     pub(super) bodies: Vec<(LaneKey, LaneBody)>,
     pub(super) durability: Durability,
-    /// The run's record is to be written again, once, at the batch's end.
+    /// The run's record must be written again, once, at the end of the batch.
     pub(super) changed: bool,
-    /// It holds vectors.
+    /// The batch contains vectors.
     embedded: bool,
 }
 
 impl<'a> RunBatch<'a> {
-    /// Changes to a run whose state is locked for as long as this lives.
+    /// Creates a batch that keeps the run's state locked while it lives.
     pub(super) fn new(run: &'a Run, guard: MutexGuard<'a, RunState>) -> Result<Self> {
         let writer = BatchWriter::new(&run.core, run.namespace)?;
         let staged = guard.clone();
@@ -82,7 +83,7 @@ impl<'a> RunBatch<'a> {
 
     fn begin(&mut self) -> Result<()> {
         if let Some(old) = self.staged.replaces.take() {
-            // It may have been dropped since: then its name is free already.
+            // If the old run was dropped meanwhile, its name is free already.
             if let Some((mut head, tail)) = run_record(&self.run.core, self.run.namespace, old)? {
                 head.fields.gone = true;
                 self.writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
@@ -97,7 +98,7 @@ impl<'a> RunBatch<'a> {
         Ok(())
     }
 
-    /// Writes the run's record as it now stands.
+    /// Writes the run's record with its current state.
     fn put_run(&mut self) -> Result<()> {
         let mut fields = RunFields::clone(&self.staged.fields);
         (fields.severity, fields.raw_bytes) = (self.staged.severity, self.staged.raw_bytes);
@@ -117,13 +118,13 @@ impl<'a> RunBatch<'a> {
         }
     }
 
-    /// Waits for another durability than the store's options say.
+    /// Sets the durability that the commit waits for. The default is that of the store's options.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
         self.durability = durability;
         self
     }
 
-    /// Adds a frame; gives its number.
+    /// Adds a frame; returns its number.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -138,15 +139,15 @@ impl<'a> RunBatch<'a> {
         Ok(seq)
     }
 
-    /// Numbers a frame and packs what is known at its beginning. Metadata that is not `settled` may be other at the end: no
-    /// later frame may name it.
+    /// Numbers a frame and packs its input and metadata. Metadata that is not `settled` may change when the
+    /// frame ends, so no later frame may refer to it.
     pub(crate) fn start_frame(&mut self, frame: &Frame, settled: bool) -> Result<BegunFrame> {
         self.check_open()?;
         if let Component::Other(name) = &frame.component {
-            // A name of the engine's own would read back as another component.
+            // A built-in name would read back as the built-in component.
             if name.parse::<Component>()? != frame.component {
                 return Err(Error::invalid(format!(
-                    "component {name:?} is one of the engine's own: use that"
+                    "component {name:?} is built in: use the built-in component, not `Component::Other`"
                 )));
             }
         }
@@ -197,7 +198,7 @@ impl<'a> RunBatch<'a> {
         Ok(BegunFrame { head, component, input, input_base, metadata, started_ns })
     }
 
-    /// Takes in what is known of a frame only at its end.
+    /// Applies the values that are known only when the frame ends.
     pub(crate) fn apply_ending(&mut self, begun: &mut BegunFrame, ending: &Ending) -> Result<()> {
         begun.head.error = ending.error;
         let severity = begun.head.severity.max(ending.severity.code());
@@ -212,8 +213,8 @@ impl<'a> RunBatch<'a> {
         Ok(())
     }
 
-    /// The run matters as much as its most severe frame. Its record says it at once: a run that a crash leaves open must
-    /// not look as if it mattered less.
+    /// Raises the run's severity to that of its most severe frame. The run's record is written in the same
+    /// batch: after a crash, an open run must not have a lower severity than its frames.
     fn raise_severity(&mut self, severity: u8) {
         if severity > self.staged.severity {
             self.staged.severity = severity;
@@ -221,7 +222,7 @@ impl<'a> RunBatch<'a> {
         }
     }
 
-    /// Writes the record of a frame that has begun and not ended.
+    /// Writes the record of a frame that has begun and not finished.
     pub(crate) fn put_begun_frame(&mut self, begun: &BegunFrame) -> Result<()> {
         let mut tail = Vec::new();
         begun.put_recipes(None, &mut tail);
@@ -266,7 +267,7 @@ impl<'a> RunBatch<'a> {
         self.writer.add_record(kinds::FRAME, &begun.head.encode(), &tail)
     }
 
-    /// Packs a body and advances its lane. Gives what its recipe is coded against.
+    /// Packs a body and advances its lane. Also returns the base that its recipe is coded against.
     pub(crate) fn pack_body(
         &mut self,
         key: &LaneKey,
@@ -310,7 +311,7 @@ impl<'a> RunBatch<'a> {
             lane.push_inline(seq, packed.id);
             return Ok((packed, None));
         };
-        // Frames may end in any order: only an earlier one can be named.
+        // Frames may end in any order; a base must be an earlier frame.
         let base = lane.base().filter(|(at, _)| *at < seq).map(|(at, extents)| (seq - at, extents));
         lane.push(seq, packed.id, extents.clone());
         if let Some(compared) = compared {
@@ -320,11 +321,11 @@ impl<'a> RunBatch<'a> {
         Ok((packed, base))
     }
 
-    /// A fork's lane begins with the last body that its lineage has for it.
+    /// Creates a lane. A fork's lane begins with the last body of its lineage in that lane.
     fn lane_from_lineage(&mut self, (component, slot): &LaneKey) -> Result<BodyLane> {
         let mut lane = self.run.recording.previous.new_lane();
         let Some((_, shared, _)) = self.staged.fields.parent else { return Ok(lane) };
-        // What it was forked from may have been dropped meanwhile: the lineage is this run's own.
+        // The parent may have been dropped meanwhile, so the lineage is read from this run's own fields.
         if *slot != BodySlot::Input || shared == 0 {
             return Ok(lane);
         }
@@ -343,7 +344,7 @@ impl<'a> RunBatch<'a> {
         Ok(lane)
     }
 
-    /// Keeps the agent's state after the last frame; gives that frame's number.
+    /// Stores the agent's state after the last frame; returns that frame's number.
     ///
     /// # Errors
     /// As [`Run::snapshot`].
@@ -357,8 +358,8 @@ impl<'a> RunBatch<'a> {
         self.snapshot_as_recorded(state.into(), embeddings)
     }
 
-    /// The same of one that was recorded before, whatever its vectors are: one that nothing can be compared with is kept, and
-    /// passed over by whoever looks.
+    /// Stores a snapshot that was recorded elsewhere, without checking its vectors against those of the
+    /// namespace. A vector that cannot be compared is stored too; searches skip it.
     pub(crate) fn snapshot_as_recorded(
         &mut self,
         state: Content,
@@ -367,7 +368,7 @@ impl<'a> RunBatch<'a> {
         self.check_open()?;
         let seq = self.staged.last_seq;
         if seq == 0 {
-            return Err(Error::invalid("a snapshot is taken after a frame: record one first"));
+            return Err(Error::invalid("a snapshot needs a frame before it: record a frame first"));
         }
         if self.staged.snapshots.contains(&seq) {
             return Err(Error::conflict(format!(
@@ -422,7 +423,7 @@ impl<'a> RunBatch<'a> {
         Ok(())
     }
 
-    /// Adds a frame that was begun and never finished, with what had arrived of its output.
+    /// Adds a frame that was begun and never finished, with the output that had arrived.
     pub(crate) fn record_incomplete(&mut self, frame: &Frame) -> Result<u32> {
         let begun = self.start_frame(frame, false)?;
         self.put_begun_frame(&begun)?;
@@ -437,8 +438,8 @@ impl<'a> RunBatch<'a> {
         Ok(begun.head.seq)
     }
 
-    /// Ends the run as another recorder of it did: with the fingerprint that its frames, finished or not, must come to, and
-    /// with its own severity (that of a fork may be less than that of frames which it shares).
+    /// Ends an imported run as its recorder did, with the recorded fingerprint and severity. The fingerprint
+    /// covers unfinished frames too. A fork's severity may be lower than that of the frames it shares.
     pub(crate) fn end_as_recorded(
         &mut self,
         (status, severity): (Status, Severity),
@@ -447,7 +448,7 @@ impl<'a> RunBatch<'a> {
     ) -> Result<()> {
         let staged = &self.staged;
         if staged.linked.0 == staged.last_seq && staged.linked.1 != fingerprint {
-            return Err(Error::bug("frames that were checked came to another fingerprint"));
+            return Err(Error::bug("checked frames have another fingerprint than recorded"));
         }
         self.staged.ended = true;
         self.staged.severity = severity.code();
@@ -460,7 +461,7 @@ impl<'a> RunBatch<'a> {
         Ok(())
     }
 
-    /// Writes it and waits until it is as durable as was asked; gives the last record's seqno.
+    /// Writes the batch and waits until it has the batch's durability; returns the last record's seqno.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
@@ -468,7 +469,7 @@ impl<'a> RunBatch<'a> {
         self.submit()?.wait()
     }
 
-    /// Hands it to the writer without waiting.
+    /// Hands the batch to the writer without waiting.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.

@@ -1,9 +1,11 @@
-//! Keys that go with a run: what was made of its frames and stands elsewhere, so that dropping the run leaves nothing of it behind.
+//! Belongings: keys elsewhere that were derived from a run's frames and are deleted with the run.
 //!
-//! A link is a key of the keyspace `annals.belongings` of the run's namespace: the run's number in eight bytes, big-endian, the name of the other
-//! keyspace, a zero byte, the key there. It is written before what it leads to, behind the lock that dropping takes, so there is no moment at which a
-//! dropped run has something that no link leads to; one that leads to nothing does no harm. In the commit in which a run is dropped or replaced its
-//! links end, and all that they lead to.
+//! A link is a key in the keyspace `annals.belongings` of the run's namespace. It consists of the run's uid
+//! in eight bytes, big-endian, the name of the other keyspace, a zero byte, and the key there.
+//!
+//! Invariant: every belonging of a run has a link. A link is therefore written before its belonging, under
+//! the lock that dropping takes. A link without a belonging does no harm. The commit that drops or replaces a
+//! run deletes its links and all its belongings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +24,12 @@ use crate::trace::reader::run_record;
 pub(crate) const BELONGINGS: &str = "annals.belongings";
 
 impl Namespace {
-    /// Writes what goes with a run; `keys` are all the keys that `write` may set, by the names of their keyspaces. While this goes on no run is dropped.
+    /// Writes belongings of a run. `keys` are all keys that `write` may set, each with the name of its
+    /// keyspace. No run is dropped meanwhile.
     ///
     /// # Errors
-    /// `Gone` for a run that was dropped or replaced, `NotFound` where there is none; those of `write`; `Invalid`, `Unavailable`, `Poisoned`.
+    /// `Gone` if the run was dropped or replaced; `NotFound` if there is no such run; errors of `write`;
+    /// `Invalid`, `Unavailable`, `Poisoned`.
     #[doc(hidden)]
     pub fn write_with_run<T>(
         &self,
@@ -42,7 +46,8 @@ impl Namespace {
         }
         batch.commit()?;
         let written = write()?;
-        // Replacing takes no lock: who was replaced meanwhile takes it along.
+        // Replacing a run takes no lock: if this run was replaced meanwhile, its new belongings are deleted
+        // here.
         if let Err(gone) = self.check_living(uid) {
             let core = self.store.core();
             let mut writer = BatchWriter::new(core, self.id)?;
@@ -55,14 +60,15 @@ impl Namespace {
         Ok(written)
     }
 
-    /// Sets a key of a keyspace that keeps the latest values, and has it end in the commit in which a run is dropped or replaced. While this
-    /// goes on no run is dropped.
+    /// Sets a key as a belonging of a run, in a keyspace that keeps the latest values. The commit that drops
+    /// or replaces the run deletes the key. No run is dropped meanwhile.
     ///
     /// # Errors
-    /// `Gone` for a run that was dropped or replaced, `NotFound` where there is none; `Invalid`, `Unavailable`, `Poisoned`.
+    /// `Gone` if the run was dropped or replaced; `NotFound` if there is no such run; `Invalid`,
+    /// `Unavailable`, `Poisoned`.
     pub fn put_with_run(&self, uid: RunUid, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<()> {
         let core = self.store.core();
-        // The run may have begun a moment ago.
+        // The run's first batch may be queued and not in the index yet.
         core.log()?.queue.barrier(core.index.visible())?;
         self.write_with_run(uid, &[(keyspace, key)], || {
             self.keyspace(keyspace, History::Latest)?.put(key, value).map(drop)
@@ -85,14 +91,14 @@ fn link_key(uid: RunUid, keyspace: &str, key: &[u8]) -> Vec<u8> {
     [&uid.0.to_be_bytes(), keyspace.as_bytes(), &[0], key].concat()
 }
 
-/// What goes with runs of a namespace, looked up while they are dropped.
+/// Finds and deletes the belongings of runs of a namespace.
 #[derive(Debug)]
 pub(crate) struct Belongings<'a> {
     core: &'a Arc<Core>,
     namespace: NamespaceId,
-    /// Where nothing was ever linked, there is none.
+    /// `None` if the namespace never had a link.
     links: Option<Keyspace>,
-    /// Keyspaces that links name.
+    /// Keyspaces that links name, by name; `None` for a keyspace that does not exist.
     named: HashMap<String, Option<Keyspace>>,
 }
 
@@ -102,7 +108,7 @@ impl<'a> Belongings<'a> {
         Ok(Self { core, namespace, links, named: HashMap::new() })
     }
 
-    /// Adds to a batch that all that goes with a run ends.
+    /// Adds to a batch the deletion of a run's links and belongings.
     pub(crate) fn delete_all(&mut self, uid: RunUid, writer: &mut BatchWriter) -> Result<()> {
         let Some(links) = &self.links else { return Ok(()) };
         let now_ns = self.core.io.now_ns();
@@ -115,7 +121,7 @@ impl<'a> Belongings<'a> {
             let found = found?;
             let mut parts = found.get(8..).unwrap_or_default().splitn(2, |byte| *byte == 0);
             let name = std::str::from_utf8(parts.next().unwrap_or_default()).unwrap_or_default();
-            // What is no link of ours leads nowhere.
+            // A key that is not a valid link has no belonging.
             if let (false, Some(key)) = (name.is_empty(), parts.next()) {
                 let keyspace = match self.named.get(name) {
                     Some(keyspace) => keyspace.clone(),

@@ -1,5 +1,5 @@
-//! Frames of model and tool calls by the names of their parts, and which of the parts that make them reproducible
-//! are missing. The minimum is that of "Production agents: time-travel debugging" (checklist S2.17 and S2.18).
+//! Builders for frames of model and tool calls. They also report which fields are missing to reproduce the
+//! call. The minimum is that of "Production agents: time-travel debugging" (checklist S2.17 and S2.18).
 
 use serde_json::{Map, Value, json};
 
@@ -83,13 +83,13 @@ impl LlmFrame {
         self.with_field("finish_reason", reason)
     }
 
-    /// Log-probabilities, where the provider gives them.
+    /// Log-probabilities, if the provider returns them.
     #[must_use]
     pub fn logprobs(self, logprobs: Value) -> Self {
         self.with_field("logprobs", logprobs)
     }
 
-    /// How often it was tried before.
+    /// Number of earlier attempts.
     #[must_use]
     pub fn retry_count(self, count: u32) -> Self {
         self.with_field("retry_count", count)
@@ -102,7 +102,7 @@ impl LlmFrame {
         self
     }
 
-    /// The minimum fields that are not there.
+    /// The minimum fields that are missing.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
@@ -124,7 +124,7 @@ impl LlmFrame {
         missing
     }
 
-    /// The frame, whatever is missing.
+    /// The frame, also if fields are missing.
     #[must_use]
     pub fn build(self) -> Frame {
         let Self { prompt, completion, fields, volatile } = self;
@@ -132,10 +132,10 @@ impl LlmFrame {
             .metadata(metadata(fields, volatile))
     }
 
-    /// The frame, if nothing is missing.
+    /// The frame, if no field is missing.
     ///
     /// # Errors
-    /// `Invalid`, naming what is missing.
+    /// `Invalid`, with the missing fields.
     pub fn build_complete(self) -> Result<Frame> {
         check_complete("a model call", &self.missing())?;
         Ok(self.build())
@@ -174,7 +174,7 @@ impl ToolFrame {
         self
     }
 
-    /// What went wrong.
+    /// The error that the tool reported.
     #[must_use]
     pub fn error(mut self, error: &str) -> Self {
         self.error = Some(error.to_owned());
@@ -188,7 +188,7 @@ impl ToolFrame {
         self
     }
 
-    /// The minimum fields that are not there. A response may be missing where an error is told.
+    /// The minimum fields that are missing. With an error, the output may be missing.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
@@ -202,7 +202,7 @@ impl ToolFrame {
         missing
     }
 
-    /// The frame, whatever is missing.
+    /// The frame, also if fields are missing.
     #[must_use]
     pub fn build(self) -> Frame {
         let mut fields = Map::new();
@@ -216,10 +216,10 @@ impl ToolFrame {
         frame
     }
 
-    /// The frame, if nothing is missing.
+    /// The frame, if no field is missing.
     ///
     /// # Errors
-    /// `Invalid`, naming what is missing.
+    /// `Invalid`, with the missing fields.
     pub fn build_complete(self) -> Result<Frame> {
         check_complete("a tool call", &self.missing())?;
         Ok(self.build())

@@ -1,5 +1,5 @@
-//! A run's hash chain. A link binds a frame's component, parent, blob ids and canonical metadata to all frames
-//! before it; times and whatever the metadata holds under `volatile` are left out, so that the same run recorded
+//! A run's hash chain. A link binds a frame's component, parent, blob ids and canonical metadata to all
+//! frames before it. Times and the metadata's key `volatile` are left out, so that the same run recorded
 //! elsewhere has the same fingerprint.
 
 use std::sync::LazyLock;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use crate::ids::{BlobId, Link};
 use crate::trace::model::Component;
 
-/// Hash of what a frame is, before it is bound to the frames before it.
+/// Hash of a frame's content, before it is bound to the frames before it.
 pub(crate) type FrameDigest = [u8; 32];
 
 static LINK_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("annals run link 1"));
 static FRAME_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context("annals run frame 1"));
-/// What most frames have for metadata.
+/// Hash of empty metadata, which most frames have.
 static NO_METADATA: LazyLock<[u8; 32]> = LazyLock::new(|| *blake3::hash(&[]).as_bytes());
 
 /// The link before frame 1.
@@ -31,7 +31,7 @@ pub(crate) fn next(before: &Link, frame: &FrameDigest) -> Link {
     Link(*hasher.finalize().as_bytes())
 }
 
-/// What a frame is. `incomplete`: it was begun and never finished.
+/// The digest of a frame's content. `incomplete`: the frame was begun and never finished.
 pub(crate) fn digest(
     component: &Component,
     parent: u32,
@@ -55,8 +55,8 @@ pub(crate) fn digest(
     *hasher.finalize().as_bytes()
 }
 
-/// Hash of the canonical form (RFC 8785) of a JSON object without its key `volatile`; of the bytes themselves where
-/// they are no JSON object.
+/// Hash of the canonical form (RFC 8785) of a JSON object without its key `volatile`. Metadata that is not a
+/// JSON object is hashed as it is.
 fn canonical_metadata(metadata: &[u8]) -> [u8; 32] {
     if metadata.is_empty() {
         return *NO_METADATA;

@@ -1,13 +1,13 @@
-//! Dropping runs, and what keeps them from it.
+//! Drops and pins runs.
 //!
-//! A dropped run is a tombstone in the log: who it was by number, how many frames it had, when and by which rule it went. What
-//! it held is no longer found by anybody but its forks, and compaction frees what they do not need. What goes with it (`belongings`) ends in the same
-//! commit.
+//! A dropped run is a tombstone in the log: the run's uid, its number of frames, and when and by which rule
+//! it was dropped. Its frames are readable only through its forks; compaction frees the rest. The run's
+//! belongings (see `belongings`) are deleted in the same commit.
 //!
-//! Never dropped: a run that is open, one that is pinned, and one of which a fork is about to begin. A pin is a key of the
-//! keyspace `annals.pins` of the run's namespace, the run's number in eight bytes, big-endian; its value is JSON with `why` and
-//! `pinned_ns`. Whoever pins, drops or begins a fork does so behind one lock, so that none of them acts on what
-//! another is about to change.
+//! Three kinds of runs are never dropped: open runs, pinned runs, and runs of which a fork is about to begin.
+//! A pin is a key in the keyspace `annals.pins` of the run's namespace: the run's uid in eight bytes,
+//! big-endian. Its value is JSON with `why` and `pinned_ns`. Pinning, dropping and forking take the same
+//! lock, so each of them sees the finished result of the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -32,22 +32,22 @@ use crate::trace::run_keys;
 
 /// The keyspace of pins.
 pub(crate) const PINS: &str = "annals.pins";
-/// Tombstones that are committed together at most.
+/// Maximum number of tombstones in one commit.
 const BATCH_RUNS_MAX: usize = 4096;
-/// Keys of the index that are looked at together.
+/// Keys of the index that one page of a scan reads.
 const PAGE_KEYS: usize = 4096;
 
-/// Runs of which forks were prepared that are not in the log yet, and how many.
+/// Parents of prepared forks that are not in the log yet, with the number of such forks.
 #[derive(Debug, Default)]
 pub(crate) struct PendingForks(HashMap<RunUid, usize>);
 
 impl PendingForks {
-    /// Keeps a run from being dropped until [`Forking::begun`].
+    /// Prevents dropping the run until [`PendingForks::release`].
     pub(crate) fn hold(&mut self, parent: RunUid) {
         *self.0.entry(parent).or_default() += 1;
     }
 
-    /// A fork of this run is in the log, or will never be.
+    /// Ends one hold: the fork of this run is in the log, or will never be.
     pub(crate) fn release(&mut self, parent: RunUid) {
         if let Some(count) = self.0.get_mut(&parent) {
             *count -= 1;
@@ -61,34 +61,34 @@ impl PendingForks {
 /// A run that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedRun {
-    /// Its number. Its name is not kept.
+    /// Its uid. Its name is not stored.
     pub uid: RunUid,
-    /// Frames that it had, shared ones included.
+    /// Number of its frames, shared ones included.
     pub frames: u32,
-    /// Of these, the frames that it shared with the run it was forked from.
+    /// Number of frames that it shared with its parent.
     pub shared: u32,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// When it was dropped.
+    /// When it was dropped, nanoseconds since 1970-01-01 UTC.
     pub dropped_ns: u64,
-    /// The rule by which it was.
+    /// The rule that dropped it.
     pub rule: String,
-    /// The reason that whoever dropped it gave; empty where nobody did.
+    /// The reason given for dropping it; empty if none was given.
     pub why: String,
 }
 
-/// A run that is kept whatever the rules say.
+/// A run that no rule may drop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// The run's number.
+    /// The run's uid.
     pub uid: RunUid,
-    /// Why it is kept.
+    /// The reason given for the pin.
     pub why: String,
     /// When it was pinned, nanoseconds since 1970-01-01 UTC.
     pub pinned_ns: u64,
 }
 
-/// A pin as it is kept.
+/// The stored value of a pin.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PinValue {
@@ -129,19 +129,21 @@ impl From<TombstoneHead> for DroppedRun {
 }
 
 impl Namespace {
-    /// The run of this number, whatever its name is.
+    /// Opens a run by its uid.
     ///
     /// # Errors
-    /// `Gone` with when and by which rule for one that was dropped; `NotFound`, `Damaged`, `Unavailable`.
+    /// `Gone`, with time and rule, if the run was dropped; `NotFound`, `Damaged`, `Unavailable`.
     pub fn run_by_uid(&self, uid: RunUid) -> Result<RunReader> {
         RunReader::open(self.store.core(), self.id, uid)
     }
 
-    /// Drops a run: it reads as `Gone` from then on. What its forks share with it stays theirs. On disk when this returns.
+    /// Drops a run: reading it then fails with `Gone`. Its forks keep the frames they share. On disk when
+    /// this returns.
     ///
     /// # Errors
-    /// `Conflict` for a run that is open or pinned, or of which a fork is about to begin; `NotFound` or `Gone` where there is none of
-    /// this name; `Invalid` for a rule or reason that is too long or has control characters; `Unavailable`, `Poisoned`.
+    /// `Conflict` if the run is open or pinned, or a fork of it is about to begin; `NotFound` or `Gone` if
+    /// there is no run of this name; `Invalid` if the rule or reason is too long or has control characters;
+    /// `Unavailable`, `Poisoned`.
     pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<DroppedRun> {
         let uid = self.run(run)?.info().uid;
         let held = self.drop_runs(&[uid], rule, why)?;
@@ -154,7 +156,8 @@ impl Namespace {
         }
     }
 
-    /// Drops runs, many in a commit; gives those that cannot be, and why. One that is gone already is passed over.
+    /// Drops runs, many in one commit; returns the runs that could not be dropped, and why. Runs that are
+    /// gone already are skipped.
     pub(crate) fn drop_runs(
         &self,
         uids: &[RunUid],
@@ -194,7 +197,7 @@ impl Namespace {
                 writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
                 belongings.delete_all(*uid, &mut writer)?;
             }
-            // Waited for under the lock: the next one is to find them dropped.
+            // Wait under the lock, so that the next holder of the lock sees these runs as dropped.
             if let Some((_, ticket)) = writer.submit(Durability::Disk)? {
                 ticket.wait()?;
             }
@@ -202,11 +205,12 @@ impl Namespace {
         Ok(held)
     }
 
-    /// Keeps a run whatever the rules say, until it is unpinned; a pin that it has is replaced. On disk when this returns.
+    /// Pins a run: it cannot be dropped until it is unpinned. Replaces an existing pin. On disk when this
+    /// returns.
     ///
     /// # Errors
-    /// `NotFound`, `Gone`; `Invalid` for a reason that is empty, too long or has control characters; `Unavailable`,
-    /// `Poisoned`.
+    /// `NotFound`, `Gone`; `Invalid` if the reason is empty, too long or has control characters;
+    /// `Unavailable`, `Poisoned`.
     pub fn pin(&self, run: &str, why: &str) -> Result<Pin> {
         check_text("the reason why a run is pinned", why, 1, WHY_BYTES_MAX)?;
         let core = self.store.core();
@@ -222,7 +226,7 @@ impl Namespace {
         Ok(pin)
     }
 
-    /// Takes a run's pin away; says whether it had one. On disk when this returns.
+    /// Removes a run's pin; returns whether it had one. On disk when this returns.
     ///
     /// # Errors
     /// `NotFound`, `Gone`, `Unavailable`, `Poisoned`.
@@ -240,7 +244,7 @@ impl Namespace {
         Ok(true)
     }
 
-    /// The pins of this namespace, by the runs' numbers.
+    /// The pins of this namespace, in the order of the runs' uids.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -255,17 +259,18 @@ impl Namespace {
             let (key, value) = pair?;
             let Ok(number) = <[u8; 8]>::try_from(key.as_slice()) else { continue };
             let uid = RunUid(u64::from_be_bytes(number));
-            // Whatever stands there, it is a pin: a run is rather kept than lost.
+            // A value that cannot be parsed still pins the run: keeping too much is safer than losing a run.
             let PinValue { why, pinned_ns } = serde_json::from_slice(&value).unwrap_or_default();
             pins.insert(uid, Pin { uid, why, pinned_ns });
         }
         Ok(pins)
     }
 
-    /// Calls `each` with every run of this namespace that was dropped, by number. Replaced runs are not among them.
+    /// Calls `each` for every dropped run of this namespace, in the order of uids. Replaced runs are left
+    /// out.
     ///
     /// # Errors
-    /// What `each` gives; `Damaged`, `Unavailable`.
+    /// Errors of `each`; `Damaged`, `Unavailable`.
     pub fn dropped(&self, each: &mut dyn FnMut(DroppedRun) -> Result<()>) -> Result<()> {
         let core = self.store.core();
         let prefix = run_keys::runs(self.id);
@@ -294,7 +299,7 @@ impl Namespace {
         }
     }
 
-    /// Refuses to replace a run that is pinned.
+    /// Fails if the run of this name is pinned: a pinned run cannot be replaced.
     pub(crate) fn check_replaceable(&self, name: &str) -> Result<()> {
         match find_living_run(self.store.core(), self.id, name)? {
             Some(uid) if self.pins_by_uid()?.contains_key(&uid) => {
@@ -305,7 +310,7 @@ impl Namespace {
     }
 }
 
-/// What keeps a run from being dropped.
+/// The reason why a run cannot be dropped, if there is one.
 fn drop_blocker(
     forking: &PendingForks,
     pins: &BTreeMap<RunUid, Pin>,
@@ -329,7 +334,7 @@ pub(crate) fn is_dropped(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) 
 }
 
 impl DroppedRun {
-    /// Frames of its own: those that are gone with it, but for what forks of it share.
+    /// Number of its own frames: gone with the run, except those that its forks share.
     #[must_use]
     pub fn own_frames(&self) -> u32 {
         self.frames.saturating_sub(self.shared)

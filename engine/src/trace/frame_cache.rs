@@ -1,4 +1,4 @@
-//! Caches frame records and recipes: a frame needs those of the frames before it again and again.
+//! Caches frame records and recipes: reading a frame repeatedly needs those of the frames before it.
 //!
 //! Only finished frames are cached. Their records never change: a run's number is never reused, and a
 //! finished frame is never written again.

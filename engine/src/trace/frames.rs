@@ -1,5 +1,5 @@
-//! Frame records and their bodies: which run of a fork's lineage holds a frame, where a body really stands, and its
-//! bytes. Nothing here walks the chain; that is `reader`'s.
+//! Reads frame records and their bodies: the run of a fork's lineage that holds a frame, the extents of a
+//! body, and its bytes. `reader` walks the chain.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::trace::model::Component;
 use crate::trace::reader::{Ancestor, RunReader};
 use crate::trace::run_keys;
 
-/// How many recipes one may be coded against, one after the other. A million bodies need twenty.
+/// Maximum depth of recipes coded against each other. A million bodies need a depth of twenty.
 pub(crate) const BASE_DEPTH_MAX: u32 = 64;
 
-/// A body, whose it is, the frame that holds it, and where its bytes are.
+/// A body with its component, the frame that holds it, and its extents.
 #[derive(Debug)]
 pub(crate) struct StoredBody {
     pub(crate) component: Component,
@@ -33,12 +33,12 @@ pub(crate) struct StoredBody {
     pub(crate) extents: Arc<Vec<Extent>>,
 }
 
-/// Where a body's bytes are.
+/// The location of a body's bytes.
 #[derive(Debug)]
 pub(super) enum BodyLocation {
     /// In the record that names it.
     Inline(Vec<u8>),
-    /// In groups. `seq`: the frame that holds the recipe.
+    /// In groups. `seq` is the frame that holds the recipe.
     Blob { seq: u32, extents: Arc<Vec<Extent>>, len: u64, id: BlobId },
 }
 
@@ -46,7 +46,7 @@ pub(super) enum BodyLocation {
 #[derive(Debug)]
 pub(super) struct ReadBody {
     pub(super) bytes: Vec<u8>,
-    /// Its length, also where nobody asked for its bytes.
+    /// Its length, also if its bytes were only checked.
     pub(super) len: u64,
     pub(super) id: BlobId,
 }
@@ -57,7 +57,7 @@ impl ReadBody {
     }
 }
 
-/// A slot's place in a frame's record.
+/// The index of a slot in a frame's record.
 fn slot_index(slot: BodySlot) -> usize {
     match slot {
         BodySlot::Input => 0,
@@ -118,8 +118,8 @@ impl RunReader {
         }
     }
 
-    /// What to say of a frame that is not there: of a run that was dropped or replaced since it was found, compaction has
-    /// taken it.
+    /// The error for a frame without a record. Compaction removes the frames of a run that was dropped or
+    /// replaced after this reader found it; any other missing frame is damage.
     fn missing_frame_error(&self, seq: u32) -> Result<Error> {
         let name = &self.info.name;
         let run =
@@ -130,7 +130,7 @@ impl RunReader {
             }
             Some(_) | None => Error::new(
                 ErrorKind::Gone,
-                format!("run {name:?} was dropped or replaced since it was found, and its frames are gone"),
+                format!("run {name:?} was dropped or replaced while it was read, and its frames are gone"),
             ),
         })
     }
@@ -139,7 +139,7 @@ impl RunReader {
         Ok(self.ancestor(seq)?.started_ns.saturating_add_signed(head.start_ns))
     }
 
-    /// The frame that really holds a body, and its record.
+    /// The frame that holds a body, and its record. It is an earlier one if the body is a reference.
     fn body_origin(
         &self,
         seq: u32,
@@ -169,7 +169,7 @@ impl RunReader {
         })
     }
 
-    /// A body's id as recorded, its bytes untouched.
+    /// A body's recorded id. Its bytes are not read.
     pub(super) fn body_id(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<BlobId> {
         let (_, origin) = self.body_origin(seq, record, slot)?;
         Ok(match origin.body(slot_index(slot)).0 {
@@ -179,7 +179,7 @@ impl RunReader {
         })
     }
 
-    /// Where a body's bytes are.
+    /// Finds a body's bytes.
     pub(super) fn find_body(
         &self,
         seq: u32,
@@ -197,7 +197,7 @@ impl RunReader {
         }
     }
 
-    /// A body, checked unless this reader was told not to.
+    /// Reads a body. It is hashed, unless this is an unverified reader.
     pub(super) fn body(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<ReadBody> {
         match self.find_body(seq, record, slot)? {
             BodyLocation::Inline(bytes) => Ok(ReadBody::from_bytes(bytes)),
@@ -216,7 +216,7 @@ impl RunReader {
         }
     }
 
-    /// The extents that frame `seq`'s recipe in `slot` codes.
+    /// Decodes the extents of frame `seq`'s recipe in `slot`.
     fn extents_of(
         &self,
         seq: u32,
@@ -231,7 +231,7 @@ impl RunReader {
         }
         let extents = bodies::decode_extents(recipe, |back| {
             let wrong =
-                || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} names no earlier one"));
+                || Error::new(ErrorKind::Damaged, format!("a recipe of frame {seq} has no earlier base"));
             let at =
                 seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX).ok_or_else(wrong)?;
             let base = self.record(at)?;
@@ -244,7 +244,7 @@ impl RunReader {
         Ok(extents)
     }
 
-    /// Where all bytes of a frame's own bodies are; the record may be one that a later one has replaced.
+    /// The extents of all bodies that a frame's record holds itself. The record may be an old version of it.
     pub(crate) fn own_extents(&self, record: &Arc<FrameRecord>) -> Result<Vec<Arc<Vec<Extent>>>> {
         let mut named = Vec::new();
         for slot in [BodySlot::Input, BodySlot::Output, BodySlot::Metadata] {
@@ -257,7 +257,7 @@ impl RunReader {
         Ok(named)
     }
 
-    /// A body with its extents: what a fork compares its first body with.
+    /// Reads a body with its extents, as a fork compares its first body with; `None` for an inline body.
     pub(crate) fn body_with_extents(&self, seq: u32, slot: BodySlot) -> Result<Option<StoredBody>> {
         let record = self.record(seq)?;
         let component = Component::from_code(record.head.component, record.head.other.clone())?;
@@ -273,12 +273,12 @@ impl RunReader {
     /// Frame `seq`'s input as a stream.
     ///
     /// # Errors
-    /// As [`RunReader::frame`]; bytes that are not what was recorded end the stream with an error.
+    /// As [`RunReader::frame`]; if the bytes differ from what was recorded, the stream ends with an error.
     pub fn input_reader(&self, seq: u32) -> Result<BlobReader> {
         self.body_reader(seq, BodySlot::Input)
     }
 
-    /// Frame `seq`'s output as a stream; of an incomplete frame, what had arrived.
+    /// Frame `seq`'s output as a stream; for an incomplete frame, the part that had arrived.
     ///
     /// # Errors
     /// As [`RunReader::input_reader`].
@@ -301,7 +301,7 @@ impl RunReader {
         }
     }
 
-    /// What had arrived of an incomplete frame's output.
+    /// The output of an incomplete frame that had arrived.
     pub(super) fn arrived_output(&self, seq: u32) -> Result<Vec<u8>> {
         let uid = self.frame_owner(seq)?;
         let _pin = self.core.pin();
@@ -310,7 +310,7 @@ impl RunReader {
             (1..).zip(self.core.index.scan_prefix(&run_keys::parts(uid, seq), Seqno(u64::MAX))?)
         {
             if run_keys::last_number(&hit.key) != Some(part) {
-                let what = format!("part {part} of what arrived of frame {seq} is missing");
+                let what = format!("part {part} of the output of frame {seq} is missing");
                 return Err(Error::new(ErrorKind::Damaged, what));
             }
             let (head, tail) =

@@ -1,4 +1,4 @@
-//! Heads of the records of runs: what their bytes are. What they mean is in the rest of `trace`.
+//! The heads of the records of runs: their byte layout. The rest of `trace` gives them meaning.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ const FRAME_LINK: u16 = 1 << 8;
 const FRAME_LINK_OTHER: u16 = 1 << 9;
 /// Code of a component with a custom name.
 pub(crate) const COMPONENT_OTHER: u8 = 15;
-/// Greatest length of such a name, in bytes.
+/// Maximum length of a custom component's name, in bytes.
 pub(crate) const COMPONENT_BYTES_MAX: usize = 64;
 
 impl FrameHead {
@@ -302,7 +302,7 @@ impl TombstoneHead {
                 return Err(CodecError::Unknown { what: "parent of a dropped run", found: u64::from(other) });
             }
         };
-        // A fork is always younger than what it was forked from.
+        // A fork is always younger than its parent.
         if let Some((uid, ..)) = parent.filter(|(uid, ..)| *uid >= run) {
             return Err(CodecError::Unknown { what: "parent of a dropped run", found: uid.0 });
         }

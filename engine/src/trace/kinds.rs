@@ -1,4 +1,4 @@
-//! The record kinds of runs. docs/format.md says what their bytes are.
+//! The record kinds of runs. docs/format.md describes their bytes.
 
 use crate::log::record::RecordKind;
 

@@ -1,8 +1,8 @@
-//! What a run remembers of its earlier bodies, so that the next one costs what it adds.
+//! A run's earlier bodies, kept in memory so that a new body costs only the bytes that it adds.
 //!
-//! A lane is the sequence of bodies of one component in one place (all inputs of the model, say). For each lane the
-//! run keeps the recipes that later ones may be coded against, and its last body itself as long as the store has
-//! room for it.
+//! A lane is the sequence of bodies of one component in one slot (all inputs of the model, for example). For
+//! each lane the run keeps the recipes that later ones may be coded against. The store keeps the lane's last
+//! body while there is room for it.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::kv::cache::ClockCache;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::trace::model::Component;
 
-/// A body larger than this is not remembered.
+/// A body larger than this is not kept as a previous body, in bytes.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
-/// Recent bodies of a lane that a later one is compared with by id.
+/// Maximum number of recent bodies of a lane that a new one is compared with by id.
 const RECENT_MAX: usize = 8;
 
 /// The place of a body in its frame.
@@ -26,10 +26,10 @@ pub(crate) enum BodySlot {
     State,
 }
 
-/// Which lane.
+/// Identifies a lane within a run.
 pub(crate) type LaneKey = (Component, BodySlot);
 
-/// The lanes of a run: a handful. Cheap to clone, since a lane is copied only when it changes.
+/// The lanes of a run, usually few. Cheap to clone, since a lane is copied only when it changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RunLanes(Vec<(LaneKey, Arc<BodyLane>)>);
 
@@ -53,10 +53,10 @@ impl RunLanes {
 pub(crate) struct BodyLane {
     /// Unique among the store's lanes.
     id: u64,
-    /// Bodies so far.
+    /// Number of bodies so far.
     count: u64,
     stack: DeltaStack<u32>,
-    /// Where recent bodies were first stored.
+    /// The frames that first stored the recent bodies, with the ids of the bodies.
     recent: Vec<(u32, BlobId)>,
 }
 
@@ -66,19 +66,19 @@ impl BodyLane {
         self.stack.base_for(self.count).map(|(seq, extents)| (*seq, extents.clone()))
     }
 
-    /// The frame that holds just this body already.
+    /// The recent frame that holds a body of this id.
     pub(crate) fn frame_with_body(&self, id: BlobId) -> Option<u32> {
         self.recent.iter().find(|(_, known)| *known == id).map(|(seq, _)| *seq)
     }
 
-    /// Takes in frame `seq`'s body.
+    /// Adds frame `seq`'s body.
     pub(crate) fn push(&mut self, seq: u32, id: BlobId, extents: Arc<Vec<Extent>>) {
         self.stack.push(self.count, seq, extents);
         self.count += 1;
         self.push_inline(seq, id);
     }
 
-    /// Takes in frame `seq`'s body, which stands in its record: no recipe can be coded against it.
+    /// Adds frame `seq`'s inline body. No recipe can be coded against it.
     pub(crate) fn push_inline(&mut self, seq: u32, id: BlobId) {
         if self.recent.len() == RECENT_MAX {
             self.recent.remove(0);
@@ -87,7 +87,7 @@ impl BodyLane {
     }
 }
 
-/// The last bodies of all lanes of all runs, as long as there is room for them.
+/// A cache of the last bodies of all lanes of all runs.
 #[derive(Debug)]
 pub(crate) struct PreviousBodies {
     bodies: ClockCache<u64, LaneBody>,
@@ -100,18 +100,18 @@ impl PreviousBodies {
         Self { bodies: ClockCache::new(bytes_max), bytes_max, next_lane: AtomicU64::new(0) }
     }
 
-    /// A lane without bodies.
+    /// Creates a lane without bodies.
     pub(crate) fn new_lane(&self) -> BodyLane {
         let id = self.next_lane.fetch_add(1, Ordering::Relaxed);
         BodyLane { id, count: 0, stack: DeltaStack::default(), recent: Vec::new() }
     }
 
-    /// A lane's last body whose batch was queued.
+    /// A lane's last body whose batch was queued, if it is cached.
     pub(crate) fn last_body(&self, lane: &BodyLane) -> Option<LaneBody> {
         self.bodies.get(&lane.id)
     }
 
-    /// Remembers a body whose batch was queued.
+    /// Caches a body whose batch was queued.
     pub(crate) fn remember(&self, lane: &BodyLane, body: LaneBody) {
         let bytes = body.bytes.len();
         if bytes <= REMEMBERED_BYTES_MAX.min(self.bytes_max) {
@@ -121,7 +121,7 @@ impl PreviousBodies {
         }
     }
 
-    /// Forgets the bodies of lanes that get no more.
+    /// Removes the bodies of lanes that get no more bodies.
     pub(crate) fn forget(&self, lanes: &RunLanes) {
         lanes.0.iter().for_each(|(_, lane)| self.bodies.remove(&lane.id));
     }

@@ -1,4 +1,4 @@
-//! Runs, frames, snapshots and forks: typed views over the key-value floor.
+//! Runs, frames, snapshots and forks: typed views over the key-value store.
 
 pub(crate) mod batch;
 pub(crate) mod belongings;

@@ -1,4 +1,4 @@
-//! The words of a trace: status, severity, component, frame, and what a run is begun with.
+//! The basic types of a trace: status, severity, component, frame, and the specification of a run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ const FIELD_BYTES_MAX: usize = 4 << 10;
 /// Greatest number of a run's tags.
 pub(crate) const TAGS_MAX: usize = 256;
 
-/// Where a run stands.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Being recorded.
@@ -25,11 +25,11 @@ pub enum Status {
     Ok,
     /// Ended badly.
     Failed,
-    /// Its writer died or closed the store before ending it.
+    /// Its writer died, or closed the store, before the run ended.
     Abandoned,
 }
 
-/// How much a run or frame matters. Ordered: later ones matter more.
+/// How much a run or frame matters. Later variants are greater and matter more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Severity {
     /// Kept for debugging.
@@ -43,7 +43,7 @@ pub enum Severity {
     Escalated,
 }
 
-/// What made a frame.
+/// The part of an agent that a frame is of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Component {
     /// Input of a user.
@@ -58,7 +58,7 @@ pub enum Component {
     Merge,
     /// A drawn time, id or random number.
     Nondet,
-    /// The caller's own: 1 to 64 bytes without control characters, and not one of the names above.
+    /// A custom name: 1 to 64 bytes without control characters, and not one of the built-in names.
     Other(String),
 }
 
@@ -89,7 +89,7 @@ macro_rules! named {
                 match text {
                     $($name => Ok($variant),)+
                     _ => Err(Error::invalid(format!(
-                        concat!($what, " {:?} is unknown; there are: {}"), text, [$($name),+].join(", ")
+                        concat!($what, " {:?} is unknown: use one of {}"), text, [$($name),+].join(", ")
                     ))),
                 }
             }
@@ -182,21 +182,21 @@ impl fmt::Display for Component {
 /// One decision point, as a caller hands it in.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// What made it.
+    /// The component that made it.
     pub component: Component,
     /// The frame that caused it.
     pub parent: Option<u32>,
-    /// When it began, nanoseconds since 1970-01-01 UTC; the store's clock where not given.
+    /// When it began, nanoseconds since 1970-01-01 UTC. Default: the store's clock.
     pub started_ns: Option<u64>,
-    /// How long it took.
+    /// How long it took, in nanoseconds.
     pub duration_ns: u64,
-    /// What went in, exactly.
+    /// The exact bytes of its input.
     pub input: Content,
-    /// What came out, exactly.
+    /// The exact bytes of its output.
     pub output: Content,
-    /// A JSON object (or nothing): model, sampling parameters, tool, usage, headers. What differs between two
-    /// recordings of the same thing (times, request ids) goes under the key `volatile`, which the fingerprint
-    /// leaves out.
+    /// A JSON object, or empty: model, sampling parameters, tool, usage, headers. Values that differ between
+    /// two recordings of the same call (times, request ids) belong under the key `volatile`, which the
+    /// fingerprint leaves out.
     pub metadata: Vec<u8>,
     /// How much it matters.
     pub severity: Severity,
@@ -236,7 +236,7 @@ impl Frame {
     }
 }
 
-/// What a run is begun with.
+/// The fields of a run that are given when it begins.
 #[derive(Debug, Clone, Default)]
 pub struct RunSpec {
     /// See [`RunSpec::new`].
@@ -249,16 +249,17 @@ pub struct RunSpec {
     pub tags: Vec<(String, String)>,
     /// How much it matters.
     pub severity: Severity,
-    /// Whatever else is known of it, as JSON.
+    /// Other data about the run, as JSON.
     pub metadata: Content,
-    /// When it began, nanoseconds since 1970-01-01 UTC; the store's clock where not given.
+    /// When it began, nanoseconds since 1970-01-01 UTC. Default: the store's clock.
     pub started_ns: Option<u64>,
-    /// It takes the place of a run of the same name.
+    /// Whether it replaces a living run of the same name.
     pub replace: bool,
 }
 
 impl RunSpec {
-    /// A run of this name: 1 to 512 bytes without control characters, unique in its namespace while the run lives.
+    /// A run of this name: 1 to 512 bytes without control characters, unique in its namespace while the run
+    /// lives.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
@@ -278,7 +279,7 @@ impl RunSpec {
         self
     }
 
-    /// A tag to find it by.
+    /// Adds a tag, by which the run can be found.
     #[must_use]
     pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.tags.push((key.into(), value.into()));
@@ -292,21 +293,21 @@ impl RunSpec {
         self
     }
 
-    /// Whatever else is known of it, as JSON.
+    /// Other data about the run, as JSON.
     #[must_use]
     pub fn metadata(mut self, json: impl Into<Content>) -> Self {
         self.metadata = json.into();
         self
     }
 
-    /// When it began, nanoseconds since 1970-01-01 UTC; the store's clock where not given.
+    /// When it began, nanoseconds since 1970-01-01 UTC. Default: the store's clock.
     #[must_use]
     pub fn started_ns(mut self, ns: u64) -> Self {
         self.started_ns = Some(ns);
         self
     }
 
-    /// Takes the place of a run of the same name, which is dropped in the same batch.
+    /// Whether the run replaces a living run of the same name. Its first batch ends the old run.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
@@ -331,23 +332,23 @@ impl RunSpec {
     }
 }
 
-/// Where a fork left its parent.
+/// The point at which a fork leaves its parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForkPoint {
     /// The parent's name, if it still lives.
     pub run: Option<String>,
-    /// The parent's number.
+    /// The parent's uid.
     pub uid: RunUid,
     /// The frame it was forked at.
     pub at: u32,
-    /// The last frame that both share: `at`, or the one before where the fork edits `at`.
+    /// The last frame that both share: `at`, or the one before if the fork edits `at`.
     pub shared: u32,
 }
 
-/// What is known of a run.
+/// A run's fields and counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunInfo {
-    /// Its number, never used again.
+    /// Its uid, never used again.
     pub uid: RunUid,
     /// Its name.
     pub name: String,
@@ -357,19 +358,19 @@ pub struct RunInfo {
     pub model: String,
     /// Its tags.
     pub tags: Vec<(String, String)>,
-    /// Where it stands.
+    /// Its status.
     pub status: Status,
-    /// How much it matters: the greatest of its own and its frames'.
+    /// How much it matters: the greatest severity of the run and its frames.
     pub severity: Severity,
-    /// Where it was forked.
+    /// The fork point, if it is a fork.
     pub parent: Option<ForkPoint>,
-    /// Nanoseconds since 1970-01-01 UTC.
+    /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// The same for its end; `None` while it is open.
+    /// When it ended, nanoseconds since 1970-01-01 UTC; `None` while it is open.
     pub ended_ns: Option<u64>,
-    /// Its frames, shared ones included.
+    /// Number of its frames, shared ones included.
     pub frames: u32,
-    /// Bytes of its own frames (inputs, outputs, metadata) as their caller gave them.
+    /// Raw bytes of its own frames: inputs, outputs and metadata.
     pub raw_bytes: u64,
     /// The last link of its chain; `None` while it is open.
     pub fingerprint: Option<Link>,

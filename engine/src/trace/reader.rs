@@ -1,4 +1,4 @@
-//! Reading runs: frames by number, whatever run of a fork's lineage holds them, every blob and link checked.
+//! Reads runs: frames by number, from any run of a fork's lineage, with every blob and link checked.
 
 use std::sync::Arc;
 
@@ -20,29 +20,29 @@ use crate::trace::run_keys;
 use crate::trace::scan::{BodyOutput, FrameScan};
 use crate::trace::schema::RunSchema;
 
-/// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. One that comes
-/// from [`RunReader::unverified`] has the ids that were recorded, and bytes that nobody hashed.
+/// A frame as it was recorded: its bytes hash to their ids, and its link follows from the frame before. A
+/// frame from [`RunReader::unverified`] has the recorded ids; its bytes were not hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedFrame {
     /// Its number.
     pub seq: u32,
     /// The frame that caused it.
     pub parent: Option<u32>,
-    /// What made it.
+    /// The component that made it.
     pub component: Component,
     /// How much it matters.
     pub severity: Severity,
-    /// It was begun and never finished: `output` holds what had arrived.
+    /// The frame was begun and never finished: `output` holds the bytes that had arrived.
     pub incomplete: bool,
     /// The component failed.
     pub error: bool,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// How long it took.
+    /// How long it took, in nanoseconds.
     pub duration_ns: u64,
-    /// What went in.
+    /// The exact bytes of its input.
     pub input: Vec<u8>,
-    /// What came out.
+    /// The exact bytes of its output.
     pub output: Vec<u8>,
     /// JSON, or nothing.
     pub metadata: Vec<u8>,
@@ -54,28 +54,28 @@ pub struct RecordedFrame {
     pub link: Link,
 }
 
-/// What listings show of a frame without touching its bodies.
+/// A frame as listings show it, read without its input and output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameInfo {
     /// Its number.
     pub seq: u32,
     /// The frame that caused it.
     pub parent: Option<u32>,
-    /// What made it.
+    /// The component that made it.
     pub component: Component,
     /// How much it matters.
     pub severity: Severity,
-    /// It was begun and not finished.
+    /// The frame was begun and not finished.
     pub incomplete: bool,
     /// The component failed.
     pub error: bool,
     /// When it began, nanoseconds since 1970-01-01 UTC.
     pub started_ns: u64,
-    /// How long it took.
+    /// How long it took, in nanoseconds.
     pub duration_ns: u64,
     /// Bytes of its input.
     pub input_bytes: u64,
-    /// Bytes of its output, those of an incomplete frame not counted.
+    /// Bytes of its output; the output of an incomplete frame is not counted.
     pub output_bytes: u64,
     /// JSON, or nothing.
     pub metadata: Vec<u8>,
@@ -85,12 +85,13 @@ pub struct FrameInfo {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ancestor {
     pub(super) uid: RunUid,
-    /// The frames up to this one, as the fork counts them, that an older run does not have stand in this run.
+    /// The last frame, in the fork's numbering, that this run holds. Frames up to an older ancestor's `upto`
+    /// are in that ancestor.
     pub(super) upto: u32,
     pub(super) started_ns: u64,
 }
 
-/// What a frame has, before its link is known.
+/// The bodies of a frame, before its link is known.
 #[derive(Debug)]
 pub(super) struct UnlinkedBodies {
     pub(super) input: ReadBody,
@@ -98,7 +99,7 @@ pub(super) struct UnlinkedBodies {
     pub(super) metadata: ReadBody,
 }
 
-/// A run to read. Sees what was committed when it was found; cheap to clone.
+/// Reads one run. Sees what was committed when the run was found; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RunReader {
     pub(crate) core: Arc<Core>,
@@ -106,22 +107,22 @@ pub struct RunReader {
     pub(super) info: RunInfo,
     /// Oldest ancestor first.
     pub(super) lineage: Arc<Vec<Ancestor>>,
-    /// Records that were read before.
+    /// Cached frame records and recipes.
     pub(super) known: Arc<FrameCache>,
     pub(super) hashing: HashCheck,
     pub(super) metadata: (BodyRef, Option<Vec<u8>>),
 }
 
-/// What the log says of a run.
+/// A run's record or tombstone, as the log has it.
 #[derive(Debug)]
 pub(crate) enum RunOrTombstone {
-    /// The newest record of one that lives, or was replaced: head and tail.
+    /// The newest record of a living or replaced run: head and tail.
     Run(Box<RunHead>, Vec<u8>),
-    /// It was dropped.
+    /// The tombstone of a dropped run.
     Dropped(TombstoneHead),
 }
 
-/// A run's newest record, or its tombstone.
+/// Reads a run's newest record, or its tombstone.
 pub(crate) fn find_run_or_tombstone(
     core: &Core,
     namespace: NamespaceId,
@@ -147,7 +148,7 @@ pub(crate) fn find_run_or_tombstone(
     Ok(Some(known))
 }
 
-/// A run's newest record; none of one that was dropped.
+/// Reads a run's newest record; `None` for a dropped run.
 pub(crate) fn run_record(
     core: &Core,
     namespace: NamespaceId,
@@ -159,15 +160,15 @@ pub(crate) fn run_record(
     })
 }
 
-/// The number of the living run of this name.
+/// The uid of the living run of this name.
 pub(crate) fn find_living_run(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let _pin = core.pin();
     let Some(uid) = last_uid_of_name(core, namespace, name)? else { return Ok(None) };
-    // A tombstone says no name: the key of a dropped run's name still leads to what was its record.
+    // A tombstone does not contain the name, so the name key of a dropped run still leads to its old record.
     Ok(core.index.newest(&run_keys::run(namespace, uid))?.map(|_| uid))
 }
 
-/// The number of the run that had this name last, unless it was replaced.
+/// The uid of the run that had this name last, unless it was replaced.
 fn last_uid_of_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<Option<RunUid>> {
     let _pin = core.pin();
     let Some(value) = core.index.newest(&run_keys::run_name(namespace, name))? else { return Ok(None) };
@@ -178,7 +179,7 @@ fn last_uid_of_name(core: &Core, namespace: NamespaceId, name: &str) -> Result<O
     Ok(Some(head.fields.uid))
 }
 
-/// What a tombstone says of a run, as its record would.
+/// Builds a run's head from its tombstone. Fields that a tombstone does not have are empty.
 fn head_of_tombstone(head: TombstoneHead) -> RunHead {
     let fields = RunFields {
         uid: head.run,
@@ -200,7 +201,7 @@ fn head_of_tombstone(head: TombstoneHead) -> RunHead {
     RunHead { fields, metadata: BodyRef::Inline(Vec::new()) }
 }
 
-/// What to tell whoever asks for a dropped run.
+/// The error for reading a dropped run.
 fn dropped_error(what: &str, head: &TombstoneHead) -> Error {
     let why = if head.why.is_empty() { String::new() } else { format!(" ({})", head.why) };
     let when = crate::timestamp::rfc3339(head.dropped_ns);
@@ -230,7 +231,7 @@ impl RunReader {
         }
     }
 
-    /// The frames that a fork which is not in the log yet shares with its lineage.
+    /// Reads the shared frames of a fork that is not in the log yet.
     pub(crate) fn for_shared_frames(
         core: &Arc<Core>,
         namespace: NamespaceId,
@@ -243,7 +244,7 @@ impl RunReader {
         Self::from_head(core, namespace, head, &[], lineage).map(|(reader, _)| reader)
     }
 
-    /// A run as its newest record says.
+    /// Opens a run from its newest record.
     fn from_record(core: &Arc<Core>, namespace: NamespaceId, head: RunHead, tail: &[u8]) -> Result<Self> {
         let lineage = lineage(core, namespace, &head.fields)?;
         let (mut reader, open) = Self::from_head(core, namespace, head, tail, lineage)?;
@@ -253,8 +254,8 @@ impl RunReader {
         Ok(reader)
     }
 
-    /// A run as this record says, whether a living one or one whose own record is lost; the frames of an ancestor that
-    /// is lost are missing.
+    /// Opens a run for salvage, living or with its newest record lost, from the given record. If an ancestor
+    /// is lost, its frames are missing.
     pub(crate) fn for_salvage(
         core: &Arc<Core>,
         namespace: NamespaceId,
@@ -278,7 +279,7 @@ impl RunReader {
         Ok(reader)
     }
 
-    /// A run, living or not, whose frames' bodies are to be found and not read.
+    /// Opens a run, living or not, to find the extents of its frames without reading the bodies.
     pub(crate) fn for_marking(
         core: &Arc<Core>,
         namespace: NamespaceId,
@@ -355,7 +356,7 @@ impl RunReader {
         Ok((reader, open))
     }
 
-    /// Counts what an open run's record does not say yet.
+    /// Counts the frames and raw bytes of an open run, since its record does not have them yet.
     fn count_open_run(&mut self) -> Result<()> {
         let uid = self.info.uid;
         let shared = self.info.parent.as_ref().map_or(0, |parent| parent.shared);
@@ -373,13 +374,13 @@ impl RunReader {
         Ok(())
     }
 
-    /// What is known of the run.
+    /// The run's name, status, counts and other fields.
     #[must_use]
     pub fn info(&self) -> &RunInfo {
         &self.info
     }
 
-    /// What else its recorder said of it: JSON, or nothing.
+    /// The run's metadata: JSON, or empty.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -396,12 +397,13 @@ impl RunReader {
         }
     }
 
-    /// The same run, read without hashing what is read: for whoever reads a body again and again, or checks the
-    /// bytes on another way.
+    /// The same run, read without hashing: for callers that read a body repeatedly or check the bytes in
+    /// another way.
     ///
-    /// Each record's checksum (CRC-32, of what stands on disk) is still compared, each length, and each stored link
-    /// of the chain against the ids as recorded. Left out is that the bytes of a body hash to its id, which alone
-    /// proves that they are the ones that were recorded. [`RunReader::verify`] does so whatever the reader.
+    /// Record checksums (CRC-32 of the bytes on disk) and lengths are still checked. So are the stored links
+    /// of the chain, against the recorded ids. Only the check that a body hashes to its id is left out, and
+    /// only that check proves that the bytes are the recorded ones. [`RunReader::verify`] makes it on every
+    /// reader.
     ///
     /// ```
     /// # use annals::{Component, Frame, RunSpec, Status, Store};
@@ -420,10 +422,11 @@ impl RunReader {
         Self { hashing: HashCheck::Skipped, ..self.clone() }
     }
 
-    /// One frame, without reading those before it but for one link.
+    /// Reads one frame, and of the frames before it only what its link needs.
     ///
     /// # Errors
-    /// `NotFound` for a number the run does not have; `Damaged` where bytes or link are not what was recorded.
+    /// `NotFound` if the run has no frame of this number; `Damaged` if bytes or link differ from what was
+    /// recorded.
     pub fn frame(&self, seq: u32) -> Result<RecordedFrame> {
         let record = self.record(seq)?;
         let before = self.link_at(seq - 1)?;
@@ -431,16 +434,16 @@ impl RunReader {
         self.checked_frame(seq, &record, &before, bodies)
     }
 
-    /// All frames in order, each checked, the chain walked.
+    /// All frames in order. Each is checked and the chain is walked.
     ///
-    /// A body is hashed where it differs from the one before it in the same place: what was compared or hashed before
-    /// is not hashed again. At most 64 MiB of bodies are kept for that.
+    /// Of a body, only the parts that differ from the previous body of its lane are hashed. For this, at most
+    /// 64 MiB of bodies are kept in memory.
     #[must_use]
     pub fn frames(&self) -> Frames {
         Frames { scan: FrameScan::all_frames(self) }
     }
 
-    /// A frame without its bodies. Its bytes are not checked.
+    /// Reads a frame without its input and output. Their bytes are not checked.
     ///
     /// # Errors
     /// As [`RunReader::frame`].
@@ -462,7 +465,7 @@ impl RunReader {
         })
     }
 
-    /// Whether one of its frames, shared ones included, is of one of these components. Bodies are not read.
+    /// Whether a frame of the run, shared or own, is of one of these components. Bodies are not read.
     pub(crate) fn has_component(&self, any: &[Component]) -> Result<bool> {
         for seq in 1..=self.info.frames {
             let record = self.record(seq)?;
@@ -474,7 +477,7 @@ impl RunReader {
         Ok(false)
     }
 
-    /// A frame of these bodies, whose link must follow `before`.
+    /// Assembles a frame from its bodies. Its stored link must follow from `before`.
     pub(super) fn checked_frame(
         &self,
         seq: u32,
@@ -495,8 +498,8 @@ impl RunReader {
         }
     }
 
-    /// A frame of which only what there is can be proven: its bodies, and its link where the frame before has its own.
-    /// The link of one after a frame that is lost means nothing.
+    /// Reads a frame of a damaged run: checks its bodies, and its link if the link before it can be read.
+    /// After a lost frame, the link in the result has no meaning.
     ///
     /// # Errors
     /// As [`RunReader::frame`].
@@ -558,7 +561,8 @@ impl RunReader {
         })
     }
 
-    /// What frame `seq` adds to the chain, from its record: only metadata (and an incomplete output) is read.
+    /// The digest that frame `seq` adds to the chain. Besides the record, only metadata and an incomplete
+    /// output are read.
     fn frame_digest(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<FrameDigest> {
         let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
@@ -571,7 +575,8 @@ impl RunReader {
         Ok(chain::digest(&component, head.parent, head.open, head.error, input, output, &metadata))
     }
 
-    /// The link after frame `seq`: as stored with it, or walked from the nearest frame before that stores its own.
+    /// The link after frame `seq`: its stored link, or computed from the nearest earlier frame with a stored
+    /// link.
     pub(crate) fn link_at(&self, seq: u32) -> Result<Link> {
         let mut unlinked = Vec::new();
         let mut at = seq;
@@ -593,7 +598,8 @@ impl RunReader {
         Ok(link)
     }
 
-    /// Refuses to build on a frame that its recorder may still finish: the chain after it is going to change.
+    /// Fails if frame `seq` or an earlier own frame is unfinished: the chain changes when that frame is
+    /// finished.
     pub(crate) fn check_finished(&self, seq: u32) -> Result<()> {
         if self.info.status != Status::Open {
             return Ok(());
@@ -607,7 +613,7 @@ impl RunReader {
                     self.info.name
                 )));
             }
-            // A stored link says that all frames before it were finished.
+            // A stored link proves that all frames before it were finished.
             if record.head.link.is_some() {
                 break;
             }
@@ -617,7 +623,7 @@ impl RunReader {
     }
 }
 
-/// The frames of a run in order, each checked. After an error there are no more.
+/// Iterates over the frames of a run in order, each checked. After an error it ends.
 #[derive(Debug)]
 pub struct Frames {
     scan: FrameScan,
@@ -631,19 +637,20 @@ impl Iterator for Frames {
     }
 }
 
-/// Which run holds which frames of a run with these fields, oldest first.
+/// The runs that hold the frames of a run with these fields, oldest ancestor first.
 fn lineage(core: &Core, namespace: NamespaceId, fields: &RunFields) -> Result<Vec<Ancestor>> {
     let mut child = Ancestor { uid: fields.uid, upto: u32::MAX, started_ns: fields.started_ns };
     let mut parent = fields.parent;
     let mut lineage = Vec::new();
     while let Some((uid, shared, _)) = parent {
-        // A fork is always younger than what it was forked from: anything else would not end.
+        // A fork is always younger than its parent; without this check a damaged record could cause an
+        // endless loop.
         if uid >= child.uid {
-            return Err(Error::new(ErrorKind::Damaged, "a run is recorded as a fork of a younger one"));
+            return Err(Error::new(ErrorKind::Damaged, "a run is recorded as a fork of a younger run"));
         }
         let (started_ns, of_parent) = match find_run_or_tombstone(core, namespace, uid)? {
             Some(RunOrTombstone::Run(head, _)) => (head.fields.started_ns, head.fields.parent),
-            // Its frames that are shared outlive it.
+            // The shared frames of a dropped run still exist.
             Some(RunOrTombstone::Dropped(head)) => (head.started_ns, head.parent),
             None => {
                 let message = format!("the run that run {} was forked from is gone", child.uid.0);

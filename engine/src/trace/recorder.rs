@@ -1,7 +1,8 @@
-//! Recording runs.
+//! Records runs.
 //!
-//! Frames are numbered when they begin and bound to the chain in that order, whatever order they end in. All that a
-//! run remembers advances only when a batch is queued: one that is dropped leaves no trace.
+//! Frames are numbered when they begin. They are bound to the chain in the order of their numbers, also if
+//! they end in another order. A run's state changes only when a batch is queued; a dropped batch changes
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,22 +26,24 @@ use crate::trace::lanes::{PreviousBodies, RunLanes};
 use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_living_run, run_record};
 
-/// Names that runs not yet in the index have taken, and previous bodies: shared by all recorders of a store.
+/// State shared by all recorders of a store: names reserved by runs that are not in the index yet, previous
+/// bodies, and prepared forks.
 #[derive(Debug)]
 pub(crate) struct RecorderRegistry {
     names: Mutex<HashMap<(NamespaceId, String), RunUid>>,
     pub(crate) previous: PreviousBodies,
-    /// Held by whoever pins or drops runs.
+    /// Locked while a run is pinned, dropped or forked.
     pub(crate) forking: Mutex<PendingForks>,
-    /// Runs that ended since somebody asked last; none before anybody did.
+    /// Runs that ended since the last call of `take_ended`; `None` before the first call.
     ended: Mutex<Option<Vec<(NamespaceId, RunUid)>>>,
 }
 
-/// Runs that have ended which are kept in mind at most, until [`Store::sample_ended`](crate::Store::sample_ended) asks for them.
+/// Maximum number of ended runs that are remembered until the next
+/// [`Store::sample_ended`](crate::Store::sample_ended).
 pub const ENDED_RUNS_MAX: usize = 65_536;
 
 impl RecorderRegistry {
-    /// Remembers at most so many bytes of previous bodies.
+    /// A registry that keeps at most this many bytes of previous bodies.
     pub(crate) fn new(previous_bytes_max: usize) -> Self {
         Self {
             names: Mutex::default(),
@@ -50,7 +53,7 @@ impl RecorderRegistry {
         }
     }
 
-    /// A run's end is queued.
+    /// Notes a run whose end is queued.
     pub(super) fn note_ended(&self, namespace: NamespaceId, uid: RunUid) {
         if let Some(ended) = &mut *lock(&self.ended)
             && ended.len() < ENDED_RUNS_MAX
@@ -59,15 +62,15 @@ impl RecorderRegistry {
         }
     }
 
-    /// The runs that ended since this was last called. From now on they are noted.
+    /// Returns the runs that ended since the last call. The first call starts the noting and returns nothing.
     pub(crate) fn take_ended(&self) -> Vec<(NamespaceId, RunUid)> {
         lock(&self.ended).replace(Vec::new()).unwrap_or_default()
     }
 }
 
-/// A run being recorded. May be shared between threads; its frames are then numbered in the order of the calls.
+/// A run being recorded. Threads may share it; its frames are numbered in the order of the calls.
 ///
-/// Dropping it leaves the run open; closing the store then makes it abandoned.
+/// Dropping the handle leaves the run open; closing the store then ends it as abandoned.
 #[derive(Debug)]
 pub struct Run {
     pub(crate) core: Arc<Core>,
@@ -76,39 +79,40 @@ pub struct Run {
     pub(super) uid: RunUid,
     pub(super) name: String,
     pub(super) state: Mutex<RunState>,
-    /// What a fork shares, which the log may not say yet.
+    /// Protects the frames that a fork shares with its parent while the log may not have the fork yet.
     _parent: Option<HeldParent>,
 }
 
-/// What a run remembers.
+/// The state of a run being recorded.
 #[derive(Debug, Clone)]
 pub(super) struct RunState {
-    /// But for `severity` and `raw_bytes`, which change with each frame.
+    /// The run's fields. `severity` and `raw_bytes` are stale here: they change with each frame and are kept
+    /// below.
     pub(super) fields: Arc<RunFields>,
     pub(super) severity: u8,
     pub(super) raw_bytes: u64,
     pub(super) metadata: Arc<PackedBody>,
-    /// Metadata that the first batch is still to pack.
+    /// Metadata that the first batch packs.
     pub(super) unpacked: Option<Content>,
-    /// Its record is in the log.
+    /// The run's record is in the log.
     pub(super) begun: bool,
     pub(super) ended: bool,
-    /// The run that it was forked from, which is not to be dropped before this one is in the log.
+    /// The parent of a fork. It must not be dropped before this run is in the log.
     pub(super) held_parent: Option<RunUid>,
-    /// The run of the same name that it takes the place of.
+    /// The run of the same name that this run replaces.
     pub(super) replaces: Option<RunUid>,
     pub(super) last_seq: u32,
-    /// The chain up to here.
+    /// The last linked frame and its link.
     pub(super) linked: (u32, Link),
-    /// Digests of frames that ended before an earlier one did.
+    /// Digests of frames that ended before an earlier frame.
     pub(super) waiting: BTreeMap<u32, FrameDigest>,
     pub(super) lanes: RunLanes,
-    /// Frames of its own that have a snapshot.
+    /// Frames after which this run took a snapshot.
     pub(super) snapshots: Arc<BTreeSet<u32>>,
 }
 
 impl Run {
-    /// A run that is not in the log yet: its first batch begins it.
+    /// Creates a run that is not in the log yet: its first batch begins it.
     pub(crate) fn prepare(
         core: &Arc<Core>,
         recording: &Arc<RecorderRegistry>,
@@ -119,7 +123,7 @@ impl Run {
         spec.check()?;
         core.log()?.queue.check_poisoned()?;
         let uid = RunUid(core.writer()?.new_uid());
-        // All that can fail comes before the name is taken.
+        // Every other step that can fail comes before the name is reserved.
         let held = fork.map(|(reader, _, shared)| core.fence.hold_parent(reader.info().uid, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
         let (parent, linked, last_seq) = match fork {
@@ -187,7 +191,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Takes a name for a run that is about to begin; gives the run that has it.
+    /// Reserves a name for a run that is about to begin; returns the living run that has the name.
     fn reserve_name(
         core: &Arc<Core>,
         recording: &RecorderRegistry,
@@ -196,7 +200,7 @@ impl Run {
         uid: RunUid,
     ) -> Result<Option<RunUid>> {
         let mut names = lock(&recording.names);
-        // A run of this name may be on its way to the index.
+        // A run of this name may be queued and not in the index yet.
         core.log()?.queue.barrier(core.index.visible())?;
         let living = find_living_run(core, namespace, &spec.name)?;
         let key = (namespace, spec.name.clone());
@@ -216,7 +220,7 @@ impl Run {
         &self.name
     }
 
-    /// The run's number.
+    /// The run's uid.
     #[must_use]
     pub fn uid(&self) -> RunUid {
         self.uid
@@ -226,18 +230,18 @@ impl Run {
         self.namespace
     }
 
-    /// Records a frame and waits until it is as durable as the store's options say; gives its number.
+    /// Records a frame and waits until it has the durability of the store's options; returns its number.
     ///
     /// # Errors
-    /// `Conflict` for a run that has ended; `Invalid` for a body over the limit or a parent that is no earlier frame;
-    /// `Unavailable`, `Poisoned`.
+    /// `Conflict` if the run has ended; `Invalid` if a body is over the limit or the parent is not an earlier
+    /// frame; `Unavailable`, `Poisoned`.
     pub fn record(&self, frame: Frame) -> Result<u32> {
         let (seq, ticket) = self.submit(frame)?;
         ticket.wait()?;
         Ok(seq)
     }
 
-    /// Hands a frame to the writer without waiting; gives its number and a ticket.
+    /// Hands a frame to the writer without waiting; returns its number and a ticket.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -247,7 +251,8 @@ impl Run {
         Ok((seq, batch.submit()?))
     }
 
-    /// Several frames, a snapshot, the end: together or not at all. Other callers of this run wait meanwhile.
+    /// Starts a batch: several frames, a snapshot and the end are committed together or not at all. Other
+    /// callers of this run wait while the batch lives.
     ///
     /// # Errors
     /// `Unavailable` once the store is closed, `Poisoned`.
@@ -255,11 +260,11 @@ impl Run {
         RunBatch::new(self, lock(&self.state))
     }
 
-    /// Keeps the agent's state after the last frame.
+    /// Stores the agent's state after the last frame; returns that frame's number.
     ///
     /// # Errors
-    /// `Conflict` where that frame has a snapshot or the run has ended; `Invalid` before the first frame, or for a
-    /// vector with NaN or infinity; `Unavailable`, `Poisoned`.
+    /// `Conflict` if that frame has a snapshot or the run has ended; `Invalid` before the first frame, or for
+    /// a vector with NaN or infinity; `Unavailable`, `Poisoned`.
     pub fn snapshot(&self, state: impl Into<Content>, embeddings: &[(&str, &[f32])]) -> Result<u32> {
         let mut batch = self.batch()?;
         let seq = batch.snapshot(state, embeddings)?;
@@ -267,7 +272,7 @@ impl Run {
         Ok(seq)
     }
 
-    /// Says how much the run matters from now on.
+    /// Sets the run's severity.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -280,10 +285,11 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the run and gives what it has come to.
+    /// Ends the run and returns its final counts and fingerprint.
     ///
     /// # Errors
-    /// `Conflict` where it has ended already; `Invalid` for [`Status::Open`]; `Unavailable`, `Poisoned`.
+    /// `Conflict` if it has ended already or a frame is not finished; `Invalid` for [`Status::Open`];
+    /// `Unavailable`, `Poisoned`.
     pub fn end(&self, status: Status) -> Result<RunInfo> {
         let mut batch = self.batch()?;
         batch.end(status)?;
@@ -291,15 +297,15 @@ impl Run {
         Ok(RunReader::open(&self.core, self.namespace, self.uid)?.info().clone())
     }
 
-    /// Ends the run for a recorder that has gone away: abandoned, with what there is. Frames that are not finished stay
-    /// incomplete. Does nothing where it has ended already.
+    /// Ends the run as abandoned, for a recorder that has gone away. Unfinished frames stay incomplete. Does
+    /// nothing if the run has ended already.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn abandon(&self) -> Result<()> {
         let mut state = lock(&self.state);
         if state.begun && !state.ended {
-            // What was submitted may still be on its way to the index, from which the end is made.
+            // The end is built from the index, so every submitted frame must be in it first.
             self.core.log()?.queue.barrier(self.core.index.visible())?;
             abandon(&self.core, self.namespace, self.uid)?;
         }
@@ -308,7 +314,8 @@ impl Run {
         Ok(())
     }
 
-    /// The run is over, here at least: its name is for the index to guard, its bodies need not be remembered.
+    /// Releases what the recorder holds for a run that has ended or whose handle is dropped: its parent, its
+    /// previous bodies and its reserved name. From then on the index alone guards the name.
     pub(super) fn release_state(&self, state: &mut RunState) {
         self.release_parent(state);
         self.recording.previous.forget(&std::mem::take(&mut state.lanes));
@@ -319,14 +326,14 @@ impl Run {
         }
     }
 
-    /// The run is in the log, or will never be: what it was forked from may be dropped.
+    /// Allows the parent of a fork to be dropped: the fork is in the log, or will never be.
     pub(super) fn release_parent(&self, state: &mut RunState) {
         if let Some(parent) = state.held_parent.take() {
             lock(&self.recording.forking).release(parent);
         }
     }
 
-    /// The last link so far: the fingerprint, if the run ended now. Frames that are not finished are not in it.
+    /// The last link so far: the fingerprint if the run ended now. Unfinished frames are not in it.
     #[must_use]
     pub fn link(&self) -> Link {
         lock(&self.state).linked.1
@@ -353,12 +360,13 @@ pub(super) fn encode_run(head: &RunHead) -> Result<Vec<u8>> {
     head.encode().map_err(|e| Error::bug(format!("a run's record cannot be coded: {e}")))
 }
 
-/// Ends a run whose writer is gone: abandoned, with what there is.
+/// Ends a run whose writer is gone as abandoned.
 pub(crate) fn abandon(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<()> {
     end_open_run(core, namespace, uid, |fields| fields.status = Status::Abandoned.code())
 }
 
-/// Ends an open run with the frames that the log has, finished or not; `change` says how, and has the last word.
+/// Ends an open run with the frames in the log, finished or not. `change` sets the status and may override
+/// every other field.
 pub(crate) fn end_open_run(
     core: &Arc<Core>,
     namespace: NamespaceId,

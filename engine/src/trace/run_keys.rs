@@ -1,4 +1,4 @@
-//! Keys of the index that lead to records of runs.
+//! Index keys of the records of runs.
 
 use crate::ids::{NamespaceId, RunUid};
 use crate::kv::keys::{key, space_of};
@@ -36,7 +36,7 @@ pub(crate) fn run_name(namespace: NamespaceId, name: &str) -> Vec<u8> {
     key
 }
 
-/// A frame.
+/// The key of a frame.
 pub(crate) fn frame(run: RunUid, seq: u32) -> Vec<u8> {
     let mut key = frames(run);
     key.extend_from_slice(&seq.to_be_bytes());
@@ -90,7 +90,7 @@ pub(crate) fn last_number(key: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*key.last_chunk::<4>()?))
 }
 
-/// What a key of a run leads to.
+/// The record that an index key of a run leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunKey {
     Run(NamespaceId, RunUid),
@@ -99,7 +99,7 @@ pub(crate) enum RunKey {
     Frame(RunUid, u32),
 }
 
-/// What a key leads to; `None` for one that no record of a run leads to.
+/// Parses an index key; `None` if it is not a key of a run's record.
 pub(crate) fn of(key: &[u8]) -> Option<RunKey> {
     let number = |at: usize| Some(u32::from_be_bytes(key.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));

@@ -1,13 +1,14 @@
-//! Reading a run's frames one after the other, each at the cost of what it adds to the one before.
+//! Reads a run's frames in order. The cost of a frame is that of the bytes that differ from the frame before.
 //!
-//! A frame's body is mostly the body before it in the same place. A scan keeps the last large body of each lane, how
-//! it was put together, and its tree of hashes. Of the next body it fetches only the ranges that another place of the
-//! log stands for, and hashes only the blocks that have such a range.
+//! A body usually repeats most of the previous body of its lane. A scan keeps the last large body of each
+//! lane, with its extents and its hash tree. Of the next body it fetches only the ranges with other extents,
+//! and hashes only the blocks that contain such a range.
 //!
-//! Invariant: what is handed out is a copy of bytes that were hashed as they stand in memory: a range that is kept was
-//! hashed when it came, under the same chaining value. Nothing is taken from what another reader checked.
+//! Invariant: every returned body is a copy of bytes that this scan has hashed in memory. A range that is
+//! kept was hashed when it was fetched, under the same chaining value. Nothing that another reader checked is
+//! trusted.
 //!
-//! Left out on purpose: bodies that moved by some bytes. Their blocks are other blocks, so they are hashed whole.
+//! Left out on purpose: bodies whose bytes moved. Their blocks differ, so they are hashed whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,14 +24,14 @@ use crate::trace::frames::{BodyLocation, ReadBody};
 use crate::trace::lanes::BodySlot;
 use crate::trace::reader::{RecordedFrame, RunReader, UnlinkedBodies};
 
-/// A body larger than this is not kept for the next one.
+/// A body larger than this is not kept for the next one, in bytes.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of all bodies that are kept.
+/// Maximum bytes of all kept bodies.
 const KEPT_TOTAL_MAX: usize = 64 << 20;
-/// Lanes kept.
+/// Maximum number of lanes kept.
 const LANES_MAX: usize = 16;
 
-/// Whether the bytes of a frame's bodies are given to the caller, or only checked.
+/// Whether the bytes of a frame's input and output are returned, or only checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyOutput {
     Returned,
@@ -40,7 +41,7 @@ pub(super) enum BodyOutput {
 /// A frame that was checked.
 #[derive(Debug)]
 pub(super) struct ScannedFrame {
-    /// Without input and output where nobody asked for them.
+    /// Without input and output if they were only checked.
     pub(super) frame: RecordedFrame,
     /// Bytes of its bodies.
     pub(super) bytes: u64,
@@ -53,7 +54,7 @@ pub(super) struct FrameScan {
     next: u32,
     last: u32,
     link: Link,
-    /// The least recently used first.
+    /// Least recently used first.
     lanes: Vec<ScanLane>,
 }
 
@@ -68,15 +69,15 @@ struct ScanLane {
 }
 
 impl FrameScan {
-    /// Frames `first ..= last`; what comes before them is taken as recorded.
+    /// Scans frames `first ..= last`. The link before frame `first` is taken as recorded.
     pub(super) fn new(reader: &RunReader, first: u32, last: u32) -> Result<Self> {
-        // Records are read anew, whoever read them before, and do not push out what others need again.
+        // An own cache: records are read anew, and do not evict cached records that other readers need.
         let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
         let link = reader.link_at(first.saturating_sub(1))?;
         Ok(Self { reader, next: first, last, link, lanes: Vec::new() })
     }
 
-    /// All frames.
+    /// Scans all frames.
     pub(super) fn all_frames(reader: &RunReader) -> Self {
         let last = reader.info.frames;
         let reader = RunReader { known: Arc::new(FrameCache::new()), ..reader.clone() };
@@ -128,14 +129,14 @@ impl FrameScan {
             BodyLocation::Blob { extents, len, id, .. } => (extents, len, id),
         };
         let RunReader { core, namespace, hashing, .. } = &self.reader;
-        // A body of one block has no tree; one that is not hashed has none, either.
+        // A body of one block has no hash tree, and a body that is not hashed needs none.
         if len <= BLOCK_BYTES as u64 || len > KEPT_BYTES_MAX || *hashing == HashCheck::Skipped {
             let bytes =
                 bodies::read_body_with(core, *namespace, &extents, (len, id), DecodeScope::Whole, *hashing)?;
             return Ok(ReadBody { bytes, len, id });
         }
         bodies::check_len(&extents, len, id)?;
-        // A lane whose body turns out wrong is not put back.
+        // After an error the lane is not put back, so a wrong body is never compared with.
         let mut lane = self.take_lane(record, slot);
         lane.load_next(&self.reader, extents, len as usize, id)?;
         let bytes = match handing {
@@ -173,7 +174,7 @@ impl FrameScan {
 }
 
 impl ScanLane {
-    /// Makes this the body of `extents`, which `id` must be of.
+    /// Replaces the lane's body by that of `extents`, which must hash to `id`.
     fn load_next(
         &mut self,
         reader: &RunReader,
@@ -184,15 +185,15 @@ impl ScanLane {
         let (same, changed) = compare_extents(&self.extents, &extents);
         self.bytes.resize(len, 0);
         let mut group = None;
-        // The last first: of two threads that begin in different frames, neither then waits for a group that the other
-        // is decoding while there is one that nobody is.
+        // Last range first: two threads that begin at different frames then rarely wait for the same group to
+        // be decoded.
         for (at, piece) in changed.iter().rev() {
             let range = piece.offset as usize..piece.end() as usize;
             let raw = match group.take() {
                 Some((known, raw)) if known == piece.group => raw,
                 _ => group_for_extent(&reader.core, reader.namespace, piece, &extents, DecodeScope::Whole)?,
             };
-            // What was fetched for one piece may end before the next one does.
+            // The bytes fetched for one range may end before the next range ends.
             let raw = match raw.len() >= range.end {
                 true => raw,
                 false => {
@@ -217,11 +218,12 @@ impl ScanLane {
     }
 }
 
-/// Compares how two bodies are put together: the ranges of the new one that stand at the same place of both and come
-/// from the same place of the log, ascending; and the extents of the rest, each with its place in the new body.
+/// Compares the extents of two bodies. Returns the ranges of the new body that have the same extent at the
+/// same offset of the old one, ascending; and the extents of all other ranges, each with its offset in the
+/// new body.
 fn compare_extents(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(usize, Extent)>) {
     let (mut same, mut changed): (Vec<Range<usize>>, Vec<(usize, Extent)>) = (Vec::new(), Vec::new());
-    // The extent of the old body at hand, and where it begins.
+    // The current extent of the old body, and its offset there.
     let mut old = old.iter();
     let mut before: Option<(usize, &Extent)> = old.next().map(|first| (0, first));
     let mut at = 0;
@@ -236,7 +238,7 @@ fn compare_extents(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(u
             let (len, is_same) = match before {
                 None => (left.len, false),
                 Some((start, known)) => {
-                    // What of the old extent is already behind.
+                    // Bytes of the old extent that lie before `at`.
                     let behind = (at - start) as u32;
                     let len = left.len.min(known.len - behind);
                     (len, known.group == left.group && known.offset.checked_add(behind) == Some(left.offset))
@@ -277,7 +279,8 @@ mod tests {
     #[test]
     fn compared_extents_cover_the_new_body_once() {
         let mut next = numbers(9);
-        // Every byte of the log is told apart: group and offset.
+        // Each byte is represented by its group and offset, so that different bytes of the log are never
+        // equal.
         let bytes = |extents: &[Extent]| -> Vec<(u64, u32)> {
             extents.iter().flat_map(|e| (e.offset..e.end()).map(|at| (e.group.0, at))).collect()
         };
@@ -299,14 +302,14 @@ mod tests {
             for range in &same {
                 assert!(!range.is_empty());
                 for at in range.clone() {
-                    assert!(made[at].replace(old[at]).is_none(), "told twice");
+                    assert!(made[at].replace(old[at]).is_none(), "covered twice");
                 }
             }
             assert!(same.is_sorted_by(|a, b| a.end < b.start), "{same:?}");
             for (at, extent) in &changed {
                 for (at, byte) in (*at..).zip(bytes(&[*extent])) {
-                    assert!(made[at].replace(byte).is_none(), "told twice");
-                    assert!(old.get(at) != Some(&byte), "fetched though it is there");
+                    assert!(made[at].replace(byte).is_none(), "covered twice");
+                    assert!(old.get(at) != Some(&byte), "fetched although it is in memory");
                 }
             }
             assert!(made.into_iter().eq(new.into_iter().map(Some)), "round {round}");

@@ -16,18 +16,19 @@ use annals_store::schema::{RecordSchema, SchemaBytes, SchemaCounts, SchemaVector
 /// Bytes of a link in a frame's head.
 const LINK_BYTES: u64 = 32;
 
-/// The records of runs, and the frames of one store that were read already.
+/// The schema of runs, with the cache of one store's frames.
 #[derive(Debug)]
 pub(crate) struct RunSchema {
     frames: Arc<FrameCache>,
 }
 
 impl RunSchema {
-    pub(crate) fn new() -> Arc<dyn RecordSchema> {
+    /// A new one, as a store takes it.
+    pub(crate) fn shared() -> Arc<dyn RecordSchema> {
         Arc::new(Self { frames: Arc::new(FrameCache::new()) })
     }
 
-    /// The frames of a store that were read already. A store of another schema has none, and gets none.
+    /// The frame cache of a store. With another schema, an empty cache that is not shared.
     pub(crate) fn frames(core: &Core) -> Arc<FrameCache> {
         let schema: &dyn Any = &*core.schema;
         schema.downcast_ref::<Self>().map_or_else(|| Arc::new(FrameCache::new()), |own| own.frames.clone())

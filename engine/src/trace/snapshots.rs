@@ -1,4 +1,4 @@
-//! Reading snapshots: an agent's state after a frame, wherever in a fork's lineage it was taken.
+//! Reads snapshots: an agent's state after a frame, taken by any run of a fork's lineage.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl RunReader {
     /// The snapshot taken after frame `seq`.
     ///
     /// # Errors
-    /// `NotFound` where there is none; `Damaged`.
+    /// `NotFound` if there is none; `Damaged`.
     pub fn snapshot(&self, seq: u32) -> Result<Snapshot> {
         let found = self.snapshot_at(seq)?.filter(|snapshot| snapshot.seq == seq);
         found.ok_or_else(|| {
@@ -53,7 +53,7 @@ impl RunReader {
         Ok(None)
     }
 
-    /// The snapshot of frame `seq` that this run of the lineage took.
+    /// Reads the snapshot that run `uid` of the lineage took after frame `seq`.
     pub(crate) fn read_snapshot(&self, uid: RunUid, seq: u32) -> Result<Snapshot> {
         let (head, tail) = self.snapshot_record(uid, seq)?;
         let mut tail = ByteReader::new(&tail, "snapshot tail");
@@ -82,7 +82,7 @@ impl RunReader {
         Ok(Snapshot { seq, state, embeddings })
     }
 
-    /// Where all bytes are that a snapshot's own record names.
+    /// The extents of all blobs that a snapshot's own record holds.
     pub(crate) fn own_snapshot_extents(
         &self,
         head: &SnapshotHead,
@@ -98,7 +98,7 @@ impl RunReader {
         Ok(named)
     }
 
-    /// The state of an earlier snapshot that a later one repeats.
+    /// Reads the state of the earlier snapshot that a later one repeats.
     fn repeated_state(&self, seq: u32, back: u32) -> Result<Vec<u8>> {
         let wrong =
             || Error::new(ErrorKind::Damaged, format!("the snapshot after frame {seq} names no earlier one"));
@@ -110,19 +110,19 @@ impl RunReader {
         }
     }
 
-    /// Which run of the lineage holds the snapshot after frame `seq`. A fork may take one before its own first frame:
-    /// then it is the fork's, though the frame is its parent's.
+    /// The run of the lineage that holds the snapshot after frame `seq`. A fork may take a snapshot before
+    /// its own first frame: the snapshot is then the fork's, although the frame is its parent's.
     fn snapshot_owner(&self, seq: u32) -> Result<RunUid> {
         for Ancestor { uid, .. } in self.lineage.iter().rev().filter(|ancestor| seq <= ancestor.upto) {
             if self.core.index.newest(&run_keys::snapshot(*uid, seq))?.is_some() {
                 return Ok(*uid);
             }
         }
-        let what = format!("the snapshot after frame {seq} is named and is not there");
+        let what = format!("the snapshot after frame {seq} is referred to, but missing");
         Err(Error::new(ErrorKind::Damaged, what))
     }
 
-    /// The runs of the lineage that may have taken a snapshot after frame `seq`, the youngest first.
+    /// The runs of the lineage that may have taken a snapshot after frame `seq`, youngest first.
     pub(crate) fn possible_snapshot_owners(&self, seq: u32) -> Vec<RunUid> {
         self.lineage
             .iter()
@@ -137,7 +137,7 @@ impl RunReader {
         let value = self.core.index.newest(&run_keys::snapshot(uid, seq))?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Damaged,
-                format!("the snapshot after frame {seq} is named and is not there"),
+                format!("the snapshot after frame {seq} is referred to, but missing"),
             )
         })?;
         self.core.read_logical(keys::place(value), kinds::SNAPSHOT, |logical| {
@@ -149,7 +149,7 @@ impl RunReader {
     fn snapshot_extents(&self, seq: u32, back: u32, depth: u32) -> Result<Arc<Vec<Extent>>> {
         let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
         let at =
-            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe names no earlier one"))?;
+            at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe has no earlier base"))?;
         let (_, tail) = self.snapshot_record(self.snapshot_owner(at)?, at)?;
         let mut tail = ByteReader::new(&tail, "snapshot tail");
         let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;

@@ -1,4 +1,4 @@
-//! Frames whose output arrives in parts.
+//! Records frames whose output arrives in parts.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use crate::trace::lanes::BodySlot;
 use crate::trace::model::{Frame, Severity};
 use crate::trace::recorder::Run;
 
-/// Bytes that are put together before they go to the log.
+/// Pending output is written to the log once it has this many bytes.
 const PART_BYTES: usize = 16 << 10;
-/// What arrives later than this after the last part goes to the log at once.
+/// Output that arrives at least this long after the last part is written at once, in nanoseconds.
 const PART_NS: u64 = 50_000_000;
 
-/// A frame that has begun. Its parts survive a crash as they come: the frame is then read as incomplete, with the
-/// bytes that arrived. `R` is how it holds its run: `&Run`, or `Arc<Run>` where it has to outlive the caller.
+/// A frame that has begun. Its written parts survive a crash: the frame then reads as incomplete, with the
+/// output that had arrived. `R` is how it refers to its run: `&Run`, or `Arc<Run>` if it must outlive the
+/// caller.
 #[derive(Debug)]
 pub struct OpenFrame<R> {
     run: R,
@@ -44,8 +45,8 @@ struct ArrivedOutput {
 }
 
 impl Run {
-    /// Begins a frame whose output is still to come; `frame.output` is left out. Durable when this returns, as far as
-    /// the store's options say.
+    /// Begins a frame whose output arrives later; `frame.output` is ignored. When this returns, the beginning
+    /// has the durability of the store's options.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -54,21 +55,21 @@ impl Run {
     }
 }
 
-/// What is known of a frame only when its output is there.
+/// The values of a frame that are known only when its output is complete.
 #[derive(Debug, Clone, Default)]
 pub struct Ending {
     /// The component failed.
     pub error: bool,
-    /// How much the frame turned out to matter, if more than was said at its beginning.
+    /// The frame's severity; ignored if lower than the one at its beginning.
     pub severity: Severity,
-    /// Metadata (JSON) in place of what it began with.
+    /// Metadata (JSON) that replaces the metadata given at the beginning.
     pub metadata: Option<Vec<u8>>,
-    /// How long it took, where that is not until now.
+    /// How long it took, in nanoseconds. Default: from its beginning until now.
     pub duration_ns: Option<u64>,
 }
 
 impl<R: Deref<Target = Run>> OpenFrame<R> {
-    /// As [`Run::begin_frame`], for whoever has to own the run.
+    /// As [`Run::begin_frame`], for callers that must own the run.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -79,7 +80,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         Ok(begun)
     }
 
-    /// The same without waiting, with a ticket for its beginning.
+    /// As [`OpenFrame::begin`], without waiting; also returns a ticket for the beginning.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -106,8 +107,8 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         self.begun.head.seq
     }
 
-    /// Adds to the output. Bytes go to the log when 16 KiB have gathered, or 50 ms after the last that did; see
-    /// [`OpenFrame::flush`] to have them there at once.
+    /// Appends to the output. The pending bytes are written to the log once they are 16 KiB, or 50 ms after
+    /// the last write. [`OpenFrame::flush`] writes them at once.
     ///
     /// # Errors
     /// `Invalid` over the limit for bodies; `Unavailable`, `Poisoned`.
@@ -121,8 +122,8 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         Ok(())
     }
 
-    /// Adds to the output and hands all that has gathered to the log without waiting. Gives the output's length so far, and a ticket
-    /// unless nothing had gathered.
+    /// Appends to the output and hands all pending bytes to the writer without waiting. Returns the output's
+    /// length so far, and a ticket if there were pending bytes.
     ///
     /// # Errors
     /// As [`OpenFrame::append`].
@@ -144,7 +145,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         Ok(())
     }
 
-    /// Sends what has gathered to the log and waits until it is as durable as the store's options say.
+    /// Writes the pending bytes to the log and waits until they have the durability of the store's options.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
@@ -186,7 +187,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         Ok(submitted.map(|(_, ticket)| ticket))
     }
 
-    /// Ends the frame and waits until it is as durable as the store's options say; gives its number.
+    /// Ends the frame and waits until it has the durability of the store's options; returns its number.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -194,7 +195,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         self.finish_with(Ending { error, ..Ending::default() })
     }
 
-    /// As [`OpenFrame::finish`], with what was learned meanwhile.
+    /// As [`OpenFrame::finish`], with the values in `ending`.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -205,7 +206,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         Ok(seq)
     }
 
-    /// The same without waiting, with a ticket.
+    /// As [`OpenFrame::finish_with`], without waiting; also returns a ticket.
     ///
     /// # Errors
     /// As [`Run::record`].
@@ -218,12 +219,9 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         batch.apply_ending(&mut begun, ending)?;
         let until_now = self.run.core.io.now_ns().saturating_sub(self.begun.started_ns);
         begun.head.duration_ns = ending.duration_ns.unwrap_or(until_now);
-        let output = StoredBlob {
-            namespace: self.run.namespace(),
-            id: BlobId(*state.hasher.finalize().as_bytes()),
-            len: state.len,
-            extents: Arc::new(std::mem::take(&mut state.extents)),
-        };
+        let id = BlobId(*state.hasher.finalize().as_bytes());
+        let extents = Arc::new(std::mem::take(&mut state.extents));
+        let output = StoredBlob::new(self.run.namespace(), id, state.len, extents);
         let seq = begun.head.seq;
         let lane = (begun.component.clone(), BodySlot::Output);
         let (output, base) = batch.pack_body(&lane, seq, &output.into())?;

@@ -1,7 +1,7 @@
-//! Checking whole runs, on as many threads as the caller says.
+//! Verifies whole runs, on as many threads as the caller asks for.
 //!
-//! A run is cut into ranges of frames. Each begins with the link that is recorded for the frame before it, and the
-//! range before must arrive at just that link, so that the chain is walked without a gap.
+//! A run is cut into ranges of frames. Each range begins with the link recorded for the frame before it. The
+//! range before must end with exactly that link, so that the chain is walked without a gap.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Link;
@@ -11,15 +11,16 @@ use crate::trace::chain;
 use crate::trace::reader::RunReader;
 use crate::trace::scan::{BodyOutput, FrameScan};
 
-/// A range is worth a thread from so many frames on.
+/// Minimum number of frames in a range; a smaller one is not worth a thread.
 const RANGE_FRAMES_MIN: u32 = 32;
 
-/// Ranges for each thread: later frames cost more than earlier ones, so whoever is done takes another.
+/// Number of ranges per thread. Later frames cost more than earlier ones, so a thread that is done takes
+/// another range.
 pub(crate) fn ranges_per_thread(threads: usize) -> usize {
     if threads > 1 { 2 } else { 1 }
 }
 
-/// What a verification read.
+/// Counts of what a verification checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VerifyCounts {
     /// Frames whose bytes and links were checked.
@@ -39,15 +40,16 @@ pub(crate) struct VerifiedRange {
 }
 
 impl RunReader {
-    /// Reads every frame, and checks the run's fingerprint where it has ended.
+    /// Checks every frame, and the fingerprint if the run has ended.
     ///
     /// # Errors
-    /// `Damaged` at the first frame that is not what was recorded.
+    /// `Damaged` at the first frame that differs from what was recorded.
     pub fn verify(&self) -> Result<VerifyCounts> {
         self.verify_with_threads(1)
     }
 
-    /// The same on this many threads, the caller's being one of them; 0 is 1. Finds the same first damage.
+    /// As [`RunReader::verify`], on this many threads, including the caller's; 0 means 1. Reports the same
+    /// first damage.
     ///
     /// # Errors
     /// As [`RunReader::verify`].
@@ -57,11 +59,12 @@ impl RunReader {
         self.join_ranges(ranges)
     }
 
-    /// Checks of at most `count` ranges that make up the run, to be given to [`RunReader::joined`] in this order.
+    /// Returns at most `count` jobs, one for each range of the run. Their results go to
+    /// [`RunReader::join_ranges`], in this order.
     pub(crate) fn verify_jobs(&self, count: usize) -> Vec<ParallelJob<Result<VerifiedRange>>> {
         let frames = self.info.frames;
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(frames / RANGE_FRAMES_MIN).max(1);
-        // Frame 1 ..= last, in parts that differ by one frame at most.
+        // Cuts frames 1 ..= last into ranges whose lengths differ by at most one frame.
         let end = |range: u32| (u64::from(frames) * u64::from(range) / u64::from(count)) as u32;
         let reader = Self { hashing: HashCheck::Compared, ..self.clone() };
         (0..count)
@@ -85,7 +88,8 @@ impl RunReader {
         Ok(VerifiedRange { begins, ends: scan.link(), verified })
     }
 
-    /// What the checks of a run's ranges come to. The first error by frames is the one that is met.
+    /// Adds up the results of a run's ranges. Returns the error of the first damaged range in the order of
+    /// frames.
     pub(crate) fn join_ranges(
         &self,
         ranges: impl IntoIterator<Item = Result<VerifiedRange>>,
@@ -97,7 +101,7 @@ impl RunReader {
             let VerifiedRange { begins, ends, verified } = range?;
             if begins != link {
                 let what =
-                    format!("has a frame {} that does not follow from the frames before it", all.frames + 1);
+                    format!("is damaged: frame {} does not follow from the frames before it", all.frames + 1);
                 return Err(damaged(&what));
             }
             link = ends;
@@ -106,7 +110,7 @@ impl RunReader {
             all.bytes += verified.bytes;
         }
         if self.info.fingerprint.is_some_and(|fingerprint| fingerprint != link) {
-            return Err(damaged("does not add up to its fingerprint"));
+            return Err(damaged("is damaged: its frames do not add up to its fingerprint"));
         }
         self.metadata()?;
         Ok(all)

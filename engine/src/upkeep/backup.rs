@@ -1,11 +1,11 @@
-//! Copies of a store, also of one that a process is writing.
+//! Copies a store, even while a process writes to it.
 //!
-//! What is sealed never changes, so a second name for it is a copy (a hard link; a reflink where links do not work; else
-//! its bytes). Of the active segment the bytes up to the end of a whole batch are copied: they never change either. The
-//! copy gets a manifest of its own, and CURRENT last of all: before that its directory is no store. It is the same store
-//! as it was at that moment, down to its identity and its ledger.
+//! Sealed files never change, so a hard link to one is a copy. Where links do not work, the copy uses a
+//! reflink, or else the bytes. Of the active segment it copies the bytes up to the end of a whole batch;
+//! those never change either. The copy gets its own manifest. CURRENT is written last: until then the
+//! directory is no store. The copy is the store as of that moment, with the same identity and ledger.
 //!
-//! Left out: thinning out, and copying only what is new. A link costs next to nothing.
+//! Not included: deleting old backups, and incremental copies. A link costs almost nothing.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -21,45 +21,47 @@ use crate::log::paths::StorePaths;
 use crate::store::Store;
 use crate::upkeep::repair::require_empty_dir;
 
-/// Bytes copied at a time.
+/// Bytes that one read copies.
 const COPY_BYTES: usize = 1 << 20;
 
 /// How a copy gets the files that never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sharing {
-    /// By another name for the same bytes on disk where that works. Costs no room; but what damages the bytes of one
-    /// damages both.
+    /// By a second name for the same bytes on disk, where the file system allows it. It takes no space, but
+    /// damage to the shared bytes damages both stores.
     #[default]
     Shared,
-    /// By bytes of its own.
+    /// By a copy of the bytes.
     Copied,
 }
 
-/// What a backup or a restoring did.
+/// What a backup or a restore did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BackupReport {
     /// The last record in the copy.
     pub seqno: Seqno,
-    /// Log files.
+    /// Number of log files.
     pub segments: u64,
-    /// Files, tables and vectors included, that share their bytes with the source: links and reflinks.
+    /// Number of files that share their bytes with the source (links and reflinks). It includes tables and
+    /// vector files.
     pub shared_files: u64,
-    /// Files that were copied.
+    /// Number of files that were copied.
     pub copied_files: u64,
-    /// Bytes of those.
+    /// Bytes of the copied files.
     pub copied_bytes: u64,
 }
 
 impl Store {
-    /// Copies the store as it is now into a directory that is empty or not there yet, whether or not a process (also this
-    /// one) writes to it meanwhile. Durable when this returns; interrupted before, the directory is no store.
+    /// Copies the current store into a directory that is empty or does not exist. Any process, this one
+    /// included, may write to the store meanwhile. The copy is durable when this returns; after an
+    /// interruption the directory is no store.
     ///
-    /// The copy holds all that was published when this was called. It opens like a store whose process was stopped at
-    /// that moment: runs that were open become abandoned when it is first opened for writing. After a clean close it
-    /// is a clean store.
+    /// The copy holds everything published before the call. It opens like a store whose process was stopped
+    /// at that moment: runs that were open become abandoned at its first opening for writing. A copy of a
+    /// cleanly closed store is clean.
     ///
     /// # Errors
-    /// `Invalid` where the directory is not empty; `Damaged` where the log's end is; `Unavailable`.
+    /// `Invalid` if the directory is not empty; `Damaged` if the log's end is damaged; `Unavailable`.
     pub fn backup(&self, to: impl AsRef<Path>, sharing: Sharing) -> Result<BackupReport> {
         let core = self.core();
         if core.is_writer() && !core.is_closed() {
@@ -69,17 +71,17 @@ impl Store {
     }
 }
 
-/// Makes a store of a backup in a directory that is empty or not there yet: verified first, every byte its own.
+/// Restores a backup into a directory that is empty or does not exist. It verifies the backup first, and
+/// copies every byte.
 ///
 /// # Errors
-/// `Damaged` where the backup is not what was written; `Invalid` where the directory is not empty; `NotFound`,
-/// `Unavailable`.
+/// `Damaged` if the backup is damaged; `Invalid` if the directory is not empty; `NotFound`, `Unavailable`.
 pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<BackupReport> {
     require_empty_dir(&*options.io, to.as_ref())?;
     let store = Store::open_read_only_with(backup, options)?;
     let report = store.verify()?;
     if let Some(first) = report.damaged.first() {
-        let what = format!("the backup is damaged in {} places; first: {}", report.damaged.len(), first.what);
+        let what = format!("damaged places in the backup: {}; first: {}", report.damaged.len(), first.what);
         return Err(Error::new(ErrorKind::Damaged, what));
     }
     copy_store(store.core(), to.as_ref(), Sharing::Copied)
@@ -91,11 +93,11 @@ fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> 
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if whole(to).starts_with(whole(core.paths.root())) {
         return Err(Error::invalid(format!(
-            "{} lies within the store: name a directory beside it",
+            "{} is inside the store: choose a directory outside of it",
             to.display()
         )));
     }
-    // As long as this is held every file of the log can be read, whether or not it still has a name.
+    // While this is held, every log file stays readable, even after it loses its name.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());
     let end = scan(&*core.schema, &found, from, state, &mut |_, _| Ok(()))?;
@@ -117,7 +119,7 @@ fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> 
     Ok(copy.report)
 }
 
-/// What the copy's manifest says.
+/// The manifest state of the copy.
 fn copy_state(found: ManifestState, end: &ScanEnd, tables: bool, vectors: bool) -> ManifestState {
     let first = found.segments.first().map_or(end.segment, |entry| entry.id);
     let clean = found.clean.filter(|clean: &CleanClose| !end.is_torn && clean.tail == end.tail);
@@ -156,14 +158,14 @@ impl BackupCopy<'_> {
         Ok(self.io.sync_dir(&self.to.segments())?)
     }
 
-    /// Copies the tables; false where one of them is not to be had, which costs the copy a look at the whole log.
+    /// Copies the tables; false if one cannot be read. Then opening the copy reads the whole log.
     fn copy_tables(&mut self, state: &ManifestState) -> Result<bool> {
         self.io.create_dir_all(&self.to.tables())?;
         for entry in &state.tables {
             let (from, to) = (self.from.table(entry.id), self.to.table(entry.id));
             match self.link_or_copy(&from, None, &to) {
                 Ok(()) => {}
-                // The writer has replaced it meanwhile, or it is lost.
+                // The writer has replaced the table meanwhile, or it is lost.
                 Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -172,7 +174,8 @@ impl BackupCopy<'_> {
         Ok(true)
     }
 
-    /// Copies the vector files; false where one of them is not to be had: then the copy's vectors are read from its log.
+    /// Copies the vector files; false if one cannot be read. Then opening the copy reads the vectors from its
+    /// log.
     fn copy_vectors(&mut self, state: &ManifestState) -> Result<bool> {
         if state.vectors.files.is_empty() {
             return Ok(true);
@@ -182,7 +185,7 @@ impl BackupCopy<'_> {
             let (from, to) = (self.from.vector_file(entry.id), self.to.vector_file(entry.id));
             match self.link_or_copy(&from, None, &to) {
                 Ok(()) => {}
-                // The writer has replaced it meanwhile, or it is lost.
+                // The writer has replaced the file meanwhile, or it is lost.
                 Err(_) if self.io.stat(&from)?.is_none() => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -191,8 +194,8 @@ impl BackupCopy<'_> {
         Ok(true)
     }
 
-    /// Gives a file that never changes another name, or copies it: out of `open` where a compaction may have taken its own
-    /// name away.
+    /// Links or copies a file that never changes. It reads from `open`, if given, because a compaction may
+    /// have removed the file's name.
     fn link_or_copy(&mut self, from: &Path, open: Option<&dyn File>, to: &Path) -> Result<()> {
         if self.sharing == Sharing::Shared && self.io.link(from, to).is_ok() {
             self.report.shared_files += 1;
@@ -209,7 +212,7 @@ impl BackupCopy<'_> {
         }
     }
 
-    /// Copies a file, or the first `len` bytes of it.
+    /// Copies a file, or its first `len` bytes.
     fn copy_bytes(&mut self, from: &Path, source: &dyn File, to: &Path, len: Option<u64>) -> Result<()> {
         let len = len.map_or_else(|| source.len(), Ok)?;
         let file = self.io.open(to, OpenMode::CreateNew)?;
@@ -219,7 +222,7 @@ impl BackupCopy<'_> {
             let want = COPY_BYTES.min(usize::try_from(len - at).unwrap_or(COPY_BYTES));
             let got = source.read_at(&mut bytes[..want], at)?;
             if got < want {
-                return Err(Error::damaged(from, at + got as u64, "the file ends while it is copied"));
+                return Err(Error::damaged(from, at + got as u64, "the file is shorter than expected"));
             }
             file.write_at(&[IoSlice::new(&bytes[..want])], at)?;
             at += want as u64;

@@ -1,4 +1,4 @@
-//! What stands in a store's directory, taken file by file and trusting none of them. Changes nothing.
+//! Lists the files of a store's directory, each on its own, without trusting any. It changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
 use crate::log::segments::Segment;
 use crate::upkeep::order;
 
-/// Who has the store open for writing.
+/// The process that has the store open for writing, if any.
 #[derive(Debug)]
 pub(super) enum LockHolder {
-    /// Nobody, as long as this handle is held.
+    /// No process, for as long as this handle is held.
     Nobody(Option<Arc<dyn File>>),
-    /// A process, and its number where it said so.
+    /// A process, with its number if LOCK names it.
     Process(String),
 }
 
@@ -26,18 +26,18 @@ pub(super) enum LockHolder {
 #[derive(Debug)]
 pub(super) struct SegmentFile {
     pub(super) segment: Arc<Segment>,
-    /// `None` where it is not what was written.
+    /// `None` if the header is damaged.
     pub(super) header: Option<SegmentHeader>,
     pub(super) len: u64,
 }
 
-/// See the module.
+/// The segments, manifest and damage found in a store's directory.
 #[derive(Debug)]
 pub(super) struct StoreDirectory {
-    /// The manifest, or why there is none to be believed.
+    /// The manifest, or the reason why none can be trusted.
     pub(super) manifest: std::result::Result<LoadedManifest, Error>,
     pub(super) store: StoreId,
-    /// In the order of the log, as far as that can be told.
+    /// Segments in log order, as far as the order is known.
     pub(super) segments: Vec<SegmentFile>,
     pub(super) damage: Vec<Damage>,
 }
@@ -48,7 +48,7 @@ impl StoreDirectory {
     }
 }
 
-/// Who holds LOCK. Looking takes a shared lock for the moment, or for as long as the result is held.
+/// Who holds LOCK. The call takes a shared lock, which is held until the result is dropped.
 pub(super) fn lock_holder(io: &dyn Io, paths: &StorePaths) -> Result<LockHolder> {
     let path = paths.lock();
     if io.stat(&path)?.is_none() {
@@ -62,10 +62,10 @@ pub(super) fn lock_holder(io: &dyn Io, paths: &StorePaths) -> Result<LockHolder>
     Ok(LockHolder::Process(text.unwrap_or_default().trim().to_owned()))
 }
 
-/// Looks at a directory.
+/// Reads the manifest and every segment's header.
 ///
 /// # Errors
-/// `NotFound` where nothing of a store is there, `Invalid` for another format, `Unavailable`.
+/// `NotFound` if the directory holds no part of a store; `Invalid` for another format; `Unavailable`.
 pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<StoreDirectory> {
     let root = paths.root();
     let nothing = || Error::not_found(format!("there is no annals store in {}", root.display()));
@@ -84,7 +84,7 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
     };
     if let Err(error) = &manifest {
         note(paths.current(), 0, &error.to_string());
-        // Whichever was current: the newest that is whole says most.
+        // The newest intact generation is the best substitute for the current one.
         let mut generations: Vec<u64> =
             io.list(root)?.iter().filter_map(|name| parse_manifest(name)).collect();
         generations.sort_unstable();
@@ -109,18 +109,18 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
         Err(_) => most_common(headers.values().filter_map(|(_, _, header)| Some(header.as_ref()?.store)))
             .ok_or_else(|| {
                 let what =
-                    "neither a manifest nor a segment says which store this is: nothing can be checked";
+                    "no manifest and no segment identifies the store: none of its files can be checked";
                 Error::new(ErrorKind::Damaged, format!("{}: {what}", root.display()))
             })?,
     };
     let mut segments = Vec::new();
     for (id, (path, file, header)) in headers {
         if header.as_ref().is_some_and(|header| header.store != store || header.segment != id) {
-            note(path, 0, "it is a segment of another store, or another segment of this one");
+            note(path, 0, "the header names another store or another segment");
             continue;
         }
         if header.is_none() {
-            note(path.clone(), 0, "its header is not what was written");
+            note(path.clone(), 0, "the segment's header is damaged");
         }
         let len = file.len()?;
         let segment = Arc::new(Segment::new(store, id, path, file));

@@ -1,4 +1,4 @@
-//! What state a store is in, for a person to read. Changes nothing.
+//! Describes the state of a store for people. It changes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -15,70 +15,73 @@ use crate::store::Store;
 use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
 
-/// Something that is not as it was written, and what to do about it.
+/// A damaged place in a file, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The file.
     pub file: PathBuf,
-    /// Where in it, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// What is wrong there.
     pub what: String,
-    /// What that means for what was recorded.
+    /// What this means for the recorded data.
     pub means: String,
     /// What to do next.
     pub next: String,
 }
 
-/// What is known of a store.
+/// The state of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diagnosis {
-    /// Its identity, where anything says it.
+    /// The store's identity, if any file names it.
     pub store: Option<StoreId>,
-    /// The format of its files, where the manifest says it.
+    /// The format of the files, if the manifest is readable.
     pub format: Option<u16>,
-    /// The process that writes it now, as a number, if there is one.
+    /// The process number of the current writer, if there is one.
     pub writer: Option<String>,
-    /// It was closed, and nothing has been written since.
+    /// The store was closed cleanly, and nothing has been written since.
     pub clean: bool,
-    /// Log files.
+    /// Number of log files.
     pub segments: u64,
-    /// Index tables.
+    /// Number of index tables.
     pub tables: u64,
-    /// The last whole record.
+    /// The number of the last intact record.
     pub seqno: Seqno,
-    /// Bytes of log that opening reads, since no table covers them.
+    /// Bytes of log that no table covers: opening the store reads them.
     pub unindexed_bytes: u64,
-    /// Bytes after the last whole batch that a crash tore: they were never acknowledged, and the next opening for
+    /// Bytes that a crash tore after the last whole batch. They were never acknowledged; the next opening for
     /// writing cuts them.
     pub torn_bytes: u64,
-    /// Runs that their recorder left open: the next opening for writing makes them abandoned, unless it is still at it.
+    /// Open runs. The next opening for writing marks them as abandoned, unless their recorder is still at
+    /// work.
     pub open_runs: u64,
-    /// What of the log and the manifest is damaged. Empty: the files are whole.
+    /// Damage in the log and the manifest; empty if those files are intact.
     pub findings: Vec<Finding>,
-    /// Tables that are missing or damaged: they are made again from the log by whoever opens the store.
+    /// Missing or damaged tables. Opening the store rebuilds them from the log.
     pub rebuild: Vec<Damage>,
     /// Files that a crash left over: the next opening for writing removes or replaces them.
     pub leftovers: Vec<PathBuf>,
-    /// Files in the directory that are none of a store's.
+    /// Files in the directory that do not belong to a store.
     pub foreign: Vec<PathBuf>,
-    /// Bytes free on the file system, where it says so.
+    /// Free bytes on the file system, if it reports them.
     pub free_bytes: Option<u64>,
 }
 
 impl Diagnosis {
-    /// Whether nothing that was recorded is damaged.
+    /// Whether no recorded data is damaged.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Looks at a store: who has it, how it was left, what the next opening will do, what is damaged and what to do about
-/// it. Reads the whole log and every table, but no body: that is [`Store::verify`]'s. Changes nothing.
+/// Diagnoses a store: its writer, its last close, what the next opening will do, and any damage with its
+/// remedy. It reads the whole log and every table, but no bodies; [`Store::verify`] checks those. It changes
+/// nothing.
 ///
 /// # Errors
-/// `NotFound` where nothing of a store is there; `Invalid` for a newer format; `Unavailable`. Damage is no error.
+/// `NotFound` if the directory holds no part of a store; `Invalid` for a newer format; `Unavailable`. Damage
+/// is reported, not returned as an error.
 pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     let (io, paths) = (options.io.clone(), StorePaths::new(path.as_ref()));
     let site = inspect_directory(&*io, &paths)?;
@@ -90,7 +93,7 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         ..Diagnosis::default()
     };
     if let Ok(loaded) = &site.manifest {
-        // All that can be said of a store that does not open.
+        // These facts are known even if the store does not open.
         let state = &loaded.state;
         let end = state.clean.as_ref().map_or(&state.covers_state, |clean| &clean.state);
         (all.clean, all.tables, all.seqno) =
@@ -111,8 +114,8 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         Err(error) => vec![error.to_string()],
     };
     if !wrong.is_empty() {
-        // Where exactly, file by file.
-        // A crash's tear is no damage, but where there is damage it may be a part of it.
+        // Locates the damage file by file. A torn end alone is no damage; together with other damage it may
+        // be part of it.
         let found = salvage(&site, &mut |_| {})?;
         all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)));
         if all.findings.is_empty() {
@@ -124,7 +127,7 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     Ok(all)
 }
 
-/// What only a store that opens can say.
+/// Adds the facts that only an open store can give.
 fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<VerifyReport> {
     let core = store.core();
     let found = find(&*core.io, paths, false, false, core.options.read_mode)?;
@@ -153,10 +156,10 @@ fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
     let in_segment = damage.file.starts_with(paths.segments());
     let means = match in_segment {
         true => {
-            "what these bytes held cannot be read; runs and keys that need them are damaged, others are not"
+            "these bytes cannot be read; the runs and keys that need them are damaged, all others are intact"
         }
         false => {
-            "nobody can say for certain which files make up the store; what the log holds may all be there"
+            "it is not certain which files belong to the store; the data in the log may still be complete"
         }
     };
     Finding {
@@ -164,12 +167,12 @@ fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
         offset: damage.offset,
         what: damage.what.clone(),
         means: means.to_owned(),
-        next: "restore a backup, or save what is whole into a new store: annals repair --to NEWDIR"
+        next: "restore a backup, or save the intact data into a new store: annals repair --to NEWDIR"
             .to_owned(),
     }
 }
 
-/// Sorts the files of the directory that the manifest does not list.
+/// Sorts the files that the manifest does not list into leftovers and foreign files.
 fn sort_files(
     io: &dyn crate::io::Io,
     paths: &StorePaths,
@@ -203,7 +206,7 @@ fn sort_files(
             };
             match (ours, listed) {
                 (false, _) => all.foreign.push(dir.join(&name)),
-                // A writer is at it: what it made is listed in a moment.
+                // With a writer at work, its new files may be listed soon, so they are no leftovers.
                 (true, false) if all.writer.is_none() => all.leftovers.push(dir.join(&name)),
                 _ => {}
             }
@@ -213,7 +216,7 @@ fn sort_files(
 }
 
 impl Diagnosis {
-    /// What the next opening for writing will do before anything else, in sentences.
+    /// The steps of the next opening for writing, one sentence each.
     #[must_use]
     pub fn recovery_steps(&self) -> Vec<String> {
         let mut steps = Vec::new();
@@ -229,7 +232,7 @@ impl Diagnosis {
         if self.torn_bytes > 0 {
             let torn = self.torn_bytes;
             steps.push(format!(
-                "cut {torn} bytes that a crash tore off or that were written ahead: none of them was acknowledged"
+                "cut {torn} bytes that a crash tore or that were written ahead: none of them was acknowledged"
             ));
         }
         steps.push("seal the last log file and begin the next".to_owned());

@@ -1,16 +1,17 @@
-//! What is due: the one place that compares a deadline with a clock. Runs that a rule keeps for a time, keys with a deadline and
-//! answers that a cache keeps for a time all ask here.
+//! Compares deadlines with a clock, for all of the store: runs that a rule keeps for a time, keys with a
+//! deadline, and answers that a cache keeps for a time.
 //!
-//! Deadlines are absolute: nanoseconds since 1970-01-01 UTC. A clock that stands far ahead of the newest record is not believed, and
-//! then nothing is due; a sweep, which drops what cannot be had back, also refuses one that stands before that record.
+//! Deadlines are absolute: nanoseconds since 1970-01-01 UTC. A clock more than 400 days ahead of the newest
+//! record is not trusted, and then nothing is due. A sweep drops data for good, so it also refuses a clock
+//! that is behind that record.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::kv::store_reader::is_plausible_time;
 use crate::store::{Namespace, Store};
 use crate::timestamp::rfc3339;
 
-/// Whether a deadline is past by a clock that says `now_ns`, in a store whose newest record is from `newest_ns` (0: there is none).
-/// Never by a clock that stands more than 400 days after that.
+/// Whether the clock `now_ns` has reached a deadline. `newest_ns` is the time of the store's newest record; 0
+/// means that there is none. A clock more than 400 days ahead of `newest_ns` makes nothing due.
 ///
 /// ```
 /// let (second, day) = (1_000_000_000, 86_400_000_000_000);
@@ -23,12 +24,12 @@ pub fn is_due(deadline_ns: u64, now_ns: u64, newest_ns: u64) -> bool {
     deadline_ns <= now_ns && is_plausible_time(now_ns, newest_ns)
 }
 
-/// The time by which a sweep goes: what somebody said, or the store's clock.
+/// The time of a sweep: the caller's, or else the store's clock.
 ///
 /// # Errors
-/// `Unavailable` where the clock stands before the newest record, or more than 400 days after it.
+/// `Unavailable` if the clock is behind the newest record, or more than 400 days ahead of it.
 pub(crate) fn sweep_time(at_ns: Option<u64>, now_ns: u64, newest_ns: u64) -> Result<u64> {
-    let told = "set the clock, or say what time it is, as `--at 2026-01-31T12:00:00Z` does";
+    let told = "correct the clock, or give the time, for example `--at 2026-01-31T12:00:00Z`";
     let refused = |what: String| Err(Error::new(ErrorKind::Unavailable, what));
     match at_ns {
         Some(at_ns) => Ok(at_ns),
@@ -47,8 +48,8 @@ pub(crate) fn sweep_time(at_ns: Option<u64>, now_ns: u64, newest_ns: u64) -> Res
 }
 
 impl Store {
-    /// When the newest record was written, nanoseconds since 1970-01-01 UTC; 0 in a store without one. In the writing process a record
-    /// written by a clock that is not believed (see [`is_due`]) does not count.
+    /// Time of the newest record, in nanoseconds since 1970-01-01 UTC; 0 in an empty store. In the writing
+    /// process, records of an untrusted clock (see [`is_due`]) do not count.
     #[must_use]
     pub fn newest_ns(&self) -> u64 {
         self.core().newest_ns()
@@ -56,17 +57,17 @@ impl Store {
 }
 
 impl Store {
-    /// What time it is by the store's clock, nanoseconds since 1970-01-01 UTC, where a sweep would go by it.
+    /// The store's clock, in nanoseconds since 1970-01-01 UTC, if a sweep may trust it.
     ///
     /// # Errors
-    /// `Unavailable` where it stands before the newest record or more than 400 days after it.
+    /// `Unavailable` if the clock is behind the newest record, or more than 400 days ahead of it.
     pub fn believed_now_ns(&self) -> Result<u64> {
         sweep_time(None, self.core().io.now_ns(), self.newest_ns())
     }
 }
 
 impl Namespace {
-    /// Whether a deadline is past by the store's clock: [`is_due`].
+    /// Whether the clock `now_ns` has reached a deadline in this store: see [`is_due`].
     #[must_use]
     pub fn is_due(&self, deadline_ns: u64, now_ns: u64) -> bool {
         is_due(deadline_ns, now_ns, self.store.newest_ns())
@@ -85,11 +86,11 @@ mod tests {
             (10, 9, 5, false),
             (10, 10, 5, true),
             (10, 11, 5, true),
-            // By a clock that was set back: what is past by it was past before.
+            // The clock was set back: deadlines that it has passed were due before.
             (10, 11, 500, true),
             (10, 5 + far, 5, true),
             (10, 6 + far, 5, false),
-            // Nothing says what time it may be.
+            // Without records, nothing contradicts the clock.
             (10, u64::MAX, 0, true),
             (u64::MAX, u64::MAX - 1, 0, false),
             (1, u64::MAX, u64::MAX - 1, true),

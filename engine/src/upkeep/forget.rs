@@ -1,4 +1,4 @@
-//! Forgetting a run on request, and what of it is left where.
+//! Drops a run on request, and reports where its bytes remain.
 
 use std::collections::BTreeSet;
 
@@ -17,37 +17,38 @@ use crate::trace::run_keys;
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
 
 const BACKUPS: &str = "annals.backups";
-/// Greatest length of a backup's place, in bytes.
+/// Maximum length of a backup's place, in bytes.
 const PLACE_BYTES_MAX: usize = 4096;
 
-/// What still holds bytes of a run that was dropped.
+/// Where bytes of a dropped run remain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunRemnants {
-    /// Of its frames the first so many stay, since living forks share them.
+    /// Number of its first frames that stay because living forks share them.
     pub shared: u32,
-    /// Log files with records of it, until compaction has rewritten them.
+    /// Log files with its records, until compaction rewrites them.
     pub segments: Vec<String>,
-    /// Files with vectors of its snapshots, until then.
+    /// Files with vectors of its snapshots, until compaction removes them.
     pub vectors: Vec<String>,
-    /// Where backups were made to that may hold it.
+    /// Places of backups that may hold the run.
     pub backups: Vec<String>,
 }
 
-/// A backup that the store was told of.
+/// A backup that was noted in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupNote {
-    /// Where it went.
+    /// The place that it was written to.
     pub place: String,
-    /// When, nanoseconds since 1970-01-01 UTC.
+    /// Time of the backup, in nanoseconds since 1970-01-01 UTC.
     pub made_ns: u64,
 }
 
 impl Store {
-    /// Keeps in the store itself that a backup of it was made, so that whoever has a run forgotten is told where else it may be. On
-    /// disk when this returns.
+    /// Notes in the store that a backup was made, so that forgetting a run can name the backups that may hold
+    /// it. On disk when this returns.
     ///
     /// # Errors
-    /// `Invalid` for a place that is empty or too long, or in a store open for reading; `Unavailable`, `Poisoned`.
+    /// `Invalid` for a place that is empty or too long, or in a store open for reading; `Unavailable`,
+    /// `Poisoned`.
     pub fn note_backup(&self, place: &str) -> Result<()> {
         check_text("where a backup goes", place, 1, PLACE_BYTES_MAX)?;
         let space = self.namespace(OWN_NAMESPACE)?;
@@ -58,7 +59,7 @@ impl Store {
         batch.submit_with(Durability::Disk)?.wait().map(drop)
     }
 
-    /// The backups that the store was told of, by where they went; the newest of each place.
+    /// The noted backups: the newest of each place.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -77,7 +78,7 @@ impl Store {
         keyspace.scan(ScanRange::all()).map(made).collect()
     }
 
-    /// Whether the store was closed cleanly, and nobody wrote to it, when this was opened.
+    /// Whether the store was clean when this handle opened it: closed in order, and not written to since.
     #[must_use]
     pub fn was_closed_cleanly(&self) -> bool {
         !self.core().recovered
@@ -85,18 +86,18 @@ impl Store {
 }
 
 impl Namespace {
-    /// Drops a run because somebody asked for it. What still holds its bytes, [`Namespace::still_held`] says.
+    /// Drops a run on request. [`Namespace::run_remnants`] tells where its bytes remain.
     ///
     /// # Errors
     /// As [`Namespace::drop_run`]; `Invalid` without a reason.
     pub fn forget(&self, run: &str, why: &str) -> Result<DroppedRun> {
         if why.trim().is_empty() {
-            return Err(Error::invalid("say why the run is forgotten: the ledger keeps that"));
+            return Err(Error::invalid("give the reason for forgetting the run: the ledger records it"));
         }
         self.drop_run(run, FORGET, why)
     }
 
-    /// A run that was dropped, and what still holds its bytes.
+    /// A dropped run, and where its bytes remain.
     ///
     /// # Errors
     /// `NotFound` for a run that was not dropped; `Damaged`, `Unavailable`.
@@ -124,7 +125,7 @@ impl Namespace {
         Ok((head.into(), held))
     }
 
-    /// The last frame of a run that a living fork shares, directly or through forks that were dropped.
+    /// The last frame of a run that a living fork shares, directly or through dropped forks.
     fn last_shared_frame(&self, uid: RunUid) -> Result<u32> {
         let core = self.store.core();
         let mut last = 0;
@@ -134,7 +135,7 @@ impl Namespace {
                 .read_logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?
                 .fields;
             let (mut parent, mut upto) = (fields.parent, u32::MAX);
-            // A parent is always older: this ends.
+            // Parents are older than their forks, so the loop ends.
             while let Some((of, shared, _)) = parent.filter(|(of, ..)| *of >= uid) {
                 upto = upto.min(shared);
                 if of == uid {

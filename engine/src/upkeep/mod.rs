@@ -1,10 +1,16 @@
-//! Looking after stores: what a damaged one still holds, and saving that into a new one.
+//! Upkeep of stores: diagnosis, repair, backup, compaction and retention.
 //!
-//! Layout: `site` (what stands in a directory, without trusting it), `order` (which segments make the log), `salvage` (all of the log that checks, and what is
-//! missing between), `repair` (that written into a new store), `lost` (what could not be), `doctor` (what to
-//! say of a store and its damage), `backup` (copies of a store that is in use, and back), `compact` (the room of what
-//! nothing leads to any more), `moment` (what is due), `retention` (what a policy decides), `sweep` (that read and done), `forget` (one run, on
-//! request).
+//! Layout:
+//! - `directory`: lists a store's files without trusting them.
+//! - `order`: finds the segments that make up the log.
+//! - `salvage`: reads everything of the log that passes its checks, and lists what is missing.
+//! - `repair`: writes the salvaged data into a new store. `repair_report` holds what was lost.
+//! - `doctor`: describes a store and its damage.
+//! - `backup`: copies a store that is in use, and restores a copy.
+//! - `compact`: reclaims the space of unreferenced data.
+//! - `due`: compares deadlines with a clock.
+//! - `retention`: decides by a policy which runs go. `sweep` reads the runs and drops them.
+//! - `forget`: drops one run on request.
 
 mod backup;
 mod compact;

@@ -1,4 +1,5 @@
-//! Which segment files make up the log, and in which order: as the manifest says, or else as they themselves do.
+//! Finds the segment files that make up the log, and their order: from the manifest, or else from the
+//! segments themselves.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno};
@@ -6,13 +7,13 @@ use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_footer;
 use crate::upkeep::directory::SegmentFile;
 
-/// So many missing files are named.
+/// Maximum number of missing files that are reported.
 const MISSING_MAX: usize = 1000;
 
-/// Files in the order of the log, without those that compaction left over.
+/// The segment files in log order, without those that an interrupted compaction left over.
 ///
 /// # Errors
-/// `Unavailable`.
+/// `Unavailable` if a file cannot be read.
 pub(super) fn log_order(
     found: Vec<SegmentFile>,
     listed: Option<&[SegmentEntry]>,
@@ -25,7 +26,7 @@ pub(super) fn log_order(
     }
 }
 
-/// As they are listed; then what the writer may have begun since.
+/// The order of the manifest, followed by segments that the writer may have begun since.
 fn order_by_manifest(mut found: Vec<SegmentFile>, listed: &[SegmentEntry]) -> Vec<SegmentFile> {
     let last = listed.last().map(|entry| entry.id);
     found.retain(|one| {
@@ -37,9 +38,9 @@ fn order_by_manifest(mut found: Vec<SegmentFile>, listed: &[SegmentEntry]) -> Ve
     found
 }
 
-/// By the numbers of their records. A whole rewritten segment takes the place of what it was made of, if that is still
-/// there: nothing that is needed is in those alone. One that is not whole was never listed, as long as what it was to be
-/// made of is there.
+/// Orders the files by the seqnos of their records. A complete rewritten segment replaces its sources: they
+/// hold nothing else that is needed. An incomplete rewritten segment is ignored if a source still exists,
+/// because the manifest never listed it.
 fn order_by_headers(found: Vec<SegmentFile>) -> Result<Vec<SegmentFile>> {
     let mut spans = Vec::with_capacity(found.len());
     for one in &found {
@@ -59,13 +60,13 @@ fn order_by_headers(found: Vec<SegmentFile>) -> Result<Vec<SegmentFile>> {
         if id.is_rewritten() && spans[at].is_none() && !begins_alone(at) {
             return false;
         }
-        // The later one was made of the earlier.
+        // The later segment was made from the earlier one.
         let newer = |other: usize| found[other].segment.id.is_rewritten() && found[other].segment.id > id;
         !(0..found.len())
             .any(|other| newer(other) && spans[other].is_some_and(|(from, to)| from <= first && first < to))
     };
     let kept: Vec<bool> = (0..found.len()).map(stays).collect();
-    // One without a header stands behind the one with the number before its own.
+    // A segment without a header follows the segment with the preceding number.
     let mut known = Seqno(0);
     let mut sorted: Vec<(Seqno, SegmentFile)> = Vec::new();
     for (one, _) in found.into_iter().zip(kept).filter(|(_, kept)| *kept) {
@@ -76,7 +77,7 @@ fn order_by_headers(found: Vec<SegmentFile>) -> Result<Vec<SegmentFile>> {
     Ok(sorted.into_iter().map(|(_, one)| one).collect())
 }
 
-/// The numbers of the records of a sealed segment.
+/// The seqnos of a sealed segment's records: the first, and the one after the last.
 fn record_span(one: &SegmentFile) -> Result<Option<(Seqno, Seqno)>> {
     let Some(header) = &one.header else { return Ok(None) };
     match sealed_footer(&one.segment, one.len.min(u64::from(u32::MAX))) {
@@ -86,7 +87,8 @@ fn record_span(one: &SegmentFile) -> Result<Option<(Seqno, Seqno)>> {
     }
 }
 
-/// Files that are said to be there; where nothing says so, those whose numbers are left out between the writer's own.
+/// Listed segments whose files are missing. Without a list: numbers missing between the writer's own
+/// segments.
 pub(super) fn missing_segments(found: &[SegmentFile], listed: Option<&[SegmentEntry]>) -> Vec<SegmentId> {
     let there = |id: SegmentId| found.iter().any(|one| one.segment.id == id);
     if let Some(listed) = listed {
@@ -95,7 +97,7 @@ pub(super) fn missing_segments(found: &[SegmentFile], listed: Option<&[SegmentEn
     let mut next = Some(1);
     let mut missing = Vec::new();
     for id in found.iter().map(|one| one.segment.id) {
-        // What a rewritten one stands for is not told by its number.
+        // The number of a rewritten segment does not tell which segments it replaces.
         if let Some(from) = next.filter(|_| !id.is_rewritten()) {
             missing.extend((from..id.0).take(MISSING_MAX - missing.len()).map(SegmentId));
         }

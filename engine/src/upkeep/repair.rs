@@ -1,15 +1,16 @@
-//! Saving what a damaged store still holds into a new one.
+//! Saves the intact data of a damaged store into a new store.
 //!
-//! The damaged store is only read. What its log still says is put behind an index of its own, so that runs, keys and
-//! snapshots are read by the code that always reads them, every body proven by its id; what fails that is named as lost
-//! and not copied. The new store is written like any other, so it has an identity and a ledger of its own.
+//! The damaged store is only read. Repair builds a new index from the salvaged log entries. The ordinary code
+//! then reads runs, keys and snapshots through that index, and verifies every body by its id. Data that fails
+//! is reported as lost and not copied. The new store is written like any other, so it has its own identity
+//! and ledger.
 //!
-//! A run keeps its frames' numbers: in place of a lost frame stands one of component `lost` with nothing in it but the
-//! reason. Such a run is abandoned, and its tag `annals.repair` says what is lost and which fingerprint was recorded:
-//! its own cannot be that one.
+//! A run keeps its frame numbers: a frame of component `lost`, which holds only the reason, stands in for
+//! each lost frame. The run becomes abandoned. Its tag `annals.repair` says that parts are lost, and gives
+//! the recorded fingerprint, which the new run cannot have.
 //!
-//! Left out: numbers of records, runs that were dropped and their tombstones, the parts in which a stream came, the order in which frames ended, runs that were
-//! replaced (a fork of one holds the shared frames itself).
+//! Not copied: record numbers; dropped runs and their tombstones; the parts of streams; the order in which
+//! frames ended; replaced runs (a fork of a replaced run gets its own copy of the shared frames).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -41,21 +42,21 @@ use crate::upkeep::repair_report::{LostItem, RepairReport};
 use crate::upkeep::salvage::{Salvage, SalvagedRecord, salvage};
 use crate::vector::source::vectors_at;
 
-/// The tag of a run of which something is lost.
+/// The tag of a run that lost parts.
 const REPAIR_TAG: &str = "annals.repair";
-/// The component of what stands in a lost frame's place.
+/// The component of a frame that stands in for a lost one.
 const LOST_COMPONENT: &str = "lost";
-/// Operations on keys that are committed together at most.
+/// Maximum number of key operations in one commit.
 const BATCH_KEYS_MAX: usize = 4096;
 
-/// Saves all that can be proven of the store in `from` into a new one in `to`, which must be empty or not there yet,
-/// and lists what was lost. `from` is not changed in any way. Works without a manifest, without some of the segments and
-/// whatever bytes of them are damaged. The entries of the index are held in memory, about 100 bytes a record.
+/// Saves all verifiable data of the store in `from` into a new store in `to`, and lists what was lost. `to`
+/// must be empty or not exist. `from` is not changed. It works without a manifest, without some segments, and
+/// with damage at any position. The index entries are held in memory, about 100 bytes per record.
 ///
 /// # Errors
-/// `Locked` while a process writes `from`; `NotFound` where nothing of a store is there; `Invalid` where `to` is not
-/// empty; `Damaged` where nothing says which store `from` was; `Unavailable` where a file cannot be read: copy it to a
-/// healthy disk first.
+/// `Locked` while a process writes to `from`. `NotFound` if `from` holds no part of a store. `Invalid` if
+/// `to` is not empty. `Damaged` if no file identifies the store in `from`. `Unavailable` if a file cannot be
+/// read: copy the store to a healthy disk first.
 pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
     let (from, to) = (StorePaths::new(from.as_ref()), to.as_ref());
     let io = options.io.clone();
@@ -63,12 +64,12 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     let _held = match lock_holder(&*io, &from)? {
         LockHolder::Nobody(held) => held,
         LockHolder::Process(pid) => {
-            let message = format!("process {pid} is writing to {}: end it first", from.root().display());
+            let message = format!("process {pid} is writing to {}: stop it first", from.root().display());
             return Err(Error::new(ErrorKind::Locked, message));
         }
     };
     let site = inspect_directory(&*io, &from)?;
-    let schema = RunSchema::new();
+    let schema = RunSchema::shared();
     let limits = IndexLimits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
     let index = Index::empty(&io, &from, site.store, limits, &schema);
     let mut found = salvage(&site, &mut |entries| index.insert(entries))?;
@@ -101,29 +102,29 @@ fn all_damage(site: &StoreDirectory, found: &mut Salvage) -> Vec<crate::log::ope
     damage
 }
 
-/// Refuses a directory that holds anything.
+/// Refuses a directory that is not empty.
 pub(super) fn require_empty_dir(io: &dyn crate::io::Io, dir: &Path) -> Result<()> {
     match io.stat(dir)? {
         None => Ok(()),
         Some(stat) if stat.is_dir && io.list(dir)?.is_empty() => Ok(()),
-        Some(_) => Err(Error::invalid(format!("{} is not empty: name a new directory", dir.display()))),
+        Some(_) => Err(Error::invalid(format!("{} is not empty: choose a new directory", dir.display()))),
     }
 }
 
-/// Namespaces and keyspaces of the new store by their old numbers.
+/// Namespaces and keyspaces of the new store, by their old numbers.
 #[derive(Debug, Default)]
 struct RepairedSpaces {
     namespaces: BTreeMap<u32, (String, Namespace)>,
-    /// Old namespace, name, policy; and the new one.
+    /// Old namespace number, name, and the keyspace in the new store.
     keyspaces: BTreeMap<u32, (u32, String, Keyspace)>,
 }
 
-/// A run of the new store.
+/// A run that was copied to the new store.
 #[derive(Debug)]
 struct CopiedRun {
     namespace: u32,
     name: String,
-    /// Its frames up to this one are the recorded ones, and linked as they were.
+    /// The frames up to this number equal the recorded ones, links included.
     whole_upto: u32,
 }
 
@@ -135,7 +136,8 @@ struct Repair {
     runs: HashMap<RunUid, CopiedRun>,
 }
 
-/// An error that says something of the store, not of the disk.
+/// The text of an error about the store's data. Errors of the disk or of this program are passed on as
+/// errors.
 fn store_error_text(error: Error) -> Result<String> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Bug | ErrorKind::Poisoned => Err(error),
@@ -144,7 +146,7 @@ fn store_error_text(error: Error) -> Result<String> {
 }
 
 impl Repair {
-    /// Makes namespaces and keyspaces, also those whose names are lost.
+    /// Creates the namespaces and keyspaces, including those whose names are lost.
     fn copy_spaces(&mut self, found: &Salvage) -> Result<()> {
         let mut keyspaces = Vec::new();
         for kept in found.kept.iter().filter(|kept| kept.kind == RecordKind::Space) {
@@ -193,12 +195,12 @@ impl Repair {
         Ok(())
     }
 
-    /// The keyspace that a record names; one whose name is lost gets another.
+    /// Ensures that the keyspace of a record exists. If its name is lost, it gets a new one.
     fn ensure_keyspace(&mut self, id: u32) -> Result<()> {
         if self.spaces.keyspaces.contains_key(&id) {
             return Ok(());
         }
-        // Whose it was is lost with its name: where there is one namespace only, it is that one's.
+        // The keyspace's namespace is lost with its record. A single namespace must be the right one.
         let only = match self.spaces.namespaces.first_key_value() {
             Some((only, _)) if self.spaces.namespaces.len() == 1 => *only,
             _ => 0,
@@ -209,7 +211,7 @@ impl Repair {
         self.add_keyspace(id, only, name, History::All)
     }
 
-    /// Copies versions of keys in the order of the log, those of one batch together.
+    /// Copies versions of keys in log order; versions of one batch stay together.
     fn copy_keys(&mut self, kept: &[SalvagedRecord]) -> Result<()> {
         let mut kept = kept.iter().filter(|kept| kept.kind != RecordKind::Space).peekable();
         while let Some(first) = kept.next() {
@@ -251,7 +253,7 @@ impl Repair {
         Ok(())
     }
 
-    /// The vectors that a version came with.
+    /// The vectors of a version.
     fn read_vectors(&mut self, kept: &SalvagedRecord) -> Result<Vec<(String, Vec<f32>)>> {
         let Some(place) = kept.vectors else { return Ok(Vec::new()) };
         let at = Seqno(kept.seqno.0 + 1);
@@ -262,7 +264,7 @@ impl Repair {
         })
     }
 
-    /// A version as it was: namespace (old), time, keyspace (new), key, value.
+    /// A recorded version: namespace (old), time, keyspace (new), key, value.
     #[expect(clippy::type_complexity, reason = "read once, by the function above")]
     fn read_version(
         &mut self,
@@ -281,7 +283,7 @@ impl Repair {
         };
         self.ensure_keyspace(head.space)?;
         let Some((namespace, name, new)) = self.spaces.keyspaces.get(&head.space).cloned() else {
-            return Err(Error::bug("a keyspace that was just made is not there"));
+            return Err(Error::bug("a keyspace that was just created is missing"));
         };
         let old = Keyspace::numbered(&self.old, NamespaceId(namespace), head.space, new.history_policy());
         let kind = if kept.kind == RecordKind::Delete { keys::ENDED } else { keys::AT_PLACE };
@@ -301,7 +303,7 @@ impl Repair {
         self.spaces.namespaces.get(&namespace).map_or_else(String::new, |(name, _)| name.clone())
     }
 
-    /// Copies a run, unless it was replaced.
+    /// Copies a run, unless it was dropped or replaced.
     fn copy_run(&mut self, uid: RunUid) -> Result<()> {
         let mut known = None;
         for namespace in self.spaces.namespaces.keys() {
@@ -315,7 +317,7 @@ impl Repair {
         match known {
             Some((_, head, _)) if head.fields.gone => Ok(()),
             Some((namespace, head, tail)) => {
-                // Where a younger run has the name, this one was replaced, and the record that says so is lost.
+                // If another run holds the name, it replaced this one, and the record that says so is lost.
                 let living = find_living_run(&self.old, NamespaceId(namespace), &head.fields.name)?;
                 if living == Some(uid) { self.copy_run_parts(namespace, head, &tail, true) } else { Ok(()) }
             }
@@ -323,7 +325,7 @@ impl Repair {
         }
     }
 
-    /// Pins and belongings name runs by their numbers, which are others now.
+    /// Renumbers pins and belongings: they name runs by numbers, and the new store has other numbers.
     fn renumber_pins_and_belongings(&self) -> Result<()> {
         for (_, new) in self.spaces.namespaces.values() {
             for name in [PINS, BELONGINGS] {
@@ -350,7 +352,7 @@ impl Repair {
         Ok(())
     }
 
-    /// A run whose own record is lost: its frames say which one it is, but not whose.
+    /// Copies a run whose own record is lost. Its frames give its number, but not its namespace.
     fn copy_orphan_run(&mut self, uid: RunUid) -> Result<()> {
         let mut best: Option<(usize, u32, RunHead)> = None;
         for namespace in self.spaces.namespaces.keys() {
@@ -363,14 +365,14 @@ impl Repair {
             }
         }
         let Some((_, namespace, head)) = best else { return Ok(()) };
-        let why = "none of its records is whole, so its name is lost: a run that it had replaced may be there again"
+        let why = "all of its run records are damaged, so its name is lost; a run that it had replaced may have returned"
             .to_owned();
         let (space, run) = (self.namespace_name(namespace), head.fields.name.clone());
         self.report.lost.push(LostItem::Run { namespace: space, run, why });
         self.copy_run_parts(namespace, head, &[], false)
     }
 
-    /// Copies what there is of a run; `known`: its own record is there.
+    /// Copies the intact parts of a run. `known`: its own record is intact.
     fn copy_run_parts(&mut self, namespace: u32, head: RunHead, tail: &[u8], known: bool) -> Result<()> {
         let Some((space, new)) = self.spaces.namespaces.get(&namespace).cloned() else { return Ok(()) };
         let fields = head.fields.clone();
@@ -417,7 +419,8 @@ impl Repair {
         Ok(())
     }
 
-    /// Begins the new run: as a fork where its parent is there with all that is shared, else with nothing shared.
+    /// Begins the new run: as a fork if all shared frames of its parent were copied, else as a run of its
+    /// own.
     fn begin_run(
         &self,
         new: &Namespace,
@@ -455,7 +458,7 @@ impl Repair {
         Ok((run, 0))
     }
 
-    /// The last frame of which there is a record.
+    /// The last frame that has a record.
     fn last_frame(&self, reader: &RunReader, shared: u32) -> Result<u32> {
         let uid = reader.info().uid;
         let last = self.old.index.last_key(&run_keys::frames(uid), &run_keys::frame(uid, u32::MAX))?;
@@ -464,7 +467,7 @@ impl Repair {
         Ok(own.max(inherited).max(shared).min(reader.info().frames))
     }
 
-    /// Copies a frame, or puts a stand-in where it was. Says whether it is the recorded one.
+    /// Copies a frame, or puts a stand-in in its place. Returns whether the copy equals the recorded frame.
     fn copy_frame(&mut self, space: &str, reader: &RunReader, run: &Run, seq: u32) -> Result<bool> {
         let recorded = match reader.salvage_frame(seq) {
             Ok(recorded) => recorded,
@@ -484,7 +487,7 @@ impl Repair {
             open.append(&output)?;
             open.flush()?;
         } else {
-            // A write that fails fails the close, too.
+            // A failed write also makes the store's close fail.
             drop(run.submit(frame)?);
         }
         self.report.frames += 1;
@@ -503,13 +506,13 @@ impl Repair {
         self.report.lost.push(LostItem::Frames { namespace, run, from: seq, to: seq, why });
     }
 
-    /// Copies the snapshot of frame `at.0`, if there is one that the new run does not share: it shares frames up to
-    /// `at.1`.
+    /// Copies the snapshot of frame `at.0`, if one exists and the new run does not share it. The new run
+    /// shares frames up to `at.1`.
     fn copy_snapshot(&mut self, space: &str, reader: &RunReader, run: &Run, at: (u32, u32)) -> Result<()> {
         let (seq, shared) = at;
         for uid in reader.possible_snapshot_owners(seq) {
             let own = uid == reader.info().uid;
-            // One of an older run is shared with the parent where the frame is.
+            // A snapshot of an ancestor run is shared together with its frame.
             if seq == 0 || (!own && seq <= shared) {
                 continue;
             }
@@ -536,7 +539,7 @@ impl Repair {
         Ok(())
     }
 
-    /// Ends the new run as the old one ended, or says what it lacks.
+    /// Ends the new run as the old one ended, or marks it as incomplete.
     fn end_run(&mut self, new: &Namespace, run: &Run, fields: &RunFields, whole: bool) -> Result<()> {
         let core = self.store.core().clone();
         core.log()?.queue.barrier(core.index.visible())?;
@@ -558,7 +561,7 @@ impl Repair {
         })?;
         if !same && whole {
             let (namespace, run) = (self.new_namespace_name(new), fields.name.clone());
-            let why = "its frames do not add up to the fingerprint that was recorded".to_owned();
+            let why = "the fingerprint of its frames is not the recorded one".to_owned();
             self.report.lost.push(LostItem::Run { namespace, run, why });
         }
         self.report.runs += 1;
@@ -604,7 +607,7 @@ fn frame_from_recorded(recorded: RecordedFrame) -> Frame {
     frame
 }
 
-/// What stands for the record of a run whose own is lost.
+/// The head of a run whose own record is lost.
 fn head_of_lost_run(uid: RunUid, namespace: NamespaceId) -> RunHead {
     let fields = RunFields {
         uid,

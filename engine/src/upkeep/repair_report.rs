@@ -1,4 +1,4 @@
-//! What a repair found, and what it could not save.
+//! What a repair did, and what it could not save.
 
 use std::fmt;
 
@@ -9,56 +9,57 @@ use crate::log::open::Damage;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostItem {
-    /// Records of which nothing checks: whatever they held. Where some records of a damaged batch could be saved, the
-    /// count is right and the numbers may be off by those.
+    /// Records that no check confirms, whatever they held. If some records of a damaged batch could be saved,
+    /// the count is right but the numbers may be shifted by those.
     Records {
-        /// The first.
+        /// The first lost record.
         from: Seqno,
-        /// The last; `None` where the end of the log is gone, too, and nobody knows how many there were.
+        /// The last lost record; `None` if the end of the log is lost and the count is unknown.
         to: Option<Seqno>,
-        /// Why they are not believed.
+        /// Why these records are not trusted.
         why: String,
     },
-    /// A run's own record: name, times, tags and status. Its frames are under a name made of its number.
+    /// A run's own record: name, times, tags and status. The run's frames are kept under a name made from its
+    /// number.
     Run {
-        /// Its namespace, or the one that its frames were found to belong to.
+        /// The run's namespace, or the namespace that its frames belong to.
         namespace: String,
-        /// The name that it has now.
+        /// The run's name in the new store.
         run: String,
-        /// Why.
+        /// Why it is lost.
         why: String,
     },
     /// Frames of a run.
     Frames {
         /// The run's namespace.
         namespace: String,
-        /// The run.
+        /// The run's name.
         run: String,
-        /// The first frame.
+        /// The first lost frame.
         from: u32,
-        /// The last.
+        /// The last lost frame.
         to: u32,
-        /// Why.
+        /// Why they are lost.
         why: String,
     },
     /// A run's metadata.
     Metadata {
         /// The run's namespace.
         namespace: String,
-        /// The run.
+        /// The run's name.
         run: String,
-        /// Why.
+        /// Why it is lost.
         why: String,
     },
-    /// The state taken after a frame.
+    /// An agent's state after a frame.
     Snapshot {
         /// The run's namespace.
         namespace: String,
-        /// The run.
+        /// The run's name.
         run: String,
-        /// The frame.
+        /// The frame's number.
         seq: u32,
-        /// Why.
+        /// Why it is lost.
         why: String,
     },
     /// A version of a key.
@@ -67,16 +68,16 @@ pub enum LostItem {
         namespace: String,
         /// The keyspace.
         keyspace: String,
-        /// The key.
+        /// The key's bytes.
         key: Vec<u8>,
-        /// The record that held it.
+        /// The record that held the version.
         seqno: Seqno,
-        /// Why.
+        /// Why it is lost.
         why: String,
     },
-    /// The name of a namespace or keyspace. What is in it is under a name made of its number.
+    /// The name of a namespace or keyspace. Its contents are kept under a name made from its number.
     Name {
-        /// The name that it has now.
+        /// Its name in the new store.
         name: String,
     },
 }
@@ -88,7 +89,7 @@ impl fmt::Display for LostItem {
             Self::Records { from, to: Some(to), why } => write!(f, "records {from} to {to}: {why}"),
             Self::Records { from, to: None, why } => write!(f, "records from {from} on: {why}"),
             Self::Run { namespace, run, why } => {
-                write!(f, "what is known of run {run:?} of namespace {namespace:?}: {why}")
+                write!(f, "the run record of {run:?} of namespace {namespace:?}: {why}")
             }
             Self::Frames { namespace, run, from, to, why } if from == to => {
                 write!(f, "frame {from} of run {run:?} of namespace {namespace:?}: {why}")
@@ -109,7 +110,7 @@ impl fmt::Display for LostItem {
                     "key {key:?} of keyspace {keyspace:?} of namespace {namespace:?}, record {seqno}: {why}"
                 )
             }
-            Self::Name { name } => write!(f, "the name of what is now called {name:?}"),
+            Self::Name { name } => write!(f, "the original name of {name:?}"),
         }
     }
 }
@@ -119,16 +120,16 @@ impl fmt::Display for LostItem {
 pub struct RepairReport {
     /// Runs in the new store.
     pub runs: u64,
-    /// Of these, the runs of which nothing is lost and whose fingerprint is the recorded one.
+    /// Of these runs, the complete ones, whose fingerprint equals the recorded one.
     pub runs_whole: u64,
-    /// Frames in the new store that were proven; stand-ins for lost ones are not counted, shared ones once.
+    /// Verified frames in the new store. Stand-ins for lost frames are not counted; shared frames count once.
     pub frames: u64,
     /// Snapshots in the new store.
     pub snapshots: u64,
     /// Versions of keys in the new store, deletions included.
     pub versions: u64,
-    /// Where the damaged store's files are not what was written.
+    /// Damaged places in the files of the old store.
     pub damage: Vec<Damage>,
-    /// What is not in the new store. Empty: everything is.
+    /// What is missing from the new store; empty if nothing is.
     pub lost: Vec<LostItem>,
 }

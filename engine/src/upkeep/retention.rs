@@ -1,10 +1,12 @@
-//! What a policy decides: which runs stay and which go. Pure: facts and a time in, verdicts out; `sweep` reads the facts and does
-//! what was decided.
+//! Decides by a policy which runs stay and which go. It is pure: facts and a time in, verdicts out. `sweep`
+//! reads the facts and drops the runs.
 //!
-//! A run is judged by the first rule that matches it. One that no rule matches stays. Open and pinned runs are never judged. What operators
-//! had done, in the store's own namespace, is for rules only that name that.
-//! A share, of a rule or of sampling, is taken by a hash of the store's identity and the run's number, so the same runs stay whoever
-//! asks and however often; who is among 5% is also among 10%.
+//! The first rule that matches a run decides; a run that no rule matches stays. Open and pinned runs are
+//! never judged. Records of operators' actions, in the store's own namespace, are judged only by rules that
+//! name that namespace.
+//!
+//! A share (of a rule or of sampling) is chosen by a hash of the store's identity and the run's number. Every
+//! call chooses the same runs, and a run in the 5% share is also in the 10% share.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,71 +16,71 @@ use crate::ids::{RunUid, StoreId};
 use crate::trace::heads::RULE_BYTES_MAX;
 use crate::trace::{Component, Severity, Status};
 
-/// The most rules of a policy.
+/// Maximum number of rules in a policy.
 pub const RETENTION_RULES_MAX: usize = 100;
-/// The rule by which runs go that sampling leaves out.
+/// Name of the rule under which sampling drops runs.
 pub const SAMPLING: &str = "sampling";
-/// The rule of what somebody had forgotten.
+/// Name of the rule under which `forget` drops a run.
 pub const FORGET: &str = "forget";
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
-/// What operators had done to the store stands in this namespace: no rule is for it but one that names it.
+/// The namespace of the records of operators' actions. Only rules that name it apply to it.
 pub(crate) const OWN_NAMESPACE: &str = "annals";
 
-/// How much of something stays, in millionths.
+/// A share of runs, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunShare(u32);
 
-/// What becomes of the runs that a rule matches.
+/// How long, or how many, of the runs that match a rule stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetentionLimit {
-    /// So many nanoseconds after their end they go.
+    /// Runs go this many nanoseconds after their end.
     ForNs(u64),
-    /// In each namespace so many stay, those that ended last.
+    /// In each namespace this many runs stay: those that ended last.
     Newest(u64),
-    /// This share of them stays, the others go.
+    /// This share of the runs stays; the others go.
     Share(RunShare),
-    /// They stay.
+    /// All runs stay.
     Forever,
 }
 
-/// Which runs, and what becomes of them. An empty list is no condition.
+/// Conditions for runs, and what happens to matching runs. An empty list is no condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionRule {
-    /// What tombstones and reports call it: 1 to 256 bytes.
+    /// The rule's name in tombstones and reports: 1 to 256 bytes.
     pub name: String,
-    /// Names of namespaces; a `*` at the end stands for any rest. None: all but the store's own.
+    /// Names of namespaces; a `*` at the end matches any rest. Empty: all namespaces except the store's own.
     pub namespaces: Vec<String>,
-    /// How they ended.
+    /// The statuses that match.
     pub statuses: Vec<Status>,
-    /// How much they matter.
+    /// The severities that match.
     pub severities: Vec<Severity>,
-    /// Tags of which they have one: the key, and its value where that is to be just that.
+    /// Tags: a run must have at least one of them. Each is a key and, if given, the exact value.
     pub tags: Vec<(String, Option<String>)>,
-    /// Components of which they have a frame.
+    /// Components: a run must have a frame of at least one of them.
     pub components: Vec<Component>,
-    /// They ended longer ago than this, in nanoseconds.
+    /// The run ended longer ago than this, in nanoseconds.
     pub older_than_ns: Option<u64>,
-    /// They ended less long ago than this.
+    /// The run ended less long ago than this, in nanoseconds.
     pub younger_than_ns: Option<u64>,
-    /// Whether they are pinned.
+    /// Whether the run is pinned.
     pub pinned: Option<bool>,
-    /// What becomes of them.
+    /// What happens to matching runs.
     pub keep: RetentionLimit,
 }
 
-/// Rules in their order, and what sampling leaves.
+/// An ordered list of rules, and a sampling share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// The first that matches counts.
+    /// The rules; the first one that matches a run decides.
     pub rules: Vec<RetentionRule>,
-    /// Of runs that ended well and matter no more than any other, this share stays; the others go at the next sweep. What a rule keeps for
-    /// ever is not sampled.
+    /// Share of the runs with status ok and severity normal or lower that stays; the others go at the next
+    /// sweep. Runs that a rule keeps forever are exempt.
     pub sample: RunShare,
 }
 
-/// What is known of a run that has ended and is not pinned.
+/// The facts about a run that has ended and is not pinned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetentionFacts<'a> {
     pub(crate) namespace: &'a str,
@@ -88,38 +90,38 @@ pub(crate) struct RetentionFacts<'a> {
     pub(crate) ended_ns: u64,
 }
 
-/// What a run falls to.
+/// What decides over a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetentionCause {
     Rule(usize),
     Sampling,
-    /// No rule matches.
+    /// No rule matches the run.
     Nothing,
 }
 
-/// A run on its way to a verdict.
+/// A run with the cause of its verdict, and the verdict.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunVerdict {
-    /// Which of the namespaces, for whoever asks.
+    /// The caller's number for the run's namespace.
     pub(crate) namespace: u32,
     pub(crate) uid: RunUid,
     pub(crate) ended_ns: u64,
     pub(crate) cause: RetentionCause,
-    /// It goes.
+    /// The run is to be dropped.
     pub(crate) goes: bool,
 }
 
 impl RunShare {
-    /// All of it.
+    /// All runs.
     pub const ALL: Self = Self(1_000_000);
 
-    /// So many millionths; `None` for more than all.
+    /// A share in millionths; `None` for more than 1,000,000.
     #[must_use]
     pub fn from_millionths(millionths: u32) -> Option<Self> {
         (millionths <= Self::ALL.0).then_some(Self(millionths))
     }
 
-    /// From a text as `5%` or `0.5%`: up to four digits after the point.
+    /// Parses a percentage such as `5%` or `0.5%`, with up to four digits after the point.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.strip_suffix('%')?;
@@ -132,7 +134,7 @@ impl RunShare {
         Self::from_millionths(whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(fraction)?)
     }
 
-    /// Whether a run of a store is among it.
+    /// Whether a run of a store belongs to this share.
     pub(crate) fn includes(self, store: StoreId, uid: RunUid) -> bool {
         let mut hasher = blake3::Hasher::new_derive_key("annals share of runs 1");
         hasher.update(&store.0);
@@ -164,7 +166,7 @@ impl fmt::Display for RetentionLimit {
     }
 }
 
-/// A time that something lasts, in the greatest unit that has no rest.
+/// A duration in nanoseconds. It displays in the greatest unit that leaves no remainder.
 struct DurationText(u64);
 
 impl fmt::Display for DurationText {
@@ -177,7 +179,8 @@ impl fmt::Display for DurationText {
     }
 }
 
-/// Nanoseconds from a text as `7d`: a whole number and `s`, `min`, `h`, `d`, `w` or `y` (365 days).
+/// Parses a duration such as `7d` into nanoseconds: a whole number and `s`, `min`, `h`, `d`, `w` or `y` (365
+/// days).
 #[must_use]
 pub fn parse_duration_ns(text: &str) -> Option<u64> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
@@ -195,7 +198,7 @@ pub fn parse_duration_ns(text: &str) -> Option<u64> {
 }
 
 impl RetentionRule {
-    /// A rule without a condition.
+    /// A rule without conditions.
     #[must_use]
     pub fn new(name: impl Into<String>, keep: RetentionLimit) -> Self {
         Self {
@@ -212,16 +215,17 @@ impl RetentionRule {
         }
     }
 
-    /// Whether it matches whatever run there is.
+    /// Whether the rule matches every run outside of the store's own namespace.
     #[must_use]
     pub fn matches_all(&self) -> bool {
         *self == Self { name: self.name.clone(), keep: self.keep, ..Self::new("", self.keep) }
     }
 
-    /// What it must not say.
+    /// Checks that the rule can be followed.
     ///
     /// # Errors
-    /// A sentence, where it would drop open or pinned runs, contradicts itself or has no name that can be kept.
+    /// A sentence without its subject, if the rule would drop open or pinned runs, contradicts itself, or has
+    /// an invalid name.
     pub fn check(&self) -> std::result::Result<(), String> {
         let keeps_all = self.keep == RetentionLimit::Forever;
         if self.name.is_empty() || self.name.len() > RULE_BYTES_MAX || self.name.chars().any(char::is_control)
@@ -231,13 +235,13 @@ impl RetentionRule {
             ));
         }
         if [SAMPLING, FORGET].contains(&self.name.as_str()) {
-            return Err(format!("is called {:?}, which is a rule of annals' own", self.name));
+            return Err(format!("is called {:?}, a name that is reserved for annals' own rules", self.name));
         }
         if self.statuses.contains(&Status::Open) && !keeps_all {
             return Err("would drop open runs: a run that has not ended is never dropped".to_owned());
         }
         if self.pinned == Some(true) && !keeps_all {
-            return Err("would drop pinned runs: a pin keeps a run until it is taken away".to_owned());
+            return Err("would drop pinned runs: a pin keeps a run until it is removed".to_owned());
         }
         if let (Some(older), Some(younger)) = (self.older_than_ns, self.younger_than_ns)
             && older >= younger
@@ -246,12 +250,13 @@ impl RetentionRule {
                 .to_owned());
         }
         if self.keep == RetentionLimit::Newest(0) {
-            return Err("keeps the newest 0: write keep = \"0d\" if none are to stay".to_owned());
+            return Err("keeps the newest 0: write keep = \"0d\" to keep none".to_owned());
         }
         Ok(())
     }
 
-    /// Whether it matches but for components, which cost a look at frames.
+    /// Whether the rule matches, apart from its components. Those are checked last, because that reads
+    /// frames.
     fn matches(&self, run: &RetentionFacts<'_>, at_ns: u64) -> bool {
         let age_ns = at_ns.saturating_sub(run.ended_ns);
         let named = |pattern: &String| match pattern.strip_suffix('*') {
@@ -267,13 +272,14 @@ impl RetentionRule {
             && (self.tags.is_empty() || self.tags.iter().any(tagged))
             && self.older_than_ns.is_none_or(|older| age_ns > older)
             && self.younger_than_ns.is_none_or(|younger| age_ns < younger)
-            // What is pinned is not judged at all.
+            // Pinned runs are never judged.
             && self.pinned != Some(true)
     }
 }
 
 impl Default for RetentionPolicy {
-    /// What holds where nobody says otherwise: runs that failed, were abandoned, flagged or escalated stay 90 days, all others 7.
+    /// The default policy: runs that failed, were abandoned, flagged or escalated stay 90 days, all others 7
+    /// days.
     fn default() -> Self {
         let ended = vec![Status::Failed, Status::Abandoned];
         let marked = vec![Severity::Flagged, Severity::Escalated];
@@ -295,10 +301,10 @@ impl Default for RetentionPolicy {
 }
 
 impl RetentionPolicy {
-    /// Refuses what would drop open or pinned runs, contradicts itself or can never have an effect.
+    /// Refuses rules that would drop open or pinned runs, contradict themselves or can never apply.
     ///
     /// # Errors
-    /// `Invalid`, naming the rule.
+    /// `Invalid`, with the rule's name.
     pub fn check(&self) -> Result<()> {
         if self.rules.len() > RETENTION_RULES_MAX {
             return Err(Error::invalid(format!("a policy has at most {RETENTION_RULES_MAX} rules")));
@@ -308,9 +314,9 @@ impl RetentionPolicy {
             let before = self.rules.get(..at).unwrap_or_default();
             if let Some(other) = before.iter().find(|other| other.matches_all() || other.name == rule.name) {
                 let what = if other.name == rule.name {
-                    "has the name of another"
+                    "has the name of another rule"
                 } else {
-                    "is never reached: the one before matches all"
+                    "is never reached: an earlier rule matches all runs"
                 };
                 return Err(Error::invalid(format!("rule {:?} {what}", rule.name)));
             }
@@ -318,7 +324,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// What a run falls to; `has` says whether it has a frame of one of these components.
+    /// What decides over a run. `has` tells whether it has a frame of one of the given components.
     pub(crate) fn find_cause(
         &self,
         (store, uid): (StoreId, RunUid),
@@ -342,7 +348,7 @@ impl RetentionPolicy {
         })
     }
 
-    /// Says of each run whether it goes.
+    /// Decides for each run whether it is dropped.
     pub(crate) fn decide(&self, store: StoreId, at_ns: u64, runs: &mut [RunVerdict]) {
         let mut newest: HashMap<(usize, u32), Vec<usize>> = HashMap::new();
         for (index, run) in runs.iter_mut().enumerate() {

@@ -1,13 +1,14 @@
-//! Everything of a log that checks, wherever it stands.
+//! Reads everything of a log that passes its checks, at any position.
 //!
-//! Batches are looked for, so that one that is damaged costs itself and not what follows; in the bytes between two of
-//! them single records are. A record counts only if its own checksum and its batch's place in the chain allow it: a
-//! batch that the next one (or the footer, or the next segment's header) names by another digest has been changed by
-//! somebody who could compute checksums, and is not believed. What a body holds is proven later, by its id.
+//! It searches for batches, so that a damaged batch does not cost the ones after it. Between two batches it
+//! searches for single records. A record counts only if its checksum and its batch's place in the chain are
+//! right. A batch's successor is the next batch, the footer or the next segment's header. If the successor
+//! names another digest, somebody who can compute checksums has changed the batch, and it is rejected. Bodies
+//! are verified later, by their ids.
 //!
 //! Invariants: nothing is written; records keep their order; every number that no record has is in `lost`.
 //!
-//! Left out: sectors that cannot be read. That is an error, not damage: copy the disk first.
+//! Not included: unreadable sectors. Those are an I/O error, not damage: copy the disk first.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -29,44 +30,44 @@ use crate::upkeep::directory::{SegmentFile, StoreDirectory};
 use crate::upkeep::repair_report::LostItem;
 use annals_store::schema::RecordSchema;
 
-/// Batches are looked for only with numbers up to so many after the last one that is known.
+/// Greatest distance, in record numbers, between the last known record and a batch that the search accepts.
 const AHEAD_MAX: u64 = 1 << 40;
 
-/// A record of a key or of a name, in the log's order.
+/// A record of a key or of a name, in log order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SalvagedRecord {
     pub(super) kind: RecordKind,
     pub(super) place: RecordPlace,
     pub(super) seqno: Seqno,
-    /// Records of one batch have one number.
+    /// The batch's number; records of one batch share it.
     pub(super) batch: u64,
-    /// Where the record of its vectors stands, which follows it.
+    /// The place of the record with this value's vectors, which follows it.
     pub(super) vectors: Option<RecordPlace>,
 }
 
-/// See the module.
+/// What was salvaged from a log, and what was lost.
 #[derive(Debug, Default)]
 pub(super) struct Salvage {
-    /// Names and keys.
+    /// Records of names and keys.
     pub(super) kept: Vec<SalvagedRecord>,
-    /// Runs that any record speaks of.
+    /// Numbers of all runs that a record mentions.
     pub(super) runs: BTreeSet<u64>,
-    /// Namespaces that groups and runs speak of.
+    /// Numbers of all namespaces that groups and runs mention.
     pub(super) namespaces: BTreeSet<u32>,
     pub(super) batches: u64,
     pub(super) damage: Vec<Damage>,
     pub(super) lost: Vec<LostItem>,
     next: u64,
-    /// The log ends in bytes that are neither whole nor zeros.
+    /// The log ends in bytes that are neither a whole batch nor zeros.
     torn_end: bool,
     pending: Option<PendingBatch>,
     groups: HashMap<u64, PartChain>,
 }
 
-/// A batch's records, until what follows has had its say.
+/// The records of a batch, until its successor confirms or rejects it.
 #[derive(Debug)]
 struct PendingBatch {
-    /// `None`: records found in bytes that make no batch. Nothing can speak against them.
+    /// The batch's digest; `None` for records found outside of batches, which no digest can reject.
     digest: Option<ChainDigest>,
     path: std::path::PathBuf,
     offset: u64,
@@ -79,7 +80,7 @@ struct PendingBatch {
     namespaces: Vec<u32>,
 }
 
-/// What a group's part says of its place in the group.
+/// A group part's position in its group.
 #[derive(Debug, Clone, Copy)]
 struct GroupPartPlace {
     group: u64,
@@ -88,7 +89,7 @@ struct GroupPartPlace {
     before: (u32, u32),
 }
 
-/// Up to where a group's parts follow each other, and the last of them.
+/// The end of a group's gapless sequence of parts, and the last part of it.
 #[derive(Debug, Clone, Copy)]
 struct PartChain {
     segment: SegmentId,
@@ -96,10 +97,10 @@ struct PartChain {
     last: (u32, u32),
 }
 
-/// Reads all of the log that checks. `index` takes the entries that lead to it.
+/// Reads everything of the log that passes its checks. `index` receives the index entries of those records.
 ///
 /// # Errors
-/// `Unavailable` where a file cannot be read.
+/// `Unavailable` if a file cannot be read.
 pub(super) fn salvage(site: &StoreDirectory, index: &mut dyn FnMut(Vec<IndexEntry>)) -> Result<Salvage> {
     let mut all = Salvage { next: 1, ..Salvage::default() };
     let last = site.segments.last().map(|standing| standing.segment.id);
@@ -118,16 +119,16 @@ impl Salvage {
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<()> {
         let SegmentFile { segment, header, len } = standing;
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         if let Some(header) = header {
             self.check_follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
         }
-        // Positions in a segment are 32 bits wide; nothing of ours stands behind.
+        // Positions in a segment are 32 bits wide; the writer puts nothing behind that limit.
         let len = (*len).min(u64::from(u32::MAX));
         let footer = match sealed_footer(segment, len) {
             Ok(footer) => Some(footer),
             Err(error) if !last && error.kind() == crate::ErrorKind::Damaged => {
-                self.note(segment, len, "its footer is not what was written".to_owned());
+                self.note(segment, len, "the segment's footer is damaged".to_owned());
                 None
             }
             Err(error) if error.kind() == crate::ErrorKind::Damaged => None,
@@ -152,7 +153,8 @@ impl Salvage {
                 self.read_gap(segment, before, offset, index)?;
             }
             self.check_follows(header.first_seqno.0, Some(header.prev), &segment.path, index);
-            // Where that cannot be read, nothing of the batch is taken.
+            // If the next number cannot be read, the batch's records cannot be read either, and the header's
+            // count stands in.
             let many = header.first_seqno.0.saturating_add(u64::from(header.records));
             let to = next_seqno(batch.whole, offset, segment.salt).unwrap_or(Seqno(many));
             let from = header.first_seqno;
@@ -166,7 +168,7 @@ impl Salvage {
             match read {
                 Ok(()) => self.pending = Some(pending),
                 Err(error) => {
-                    let what = format!("a batch's records do not check: {error}");
+                    let what = format!("a batch has damaged records: {error}");
                     self.reject_batch(segment.path.clone(), offset, from, to, &what);
                 }
             }
@@ -174,14 +176,15 @@ impl Salvage {
         if let Some(footer) = footer {
             self.check_follows(footer.state.next_seqno.0, Some(footer.own_chain()), &segment.path, index);
         } else if segment.id.is_rewritten() {
-            // What comes next names the batch that stood here before.
+            // The next segment's header names the original batch, not this rewritten one, so it cannot
+            // confirm it.
             self.settle(None, index);
         }
         Ok(())
     }
 
-    /// Bytes that make no batch: zeros that are written ahead, a tear, or damage in which single records may be whole.
-    /// Says whether they are anything but zeros.
+    /// Bytes that make no batch: zeros that were written ahead, a torn write, or damage that may contain
+    /// whole records. Returns whether they are anything but zeros.
     fn read_gap(
         &mut self,
         segment: &Segment,
@@ -196,7 +199,7 @@ impl Salvage {
         self.settle(None, index);
         let mut budget = cursor.search_budget(from);
         let start = Seqno(self.next);
-        let schema = RunSchema::new();
+        let schema = RunSchema::shared();
         let mut pending = PendingBatch::new(segment, from, None, start, start);
         let mut found = 0;
         while let Some((at, whole)) = cursor.search_record(&mut budget)? {
@@ -217,14 +220,15 @@ impl Salvage {
             }
         }
         self.batches += 1;
-        let what = format!("{} bytes are no whole batch; {found} records of them are whole", to - from);
+        let what = format!("{} bytes are not a whole batch; intact records in them: {found}", to - from);
         self.note(segment, from, what);
         pending.to = Seqno(self.next);
         pending.settle(self, index);
         Ok(true)
     }
 
-    /// What comes next says which number it has, and by which digest it follows.
+    /// Checks the pending batch against its successor's first number and previous digest. Notes the records
+    /// missing between them.
     fn check_follows(
         &mut self,
         first: u64,
@@ -235,20 +239,20 @@ impl Salvage {
         let adjacent = self.pending.as_ref().is_some_and(|pending| pending.to.0 == first);
         self.settle(prev.filter(|_| adjacent), index);
         if first > self.next {
-            let why = format!("nothing of them is whole before {}", path.display());
+            let why = format!("no intact copy of them was found before {}", path.display());
             self.note_lost_records(self.next, Some(first - 1), why);
             self.next = first;
         }
     }
 
-    /// Takes in what was pending, unless `prev` speaks against it.
+    /// Accepts the pending batch, unless `prev` differs from its digest.
     fn settle(&mut self, prev: Option<ChainDigest>, index: &mut dyn FnMut(Vec<IndexEntry>)) {
         let Some(pending) = self.pending.take() else { return };
         if let (Some(prev), Some(digest)) = (prev, pending.digest)
             && prev != digest
         {
             let what =
-                "a batch is not the one that what follows it names: it was changed after it was written";
+                "the digest of a batch differs from the one that its successor names: the batch was changed";
             self.reject_batch(pending.path, pending.offset, pending.from, pending.to, what);
             return;
         }
@@ -270,7 +274,7 @@ impl Salvage {
         self.damage.push(Damage { file: segment.path.clone(), offset, what });
     }
 
-    /// What the manifest knows of the log's end.
+    /// Checks the end of the log against the manifest.
     fn check_log_end(&mut self, site: &StoreDirectory, index: &mut dyn FnMut(Vec<IndexEntry>)) {
         let Ok(loaded) = &site.manifest else { return self.settle(None, index) };
         let state = &loaded.state;
@@ -318,7 +322,7 @@ impl PendingBatch {
         }
     }
 
-    /// Takes in a record, or nothing of it.
+    /// Adds a record as a whole or, on an error, not at all.
     fn note(
         &mut self,
         schema: &dyn RecordSchema,
@@ -343,7 +347,7 @@ impl PendingBatch {
         if kind == RecordKind::GroupRest {
             let rest = GroupRest::parse(record.body)?;
             self.namespaces.push(rest.namespace.0);
-            // All of it stands here, so nothing else can follow.
+            // This record holds the whole group, so no part can follow.
             let noted = GroupPartPlace { group: rest.group, raw_start: 0, raw_len: u32::MAX, before: (0, 0) };
             self.parts.push((noted, seqno, place));
             return Ok(());
@@ -389,7 +393,8 @@ impl PendingBatch {
     fn settle(mut self, all: &mut Salvage, index: &mut dyn FnMut(Vec<IndexEntry>)) {
         for (part, seqno, place) in self.parts {
             let at = (place.offset, place.len);
-            // Only parts that all others before them lead to can ever be decoded; the index names the last of those.
+            // A part can be decoded only if all parts before it are present. The index names the last
+            // decodable part.
             let follows = match all.groups.get(&part.group) {
                 None => part.raw_start == 0,
                 Some(chain) => {

@@ -1,8 +1,8 @@
-//! Sweeps: the facts of all runs read, a policy asked, and what it decided done.
+//! Sweeps: read the facts of all runs, apply a policy, and drop the runs that it selects.
 //!
-//! Runs are read record by record in the order of their numbers, without being opened; frames are looked at only for rules of
-//! components. About 48 bytes a run are held. Between plan and drop a run may have been pinned or forked: each is looked at
-//! again when it is dropped, and left where it may not be.
+//! Runs are read record by record in the order of their numbers, without opening them. Frames are read only
+//! for rules about components. A sweep holds about 48 bytes per run in memory. A run may be pinned or forked
+//! between plan and drop. Each is checked again when it is dropped, and stays if it must.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::trace::{Severity, Status};
 use crate::upkeep::due::sweep_time;
 use crate::upkeep::retention::{RetentionCause, RetentionFacts, RetentionPolicy, RunVerdict, SAMPLING};
 
-/// Runs, their own frames, and the bytes of these as callers gave them.
+/// Totals over some runs: how many, their own frames, and the raw bytes of those frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RunTotals {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Their frames; those that they share with what they were forked from are not counted.
+    /// Number of their own frames; frames shared with a parent are not counted.
     pub frames: u64,
-    /// Bytes handed in.
+    /// Raw bytes of the frames, as callers gave them.
     pub bytes: u64,
 }
 
@@ -40,41 +40,41 @@ pub struct RunTotals {
 pub struct RuleReport {
     /// The rule's name.
     pub rule: String,
-    /// What it says, in words.
+    /// The rule's condition, in words.
     pub keep: String,
-    /// What stays by it.
+    /// Runs that stay by this rule.
     pub kept: RunTotals,
-    /// What goes by it.
+    /// Runs that go by this rule.
     pub dropped: RunTotals,
 }
 
-/// What a sweep does, or did.
+/// What a sweep will do, or did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetentionReport {
-    /// The time by which it goes, nanoseconds since 1970-01-01 UTC.
+    /// Time of the sweep, in nanoseconds since 1970-01-01 UTC.
     pub at_ns: u64,
-    /// In the policy's order; sampling first, where some are left out by it.
+    /// Reports in the policy's order. Sampling comes first if it drops runs.
     pub rules: Vec<RuleReport>,
-    /// What no rule matches: it stays.
+    /// Runs that no rule matches; they stay.
     pub unmatched: RunTotals,
-    /// Pinned runs: they stay.
+    /// Pinned runs; they stay.
     pub pinned: RunTotals,
-    /// Runs that have not ended: they stay.
+    /// Runs that have not ended; they stay.
     pub open: u64,
-    /// Runs that were to go and stay, since they were pinned, or forked, after the plan was made.
+    /// Runs that were due to go, but were pinned or forked after the plan; they stay.
     pub held: u64,
 }
 
-/// What a sweep is about to do.
+/// The runs that a sweep will drop, and its report.
 #[derive(Debug)]
 pub struct RetentionPlan {
     report: RetentionReport,
-    /// By namespace and rule.
+    /// The runs to drop, by namespace and rule.
     doomed: Vec<(NamespaceId, String, Vec<RunUid>)>,
 }
 
 impl RetentionPlan {
-    /// What it comes to.
+    /// The report of this plan.
     #[must_use]
     pub fn report(&self) -> &RetentionReport {
         &self.report
@@ -90,7 +90,7 @@ impl RunTotals {
 }
 
 impl RetentionReport {
-    /// All that goes.
+    /// Totals of all runs to drop.
     #[must_use]
     pub fn dropped(&self) -> RunTotals {
         self.rules.iter().fold(RunTotals::default(), |sum, rule| RunTotals {
@@ -101,7 +101,7 @@ impl RetentionReport {
     }
 }
 
-/// What the runs of a store come to, while they are read.
+/// Collects the verdicts while the runs are read.
 struct SweepPlanner<'a> {
     policy: &'a RetentionPolicy,
     store: &'a Store,
@@ -111,11 +111,12 @@ struct SweepPlanner<'a> {
 }
 
 impl Store {
-    /// What a policy drops at a time, by the store's clock where none is given. Changes nothing.
+    /// Plans what a policy drops as of `at_ns`, or of the store's clock if that is `None`. It changes
+    /// nothing.
     ///
     /// # Errors
-    /// `Invalid` for a policy that cannot be followed; `Unavailable` where the clock stands before the newest record or more than 400 days
-    /// after it and no time is given; `Damaged`.
+    /// `Invalid` for a policy that cannot be followed. `Unavailable` if no time is given and the clock is
+    /// behind the newest record or more than 400 days ahead of it. `Damaged`.
     pub fn plan_retention(&self, policy: &RetentionPolicy, at_ns: Option<u64>) -> Result<RetentionPlan> {
         policy.check()?;
         let core = self.core();
@@ -149,10 +150,11 @@ impl Store {
         Ok(reading.into_plan(&spaces))
     }
 
-    /// Does what was planned; gives what came of it. Dropped runs are on disk as such when this returns.
+    /// Drops the planned runs and returns the final report. The drops are on disk when this returns.
     ///
     /// # Errors
-    /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`: what was dropped until then is.
+    /// `Invalid` in a store open for reading; `Unavailable`, `Poisoned`: runs dropped before the error stay
+    /// dropped.
     pub fn retain(&self, plan: RetentionPlan) -> Result<RetentionReport> {
         let RetentionPlan { mut report, doomed } = plan;
         for (id, rule, uids) in doomed {
@@ -163,12 +165,16 @@ impl Store {
         Ok(report)
     }
 
-    /// Drops those of the runs that ended since this was last called that a policy's sampling leaves out; gives how many. Each is judged
-    /// as of its end, and what a rule does with it is for the next sweep. From the first call on the store keeps in mind which runs
-    /// end, up to [`ENDED_RUNS_MAX`](crate::ENDED_RUNS_MAX) of them; what ended before that, or past that, is for the next sweep, too. Dropped runs are on disk as such when this returns.
+    /// Applies a policy's sampling to the runs that ended since the last call; drops those that it leaves out
+    /// and returns their number. Each run is judged as of its end; the rules are left to the next sweep.
+    ///
+    /// From the first call on, the store remembers which runs end, up to
+    /// [`ENDED_RUNS_MAX`](crate::ENDED_RUNS_MAX). Runs that ended before the first call, or beyond that
+    /// limit, are left to the next sweep, too. The drops are on disk when this returns.
     ///
     /// # Errors
-    /// `Invalid` for a policy that cannot be followed, or in a store open for reading; `Damaged`, `Unavailable`, `Poisoned`.
+    /// `Invalid` for a policy that cannot be followed, or in a store open for reading; `Damaged`,
+    /// `Unavailable`, `Poisoned`.
     pub fn sample_ended(&self, policy: &RetentionPolicy) -> Result<u64> {
         policy.check()?;
         let core = self.core();
@@ -202,7 +208,7 @@ impl Store {
     }
 }
 
-/// What a run that has ended falls to.
+/// Decides which rule or sampling applies to an ended run.
 fn judge_run(
     core: &Arc<Core>,
     policy: &RetentionPolicy,
@@ -256,7 +262,7 @@ impl SweepPlanner<'_> {
         Ok(())
     }
 
-    /// Sums up what was decided.
+    /// Turns the verdicts into a plan with its report.
     fn into_plan(mut self, spaces: &[NamespaceId]) -> RetentionPlan {
         let mut doomed: BTreeMap<(u32, usize), Vec<RunUid>> = BTreeMap::new();
         for (run, (frames, bytes)) in self.judged.iter().zip(&self.amounts) {

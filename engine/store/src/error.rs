@@ -65,22 +65,27 @@ impl Error {
         self.0.kind
     }
 
+    #[doc(hidden)]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
 
+    #[doc(hidden)]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::NotFound, message)
     }
 
+    #[doc(hidden)]
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Conflict, message)
     }
 
+    #[doc(hidden)]
     pub fn bug(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Bug, message)
     }
 
+    #[doc(hidden)]
     pub fn damaged(path: &Path, offset: u64, what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Damaged, format!("{} is damaged at byte {offset}: {what}", path.display()))
     }

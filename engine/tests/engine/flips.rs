@@ -88,7 +88,7 @@ fn failed_check(error: &str) -> &'static str {
         ("do not hash to it", "blob id"),
         ("its checksum does not match", "segment header: crc"),
         ("a segment header ends after", "segment header: length"),
-        ("adds up to record", "state at the clean close"),
+        ("the log ends at record", "state at the clean close"),
     ];
     let known = CHECKS.iter().find(|(text, _)| error.contains(text));
     known.map_or_else(

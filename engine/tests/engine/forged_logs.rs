@@ -100,7 +100,7 @@ fn verify_detects_footer_that_contradicts_batches() {
     let root = end - 16 - 32;
     let totals = root - (9 * 8 + 8 + 8 + 8 + 4);
     for (at, says) in
-        [(root, "ledger root is not that of its ledger"), (totals, "what its batches add up to")]
+        [(root, "ledger root does not match its ledger"), (totals, "what its batches add up to")]
     {
         let mut files = sound.clone();
         let bytes = files.get_mut(first).unwrap();

@@ -10,12 +10,12 @@ use std::sync::{Arc, Weak};
 use roaring::RoaringBitmap;
 
 use crate::error::Result;
-use crate::error::VectorResult;
 use crate::ids::NamespaceId;
 use crate::index::VectorIndex;
 use crate::kv::core::Core;
 use crate::kv::keys;
 use crate::log::segments::lock;
+use crate::search_error::VectorResult;
 use crate::sync::Mutex;
 use crate::types::{Owner, OwnerId};
 use crate::vector_file::OpenVectorFile;

@@ -6,10 +6,10 @@
 use hnsw_rs::anndists::dist::distances::Distance;
 use hnsw_rs::hnsw::Hnsw;
 
-use crate::error::VectorResult;
 use crate::graph::NO_NEIGHBOUR;
 use crate::merged::MergedVectors;
 use crate::quantise::approximate_cosine;
+use crate::search_error::VectorResult;
 use crate::writer::GraphBytes;
 
 /// Neighbours of a vector in an upper level; in the lowest it has twice as many.

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::error::{VectorError, VectorResult};
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::index::{Partitions, VectorIndex};
 use crate::io::OpenMode;
@@ -22,6 +21,8 @@ use crate::log::segments::{lock, read_lock, write_lock};
 use crate::log::ticket::WriteFailure;
 use crate::merged::MergedVectors;
 use crate::partition::{Partition, PartitionId, PartitionLevels};
+use crate::search_error::VectorError;
+use crate::search_error::VectorResult;
 use crate::source::is_living;
 use crate::sync::SCHEDULED;
 use crate::sync::atomic::Ordering;

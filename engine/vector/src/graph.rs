@@ -18,11 +18,11 @@ use std::collections::BinaryHeap;
 
 use roaring::RoaringBitmap;
 
-use crate::error::VectorResult;
 use crate::kernel::prefetch;
 use crate::log::open::Damage;
 use crate::merged::MergedVectors;
 use crate::quantise::{VectorCodes, approximate_cosine};
+use crate::search_error::VectorResult;
 use crate::vector_file::OpenVectorFile;
 use crate::writer::GraphBytes;
 

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::error::{VectorError, VectorResult};
 use crate::files::{FlushScope, PartitionChange};
 use crate::graph;
 use crate::index::VectorIndex;
@@ -15,6 +14,8 @@ use crate::kv::core::Core;
 use crate::log::segments::{lock, read_lock};
 use crate::merged::MergedVectors;
 use crate::partition::{Partition, PartitionId, PartitionLevels};
+use crate::search_error::VectorError;
+use crate::search_error::VectorResult;
 use crate::sync::atomic::Ordering;
 use crate::vector_file::OpenVectorFile;
 use crate::writer::GraphBytes;

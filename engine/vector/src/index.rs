@@ -68,7 +68,7 @@ pub struct VectorIndex {
     tail_rows: AtomicUsize,
     /// Approximate bytes of the vectors in memory.
     tail_bytes: AtomicUsize,
-    /// [`MEMORY_BYTES`]; tests lower it.
+    /// `MEMORY_BYTES`; tests lower it.
     pub memory_bytes: AtomicUsize,
     /// Held while a graph is built.
     pub graph_lock: Mutex<()>,

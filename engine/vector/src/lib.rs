@@ -17,7 +17,6 @@ pub mod among;
 pub mod block;
 #[cfg(feature = "graphs")]
 pub mod build;
-pub mod error;
 pub mod files;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod fuzz;
@@ -30,6 +29,7 @@ pub mod merged;
 pub mod nearest;
 pub mod partition;
 pub mod quantise;
+pub mod search_error;
 pub mod source;
 pub mod types;
 pub mod vector_file;

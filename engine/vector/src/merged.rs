@@ -4,11 +4,11 @@
 
 use std::borrow::Cow;
 
-use crate::error::VectorResult;
 use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
 use crate::log::open::Damage;
 use crate::partition::PartitionLevels;
+use crate::search_error::VectorResult;
 use crate::source::is_living;
 use crate::types::VectorOrigin;
 use crate::vector_file::CodeScale;
@@ -68,6 +68,7 @@ impl<'a> MergedVectors<'a> {
         Self { levels, dimensions, rows: spots.collect() }
     }
 
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks whether it is empty")]
     pub fn len(&self) -> usize {
         self.rows.len()
     }

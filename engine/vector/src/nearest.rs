@@ -11,7 +11,6 @@ use roaring::RoaringBitmap;
 
 use crate::among::ResolvedOwnerFilter;
 use crate::error::{Error, Result};
-use crate::error::{VectorError, VectorResult};
 use crate::graph::{ScoredPosition, walk};
 use crate::ids::{NamespaceId, Seqno};
 use crate::index::VectorIndex;
@@ -22,6 +21,8 @@ use crate::kv::view::View;
 use crate::log::open::Damage;
 use crate::partition::{Partition, PartitionLevels};
 use crate::quantise::{VectorCodes, approximate_cosine, encode, error_bound, rounding_bound};
+use crate::search_error::VectorError;
+use crate::search_error::VectorResult;
 use crate::source::is_living;
 use crate::types::{Search, SearchHit, VectorOrigin};
 use crate::vector_file::{CodeScale, OpenVectorFile};

@@ -104,6 +104,7 @@ impl OpenVectorFile {
         })
     }
 
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks whether it is empty")]
     pub fn len(&self) -> usize {
         self.header.count as usize
     }

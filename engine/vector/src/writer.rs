@@ -8,7 +8,6 @@ use std::io::IoSlice;
 use std::path::Path;
 
 use crate::error::Error;
-use crate::error::VectorResult;
 use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::{File, Io, OpenMode};
 use crate::layout::{
@@ -16,6 +15,7 @@ use crate::layout::{
     OWNERS, SCALES, SECTIONS, SEQNOS, VectorFileHeader, block_crc,
 };
 use crate::merged::MergedVectors;
+use crate::search_error::VectorResult;
 use crate::types::OwnerId;
 use crate::vector_file::CodeScale;
 

@@ -337,7 +337,7 @@ impl RealNetworkFunction {
 /// The real function as a function of this type, if there is one; unsafe as such a cast is.
 macro_rules! real {
     ($name:literal, fn($($argument:ty),*) -> $result:ty) => {{
-        static REAL: Real = Real::new($name);
+        static REAL: RealNetworkFunction = RealNetworkFunction::new($name);
         // The C library's function of this name has this type, or the pointer is null.
         transmute::<*mut c_void, Option<unsafe extern "C" fn($($argument),*) -> $result>>(REAL.get())
     }};
@@ -764,14 +764,14 @@ macro_rules! spawns {
             path: *const c_char,
             actions: *const c_void,
             attributes: *const c_void,
-            arguments: List,
-            environment: List,
+            arguments: CStringArray,
+            environment: CStringArray,
         ) -> c_int {
             // SAFETY: the caller's. ENOSYS is 38.
             unsafe {
                 let real =
-                    real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
-                starting(path, environment, |list| {
+                    real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringArray, CStringArray) -> c_int);
+                with_library_environment(path, environment, |list| {
                     real.map_or(38, |real| real(process, path, actions, attributes, arguments, list))
                 })
             }

@@ -46,7 +46,7 @@ impl RealFunction {
 /// The real function as a function of this type, if there is one; unsafe as such a cast is.
 macro_rules! real {
     ($name:literal, fn($($argument:ty),*) -> $result:ty) => {{
-        static REAL: Real = Real::new($name);
+        static REAL: RealFunction = RealFunction::new($name);
         // The C library's function of this name has this type, or the pointer is null.
         transmute::<*mut c_void, Option<unsafe extern "C" fn($($argument),*) -> $result>>(REAL.get())
     }};
@@ -440,19 +440,19 @@ macro_rules! spawns {
             path: *const c_char,
             actions: *const c_void,
             attributes: *const c_void,
-            arguments: List,
-            environment: List,
+            arguments: CStringList,
+            environment: CStringList,
         ) -> c_int {
             // SAFETY: its type.
             let real = unsafe {
-                real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, List, List) -> c_int)
+                real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringList, CStringList) -> c_int)
             };
-            let start = |list: List| {
+            let start = |list: CStringList| {
                 // SAFETY: the caller's. ENOSYS is 38.
                 real.map_or(38, |real| unsafe { real(process, path, actions, attributes, arguments, list) })
             };
             // SAFETY: the caller's.
-            unsafe { exec::starting(path, environment, start, |done| done != 0) }
+            unsafe { exec::with_lane_environment(path, environment, start, |done| done != 0) }
         }
     )*};
 }

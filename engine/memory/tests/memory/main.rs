@@ -2,8 +2,6 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
     reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
 )]
 

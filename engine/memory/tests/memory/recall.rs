@@ -4,8 +4,8 @@ use annals::ErrorKind;
 use annals::Result;
 use annals::io::sim::SimIo;
 use annals_memory::{
-    Embedder, Identity, Memory, MemoryHit, MemoryQuery, Projection, SnapshotOptions, WordEmbedder, render,
-    told,
+    Embedder, Identity, Memory, MemoryHit, MemoryQuery, Projection, SnapshotOptions, WordEmbedder,
+    prompt_text, render,
 };
 use proptest::prelude::*;
 

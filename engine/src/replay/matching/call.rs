@@ -1,4 +1,4 @@
-//! A recorded call, and the hash by which the same request is known again.
+//! A recorded call, and the hash that identifies an equal request.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use crate::error::Result;
 use crate::replay::matching::canonical::{CanonicalBody, canonical_hash};
 use crate::replay::matching::rules::Rules;
 
-/// Keyed BLAKE3 of a request: of its name and its body as they were sent, each after its length (`u64`,
+/// Keyed BLAKE3 of a request: of its name and its body as sent, each preceded by its length (`u64`,
 /// little-endian).
 ///
-/// It is taken before anything is redacted, so that a recording without its secrets still knows the request; the key
-/// keeps others from guessing what was redacted.
+/// It is computed before redaction, so a recording without its secrets still recognises the request. The key
+/// keeps others from guessing the redacted bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallHash(pub [u8; 32]);
 
 impl CallHash {
-    /// The hash of this request.
+    /// The hash of a request.
     #[must_use]
     pub fn new(key: &[u8; 32], name: &str, body: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
@@ -26,11 +26,11 @@ impl CallHash {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// The hash of what this request asks, however it is written: the order of members and of the query's keys, white space and the spelling
-    /// of numbers and texts do not count.
+    /// The hash of a request's meaning. The order of members and query keys, white space, and the spelling of
+    /// numbers and texts do not matter.
     ///
     /// # Errors
-    /// `Invalid` for a body that has no canonical form.
+    /// `Invalid` for a body without a canonical form.
     pub fn canonical(key: &[u8; 32], name: &str, body: &[u8]) -> Result<Self> {
         let rules = Rules::none();
         canonical_hash(key, name, &CanonicalBody::new(body, &rules), &rules)
@@ -43,21 +43,22 @@ impl fmt::Debug for CallHash {
     }
 }
 
-/// A call as it was recorded: a frame of the run.
+/// A recorded call: a frame of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedCall {
     /// The frame's number.
     pub seq: u32,
-    /// What was called, such as `POST /v1/chat/completions?beta=1`: a route, and after `?` a query.
+    /// The name of the call, such as `POST /v1/chat/completions?beta=1`: a route and, after `?`, a query.
     pub name: String,
     /// The hash of its name and body as they were sent.
     pub exact: CallHash,
-    /// When it began, nanoseconds since 1970-01-01 UTC.
+    /// Time at which the call began, in nanoseconds since 1970-01-01 UTC.
     pub begun_ns: u64,
-    /// When the last byte of its answer had come, by the same clock: not when the connection ended, which its program may not have
-    /// waited for.
+    /// Time at which the last byte of the answer arrived, by the same clock. It is not the end of the
+    /// connection: the program may not have waited for that.
     pub ended_ns: u64,
-    /// Order in which this request arrived among identical ones under way at the same time: the smallest first. 0 where only `begun_ns` tells.
+    /// Order of arrival among identical requests that were under way at the same time, smallest first. 0 if
+    /// only `begun_ns` tells the order.
     pub arrived: u64,
 }
 

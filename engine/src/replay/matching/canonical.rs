@@ -1,8 +1,8 @@
-//! What of a request is compared: its name and body as bytes in one form.
+//! The canonical form of a request: the bytes that are compared.
 //!
-//! A body with a tree takes the form of RFC 8785 without what the rules leave out; a number that 64-bit floating point
-//! does not hold exactly stands as it was written, for two of those that differ must stay two. A form is its parts, whatever its
-//! boundary. Any other body is its bytes.
+//! A JSON body takes the form of RFC 8785, without the values that the rules leave out. A number that 64-bit
+//! floating point cannot hold exactly keeps its text, so that two different numbers stay different. A
+//! multipart form is its parts, without its boundary. Any other body is its bytes.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ use crate::replay::matching::json::Json;
 use crate::replay::matching::multipart::Multipart;
 use crate::replay::matching::rules::Rules;
 
-/// Most digits that a number may have to be the only one of its value.
+/// Maximum number of digits for which every decimal number has its own floating-point value.
 const EXACT_DIGITS: usize = 15;
 
-/// A body made ready for comparing.
+/// A body that is ready for comparison.
 #[derive(Debug)]
 pub(super) enum CanonicalBody<'a> {
     Json(Json<'a>),
@@ -70,7 +70,8 @@ pub(super) fn route(name: &str) -> &str {
     name.split_once('?').map_or(name, |(route, _)| route)
 }
 
-/// Keys and values of a name's query, without those that the rules leave out, by key; equal keys keep their order.
+/// Keys and values of a name's query, sorted by key, without those that the rules leave out. Equal keys keep
+/// their order.
 pub(super) fn query<'a>(name: &'a str, rules: &Rules) -> Vec<(&'a str, &'a str)> {
     let Some((_, query)) = name.split_once('?') else { return Vec::new() };
     let mut pairs: Vec<_> = query
@@ -83,7 +84,7 @@ pub(super) fn query<'a>(name: &'a str, rules: &Rules) -> Vec<(&'a str, &'a str)>
     pairs
 }
 
-/// Appends the canonical form; stops once it is longer than `limit`.
+/// Appends the canonical form; stops once `out` is longer than `limit`.
 pub(super) fn write(json: &Json<'_>, out: &mut String, limit: usize) -> Result<()> {
     match json {
         _ if out.len() > limit => {}
@@ -130,7 +131,7 @@ fn write_text(text: &str, out: &mut String, limit: usize) -> Result<()> {
     Ok(())
 }
 
-/// A number in the form of RFC 8785, or as it was written where others have the same value in floating point.
+/// A number in the form of RFC 8785, or as written if other numbers have the same floating-point value.
 fn number(text: &str) -> Result<Cow<'_, str>> {
     let integer = text.strip_prefix('-').unwrap_or(text);
     if integer.len() <= EXACT_DIGITS && integer != "0" && integer.bytes().all(|b| b.is_ascii_digit()) {
@@ -139,7 +140,7 @@ fn number(text: &str) -> Result<Cow<'_, str>> {
     let mantissa = text.split(['e', 'E']).next().unwrap_or(text).trim_start_matches(['-', '0', '.']);
     let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
     let value: f64 = text.parse().unwrap_or(f64::NAN);
-    // Near the ends of the range digits are lost; beyond them, all.
+    // Near the ends of the range floating point loses digits; beyond the range it loses all.
     let in_range = if digits == 0 { value == 0.0 } else { (1e-290..1e290).contains(&value.abs()) };
     if digits > EXACT_DIGITS || !in_range {
         return Ok(Cow::Borrowed(text));

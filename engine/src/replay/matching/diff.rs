@@ -1,9 +1,12 @@
-//! Where two bodies differ, by field.
+//! Compares two bodies field by field.
 //!
-//! Objects are compared by key. Arrays of one length are compared element by element; of two lengths, equal elements are
-//! taken from both ends first, so that a message put in is one difference. Each difference weighs the bytes that differ,
-//! and the sum is the distance of the two. The work is linear in the bodies, times their depth where arrays differ in
-//! length. Forms are compared part by part in the same way. Left out on purpose: the least edit of two arrays, which costs their product.
+//! Objects are compared by key. Arrays of equal length are compared element by element. For arrays of
+//! different lengths, equal elements are first removed from both ends, so that one added message is one
+//! difference. Each difference weighs the bytes that differ; the sum is the distance of the two bodies.
+//! Multipart forms are compared part by part in the same way.
+//!
+//! The work is linear in the bodies, times their depth if arrays differ in length. Not included by design:
+//! the minimal edit between two arrays, which costs the product of their lengths.
 
 use std::borrow::Cow;
 
@@ -15,74 +18,76 @@ use crate::replay::matching::path::path_text;
 use crate::replay::matching::rules::{Rules, is_volatile};
 use crate::replay::matching::shape::{SHAPES, Shape};
 
-/// Differences that one comparison tells; the rest is counted.
+/// Maximum number of differences that one comparison lists; the others are counted.
 pub(super) const DIFFERENCES_MAX: usize = 16;
-/// Bytes of a value that a difference shows.
+/// Maximum number of bytes of a value that a difference shows.
 const SHOWN_BYTES_MAX: usize = 96;
-/// Bytes around what differs that it shows, too.
+/// Bytes around the differing part that a difference shows, too.
 const CONTEXT_BYTES: usize = 32;
-/// Longest text that is looked through whole for what a rule would cover; of longer ones, what stands around the difference.
+/// Longest text that is searched as a whole for shapes. In a longer text, only the bytes around the
+/// difference are searched.
 const SHAPE_SEARCH_BYTES_MAX: usize = 64 << 10;
-/// Longest difference inside of a longer text that is looked at.
+/// Longest difference inside of such a longer text that is searched for shapes.
 const SHAPE_DIFFERENCE_BYTES_MAX: usize = 1024;
 
 /// What happened to a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Both have it, with two values.
+    /// Both requests have the field, with different values.
     Changed,
-    /// Only the request that was asked has it.
+    /// Only the program's request has the field.
     Added,
-    /// Only the recorded request has it.
+    /// Only the recorded request has the field.
     Removed,
 }
 
-/// The part of two texts that differs, without their common beginning and end; at most 96 bytes of each, at borders of
-/// characters.
+/// The part of two texts that differs, without their common beginning and end. At most 96 bytes of each, cut
+/// at character boundaries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextChange {
-    /// Where it begins in both values, in bytes.
+    /// Offset of the part in both values, in bytes.
     pub at: usize,
-    /// What the recorded text has there.
+    /// The recorded text of the part.
     pub recorded: String,
-    /// What the text that was asked has there.
+    /// The program's text of the part.
     pub asked: String,
 }
 
 /// A field in which a request differs from a recorded one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Where: a JSONPath in the body, `query.KEY` or `name` in the call's name, `part N "FIELD" HEADER` or
-    /// `part N "FIELD" content` in a form, `body` where the body is neither.
+    /// The field: a JSONPath in the body; `query.KEY` or `name` in the call's name; `part N "FIELD" HEADER`
+    /// or `part N "FIELD" content` in a form; `body` for a body that is neither.
     pub path: String,
-    /// What happened to it.
+    /// What happened to the field.
     pub kind: ChangeKind,
-    /// The recorded value, cut to what differs and a little around it; empty where there was none.
+    /// The recorded value, cut to the differing part and a little context; empty if there was none.
     pub recorded: String,
-    /// The value asked, cut in the same way.
+    /// The value in the program's request, cut in the same way.
     pub asked: String,
-    /// What differs of two texts.
+    /// The differing part, if both values are texts.
     pub span: Option<TextChange>,
-    /// What the differing part looks like in both, if it is something that often changes from run to run.
+    /// The shape of the differing part in both values, if it is one that often changes from run to run.
     pub looks_like: Option<Shape>,
-    /// The rule that would cover it, in the form of [`Rules::rule`]; `None` where it would be refused or hide too much.
+    /// The rule that would cover the difference, in the form of [`Rules::rule`]. `None` if that rule would be
+    /// refused or hide too much.
     pub rule: Option<String>,
 }
 
-/// Two bodies compared.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub(super) struct Diff {
     pub(super) differences: Vec<Difference>,
-    /// Differences beyond those.
+    /// Number of differences beyond the listed ones.
     pub(super) more: usize,
-    /// Bytes that differ, the larger of both sides.
+    /// Number of differing bytes; for each field the larger of both sides.
     pub(super) distance: u64,
     /// Bytes of the larger body.
     pub(super) weight: u64,
 }
 
 impl Diff {
-    /// Compares two bodies of which `bytes` are the recorded and the asked one as they came.
+    /// Compares two bodies. `bytes` are the recorded and the asked body as received.
     pub(super) fn new(
         recorded: &CanonicalBody<'_>,
         asked: &CanonicalBody<'_>,
@@ -107,7 +112,7 @@ impl Diff {
         Ok(differ.diff)
     }
 
-    /// One more difference, of this many bytes.
+    /// Adds a difference of `bytes` bytes.
     pub(super) fn add(&mut self, bytes: usize, difference: impl FnOnce() -> Difference) {
         self.distance += bytes as u64;
         if self.differences.len() < DIFFERENCES_MAX {
@@ -203,7 +208,7 @@ impl<'a> DiffBuilder<'_, 'a> {
         Ok(())
     }
 
-    /// A value on one side only, or two of which not both are texts.
+    /// A value on one side only, or two values that are not both texts.
     fn add_value_change(
         &mut self,
         kind: ChangeKind,
@@ -244,7 +249,8 @@ impl<'a> DiffBuilder<'_, 'a> {
         self.diff.add(bytes, difference);
     }
 
-    /// Forms: part by part, without what both begin and end with where one has more parts. `within` is the part that holds them.
+    /// Compares forms part by part. If one has more parts, equal parts at both ends are skipped. `within` is
+    /// the path prefix of the enclosing part.
     fn forms(&mut self, a: &Multipart<'_>, b: &Multipart<'_>, within: &str) {
         let (short, long) = (a.parts.len().min(b.parts.len()), a.parts.len().max(b.parts.len()));
         let (mut from, mut tail) = (0, 0);
@@ -300,7 +306,7 @@ impl<'a> DiffBuilder<'_, 'a> {
         }
     }
 
-    /// The bytes of two parts; as text where both are.
+    /// Compares the contents of two parts, as texts if both are texts.
     fn contents(&mut self, a: &[u8], b: &[u8], path: &str) {
         if a == b {
             return;
@@ -331,7 +337,7 @@ impl<'a> DiffBuilder<'_, 'a> {
         self.diff.add(bytes, difference);
     }
 
-    /// A field of a form, which no rule covers.
+    /// A field of a form; no rule covers those.
     fn field(
         &mut self,
         path: String,
@@ -345,13 +351,13 @@ impl<'a> DiffBuilder<'_, 'a> {
         self.diff.add(bytes.max(1), difference);
     }
 
-    /// Bodies of which at least one has no tree.
+    /// Compares bodies if at least one of them is neither JSON nor a form.
     fn bytes(&mut self, a: &[u8], b: &[u8]) {
         if a == b {
             return;
         }
         let (from, bytes) = differing_bytes(a, b);
-        // Where one side is JSON it still says which field the byte belongs to.
+        // If one side is JSON, its field at that byte still gives the path.
         let path = Json::path_to(a, from)
             .or_else(|| Json::path_to(b, from))
             .map_or("body".to_owned(), |way| path_text(&way).0);
@@ -368,7 +374,7 @@ impl<'a> DiffBuilder<'_, 'a> {
         self.diff.add(bytes, difference);
     }
 
-    /// The present path, and the rule that would cover what differs there.
+    /// The current path, and the rule that would cover a difference there.
     fn path_and_rule(&self, looks_like: Option<Shape>) -> (String, Option<String>) {
         let (path, whole) = path_text(&self.way);
         let mut candidates = Vec::new();
@@ -379,7 +385,7 @@ impl<'a> DiffBuilder<'_, 'a> {
         {
             candidates.push(format!("ignore {path}"));
         }
-        // Numbers in a text are mostly what it says.
+        // No rule for numbers in a text: they usually carry its meaning.
         if let Some(shape) = looks_like.filter(|shape| *shape != Shape::Number) {
             candidates.push(format!("mask {shape} {path}"));
         }
@@ -388,14 +394,14 @@ impl<'a> DiffBuilder<'_, 'a> {
     }
 }
 
-/// Where two bodies begin to differ, and in how many bytes they do.
+/// The offset of the first difference of two bodies, and the number of differing bytes.
 fn differing_bytes(a: &[u8], b: &[u8]) -> (usize, usize) {
     let from = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let end = a[from..].iter().rev().zip(b[from..].iter().rev()).take_while(|(a, b)| a == b).count();
     (from, a.len().max(b.len()) - from - end)
 }
 
-/// A little of a body from a byte on.
+/// A short excerpt of a body from a byte on.
 fn shown_from(bytes: &[u8], from: usize) -> String {
     let upto = bytes.len().min(from + SHOWN_BYTES_MAX);
     let text = String::from_utf8_lossy(&bytes[from.min(upto)..upto]);
@@ -405,7 +411,8 @@ fn shown_from(bytes: &[u8], from: usize) -> String {
 fn canonical(json: &Json<'_>) -> Result<String> {
     let mut out = String::new();
     match json {
-        // Two of these on both sides never come here; one of them differs from anything else by its kind.
+        // Two arrays, objects or texts never come here. One of them differs by its first byte from a value of
+        // any other kind.
         Json::Array(_) => out.push('['),
         Json::Object(_) => out.push('{'),
         Json::Text(_) => out.push('"'),
@@ -414,10 +421,10 @@ fn canonical(json: &Json<'_>) -> Result<String> {
     Ok(out)
 }
 
-/// Where two texts begin to differ, and where each of them ends to.
+/// The offset where two texts begin to differ, and the end of the differing part in each.
 fn differing_middle(a: &str, b: &str) -> (usize, usize, usize) {
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    // Up to there both are the same bytes, so that one has a border where the other has.
+    // Both texts have the same bytes up to there, so character boundaries agree.
     let from = a.floor_char_boundary(same).min(b.floor_char_boundary(same));
     let ends = a[from..].bytes().rev().zip(b[from..].bytes().rev());
     let mut tail = ends.take_while(|(a, b)| a == b).count();
@@ -427,7 +434,7 @@ fn differing_middle(a: &str, b: &str) -> (usize, usize, usize) {
     (from, a.len() - tail, b.len() - tail)
 }
 
-/// What to look at for the shape of a difference: both texts, or the part around it where they are long.
+/// The texts to search for a shape: both as a whole or, if they are long, the parts around the difference.
 fn shape_context<'t>(
     a: &'t str,
     b: &'t str,
@@ -444,7 +451,7 @@ fn shape_context<'t>(
     Some((&a[start..upto(a, end_a)], &b[start..upto(b, end_b)]))
 }
 
-/// The shape without which two texts are the same.
+/// The shape whose masking makes two texts equal.
 fn looks_like(a: &str, b: &str) -> Option<Shape> {
     SHAPES.into_iter().find(|shape| match (shape.mask(a), shape.mask(b)) {
         (Some(a), Some(b)) => a == b,
@@ -452,14 +459,14 @@ fn looks_like(a: &str, b: &str) -> Option<Shape> {
     })
 }
 
-/// At most 96 bytes of a text, fit for a terminal.
+/// At most 96 bytes of a text, safe for a terminal.
 pub(super) fn shown_text(text: &str) -> String {
     let shown = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
     let end = if shown.len() < text.len() { "…" } else { "" };
     escape_text(shown) + end
 }
 
-/// Control characters must not reach a terminal; NUL is the border of a mask's placeholder.
+/// Control characters must not reach a terminal. NUL delimits a mask's placeholder.
 fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -474,7 +481,7 @@ fn escape_text(text: &str) -> String {
     out
 }
 
-/// What differs, with a little before and after.
+/// The differing part of a text, with a little context before and after it.
 fn excerpt(text: &str, from: usize, end: usize) -> String {
     let start = text.floor_char_boundary(from.saturating_sub(CONTEXT_BYTES));
     let stop = text.ceil_char_boundary((end + CONTEXT_BYTES).min(text.len()));

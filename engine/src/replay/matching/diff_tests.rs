@@ -1,4 +1,4 @@
-//! What the structural comparison says of two bodies.
+//! Tests of the structural comparison of two bodies.
 
 use proptest::prelude::*;
 
@@ -111,7 +111,7 @@ fn keys_are_quoted_and_kinds_told_apart() {
     assert_eq!(one(r#"[12345678901234567890123]"#, r#"[12345678901234567890124]"#).path, "$[0]");
     let long = "k".repeat(5000);
     let found = one(&format!(r#"{{"{long}_id":1}}"#), &format!(r#"{{"{long}_id":2}}"#));
-    assert!(found.path.len() < 200 && found.rule.is_none(), "a cut path makes no rule");
+    assert!(found.path.len() < 200 && found.rule.is_none(), "a shortened path gives no rule");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn non_json_difference_names_byte_and_field() {
     assert_eq!(found.path, "body");
     assert_eq!(found.recorded, "from byte 8 of 10: xt");
     let found = one(r#"{"a":{"b":"xyz"}}"#, r#"{"a":{"b":"x\z"}}"#);
-    assert_eq!(found.path, "$.a.b", "the recorded side says whose byte it is");
+    assert_eq!(found.path, "$.a.b", "the recorded JSON gives the path");
     assert_eq!(one("", "x").asked, "from byte 0 of 1: x");
 }
 

@@ -1,4 +1,4 @@
-//! A request that no recorded call answers, and how a report says so.
+//! A request that no recorded call answers, and its report.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::replay::matching::diff::{ChangeKind, Diff, Difference, shown_text};
 use crate::replay::matching::rules::Rules;
 use crate::replay::matching::shape::{SHAPES, Shape};
 
-/// Query keys whose values no report prints.
+/// Query keys whose values a report must not print.
 const SECRET_KEYS: [&str; 8] = [
     "key",
     "api_key",
@@ -19,48 +19,49 @@ const SECRET_KEYS: [&str; 8] = [
     "x-amz-security-token",
 ];
 
-/// What a divergence is.
+/// The kind of a divergence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grade {
-    /// A recorded call that is still to come is near: something in the request has changed.
+    /// An unserved recorded call is similar: something in the request has changed.
     Changed,
-    /// No such call was recorded, or it was asked more often than it was recorded.
+    /// No similar call was recorded, or the program made the call more often than recorded.
     Unrecorded,
 }
 
-/// A recorded call that comes near a request.
+/// A recorded call that is similar to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NearestCall {
-    /// Its number.
+    /// The call's frame number.
     pub seq: u32,
-    /// Its name, without secrets of its query.
+    /// The call's name, without the secrets in its query.
     pub name: String,
-    /// Bytes in which the two differ, summed up by field.
+    /// Number of differing bytes, summed over all fields.
     pub distance: u64,
-    /// The fields, at most 16.
+    /// The differing fields, at most 16.
     pub differences: Vec<Difference>,
-    /// How many more there are.
+    /// Number of further differing fields.
     pub more: usize,
 }
 
-/// A request that no recorded call answers. `Display` is the report, of a few lines.
+/// A request that no recorded call answers. `Display` gives the report, a few lines long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
-    /// What it is.
+    /// The kind of divergence.
     pub grade: Grade,
-    /// The number of the nearest recorded call where one is near, else of the call that was to come next; `None` where
-    /// none is left.
+    /// Frame number of the nearest recorded call if one is similar, else of the next recorded call; `None` if
+    /// no call is left.
     pub step: Option<u32>,
-    /// What was asked, without secrets of its query.
+    /// The name of the request, without the secrets in its query.
     pub name: String,
-    /// How often this very request was recorded, where all those were served already.
+    /// How often this request was recorded, if all of those calls are already served.
     pub recorded_times: Option<u32>,
-    /// The nearest recorded calls that are still to come, the nearest first; at most 3.
+    /// The most similar unserved calls, the most similar first; at most 3.
     pub nearest: Vec<NearestCall>,
 }
 
 impl Divergence {
-    /// Whether a time or a random id differs from the nearest recorded call: what a recording with its draws would serve.
+    /// Whether a time or a random id differs from the nearest recorded call. A recording that includes the
+    /// draws would replay such values.
     #[must_use]
     pub fn looks_drawn(&self) -> bool {
         self.nearest.first().is_some_and(|near| near.differences.iter().any(Difference::looks_drawn))
@@ -73,7 +74,7 @@ impl Difference {
         if self.looks_like.is_some_and(|shape| drawn.contains(&shape)) {
             return true;
         }
-        // Several kinds in one text: each of them masked.
+        // The text may hold several shapes; each of them is masked.
         let masked =
             |text: &str| drawn.iter().fold(text.to_owned(), |text, shape| shape.mask(&text).unwrap_or(text));
         let (recorded, asked) = (masked(&self.recorded), masked(&self.asked));
@@ -81,7 +82,7 @@ impl Difference {
     }
 }
 
-/// Adds how two names differ.
+/// Adds the differences of two names to `diff`.
 pub(super) fn compare_names(recorded: &str, asked: &str, rules: &Rules, diff: &mut Diff) {
     let changed = |path: String, kind, recorded: &str, asked: &str, rule| Difference {
         path,
@@ -126,7 +127,7 @@ fn is_secret(key: &str) -> bool {
     SECRET_KEYS.iter().any(|secret| secret.eq_ignore_ascii_case(key))
 }
 
-/// A name for a report.
+/// A name as a report prints it.
 pub(super) fn shown_name(name: &str) -> String {
     let Some((route, query)) = name.split_once('?') else { return shown_text(name) };
     let pair = |pair: &str| match pair.split_once('=') {
@@ -163,16 +164,16 @@ impl fmt::Display for Divergence {
         }
         write!(f, "the program asked {}", self.name)?;
         match (self.grade, self.recorded_times) {
-            (Grade::Changed, _) => f.write_str(", which was recorded otherwise")?,
+            (Grade::Changed, _) => f.write_str(", but the recorded request differs")?,
             (Grade::Unrecorded, Some(1)) => f.write_str(" once more than it was recorded (once)")?,
             (Grade::Unrecorded, Some(times)) => {
                 write!(f, " once more than it was recorded ({times} times)")?;
             }
             (Grade::Unrecorded, None) if self.nearest.is_empty() => {
-                f.write_str(", and every recorded request is answered already")?;
+                f.write_str(", and all recorded requests are already answered")?;
             }
             (Grade::Unrecorded, None) => {
-                f.write_str(", which is like no recorded request that is left; the nearest:")?;
+                f.write_str(", which resembles no remaining recorded request; the nearest:")?;
             }
         }
         for near in &self.nearest {
@@ -188,7 +189,7 @@ impl fmt::Display for Divergence {
                 write!(f, "\n    {difference}")?;
             }
             if near.more > 0 {
-                write!(f, "\n    and {} more fields", near.more)?;
+                write!(f, "\n    further fields: {}", near.more)?;
             }
         }
         Ok(())

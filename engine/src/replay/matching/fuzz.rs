@@ -1,4 +1,4 @@
-//! A door for fuzzers: rules, a recorded request and an asked one.
+//! Entry point for fuzzers: rules, a recorded request, and a request to match.
 
 use super::canonical::CanonicalBody;
 use super::diff::Diff;
@@ -6,10 +6,12 @@ use super::{CallHash, MatchOutcome, Matching, RecordedCall, Rules};
 
 const KEY: [u8; 32] = [1; 32];
 
-/// Three parts after NUL bytes: rules a line, the recorded body, the asked one; rules that are refused are left out.
+/// The input has three parts, separated by NUL bytes: rules (one per line), the recorded body, and the body
+/// to match. Invalid rules are ignored.
 ///
-/// Its oracle: a request is exact if and only if its bytes are the recorded ones, the same after the matcher if and only
-/// if the canonical forms are equal, and these differ by nothing if and only if they are equal.
+/// The checks: a request is exact if and only if its bytes equal the recorded ones. It is the same after the
+/// matcher if and only if the canonical forms are equal. The comparison finds no difference if and only if
+/// they are equal.
 pub fn request(data: &[u8]) {
     let mut parts = data.splitn(3, |byte| *byte == 0);
     let (text, recorded, asked) = (
@@ -23,7 +25,7 @@ pub fn request(data: &[u8]) {
     }
     let (a, b) = (CanonicalBody::new(recorded, &rules), CanonicalBody::new(asked, &rules));
     let (Ok(form_a), Ok(form_b)) = (a.canonical(), b.canonical()) else {
-        return assert!(data.is_empty(), "what has a tree has a canonical form");
+        return assert!(data.is_empty(), "a JSON tree must have a canonical form");
     };
     let same = form_a == form_b;
     if let Ok(diff) = Diff::new(&a, &b, (recorded, asked), &rules)

@@ -1,8 +1,11 @@
-//! JSON as the matcher sees it: a tree over the body's own bytes in which every number keeps its text.
+//! JSON for the matcher: a tree over the body's own bytes, in which every number keeps its text.
 //!
-//! `serde_json` reads numbers as 64 bits, so two long ids that differ would become one number; here they stay two.
-//! What is no JSON by RFC 8259, has a key twice in one object, stands over [`DEPTH_MAX`] levels deep or has over
-//! [`NODES_MAX`] values gives no tree: its bytes are then compared as they are.
+//! `serde_json` reads numbers as 64 bits, so two long ids could become the same number; here they stay
+//! different.
+//!
+//! A body has no tree if it is not JSON (RFC 8259), or if an object has a key twice. The same holds for a
+//! body nested deeper than [`DEPTH_MAX`], or with more than [`NODES_MAX`] values. Its bytes are then compared
+//! unchanged.
 //!
 //! Invariant: the members of an object are sorted by key, in the order of RFC 8785 (UTF-16 code units).
 
@@ -10,26 +13,26 @@ use std::borrow::Cow;
 
 use annals_text::json::{JsonScanner, JsonToken, JsonTokenKind, unescape};
 
-/// Levels of arrays and objects within each other.
+/// Maximum depth of nested arrays and objects.
 pub(super) const DEPTH_MAX: usize = 128;
-/// Values in one body. A tree of them takes some 50 MB.
+/// Maximum number of values in one body. A tree of that size takes about 50 MB.
 pub(super) const NODES_MAX: usize = 1 << 20;
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json<'a> {
     Null,
     Bool(bool),
-    /// As it was written.
+    /// The number's text, as written.
     Number(&'a str),
     Text(Cow<'a, str>),
     Array(Vec<Json<'a>>),
     Object(Vec<(Cow<'a, str>, Json<'a>)>),
-    /// Taken out by a rule; as if it were not there.
+    /// A value that a rule left out; it counts as absent.
     Hidden,
 }
 
-/// A step of the way to a value.
+/// One step of a path to a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum JsonStep<'a> {
     Key(Cow<'a, str>),
@@ -37,12 +40,12 @@ pub(super) enum JsonStep<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// The tree of these bytes, if they have one.
+    /// The tree of a body; `None` if it has none.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         JsonTreeParser::new(bytes)?.whole()
     }
 
-    /// The way to the innermost value that covers byte `offset`; `None` where there is no tree.
+    /// The path to the innermost value that covers byte `offset`; `None` if the body has no tree.
     pub(super) fn path_to(bytes: &'a [u8], offset: usize) -> Option<Vec<JsonStep<'a>>> {
         let mut parser = JsonTreeParser::new(bytes)?;
         parser.wanted = Some(offset);
@@ -50,7 +53,7 @@ impl<'a> Json<'a> {
         Some(parser.found.unwrap_or_default())
     }
 
-    /// Bytes of text in it, and one for each value: what it weighs in a distance.
+    /// The value's weight in a distance: its bytes of text, and one for each value.
     pub(super) fn weight(&self) -> u64 {
         match self {
             Self::Hidden => 0,
@@ -68,7 +71,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The member of this key.
+    /// The member with this key.
     pub(super) fn member_mut(&mut self, wanted: &str) -> Option<&mut Self> {
         match self {
             Self::Object(members) => {
@@ -82,7 +85,7 @@ impl<'a> Json<'a> {
 struct JsonTreeParser<'a> {
     text: &'a str,
     scanner: JsonScanner<'a>,
-    /// The byte whose value is looked for, the way to the present value, and the way found.
+    /// The byte whose value is searched, the path to the current value, and the path found.
     wanted: Option<usize>,
     way: Vec<JsonStep<'a>>,
     found: Option<Vec<JsonStep<'a>>>,
@@ -105,7 +108,7 @@ impl<'a> JsonTreeParser<'a> {
         self.scanner.next_token().ok()?.is_none().then_some(value)
     }
 
-    /// The value that begins with a token.
+    /// The value that begins with token `first`.
     fn value(&mut self, first: JsonToken, depth: usize) -> Option<Json<'a>> {
         if depth > DEPTH_MAX {
             return None;
@@ -119,7 +122,7 @@ impl<'a> JsonTreeParser<'a> {
             JsonTokenKind::Null => (Json::Null, first.end),
             JsonTokenKind::Name | JsonTokenKind::ObjectEnd | JsonTokenKind::ArrayEnd => return None,
         };
-        // The innermost value ends first.
+        // The innermost value ends first, so the first match is the innermost.
         if self.found.is_none() && self.wanted.is_some_and(|wanted| (first.start..end).contains(&wanted)) {
             self.found = Some(self.way.clone());
         }
@@ -141,7 +144,7 @@ impl<'a> JsonTreeParser<'a> {
         value
     }
 
-    /// The array whose start was read, and where it ends.
+    /// The array whose start token was read, and its end.
     fn array(&mut self, depth: usize) -> Option<(Json<'a>, usize)> {
         let mut items = Vec::new();
         loop {
@@ -154,7 +157,7 @@ impl<'a> JsonTreeParser<'a> {
         }
     }
 
-    /// The object whose start was read, and where it ends.
+    /// The object whose start token was read, and its end.
     fn object(&mut self, depth: usize) -> Option<(Json<'a>, usize)> {
         let mut members: Vec<(Cow<'a, str>, Json<'a>)> = Vec::new();
         let end = loop {
@@ -168,7 +171,7 @@ impl<'a> JsonTreeParser<'a> {
             members.push((key, value));
         };
         members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
-        // Readers differ in which of two equal keys they take.
+        // An object with a key twice has no tree: readers differ in which member they take.
         let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
         (!twice).then_some((Json::Object(members), end))
     }
@@ -241,11 +244,11 @@ mod tests {
         #[test]
         fn any_bytes_give_a_tree_only_where_serde_json_reads_them(text in "[\\[\\]{}\",:0-9eE.+\\-a\\\\u \u{e9}]{0,24}") {
             if Json::parse(text.as_bytes()).is_some() {
-                // 1e400 is JSON, though serde_json has no number for it.
+                // 1e400 is valid JSON, although serde_json has no number for it.
                 let read = serde_json::from_str::<&serde_json::value::RawValue>(text.trim());
                 prop_assert!(read.is_ok(), "{}", text);
             } else if let Ok(value) = serde_json::from_str::<serde_json::Value>(&text) {
-                // A key twice is all that is refused beyond.
+                // Objects with a key twice are the only JSON that this parser refuses in addition.
                 prop_assert!(value.to_string().contains('{'), "{}", text);
             }
         }

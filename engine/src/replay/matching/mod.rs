@@ -1,6 +1,7 @@
-//! Requests against a recording: which recorded call answers a request, and what is different where none does.
+//! Matches requests against a recording: finds the recorded call that answers a request, or the differences.
 //!
-//! Pure and without threads: a caller hands in calls and requests as a name and bytes, and does the waiting.
+//! It does no I/O and has no threads. The caller passes calls and requests as names and bytes, and does the
+//! waiting.
 
 mod call;
 mod canonical;

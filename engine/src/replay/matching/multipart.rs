@@ -1,50 +1,52 @@
-//! A `multipart/form-data` body (RFC 7578, RFC 2046 section 5.1) as the matcher sees it: parts without their boundary.
+//! A `multipart/form-data` body (RFC 7578, RFC 2046 section 5.1) for the matcher: parts without their
+//! boundary.
 //!
-//! Clients draw a new boundary for each request, so two requests with the same fields never have the same bytes. The boundary is
-//! read from the body itself: a body is a form where its first line is a boundary and its first part has the header
-//! `Content-Disposition: form-data`, or where it is nothing but a closing boundary. A part whose own type is
-//! `multipart/...` is read in the same way, [`DEPTH_MAX`] levels deep.
+//! Clients choose a new boundary for each request, so two requests with equal fields never have equal bytes.
+//! The boundary is read from the body itself. A body is a form if its first line is a boundary and its first
+//! part has the header `Content-Disposition: form-data`. A body that is only a closing boundary is a form,
+//! too. A part of type `multipart/...` is read in the same way, up to [`DEPTH_MAX`] levels deep.
 //!
-//! A body that ends without its closing boundary keeps its parts, and is not the same as one with it. Any other body, and one
-//! over [`PARTS_MAX`] parts or over [`HEADERS_BYTES_MAX`] of headers in a part, is no form: its bytes are compared.
-//! The work is linear in the body for each level.
+//! A body without its closing boundary keeps its parts, but differs from one that has it. Any other body is
+//! compared as bytes. The same holds for a body with more than [`PARTS_MAX`] parts, or with more than
+//! [`HEADERS_BYTES_MAX`] bytes of headers in a part. The work is linear in the body for each level.
 
 use std::borrow::Cow;
 
 use memchr::memmem;
 
-/// Parts of one body, nested ones included.
+/// Maximum number of parts in one body, nested ones included.
 pub(super) const PARTS_MAX: usize = 1 << 16;
-/// Bytes of one part's headers.
+/// Maximum size of one part's headers, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// Levels of forms within each other.
+/// Maximum depth of nested forms.
 const DEPTH_MAX: usize = 4;
-/// Bytes of a boundary (RFC 2046).
+/// Maximum length of a boundary in bytes (RFC 2046).
 const BOUNDARY_BYTES_MAX: usize = 70;
-/// Least bytes of the boundary of a form without parts: nothing else tells it from text.
+/// Minimum length of the boundary of a form without parts: only its length distinguishes it from other text.
 const LONE_BOUNDARY_BYTES_MIN: usize = 8;
-/// What the canonical form begins with, which no text does.
+/// The start of a form's canonical bytes; no text starts with it.
 const MARK: &[u8] = b"\0annals multipart\0";
 
-/// The parts of a form.
+/// A multipart form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Multipart<'a> {
     pub(super) parts: Vec<FormPart<'a>>,
-    /// The closing boundary was there.
+    /// The body has its closing boundary.
     pub(super) is_closed: bool,
-    /// What stands behind the closing boundary, without one line break.
+    /// The bytes after the closing boundary, without one leading line break.
     epilogue: &'a [u8],
 }
 
-/// A part of a form.
+/// One part of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FormPart<'a> {
-    /// Names in lower case and values, by name. The boundary of a nested form is left out.
+    /// Header names in lower case with their values, sorted by name. The boundary of a nested form is
+    /// removed.
     pub(super) headers: Vec<(String, Cow<'a, str>)>,
     pub(super) content: PartContent<'a>,
 }
 
-/// What a part holds.
+/// The content of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PartContent<'a> {
     Bytes(&'a [u8]),
@@ -52,7 +54,7 @@ pub(super) enum PartContent<'a> {
 }
 
 impl<'a> Multipart<'a> {
-    /// The form that these bytes are, if they are one.
+    /// The form in these bytes; `None` if they are not a form.
     pub(super) fn parse(body: &'a [u8]) -> Option<Self> {
         let line = body.strip_prefix(b"--")?;
         let line = &line[..line.len().min(BOUNDARY_BYTES_MAX + 4)];
@@ -75,7 +77,7 @@ impl<'a> Multipart<'a> {
         is_form.then_some(form)
     }
 
-    /// The parts between boundaries; `left` is how many more there may be.
+    /// Parses the parts between the boundaries; `left` is the number of parts still allowed.
     fn parse_parts(body: &'a [u8], boundary: &[u8], depth: usize, left: &mut usize) -> Option<Self> {
         let delimiter = [b"\r\n--", boundary].concat();
         let delimiters = memmem::Finder::new(&delimiter);
@@ -98,7 +100,7 @@ impl<'a> Multipart<'a> {
         }
     }
 
-    /// Appends its one form: every text after its length, so that no two forms have the same.
+    /// Appends the canonical bytes. Each text follows its length, so different forms have different bytes.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(MARK);
         out.push(u8::from(self.is_closed));
@@ -124,7 +126,7 @@ impl<'a> Multipart<'a> {
     }
 }
 
-/// Where the part that begins at `at` ends: before the next line that is a boundary, and not a longer one.
+/// The end of the part that begins at `at`: the start of the next line that is exactly a boundary.
 fn end_of_part(body: &[u8], at: usize, delimiters: &memmem::Finder<'_>, len: usize) -> Option<usize> {
     delimiters.find_iter(&body[at..]).map(|found| at + found).find(|found| {
         let rest = &body[found + len..];
@@ -132,7 +134,7 @@ fn end_of_part(body: &[u8], at: usize, delimiters: &memmem::Finder<'_>, len: usi
     })
 }
 
-/// Length of the spaces and the line break behind a boundary; `None` where something else follows.
+/// Length of the spaces and the line break after a boundary; `None` if other bytes follow.
 fn padding(rest: &[u8]) -> Option<usize> {
     let spaces = rest.iter().take(BOUNDARY_BYTES_MAX).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     rest[spaces..].starts_with(b"\r\n").then_some(spaces + 2)
@@ -146,7 +148,7 @@ fn is_boundary(bytes: &[u8]) -> bool {
 impl<'a> FormPart<'a> {
     fn parse(bytes: &'a [u8], depth: usize, left: &mut usize) -> Option<Self> {
         let head = &bytes[..bytes.len().min(HEADERS_BYTES_MAX)];
-        // A part may have no headers: then its empty line comes first.
+        // A part may have no headers: then it starts with the empty line.
         let (head, content) = match (bytes.strip_prefix(b"\r\n"), memmem::find(head, b"\r\n\r\n")) {
             (Some(content), _) => (&b""[..], content),
             (None, Some(end)) => (&bytes[..end], &bytes[end + 4..]),
@@ -167,7 +169,7 @@ impl<'a> FormPart<'a> {
         Some(part)
     }
 
-    /// The form that this part's type says it is; takes the boundary out of the type.
+    /// The nested form that the part's type announces. Removes the boundary from the type.
     fn nested(&mut self, content: &'a [u8], depth: usize, left: &mut usize) -> Option<Multipart<'a>> {
         let (_, kind) = self.headers.iter_mut().find(|(name, _)| name == "content-type")?;
         let lower = kind.to_ascii_lowercase();
@@ -181,12 +183,12 @@ impl<'a> FormPart<'a> {
         Some(form)
     }
 
-    /// The value of a header; its name in lower case.
+    /// The value of a header; `wanted` is in lower case.
     pub(super) fn header(&self, wanted: &str) -> Option<&str> {
         self.headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_ref())
     }
 
-    /// The field's name, as its disposition says it.
+    /// The field's name, from the disposition header.
     pub(super) fn name(&self) -> &str {
         let disposition = self.header("content-disposition").unwrap_or_default();
         let after = disposition.split("; name=").nth(1).unwrap_or_default();
@@ -196,7 +198,7 @@ impl<'a> FormPart<'a> {
         }
     }
 
-    /// Bytes of its headers and its content: what it weighs in a distance.
+    /// The part's weight in a distance: the bytes of its headers and content.
     pub(super) fn weight(&self) -> u64 {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         let content = match &self.content {
@@ -208,12 +210,12 @@ impl<'a> FormPart<'a> {
 }
 
 impl Multipart<'_> {
-    /// Bytes of its parts.
+    /// The sum of its parts' weights.
     pub(super) fn weight(&self) -> u64 {
         1 + self.epilogue.len() as u64 + self.parts.iter().map(FormPart::weight).sum::<u64>()
     }
 
-    /// Whether both end in the same way.
+    /// Whether both forms end in the same way.
     pub(super) fn ends_like(&self, other: &Multipart<'_>) -> bool {
         self.is_closed == other.is_closed && self.epilogue == other.epilogue
     }

@@ -1,4 +1,4 @@
-//! Forms as clients send them and as nobody should.
+//! Forms as clients send them, and malformed ones.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn canonical(body: &[u8]) -> Option<Vec<u8>> {
 #[track_caller]
 fn same(a: &[u8], b: &[u8]) -> bool {
     let (a, b) = (canonical(a), canonical(b));
-    assert!(a.is_some() && b.is_some(), "both are forms");
+    assert!(a.is_some() && b.is_some(), "both bodies must be forms");
     a == b
 }
 
@@ -72,7 +72,7 @@ fn boundary_inside_of_content_ends_no_part() {
     let body = form("bb", &[("a", content), ("b", b"2")]);
     let parsed = Multipart::parse(&body).unwrap();
     assert_eq!((parsed.parts.len(), parsed.parts[1].name()), (2, "b"));
-    // A line that is the boundary whole is one: no client puts it into its content.
+    // A line that equals the whole boundary ends the part; no client puts such a line into its content.
     let split = form("bb", &[("a", b"1\r\n--bb\r\nX: y\r\n\r\n2")]);
     assert_eq!(Multipart::parse(&split).unwrap().parts.len(), 2);
 }
@@ -104,7 +104,7 @@ fn form_without_parts_is_one_and_dashes_are_not() {
         assert_eq!(Multipart::parse(text), None, "{:?}", String::from_utf8_lossy(text));
     }
     let other_kind = b"--0123456789\r\nContent-Type: text/plain\r\n\r\nx\r\n--0123456789--";
-    assert_eq!(Multipart::parse(other_kind), None, "no form by its first part");
+    assert_eq!(Multipart::parse(other_kind), None, "the first part shows that it is not a form");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn nested_forms_are_compared_by_their_parts() {
     assert!(same(&a, &nested("o2", "m", "text")));
     let found = diverged(&a, &nested("o2", "m", "test"));
     assert_eq!(found.nearest[0].differences[0].path, "part 1 \"files\", part 1 \"deep\" content");
-    // Deeper than is looked: bytes again, in linear time.
+    // Forms nested deeper than the limit are compared as bytes, in linear time.
     let mut body = b"x".to_vec();
     for depth in 0..200 {
         let head = format!(
@@ -171,7 +171,8 @@ fn part_that_differs_is_named() {
     assert!(drawn.looks_drawn(), "{drawn}");
 }
 
-/// A body of 10,000 parts is compared; one of more than the limit, or that only looks like many, is read in linear time.
+/// A body of 10,000 parts is compared. A body with too many parts, or that only seems to have many, takes
+/// linear time.
 #[test]
 fn ten_thousand_parts_are_compared_and_hostile_ones_do_not_hurt() {
     let contents: Vec<(String, Vec<u8>)> =
@@ -187,14 +188,14 @@ fn ten_thousand_parts_are_compared_and_hostile_ones_do_not_hurt() {
     let empty: Vec<(&str, &[u8])> = vec![("", b""); PARTS_MAX + 1];
     assert_eq!(canonical(&form("b", &empty)), None);
     assert!(canonical(&form("b", &empty[1..])).is_some());
-    // Each of these almost ends the part.
+    // Each of these lines is almost a boundary.
     let head = b"--b\r\nContent-Disposition: form-data\r\n\r\n";
     for almost in [&b"\r\n--bb"[..], b"\r\n--b", b"\r\n--b ", b"\r\n--b\t\t\t\r", b"--b\r\n"] {
         let body = [&head[..], &almost.repeat(200_000)].concat();
         assert!(Multipart::parse(&body).is_none_or(|form| !form.is_closed));
     }
     let headers = [&head[..head.len() - 2], &b"X: y\r\n".repeat(100_000)].concat();
-    assert_eq!(Multipart::parse(&headers), None, "headers without an end");
+    assert_eq!(Multipart::parse(&headers), None, "the headers do not end");
 }
 
 proptest! {

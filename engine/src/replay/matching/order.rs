@@ -1,9 +1,9 @@
-//! In which order answers are released: as calls ended when they were recorded.
+//! The order in which answers are released: the order in which the recorded calls ended.
 //!
-//! A program whose calls overlap sees them end in some order, and may go by it; a replay that keeps the order keeps what
-//! the program makes of it. `chaos` changes the order where it was chance: among calls that all overlapped.
+//! A program with overlapping calls sees them end in some order, and may depend on it; a replay keeps that
+//! order. `chaos` changes the order where it was random: among calls that all overlapped.
 //!
-//! Nobody waits here: whoever does asks `may_release`, and `blocking` when it has waited too long.
+//! Nothing waits here. The caller polls `may_release`, and asks `blocking` if it has waited too long.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use crate::replay::matching::RecordedCall;
 
 #[derive(Debug)]
 pub(super) struct ReleaseOrder {
-    /// Numbers of calls, the first to be released first.
+    /// Frame numbers of the calls, in order of release.
     order: Vec<u32>,
     place: HashMap<u32, usize>,
     done: Vec<bool>,
-    /// All before this place are done.
+    /// All calls before this index are done.
     first: usize,
 }
 
 impl ReleaseOrder {
-    /// The recorded order of these calls.
+    /// The recorded order of `calls`.
     pub(super) fn new(calls: &[RecordedCall]) -> Self {
         let mut ended: Vec<_> = calls.iter().map(|call| (end_ns(call), call.seq)).collect();
         ended.sort_unstable();
@@ -38,7 +38,7 @@ impl ReleaseOrder {
         self.place = self.order.iter().enumerate().map(|(place, seq)| (*seq, place)).collect();
     }
 
-    /// Another order among those that all overlapped; the same for the same seed.
+    /// Shuffles calls that all overlapped; the same seed gives the same order.
     pub(super) fn chaos(&mut self, calls: &[RecordedCall], seed: u64) {
         let by_seq: HashMap<u32, &RecordedCall> = calls.iter().map(|call| (call.seq, call)).collect();
         let spans: Vec<(u64, u64)> = self
@@ -50,7 +50,7 @@ impl ReleaseOrder {
         for (start, end) in episodes(&spans) {
             let episode = &spans[start..end];
             let last_begun = episode.iter().map(|(begun, _)| *begun).max().unwrap_or_default();
-            // One that began after another had ended may follow from its answer.
+            // A call that began after another call's end may depend on that call's answer.
             if last_begun < episode[0].1 {
                 shuffle(&mut self.order[start..end], &mut random);
             }
@@ -58,12 +58,12 @@ impl ReleaseOrder {
         self.index_places();
     }
 
-    /// Whether every call to be released before this one is.
+    /// Whether all calls before this one are done.
     pub(super) fn may_release(&self, seq: u32) -> bool {
         self.place.get(&seq).is_none_or(|place| *place <= self.first || self.done[*place])
     }
 
-    /// This call is released, or will never be.
+    /// Marks a call as released or given up.
     pub(super) fn mark_done(&mut self, seq: u32) {
         if let Some(place) = self.place.get(&seq) {
             self.done[*place] = true;
@@ -78,19 +78,19 @@ impl ReleaseOrder {
         self.place.get(&seq).and_then(|place| self.order.get(place + 1)).copied()
     }
 
-    /// The calls that have to be released before this one, the first first.
+    /// The calls that must be released before this one, in order.
     pub(super) fn blocking(&self, seq: u32) -> Vec<u32> {
         let upto = self.place.get(&seq).copied().unwrap_or_default();
         (self.first..upto).filter(|place| !self.done[*place]).map(|place| self.order[place]).collect()
     }
 }
 
-/// Never before the beginning, whatever the clock did.
+/// The end of a call, but never before its beginning: the clock may have been set back.
 fn end_ns(call: &RecordedCall) -> u64 {
     call.ended_ns.max(call.begun_ns)
 }
 
-/// Ranges of calls, ordered by their ends, between two moments at which nothing was under way.
+/// Ranges of calls, sorted by end, between moments at which no call was under way.
 fn episodes(spans: &[(u64, u64)]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut upto = spans.len();
@@ -106,7 +106,7 @@ fn episodes(spans: &[(u64, u64)]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Fisher and Yates's shuffle with SplitMix64 (Steele, Lea, Flood 2014); never the order as it was.
+/// Fisher-Yates shuffle with SplitMix64 (Steele, Lea, Flood 2014). It never returns the original order.
 fn shuffle(order: &mut [u32], random: &mut u64) {
     let before = order.to_vec();
     for last in (1..order.len()).rev() {
@@ -148,7 +148,7 @@ mod tests {
         assert!(order.may_release(2) && !order.may_release(3) && !order.may_release(1));
         assert_eq!(order.blocking(4), [2, 3, 1]);
         order.mark_done(3);
-        assert!(!order.may_release(1), "given up, but 2 is still to come");
+        assert!(!order.may_release(1), "1 is given up, but 2 is not done");
         order.mark_done(2);
         assert!(order.may_release(1) && order.may_release(2) && !order.may_release(4));
         order.mark_done(1);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn chaos_reorders_only_what_fully_overlapped() {
-        // 1 alone; 2 to 5 all at once; 6 to 8 nested: 8 began after 7 had ended.
+        // Call 1 is alone; 2 to 5 all overlap; 6 to 8 are nested, and 8 began after 7 had ended.
         let recorded = calls(&[(0, 5), (10, 20), (11, 19), (12, 21), (13, 22), (30, 50), (31, 35), (36, 40)]);
         let straight = ReleaseOrder::new(&recorded);
         let mut seen = std::collections::BTreeSet::new();

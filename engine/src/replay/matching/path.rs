@@ -1,40 +1,42 @@
-//! Places in a body: the part of JSONPath (RFC 9535) that rules need.
+//! Paths in a body: the part of JSONPath (RFC 9535) that rules need.
 //!
-//! `$.a.b`, `$['a b']`, `$.a[3]`, `$.a[*].b` and `$.a.*` (every element or member), `$..name` (that member anywhere below).
-//! Left out on purpose: filters, slices, unions, negative indexes, two descents in one path (its work would be quadratic).
+//! Supported: `$.a.b`, `$['a b']`, `$.a[3]`, `$.a[*].b` and `$.a.*` (every element or member), `$..name`
+//! (members of that name at any depth).
+//! Not included by design: filters, slices, unions, negative indexes, and two descents in one path (quadratic
+//! work).
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::replay::matching::json::{Json, JsonStep};
 
-/// Greatest length of a path, in bytes.
+/// Maximum length of a path, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 1024;
-/// Longest key that a report prints whole, in bytes.
+/// Longest key that a report prints in full, in bytes.
 const KEY_SHOWN_MAX: usize = 128;
 
-/// A step of a path.
+/// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathStep {
-    /// The member of this name.
+    /// The member with this name.
     Member(String),
-    /// The element of this number, from 0.
+    /// The element with this index, from 0.
     Element(usize),
     /// Every element or member.
     Every,
-    /// The members of this name, however deep.
+    /// All members with this name, at any depth.
     Anywhere(String),
 }
 
-/// A set of places in a body.
+/// A path; it may match several values in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path(pub(super) Vec<PathStep>);
 
 impl Path {
-    /// Reads a path of at most 1,024 bytes.
+    /// Parses a path of at most 1,024 bytes.
     ///
     /// # Errors
-    /// `Invalid` for what is none, with the place.
+    /// `Invalid` for a malformed path, with the byte.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > PATH_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -44,18 +46,18 @@ impl Path {
         }
         let path = PathScanner { text, rest: text }.path()?;
         if path.0.iter().filter(|step| matches!(step, PathStep::Anywhere(_))).count() > 1 {
-            return Err(Error::invalid(format!("{text:?} has `..` twice: name the place")));
+            return Err(Error::invalid(format!("{text:?} has `..` twice: use it at most once")));
         }
         Ok(path)
     }
 
-    /// The way there, from the top.
+    /// The steps of the path, from the top.
     #[must_use]
     pub fn steps(&self) -> &[PathStep] {
         &self.0
     }
 
-    /// Hands every value at these places to `change`.
+    /// Passes every value that the path matches to `change`.
     pub(super) fn each<'a>(&self, json: &mut Json<'a>, change: &mut dyn FnMut(&mut Json<'a>)) {
         each(&self.0, json, change);
     }
@@ -110,7 +112,7 @@ impl<'a> PathScanner<'a> {
 
     fn path_error(&self, why: &str) -> Error {
         let at = self.text.len() - self.rest.len();
-        Error::invalid(format!("{:?} is no path that a rule can have, at byte {at}: {why}", self.text))
+        Error::invalid(format!("{:?} is not a valid path for a rule, at byte {at}: {why}", self.text))
     }
 
     fn eat(&mut self, what: &str) -> Option<()> {
@@ -132,7 +134,7 @@ impl<'a> PathScanner<'a> {
         if self.rest.starts_with('[') {
             return self.bracket();
         }
-        self.eat(".").ok_or_else(|| self.path_error("`.`, `..` or `[` comes next"))?;
+        self.eat(".").ok_or_else(|| self.path_error("expected `.`, `..` or `[`"))?;
         match self.eat("*") {
             Some(()) => Ok(PathStep::Every),
             None => self.name().map(PathStep::Member),
@@ -143,14 +145,14 @@ impl<'a> PathScanner<'a> {
         let len = self.rest.find(['.', '[', ']', '\'', '"', '*', ' ', '?', '(', ')', '$', '@']);
         let (name, rest) = self.rest.split_at(len.unwrap_or(self.rest.len()));
         if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(self.path_error("a name comes next; write others as ['a b']"));
+            return Err(self.path_error("expected a name; quote other names, as in ['a b']"));
         }
         self.rest = rest;
         Ok(name.to_owned())
     }
 
     fn bracket(&mut self) -> Result<PathStep> {
-        let wrong = |scanner: &Self| scanner.path_error("[3], [*] or ['a b'] comes next");
+        let wrong = |scanner: &Self| scanner.path_error("expected [3], [*] or ['a b']");
         self.eat("[").ok_or_else(|| wrong(self))?;
         let step = if self.eat("*").is_some() {
             PathStep::Every
@@ -194,7 +196,7 @@ impl<'a> PathScanner<'a> {
     }
 }
 
-/// Appends `.name`, or `['a name']` where it needs quotes.
+/// Appends `.name`, or `['a name']` if the name needs quotes.
 fn push_member(out: &mut String, name: &str) {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !name.is_empty() && name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -213,7 +215,7 @@ fn push_member(out: &mut String, name: &str) {
     out.push_str("']");
 }
 
-/// The way to a value as a path; whether that path would be read back as it is.
+/// The text of a path, and whether parsing that text gives the same path.
 pub(super) fn path_text(way: &[JsonStep<'_>]) -> (String, bool) {
     let (mut out, mut whole) = ("$".to_owned(), true);
     for at in way {

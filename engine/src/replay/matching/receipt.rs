@@ -1,36 +1,36 @@
-//! What a replay came to.
+//! The outcome of a replay.
 
 use std::fmt;
 
-/// What a replay came to, in one line by `Display`: `exact 7 of 7, served 7, unused 0`, and after it only what is not
-/// nothing.
+/// The outcome of a replay. `Display` gives one line, such as `exact 7 of 7, served 7, unused 0`, followed by
+/// the other counts that are not zero.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Receipt {
-    /// Recorded calls.
+    /// Number of recorded calls.
     pub recorded: u32,
-    /// Requests that were a recorded one byte for byte.
+    /// Requests that equalled a recorded one byte for byte.
     pub exact: u32,
     /// Requests that were the same after the matcher.
     pub matched: u32,
-    /// Requests that were near a recorded one.
+    /// Requests that were similar to a recorded one.
     pub changed: u32,
-    /// Requests that were recorded nowhere, or asked more often than recorded.
+    /// Requests without a similar recorded call, or made more often than recorded.
     pub unrecorded: u32,
-    /// Answers released.
+    /// Number of answers released.
     pub served: u32,
-    /// Answers given up: whoever waited for them would have waited for ever.
+    /// Number of answers given up, because the program never made the calls before them.
     pub given_up: u32,
-    /// Of the answered requests, those that overlapped an identical one: which caller got which answer is not recorded.
+    /// Answered requests that overlapped an identical one: which caller got which answer is not recorded.
     pub overlapped: u32,
-    /// Recorded calls that nobody asked for, by their numbers.
+    /// Frame numbers of the recorded calls that the program did not make.
     pub missing: Vec<u32>,
-    /// Recorded draws of times, ids and random numbers that nobody drew.
+    /// Number of recorded draws (times, ids, random numbers) that the program did not draw.
     pub undrawn: u64,
 }
 
 impl Receipt {
-    /// Whether every recorded call was asked for, and nothing else, and each was answered. Requests that were the same
-    /// after the matcher count as such.
+    /// Whether the program made every recorded call and no other, and every call was answered. Requests that
+    /// were the same after the matcher count, too.
     #[must_use]
     pub fn is_faithful(&self) -> bool {
         let all = u64::from(self.exact) + u64::from(self.matched) == u64::from(self.recorded);
@@ -78,7 +78,7 @@ mod tests {
         assert!(masked.is_faithful());
         let alike = Receipt { overlapped: 3, ..good.clone() };
         assert_eq!(alike.to_string(), "exact 7 of 7, served 7, unused 0, 3 identical requests overlapped");
-        assert!(alike.is_faithful(), "each was answered as recorded");
+        assert!(alike.is_faithful(), "each request got its recorded answer");
         let bad = Receipt {
             exact: 5,
             changed: 1,

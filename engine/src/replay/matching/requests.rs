@@ -1,10 +1,11 @@
-//! Requests as they are asked, against the calls of a recording.
+//! Matches requests, in the order in which the program makes them, with the calls of a recording.
 //!
-//! A request is answered by the unserved call that began first and whose hash is its own; else by the first that is the same after the
-//! rules; else by none. Recorded bodies are read and brought into their canonical form only when a request of their
-//! route is not there byte for byte, and then once. What has no answer is compared with a bounded number of calls.
+//! A request is answered by the earliest unserved call with the same hash. Without one, the earliest call
+//! that is the same after the rules answers it. Recorded bodies are read and brought into canonical form once
+//! per route, and only when a request of that route has no exact match. A request without an answer is
+//! compared with a limited number of calls.
 //!
-//! Invariant: a call is served once, and nothing is served that is not the same.
+//! Invariant: a call is served once, and only to an equal request.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,36 +16,37 @@ use crate::replay::matching::divergence::{compare_names, shown_name};
 use crate::replay::matching::order::ReleaseOrder;
 use crate::replay::matching::{CallHash, Divergence, Grade, NearestCall, Receipt, RecordedCall, Rules};
 
-/// Unserved calls of a route that a diverging request is compared with.
+/// Maximum number of a route's unserved calls that a diverging request is compared with.
 const CANDIDATES_MAX: usize = 16;
-/// Bytes of their bodies: beyond, no further one is read.
+/// Bytes of recorded bodies after which the comparison stops reading more.
 const CANDIDATE_BYTES_MAX: usize = 256 << 20;
-/// Nearest calls that a report names.
+/// Maximum number of nearest calls in a report.
 const NEAREST_MAX: usize = 3;
 
 type BodySource = Box<dyn Fn(u32) -> Result<Vec<u8>> + Send + Sync>;
 
-/// What a request gets.
+/// The result of matching a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MatchOutcome {
-    /// What was recorded as this frame: the request is the same, byte for byte.
+    /// The frame whose request is the same, byte for byte.
     Exact(u32),
-    /// What was recorded as this frame: the request is the same after the matcher.
+    /// The frame whose request is the same after the matcher.
     Matched(u32),
-    /// Nothing.
+    /// No recorded call answers the request.
     Diverged(Box<Divergence>),
 }
 
-/// The calls of a recording, and which of them were asked for.
+/// The calls of a recording, and which of them the program has made.
 ///
-/// Whoever serves answers calls [`Matching::ask`] when a request comes, [`Matching::may_release`] until the answer may
-/// go out, and then [`Matching::released`]; or [`Matching::give_up`] where it never will.
+/// A server calls [`Matching::ask`] for each request, [`Matching::may_release`] until the answer may go out,
+/// and then [`Matching::mark_released`]. If an answer will never go out, it calls [`Matching::give_up`]
+/// instead.
 pub struct Matching {
     calls: Vec<RecordedCall>,
     served: Vec<bool>,
-    /// Calls that overlapped one with the same request.
+    /// For each call, whether it overlapped a call with the same request.
     overlapped: Vec<bool>,
-    /// Which batch a call belongs to; 0 is none.
+    /// The batch number of each call; 0 for none.
     batches: Vec<u32>,
     bodies: BodySource,
     rules: Rules,
@@ -53,11 +55,11 @@ pub struct Matching {
     routes: HashMap<String, RouteCalls>,
     release: ReleaseOrder,
     receipt: Receipt,
-    /// The last call served, by its place in `calls`.
+    /// Index in `calls` of the last call served.
     last: Option<usize>,
 }
 
-/// Equal calls, the first begun first.
+/// Calls with equal requests, sorted by their beginnings.
 #[derive(Default)]
 struct EqualCalls {
     calls: VecDeque<usize>,
@@ -67,7 +69,7 @@ struct EqualCalls {
 #[derive(Default)]
 struct RouteCalls {
     calls: Vec<usize>,
-    /// By the hash of the canonical form, once that was needed.
+    /// Calls by the hash of their canonical form; computed at first use.
     canonical: Option<HashMap<CallHash, EqualCalls>>,
 }
 
@@ -77,7 +79,7 @@ impl EqualCalls {
         self.recorded += 1;
     }
 
-    /// The first that is not served. Those served by way of the other hash are dropped on the way.
+    /// Takes the first unserved call. It skips calls that were served under their other hash.
     fn take(&mut self, served: &[bool]) -> Option<usize> {
         while let Some(call) = self.calls.pop_front() {
             if !served[call] {
@@ -98,11 +100,11 @@ impl std::fmt::Debug for Matching {
 }
 
 impl Matching {
-    /// Against these calls, in any order. `bodies` gives a recorded request's bytes by the call's number; `key` is the
-    /// one that the calls were hashed with.
+    /// Matches against `calls`, given in any order. `bodies` returns a recorded request's bytes by the call's
+    /// frame number. `key` must be the key of the calls' hashes.
     ///
     /// # Errors
-    /// `Invalid` where two calls have one number.
+    /// `Invalid` if two calls have the same number.
     pub fn new(
         mut calls: Vec<RecordedCall>,
         bodies: impl Fn(u32) -> Result<Vec<u8>> + Send + Sync + 'static,
@@ -115,7 +117,8 @@ impl Matching {
         }
         let mut exact: HashMap<CallHash, EqualCalls> = HashMap::new();
         let mut routes: HashMap<String, RouteCalls> = HashMap::new();
-        // Frames are numbered as they are stored, and a recorder may store a call when it ends.
+        // The calls are sorted by beginning: frame numbers follow storage, and a recorder may store a call
+        // when it ends.
         let mut begun: Vec<usize> = (0..calls.len()).collect();
         begun.sort_by_key(|place| calls[*place].begun_ns);
         for place in begun {
@@ -143,24 +146,24 @@ impl Matching {
         })
     }
 
-    /// Releases calls that all overlapped in another order than the recorded one; the same for the same seed. For
-    /// finding programs whose outcome hangs on chance. Ask before the first request.
+    /// Releases overlapping calls in another order than the recorded one; the same seed gives the same order.
+    /// This finds programs whose outcome depends on the order of answers. Call it before the first request.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Self {
         self.release.chaos(&self.calls, seed);
         self
     }
 
-    /// The recorded call that answers a request, or what is different.
+    /// Matches a request: the recorded call that answers it, or the differences.
     ///
     /// # Errors
-    /// What `bodies` gives for a recorded body.
+    /// Errors of `bodies`.
     pub fn ask(&mut self, name: &str, body: &[u8]) -> Result<MatchOutcome> {
         self.ask_hashed(CallHash::new(&self.key, name, body), name, body)
     }
 
-    /// As [`Self::ask`], for a request that is recorded in another form than it was asked in, without its secrets, say:
-    /// `hash` is that of what was asked, `name` and `body` are as the recorder would have stored them.
+    /// Like [`Self::ask`], for a recording that stores requests in another form, for example without secrets.
+    /// `hash` is the hash of the request as made; `name` and `body` are as the recorder would store them.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -198,7 +201,7 @@ impl Matching {
         self.calls[call].seq
     }
 
-    /// Brings the recorded calls of a route into their canonical form, if that was not done.
+    /// Computes the canonical hashes of a route's recorded calls, if that was not done.
     fn hash_route(&mut self, name: &str) -> Result<()> {
         let Some(route) = self.routes.get_mut(name) else { return Ok(()) };
         if route.canonical.is_some() {
@@ -241,7 +244,7 @@ impl Matching {
         }
         nearest.sort_by_key(|(diff, call)| (diff.distance, call.seq));
         nearest.truncate(NEAREST_MAX);
-        // At most half of it differs.
+        // Similar means that at most half of the bytes differ.
         let near =
             nearest.first().filter(|(diff, _)| diff.distance <= diff.weight / 2).map(|(_, call)| call.seq);
         let changed = near.filter(|_| times.is_none());
@@ -266,14 +269,14 @@ impl Matching {
         })
     }
 
-    /// The first unserved call after the last one served, else the first at all.
+    /// The first unserved call after the last one served, or else the first unserved call.
     fn next_call(&self) -> Option<usize> {
         let from = self.last.map_or(0, |last| last + 1);
         let unserved = |place: &usize| !self.served[*place];
         (from..self.calls.len()).find(unserved).or_else(|| (0..from).find(unserved))
     }
 
-    /// Unserved calls of a route, those nearest to the next call first.
+    /// Unserved calls of a route, sorted by their distance from the next call.
     fn candidates(&self, route: &str, next: Option<usize>) -> Vec<usize> {
         let (Some(route), Some(next)) = (self.routes.get(route), next) else { return Vec::new() };
         let mut places: Vec<_> = route.calls.iter().copied().filter(|place| !self.served[*place]).collect();
@@ -282,19 +285,20 @@ impl Matching {
         places
     }
 
-    /// Whether the answer of this call may go out: every call that had ended before it is released or given up.
+    /// Whether the answer of this call may go out: every call that ended before it is released or given up.
     #[must_use]
     pub fn may_release(&self, seq: u32) -> bool {
         self.release.may_release(seq)
     }
 
-    /// The answer of this call goes out now.
+    /// Notes that the answer of this call goes out now.
     pub fn mark_released(&mut self, seq: u32) {
         self.receipt.served += 1;
         self.release.mark_done(seq);
     }
 
-    /// The answer of this call will never go out, or nobody will ever ask for it: the others do not wait for it any more.
+    /// Notes that the answer of this call will never go out, or that the program will not make the call.
+    /// Other answers no longer wait for it.
     pub fn give_up(&mut self, seq: u32) {
         if self.is_served(seq) {
             self.receipt.given_up += 1;
@@ -302,20 +306,20 @@ impl Matching {
         self.release.mark_done(seq);
     }
 
-    /// The calls whose answers have to go out before this one's, the first first.
+    /// The calls whose answers must go out before this one's, in order.
     #[must_use]
     pub fn blocking(&self, seq: u32) -> Vec<u32> {
         self.release.blocking(seq)
     }
 
-    /// Whether identical requests were ever under way before one of them was answered.
+    /// Whether several identical requests were ever under way before one of them was answered.
     #[must_use]
     pub fn has_batches(&self) -> bool {
         self.batches.iter().any(|batch| *batch > 0)
     }
 
-    /// How many recorded calls with this request were under way before the first of them was answered, of those that are asked for
-    /// next: so many requests come before any of them needs its answer.
+    /// Size of the next unserved batch of calls with this request: calls that were under way before the first
+    /// of them was answered. That many requests arrive before any of them needs its answer.
     #[must_use]
     pub fn batch_len(&self, hash: &CallHash) -> usize {
         let Some(waiting) = self.exact.get(hash) else { return 0 };
@@ -327,8 +331,8 @@ impl Matching {
         }
     }
 
-    /// How long the next answer came after this one, in nanoseconds, where this call overlapped one with the same request: there the order of
-    /// answers is all by which a program tells them apart. Else 0.
+    /// Time between this answer and the next one, in nanoseconds, if the call overlapped one with the same
+    /// request; else 0. A program can tell such answers apart only by their order.
     #[must_use]
     pub fn gap_after(&self, seq: u32) -> u64 {
         let Some(place) = self.index_of(seq).filter(|place| self.overlapped[*place]) else { return 0 };
@@ -344,7 +348,7 @@ impl Matching {
         self.calls.binary_search_by_key(&seq, |call| call.seq).ok()
     }
 
-    /// What it has come to so far.
+    /// The receipt up to now.
     #[must_use]
     pub fn receipt(&self) -> Receipt {
         let missing =
@@ -355,7 +359,8 @@ impl Matching {
     }
 }
 
-/// Puts each batch, the calls with one request that began before the first of them had ended, into the order of arrival.
+/// Sorts each batch by arrival. A batch is the calls with one request that began before the first of them had
+/// ended.
 fn order_batches(calls: &[RecordedCall], waiting: &mut EqualCalls, request: u32, batches: &mut [u32]) {
     let places = waiting.calls.make_contiguous();
     let mut is_odd = false;
@@ -371,7 +376,7 @@ fn order_batches(calls: &[RecordedCall], waiting: &mut EqualCalls, request: u32,
         let batch = &mut places[from..upto];
         if batch.len() > 1 {
             batch.sort_by_key(|place| calls[*place].arrived);
-            // Batches that follow each other have two numbers.
+            // Consecutive batches of one request get different numbers.
             is_odd = !is_odd;
             batch.iter().for_each(|place| batches[*place] = 2 * request + u32::from(is_odd));
         }
@@ -379,8 +384,8 @@ fn order_batches(calls: &[RecordedCall], waiting: &mut EqualCalls, request: u32,
     }
 }
 
-/// Which calls were under way at the same time as one with the same request; `equal` are calls with one request each, the first begun
-/// first.
+/// For each call, whether it overlapped another call with the same request. Each item of `equal` holds the
+/// calls of one request, sorted by their beginnings.
 fn overlapped<'a>(calls: &[RecordedCall], equal: impl Iterator<Item = &'a EqualCalls>) -> Vec<bool> {
     let mut overlapped = vec![false; calls.len()];
     for waiting in equal {

@@ -1,4 +1,4 @@
-//! Requests against recordings: what is served, in which order, and how a divergence is graded.
+//! Tests of matching: the calls served, their order, and the grading of divergences.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 const KEY: [u8; 32] = [7; 32];
 const CHAT: &str = "POST /v1/chat/completions";
 
-/// A recording of these requests one after the other, and how often a body was read.
+/// A recording of these requests, one after the other, and a counter of body reads.
 fn recording(requests: &[(&str, &str)], rules: Rules) -> (Matching, Arc<AtomicUsize>) {
     let calls = (1..).zip(requests).map(|(seq, (name, body))| RecordedCall {
         seq,
@@ -63,7 +63,7 @@ fn a_request_asked_once_more_is_unrecorded_and_says_so() {
     assert!(found.to_string().contains("once more than it was recorded (once)"), "{found}");
     let spaced = body.replace(':', " : ");
     let found = diverged(matching.ask(CHAT, spaced.as_bytes()).unwrap());
-    assert_eq!(found.recorded_times, Some(1), "also in other spelling");
+    assert_eq!(found.recorded_times, Some(1), "spacing makes no difference");
     assert_eq!(matching.receipt().missing, [2]);
 }
 
@@ -75,11 +75,11 @@ fn matched_call_is_served_once_and_its_body_read_once() {
         rules,
     );
     assert_eq!(matching.ask(CHAT, chat("at 11:00:00").as_bytes()).unwrap(), MatchOutcome::Matched(1));
-    assert_eq!(reads.load(Ordering::Relaxed), 2, "the other route is not read");
+    assert_eq!(reads.load(Ordering::Relaxed), 2, "bodies of the other route must not be read");
     assert_eq!(matching.ask(CHAT, chat("at 11:00:01").as_bytes()).unwrap(), MatchOutcome::Matched(2));
     assert_eq!(reads.load(Ordering::Relaxed), 2);
     let found = diverged(matching.ask(CHAT, chat("at 10:45:00").as_bytes()).unwrap());
-    assert_eq!(found.grade, Grade::Unrecorded, "its one recording went to the matcher");
+    assert_eq!(found.grade, Grade::Unrecorded, "the only recorded call was already served after the matcher");
     assert_eq!(found.step, Some(3));
     assert_eq!(
         matching.receipt().to_string(),
@@ -114,7 +114,7 @@ fn distant_request_or_other_route_is_unrecorded() {
     assert_eq!((far.grade, far.step, far.nearest.len()), (Grade::Unrecorded, Some(1), 1));
     let other = diverged(matching.ask("POST /v1/other", chat("a short question").as_bytes()).unwrap());
     assert_eq!((other.grade, other.step), (Grade::Unrecorded, Some(1)));
-    assert_eq!(other.nearest[0].differences[0].path, "name", "the same body on another path is another call");
+    assert_eq!(other.nearest[0].differences[0].path, "name", "an equal body on another path does not match");
     assert_eq!(matching.receipt().unrecorded, 2);
     let beta = format!("{CHAT}?beta=1");
     let query = diverged(matching.ask(&beta, chat("a short question").as_bytes()).unwrap());
@@ -198,7 +198,7 @@ fn hostile_depth_is_compared_as_bytes() {
     assert_eq!(matching.ask(CHAT, deep(100_000).as_bytes()).unwrap(), MatchOutcome::Exact(1));
 }
 
-/// Calls with this request, each with when it began, when it ended, and its arrival.
+/// Calls with one request, each given by its beginning, its end and its arrival.
 fn identical(spans: &[(u64, u64, u64)]) -> Matching {
     let calls = (1..).zip(spans).map(|(seq, (begun_ns, ended_ns, arrived))| RecordedCall {
         seq,
@@ -211,7 +211,7 @@ fn identical(spans: &[(u64, u64, u64)]) -> Matching {
     Matching::new(calls.collect(), |_| Err(Error::bug("read")), Rules::none(), KEY).unwrap()
 }
 
-/// What each of so many requests gets.
+/// The frames that answer `count` such requests.
 fn answers(matching: &mut Matching, count: usize) -> Vec<u32> {
     let mut ask = || match matching.ask(CHAT, b"{}").unwrap() {
         MatchOutcome::Exact(seq) => seq,
@@ -220,7 +220,8 @@ fn answers(matching: &mut Matching, count: usize) -> Vec<u32> {
     (0..count).map(|_| ask()).collect()
 }
 
-/// Frames are numbered as they are stored, which for a program that records its own calls is the order of their ends.
+/// Frames are numbered as they are stored. A program that records its own calls stores them in the order of
+/// their ends.
 #[test]
 fn identical_requests_get_answers_in_the_order_they_began() {
     let mut matching = identical(&[(20, 30, 0), (10, 40, 0), (0, 50, 0)]);
@@ -230,13 +231,13 @@ fn identical_requests_get_answers_in_the_order_they_began() {
     assert_eq!((matching.gap_after(1), matching.gap_after(2), matching.gap_after(3)), (10, 10, 0));
     let mut in_sequence = identical(&[(0, 10, 3), (10, 20, 2), (20, 30, 1)]);
     assert!(!in_sequence.has_batches());
-    assert_eq!(answers(&mut in_sequence, 3), [1, 2, 3], "arrivals only tell apart what overlapped");
+    assert_eq!(answers(&mut in_sequence, 3), [1, 2, 3], "arrivals matter only for overlapping calls");
     assert_eq!((in_sequence.receipt().overlapped, in_sequence.gap_after(1)), (0, 0));
 }
 
 #[test]
 fn batch_is_what_was_under_way_before_its_first_answer() {
-    // 1 to 3 at once; 4 began when 2 had been answered; 5 alone.
+    // Calls 1 to 3 overlap; 4 began after 2 was answered; 5 is alone.
     let mut matching = identical(&[(0, 90, 7), (1, 50, 5), (2, 80, 6), (60, 95, 8), (200, 210, 9)]);
     assert!(matching.has_batches());
     let hash = CallHash::new(&KEY, CHAT, b"{}");

@@ -1,11 +1,11 @@
-//! Which parts of a request may differ from run to run, and which never may.
+//! Rules about the parts of a request that may differ from run to run, and about those that must not.
 //!
-//! A rule takes a value out of both requests before they are compared (*ignore*), replaces what has a shape inside of its
-//! strings (*mask*), or leaves out a key of the query (*query*).
+//! An *ignore* rule removes a value from both requests before they are compared. A *mask* rule replaces parts
+//! of strings that have a shape. A *query* rule leaves out a key of the query.
 //!
-//! Invariant: no rule hides a message, a prompt, a tool or a model; one that could is refused when it is made, by the
-//! names that providers' requests have. Where such a name stands in a path, only an id, a time or the like inside of it
-//! can be ignored. A mask never touches a model's name.
+//! Invariant: no rule hides a message, a prompt, a tool or a model. A rule that could is refused when it is
+//! made, by the member names of providers' requests. If a path contains such a name, it may ignore only an
+//! id, a time or the like inside. A mask never changes a model's name.
 
 use std::borrow::Cow;
 
@@ -14,12 +14,12 @@ use crate::replay::matching::json::Json;
 use crate::replay::matching::path::{Path, PathStep};
 use crate::replay::matching::shape::Shape;
 
-/// Greatest number of rules in one set: each may read the whole body.
+/// Maximum number of rules in one set: each may read the whole body.
 const RULES_MAX: usize = 64;
-/// Greatest length of a query key in a rule, in bytes.
+/// Maximum length of a query key in a rule, in bytes.
 const QUERY_KEY_BYTES_MAX: usize = 256;
 
-/// Members that hold the conversation, the tools, or a whole request within another.
+/// Members that hold the conversation, the tools, or a whole nested request.
 const CONVERSATION_KEYS: [&str; 31] = [
     "messages",
     "message",
@@ -53,7 +53,7 @@ const CONVERSATION_KEYS: [&str; 31] = [
     "body",
     "inputText",
 ];
-/// Members of which nothing may be hidden: the model, a prompt, and names that stand for a whole conversation.
+/// Members that no rule may hide: the model, a prompt, and names that stand for a whole conversation.
 const UNHIDEABLE_KEYS: [&str; 13] = [
     "model",
     "models",
@@ -69,9 +69,9 @@ const UNHIDEABLE_KEYS: [&str; 13] = [
     "cachedContent",
     "cached_content",
 ];
-/// Members of which a mask changes nothing: a model's name may well hold a date.
+/// Members that a mask does not change: a model's name may contain a date.
 const MODEL_KEYS: [&str; 5] = ["model", "models", "modelId", "model_id", "modelVersion"];
-/// Names of what may be ignored within a conversation, beside those that end like an id.
+/// Member names that may be ignored within a conversation, in addition to those that end like an id.
 const VOLATILE_KEYS: [&str; 14] = [
     "id",
     "uuid",
@@ -89,10 +89,10 @@ const VOLATILE_KEYS: [&str; 14] = [
     "thoughtSignature",
 ];
 
-/// Names of the sets that come along.
+/// Names of the built-in rule sets.
 pub const PRESETS: [&str; 4] = ["none", "gemini", "bedrock", "redacting"];
 
-/// What of a request is left out when it is compared.
+/// The rules for leaving out parts of a request when it is compared.
 ///
 /// ```
 /// use annals::matching::{Rules, Shape};
@@ -111,18 +111,19 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Nothing is left out. Requests are then the same where their JSON is, however it is spaced and ordered.
+    /// No rules. Requests are then the same if their JSON values are equal; spacing and the order of members
+    /// do not matter.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// With a set of [`PRESETS`]: `gemini` leaves out the query key `key`; `bedrock` those of a request signed in its
-    /// query; `redacting` the query keys `key` and `api_key` and the members `idempotency_key` and `request_id` of the
-    /// request itself.
+    /// Adds a set of [`PRESETS`]. `gemini` leaves out the query key `key`. `bedrock` leaves out the query
+    /// keys of a signed request. `redacting` leaves out the query keys `key` and `api_key`, and the top-level
+    /// members `idempotency_key` and `request_id`.
     ///
     /// # Errors
-    /// `Invalid` for another name.
+    /// `Invalid` for an unknown name.
     pub fn preset(self, name: &str) -> Result<Self> {
         let (query, paths): (&[&str], &[&str]) = match name {
             "none" => (&[], &[]),
@@ -141,18 +142,18 @@ impl Rules {
             "redacting" => (&["key", "api_key"], &["$.idempotency_key", "$.request_id"]),
             _ => {
                 let there = PRESETS.join(", ");
-                return Err(Error::invalid(format!("there is no matcher {name:?}; there are: {there}")));
+                return Err(Error::invalid(format!("unknown matcher {name:?}; known matchers: {there}")));
             }
         };
         let with = query.iter().try_fold(self, |rules, key| rules.ignore_query(key))?;
         paths.iter().try_fold(with, |rules, path| rules.ignore(path))
     }
 
-    /// Leaves out the values at a path, such as `$.user`, `$.messages[*].tool_call_id` or `$..request_id`.
+    /// Ignores the values at a path, such as `$.user`, `$.messages[*].tool_call_id` or `$..request_id`.
     ///
     /// # Errors
-    /// `Invalid` for a path that is none, or that would hide a message, a prompt, tools, a model or all of the request;
-    /// for too many rules.
+    /// `Invalid` for a malformed path, and for too many rules. Also for a path that would hide a message, a
+    /// prompt, tools, a model or the whole request.
     pub fn ignore(mut self, path: &str) -> Result<Self> {
         let path = Path::parse(path)?;
         if let Some(why) = hiding_reason(&path.0) {
@@ -165,34 +166,36 @@ impl Rules {
         self.check_count()
     }
 
-    /// Leaves out what has a shape inside of the strings (and numbers) at a path and below it. `$` and `$..` are all
-    /// of the body.
+    /// Masks the values of a shape in the strings (and numbers) at a path and below it. `$` and `$..` mean
+    /// the whole body.
     ///
     /// # Errors
-    /// `Invalid` for a path that is none or leads to a model, for numbers everywhere, for too many rules.
+    /// `Invalid` for a malformed path or one that leads to a model, for numbers everywhere, and for too many
+    /// rules.
     pub fn mask(mut self, path: &str, shape: Shape) -> Result<Self> {
         let path = Path::parse(if path == "$.." { "$" } else { path })?;
         let refused =
             |why: &str| Err(Error::invalid(format!("a rule that masks {shape} at {path} is refused: {why}")));
         let named = |step: &PathStep| matches!(step, PathStep::Member(name) | PathStep::Anywhere(name) if is_any(&MODEL_KEYS, name));
         if path.0.iter().any(named) {
-            return refused("another model's answer is another answer");
+            return refused("another model gives another answer");
         }
         let anywhere = |step: &PathStep| matches!(step, PathStep::Every | PathStep::Anywhere(_));
         if shape == Shape::Number && path.0.iter().all(anywhere) {
-            return refused("it would hide every number of every message; name the place");
+            return refused("it would hide every number of every message; give a narrower path");
         }
         self.masked.push((path, shape));
         self.check_count()
     }
 
-    /// Leaves out a key of the query, in upper or lower case.
+    /// Leaves out a key of the query; upper and lower case are equal.
     ///
     /// # Errors
-    /// `Invalid` for a key that is empty, over 256 bytes, or no key; for one that names the model; for too many rules.
+    /// `Invalid` for a key that is empty, longer than 256 bytes or malformed, and for one that names the
+    /// model. Also for too many rules.
     pub fn ignore_query(mut self, key: &str) -> Result<Self> {
         if key.is_empty() || key.len() > QUERY_KEY_BYTES_MAX || key.contains(['&', '=', '?', '#', ' ']) {
-            return Err(Error::invalid(format!("{key:?} is no key of a query")));
+            return Err(Error::invalid(format!("{key:?} is not a valid query key")));
         }
         if is_any(&UNHIDEABLE_KEYS, key) {
             return Err(Error::invalid(format!(
@@ -203,14 +206,14 @@ impl Rules {
         self.check_count()
     }
 
-    /// A rule as reports write it: `ignore PATH`, `mask SHAPE PATH` or `query KEY`.
+    /// Adds a rule as reports write it: `ignore PATH`, `mask SHAPE PATH` or `query KEY`.
     ///
     /// # Errors
-    /// `Invalid` as for the calls above, and for other text.
+    /// `Invalid` as in [`Self::ignore`], [`Self::mask`] and [`Self::ignore_query`], and for any other text.
     pub fn rule(self, text: &str) -> Result<Self> {
         let wrong = || {
             Error::invalid(format!(
-                "{text:?} is no rule: write `ignore PATH`, `mask SHAPE PATH` or `query KEY`"
+                "{text:?} is not a rule: write `ignore PATH`, `mask SHAPE PATH` or `query KEY`"
             ))
         };
         let (verb, rest) = text.split_once(' ').ok_or_else(wrong)?;
@@ -234,7 +237,7 @@ impl Rules {
         }
     }
 
-    /// Takes out of a body what the rules leave out.
+    /// Applies the rules to a body.
     pub(super) fn apply(&self, json: &mut Json<'_>) {
         for path in &self.ignored {
             path.each(json, &mut |value| *value = Json::Hidden);
@@ -244,18 +247,18 @@ impl Rules {
         }
     }
 
-    /// Whether the values of this query key are left out.
+    /// Whether the rules leave out this query key.
     pub(super) fn ignores_query(&self, key: &str) -> bool {
         self.query.iter().any(|ignored| ignored.eq_ignore_ascii_case(key))
     }
 }
 
-/// Whether a name is one of these, however it is cased: readers differ in what they take.
+/// Whether a name is in the list, in any case: some providers ignore the case of names.
 fn is_any(names: &[&str], name: &str) -> bool {
     names.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether a member of this name may be left out even of a message.
+/// Whether a member with this name may be ignored even inside of a message.
 pub(super) fn is_volatile(name: &str) -> bool {
     let id = ["_id", "-id", "Id", "ID", "_at", "_uuid"].iter().any(|end| name.ends_with(end));
     (id || VOLATILE_KEYS.contains(&name))
@@ -263,30 +266,30 @@ pub(super) fn is_volatile(name: &str) -> bool {
         && !is_any(&CONVERSATION_KEYS, name)
 }
 
-/// Why ignoring these places would hide too much, if it would.
+/// The reason why ignoring these steps would hide too much, if it would.
 pub(super) fn hiding_reason(steps: &[PathStep]) -> Option<&'static str> {
-    let Some(last) = steps.last() else { return Some("it is all of the request") };
+    let Some(last) = steps.last() else { return Some("it is the whole request") };
     let name = |step: &PathStep| match step {
         PathStep::Member(name) | PathStep::Anywhere(name) => Some(name.clone()),
         _ => None,
     };
     let names: Vec<String> = steps.iter().filter_map(name).collect();
     if names.iter().any(|name| is_any(&UNHIDEABLE_KEYS, name)) {
-        return Some("it leads to the model, a prompt, or what stands for a conversation");
+        return Some("it leads to the model, a prompt, or a reference to a conversation");
     }
     if name(last).is_some_and(|name| is_volatile(&name)) {
         return None;
     }
     if names.iter().any(|name| is_any(&CONVERSATION_KEYS, name)) {
-        return Some("it leads to messages or tools, and not to an id or a time in them");
+        return Some("it leads to messages or tools, but not to an id or a time in them");
     }
     match steps {
-        // A request may be an array, and every member may be the messages.
+        // A request may be an array, and any member may hold the messages.
         [PathStep::Every | PathStep::Element(_), ..] => {
-            Some("it leads to any part of the request: name the member")
+            Some("it matches any part of the request: name the member")
         }
         steps if steps.iter().any(|step| matches!(step, PathStep::Anywhere(_))) => {
-            Some("`..` also leads into messages, and this is not the name of an id or a time")
+            Some("`..` also searches in messages, and the name is not that of an id or a time")
         }
         _ => None,
     }

@@ -1,17 +1,17 @@
-//! The shapes of values that change from run to run, found inside of strings.
+//! Shapes of values that change from run to run, found inside of strings.
 //!
-//! A string is read token by token (a token begins at a letter or digit that follows none); each try looks at a
-//! bounded number of bytes, so that the work is linear. What is found is replaced by a placeholder that begins with NUL:
-//! no model's text holds one, and a mask can hide only what has its shape.
+//! A string is read token by token; a token starts at a letter or digit that follows neither. Each attempt
+//! reads a limited number of bytes, so the work is linear. A match is replaced by a placeholder that begins
+//! with NUL. No model's text contains NUL, so a mask can hide only values of its shape.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// Shortest run of hexadecimal digits that is taken for an id.
+/// Minimum number of hexadecimal digits of an id.
 const HEX_ID_MIN: usize = 12;
-/// Longest token that is looked at.
+/// Maximum number of bytes that are read of a token.
 const TOKEN_MAX: usize = 128;
 
 /// The shape of a value that changes from run to run.
@@ -20,24 +20,25 @@ const TOKEN_MAX: usize = 128;
 pub enum Shape {
     /// `3f2a5c1e-…`: 8, 4, 4, 4 and 12 hexadecimal digits (RFC 9562).
     Uuid,
-    /// A date, a time of the day, or both, as RFC 3339 has them.
+    /// A date, a time of day, or both, in the format of RFC 3339.
     Time,
-    /// Seconds, milli-, micro- or nanoseconds since 1970: 10, 13, 16 or 19 digits from 1 on, with or without a fraction.
+    /// Seconds, milli-, micro- or nanoseconds since 1970: 10, 13, 16 or 19 digits without a leading 0, with
+    /// or without a fraction.
     UnixTime,
-    /// At least 12 hexadecimal digits, letters and digits among them.
+    /// At least 12 hexadecimal digits, with both letters and digits.
     HexId,
-    /// `call_…`, `chatcmpl-…`: a word, `_` or `-`, and at least 12 letters and digits, both among them.
+    /// `call_…`, `chatcmpl-…`: a word, then `_` or `-`, then at least 12 letters and digits, both present.
     PrefixedId,
     /// Any number.
     Number,
 }
 
-/// From the most special to the least.
+/// All shapes, from the most specific to the most general.
 pub(super) const SHAPES: [Shape; 6] =
     [Shape::Uuid, Shape::Time, Shape::UnixTime, Shape::HexId, Shape::PrefixedId, Shape::Number];
 
 impl Shape {
-    /// Its name in a rule.
+    /// The shape's name in a rule.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,12 +51,12 @@ impl Shape {
         }
     }
 
-    /// What stands in its place.
+    /// The text that replaces a value of this shape.
     pub(super) fn placeholder(self) -> String {
         format!("\0{}\0", self.name())
     }
 
-    /// The text with every value of this shape replaced; `None` where there is none.
+    /// The text with every value of this shape replaced; `None` if it has none.
     pub(super) fn mask(self, text: &str) -> Option<String> {
         let bytes = text.as_bytes();
         let mut masked = String::new();
@@ -78,7 +79,7 @@ impl Shape {
         (kept > 0).then(|| masked + &text[kept..])
     }
 
-    /// Length of the value of this shape that the bytes begin with.
+    /// Length of the value of this shape at the start of `bytes`.
     fn len_at(self, bytes: &[u8]) -> Option<usize> {
         match self {
             Self::Uuid => pattern_len(bytes, "hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"),
@@ -112,7 +113,7 @@ fn ends_token(next: Option<&u8>) -> bool {
     next.is_none_or(|byte| !byte.is_ascii_alphanumeric())
 }
 
-/// How many bytes from the first on are such.
+/// Number of leading bytes that satisfy `such`.
 fn prefix_len(bytes: &[u8], such: impl Fn(&u8) -> bool) -> usize {
     bytes.iter().position(|byte| !such(byte)).unwrap_or(bytes.len())
 }
@@ -121,13 +122,14 @@ fn has_digit_and_letter(bytes: &[u8]) -> bool {
     bytes.iter().any(u8::is_ascii_digit) && bytes.iter().any(u8::is_ascii_alphabetic)
 }
 
-/// Length of `.` and digits.
+/// Length of a leading `.` with digits after it; else 0.
 fn fraction_len(bytes: &[u8]) -> usize {
     let digits = bytes.get(1..).map_or(0, |rest| prefix_len(rest, u8::is_ascii_digit));
     if bytes.first() == Some(&b'.') && digits > 0 { 1 + digits } else { 0 }
 }
 
-/// The form's length, where the bytes begin with it: `d` a digit, `h` a hexadecimal one, anything else itself.
+/// The pattern's length if `bytes` starts with it: `d` matches a digit, `h` a hexadecimal digit, any other
+/// byte itself.
 fn pattern_len(bytes: &[u8], form: &str) -> Option<usize> {
     let fits = |(byte, like): (&u8, u8)| match like {
         b'd' => byte.is_ascii_digit(),
@@ -150,7 +152,7 @@ fn time_len(bytes: &[u8]) -> Option<usize> {
     Some(time.map_or(date, |len| date + 1 + len))
 }
 
-/// Length of `hh:mm`, with or without seconds, fraction and offset.
+/// Length of `hh:mm` with optional seconds, fraction and offset.
 fn clock_len(bytes: &[u8]) -> Option<usize> {
     let mut len = pattern_len(bytes, "dd:dd")?;
     (two_digits(bytes) < 24 && two_digits(&bytes[3..]) < 60).then_some(())?;
@@ -184,7 +186,7 @@ impl FromStr for Shape {
         SHAPES.into_iter().find(|shape| shape.name() == text).ok_or_else(|| {
             let names: Vec<_> = SHAPES.iter().map(|shape| shape.name()).collect();
             Error::invalid(format!(
-                "{text:?} is no shape that can be masked; there are: {}",
+                "{text:?} is not a shape that can be masked; known shapes: {}",
                 names.join(", ")
             ))
         })

@@ -1,4 +1,4 @@
-//! Which segments are rewritten, and which of them become one.
+//! Chooses the segments to rewrite, and groups them into the new segments.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -8,26 +8,30 @@ use crate::ids::NamespaceId;
 use crate::upkeep::compact::live::LiveRecords;
 use crate::upkeep::compact::weigh::SegmentWeight;
 
-/// A segment is rewritten for a tenth of it that is dead.
+/// A segment is rewritten if at least one tenth of it is dead.
 const DEAD_SHARE: u64 = 10;
-/// So much of a segment may stand around the records that live.
+/// Bytes that a segment may need in addition to its live records.
 const SEGMENT_OVERHEAD_BYTES: u64 = 4096;
 
-/// What is to be rewritten.
+/// The segments that a compaction rewrites.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CompactionPlan {
-    /// Consecutive segments that become one, by their places in the log.
+    /// Each range of consecutive segments, by position in the log, becomes one segment.
     pub(super) stretches: Vec<Range<usize>>,
-    /// Groups that are not going to be whole any more, or not there at all.
+    /// Groups that lose some or all of their bytes.
     pub(super) thinned: HashSet<GroupId>,
-    /// Bytes of the files that are rewritten.
+    /// File bytes of the segments to rewrite.
     pub(super) bytes: u64,
-    /// About how many bytes of them live.
+    /// Estimate of the live bytes among `bytes`.
     pub(super) live_bytes: u64,
 }
 
-/// Chooses what has enough that is dead, and what holds a run that is to go: its records, or, of the namespaces of such
-/// runs, bytes that nothing names; to recompress, also what has bodies as they were recorded. Lets go of the ends that nothing before needs any more.
+/// Chooses the segments to rewrite: those with enough dead bytes, and those that hold records of a run that
+/// must go. A segment also qualifies if it holds unreferenced bytes in the namespace of such a run. With
+/// `recompress`, segments whose bodies are packed as recorded qualify too.
+///
+/// From the start of the log up to the first segment that stays, ends are counted as dead and dropped: no
+/// earlier record needs them any more.
 pub(super) fn choose(
     weighed: &mut [SegmentWeight],
     live: &mut LiveRecords,
@@ -62,7 +66,7 @@ pub(super) fn choose(
     let living = |segment: &SegmentWeight| segment.bytes.saturating_sub(segment.dead);
     let all: u64 =
         weighed.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(one, _)| living(one)).sum();
-    // Where there are few to make, they are smaller, so that no thread ends long before another.
+    // With few live bytes, the new segments are smaller, so that all threads finish at about the same time.
     let most = (all / (2 * threads.max(1))).clamp(segment_bytes_max / 2, segment_bytes_max);
     let mut room = 0;
     for (at, segment) in weighed.iter().enumerate().filter(|(at, _)| chosen.get(*at) == Some(&true)) {

@@ -1,6 +1,8 @@
-//! What lives: a bit for every 16 bytes of a segment, and the ranges of groups that are still named.
+//! The live data: one bit for every 16 bytes of a segment, and the ranges of each group that are still
+//! referenced.
 //!
-//! No two records begin in one cell of 16 bytes: a logical one has 27 at least. So a mark takes a 128th of the log.
+//! No two records begin in the same 16-byte cell: a logical record has at least 27 bytes. The bits take 1/128
+//! of the log's size.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,10 +13,10 @@ use crate::ids::{RecordPlace, SegmentId};
 
 /// Bytes of a segment that share a bit.
 const CELL_BYTES: u32 = 16;
-/// Ranges of a group are put in order once there are so many more.
+/// A group's ranges are sorted and merged when more than this many unsorted ones have been added.
 const LOOSE_RANGES_MAX: usize = 64;
 
-/// Which records of a segment.
+/// A set of records of one segment, by offset.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RecordBits(Vec<u64>);
 
@@ -44,13 +46,13 @@ impl RecordBits {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ByteRanges {
     all: Vec<Range<u32>>,
-    /// So many of them were ascending and disjoint when that was last seen to.
+    /// The number of ranges that were ascending and disjoint after the last merge.
     tidy: usize,
 }
 
 impl ByteRanges {
     fn add(&mut self, range: Range<u32>) {
-        // Bodies are packed one after the other, so most ranges meet the one before.
+        // Bodies are packed one after the other, so most ranges touch the previous one.
         match self.all.last_mut() {
             Some(last) if last.start <= range.start && range.start <= last.end => {
                 last.end = last.end.max(range.end);
@@ -62,7 +64,7 @@ impl ByteRanges {
         }
     }
 
-    /// Puts them in order, joined where they meet.
+    /// Sorts the ranges and merges those that touch or overlap.
     fn merge(&mut self) {
         self.all.sort_unstable_by_key(|range| range.start);
         self.all.dedup_by(|next, last| {
@@ -75,28 +77,29 @@ impl ByteRanges {
         self.tidy = self.all.len();
     }
 
-    /// How many bytes there are. They must be in order.
+    /// The total number of bytes. The ranges must be merged first.
     fn bytes(&self) -> u64 {
         self.all.iter().map(|range| u64::from(range.end - range.start)).sum()
     }
 }
 
-/// See the module.
+/// The live records and group ranges of the store.
 #[derive(Debug, Default)]
 pub(super) struct LiveRecords {
     records: HashMap<SegmentId, RecordBits>,
-    /// Ends of keys and runs that mean something only as long as what they end may come back.
+    /// Ends (deletions) of keys and runs. They are needed only while an older record could bring back the
+    /// ended thing.
     ends: HashMap<SegmentId, RecordBits>,
     groups: HashMap<GroupId, ByteRanges>,
 }
 
 impl LiveRecords {
-    /// The record at a place lives.
+    /// Marks the record at `place` as live.
     pub(super) fn keep(&mut self, place: RecordPlace) {
         self.records.entry(place.segment).or_default().set(place.offset);
     }
 
-    /// So does this end, unless all that came before it goes with it.
+    /// Marks the end at `place` as live, unless everything before it is dropped in the same compaction.
     pub(super) fn keep_end(&mut self, place: RecordPlace) {
         self.keep(place);
         self.ends.entry(place.segment).or_default().set(place.offset);
@@ -108,14 +111,14 @@ impl LiveRecords {
         }
     }
 
-    /// What is known of a segment's records, to be put back.
+    /// Moves out the marks of one segment; `put_back` returns them.
     pub(super) fn take(&mut self, segment: SegmentId) -> Self {
         let records = self.records.remove_entry(&segment).into_iter().collect();
         let ends = self.ends.remove_entry(&segment).into_iter().collect();
         Self { records, ends, groups: HashMap::new() }
     }
 
-    /// Takes in what became of what was taken.
+    /// Merges back the marks that `take` moved out, with what was added to them.
     pub(super) fn put_back(&mut self, taken: Self) {
         self.records.extend(taken.records);
         self.ends.extend(taken.ends);
@@ -129,7 +132,7 @@ impl LiveRecords {
         }
     }
 
-    /// Puts the ranges of all groups in order, once all are named.
+    /// Sorts and merges the ranges of all groups. Call it after all extents are added.
     pub(super) fn sort_ranges(&mut self) {
         self.groups.values_mut().for_each(ByteRanges::merge);
     }
@@ -138,12 +141,12 @@ impl LiveRecords {
         self.records.get(&segment).is_some_and(|cells| cells.contains(offset))
     }
 
-    /// Whether the record lives only as an end.
+    /// Whether the record is live only as an end.
     pub(super) fn is_end(&self, segment: SegmentId, offset: u32) -> bool {
         self.ends.get(&segment).is_some_and(|cells| cells.contains(offset))
     }
 
-    /// Lets go of the ends of a segment.
+    /// Drops the ends of a segment.
     pub(super) fn drop_ends(&mut self, segment: SegmentId) {
         let (Some(ends), Some(records)) = (self.ends.remove(&segment), self.records.get_mut(&segment)) else {
             return;
@@ -153,7 +156,7 @@ impl LiveRecords {
         }
     }
 
-    /// Ranges of a group that are named, ascending and disjoint.
+    /// The referenced ranges of a group, ascending and disjoint.
     pub(super) fn group_ranges(&self, group: GroupId) -> &[Range<u32>] {
         self.groups.get(&group).map_or(&[], |ranges| &ranges.all)
     }

@@ -1,5 +1,5 @@
-//! The mark: which records the index still leads to. It sees what the tables cover, all of it durable: a record is never
-//! taken for dead because of a newer one that a power cut may take.
+//! Marks the records that the index still references. It reads only what the tables cover, and all of that is
+//! durable: a record must not count as dead because of a newer one that a power cut may lose.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use crate::trace::kinds;
 use crate::trace::run_keys::{self, RunKey};
 use crate::upkeep::compact::live::LiveRecords;
 
-/// A run as its newest record says.
+/// A run according to its newest record.
 #[derive(Debug)]
 pub(super) struct MarkedRun {
     pub(super) namespace: NamespaceId,
     pub(super) place: RecordPlace,
     pub(super) lives: bool,
-    /// Its newest record is a tombstone, which is never dropped itself.
+    /// Its newest record is a tombstone. Compaction never drops tombstones.
     dropped: bool,
     parent: Option<(RunUid, u32)>,
-    /// Frames up to this one are a living fork's.
+    /// A living fork needs the frames up to this one.
     pub(super) needed: Option<u32>,
 }
 
-/// See the module.
+/// The result of marking: what is live, and all runs.
 #[derive(Debug, Default)]
 pub(super) struct MarkedStore {
     pub(super) live: LiveRecords,
@@ -41,24 +41,24 @@ struct Marker<'a> {
     keep_all: bool,
     now_ns: u64,
     marked: MarkedStore,
-    /// Runs are all known, and what forks need of them.
+    /// All runs have been read, and the frames that forks need of them are known.
     runs_known: bool,
-    /// The key at hand, how many newer versions of it came before, and what is known of them.
+    /// The current key, the number of its newer versions already read, and the state derived from them.
     key: Vec<u8>,
     newer: usize,
     versions: KeyVersionState,
 }
 
-/// What is known of a user's key after some of its versions, the newest first.
+/// State of a user's key after some of its versions have been read, newest first.
 #[derive(Debug, Clone, Copy, Default)]
 struct KeyVersionState {
-    /// It has ended for good, as far as anybody may still ask.
+    /// The newest version is a deletion older than the horizon; no reader can ask for earlier versions.
     forgotten: bool,
-    /// A version past the horizon came.
+    /// A version older than the horizon has been kept.
     past: bool,
 }
 
-/// Marks what lives of what the base leads to.
+/// Marks the live records among those that `base` references.
 pub(super) fn mark(core: &Core, base: &CompactionBase, stop: &dyn Fn() -> Result<()>) -> Result<MarkedStore> {
     let mut marker = Marker {
         core,
@@ -102,7 +102,7 @@ impl Marker<'_> {
         }
         match of {
             KeyKind::User(space) => self.mark_user_key(space, value),
-            // Of the engine's own keys only the newest version means anything.
+            // Of the engine's own keys only the newest version counts.
             _ if self.newer > 0 => Ok(()),
             KeyKind::Space => {
                 self.marked.live.keep(keys::place(value));
@@ -116,10 +116,11 @@ impl Marker<'_> {
                     }
                     Ok(())
                 }
-                // A name leads to a run's record.
+                // The run's own key marks the record; the name only leads to it.
                 Some(RunKey::RunName) | None => Ok(()),
             },
-            // Groups live by what names them, and vectors with what they were made of.
+            // Groups live through the records that reference them; vectors through the records that they were
+            // made from.
             KeyKind::Group | KeyKind::Anchor | KeyKind::Vectors => Ok(()),
         }
     }
@@ -138,7 +139,7 @@ impl Marker<'_> {
         Ok(())
     }
 
-    /// All runs are known: says what of those that ended living forks need.
+    /// Called when all runs are read: finds the ended runs that living forks need, and marks the run records.
     fn settle_runs(&mut self) {
         if std::mem::replace(&mut self.runs_known, true) {
             return;
@@ -195,7 +196,7 @@ impl Marker<'_> {
             self.marked.live.keep_end(place);
             return Ok(());
         }
-        // One version past the horizon stays: it says that what was before it may be gone.
+        // One version older than the horizon stays: it tells readers that earlier versions may be gone.
         self.versions.past = is_old && self.newer > 0;
         self.marked.live.keep(place);
         Ok(())
@@ -203,10 +204,10 @@ impl Marker<'_> {
 }
 
 fn key_of_nothing() -> Error {
-    Error::new(ErrorKind::Damaged, "the index has a key of nothing")
+    Error::new(ErrorKind::Damaged, "the index has a key of an unknown kind")
 }
 
-/// The frames of a run up to `shared` are needed.
+/// Notes that the frames of run `uid` up to `shared` are needed.
 fn note_needed_frames(runs: &mut BTreeMap<RunUid, MarkedRun>, uid: RunUid, shared: u32) {
     if let Some(run) = runs.get_mut(&uid) {
         run.needed = run.needed.max(Some(shared));
@@ -214,15 +215,15 @@ fn note_needed_frames(runs: &mut BTreeMap<RunUid, MarkedRun>, uid: RunUid, share
 }
 
 impl MarkedStore {
-    /// Whether a frame's newest record lives.
+    /// Whether the newest record of a frame is live.
     fn has_frame(&self, uid: RunUid, seq: u32) -> bool {
         self.runs.get(&uid).is_some_and(|run| run.lives || run.needed.is_some_and(|needed| seq <= needed))
     }
 
-    /// Whether the parents that forks on their way need are among what lives.
+    /// Whether the parents that pending forks need are marked live.
     pub(super) fn has_parents(&self, held: &[(RunUid, u32)]) -> bool {
         held.iter().all(|(uid, shared)| match self.runs.get(uid) {
-            // Too young to be marked: nothing of it is in what is rewritten.
+            // The run is too young to be marked, so no segment to rewrite holds any of it.
             None => true,
             Some(run) => run.lives || run.needed.is_some_and(|needed| needed >= *shared),
         })

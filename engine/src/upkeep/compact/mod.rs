@@ -1,15 +1,23 @@
-//! Giving back the room of what nothing leads to any more, while the store is used.
+//! Reclaims the disk space of unreferenced data while the store stays in use.
 //!
-//! In this order: the active segment is sealed and the index written down, so that all of the sealed log is in tables and
-//! durable; a fence keeps new batches from naming old bytes; `mark` asks the index what lives, `weigh` passes over the
-//! segments once, `choose` says which are worth it; those are written anew without what is dead, and the index's tables
-//! with them; one edit of the manifest, as a new generation, puts the new in the place of the old; then the old files go.
-//! What falls into pieces (looking, rewriting, removing) several threads share: `crew`.
+//! Steps:
+//! 1. Seal the active segment and flush the index, so that durable tables cover the whole sealed log.
+//! 2. Raise a fence, which keeps new batches from referencing old bytes.
+//! 3. `mark` finds the live records in the index. `weigh` reads the segments once. `choose` selects the
+//!    segments that are worth rewriting.
+//! 4. Write those segments and the index's tables without the dead data.
+//! 5. One edit of the manifest, as a new generation, replaces the old files by the new ones.
+//! 6. Remove the old files.
 //!
-//! Invariants: until that edit nothing has changed, and all that was made is removed again, by this or by the next opening;
-//! nothing is taken for dead that a crash could make the newest again; who reads keeps what it began with (`Pin`).
+//! `workers` spreads surveying, rewriting and removing over several threads.
 //!
-//! Left out: anything by time. Whoever wants room calls [`Store::compact`].
+//! Invariants:
+//! - Until step 5 the store is unchanged. If it fails earlier, this process or the next opening removes the
+//!   new files.
+//! - A record does not count as dead if a crash could make it the newest again.
+//! - Readers keep the files that they began with (`SegmentPin`).
+//!
+//! Not included: compaction on a schedule. Callers that need the space call [`Store::compact`].
 
 mod choose;
 mod live;
@@ -25,22 +33,24 @@ use crate::error::Result;
 use crate::ids::{RunUid, Seqno};
 use crate::store::Store;
 
-/// How a store is compacted.
+/// Options of [`Store::compact`].
 #[derive(Clone, Default)]
 #[must_use = "nothing happens before Store::compact"]
 pub struct CompactOptions {
-    /// Only says what would be done; changes nothing, so a store open for reading can be asked, too.
+    /// Only report what a compaction would do. It changes nothing, so a store open for reading accepts it,
+    /// too.
     pub dry_run: bool,
-    /// Groups of bodies are packed anew at this level of zstd; `None`: what lives whole is copied as it is.
+    /// Repack the groups of bodies at this zstd level; `None` copies groups that are wholly live unchanged.
     pub recompress: Option<i32>,
-    /// No more than so many bytes are written a second.
+    /// Maximum number of bytes written per second; `None`: no limit.
     pub bytes_per_second_max: Option<u64>,
-    /// Dropped runs whose bytes are to go now: every segment that holds some of them is rewritten, however little that
-    /// frees.
+    /// Dropped runs whose bytes must go now: every segment that holds some of them is rewritten, even if that
+    /// frees little.
     pub must_go: Vec<RunUid>,
-    /// Told what is being done, by one of the threads that compact at a time. May read and write the store, not close it.
+    /// Called with the progress, by one compaction thread at a time. It may read and write the store, but
+    /// must not close it.
     pub progress: Option<Arc<dyn Fn(CompactProgress) + Send + Sync>>,
-    /// Asked now and then whether to end the compaction: then nothing has changed.
+    /// Called from time to time; if it returns true, the compaction ends and the store stays unchanged.
     pub cancel: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
@@ -55,61 +65,62 @@ impl fmt::Debug for CompactOptions {
     }
 }
 
-/// How far a compaction has come.
+/// Progress of a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactProgress {
-    /// What it is at.
+    /// The current phase.
     pub phase: CompactPhase,
-    /// Bytes done of it.
+    /// Bytes of this phase that are done.
     pub done: u64,
-    /// About how many there are.
+    /// Estimate of this phase's bytes in total.
     pub total: u64,
 }
 
-/// What a compaction is at.
+/// A phase of a compaction.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompactPhase {
-    /// It looks at what lives: bytes of log passed over.
+    /// Finding the live data; bytes count the log that has been read.
     Looking,
-    /// It writes segments: bytes written.
+    /// Writing segments; bytes count what has been written.
     Writing,
 }
 
-/// What a compaction did, or would do.
+/// What a compaction did, or what a dry run would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompactReport {
-    /// It was only asked what it would do.
+    /// The compaction was a dry run.
     pub dry_run: bool,
-    /// The last record that it looked at.
+    /// The last record that the compaction considered.
     pub seqno: Seqno,
-    /// Sealed log files that were looked at.
+    /// Number of sealed log files considered.
     pub segments: u64,
-    /// Bytes of those.
+    /// Bytes of those files.
     pub segment_bytes: u64,
-    /// How many were rewritten.
+    /// Number of segments rewritten.
     pub rewritten: u64,
-    /// How many they became.
+    /// Number of segments that replaced them.
     pub made: u64,
-    /// Bytes of the files that were rewritten.
+    /// Bytes of the rewritten files.
     pub rewritten_bytes: u64,
-    /// Bytes of what they became; of a dry run about how many it would be.
+    /// Bytes of the new files; in a dry run an estimate.
     pub made_bytes: u64,
-    /// Bytes of living records in them; of a dry run as `made_bytes`.
+    /// Bytes of live records in the new files; in a dry run an estimate.
     pub live_bytes: u64,
-    /// Bytes that the disk needed for it beside what was there.
+    /// Disk space that the compaction needed in addition to the existing files.
     pub needed_bytes: u64,
-    /// Bytes of old files that other processes still read: the disk gets them back when those refresh or end.
+    /// Bytes of old files that other processes still read. The disk regains them when those processes refresh
+    /// or end.
     pub pending_bytes: u64,
 }
 
 impl CompactOptions {
-    /// The level of zstd that command line and daemon pack bodies anew with. Recording uses 1 to 3.
+    /// The zstd level at which the command line and the daemon repack bodies. Recording uses levels 1 to 3.
     pub const RECOMPRESS_LEVEL: i32 = 12;
 }
 
 impl CompactReport {
-    /// One line of JSON: every number, and `freed_bytes`.
+    /// One line of JSON with every field, and `freed_bytes`.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::json!({
@@ -129,7 +140,7 @@ impl CompactReport {
         .to_string()
     }
 
-    /// Bytes of log files that are no longer the store's.
+    /// Bytes by which the store's log files shrank.
     #[must_use]
     pub fn freed_bytes(&self) -> u64 {
         self.rewritten_bytes.saturating_sub(self.made_bytes)
@@ -137,16 +148,18 @@ impl CompactReport {
 }
 
 impl Store {
-    /// Gives back the room of what nothing leads to any more: dropped and replaced runs, values past their keyspace's
-    /// history, begun frames that have ended, bodies that nothing names. The store is used as ever meanwhile. The ledger
-    /// keeps every leaf, and its root stays what it was.
+    /// Reclaims the disk space of unreferenced data: dropped and replaced runs, values past their keyspace's
+    /// history, begun frames that have ended, and bodies that no record references. The store stays usable
+    /// meanwhile. The ledger keeps every leaf, and its root does not change.
     ///
-    /// Durable when this returns. On an error or a crash nothing is lost: the store is as before or as after.
+    /// The result is durable when this returns. After an error or a crash the store is as before or as after;
+    /// nothing is lost.
     ///
     /// # Errors
-    /// `Conflict` while another compaction is at work; `Damaged`, naming the place, where what is to be kept is not what
-    /// was written: then nothing is dropped; `Invalid` in a store open for reading, but for a dry run; `Poisoned`; `Unavailable` where the
-    /// disk has no room for what is to be written (with how much that is), where it was cancelled, or the store closed.
+    /// `Conflict` while another compaction runs. `Damaged`, with the location, if data to keep is not what
+    /// was written; then nothing is dropped. `Invalid` in a store open for reading, except for a dry run.
+    /// `Poisoned`. `Unavailable` if the disk lacks room for the new files; the message says how much they
+    /// need. `Unavailable` also if the compaction was cancelled, or if the store is closed.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         match options.dry_run {
             true => run::dry_run(self.core(), options),

@@ -1,4 +1,4 @@
-//! A compaction from its beginning to its end.
+//! One compaction, from start to end.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -28,51 +28,51 @@ use crate::upkeep::compact::workers::run_jobs;
 use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
 use std::sync::TryLockError;
 
-/// Bytes that a manifest and what stands around records take.
+/// Bytes for a manifest and for the parts of new segments other than records.
 const MANIFEST_OVERHEAD_BYTES: u64 = 1 << 20;
 
-/// A compaction at work.
+/// A running compaction.
 struct Compaction<'a> {
     core: &'a Arc<Core>,
     options: &'a CompactOptions,
 }
 
-/// How far a compaction has come, as its threads say: one at a time.
+/// Progress and rate limit of one phase, shared by its threads.
 #[derive(Clone)]
 pub(super) struct Pace {
     core: Arc<Core>,
     options: CompactOptions,
     phase: CompactPhase,
-    /// About how many bytes there are to do.
+    /// Estimate of the phase's bytes in total.
     of: u64,
     began_ns: u64,
     done: Arc<Mutex<u64>>,
 }
 
-/// What was found.
+/// What the survey found: the live data and the plan.
 struct CompactionSurvey {
     base: CompactionBase,
     marked: MarkedStore,
     weighed: Vec<SegmentWeight>,
     plan: CompactionPlan,
-    /// Groups from before it are not to be named anew; none where nothing is going to be rewritten.
+    /// Keeps batches from referencing older groups; `None` if nothing will be rewritten.
     _fence: Option<RaisedFence>,
 }
 
-/// What was made, none of it listed yet.
+/// The new files, not yet in the manifest.
 struct RewrittenFiles {
-    /// The sources of each by their places in the log, and what they became.
+    /// For each new segment: the positions of its sources in the log, and the segment itself.
     segments: Vec<(Range<usize>, RewrittenSegment)>,
     table: RebuiltTable,
 }
 
-/// What a compaction would do. It is found by whoever reads the store, so nothing is sealed, written down or held up by it.
+/// Reports what a compaction would do. It opens its own reader, so it seals, flushes and blocks nothing.
 pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
     if core.is_closed() {
         return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
     }
-    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::new())?;
-    // Readers of this process are not the new one's.
+    let reader = Core::open(core.paths.root(), core.options.clone(), false, RunSchema::shared())?;
+    // The new reader does not see the views of this process, so their presence is passed on.
     let keep_all = !lock(&core.index.views).is_empty();
     let work = Compaction { core: &reader, options };
     let looked = work.survey_read_only(keep_all)?;
@@ -86,13 +86,14 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
-            return Err(Error::conflict("another compaction of this store is at work: wait for it"));
+            return Err(Error::conflict("another compaction of this store is running: wait until it ends"));
         }
     };
     let work = Compaction { core, options };
     let mut looked = work.survey()?;
     let mut report = work.report(&looked);
-    // Before the new generation, so that a lock on the old one tells of readers of old vector files, too.
+    // This must precede the new generation: then a lock on the old generation also reveals readers of old
+    // vector files.
     if let Some(finder) = core.embedding_index.get() {
         finder.sweep(core, &options.must_go)?;
     }
@@ -110,15 +111,16 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
         Ok(()) => {
             work.remove_sources(looked)?;
             core.index.remove_unlisted_tables();
-            // A power cut must not bring back what is said to be gone.
+            // A power cut must not bring back files that this call reports as removed.
             core.io.sync_dir(&core.paths.segments())?;
             core.io.sync_dir(&core.paths.tables())?;
-            // Who reads the old generation in another process has its files open.
+            // Readers of the old generation in other processes still have its files open.
             report.pending_bytes = core.log()?.manifest.pending_bytes();
             Ok(report)
         }
         Err(error) => {
-            // Whoever closed the store may have handed it to another process: it removes what is left.
+            // If the store was closed, another process may own it now; the next opening removes the new
+            // files.
             if !core.is_closed() && !queue.is_poisoned() {
                 drop(looked);
                 let _ = core.remove_unlisted_segments();
@@ -136,10 +138,10 @@ impl Pace {
         Self { core, options, phase, of, began_ns, done: Arc::default() }
     }
 
-    /// Whether to go on.
+    /// Fails if the compaction must stop.
     ///
     /// # Errors
-    /// `Unavailable` where the store was closed or the compaction is cancelled; `Poisoned`.
+    /// `Unavailable` if the store was closed or the compaction is cancelled; `Poisoned`.
     fn check(&self) -> Result<()> {
         if self.core.is_closed() {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
@@ -147,7 +149,7 @@ impl Pace {
         if self.options.cancel.as_ref().is_some_and(|cancel| cancel()) {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                "the compaction was cancelled: nothing has changed",
+                "the compaction was cancelled: the store is unchanged",
             ));
         }
         match self.options.dry_run {
@@ -156,9 +158,9 @@ impl Pace {
         }
     }
 
-    /// Counts bytes that are done, or about to be written; waits where these are too many.
+    /// Counts bytes that are done or about to be written. Waits if they exceed the rate limit.
     pub(super) fn advance(&self, bytes: u64) -> Result<()> {
-        // Held while this waits: then the other threads are too fast, too.
+        // The lock is held during the wait, which slows the other threads down, too.
         let mut done = lock(&self.done);
         self.check()?;
         *done += bytes;
@@ -185,16 +187,17 @@ impl Compaction<'_> {
         Pace::new(self, CompactPhase::Looking, 0).check()
     }
 
-    /// Finds what lives, and what is worth rewriting.
+    /// Finds the live data and the segments that are worth rewriting.
     fn survey(&self) -> Result<CompactionSurvey> {
         let core = self.core;
         let log = core.log()?;
         let stop = || self.check();
-        // What passes are given out for from here on leads only to groups that stand behind the sealed segments.
+        // Passes given out from here on reference only groups behind the sealed segments.
         let first_left = log.queue.seal_active(&stop)?;
         let fence = core.fence.raise(core.writer()?.next_group(), &stop)?;
         log.queue.barrier(core.index.visible())?;
-        // What came meanwhile may still name what is in the sealed segments: it is marked, too.
+        // Batches committed meanwhile may still reference groups in the sealed segments, so they are marked,
+        // too.
         log.queue.flush_index()?;
         core.index.wait_flushed()?;
         let base = core.index.take_base()?;
@@ -203,10 +206,11 @@ impl Compaction<'_> {
         self.survey_segments(base, behind, Some(fence))
     }
 
-    /// The same in a store open for reading: the active segment is looked at as it stands, where a compaction would seal it first.
+    /// Like `survey`, in a store open for reading. It treats the active segment as it stands; a compaction
+    /// would seal it first.
     fn survey_read_only(&self, keep_all: bool) -> Result<CompactionSurvey> {
         let core = self.core;
-        let end = core.read_position().ok_or_else(|| Error::bug("a reader has read up to nowhere"))?;
+        let end = core.read_position().ok_or_else(|| Error::bug("a reader has no read position"))?;
         let listed: Vec<SegmentId> =
             read_lock(&core.segments).all().iter().map(|segment| segment.id).collect();
         let last = listed.iter().position(|id| *id == end.0).unwrap_or(listed.len());
@@ -215,7 +219,8 @@ impl Compaction<'_> {
         self.survey_segments(base, behind, None)
     }
 
-    /// What the log has up to where the base covers it; the first `behind` segments may be rewritten.
+    /// Surveys the log up to the end of what `base` covers. Only the first `behind` segments may be
+    /// rewritten.
     fn survey_segments(
         &self,
         base: CompactionBase,
@@ -230,7 +235,7 @@ impl Compaction<'_> {
         let mut segments = Vec::with_capacity(last + 1);
         for (at, id) in listed.iter().enumerate().take_while(|(at, _)| *at <= last) {
             let segment = core.segment(*id)?;
-            // Behind the end of an active one are zeros that were written ahead.
+            // After the end of an active segment's data come zeros that were written ahead.
             let bytes = if segment.is_sealed() { segment.file.len()? } else { covered_to };
             let tail = if at < last { sealed_tail(&segment, bytes)? } else { covered_to };
             segments.push((segment, bytes, tail));
@@ -242,7 +247,7 @@ impl Compaction<'_> {
             .collect();
         let pace = Pace::new(self, CompactPhase::Looking, of);
         let mut weighed = weigh(core, &mut marked, segments, &self.options.must_go, pace)?;
-        // The last ones are looked at for what they name only.
+        // The segments after `behind` are read only for what they reference.
         weighed.truncate(behind);
         let (recompress, most) = (self.options.recompress.is_some(), core.options.segment_bytes_max);
         let threads = core.io.worker_threads() as u64;
@@ -277,7 +282,7 @@ impl Compaction<'_> {
             Some(free) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "compacting needs {} bytes on the disk of {} before it frees any, and there are {free}: make room",
+                    "compaction needs {} free bytes on the disk of {}, and only {free} are free: make room",
                     report.needed_bytes,
                     self.core.paths.root().display()
                 ),
@@ -285,7 +290,7 @@ impl Compaction<'_> {
         }
     }
 
-    /// Writes the new segments and the table that leads to them.
+    /// Writes the new segments and the table that points to them.
     fn write_segments(&self, looked: &mut CompactionSurvey) -> Result<RewrittenFiles> {
         let core = self.core;
         let mut next = core.log()?.manifest.state().next_rewritten;
@@ -295,7 +300,7 @@ impl Compaction<'_> {
                 .map(|weighed| weighed.segment.clone())
                 .collect();
             let id = SegmentId(next);
-            next = next.checked_add(1).ok_or_else(|| Error::bug("there are no more numbers for segments"))?;
+            next = next.checked_add(1).ok_or_else(|| Error::bug("all segment numbers are used"))?;
             jobs.push((sources, id));
         }
         let sources: Vec<SegmentId> =
@@ -305,7 +310,7 @@ impl Compaction<'_> {
         let (recompress, of) = (self.options.recompress, core.clone());
         let mut made = run_jobs(&*core.io, jobs.len(), move |at| {
             let Some((sources, id)) = jobs.get(at) else {
-                return Err(Error::bug("there is no such stretch"));
+                return Err(Error::bug("a compaction job has no stretch"));
             };
             let (io, paths) = (&*of.io, &of.paths);
             rewrite(io, paths, of.store, &*of.schema, sources, *id, &live, recompress, &mut |bytes| {
@@ -330,7 +335,7 @@ impl Compaction<'_> {
                 self.check()?;
             }
             Ok(match value.kind {
-                // Bytes of such a group may be gone: nothing new may be said to repeat them.
+                // Such a group may lose bytes, so new bodies must not refer to it.
                 keys::ANCHOR if thinned.contains(&GroupId(value.a)) => None,
                 keys::AT_PLACE | keys::ENDED => {
                     remap.new_place(keys::place(value)).map(|place| keys::record_value(value.kind, place))
@@ -341,7 +346,7 @@ impl Compaction<'_> {
         Ok(RewrittenFiles { segments, table })
     }
 
-    /// Puts what was made in the place of what it was made of.
+    /// Replaces the sources by the new segments in the manifest and in memory.
     fn swap(&self, looked: &CompactionSurvey, rewritten: RewrittenFiles) -> Result<()> {
         let core = self.core;
         let log = core.log()?;
@@ -384,13 +389,13 @@ impl Compaction<'_> {
             })?;
             let segments = read_lock(&core.segments).clone();
             for ((sources, _), segment) in entries.iter().zip(opened) {
-                // What the manifest says is no longer what is here: nothing may be built on that.
+                // The manifest and the state in memory differ now: no later write may build on them.
                 segments.replace(sources, segment).inspect_err(|error| {
                     log.queue.poison(WriteFailure::from_error(error));
                 })?;
             }
             core.index.install(&looked.base, rewritten.table);
-            // Only now: who pins from here on is led by the new table.
+            // Only now: pins taken from here on use the new table.
             let sources: Vec<SegmentId> = entries.iter().flat_map(|(sources, _)| sources.clone()).collect();
             segments.retire(&sources);
             core.schema.records_moved();
@@ -398,7 +403,8 @@ impl Compaction<'_> {
         })
     }
 
-    /// Removes the files of segments that are no longer listed. One that cannot go now goes another time.
+    /// Removes the files of segments that the manifest no longer lists. If a removal fails, a later one tries
+    /// again.
     fn remove_sources(&self, looked: CompactionSurvey) -> Result<()> {
         let CompactionSurvey { weighed, plan, .. } = looked;
         let mut taken: Vec<Mutex<Option<Arc<Segment>>>> = Vec::new();
@@ -409,7 +415,7 @@ impl Compaction<'_> {
         }
         let core = self.core.clone();
         run_jobs(&*self.core.io, taken.len(), move |at| {
-            // The system takes a file's pages back when the last who has it open lets go of it: that is most of the work.
+            // The system frees a file's pages when its last open handle closes. That takes most of the time.
             if let Some(segment) = taken.get(at).and_then(|place| lock(place).take()) {
                 let _ = core.io.remove(&core.paths.segment(segment.id));
             }

@@ -1,8 +1,8 @@
-//! One pass over the sealed segments, in the order of the log: what their living records name, and what each segment has
-//! that is dead.
+//! Reads the segments once, in log order: finds what their live records reference, and how much of each
+//! segment is dead.
 //!
-//! Records are passed over by their lengths; only living ones are read and checked. What is dead is checked when its
-//! segment is rewritten.
+//! It skips over records by their lengths; only live records are read and checked. Dead records are checked
+//! when their segment is rewritten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,31 +26,31 @@ use crate::upkeep::compact::mark::{MarkedRun, MarkedStore};
 use crate::upkeep::compact::run::Pace;
 use crate::upkeep::compact::workers::run_jobs;
 
-/// Bytes read at once of a segment that is not mapped.
+/// Bytes that one read takes from a segment that is not mapped.
 const WINDOW_BYTES: usize = 64 << 10;
-/// Enough of a group part's record to know what it is a part of.
+/// Bytes of a group part's record that are enough to identify its group.
 const PART_FRONT_BYTES: usize = 48;
-/// Readers of runs kept to find bodies.
+/// Maximum number of cached run readers for finding bodies.
 const READERS_MAX: usize = 256;
 
-/// A sealed segment.
+/// What a compaction knows about one sealed segment.
 #[derive(Debug)]
 pub(super) struct SegmentWeight {
     pub(super) segment: Arc<Segment>,
-    /// Of the whole file.
+    /// Size of the file.
     pub(super) bytes: u64,
-    /// About how many would go.
+    /// Estimate of the dead bytes.
     pub(super) dead: u64,
-    /// Those that go only if all before them go, too.
+    /// Bytes of ends, which are dropped only if all earlier segments are rewritten, too.
     pub(super) ends: u64,
     pub(super) groups: Vec<GroupWeight>,
     /// Bytes of bodies that are packed as they were recorded.
     pub(super) as_recorded: u64,
-    /// It holds a record of a run that is to go.
+    /// The segment holds a record of a run that must go.
     pub(super) holds_wanted: bool,
 }
 
-/// The parts of a group.
+/// The sizes of a group's parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupWeight {
     pub(super) group: GroupId,
@@ -59,20 +59,20 @@ pub(super) struct GroupWeight {
     pub(super) stored_bytes: u64,
 }
 
-/// A record that is passed over.
+/// The start of a record, read without its whole body.
 struct RecordFront<'a> {
     kind: u8,
     layout: u8,
     place: RecordPlace,
-    /// The first bytes of its body.
+    /// The first bytes of the body.
     front: &'a [u8],
 }
 
-/// A segment that is weighed: with the bytes of its file, up to where its batches are looked at, and what lives of it.
+/// A segment to weigh: its file size, the end of its readable batches, and its live records.
 type SegmentJob = (Arc<Segment>, u64, u64, Mutex<LiveRecords>);
 
-/// See the module. Segments with the bytes of their files, and up to where their batches are looked at. `wanted`: runs whose
-/// bytes are to go.
+/// Weighs each segment. `segments` holds each with its file size and the end of its readable batches.
+/// `wanted` lists the runs whose bytes must go.
 pub(super) fn weigh(
     core: &Arc<Core>,
     marked: &mut MarkedStore,
@@ -92,10 +92,10 @@ pub(super) fn weigh(
     let runs_of = runs.clone();
     let weighed = run_jobs(&*core.io, segments.len(), move |at| {
         let Some((segment, bytes, tail, live)) = segments.get(at) else {
-            return Err(Error::bug("there is no such segment"));
+            return Err(Error::bug("a weighing job has no segment"));
         };
         let mut live = std::mem::take(&mut *lock(live));
-        // Of its own: shared ones are waited for at every frame.
+        // Each job has its own cache: threads would contend for a shared one at every frame.
         let known = Arc::new(FrameCache::new());
         let mut names = ReferenceFinder { core: &of, runs: &runs_of, known, readers: HashMap::new() };
         let weighed = weigh_segment(&mut names, &mut live, (segment, *bytes, *tail), &wanted, &pace)?;
@@ -107,7 +107,7 @@ pub(super) fn weigh(
         all.push(weighed);
     }
     marked.runs =
-        Arc::into_inner(runs).ok_or_else(|| Error::bug("somebody still looks at what runs there are"))?;
+        Arc::into_inner(runs).ok_or_else(|| Error::bug("a job still uses the shared table of runs"))?;
     marked.live.add_extents(&core.fence.held_extents());
     marked.live.sort_ranges();
     for weighed in &mut all {
@@ -118,7 +118,7 @@ pub(super) fn weigh(
 }
 
 impl GroupWeight {
-    /// Whether some of it is named by nothing.
+    /// Whether some bytes of the group are unreferenced.
     pub(super) fn has_dead(&self, live: &LiveRecords) -> bool {
         live.group_bytes(self.group) < self.raw_bytes
     }
@@ -166,7 +166,7 @@ fn weigh_segment(
             record_at += bytes;
             let place = passed.place;
             match RecordKind::parse(passed.kind, passed.layout).map_err(|e| wrong(&e.to_string()))? {
-                // Nobody needs what anybody may skip.
+                // Records of an optional unknown kind can be dropped: every reader may skip them.
                 None => weighed.dead += bytes,
                 Some(RecordKind::GroupPart | RecordKind::GroupRest) => {
                     if passed.kind == RecordKind::GroupPart.code() {
@@ -185,7 +185,7 @@ fn weigh_segment(
                 }
                 Some(RecordKind::Erased | RecordKind::ErasedBatches) => living += 1,
                 Some(kind) => {
-                    // The embeddings of a value stand behind the put that set it, and live with it.
+                    // The embeddings of a value follow its put record and live as long as it.
                     if kind == RecordKind::Embedding && put_lives {
                         live.keep(place);
                     }
@@ -199,7 +199,7 @@ fn weigh_segment(
                         }
                         names.note_extents(live, segment, kind, place)?;
                     } else if kind == kinds::TOMBSTONE {
-                        // What says that a run was dropped is never dropped itself.
+                        // The record of a drop is never dropped itself.
                         live.keep(place);
                         living += 1;
                     } else {
@@ -224,7 +224,7 @@ fn weigh_segment(
     Ok(weighed)
 }
 
-/// What a record of a group has of it.
+/// The size that one record adds to its group.
 fn group_weight(segment: &Segment, passed: &RecordFront<'_>) -> Result<GroupWeight> {
     let stored_bytes = u64::from(passed.place.len);
     let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(passed.place.offset), e);
@@ -244,7 +244,7 @@ fn group_weight(segment: &Segment, passed: &RecordFront<'_>) -> Result<GroupWeig
     front().map_err(wrong)
 }
 
-/// Whether a logical record is of one of these runs.
+/// Whether a logical record belongs to one of the runs in `wanted`.
 fn belongs_to_run(
     segment: &Segment,
     kind: RecordKind,
@@ -265,7 +265,7 @@ fn belongs_to_run(
     })
 }
 
-/// Bytes of a segment, as they are wanted.
+/// A buffered window over a segment's bytes.
 struct SegmentWindow<'a> {
     segment: &'a Segment,
     bytes: Vec<u8>,
@@ -273,7 +273,7 @@ struct SegmentWindow<'a> {
 }
 
 impl SegmentWindow<'_> {
-    /// So many bytes from a place on.
+    /// `len` bytes from offset `at`.
     fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let short = || Error::damaged(&self.segment.path, at, "the file ends before a record");
         if let Some(map) = self.segment.mapped() {
@@ -290,10 +290,10 @@ impl SegmentWindow<'_> {
             self.at = at;
         }
         let from = (at - self.at) as usize;
-        self.bytes.get(from..from + len).ok_or_else(|| Error::bug("a window is not what was read"))
+        self.bytes.get(from..from + len).ok_or_else(|| Error::bug("a segment window lacks bytes"))
     }
 
-    /// The record that begins at a place of a batch that ends at `end`.
+    /// The record at offset `at`, in a batch that ends at `end`.
     fn record(&mut self, at: u64, end: u64) -> Result<RecordFront<'_>> {
         let id = self.segment.id;
         let wrong = Error::damaged(&self.segment.path, at, "a record is longer than its batch");
@@ -315,12 +315,12 @@ impl SegmentWindow<'_> {
             return Err(wrong);
         };
         let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
-        // What stands in a segment is named by 32 bits.
+        // Segment offsets fit 32 bits.
         Ok(RecordFront { kind, layout, place: RecordPlace { segment: id, offset: at as u32, len }, front })
     }
 }
 
-/// Finds what living records name.
+/// Finds the extents that live records reference.
 struct ReferenceFinder<'a> {
     core: &'a Arc<Core>,
     runs: &'a BTreeMap<RunUid, MarkedRun>,
@@ -329,7 +329,7 @@ struct ReferenceFinder<'a> {
 }
 
 impl ReferenceFinder<'_> {
-    /// Notes the extents of the bodies that a living record names.
+    /// Marks the extents of the bodies that a live record references.
     fn note_extents(
         &mut self,
         live: &mut LiveRecords,
@@ -344,7 +344,7 @@ impl ReferenceFinder<'_> {
                 BodyRef::Blob { .. } => {
                     let recipe = RecipeRef::take(tail).map_err(wrong)?;
                     live.add_extents(&bodies::decode_extents(recipe, |_| {
-                        Err(Error::bug("such a recipe stands alone"))
+                        Err(Error::bug("this recipe has a base"))
                     })?);
                     Ok(())
                 }

@@ -1,6 +1,6 @@
-//! Long work that is shared by several threads, in pieces that have nothing to do with each other.
+//! Runs long work on several threads, in independent jobs.
 //!
-//! Invariants: no piece is begun once one has failed; when [`each`] returns, no other thread is at work.
+//! Invariants: no job starts after one has failed; when [`run_jobs`] returns, no other thread is working.
 
 use std::sync::Arc;
 
@@ -18,10 +18,11 @@ struct WorkerPool<T, F> {
     ends: Mutex<Vec<Option<Result<T>>>>,
 }
 
-/// Does the jobs 0 to `count`, as many at a time as `io` has threads; those that are started for it let others go first. Gives what each came to, in their order.
+/// Runs the jobs 0 to `count` (exclusive) on at most `io.threads()` threads and returns their results in
+/// order. The extra threads run at lower priority.
 ///
 /// # Errors
-/// That of the first job that has one.
+/// The error of the lowest-numbered job that failed.
 pub(super) fn run_jobs<T: Send + 'static>(
     io: &dyn Io,
     count: usize,
@@ -34,7 +35,7 @@ pub(super) fn run_jobs<T: Send + 'static>(
         failed: AtomicBool::new(false),
         ends: Mutex::new((0..count).map(|_| None).collect()),
     });
-    // Where the system has no thread to give, there are fewer.
+    // If the system refuses a thread, fewer threads do the work.
     let others: Vec<_> = (1..io.worker_threads().min(count))
         .filter_map(|_| {
             let crew = crew.clone();
@@ -47,14 +48,14 @@ pub(super) fn run_jobs<T: Send + 'static>(
         })
         .collect();
     crew.work();
-    // One that panicked has said so, and left a job without an end.
+    // A panicking thread leaves its job without a result; that is checked below.
     others.into_iter().for_each(|thread| drop(thread.join()));
     let ends = std::mem::take(&mut *lock(&crew.ends));
     let unended = ends.iter().any(Option::is_none);
     let done: Vec<T> = ends.into_iter().flatten().collect::<Result<_>>()?;
     match unended {
         false => Ok(done),
-        true => Err(Error::bug("a piece of a compaction was not done to its end")),
+        true => Err(Error::bug("a job of a compaction has no result")),
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
                 if at < 3 { Ok(()) } else { Err(Error::invalid(format!("job {at}"))) }
             });
             assert_eq!(failed.unwrap_err().to_string(), Error::invalid("job 3").to_string());
-            // Each thread may have been at one more.
+            // Each other thread may have started one more job.
             assert!(begun.load(Ordering::SeqCst) <= 3 + threads, "{threads}: {begun:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! Canaries: bytes that stand nowhere else and do not compress, in every place that a run and a key have. They are seen
-//! before, in the files as they are and in what the files decode to, and nowhere after.
+//! Canaries: unique bytes that do not compress, in every place of a run and a key. The tests find all of them
+//! before the run is dropped, in the raw files and in their decoded contents, and none afterwards.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -15,7 +15,7 @@ use crate::{
     RetentionPolicy, RetentionRule, RunShare, RunSpec, Status, Store,
 };
 
-/// What is looked for: rows of so many bytes.
+/// Length of the byte rows that the tests search for.
 const ROW: usize = 16;
 
 type Canaries = BTreeMap<String, Vec<u8>>;
@@ -24,23 +24,23 @@ fn options(sim: &SimIo) -> Options {
     Options { segment_bytes_max: 64 << 10, ..sample::options(sim) }
 }
 
-/// Text that stands nowhere else, for what has to be text.
+/// A unique text, for places that must hold text.
 fn word(seed: u64) -> String {
     blake3::hash(&seed.to_le_bytes()).to_hex()[..40].to_owned()
 }
 
-/// Remembers a canary, and that its BLAKE3 is one, too: who has that can tell whether a guess is right.
+/// Adds a canary. Its BLAKE3 hash becomes one, too: whoever has the hash can confirm a guess of the bytes.
 fn canary(all: &mut Canaries, what: &str, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref().to_vec();
     all.insert(what.to_owned(), bytes.clone());
-    // What is said within a request is no body of its own.
+    // Text inside of a request is not a body of its own, so no record holds its hash.
     if bytes.len() > 1000 && !what.starts_with("said") {
         all.insert(format!("{what}, its hash"), blake3::hash(&bytes).as_bytes().to_vec());
     }
     bytes
 }
 
-/// A run with canaries wherever a caller can put bytes.
+/// Records a run with canaries in every place where a caller can put bytes.
 fn record_canary_run(space: &Namespace, name: &str, seed: u64, all: &mut Canaries) {
     let text = |all: &mut Canaries, what: &str, n: u64| {
         String::from_utf8(canary(all, what, word(seed * 1000 + n))).unwrap()
@@ -50,7 +50,7 @@ fn record_canary_run(space: &Namespace, name: &str, seed: u64, all: &mut Canarie
     let run = RunSpec::new(name).agent(text(all, "agent", 1)).model(text(all, "model", 2));
     let run = run.tag(text(all, "tag", 3), text(all, "value of a tag", 4));
     let run = space.begin_run(run.metadata(bytes(all, "metadata of a run", 5, 3000))).unwrap();
-    // A conversation: a request holds the one before it.
+    // A conversation: each request contains the previous one.
     let mut request = bytes(all, "request", 6, 5000);
     for step in 0..3u64 {
         let answer = bytes(all, &format!("answer {step}"), 10 + step, 4000);
@@ -71,7 +71,7 @@ fn record_canary_run(space: &Namespace, name: &str, seed: u64, all: &mut Canarie
         open.flush().unwrap();
     }
     open.finish(false).unwrap();
-    // One that never ended.
+    // A frame that never ended.
     let left = run
         .begin_frame(&Frame::new(Component::Tool, bytes(all, "input of what was left", 60, 1200), ""))
         .unwrap();
@@ -79,7 +79,7 @@ fn record_canary_run(space: &Namespace, name: &str, seed: u64, all: &mut Canarie
     left.flush().unwrap();
     drop(left);
     let embedder = text(all, "embedder", 70);
-    // Any bits but those of no number.
+    // Any bits are allowed except those of NaN and infinity.
     let numbers: Vec<f32> = noise(seed * 1000 + 71, 1536)
         .chunks_exact(4)
         .map(|bits| f32::from_bits(u32::from_le_bytes(*bits.first_chunk().unwrap()) & !(1 << 30)))
@@ -90,10 +90,10 @@ fn record_canary_run(space: &Namespace, name: &str, seed: u64, all: &mut Canarie
     let large = bytes(all, "large body", 80, 300_000);
     let blob = space.store_blob(&large[..]).unwrap();
     run.record(Frame::new(Component::Tool, blob, bytes(all, "after it", 81, 900))).unwrap();
-    // Its recorder is gone with a frame begun: the run becomes an abandoned one.
+    // The recorder is dropped with a frame begun, so the run becomes abandoned.
 }
 
-/// Living runs around the others, so that groups and segments are shared with what goes.
+/// Records a living run, so that dropped runs share groups and segments with it.
 fn record_living_run(space: &Namespace, name: &str, seed: u64) {
     let run = space.begin_run(RunSpec::new(name)).unwrap();
     let mut said = noise(seed, 2000);
@@ -109,8 +109,8 @@ fn note_found(rows: &HashMap<[u8; ROW], usize>, bytes: &[u8], found: &mut HashSe
     found.extend(bytes.windows(ROW).filter_map(|row| rows.get(row)));
 }
 
-/// The canaries of which a row stands in a file as it is, and those of which one stands in what the files decode to: groups,
-/// keys of tables. Anchors have to lead to bytes that are there.
+/// Finds canaries by any row of theirs: first in the raw files, then in the decoded contents (records,
+/// groups, keys of tables). It also checks that anchors point to existing bytes.
 fn find_canaries(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
     let mut rows = HashMap::new();
     for (number, bytes) in all.values().enumerate() {
@@ -139,7 +139,7 @@ fn find_canaries(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
                 let window = entry.value.b..entry.value.b + ANCHOR_WINDOW_BYTES as u32;
                 let held = log.groups.get(&entry.value.a).unwrap_or_else(|| {
                     panic!(
-                        "{when} an anchor of {} leads to group {}, which is gone",
+                        "{when}, an anchor of {} leads to group {}, which is gone",
                         path.display(),
                         entry.value.a
                     )
@@ -148,13 +148,13 @@ fn find_canaries(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
                     held.ranges.iter().any(|range| range.start <= window.start && window.end <= range.end);
                 assert!(
                     there,
-                    "{when} an anchor of {path:?} leads to {window:?} of group {}, of which there is {:?}",
+                    "{when}, an anchor of {path:?} leads to {window:?} of group {}, which has only {:?}",
                     entry.value.a, held.ranges
                 );
             }
         }
     }
-    assert!(tables > 0, "no table to look into");
+    assert!(tables > 0, "the disk has no table");
     let named = |found: HashSet<usize>| {
         let names: Vec<&String> = all.keys().collect();
         let mut found: Vec<String> = found.into_iter().map(|number| names[number].clone()).collect();
@@ -164,10 +164,11 @@ fn find_canaries(disk: &SimIo, all: &Canaries, when: &str) -> [Vec<String>; 2] {
     [named(raw), named(decoded)]
 }
 
-/// What a disk shows that is written by now, and whatever the store writes when it is closed and opened again.
+/// Runs the check in each state of the store: open, after crashes, closed, opened and closed again, and with
+/// its tables rebuilt.
 fn check_every_state(sim: &SimIo, store: Store, mut check: impl FnMut(&SimIo, &str)) {
     check(&sim.crash(Crash::Everything), "while it is open");
-    // A power cut at once must not bring anything back.
+    // A power cut right away must not bring anything back.
     check(&sim.crash(Crash::Nothing), "after a power cut");
     store.close().unwrap();
     check(sim, "closed");
@@ -175,7 +176,7 @@ fn check_every_state(sim: &SimIo, store: Store, mut check: impl FnMut(&SimIo, &s
     assert!(store.verify().unwrap().damaged.is_empty());
     store.close().unwrap();
     check(sim, "opened and closed again");
-    // The log alone.
+    // Removes the tables, so that only the log is left.
     for path in sim.files().iter().filter(|path| path.extension().is_some_and(|end| end == "tbl")) {
         crate::io::Io::remove(sim, path).unwrap();
     }
@@ -188,20 +189,20 @@ fn assert_gone(disk: &SimIo, all: &Canaries, when: &str) {
     let [raw, decoded] = find_canaries(disk, all, when);
     assert!(
         raw.is_empty() && decoded.is_empty(),
-        "{when} there still is, as it is: {raw:?}; decoded: {decoded:?}"
+        "{when}, canaries remain in the raw files: {raw:?}; decoded: {decoded:?}"
     );
 }
 
-/// The red control: what is looked for is found, so that finding nothing means something.
+/// Proves that the search works: it finds every canary before the drop.
 fn assert_all_found(disk: &SimIo, all: &Canaries) {
     let [raw, decoded] = find_canaries(disk, all, "before");
     let mut either: Vec<&String> = raw.iter().chain(&decoded).collect();
     either.sort();
     either.dedup();
     let missing: Vec<&String> = all.keys().filter(|what| !either.contains(what)).collect();
-    assert!(missing.is_empty(), "these are never seen: {missing:?}");
+    assert!(missing.is_empty(), "canaries not found: {missing:?}");
     let decoded_only: Vec<&String> = all.keys().filter(|what| !raw.contains(what)).collect();
-    assert!(decoded_only.is_empty(), "these do not stand in the files as they are: {decoded_only:?}");
+    assert!(decoded_only.is_empty(), "canaries missing from the raw files: {decoded_only:?}");
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn forgotten_run_leaves_no_bytes_in_any_file() {
             assert!(store.compact(&options).unwrap().rewritten > 0);
             record_living_run(&space, "later", 300);
         }
-        // What was written is in tables, too.
+        // Closing also writes the data to tables.
         drop(space);
         store.close().unwrap();
         assert_all_found(&sim, &all);
@@ -230,7 +231,7 @@ fn forgotten_run_leaves_no_bytes_in_any_file() {
         let root = store.stats().unwrap().ledger_root;
         let checkpoint = store.checkpoint().unwrap();
         let uid = space.forget(&name, "asked for").unwrap().uid;
-        assert_ne!(store.stats().unwrap().ledger_root, root, "a tombstone is a leaf");
+        assert_ne!(store.stats().unwrap().ledger_root, root, "a tombstone adds a leaf");
         let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
         assert!(store.compact(&options).unwrap().rewritten > 0);
         assert!(store.verify_against(&checkpoint).unwrap().differences.is_empty());

@@ -6,7 +6,7 @@ fn facts(status: Status, severity: Severity, ended_ns: u64) -> RetentionFacts<'s
     RetentionFacts { namespace: "default", status, severity, tags: &[], ended_ns }
 }
 
-/// Whether a run alone in its store goes, and by which rule.
+/// The verdict on a single run: whether it goes, and by which rule.
 fn verdict(
     policy: &RetentionPolicy,
     uid: u64,
@@ -39,7 +39,7 @@ fn default_policy_keeps_failures_90_days_and_others_7() {
         let goes = |age_ns: u64| verdict(&policy, 1, &facts(status, severity, now - age_ns), now, &[]).0;
         let kept = days * DAY_NS;
         assert_eq!((goes(kept - 1), goes(kept), goes(kept + 1)), (false, true, true), "{status} {severity}");
-        // One that ends only later, by a clock that went wrong once.
+        // A run whose end lies in the future, because a clock was wrong once.
         assert!(!verdict(&policy, 1, &facts(status, severity, now + 1), now, &[]).0);
     }
 }
@@ -81,7 +81,7 @@ fn the_first_rule_that_matches_counts() {
         (RetentionRule { younger_than_ns: Some(10 * DAY_NS), ..all("r", gone) }, false),
         (RetentionRule { pinned: Some(false), ..all("r", gone) }, true),
         (RetentionRule { pinned: Some(true), ..all("r", RetentionLimit::Forever) }, false),
-        // All conditions have to hold.
+        // All conditions must hold.
         (
             RetentionRule { statuses: vec![Status::Ok], severities: vec![Severity::Debug], ..all("r", gone) },
             false,
@@ -157,7 +157,7 @@ fn the_newest_stay_in_each_namespace() {
         judged(1, 6, 2),
     ];
     policy.decide(STORE, 100, &mut runs);
-    // Of those that ended together the younger ones.
+    // Of runs that ended together, the younger ones stay.
     assert_eq!(runs.map(|run| run.goes), [true, true, false, false, false, false]);
 }
 
@@ -169,10 +169,10 @@ fn share_selects_a_stable_set_of_the_expected_size() {
     let share = |text| RunShare::parse(text).unwrap();
     let five = kept(share("5%"), STORE);
     assert_eq!(five, kept(share("5%"), STORE));
-    // 1,000 are wanted; five standard deviations are 154.
+    // The expected count is 1,000; five standard deviations are 154.
     assert!((846..=1154).contains(&five.len()), "{}", five.len());
     let ten = kept(share("10%"), STORE);
-    assert!(five.iter().all(|uid| ten.contains(uid)), "who is among 5% is among 10%");
+    assert!(five.iter().all(|uid| ten.contains(uid)), "a run in the 5% share is in the 10% share");
     assert_ne!(five, kept(share("5%"), StoreId([8; 16])));
     assert_eq!((kept(share("0%"), STORE).len(), kept(RunShare::ALL, STORE).len()), (0, 20_000));
 }

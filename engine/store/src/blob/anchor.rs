@@ -86,7 +86,7 @@ impl AnchorScanner {
 
 /// The anchors of a part's raw bytes: key and start of each window, counted from the part's start.
 ///
-/// Writing a part finds the same anchors ([`super::PackedExtents::anchors`]).
+/// Writing a part finds the same anchors (`PackedExtents::anchors`).
 #[must_use]
 pub fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> {
     let mut out = Vec::with_capacity(part_raw.len() / ANCHOR_SPACING_BYTES + 1);

@@ -37,6 +37,7 @@ impl FileBytes {
     ///
     /// # Errors
     /// The system's error.
+    #[doc(hidden)]
     pub fn populate(&self, from: usize, len: usize) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
         if let FileBytesRepr::Mapped(map) = &self.0 {
@@ -67,12 +68,13 @@ pub enum ReadMode {
     Mapped,
     /// By position, as the active segment always is. Every failure is an error. It costs more: a system call
     /// and a copy for each record or group range that no cache holds. Each table is read whole when it is
-    /// opened and kept in memory; [`BytesByKind::tables`](crate::BytesByKind::tables) counts these bytes.
+    /// opened and kept in memory; `BytesByKind::tables` counts these bytes.
     Positional,
 }
 
 impl ReadMode {
     /// All bytes of a file that is never written again.
+    #[doc(hidden)]
     pub fn read_whole(self, file: &dyn File) -> IoResult<FileBytes> {
         if self == Self::Mapped {
             return file.map();

@@ -30,4 +30,4 @@ impl IoError {
 }
 
 /// Result of an io operation.
-pub type IoResult<T> = std::result::Result<T, IoError>;
+pub type IoResult<T> = Result<T, IoError>;

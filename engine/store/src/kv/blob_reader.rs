@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 128 << 10;
 ///
 /// The reader hashes the bytes as they pass. It returns the last piece only after the whole body matches its
 /// id. On a mismatch, reading ends with an error instead: a caller that reads to the end has the right bytes.
-/// A reader from [`RunReader::unverified`](crate::RunReader::unverified) does not hash them.
+/// A reader from `RunReader::unverified` does not hash them.
 #[derive(Debug)]
 pub struct BlobReader {
     core: Arc<Core>,
@@ -39,6 +39,7 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
+    #[doc(hidden)]
     pub fn new(
         core: Arc<Core>,
         namespace: NamespaceId,
@@ -64,6 +65,7 @@ impl BlobReader {
     }
 
     /// A reader of a body that is already in memory.
+    #[doc(hidden)]
     pub fn from_bytes(core: Arc<Core>, namespace: NamespaceId, bytes: Vec<u8>) -> Self {
         let (len, id) = (bytes.len() as u64, BlobId::of(&bytes));
         let all = Self::new(core, namespace, Arc::default(), (len, id), HashCheck::Skipped);

@@ -5,17 +5,23 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::ids::{BlobId, NamespaceId};
 
-/// A body whose bytes are already in the log, from [`crate::Namespace::store_blob`]. It lasts once a
+/// A body whose bytes are already in the log, from `Namespace::store_blob`. It lasts once a
 /// committed frame or value holds it.
 #[derive(Debug, Clone)]
 pub struct StoredBlob {
-    pub namespace: NamespaceId,
-    pub id: BlobId,
-    pub len: u64,
-    pub extents: Arc<Vec<Extent>>,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) id: BlobId,
+    pub(crate) len: u64,
+    pub(crate) extents: Arc<Vec<Extent>>,
 }
 
 impl StoredBlob {
+    /// A body of which all bytes are in the log. For the layers above.
+    #[doc(hidden)]
+    pub fn new(namespace: NamespaceId, id: BlobId, len: u64, extents: Arc<Vec<Extent>>) -> Self {
+        Self { namespace, id, len, extents }
+    }
+
     /// BLAKE3 of its bytes.
     #[must_use]
     pub fn id(&self) -> BlobId {

@@ -36,6 +36,7 @@ pub enum History {
 }
 
 impl History {
+    #[doc(hidden)]
     pub fn code(self) -> HistoryCode {
         match self {
             Self::Latest => HistoryCode::Latest,
@@ -45,6 +46,7 @@ impl History {
         }
     }
 
+    #[doc(hidden)]
     pub fn from_code(code: HistoryCode) -> Self {
         match code {
             HistoryCode::Latest => Self::Latest,
@@ -261,6 +263,7 @@ impl Keyspace {
         }
     }
 
+    #[doc(hidden)]
     pub fn version_at(&self, at: Seqno, key: &[u8]) -> Result<Option<Version>> {
         check_key(key)?;
         let _pin = self.core.pin();
@@ -271,6 +274,7 @@ impl Keyspace {
     }
 
     /// Reads the version of a key that the record at a place wrote.
+    #[doc(hidden)]
     pub fn read_version(&self, key: &[u8], seqno: Seqno, value: IndexValue) -> Result<Version> {
         let (time_ns, kept) = self.read_record(key, value)?;
         let value = match kept {
@@ -350,6 +354,7 @@ pub struct KvBatch {
 }
 
 impl KvBatch {
+    #[doc(hidden)]
     pub fn new(core: &Arc<Core>, namespace: NamespaceId) -> Self {
         Self {
             core: core.clone(),
@@ -363,6 +368,7 @@ impl KvBatch {
     }
 
     /// Sets the time of the changes, if it is not now.
+    #[doc(hidden)]
     pub fn at_time(mut self, time_ns: u64) -> Self {
         self.time_ns = Some(time_ns);
         self
@@ -374,7 +380,7 @@ impl KvBatch {
     }
 
     /// Sets a key, and makes its value searchable by vectors: pairs of an embedder's id and the vector that
-    /// it made of the value. [`Namespace::nearest`](crate::Namespace::nearest) finds them once this is
+    /// it made of the value. `Namespace::nearest` finds them once this is
     /// committed, until the key is set again or deleted. At most 16 vectors, one of each embedder, with as
     /// many dimensions as that embedder's first vector in the namespace.
     ///
@@ -540,6 +546,7 @@ pub struct Scan {
 }
 
 impl Scan {
+    #[doc(hidden)]
     pub fn new(keyspace: Keyspace, range: ScanRange, view: View) -> Self {
         let user = |bound: Bound<Vec<u8>>| bound.map(|key| keys::user(keyspace.id, &key));
         let from = match user(range.from) {

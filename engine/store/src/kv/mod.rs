@@ -17,7 +17,7 @@ pub mod store_reader;
 pub mod store_writer;
 pub mod table;
 #[cfg(test)]
-pub mod test_segment;
+pub(crate) mod test_segment;
 pub mod view;
 pub mod write;
 

@@ -11,12 +11,12 @@ use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt, seal_record, stamp_record, 
 use crate::log::record::{GroupPart, LAYOUT, RecordKind};
 use crate::log::segments::Segment;
 
-pub const STORE: StoreId = StoreId([7; 16]);
-pub const SEGMENT: SegmentId = SegmentId(3);
-pub const SPACE: NamespaceId = NamespaceId(16);
+pub(crate) const STORE: StoreId = StoreId([7; 16]);
+pub(crate) const SEGMENT: SegmentId = SegmentId(3);
+pub(crate) const SPACE: NamespaceId = NamespaceId(16);
 
 /// The first part of group 1, stored raw.
-pub fn first_part(encoded: &[u8]) -> GroupPart<'_> {
+pub(crate) fn first_part(encoded: &[u8]) -> GroupPart<'_> {
     GroupPart {
         group: 1,
         namespace: SPACE,
@@ -30,26 +30,26 @@ pub fn first_part(encoded: &[u8]) -> GroupPart<'_> {
 }
 
 /// The part after `part`, which is at `place`.
-pub fn next_part<'a>(part: &GroupPart<'_>, place: RecordPlace, encoded: &'a [u8]) -> GroupPart<'a> {
+pub(crate) fn next_part<'a>(part: &GroupPart<'_>, place: RecordPlace, encoded: &'a [u8]) -> GroupPart<'a> {
     let (before_offset, before_len) = (place.offset, place.len);
     GroupPart { raw_start: part.raw_start + part.raw_len, before_offset, before_len, ..first_part(encoded) }
 }
 
 /// The bytes of a segment, record after record.
-pub struct TestSegment {
+pub(crate) struct TestSegment {
     bytes: Vec<u8>,
 }
 
 impl TestSegment {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: vec![0; SEGMENT_HEADER_BYTES as usize] }
     }
 
-    pub fn put(&mut self, part: &GroupPart<'_>) -> RecordPlace {
+    pub(crate) fn put(&mut self, part: &GroupPart<'_>) -> RecordPlace {
         self.put_as(RecordKind::GroupPart, part)
     }
 
-    pub fn put_as(&mut self, kind: RecordKind, part: &GroupPart<'_>) -> RecordPlace {
+    pub(crate) fn put_as(&mut self, kind: RecordKind, part: &GroupPart<'_>) -> RecordPlace {
         let mut record = Vec::new();
         let start = start_record(&mut record, kind.code(), LAYOUT);
         part.put(&mut record);
@@ -61,11 +61,11 @@ impl TestSegment {
         RecordPlace { segment: SEGMENT, offset: place(offset), len: place(record.len()) }
     }
 
-    pub fn pad_to(&mut self, offset: usize) {
+    pub(crate) fn pad_to(&mut self, offset: usize) {
         self.bytes.resize(offset, 0);
     }
 
-    pub fn segment(&self) -> Arc<Segment> {
+    pub(crate) fn segment(&self) -> Arc<Segment> {
         let sim = SimIo::new(1);
         let file = sim.open(Path::new("seg"), OpenMode::CreateNew).unwrap();
         file.write_at(&[IoSlice::new(&self.bytes)], 0).unwrap();

@@ -18,6 +18,7 @@ pub struct View {
 }
 
 impl View {
+    #[doc(hidden)]
     pub fn new(core: &Arc<Core>) -> Self {
         let pin = core.pin();
         let mut views = lock(&core.index.views);

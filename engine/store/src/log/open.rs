@@ -44,6 +44,7 @@ pub struct Damage {
 }
 
 impl Damage {
+    #[doc(hidden)]
     pub fn error(&self) -> Error {
         Error::damaged(&self.file, self.offset, &self.what)
     }

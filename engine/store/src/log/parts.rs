@@ -179,7 +179,7 @@ impl PartWindows<'_> {
         let from = start.saturating_sub(ahead);
         let mut bytes = Vec::new();
         self.segment.read_range(from, end, &mut bytes)?;
-        let range = within(from, bytes.len()).ok_or_else(|| Error::bug("a window is not what was read"))?;
+        let range = within(from, bytes.len()).ok_or_else(|| Error::bug("a segment window lacks bytes"))?;
         self.read.push((from, bytes));
         Ok((last, range))
     }

@@ -224,6 +224,7 @@ impl Drop for QueuePosition<'_> {
 }
 
 impl WriteQueue {
+    #[expect(clippy::too_many_arguments, reason = "each says another thing; there is one caller")]
     pub fn new(
         jobs: Sender<WriterJob>,
         store: StoreId,

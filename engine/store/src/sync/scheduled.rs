@@ -60,51 +60,51 @@ pub mod channel {
     use shuttle::sync::{Condvar, Mutex, MutexGuard};
 
     #[derive(Debug)]
-    struct Shared<T> {
-        state: Mutex<State<T>>,
+    struct ChannelShared<T> {
+        state: Mutex<ChannelState<T>>,
         changed: Condvar,
     }
 
     #[derive(Debug)]
-    struct State<T> {
+    struct ChannelState<T> {
         waiting: VecDeque<T>,
         capacity: usize,
         senders: usize,
         receivers: usize,
     }
 
-    impl<T> Shared<T> {
-        fn lock(&self) -> MutexGuard<'_, State<T>> {
+    impl<T> ChannelShared<T> {
+        fn lock(&self) -> MutexGuard<'_, ChannelState<T>> {
             self.state.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        fn wait<'a>(&self, guard: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+        fn wait<'a>(&self, guard: MutexGuard<'a, ChannelState<T>>) -> MutexGuard<'a, ChannelState<T>> {
             self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
         }
     }
 
     /// The other side is gone, or nothing is available.
     #[derive(Debug)]
-    pub struct Closed;
+    pub struct ChannelClosed;
 
     #[derive(Debug)]
-    pub struct Sender<T>(Arc<Shared<T>>);
+    pub struct Sender<T>(Arc<ChannelShared<T>>);
 
     #[derive(Debug)]
-    pub struct Receiver<T>(Arc<Shared<T>>);
+    pub struct Receiver<T>(Arc<ChannelShared<T>>);
 
     pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
         bounded(usize::MAX)
     }
 
     pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-        let state = State { waiting: VecDeque::new(), capacity, senders: 1, receivers: 1 };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let state = ChannelState { waiting: VecDeque::new(), capacity, senders: 1, receivers: 1 };
+        let shared = Arc::new(ChannelShared { state: Mutex::new(state), changed: Condvar::new() });
         (Sender(shared.clone()), Receiver(shared))
     }
 
     impl<T> Sender<T> {
-        pub fn send(&self, message: T) -> Result<(), Closed> {
+        pub fn send(&self, message: T) -> Result<(), ChannelClosed> {
             let mut state = self.0.lock();
             while state.receivers > 0 && state.waiting.len() >= state.capacity {
                 state = self.0.wait(state);
@@ -113,7 +113,7 @@ pub mod channel {
                 // The message is dropped without the lock: its drop may take locks.
                 drop(state);
                 drop(message);
-                return Err(Closed);
+                return Err(ChannelClosed);
             }
             state.waiting.push_back(message);
             drop(state);
@@ -123,7 +123,7 @@ pub mod channel {
     }
 
     impl<T> Receiver<T> {
-        pub fn recv(&self) -> Result<T, Closed> {
+        pub fn recv(&self) -> Result<T, ChannelClosed> {
             let mut state = self.0.lock();
             loop {
                 if let Some(message) = state.waiting.pop_front() {
@@ -132,14 +132,14 @@ pub mod channel {
                     return Ok(message);
                 }
                 if state.senders == 0 {
-                    return Err(Closed);
+                    return Err(ChannelClosed);
                 }
                 state = self.0.wait(state);
             }
         }
 
-        pub fn try_recv(&self) -> Result<T, Closed> {
-            let message = self.0.lock().waiting.pop_front().ok_or(Closed)?;
+        pub fn try_recv(&self) -> Result<T, ChannelClosed> {
+            let message = self.0.lock().waiting.pop_front().ok_or(ChannelClosed)?;
             self.0.changed.notify_all();
             Ok(message)
         }

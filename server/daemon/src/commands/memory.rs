@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use annals_memory::{Embedder, Identity, MemoryHit, MemoryQuery, Projection, SnapshotOptions, told};
+use annals_memory::{Embedder, Identity, MemoryHit, MemoryQuery, Projection, SnapshotOptions, prompt_text};
 
 use super::parse::{display_word, field, integer_reply, number, syntax, word_is};
 use super::snapshots::vector_from_bytes;

@@ -303,7 +303,7 @@ fn snapshots_are_stored_after_frames() {
     client.script(
         r#"
         run.begin name r -> *4|$4|name|$1|r|$3|uid|:1
-        snap.put r early -> -ERR a snapshot is taken after a frame: record one first
+        snap.put r early -> -ERR a snapshot needs a frame before it: record a frame first
         frame.add r llm a b -> :1
         snap.at r 1 -> $-1
         snap.put r one embedding e "\x00\x00\x80?" -> :1

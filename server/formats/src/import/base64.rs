@@ -1,8 +1,9 @@
-//! Base64 (RFC 4648, section 4): the standard alphabet with padding, strictly; for bytes that are not UTF-8 in JSON.
+//! Strict base64 (RFC 4648, section 4): standard alphabet, with padding. JSON carries bytes that are not
+//! UTF-8 this way.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The text of `bytes`.
+/// Encodes bytes as base64.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -16,7 +17,7 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of `text`; none if it is not strictly base64 (white space, missing padding, stray bits).
+/// Decodes base64; `None` if it is not strict (white space, missing padding, stray bits).
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
     if !text.len().is_multiple_of(4) {

@@ -1,19 +1,26 @@
-//! Chats and transcripts: runs of messages in the OpenAI shape, expanded into the frames that an agent would record.
+//! Chats and transcripts: runs of messages in the OpenAI shape, expanded into the frames that an agent would
+//! record.
 //!
-//! A run is an object with its messages under `messages`, `traj` or `history` (the first of these that it has).
-//! Each user message becomes a user frame. Each assistant message becomes an LLM frame: its request is
-//! `{"model":M,"messages":[m1,m2,…]}` with every message before it, its output the message. Each tool message becomes
-//! a tool frame: its input is the tool call that it answers, the one of its `tool_call_id` in the nearest assistant
-//! message before it that has one, its output the message. The parent of a user or LLM frame is the frame before it;
-//! a tool frame's parent is the LLM frame that made the call. In a transcript of agents every message becomes a frame;
-//! `expand` says which runs are transcripts.
+//! A run is an object with its messages under `messages`, `traj` or `history` (the first of these that it
+//! has).
+//!
+//! - Each user message becomes a user frame. Its output is the message.
+//! - Each assistant message becomes an LLM frame. Its input is the request `{"model":M,"messages":[m1,m2,…]}`
+//!   with every message before it, its output is the message.
+//! - Each tool message becomes a tool frame. Its input is the tool call that it answers, its output is the
+//!   message. The call has the message's `tool_call_id` and is in the nearest earlier assistant message with
+//!   a call of this id.
+//!
+//! The parent of a user or LLM frame is the frame before it; a tool frame's parent is the LLM frame that made
+//! the call. In a transcript of agents every message becomes a frame; `expand` decides which runs are
+//! transcripts.
 //!
 //! Messages that are in no frame (system messages that no model call follows) are counted in
-//! [`ImportedRun::unframed_messages`] and kept in the run's metadata under `annals.trailing_messages`, after the run's
-//! own other keys.
+//! [`ImportedRun::unframed_messages`]. They are kept in the run's metadata under `annals.trailing_messages`,
+//! after the run's own keys.
 //!
-//! Left out on purpose: frames of their own for messages of other shapes (Anthropic's tool results, the older
-//! `function` role). They stand in the requests after them.
+//! Left out on purpose: separate frames for messages of other shapes (Anthropic's tool results, the older
+//! `function` role). The requests after them contain them.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -26,25 +33,25 @@ use super::span::{self, ObjectMember};
 use super::template::IdTemplate;
 use annals::Status;
 
-/// Where a run may have its messages, in order of preference.
+/// Keys under which a run may have its messages, in order of preference.
 const MESSAGES_KEYS: [&str; 3] = ["messages", "traj", "history"];
 
 /// The metadata key of messages that are in no frame.
 const TRAILING_KEY: &str = "annals.trailing_messages";
 
-/// How transcripts are read.
+/// Options for reading chats.
 #[derive(Debug, Clone)]
 pub struct ChatOptions {
-    /// How runs are named; without it by their key `id`, else by position: `run-000001`.
+    /// Template for the names of runs. Default: the key `id`, else the position: `run-000001`.
     pub id: Option<IdTemplate>,
     /// The model of runs that do not name one.
     pub model: Option<String>,
-    /// A top-level key that says how the run ended: true, a number of 1 or more, or a status name as it says;
-    /// false or a smaller number is failed.
+    /// A top-level key with the status of the run. True or a number of at least 1 means ok; false or a
+    /// smaller number means failed; a string is the name of a status.
     pub status_from: Option<String>,
     /// Which messages become frames.
     pub expansion: Expansion,
-    /// Bytes that the text of one run may have, at most 4 GiB.
+    /// Maximum bytes of the text of one run, at most 4 GiB.
     pub run_bytes_max: u64,
 }
 
@@ -55,7 +62,7 @@ impl Default for ChatOptions {
     }
 }
 
-/// Reads runs from a JSON array, from JSON Lines, or from objects that follow each other. Holds one run.
+/// Reads runs from a JSON array, from JSON Lines, or from consecutive objects. Holds one run in memory.
 #[derive(Debug)]
 pub struct ChatRuns<R> {
     objects: ObjectReader<R>,
@@ -87,7 +94,7 @@ impl<R: BufRead> ChatRuns<R> {
 impl<R: BufRead> Iterator for ChatRuns<R> {
     type Item = Result<ImportedRun, ImportError>;
 
-    /// The next run. After an error there is no other.
+    /// Returns the next run. An error ends the iteration.
     fn next(&mut self) -> Option<Self::Item> {
         if self.over {
             return None;
@@ -98,12 +105,12 @@ impl<R: BufRead> Iterator for ChatRuns<R> {
     }
 }
 
-/// The names seen in one input, 16 bytes each.
+/// The names of the runs of one input, as 16 bytes of hash each.
 #[derive(Debug, Default)]
 pub(super) struct RunNameSet(HashSet<[u8; 16]>);
 
 impl RunNameSet {
-    /// Notes a name; an error if it was there.
+    /// Adds a name; fails if the input has it already.
     pub(super) fn add(&mut self, id: &str, place: SourcePosition) -> Result<(), ImportError> {
         let mut short = [0; 16];
         short.copy_from_slice(&blake3::hash(id.as_bytes()).as_bytes()[..16]);
@@ -122,9 +129,9 @@ fn run_of(object: SourceObject, options: &ChatOptions) -> Result<ImportedRun, Im
     let messages_key = MESSAGES_KEYS
         .into_iter()
         .find(|key| span::last_value(&members, key).is_some())
-        .ok_or_else(|| shape("none of the keys `messages`, `traj`, `history`".to_owned()))?;
+        .ok_or_else(|| shape("it has none of the keys `messages`, `traj`, `history`".to_owned()))?;
     if members.iter().filter(|member| member.has_key(messages_key)).count() > 1 {
-        return Err(shape(format!("the key `{messages_key}` stands twice")));
+        return Err(shape(format!("the key `{messages_key}` appears twice")));
     }
     let elements = span::last_value(&members, messages_key)
         .and_then(span::elements)
@@ -187,7 +194,7 @@ fn id_of(
     }
 }
 
-/// A scalar as it stands in a name: a string decoded, a number or a truth value as it is written.
+/// A scalar as part of a name: a string is decoded, a number or boolean is taken as written.
 fn scalar(json: &str) -> Option<String> {
     match json.as_bytes().first()? {
         b'"' => span::decode_string(json),
@@ -213,7 +220,8 @@ fn status_of(
         Some(b't') => Some(Status::Ok),
         Some(b'f') => Some(Status::Failed),
         Some(b'"') => span::decode_string(json).and_then(|name| status_named(&name)),
-        // Rust's own reading takes every JSON number; one too large for it becomes an infinity, which still compares.
+        // Rust parses every JSON number as f64. A number that is too large becomes infinite, which compares
+        // correctly.
         Some(b'-' | b'0'..=b'9') => {
             json.parse().ok().map(|number: f64| if number >= 1.0 { Status::Ok } else { Status::Failed })
         }
@@ -221,16 +229,18 @@ fn status_of(
     };
     status.ok_or_else(|| ImportError::Shape {
         place,
-        what: format!("`{field}` is no status: it is neither true or false, nor a number, nor a status name"),
+        what: format!("`{field}` is not a status: give true, false, a number or the name of a status"),
     })
 }
 
-/// A value that holds one of our own names; anything else under that key is the source's own affair.
+/// A value with one of annals' own names. Any other value under the key belongs to the source and is ignored
+/// here.
 fn named<T>(members: &[ObjectMember<'_>], key: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
     parse(&span::decode_string(span::last_value(members, key)?)?)
 }
 
-/// Every other key with its exact value, in source order, and the messages that are in no frame.
+/// The run's metadata: every other key with its exact value, in source order, then the messages that are in
+/// no frame.
 fn metadata_of<'a>(
     members: &[ObjectMember<'_>],
     messages_key: &str,

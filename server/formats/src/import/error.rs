@@ -1,15 +1,15 @@
-//! What can be wrong with an import, always with the place in the source.
+//! Errors of imports, each with its position in the source.
 
 use std::fmt;
 
-/// Where in the source something stands.
+/// A position in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourcePosition {
     /// Line of the source, from 1.
     pub line: u64,
-    /// Which object of the source, from 1.
+    /// Number of the object in the source, from 1.
     pub item: u64,
-    /// What an object of this source is: "run" or "object".
+    /// The word for an object of this source: "run" or "object".
     pub noun: &'static str,
 }
 
@@ -19,14 +19,14 @@ impl fmt::Display for SourcePosition {
     }
 }
 
-/// Why an import stopped. Nothing of the run it names has been handed out.
+/// Why an import stopped. No part of the affected run was returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
     /// The reader failed: a broken disk, or a compressed file that is damaged or cut short.
     #[error("{place}: cannot read the input: {source}")]
     Read {
-        /// How far reading came.
+        /// The position that reading had reached.
         place: SourcePosition,
         /// The reader's own error.
         #[source]
@@ -35,15 +35,15 @@ pub enum ImportError {
     /// The text is not JSON.
     #[error("{place}: expected {expected} at line {at_line}, column {column}, found {}", FoundByte(*.found))]
     Syntax {
-        /// The line to look at first: where the object began if each object has a line of its own.
+        /// The reported position: the line on which the object began, if each object has a line of its own.
         place: SourcePosition,
-        /// What would have been right.
+        /// The text that was expected.
         expected: &'static str,
         /// Line of the first wrong byte, from 1.
         at_line: u64,
         /// Column of the first wrong byte, in bytes, from 1.
         column: u64,
-        /// The wrong byte, or none where the input ended.
+        /// The wrong byte; `None` if the input ended.
         found: Option<u8>,
     },
     /// A string holds bytes that are not UTF-8.
@@ -57,7 +57,7 @@ pub enum ImportError {
     /// Arrays and objects are nested too deeply.
     #[error("{place}: nested deeper than {limit} levels")]
     TooDeep {
-        /// Where the limit was passed.
+        /// The position at which the limit was exceeded.
         place: SourcePosition,
         /// The limit, in levels.
         limit: usize,
@@ -65,33 +65,33 @@ pub enum ImportError {
     /// The text of one run is too long.
     #[error("{place}: the text of one run is over {limit} bytes")]
     TooBig {
-        /// Where the run began.
+        /// The beginning of the run.
         place: SourcePosition,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// JSON, but not of the shape that the format asks for.
+    /// The input is JSON, but not of the shape that the format requires.
     #[error("{place}: {what}")]
     Shape {
         /// The object.
         place: SourcePosition,
-        /// What is wrong, as a clause.
+        /// The problem, as a clause.
         what: String,
     },
     /// A top-level key that the options name is missing.
-    #[error("{place}: no key `{key}`, which {wanted_by} asks for")]
+    #[error("{place}: there is no key `{key}`, which {wanted_by} needs")]
     MissingKey {
         /// The run.
         place: SourcePosition,
         /// The key.
         key: String,
-        /// Which option names it.
+        /// The value that the option determines, and the option.
         wanted_by: &'static str,
     },
     /// Two runs of one input have the same name.
     #[error("{place}: a second run named `{id}` in this input")]
     DuplicateRun {
-        /// The later of the two.
+        /// The later of the two runs.
         place: SourcePosition,
         /// Their name.
         id: String,
@@ -99,7 +99,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// The place that the error names.
+    /// The position of the error in the source.
     pub fn place(&self) -> SourcePosition {
         match self {
             Self::Read { place, .. }
@@ -113,19 +113,19 @@ impl ImportError {
         }
     }
 
-    /// What to do about it, as a sentence without a full stop.
+    /// A hint for the user, as a sentence without a full stop.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => "check that the file is whole, for example with `xz -t` or `zstd -t`",
             Self::Syntax { .. } => {
-                "the input is a JSON array or one JSON object after another; mend or remove this one"
+                "the input is a JSON array or one JSON object after another; correct or remove this one"
             }
             Self::NotUtf8 { .. } => {
                 "JSON text is UTF-8; in frames, give other bytes as `input_base64` or `output_base64`"
             }
             Self::TooDeep { .. } => "keep deep structures as a string within the message",
             Self::TooBig { .. } => "split the run, or record it through the engine, which streams bodies",
-            Self::Shape { .. } => "docs/cli.md describes what an import takes",
+            Self::Shape { .. } => "docs/cli.md describes the formats that can be imported",
             Self::MissingKey { .. } => "name a key that every run has at its top level",
             Self::DuplicateRun { .. } => {
                 "name runs by keys that tell them apart, for example --id '{task_id}-{trial}'"

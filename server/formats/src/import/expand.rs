@@ -1,13 +1,14 @@
-//! Which messages of a run become frames, and of what.
+//! Selects the messages of a run that become frames, and the kinds of those frames.
 //!
-//! A chat with one model: each user message becomes a user frame (with [`Expansion::Turns`]), each assistant message an
-//! LLM frame, each tool message a tool frame. Other messages stand in the requests of the LLM frames after them.
+//! A chat with one model: each user message becomes a user frame (with [`Expansion::Turns`]), each assistant
+//! message an LLM frame, each tool message a tool frame. Other messages are only in the requests of the LLM
+//! frames after them.
 //!
-//! A transcript of agents: message i becomes frame i + 1, whatever its shape, with the agent's name. A run is a
-//! transcript if a message has a role that no chat has, or if an assistant message has a `name` and so has a user
-//! message, where there is one. A `name` on tool or system messages alone is ordinary in a chat.
+//! A transcript of agents: message i becomes frame i + 1 with the agent's name. A run is a transcript in two
+//! cases: a message has a role that no chat has; or an assistant message has a `name`, and so has a user
+//! message if there is any. A `name` on tool or system messages alone is ordinary in a chat.
 //!
-//! Invariant: every message is in a frame, or its index is in `Expanded::unframed`.
+//! Invariant: every message is in a frame, or its index is in `ExpandedMessages::unframed`.
 
 use std::collections::HashMap;
 
@@ -27,7 +28,7 @@ pub enum Expansion {
     Calls,
 }
 
-/// What the messages of a run become.
+/// The frames that the messages of a run become.
 #[derive(Debug)]
 pub(super) struct ExpandedMessages {
     pub(super) messages: Vec<TextSpan>,
@@ -36,7 +37,8 @@ pub(super) struct ExpandedMessages {
     pub(super) unframed: Vec<usize>,
 }
 
-/// Expands the messages of a run, whose texts lie in `text`. An error is a clause that names the message.
+/// Expands the messages of a run. `elements` are parts of `text`. An error is a clause that names the
+/// message.
 pub(super) fn expand(
     text: &str,
     elements: &[&str],
@@ -49,7 +51,8 @@ pub(super) fn expand(
     reading.finish()
 }
 
-/// The messages read so far. Whether they are a transcript is known at the end only: both readings are kept until then.
+/// Reads the messages of a run. Only the last message decides whether the run is a transcript, so the results
+/// for both cases are kept until then.
 struct MessageReader<'a> {
     text: &'a str,
     expansion: Expansion,
@@ -58,14 +61,14 @@ struct MessageReader<'a> {
     agents: Vec<TextSpan>,
     steps: Vec<ChatStep>,
     calls: HashMap<String, ImportedToolCall>,
-    /// How many messages the requests so far and their answers cover.
+    /// Number of messages that the requests so far and their answers contain.
     covered: usize,
     signs: TranscriptSigns,
-    /// What is wrong with the tool calls; in a transcript they are not read.
+    /// The first error in the tool calls. It is ignored in a transcript, which does not read them.
     wrong_calls: Option<String>,
 }
 
-/// What tells a transcript of agents from a chat with one model.
+/// The signs that distinguish a transcript of agents from a chat with one model.
 #[derive(Default)]
 struct TranscriptSigns {
     other_role: bool,
@@ -145,8 +148,8 @@ impl<'a> MessageReader<'a> {
         Ok(())
     }
 
-    /// Notes an assistant message's tool calls. A later message's call takes the place of an earlier one of the same
-    /// id; within one message the first stands.
+    /// Notes an assistant message's tool calls. A later message's call replaces an earlier one of the same
+    /// id; within one message the first call of an id counts.
     fn note_calls(&mut self, members: &[ObjectMember<'_>], number: usize) -> Result<(), String> {
         let frame = u32::try_from(self.steps.len()).map_err(|_| "too many frames".to_owned())?;
         let Some(list) = span::last_value(members, "tool_calls").filter(|list| *list != "null") else {
@@ -190,12 +193,12 @@ impl<'a> MessageReader<'a> {
     }
 
     fn span(&self, part: &str) -> Result<TextSpan, String> {
-        TextSpan::new(part, self.text).ok_or_else(|| "a message outside its run".to_owned())
+        TextSpan::new(part, self.text).ok_or_else(|| "a message is not in the text of its run".to_owned())
     }
 }
 
-/// What two ids are compared by: the string, however it is escaped; else the text, marked so that the number 1
-/// is not the string "1".
+/// The key by which ids of tool calls are compared: the decoded string, so that escapes do not matter. Other
+/// JSON is compared as text, with a mark that keeps the number 1 distinct from the string "1".
 fn call_key(json: &str) -> String {
     span::decode_string(json).map_or_else(|| format!("={json}"), |id| format!("\"{id}"))
 }

@@ -1,4 +1,4 @@
-//! Which messages become frames, and with what bytes.
+//! Tests of the expansion: the messages that become frames, and the bytes of those frames.
 
 use super::tests::{TWO_RUNS, XorShift, body, chat, error, one, text};
 use super::*;
@@ -92,7 +92,8 @@ fn calls_expansion_gives_llm_and_tool_frames_only() {
     );
 }
 
-/// S2.20: the user's message, the model's call, the tool's frame below it, the model's answer.
+/// S2.20: frames for the user's message, the model's call, the tool as a child of that call, and the model's
+/// answer.
 #[test]
 fn turns_expansion_gives_user_llm_and_tool_frames() {
     let first =
@@ -110,7 +111,7 @@ fn turns_expansion_gives_user_llm_and_tool_frames() {
     assert_eq!(output(0), r#"{"role": "user", "content": "caf\u00e9 \ud83d\ude00 \ud800"}"#);
     assert_eq!(output(4), r#"{"role": "user", "content": "STOP"}"#);
     assert_eq!((body(&frames[0].input), text(&frames[0].metadata)), ("", ""));
-    // Besides the user frames and the numbers of parents, nothing differs from the other expansion.
+    // Only the user frames and the numbers of parents differ from the other expansion.
     let old =
         chat(TWO_RUNS, ChatOptions { id: Some("{task_id}".parse().unwrap()), ..calls() }).remove(0).unwrap();
     let bodies = |frame: &Frame| (body(&frame.input).to_owned(), body(&frame.output).to_owned());
@@ -160,7 +161,7 @@ fn tool_message_takes_its_call_from_the_nearest_assistant() {
     );
 }
 
-/// Real transcripts whose `role` is an agent's name were imported as runs without frames.
+/// In real transcripts `role` can be an agent's name. They were once imported as runs without frames.
 #[test]
 fn role_outside_the_chat_roles_makes_a_transcript() {
     assert_transcript(
@@ -193,11 +194,11 @@ fn names_on_users_and_assistants_make_a_transcript() {
     let nameless = r#"{"role":"user","name":"","content":"z"}"#;
     let (a, terminal) = (r#""Expert \"A\"""#, "\"Terminal\"");
     assert_transcript(&[system, user, assistant, nameless], &["\"system\"", a, terminal, "\"user\""]);
-    // Two of the 126 logs of Who&When have no message of a user.
+    // Two of the 126 logs of Who&When have no user message.
     assert_transcript(&[assistant, assistant], &[terminal, terminal]);
 }
 
-/// A `name` on tool messages is how tools are called in a chat; on users alone it tells people apart.
+/// In a chat, `name` on a tool message is the tool's name; on user messages alone it distinguishes people.
 #[test]
 fn names_on_tools_or_users_alone_stay_a_chat() {
     let user = r#"{"role":"user","content":"x"}"#;
@@ -217,7 +218,7 @@ fn names_on_tools_or_users_alone_stay_a_chat() {
     }
 }
 
-/// Messages that no frame holds were left out without a word.
+/// Messages that are in no frame must not be lost silently.
 #[test]
 fn messages_in_no_frame_are_counted_and_kept() {
     let system = r#"{"role":"system","content":"s"}"#;
@@ -238,7 +239,7 @@ fn messages_in_no_frame_are_counted_and_kept() {
     }
 }
 
-/// The expansion of before: a transcript has no frames in it, and says so.
+/// The older expansion: a transcript gives no frames, and all its messages are counted.
 #[test]
 fn calls_expansion_counts_every_message_of_a_transcript() {
     let source = run(&[r#"{"role":"Planner"}"#, r#"{"role":"user"}"#]);
@@ -262,7 +263,8 @@ fn messages_without_a_shape_are_errors_in_transcripts_too() {
     }
 }
 
-/// The rule of the whole import: each message's bytes are in a frame, or it is counted and kept in the metadata.
+/// The invariant of the import: each message's bytes are in a frame, or it is counted and kept in the
+/// metadata.
 #[test]
 fn random_messages_are_in_a_frame_or_counted() {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
@@ -272,7 +274,7 @@ fn random_messages_are_in_a_frame_or_counted() {
         ["system", "developer", "user", "assistant", "tool", "function", "user", "assistant", "Critic"];
     let names = ["", "", r#","name":"A""#, r#","name":null"#];
     for round in 0..3_000 {
-        // Only every fourth run may have the role that no chat has.
+        // Only every fourth run may have a role that no chat has.
         let kinds = if round % 4 == 0 { roles.len() } else { roles.len() - 1 };
         let message = |number: usize, random: &mut XorShift| {
             let (role, name) = (roles[random.below(kinds)], names[random.below(names.len())]);

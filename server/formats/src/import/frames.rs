@@ -1,11 +1,12 @@
-//! Frames as JSON Lines, each naming its run: what any program can write, and what `replay --json` prints.
+//! Frames as JSON Lines, each with the name of its run. Any program can write them; `replay --json` prints
+//! them.
 //!
-//! A line with a `component` is a frame; a line without one speaks of its run. The lines of a run stand
-//! together: a run is over when a line of another run follows, when a line says `"end":true`, or at the end of
-//! the input. A run is handed out only when it is over, so that a bad line leaves nothing of it behind; until
-//! then its decoded frames are held, within the limit on one run's text.
+//! A line with a `component` is a frame; a line without one describes its run. The lines of a run are
+//! consecutive: a run ends when a line of another run follows, at a line with `"end":true`, or at the end of
+//! the input. A run is returned only when it has ended, so a bad line leaves no part of it behind. Until then
+//! its decoded frames are held in memory, within the limit on one run's text.
 //!
-//! A key that is not known is an error: a misspelt `output` would otherwise be lost without a word.
+//! An unknown key is an error: a misspelt `output` would otherwise be lost silently.
 
 use std::io::BufRead;
 use std::mem;
@@ -18,12 +19,12 @@ use super::source::{ObjectReader, RUN_BYTES_MAX, SourceObject};
 use super::span::{self, ObjectMember};
 use annals::{Component, Frame, Severity, Status};
 
-/// How frames are read.
+/// Options for reading frames.
 #[derive(Debug, Clone)]
 pub struct FrameOptions {
     /// The model of runs that do not name one.
     pub model: Option<String>,
-    /// Bytes that the lines of one run may have together, at most 4 GiB.
+    /// Maximum total bytes of the lines of one run, at most 4 GiB.
     pub run_bytes_max: u64,
 }
 
@@ -33,7 +34,7 @@ impl Default for FrameOptions {
     }
 }
 
-/// Reads frames and hands out their runs. Holds one run.
+/// Reads frames and returns their runs. Holds one run in memory.
 #[derive(Debug)]
 pub struct FrameRuns<R> {
     objects: ObjectReader<R>,
@@ -41,7 +42,7 @@ pub struct FrameRuns<R> {
     seen: RunNameSet,
     /// The run whose lines are being read.
     open: Option<PartialRun>,
-    /// What the last line brings besides the run that it ended.
+    /// The result of the last line itself, if that line also ended the run before it.
     next: Option<Result<ImportedRun, ImportError>>,
     over: bool,
 }
@@ -70,14 +71,14 @@ impl<R: BufRead> FrameRuns<R> {
         Ok(self.open.take().map(PartialRun::close))
     }
 
-    /// Takes one line; hands out the run that it ends. Where a line both ends the run before it and brings
-    /// something to hand out itself, that waits in `next`.
+    /// Takes one line; returns the run that it ends. If the line ends the run before it and has a result of
+    /// its own, the second result is kept in `next`.
     fn take_line(&mut self, object: &SourceObject) -> Result<Option<ImportedRun>, ImportError> {
         let place = object.place;
         let shape = |what: String| ImportError::Shape { place, what };
         let members = span::members(&object.text).ok_or_else(|| shape("not an object".to_owned()))?;
         let id =
-            string_of(&members, "run").map_err(shape)?.ok_or_else(|| shape("no key `run`".to_owned()))?;
+            string_of(&members, "run").map_err(shape)?.ok_or_else(|| shape("it has no `run`".to_owned()))?;
         let other = self.open.as_ref().is_some_and(|open| open.run.id != id);
         let before = if other { self.open.take().map(PartialRun::close) } else { None };
         let own = self.add(id, &members, object);
@@ -90,7 +91,7 @@ impl<R: BufRead> FrameRuns<R> {
         }
     }
 
-    /// Adds a line to its run; hands the run out if the line ends it.
+    /// Adds a line to its run; returns the run if the line ends it.
     fn add(
         &mut self,
         id: String,
@@ -120,7 +121,7 @@ impl<R: BufRead> FrameRuns<R> {
 impl<R: BufRead> Iterator for FrameRuns<R> {
     type Item = Result<ImportedRun, ImportError>;
 
-    /// The next run. After an error there is no other, and the run whose lines were being read is dropped.
+    /// Returns the next run. An error ends the iteration and discards the run that is being read.
     fn next(&mut self) -> Option<Self::Item> {
         if self.over {
             return None;
@@ -146,7 +147,7 @@ impl PartialRun {
         Self { run, frames: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a line; says whether it ends the run.
+    /// Adds a line; returns whether it ends the run.
     fn add(&mut self, members: &[ObjectMember<'_>]) -> Result<bool, String> {
         if span::last_value(members, "component").is_some() {
             let next = u32::try_from(self.frames.len() + 1).map_err(|_| "too many frames".to_owned())?;
@@ -166,7 +167,7 @@ impl PartialRun {
     }
 }
 
-/// What a line says about its run as a whole.
+/// A line that describes its run.
 struct RunLine {
     status: Option<Status>,
     severity: Option<Severity>,
@@ -187,7 +188,7 @@ fn run_line_of(members: &[ObjectMember<'_>]) -> Result<RunLine, String> {
     })
 }
 
-/// The frame that a line holds; `next` is the number that it gets.
+/// Parses the frame of a line; `next` is its number.
 fn frame_of(members: &[ObjectMember<'_>], next: u32) -> Result<Frame, String> {
     check_keys(
         members,
@@ -221,7 +222,7 @@ fn frame_of(members: &[ObjectMember<'_>], next: u32) -> Result<Frame, String> {
             let earlier = u32::try_from(parent).ok().filter(|parent| (1..next).contains(parent));
             Some(
                 earlier
-                    .ok_or_else(|| format!("`parent` is {parent}, which is no frame before frame {next}"))?,
+                    .ok_or_else(|| format!("`parent` is {parent}, but must name one before frame {next}"))?,
             )
         }
     };
@@ -229,7 +230,7 @@ fn frame_of(members: &[ObjectMember<'_>], next: u32) -> Result<Frame, String> {
     let component: Component = component.parse().map_err(|error| format!("`component`: {error}"))?;
     let (input, output) =
         (body_of(members, "input", "input_base64")?, body_of(members, "output", "output_base64")?);
-    // A frame that was never finished comes in as one that failed with what it had.
+    // An unfinished frame is imported as a failed frame with the output that it had.
     let failed = [flag_of(members, "error")?, flag_of(members, "incomplete")?].contains(&true);
     Ok(Frame {
         parent,
@@ -242,19 +243,19 @@ fn frame_of(members: &[ObjectMember<'_>], next: u32) -> Result<Frame, String> {
     })
 }
 
-/// Refuses keys that are not `names`, and keys that stand twice.
+/// Fails on keys that are not in `names`, and on keys that appear twice.
 fn check_keys(members: &[ObjectMember<'_>], names: &[&str]) -> Result<(), String> {
     for (index, member) in members.iter().enumerate() {
         let Some(name) = names.iter().find(|name| member.has_key(name)) else {
             if member.has_key("redacted") {
                 return Err(
-                    "it is redacted: what it holds was never recorded, and cannot be imported".to_owned()
+                    "it is redacted: its contents were never recorded and cannot be imported".to_owned()
                 );
             }
-            return Err(format!("the key {} is not known here", member.key));
+            return Err(format!("the key {} is unknown", member.key));
         };
         if members.iter().take(index).any(|earlier| earlier.has_key(name)) {
-            return Err(format!("the key `{name}` stands twice"));
+            return Err(format!("the key `{name}` appears twice"));
         }
     }
     Ok(())
@@ -269,7 +270,7 @@ fn string_of(members: &[ObjectMember<'_>], key: &str) -> Result<Option<String>, 
     let Some(json) = value_of(members, key) else { return Ok(None) };
     match span::decode_string(json) {
         Some(string) => Ok(Some(string)),
-        None => Err(format!("`{key}` is not a string of whole characters")),
+        None => Err(format!("`{key}` is not a string of valid Unicode")),
     }
 }
 
@@ -298,7 +299,7 @@ fn name_of<T>(
 fn metadata_of(members: &[ObjectMember<'_>]) -> Result<Option<Vec<u8>>, String> {
     let encoded = string_of(members, "metadata_base64")?;
     match value_of(members, "metadata") {
-        Some(_) if encoded.is_some() => Err("both `metadata` and `metadata_base64`".to_owned()),
+        Some(_) if encoded.is_some() => Err("it has both `metadata` and `metadata_base64`".to_owned()),
         None => match encoded {
             None => Ok(None),
             Some(text) => {
@@ -310,10 +311,10 @@ fn metadata_of(members: &[ObjectMember<'_>]) -> Result<Option<Vec<u8>>, String> 
     }
 }
 
-/// A body as text or as base64; missing is empty.
+/// A body, given as text or as base64; empty if neither is given.
 fn body_of(members: &[ObjectMember<'_>], text: &str, encoded: &str) -> Result<Vec<u8>, String> {
     match (string_of(members, text)?, string_of(members, encoded)?) {
-        (Some(_), Some(_)) => Err(format!("both `{text}` and `{encoded}`")),
+        (Some(_), Some(_)) => Err(format!("it has both `{text}` and `{encoded}`")),
         (Some(body), None) => Ok(body.into_bytes()),
         (None, Some(body)) => base64::decode(&body).ok_or_else(|| format!("`{encoded}` is not base64")),
         (None, None) => Ok(Vec::new()),

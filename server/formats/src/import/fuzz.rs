@@ -1,8 +1,8 @@
-//! Doors for fuzzers: what people import.
+//! Fuzz targets for imports.
 
 use super::{ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns};
 
-/// Runs of messages.
+/// Reads the input as chats.
 pub fn chat(data: &[u8]) {
     for expansion in [Expansion::Turns, Expansion::Calls] {
         let status_from = Some("reward".into());
@@ -15,7 +15,7 @@ pub fn chat(data: &[u8]) {
     }
 }
 
-/// Frames.
+/// Reads the input as frames.
 pub fn frames(data: &[u8]) {
     for run in FrameRuns::new(data, FrameOptions { run_bytes_max: 1 << 20, ..FrameOptions::default() }) {
         let Ok(run) = run else { break };

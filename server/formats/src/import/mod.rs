@@ -1,14 +1,14 @@
-//! Importing recordings made elsewhere: chat transcripts and frames, read as a stream, one run at a time.
+//! Imports recordings made elsewhere: chat transcripts and frames, read as a stream, one run at a time.
 //!
 //! [`ChatRuns`] reads runs of messages in the OpenAI shape and expands them into the frames that an agent would
-//! have recorded; [`FrameRuns`] reads frames themselves, one JSON object each. Both hand out [`ImportedRun`]s.
-//! What a source says is kept as the exact bytes of its own JSON text: nothing is parsed and printed again.
+//! have recorded. [`FrameRuns`] reads frames, one JSON object each. Both return [`ImportedRun`]s.
+//! Invariant: JSON of the source is kept as its exact text, never parsed and printed again.
 //!
-//! Layout: `scan` (is this byte JSON so far), `source` (one object after another from a stream), `span` (the
-//! members of an object as text), `template` (run names), `run` (what comes out), `chat` and `frames` (the two
-//! formats), `expand` (which messages become frames), `base64`, `error`.
+//! Layout: `scan` (recognises JSON byte by byte), `source` (cuts a stream into objects), `span` (the members
+//! of an object as text), `template` (run names), `run` (the imported run), `chat` and `frames` (the two
+//! formats), `expand` (selects the messages that become frames), `base64`, `error`.
 //!
-//! Left out on purpose: decompression and files (the caller hands in a reader), and writing to a store.
+//! Left out on purpose: decompression and files (the caller passes a reader), and writing to a store.
 
 pub mod base64;
 mod chat;

@@ -1,4 +1,4 @@
-//! What an import hands out: whole runs, whose frames are made one at a time.
+//! The result of an import: whole runs, whose frames are built one at a time.
 
 use super::error::SourcePosition;
 use super::span::TextSpan;
@@ -9,17 +9,17 @@ use annals::{Component, Frame, Severity, Status};
 pub struct ImportedRun {
     /// Its name.
     pub id: String,
-    /// How it ended; never open: what its source calls open arrives as abandoned.
+    /// How it ended; never open: a run that is open in its source is abandoned here.
     pub status: Status,
     /// How much it matters.
     pub severity: Severity,
-    /// The model, where the source or the options name one.
+    /// The model, if the source or the options name one.
     pub model: Option<String>,
-    /// A JSON object of what the source says about the run besides its messages or frames; empty if nothing.
+    /// The source's other data about the run, without messages or frames: a JSON object, or empty.
     pub metadata: Vec<u8>,
-    /// How many of its messages are in no frame; the metadata has them.
+    /// Number of its messages that are in no frame; the metadata contains them.
     pub unframed_messages: u64,
-    /// Where it stands in the source.
+    /// Its position in the source.
     pub place: SourcePosition,
     pub(super) body: RunContent,
 }
@@ -30,7 +30,7 @@ pub(super) enum RunContent {
     Frames(Vec<Frame>),
 }
 
-/// A transcript: its text once, and where the messages lie in it.
+/// A chat: its text, stored once, and the spans of its messages.
 #[derive(Debug, Clone)]
 pub(super) struct ImportedChat {
     pub(super) text: String,
@@ -45,13 +45,14 @@ pub(super) struct ImportedChat {
 /// A message that becomes a frame.
 #[derive(Debug, Clone)]
 pub(super) enum ChatStep {
-    /// The user message of that index.
+    /// The user message with this index.
     User { message: u32 },
-    /// The assistant message of that index.
+    /// The assistant message with this index.
     Llm { message: u32 },
-    /// The tool message of that index, the call that it answers, and the frame that held the call.
+    /// The tool message with this index, the call that it answers, the LLM frame that made the call, and the
+    /// tool's name.
     Tool { message: u32, call: Option<TextSpan>, parent: Option<u32>, name: Option<TextSpan> },
-    /// The message of that index in a transcript of agents, and the agent's name as JSON text.
+    /// The message with this index in a transcript of agents, and the agent's name as JSON text.
     Agent { message: u32, name: TextSpan },
 }
 
@@ -76,7 +77,7 @@ impl ImportedRun {
         }
     }
 
-    /// Its frames in order, from frame 1. Each is made when it is asked for: the requests of a long conversation
+    /// Its frames in order, from frame 1. Each is built on demand: the requests of a long conversation
     /// together are far larger than the conversation.
     pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         (0..self.frame_count()).filter_map(|index| match &self.body {
@@ -111,7 +112,7 @@ impl ImportedChat {
         Some(frame)
     }
 
-    /// The request whose answer is the message of that index: every message before it.
+    /// The request that the message with this index answers: all messages before it.
     fn request(&self, message: u32) -> Vec<u8> {
         let before = self.messages.get(..message as usize).unwrap_or_default();
         let messages = before.iter().map(|span| span.get(&self.text).len() + 1).sum::<usize>();
@@ -137,7 +138,7 @@ fn tool_metadata(name: Option<&str>, answers_a_call: bool) -> Vec<u8> {
     if members.is_empty() { Vec::new() } else { format!("{{{}}}", members.join(",")).into_bytes() }
 }
 
-/// The status of that name. A source's `open` is abandoned here, since nobody is left to go on with the run.
+/// Parses the name of a status. `open` becomes abandoned, since no recorder will continue the run.
 pub(super) fn status_named(name: &str) -> Option<Status> {
     name.parse().ok().map(|status| if status == Status::Open { Status::Abandoned } else { status })
 }

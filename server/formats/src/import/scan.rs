@@ -1,16 +1,16 @@
-//! A JSON recogniser that takes one byte at a time and keeps nothing but its place in the grammar.
+//! A JSON recogniser that takes one byte at a time and keeps only its position in the grammar.
 //!
-//! It exists so that a stream is cut into objects without being held, and so that the first wrong byte is known
-//! with its line: a parser that reads a whole object first would report a truncated line only at the end of the
-//! input. The grammar is RFC 8259 with a limit on nesting; the stack is one bit a level.
+//! It cuts a stream into objects without holding the stream, and finds the line of the first wrong byte. A
+//! parser that first reads a whole object would report a truncated line only at the end of the input. The
+//! grammar is RFC 8259 with a limit on nesting; the stack has one bit per level.
 //!
-//! Invariant: what it accepts is one JSON object, except that bytes above 0x7f inside strings are not checked
-//! (the text's UTF-8 is checked once, when the object is whole).
+//! Invariant: the accepted bytes are one JSON object, except that bytes above 0x7f inside strings are not
+//! checked. The UTF-8 of the text is checked once, when the object is complete.
 
-/// Levels of arrays and objects that may stand within each other in one object of an import.
+/// Maximum nesting of arrays and objects in one object of an import.
 pub const DEPTH_MAX: usize = 128;
 
-/// Whether the object goes on after a byte.
+/// Whether the object continues after a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ScanProgress {
     More,
@@ -18,7 +18,7 @@ pub(super) enum ScanProgress {
     Done,
 }
 
-/// Why a byte cannot stand where it does.
+/// Why a byte is not allowed at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ScanError {
     Expected(&'static str),
@@ -52,9 +52,9 @@ enum ScanState {
 #[derive(Debug)]
 pub(super) struct ObjectScanner {
     state: ScanState,
-    /// The string being read is a key.
+    /// The current string is a key.
     in_key: bool,
-    /// One bit a level, the innermost lowest: 1 for an object, 0 for an array.
+    /// One bit per level, the innermost lowest: 1 for an object, 0 for an array.
     levels: u128,
     depth: usize,
 }
@@ -64,7 +64,7 @@ impl ObjectScanner {
         Self { state: ScanState::Start, in_key: false, levels: 0, depth: 0 }
     }
 
-    /// What would be right at the present place, for an input that ends here.
+    /// The input that is expected at the current position, for error messages.
     pub(super) fn expected(&self) -> &'static str {
         match self.state {
             ScanState::Start => "`{`",
@@ -174,7 +174,7 @@ impl ObjectScanner {
             (Exponent, b'+' | b'-') => ExponentSign,
             (Exponent | ExponentSign | ExponentDigits, b'0'..=b'9') => ExponentDigits,
             (Zero | Digits | Fraction | ExponentDigits, _) => {
-                // The number ended before this byte, which belongs to what encloses it.
+                // The number ended before this byte, which belongs to the enclosing value.
                 self.state = ScanState::After;
                 return self.push(byte);
             }

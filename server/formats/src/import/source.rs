@@ -1,15 +1,15 @@
-//! One JSON object after another from a stream: the elements of an array, the lines of JSON Lines, or objects
-//! that just follow each other.
+//! Reads one JSON object after another from a stream: the elements of an array, the lines of JSON Lines, or
+//! consecutive objects.
 //!
-//! Invariants: at most one object's text is held; what is handed out is valid JSON and UTF-8; after an error or
-//! the end, nothing more is read.
+//! Invariants: at most one object's text is held in memory; every returned object is valid JSON and UTF-8;
+//! after an error or the end, nothing more is read.
 
 use std::io::BufRead;
 
 use super::error::{ImportError, SourcePosition};
 use super::scan::{DEPTH_MAX, ObjectScanner, ScanError, ScanProgress};
 
-/// Bytes that the text of one run may have unless the caller says otherwise: 1 GiB.
+/// Default maximum bytes of the text of one run: 1 GiB.
 pub const RUN_BYTES_MAX: u64 = 1 << 30;
 
 /// One object of the source.
@@ -17,7 +17,7 @@ pub const RUN_BYTES_MAX: u64 = 1 << 30;
 pub(super) struct SourceObject {
     /// Its exact text.
     pub(super) text: String,
-    /// Where it begins.
+    /// The position of its first byte.
     pub(super) place: SourcePosition,
 }
 
@@ -28,7 +28,7 @@ enum SourceMode {
     ArrayFirst,
     /// Within the array, after an element.
     ArrayNext,
-    /// Objects that follow each other.
+    /// Consecutive objects without an array.
     Loose,
     /// The array is closed: only white space may follow.
     Closed,
@@ -46,9 +46,9 @@ pub(super) struct ObjectReader<R> {
     /// Line and column of the next byte, from 1.
     line: u64,
     column: u64,
-    /// Objects begun.
+    /// Number of objects begun.
     items: u64,
-    /// Every object so far stood on one line of its own.
+    /// Every object so far was on a single line.
     one_a_line: bool,
 }
 
@@ -66,7 +66,7 @@ impl<R: BufRead> ObjectReader<R> {
         }
     }
 
-    /// The next object, or none at the end of the input.
+    /// The next object; `None` at the end of the input.
     pub(super) fn next(&mut self) -> Result<Option<SourceObject>, ImportError> {
         if self.mode == SourceMode::Over {
             return Ok(None);
@@ -78,12 +78,12 @@ impl<R: BufRead> ObjectReader<R> {
         Ok(Some(object))
     }
 
-    /// Bytes that one run may have.
+    /// Maximum bytes of one run.
     pub(super) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// Reads up to the next `{` and says how the source goes on after that object; none at the end.
+    /// Reads up to the next `{`; returns the mode after that object, or `None` at the end.
     fn seek_object(&mut self, mut mode: SourceMode) -> Result<Option<SourceMode>, ImportError> {
         if mode == SourceMode::Start {
             self.skip_byte_order_mark()?;
@@ -189,8 +189,8 @@ impl<R: BufRead> ObjectReader<R> {
         }
     }
 
-    /// A wrong byte inside an object. Where each object has a line of its own, a line that was cut shows only at
-    /// the next one; then the line to look at is the one on which the object began.
+    /// The error for a wrong byte inside an object. If each object has a line of its own, a truncated line is
+    /// detected only on the next line; the reported line is then the one on which the object began.
     fn error_within_object(
         &self,
         expected: &'static str,
@@ -205,7 +205,7 @@ impl<R: BufRead> ObjectReader<R> {
         ImportError::Syntax { place, expected, at_line: self.line, column: self.column, found }
     }
 
-    /// A wrong byte between objects.
+    /// The error for a wrong byte between objects.
     fn error_between_objects(&self, expected: &'static str, found: Option<u8>) -> ImportError {
         let place = SourcePosition { item: self.items + 1, ..self.place() };
         ImportError::Syntax { place, expected, at_line: self.line, column: self.column, found }
@@ -227,8 +227,8 @@ impl<R: BufRead> ObjectReader<R> {
         }
     }
 
-    /// Some tools write a byte order mark before JSON. Its three bytes are looked at one by one, since a reader
-    /// may hand out as few as one at a time.
+    /// Some tools write a byte order mark before JSON. Its three bytes are read one by one, since a reader
+    /// may return only one byte at a time.
     fn skip_byte_order_mark(&mut self) -> Result<(), ImportError> {
         if self.peek()? == Some(0xef) {
             for expected in [0xef, 0xbb, 0xbf] {
@@ -243,13 +243,14 @@ impl<R: BufRead> ObjectReader<R> {
     }
 }
 
-/// The reader's next bytes, none at the end.
+/// The reader's next bytes; empty at the end.
 fn fill<R: BufRead>(reader: &mut R, place: SourcePosition) -> Result<&[u8], ImportError> {
     loop {
         match reader.fill_buf() {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(source) => return Err(ImportError::Read { place, source }),
-            // Asked for again because the compiler cannot see that the first borrow ended; buffered, so free.
+            // The buffer is requested again below, since the borrow checker rejects returning it from the
+            // loop. The bytes are buffered, so this costs nothing.
             Ok(_) => break,
         }
     }

@@ -1,7 +1,8 @@
-//! The members of an object and the elements of an array, each as the exact text that it has in the source.
+//! The members of an object and the elements of an array, each as its exact text in the source.
 //!
-//! Uses serde_json's raw values: inner white space, escapes (lone surrogates too), duplicate keys and numbers of
-//! any size survive, because nothing is decoded. What must be read, such as a role, is decoded on its own.
+//! Uses serde_json's raw values. They keep inner white space, escapes (lone surrogates too), duplicate keys
+//! and numbers of any size, because nothing is decoded. Values that are needed, such as a role, are decoded
+//! separately.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,8 +10,8 @@ use std::ops::Range;
 use serde::de::{Deserializer as _, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A part of a run's text. Offsets are 32 bits wide to halve what a long run of small messages costs: a text
-/// beyond that is refused before.
+/// A part of a run's text. Offsets have 32 bits, which halves the memory of a long run of small messages. A
+/// longer text is refused before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TextSpan {
     start: u32,
@@ -18,14 +19,14 @@ pub(super) struct TextSpan {
 }
 
 impl TextSpan {
-    /// Where `part` lies in `whole`; none if it does not.
+    /// The span of `part` in `whole`; `None` if `part` is not a slice of `whole`.
     pub(super) fn new(part: &str, whole: &str) -> Option<Self> {
         let start = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
         let span = Self { start: u32::try_from(start).ok()?, len: u32::try_from(part.len()).ok()? };
         (span.get(whole).len() == part.len()).then_some(span)
     }
 
-    /// The part's text.
+    /// The text of the span.
     pub(super) fn get(self, whole: &str) -> &str {
         let start = self.start as usize;
         let range: Range<usize> = start..start + self.len as usize;
@@ -33,7 +34,7 @@ impl TextSpan {
     }
 }
 
-/// A member of an object: the texts of its key (with its quotes) and its value.
+/// A member of an object: the texts of its key, with quotes, and of its value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObjectMember<'a> {
     pub(super) key: &'a str,
@@ -41,13 +42,13 @@ pub(super) struct ObjectMember<'a> {
 }
 
 impl ObjectMember<'_> {
-    /// Whether the key, decoded, is `name`.
+    /// Whether the decoded key is `name`.
     pub(super) fn has_key(&self, name: &str) -> bool {
         decode_string(self.key).is_some_and(|key| key == name)
     }
 }
 
-/// The members of the object whose text is given, in source order; none if it is no object.
+/// The members of an object's text, in source order; `None` if it is not an object.
 pub(super) fn members(text: &str) -> Option<Vec<ObjectMember<'_>>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let members = deserializer.deserialize_map(RawMembersVisitor).ok()?;
@@ -55,18 +56,19 @@ pub(super) fn members(text: &str) -> Option<Vec<ObjectMember<'_>>> {
     Some(members)
 }
 
-/// The elements of the array whose text is given; none if it is no array.
+/// The elements of an array's text; `None` if it is not an array.
 pub(super) fn elements(text: &str) -> Option<Vec<&str>> {
     let raw: Vec<&RawValue> = serde_json::from_str(text).ok()?;
     Some(raw.into_iter().map(RawValue::get).collect())
 }
 
-/// The last member called `name`, as JSON parsers take it.
+/// The value of the last member called `name`: JSON parsers also take the last of duplicate keys.
 pub(super) fn last_value<'a>(members: &[ObjectMember<'a>], name: &str) -> Option<&'a str> {
     members.iter().rev().find(|member| member.has_key(name)).map(|member| member.value)
 }
 
-/// The string whose text is given; none if it is no string or has an escape that stands for no character.
+/// Decodes a string's text; `None` if it is not a string or has an escape without a character (a lone
+/// surrogate).
 pub(super) fn decode_string(text: &str) -> Option<String> {
     if !text.starts_with('"') {
         return None;

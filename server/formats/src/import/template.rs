@@ -1,25 +1,25 @@
-//! Run names made of a run's own keys: `{task_id}-{trial}`.
+//! Templates that build run names from a run's keys: `{task_id}-{trial}`.
 
 /// Why a template cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// A brace has no partner.
+    /// An opening or closing brace is missing.
     #[error(
-        "the template `{template}` has a brace without its partner; write {{{{ or }}}} for a brace itself"
+        "the template `{template}` has a brace without its partner; write {{{{ or }}}} for a literal brace"
     )]
     Unbalanced {
         /// The template.
         template: String,
     },
-    /// `{}` names no key.
-    #[error("the template `{template}` has an empty pair of braces")]
+    /// A pair of braces contains no key.
+    #[error("the template `{template}` has an empty pair of braces; write a key between them")]
     EmptyKey {
         /// The template.
         template: String,
     },
-    /// Nothing in it differs from run to run.
-    #[error("the template `{template}` names no key, so that every run would have the same name")]
+    /// The template has no key, so all runs would have the same name.
+    #[error("the template `{template}` has no key, so that every run would have the same name")]
     NoKey {
         /// The template.
         template: String,
@@ -32,7 +32,7 @@ enum TemplatePart {
     Key(String),
 }
 
-/// A parsed template: text, and keys in braces; `{{` and `}}` stand for braces.
+/// A parsed template: text, and keys in braces; `{{` and `}}` are literal braces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdTemplate {
     parts: Vec<TemplatePart>,
@@ -81,7 +81,7 @@ impl std::str::FromStr for IdTemplate {
 }
 
 impl IdTemplate {
-    /// Fills the template in. `lookup` gives a key's value as text; where it gives none, that key is the error.
+    /// Fills in the template. `lookup` returns a key's value as text; a key without a value is the error.
     pub(super) fn fill(&self, mut lookup: impl FnMut(&str) -> Option<String>) -> Result<String, &str> {
         let mut id = String::new();
         for part in &self.parts {

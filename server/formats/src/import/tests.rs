@@ -63,7 +63,7 @@ pub(super) fn body(content: &Content) -> &str {
     text(bytes(content))
 }
 
-/// All that a frame says, to compare.
+/// Everything in a frame as text, for comparison.
 fn facts(frame: &Frame) -> String {
     format!("{frame:?}")
 }
@@ -160,7 +160,7 @@ fn the_data_may_say_how_a_run_ended() {
     let missing = chat(r#"{"messages":[]}"#, options).remove(0).unwrap_err();
     assert_eq!(
         missing.to_string(),
-        "line 1: run 1: no key `score`, which the status of runs (--status-from) asks for"
+        "line 1: run 1: there is no key `score`, which the status of runs (--status-from) needs"
     );
     let run = one(r#"{"status":"failed","severity":"flagged","messages":[]}"#);
     assert_eq!((run.status, run.severity), (Status::Failed, Severity::Flagged));
@@ -224,7 +224,7 @@ fn an_error_names_the_line_and_the_run() {
         ("[[]]".to_owned(), "line 1: run 1: expected `{` or `]` at line 1, column 2, found `[`"),
         (format!("{good}\n{{}}"), "line 2: run 2: none of the keys `messages`, `traj`, `history`"),
         ("{\"messages\":{}}".to_owned(), "line 1: run 1: `messages` is not an array"),
-        ("{\"messages\":[],\"messages\":[]}".to_owned(), "line 1: run 1: the key `messages` stands twice"),
+        ("{\"messages\":[],\"messages\":[]}".to_owned(), "line 1: run 1: the key `messages` appears twice"),
         ("{\"messages\":[1]}".to_owned(), "line 1: run 1: message 1 is not an object"),
         ("{\"messages\":[{}]}".to_owned(), "line 1: run 1: message 1 has no `role`"),
         (
@@ -261,7 +261,7 @@ fn deep_nesting_is_an_error_and_no_overflow() {
     assert!(matches!(frames(&hostile).remove(0), Err(ImportError::TooDeep { .. })));
 }
 
-/// Endless input: one string that never ends.
+/// An endless reader: one string that never ends.
 struct EndlessReader;
 
 impl Read for EndlessReader {
@@ -283,7 +283,7 @@ fn a_run_over_the_limit_is_an_error_before_it_is_held() {
     assert!(matches!(runs.pop(), Some(Err(ImportError::TooBig { .. }))) && runs.is_empty());
 }
 
-/// A reader that fails after its bytes.
+/// A reader that fails after its last byte.
 struct FailingReader<'a>(&'a [u8]);
 
 impl Read for FailingReader<'_> {
@@ -336,7 +336,7 @@ fn scanner_agrees_with_serde_json_on_every_changed_byte() {
             );
             let theirs = serde_json::from_slice::<&serde_json::value::RawValue>(&changed)
                 .is_ok_and(|raw| raw.get().starts_with('{'));
-            // An object that ends early is followed by something else, which only the next call looks at.
+            // If the changed byte ends the object early, only the next call reads the bytes after it.
             let early = byte == b'}' && ours && !theirs;
             assert!(ours == theirs || early, "byte {byte:#x} at {at}: ours {ours}, theirs {theirs}");
         }
@@ -389,8 +389,8 @@ fn frame_lines_end_a_run_where_another_begins() {
 fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
     let good = r#"{"run":"a","component":"llm"}"#;
     for (line, expected) in [
-        (r#"{"component":"llm"}"#, "no key `run`"),
-        (r#"{"run":1,"component":"llm"}"#, "`run` is not a string of whole characters"),
+        (r#"{"component":"llm"}"#, "it has no `run`"),
+        (r#"{"run":1,"component":"llm"}"#, "`run` is not a string of valid Unicode"),
         (r#"{"run":"a","component":""}"#, "`component`: a component's name must not be empty"),
         (r#"{"run":"a","component":null}"#, "`component` is null"),
         (
@@ -398,14 +398,17 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
             "`component`: a component's name has the control character '\\u{1b}': leave it out",
         ),
         (r#"{"run":"a","component":"llm","error":1}"#, "`error` is not true or false"),
-        (r#"{"run":"a","component":"llm","ouput":"x"}"#, "the key \"ouput\" is not known here"),
-        (r#"{"run":"a","component":"llm","input":"x","input":"y"}"#, "the key `input` stands twice"),
-        (r#"{"run":"a","component":"llm","input":"x","input_base64":""}"#, "both `input` and `input_base64`"),
+        (r#"{"run":"a","component":"llm","ouput":"x"}"#, "the key \"ouput\" is unknown"),
+        (r#"{"run":"a","component":"llm","input":"x","input":"y"}"#, "the key `input` appears twice"),
+        (
+            r#"{"run":"a","component":"llm","input":"x","input_base64":""}"#,
+            "it has both `input` and `input_base64`",
+        ),
         (r#"{"run":"a","component":"llm","input_base64":"x"}"#, "`input_base64` is not base64"),
-        (r#"{"run":"a","component":"llm","input":"\ud800"}"#, "`input` is not a string of whole characters"),
+        (r#"{"run":"a","component":"llm","input":"\ud800"}"#, "`input` is not a string of valid Unicode"),
         (r#"{"run":"a","component":"llm","seq":3}"#, "`seq` is 3, but this is frame 2 of its run"),
-        (r#"{"run":"a","component":"llm","parent":2}"#, "`parent` is 2, which is no frame before frame 2"),
-        (r#"{"run":"a","component":"llm","parent":0}"#, "`parent` is 0, which is no frame before frame 2"),
+        (r#"{"run":"a","component":"llm","parent":2}"#, "`parent` is 2, but must name one before frame 2"),
+        (r#"{"run":"a","component":"llm","parent":0}"#, "`parent` is 0, but must name one before frame 2"),
         (
             r#"{"run":"a","component":"llm","started_ns":-1}"#,
             "`started_ns` is not a whole number from 0 to 18446744073709551615",
@@ -414,12 +417,12 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
         (r#"{"run":"a","component":"llm","metadata_base64":"x"}"#, "`metadata_base64` is not base64"),
         (
             r#"{"run":"a","component":"llm","metadata":{},"metadata_base64":"e30="}"#,
-            "both `metadata` and `metadata_base64`",
+            "it has both `metadata` and `metadata_base64`",
         ),
         (r#"{"run":"a","component":"llm","severity":"bad"}"#, "`severity` cannot be `bad`"),
         (r#"{"run":"a","status":"bad"}"#, "`status` cannot be `bad`"),
         (r#"{"run":"a","end":1}"#, "`end` is not true or false"),
-        (r#"{"run":"a","seq":1}"#, "the key \"seq\" is not known here"),
+        (r#"{"run":"a","seq":1}"#, "the key \"seq\" is unknown"),
     ] {
         let runs = frames(&format!("{good}\n{line}\n{good}"));
         let [Err(error)] = runs.as_slice() else { panic!("{line}: {runs:?}") };
@@ -437,7 +440,7 @@ fn bad_frames_are_errors_and_leave_nothing_of_their_run() {
     );
 }
 
-/// Counts what is read ahead of what has been handed out.
+/// A reader that counts the bytes that were read from it.
 struct CountingReader<R>(R, std::rc::Rc<std::cell::Cell<usize>>);
 
 impl<R: BufRead> Read for CountingReader<R> {
@@ -461,7 +464,7 @@ fn a_source_is_read_no_further_than_the_run_that_is_handed_out() {
     assert!(runs.next().is_none());
 }
 
-/// Small and good enough to choose places and bytes: Marsaglia's xorshift.
+/// Marsaglia's xorshift: a small generator, good enough to choose positions and bytes.
 pub(super) struct XorShift(pub(super) u64);
 
 impl XorShift {
@@ -476,7 +479,7 @@ impl XorShift {
 #[test]
 fn random_bytes_give_whole_runs_and_at_most_one_error() {
     let seed = std::env::var("ANNALS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
-    println!("ANNALS_SEED={seed} cargo test -p annals-formats --lib import::tests::whatever -- --nocapture");
+    println!("ANNALS_SEED={seed} cargo test -p annals-formats --lib import::tests::random -- --nocapture");
     let mut random = XorShift(seed | 1);
     let lines = r#"{"run":"a","component":"llm","parent":null,"input":"x","output_base64":"AP8=","metadata":{"a":[1]}}
 {"run":"a","component":"tool","parent":1,"started_ns":7,"severity":"debug"}

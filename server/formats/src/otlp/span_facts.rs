@@ -200,7 +200,7 @@ fn scan_body(span: &Span, body: &SpanBody, found: &mut ToolCallFindings) {
                     let names = [sibling("function.name"), sibling("name")];
                     let arguments = [sibling("function.arguments"), sibling("arguments")];
                     let of = |keys: [String; 2]| {
-                        keys.iter().find_map(|key| self::first_text(&span.attributes, &[key.as_str()]))
+                        keys.iter().find_map(|key| first_text(&span.attributes, &[key.as_str()]))
                     };
                     let arguments = of(arguments).map(|text| json!(text));
                     found.ask(text, of(names).unwrap_or_default(), arguments.as_ref());

@@ -147,7 +147,7 @@ pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> 
             tool(node, &mut parts);
         }
     }
-    let (turns, more) = conversation(&fields);
+    let (turns, more) = request_turns(&fields);
     for (at, turn) in turns.into_iter().enumerate() {
         if blocks::parts_left(&parts) == 0 {
             break;
@@ -164,7 +164,7 @@ pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> 
 }
 
 /// The messages, and how many more there are than are looked at.
-pub(super) fn conversation<'a>(fields: &JsonFields<'a>) -> (Vec<JsonNode<'a>>, usize) {
+pub(super) fn request_turns<'a>(fields: &JsonFields<'a>) -> (Vec<JsonNode<'a>>, usize) {
     for key in TURN_KEYS {
         let node = fields.get(key);
         if node.is_array() {
@@ -222,7 +222,7 @@ pub(super) fn failed_tools(api: &ModelApi, fields: &JsonFields<'_>) -> Vec<Strin
     if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
         return Vec::new();
     }
-    let (turns, _) = conversation(fields);
+    let (turns, _) = request_turns(fields);
     let is_model = |node: &JsonNode<'_>| blocks::is_model(*node);
     let answered = turns.iter().rposition(is_model).map_or(0, |at| at + 1);
     // The calls stand just before; they have the names.

@@ -3,7 +3,7 @@
 use super::api::{ApiShape, ModelApi};
 use super::blocks;
 use super::json::JsonNode;
-use super::messages::{PartKind, RequestPart, conversation};
+use super::messages::{PartKind, RequestPart, request_turns};
 use super::text::clip;
 
 /// What a tool gave.
@@ -64,7 +64,7 @@ fn conversation<'a>(api: &ModelApi, body: &'a [u8]) -> Option<Vec<JsonNode<'a>>>
     if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
         return None;
     }
-    Some(conversation(&JsonNode::parse(body).ok()?.fields()).0)
+    Some(request_turns(&JsonNode::parse(body).ok()?.fields()).0)
 }
 
 fn parts(at: usize, turn: JsonNode<'_>) -> Vec<RequestPart<'_>> {

@@ -16,7 +16,7 @@ pub struct RulesError {
     pub what: String,
 }
 
-pub(crate) type RulesResult<T> = std::result::Result<T, RulesError>;
+pub(crate) type RulesResult<T> = Result<T, RulesError>;
 
 /// A document that has only known kinds of tables.
 pub(crate) struct RulesDocument<'a> {

@@ -99,8 +99,8 @@ fn invalid_matchers_are_refused_with_their_position() {
         ("rule = 'mask time $.model'", "line 2, column 8: a rule that masks time at $.model is refused"),
         ("rule = 'query model'", "line 2, column 8: a rule that ignores the query key \"model\""),
         ("rule = 'drop $.a'", "write `ignore PATH`, `mask SHAPE PATH` or `query KEY`"),
-        ("preset = 'gemeni'", "line 2, column 10: there is no matcher \"gemeni\"; there are: none, gemini"),
-        ("ignore = 'user'", "line 2, column 10: \"user\" is no path"),
+        ("preset = 'gemeni'", "line 2, column 10: unknown matcher \"gemeni\"; known matchers: none, gemini"),
+        ("ignore = 'user'", "line 2, column 10: \"user\" is not a valid path"),
         ("ignore = 7", "line 2, column 10: ignore is a text or a list of texts, and this is a number"),
         (
             "ignore = ['$.a', ['$.b']]",

@@ -286,7 +286,7 @@ impl SimState {
         self.reap(ino);
     }
 
-    fn link(&mut self, from: &Path, to: &Path) -> std::result::Result<(), Error> {
+    fn link(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
         let (_, ino) = self.tree.find(from)?;
         let place = self.tree.resolve(to)?;
         if self.tree.lookup(&place).is_some() {
@@ -314,7 +314,7 @@ impl SimState {
         }
     }
 
-    fn open(&mut self, path: &Path, how: OpenMode) -> std::result::Result<(Ino, u64), Error> {
+    fn open(&mut self, path: &Path, how: OpenMode) -> Result<(Ino, u64), Error> {
         let place = self.tree.resolve(path)?;
         let ino = match (self.tree.lookup(&place), how) {
             (Some(_), OpenMode::CreateNew) => return Err(ErrorKind::AlreadyExists.into()),
@@ -338,7 +338,7 @@ impl SimState {
         Ok((ino, self.take_handle(ino)))
     }
 
-    fn create_dir_all(&mut self, dir: &Path) -> std::result::Result<(), Error> {
+    fn create_dir_all(&mut self, dir: &Path) -> Result<(), Error> {
         let dir = normalized_path(dir)?;
         let mut missing: Vec<_> =
             dir.ancestors().filter(|path| !self.tree.dirs.contains_key(*path)).collect();
@@ -356,7 +356,7 @@ impl SimState {
         Ok(())
     }
 
-    fn rename(&mut self, from: &Path, to: &Path) -> std::result::Result<(), Error> {
+    fn rename(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
         let (old, ino) = self.tree.find(from)?;
         let new = self.tree.resolve(to)?;
         self.faults.check(OpKind::Rename, from)?;
@@ -373,7 +373,7 @@ impl SimState {
         Ok(())
     }
 
-    fn remove(&mut self, path: &Path) -> std::result::Result<(), Error> {
+    fn remove(&mut self, path: &Path) -> Result<(), Error> {
         let (place, ino) = self.tree.find(path)?;
         self.faults.check(OpKind::Remove, path)?;
         if let Some(names) = self.tree.names_mut(&place.dir) {
@@ -384,7 +384,7 @@ impl SimState {
         Ok(())
     }
 
-    fn sync_dir(&mut self, dir: &Path) -> std::result::Result<(), Error> {
+    fn sync_dir(&mut self, dir: &Path) -> Result<(), Error> {
         let dir = self.tree.dir(dir)?;
         let outcome = self.faults.check(OpKind::SyncDir, &dir);
         self.log(Arc::from(dir), OpDetail::SyncDir { ok: outcome.is_ok() });

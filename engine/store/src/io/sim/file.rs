@@ -34,11 +34,11 @@ impl SimFile {
         move |e| IoError::new(op, &self.path, e)
     }
 
-    fn check_writable(&self) -> std::result::Result<(), Error> {
+    fn check_writable(&self) -> Result<(), Error> {
         if self.writable { Ok(()) } else { Err(Error::from_raw_os_error(EBADF)) }
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) -> std::result::Result<(), Error> {
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         self.check_writable()?;
         if bytes.is_empty() {
             return Ok(());
@@ -78,7 +78,7 @@ impl SimFile {
         outcome
     }
 
-    fn truncate_or_extend(&self, len: u64) -> std::result::Result<(), Error> {
+    fn truncate_or_extend(&self, len: u64) -> Result<(), Error> {
         self.check_writable()?;
         let len = checked_offset(len, 0)?;
         let mut state = self.io.state();
@@ -94,7 +94,7 @@ impl SimFile {
 }
 
 /// The start of a range, checked against the longest simulated file.
-fn checked_offset(offset: u64, len: u64) -> std::result::Result<usize, Error> {
+fn checked_offset(offset: u64, len: u64) -> Result<usize, Error> {
     match offset.checked_add(len) {
         Some(end) if end <= FILE_BYTES_MAX => usize::try_from(offset).map_err(Error::other),
         _ => Err(ErrorKind::FileTooLarge.into()),

@@ -1,7 +1,7 @@
 //! The errors of tables.
 
 /// Result of a table operation.
-pub type TableResult<T> = std::result::Result<T, TableError>;
+pub type TableResult<T> = Result<T, TableError>;
 
 /// Why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]

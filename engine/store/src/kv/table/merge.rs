@@ -24,8 +24,8 @@ pub trait MergeSource {
 /// If a source is out of order, so is the output, which [`TableWriter`](super::TableWriter) refuses.
 pub fn merge<E: From<super::TableError>>(
     mut sources: Vec<Box<dyn MergeSource + '_>>,
-    mut each: impl FnMut(&[u8], u64, IndexValue) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
+    mut each: impl FnMut(&[u8], u64, IndexValue) -> Result<(), E>,
+) -> Result<(), E> {
     let mut at = 0;
     while at < sources.len() {
         if sources[at].advance()? {

@@ -274,7 +274,7 @@ impl Table {
         number: usize,
         offset: u64,
         raw: &RawBlock<'_>,
-        mut each: impl FnMut(VersionKey<'_>) -> std::result::Result<(), DamageReason>,
+        mut each: impl FnMut(VersionKey<'_>) -> Result<(), DamageReason>,
     ) -> TableResult<BlockShape> {
         let (own, next) = (index.separator(number), index.separator(number + 1));
         let is_last = number + 1 == index.len();
