@@ -5,6 +5,7 @@ use std::path::Path;
 
 use annals::ledger::{Checkpoint, Signature};
 use annals_proof::{About, Body, Kept, PrivateKey, PublicKey, Verdict};
+use annals_text::hex::encode;
 use serde_json::{Map, Value, json};
 
 use crate::address::Address;
@@ -161,10 +162,6 @@ fn own(error: annals::Error) -> Failure {
     Failure::new(Code::Failed, error, "this is a fault of annals: please report it")
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// What a proof is of.
 fn of(verdict: &Verdict) -> String {
     match &verdict.about {
@@ -177,9 +174,9 @@ fn of(verdict: &Verdict) -> String {
 fn head(verdict: &Verdict, out: &mut Out) -> Result<()> {
     let checkpoint = &verdict.checkpoint;
     let made = time(checkpoint.time_ns);
-    out.line(format_args!("ledger of store {}, {made}", hex(&checkpoint.store)))?;
-    out.line(format_args!("  root        {}", hex(&checkpoint.root)))?;
-    out.line(format_args!("  checkpoint  {}", hex(&checkpoint.digest())))?;
+    out.line(format_args!("ledger of store {}, {made}", encode(&checkpoint.store)))?;
+    out.line(format_args!("  root        {}", encode(&checkpoint.root)))?;
+    out.line(format_args!("  checkpoint  {}", encode(&checkpoint.digest())))?;
     match &checkpoint.signature {
         Some(signature) => out.line(format_args!("  signed by   {}", signature.key)),
         None => out.line("  not signed"),
@@ -232,10 +229,10 @@ fn said(verdict: &Verdict, key_named: bool) -> Map<String, Value> {
         "seqno": verdict.seqno,
         "leaf": verdict.leaf,
         "leaves": checkpoint.leaves,
-        "store": hex(&checkpoint.store),
-        "root": hex(&checkpoint.root),
+        "store": encode(&checkpoint.store),
+        "root": encode(&checkpoint.root),
         "time_ns": checkpoint.time_ns,
-        "digest": hex(&checkpoint.digest()),
+        "digest": encode(&checkpoint.digest()),
         "signed_by": checkpoint.signature.map(|signature| signature.key.to_string()),
         "kept": kept,
         "vouched": key_named || kept.is_some(),

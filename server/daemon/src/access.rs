@@ -187,7 +187,7 @@ pub fn make_token(
     getrandom::fill(&mut bytes).map_err(|error| {
         ServeError::Refused(format!("no token can be made: the system has no randomness: {error}"))
     })?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = annals_text::hex::encode(&bytes);
     let hash = blake3::hash(text.as_bytes());
     let profile = profile.map(str::to_owned);
     let kept = TokenRecord {

@@ -1,4 +1,5 @@
-//! Formats of other tools, read into runs and frames: transcripts and frames as JSON (`import`), traces of OpenTelemetry (`otlp`).
+//! Formats of other tools, read into runs and frames: transcripts and frames as JSON (`import`), traces of OpenTelemetry
+//! (`otlp`), tapes of tracefork (`tracefork`).
 //! It takes bytes and opens no socket.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
@@ -7,3 +8,4 @@
 pub mod fuzzing;
 pub mod import;
 pub mod otlp;
+pub mod tracefork;

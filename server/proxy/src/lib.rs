@@ -4,13 +4,14 @@
 //! pointed at it by the environment variables from which clients read their base address ([`Mounts`]). The
 //! address carries a secret of the run.
 //!
-//! Layout, lowest first; a module uses only those before it: `mounts` and `variables` (which upstream an address stands for), `upstream` (the HTTP client),
+//! Layout, lowest first; a module uses only those before it: `body` (parts of a body put together), `mounts` and `variables` (which upstream an address stands for), `upstream` (the HTTP client),
 //! `embeddings` (vectors of texts, from others), `program` (the child process), `destination` (where runs are recorded), `nondet` (clocks and
 //! randomness), `network` (what a program reaches besides), `error`, `origin` (what a run is of), `proxy` (listening, recording, replaying), `session`
 //! (a program and its proxy, as a run), then [`mod@inspect`] (a program before it is recorded), `middleware` (a program that records itself) and
 //! `run_usage` (tokens and cost of a run).
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
+pub mod body;
 pub mod destination;
 pub mod embeddings;
 mod error;

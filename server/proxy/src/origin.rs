@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annals::RunReader;
+use annals_text::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -14,7 +15,6 @@ use crate::mounts::Mounts;
 use crate::nondet::{DrawLanes, HASH_SEED, NondetCapture};
 use crate::own_frames::{PROGRAM, STDIN, own_frame};
 use crate::program::{InputKind, Program, StandardInput};
-use crate::proxy::parse_hex_key;
 use annals_policy::redact::{MaskedArgument, Secrets, mask_arguments, unmask_arguments};
 use annals_policy::rules::{RulesError, RulesFile};
 
@@ -156,7 +156,9 @@ impl Origin {
 
     /// The key of the requests' hashes.
     pub fn key_bytes(&self) -> annals::Result<[u8; 32]> {
-        parse_hex_key(&self.key).ok_or_else(|| invalid("the run's key is not 64 digits"))
+        hex::decode(&self.key)
+            .and_then(|key| key.try_into().ok())
+            .ok_or_else(|| invalid("the run's key is not 64 digits"))
     }
 
     /// As a run's metadata.
@@ -179,7 +181,7 @@ impl Origin {
                 .filter_map(|name| Some((name.to_owned(), lossy(&std::env::var_os(name)?))))
                 .collect(),
             mounts: mounts.clone(),
-            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            key: hex::encode(key),
             captured: false,
             secrets: Vec::new(),
             rules: String::new(),

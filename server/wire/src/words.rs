@@ -15,12 +15,14 @@ use std::str::FromStr;
 use annals::{Component, ErrorKind, Frame, RunSpec, Severity, kv::Content, runs::Ending};
 use annals_memory::Identity;
 
+use crate::schema::recorder::RecorderCommand;
+
 /// Builds the words of a command.
 pub struct CommandWriter<'a>(Vec<Cow<'a, [u8]>>);
 
 impl<'a> CommandWriter<'a> {
-    pub fn new(command: &'a str) -> Self {
-        Self(vec![command.as_bytes().into()])
+    pub fn new(command: RecorderCommand) -> Self {
+        Self(vec![command.name().as_bytes().into()])
     }
 
     pub fn word(mut self, word: impl Into<Cow<'a, [u8]>>) -> Self {
@@ -312,7 +314,7 @@ pub fn parse_error(error: &str) -> annals::Error {
 mod tests {
     use annals::{Component, Frame, RunSpec, Severity, runs::Ending};
 
-    use super::{CommandArguments, CommandWriter};
+    use super::{CommandArguments, CommandWriter, RecorderCommand};
 
     fn received(words: &CommandWriter<'_>) -> CommandArguments {
         CommandArguments::of(words.as_slices().into_iter().map(<[u8]>::to_vec).collect()).1
@@ -324,7 +326,8 @@ mod tests {
         let full = RunSpec::new("r").agent("a").model("m").severity(Severity::Flagged).started_ns(7);
         let full = full.tag("TAG", "REPLACE").tag("k", "").metadata(b"{\"a\":1}").replace(true);
         for spec in [plain, full] {
-            let back = received(&CommandWriter::new("RUN.BEGIN").run(&spec).unwrap()).run().unwrap();
+            let back =
+                received(&CommandWriter::new(RecorderCommand::BeginRun).run(&spec).unwrap()).run().unwrap();
             assert_eq!(format!("{back:?}"), format!("{spec:?}"));
         }
         let plain = Frame::new(Component::Llm, "in", "out");
@@ -332,7 +335,7 @@ mod tests {
         full = full.metadata("ERROR");
         (full.started_ns, full.duration_ns, full.severity, full.error) = (Some(1), 2, Severity::Debug, true);
         for frame in [plain, full] {
-            let words = CommandWriter::new("FRAME.ADD").word(frame.component.name().as_bytes());
+            let words = CommandWriter::new(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
             let words =
                 words.word(super::bytes(&frame.input).unwrap()).word(super::bytes(&frame.output).unwrap());
             let (back, blob) = received(&words.frame(&frame)).frame(false).unwrap();
@@ -345,7 +348,8 @@ mod tests {
             duration_ns: Some(9),
         };
         for ending in [Ending::default(), full] {
-            let back = received(&CommandWriter::new("FRAME.END").ending(&ending)).ending().unwrap();
+            let back =
+                received(&CommandWriter::new(RecorderCommand::EndFrame).ending(&ending)).ending().unwrap();
             assert_eq!(format!("{back:?}"), format!("{ending:?}"));
         }
     }

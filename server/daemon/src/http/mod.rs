@@ -3,7 +3,7 @@
 //! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `annals_wire::schema::routes` is
 //! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
 //! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
-//! of many runs ([`crate::proxy`]).
+//! of many runs (`annals_proxy::proxy`).
 //!
 //! A client needs a token (`Authorization: Bearer`). Requests from browser pages of other origins are
 //! refused: the host must be this server, by a loopback address or name, and so must the origin, if there is
@@ -34,7 +34,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -55,6 +55,7 @@ use super::proxy_runs::ProxyRuns;
 use super::session::{ClientInfo, Daemon, Session};
 use super::turn::Offload;
 use annals_proxy::Mounts;
+use annals_proxy::body::BodyAssembler;
 use annals_proxy::proxy::{MultiRunProxy, ProxyAction, RECORDED, REPLAYED, RequestRefusal};
 use annals_text::percent;
 use annals_wire::resp::Reply;
@@ -285,7 +286,7 @@ impl HttpShared {
 
     /// A whole body, and its share of the room for all bodies.
     async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), HttpProblem> {
-        let (mut body, mut bytes, mut place) = (body, BytesMut::new(), None::<OwnedSemaphorePermit>);
+        let (mut body, mut bytes, mut place) = (body, BodyAssembler::default(), None::<OwnedSemaphorePermit>);
         let too_long = || {
             let why = format!("a body has at most {BODY_BYTES_MAX} bytes here");
             HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "ERR", why)
@@ -309,9 +310,9 @@ impl HttpShared {
                     None => place = Some(more),
                 }
             }
-            bytes.extend_from_slice(&data);
+            bytes.push(data);
         }
-        Ok((bytes.freeze(), place))
+        Ok((bytes.into_bytes(), place))
     }
 }
 

@@ -82,7 +82,7 @@ async fn begin(
     }
     let mut bytes = [0; 16];
     shared.daemon.io.random(&mut bytes).map_err(annals::Error::from)?;
-    let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = annals_text::hex::encode(&bytes);
     let who = session_owner(&session);
     let session = Arc::new(tokio::sync::Mutex::new(session));
     let mut known = shared.replays.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,20 +1,6 @@
 //! The commands of one recorder connection: commands in, replies out. Independent of sockets.
 //!
-//! ```text
-//! PING                        +PONG
-//! STORE.USE namespace         +OK; creates the namespace if necessary. The first command, sent once
-//! RUN.BEGIN, FRAME.BEGIN, FRAME.ADD, FRAME.END: see `command_words`. RUN.BEGIN replies +OK, the others the
-//!                             frame's number
-//! FRAME.APPEND run seq bytes  +OK, appends to the output of an open frame
-//! BLOB.APPEND name bytes      +OK, streams a body; the name is local to the connection
-//! BLOB.END name               the body's length; a frame may then reference it
-//! RUN.END run status          +OK once the whole run is on disk
-//! RUN.REMEMBER run            stores the outcome of an ended run in memory: the entry's id; nil if there is none
-//! MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]
-//!                             the entry's id, once it is on disk; needs no STORE.USE
-//! MEM.DEFINE definition NAMESPACE namespace
-//!                             +OK once it is on disk; needs no STORE.USE
-//! ```
+//! The commands are those of [`RecorderCommand`].
 //! An error names its kind: `-CONFLICT run "r" exists already`.
 
 use std::collections::HashMap;
@@ -32,6 +18,7 @@ use annals_proxy::embeddings::{ConfiguredEmbedder, environment_embedder};
 use annals_review::memory_input::{check_embedder, remember_json};
 use annals_review::run_memory::{RememberOutcome, remember_ended};
 use annals_wire::resp::Reply;
+use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandArguments, error_code, invalid};
 
 /// Maximum number of open runs, and of streamed bodies, of a connection.
@@ -67,7 +54,7 @@ impl RecorderSession {
     /// Runs a command and returns its reply; `None` if the connection must end without one.
     pub(super) fn answer(&mut self, command: Vec<Vec<u8>>) -> Option<Reply> {
         let (name, mut arguments) = CommandArguments::of(command);
-        if name == "STORE.USE" && self.entered.is_none() {
+        if name == RecorderCommand::UseStore.name() && self.entered.is_none() {
             // Before anything is promised: a connection refused here opens the store itself.
             let writer = self.writing.enter()?;
             return Some(to_reply(self.enter(writer, &mut arguments)));
@@ -83,29 +70,21 @@ impl RecorderSession {
     }
 
     fn execute(&mut self, name: &str, arguments: &mut CommandArguments) -> annals::Result<Reply> {
-        match name {
-            "PING" => Ok(Reply::Simple("PONG".into())),
-            "RUN.BEGIN" => self.begin_run(arguments),
-            "RUN.END" => self.end_run(arguments),
-            "RUN.REMEMBER" => self.remember(arguments),
-            "MEM.PUT" => self.put_memory(arguments),
-            "MEM.DEFINE" => self.define(arguments),
-            "FRAME.BEGIN" => self.begin_frame(arguments),
-            "FRAME.APPEND" => self.append(arguments),
-            "FRAME.END" => self.end_frame(arguments),
-            "FRAME.ADD" => self.add_frame(arguments),
-            "BLOB.APPEND" => self.append_blob(arguments),
-            "BLOB.END" => self.end_blob(arguments),
-            "STORE.USE" => Err(invalid("a connection stays with its namespace".to_owned())),
-            "STORE.COMPACT" => Err(annals::Error::new(
-                ErrorKind::Locked,
-                "a recorder holds the store and compacts nothing: wait until it has ended",
-            )),
-            "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => Err(annals::Error::new(
-                ErrorKind::Locked,
-                "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
-            )),
-            _ => Err(invalid(format!("unknown command '{name}'"))),
+        let Some(command) = RecorderCommand::find(name) else { return Err(refusal(name)) };
+        match command {
+            RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
+            RecorderCommand::BeginRun => self.begin_run(arguments),
+            RecorderCommand::EndRun => self.end_run(arguments),
+            RecorderCommand::RememberRun => self.remember(arguments),
+            RecorderCommand::PutMemory => self.put_memory(arguments),
+            RecorderCommand::DefineMemory => self.define(arguments),
+            RecorderCommand::BeginFrame => self.begin_frame(arguments),
+            RecorderCommand::AppendFrame => self.append(arguments),
+            RecorderCommand::EndFrame => self.end_frame(arguments),
+            RecorderCommand::AddFrame => self.add_frame(arguments),
+            RecorderCommand::AppendBlob => self.append_blob(arguments),
+            RecorderCommand::EndBlob => self.end_blob(arguments),
+            RecorderCommand::UseStore => Err(invalid("a connection stays with its namespace".to_owned())),
         }
     }
 
@@ -321,6 +300,21 @@ impl Read for BlobPartsReader {
         let read = (&self.part[self.taken..]).read(buffer)?;
         self.taken += read;
         Ok(read)
+    }
+}
+
+/// Why a command that is not a recorder's is refused.
+fn refusal(name: &str) -> annals::Error {
+    match name {
+        "STORE.COMPACT" => annals::Error::new(
+            ErrorKind::Locked,
+            "a recorder holds the store and compacts nothing: wait until it has ended",
+        ),
+        "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => annals::Error::new(
+            ErrorKind::Locked,
+            "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
+        ),
+        _ => invalid(format!("unknown command '{name}'")),
     }
 }
 

@@ -15,6 +15,7 @@ use annals::{ErrorKind, Frame, RunSpec, Status, runs::Ending};
 use super::socket;
 use annals_proxy::destination::{Destination, RemoteBlob, RemoteFrame, RemoteRun, RemoteSpace};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply, ResponseDecoder, write_command};
+use annals_wire::schema::recorder::RecorderCommand;
 use annals_wire::words::{CommandWriter, bytes, invalid, parse_error};
 
 /// Maximum number of commands whose replies are still unread. So few replies fit into the socket's buffer, so
@@ -91,7 +92,7 @@ impl RemoteStore {
             blobs: 0,
         };
         let remote = Self(Arc::new(Mutex::new(link)));
-        let asked = remote.call(&CommandWriter::new("STORE.USE").word(namespace.as_bytes()));
+        let asked = remote.call(&CommandWriter::new(RecorderCommand::UseStore).word(namespace.as_bytes()));
         match asked {
             Ok(_) => Ok(JoinOutcome::Joined(remote)),
             // The process is closing. One that is only silent may keep the store too long to wait for it.
@@ -128,7 +129,7 @@ impl RemoteStore {
 
 impl RemoteSpace for RemoteStore {
     fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>> {
-        self.call(&CommandWriter::new("RUN.BEGIN").run(spec)?)?;
+        self.call(&CommandWriter::new(RecorderCommand::BeginRun).run(spec)?)?;
         Ok(Arc::new(SocketRun { remote: self.clone(), name: spec.name.clone() }))
     }
 
@@ -146,9 +147,11 @@ impl RemoteSpace for RemoteStore {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(annals::Error::new(ErrorKind::Unavailable, error.to_string())),
             };
-            self.send_ahead(&CommandWriter::new("BLOB.APPEND").word(name.as_slice()).word(&buffer[..read]))?;
+            self.send_ahead(
+                &CommandWriter::new(RecorderCommand::AppendBlob).word(name.as_slice()).word(&buffer[..read]),
+            )?;
         }
-        let len = self.call(&CommandWriter::new("BLOB.END").word(name.as_slice()))?;
+        let len = self.call(&CommandWriter::new(RecorderCommand::EndBlob).word(name.as_slice()))?;
         Ok(RemoteBlob { len: number(&len)?, name })
     }
 }
@@ -226,7 +229,7 @@ impl RemoteLink {
 }
 
 impl SocketRun {
-    fn words<'a>(&'a self, command: &'a str) -> CommandWriter<'a> {
+    fn words(&self, command: RecorderCommand) -> CommandWriter<'_> {
         CommandWriter::new(command).word(self.name.as_bytes())
     }
 }
@@ -237,7 +240,7 @@ impl RemoteRun for SocketRun {
     }
 
     fn submit(&self, frame: &Frame, blob: Option<&RemoteBlob>) -> annals::Result<()> {
-        let words = self.words("FRAME.ADD").word(frame.component.name().as_bytes());
+        let words = self.words(RecorderCommand::AddFrame).word(frame.component.name().as_bytes());
         let mut words = words.word(bytes(&frame.input)?).word(bytes(&frame.output)?);
         if let Some(blob) = blob {
             words = words.word(b"BLOB".as_slice()).word(blob.name.as_slice());
@@ -246,22 +249,22 @@ impl RemoteRun for SocketRun {
     }
 
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>> {
-        let words = self.words("FRAME.BEGIN").word(frame.component.name().as_bytes());
+        let words = self.words(RecorderCommand::BeginFrame).word(frame.component.name().as_bytes());
         let seq = self.remote.call(&words.word(bytes(&frame.input)?).frame(frame))?;
         Ok(Box::new(SocketFrame { run: self.clone(), seq: number(&seq)? }))
     }
 
     fn end(&self, status: Status) -> annals::Result<()> {
-        self.remote.call(&self.words("RUN.END").word(status.name().as_bytes())).map(drop)
+        self.remote.call(&self.words(RecorderCommand::EndRun).word(status.name().as_bytes())).map(drop)
     }
 
     fn remember(&self) -> annals::Result<()> {
-        self.remote.call(&self.words("RUN.REMEMBER")).map(drop)
+        self.remote.call(&self.words(RecorderCommand::RememberRun)).map(drop)
     }
 }
 
 impl SocketFrame {
-    fn words<'a>(&'a self, command: &'a str) -> CommandWriter<'a> {
+    fn words(&self, command: RecorderCommand) -> CommandWriter<'_> {
         self.run.words(command).word(self.seq.to_string().into_bytes())
     }
 }
@@ -272,13 +275,13 @@ impl RemoteFrame for SocketFrame {
     }
 
     fn append(&self, bytes: &[u8]) -> annals::Result<()> {
-        bytes
-            .chunks(PART_BYTES)
-            .try_for_each(|part| self.run.remote.send_ahead(&self.words("FRAME.APPEND").word(part)))
+        bytes.chunks(PART_BYTES).try_for_each(|part| {
+            self.run.remote.send_ahead(&self.words(RecorderCommand::AppendFrame).word(part))
+        })
     }
 
     fn finish_with(self: Box<Self>, ending: &Ending) -> annals::Result<u32> {
-        number(&self.run.remote.call(&self.words("FRAME.END").ending(ending))?)
+        number(&self.run.remote.call(&self.words(RecorderCommand::EndFrame).ending(ending))?)
     }
 }
 

@@ -226,7 +226,7 @@ scalar!(Small(u32) = |text| text.parse().ok(), "a number from 0 to 4294967295 is
 scalar!(Big(u64) = |text| text.parse().ok(), "a number from 0 to 18446744073709551615 is wanted");
 scalar!(Int(i64) = |text| text.parse().ok(), "a 64-bit integer is wanted");
 scalar!(Double(f64) = double, "a number, or \"NaN\", \"Infinity\" or \"-Infinity\", is wanted");
-scalar!(Id(Vec<u8>) = |text| Some(unhex(text).unwrap_or_else(|| NO_ID.to_vec())), "an id is wanted");
+scalar!(Id(Vec<u8>) = |text| Some(annals_text::hex::decode(text).unwrap_or_else(|| NO_ID.to_vec())), "an id is wanted");
 scalar!(Bytes(Vec<u8>) = bytes, "base64 is wanted");
 scalar!(
     Kind(i32) = |text| text.parse().ok().or_else(|| Some(SpanKind::from_str_name(text)? as i32)),
@@ -251,12 +251,6 @@ fn double(text: &str) -> Option<f64> {
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let alphabet = if text.contains(['-', '_']) { &alphabet::URL_SAFE } else { &alphabet::STANDARD };
     GeneralPurpose::new(alphabet, BASE64).decode(text).ok()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::edges::{SpanNote, SpanPlace, TraceSpans};
 use super::reply::TraceReceipt;
 use super::span::{MappedSpan, TraceId};
-use super::value::hex;
+use annals_text::hex;
 
 /// Maximum number of spans in a run, and of remembered span ids of earlier runs.
 pub(super) const SPANS_MAX: usize = 1 << 14;
@@ -41,8 +41,8 @@ pub(super) struct Trace {
 /// The name of a trace's run.
 fn run_name(id: &TraceId, part: u16) -> String {
     match part {
-        1 => format!("trace-{}", hex(id)),
-        part => format!("trace-{}.{part}", hex(id)),
+        1 => format!("trace-{}", hex::encode(id)),
+        part => format!("trace-{}.{part}", hex::encode(id)),
     }
 }
 
@@ -186,7 +186,7 @@ fn run_spec(id: &TraceId, part: u16, spans: &[MappedSpan]) -> RunSpec {
     };
     let agent = first(|span| span.agent.as_ref());
     let agent = if agent.is_empty() { first(MappedSpan::service) } else { agent };
-    let mut ingested = json!({ "from": "otlp", "trace_id": hex(id) });
+    let mut ingested = json!({ "from": "otlp", "trace_id": hex::encode(id) });
     let mut spec = RunSpec::new(run_name(id, part)).agent(agent).model(first(|span| span.model.as_ref()));
     spec = spec.tag(TAG, "otlp");
     if part > 1 {

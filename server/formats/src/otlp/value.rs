@@ -4,6 +4,7 @@
 //! Encoded directly from the messages: an intermediate tree of JSON values would take hundreds of bytes per
 //! value.
 
+use annals_text::hex::encode;
 use std::collections::BTreeSet;
 
 use base64::Engine as _;
@@ -149,8 +150,8 @@ otlp!(Status, |status, fields| {
 });
 
 otlp!(Link, |link, fields| {
-    fields.text("traceId", &hex(&link.trace_id))?;
-    fields.text("spanId", &hex(&link.span_id))?;
+    fields.text("traceId", &encode(&link.trace_id))?;
+    fields.text("spanId", &encode(&link.span_id))?;
     fields.text("traceState", &link.trace_state)?;
     fields.list("attributes", &link.attributes)?;
     fields.number("droppedAttributesCount", link.dropped_attributes_count)?;
@@ -184,10 +185,10 @@ impl Serialize for SpanJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let span = self.span;
         let mut fields = Fields::<S>::new(serializer)?;
-        fields.text("traceId", &hex(&span.trace_id))?;
-        fields.text("spanId", &hex(&span.span_id))?;
+        fields.text("traceId", &encode(&span.trace_id))?;
+        fields.text("spanId", &encode(&span.span_id))?;
         fields.text("traceState", &span.trace_state)?;
-        fields.text("parentSpanId", &hex(&span.parent_span_id))?;
+        fields.text("parentSpanId", &encode(&span.parent_span_id))?;
         fields.number("flags", span.flags)?;
         fields.text("name", &span.name)?;
         fields.number("kind", span.kind)?;
@@ -277,8 +278,4 @@ pub(super) fn to_plain_json(value: &AnyValue, left: &mut usize) -> Value {
         }
         Some(Held::BytesValue(_) | Held::StringValueStrindex(_)) | None => Value::Null,
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

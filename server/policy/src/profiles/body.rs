@@ -1,13 +1,14 @@
 //! A body as a whole: what it is, and what is left of it.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
-use super::detect::NameHint;
+use annals_text::hex::encode;
+
 use super::json::{NestingTooDeep, is_json, scan};
 use super::profile::{ProfileRules, REDACTED_BODY_BYTES_MAX, RedactedBody, RedactionKind};
 use super::search::{PlaceholderTag, RedactionSearch, RedactionSpan};
 use super::stream::{self, EventTextRows};
+use crate::detect::NameHint;
 use crate::providers::decode;
 
 /// Redacts a body by rules; `key` makes the placeholders.
@@ -142,22 +143,14 @@ fn name(rules: &ProfileRules, kind: RedactionKind) -> &str {
 
 /// `[email:3f2a9c01d2e4]`: plain in JSON, however often escaped, and in text.
 fn placeholder(name: &str, tag: PlaceholderTag) -> String {
-    let mut text = format!("[{name}:{}", hex(tag));
+    let mut text = format!("[{name}:{}", encode(&tag));
     text.push(']');
     text
 }
 
-fn hex(tag: PlaceholderTag) -> String {
-    tag.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// A placeholder for all of a body, with its type and size.
 fn replace_whole<'a>(search: &RedactionSearch<'_>, name: &str, body: &[u8], of: &str) -> RedactedBody<'a> {
-    let tag = hex(search.tag(name, body));
+    let tag = encode(&search.tag(name, body));
     let text = format!("[{name}:{tag} {of}, {} bytes]", body.len());
     RedactedBody { bytes: Cow::Owned(text.into_bytes()), replaced: 1 }
 }

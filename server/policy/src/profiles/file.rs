@@ -3,9 +3,9 @@
 use annals::replay::matching::Path;
 use regex::RegexBuilder;
 
-use super::detect::{Detector, Detectors};
 use super::json::ProfilePaths;
 use super::profile::{Profile, ProfilePattern, ProfileRules};
+use crate::detect::{Detector, Detectors};
 use crate::rules::RulesError;
 use crate::rules::document::{RulesDocument, RulesSection, join_names};
 

@@ -10,7 +10,7 @@ use annals::replay::matching::{Path, PathStep};
 use foldhash::fast::FixedState;
 use serde::de::IgnoredAny;
 
-use super::detect::NameHint;
+use crate::detect::NameHint;
 
 /// How deep JSON may be nested; deeper, it is replaced as a whole.
 const DEPTH_MAX: usize = 1024;

@@ -7,14 +7,13 @@
 //! deep, in an unknown encoding) is replaced as a whole. Bytes around what is replaced stay as they are written. Nothing is changed in the store. Pure: bytes in, bytes out, bounded memory, time linear in
 //! the body's length (and, for patterns, in their size).
 //!
-//! Layout: `detect` (values by their form), `json` (texts and where they stand), `stream` (events whose texts belong together), `search` (all of
+//! Values are found by their form in `crate::detect`. Layout: `json` (texts and where they stand), `stream` (events whose texts belong together), `search` (all of
 //! it with tags), `body` (what a body is, and the cut), `profile` (what a reader sees), `file` (profiles in TOML), `key` (the store's, which makes placeholders).
 //!
 //! Write-time redaction is [`mod@crate::redact`]: it knows the values that it looks for, in any form that they may stand in, and nothing of shapes; here it is the other way
 //! round. What both know of names that are secret is kept there.
 
 mod body;
-mod detect;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -26,8 +25,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use detect::Detector;
-pub(crate) use detect::key_end;
+pub use crate::detect::Detector;
 pub use file::{PROFILES_BYTES_MAX, Profiles};
 pub use key::{make_placeholder_key, placeholder_key, temporary_key};
 pub use profile::encodings;

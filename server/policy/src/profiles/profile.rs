@@ -7,8 +7,8 @@ use annals::replay::matching::Path;
 use regex::Regex;
 
 use super::body;
-use super::detect::{Detector, Detectors};
 use super::json::ProfilePaths;
+use crate::detect::{Detector, Detectors};
 use crate::exchange::ExchangeMetadata;
 
 /// The longest body that is redacted, in bytes, and the most that a compressed one may become: it is held in memory as a whole. A longer one

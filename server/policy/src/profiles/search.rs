@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::detect::{self, Detector, DetectorHit, NameHint};
 use super::json::{LenientTokenKind, decode, decode_percent, is_json, scan, written};
 use super::profile::{ProfileRules, RedactionKind};
+use crate::detect::{self, Detector, DetectorHit, NameHint};
 
 /// JSON in texts of JSON is looked into so many times over: the arguments of a tool's call are one.
 const LAYERS_MAX: usize = 4;

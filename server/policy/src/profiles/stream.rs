@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use super::detect::NameHint;
 use super::json::{
     EscapeSpan, LenientToken, LenientTokenKind, NestingTooDeep, decode, is_json, scan, written,
 };
 use super::profile::RedactionKind;
 use super::search::{RedactionSearch, RedactionSpan};
+use crate::detect::NameHint;
 
 /// The most rows that are joined; texts of further ones are searched only where they stand.
 const ROWS_MAX: usize = 4096;

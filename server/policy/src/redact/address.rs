@@ -1,7 +1,7 @@
 //! Secrets in addresses: values of query keys, and the password before a host.
 
 use super::PLACEHOLDER;
-use super::names::is_secret_key;
+use crate::secret_names::is_secret_key;
 
 /// Replaces the values of secret query keys in a request's target, byte for byte the same otherwise. A fragment is
 /// read as a query is: some servers hand out tokens in it. Gives the new target and how many values were removed.

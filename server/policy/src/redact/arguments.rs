@@ -9,9 +9,10 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
+use super::PLACEHOLDER;
 use super::headers::is_secret_header;
-use super::{PLACEHOLDER, names};
-use crate::profiles::key_end;
+use crate::detect::key_end;
+use crate::secret_names::is_secret_key;
 
 /// A part of an argument that is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,7 +235,7 @@ fn names_secret(name: &str) -> bool {
 /// Whether a value may be a secret: not one of a count, a path, a variable's name or a sort key.
 fn may_be_secret(name: &str, value: &str) -> bool {
     let is_small_number = value.len() < 8 && value.bytes().all(|byte| byte.is_ascii_digit());
-    let is_password = names::is_secret_key(name) && name.to_ascii_lowercase().contains("pass");
+    let is_password = is_secret_key(name) && name.to_ascii_lowercase().contains("pass");
     // `--key` is often the key of a table or of a sort.
     let is_bare = name.trim_start_matches('-').eq_ignore_ascii_case("key") && name.starts_with('-');
     let is_short = is_bare && value.len() < 16;

@@ -2,7 +2,7 @@
 
 use super::PLACEHOLDER;
 use super::address::redact_url;
-use super::names::holds_secret_word;
+use crate::secret_names::holds_secret_word;
 
 /// Headers that are secret by a name that holds none of the words.
 const NAMES: [&str; 3] = ["x-auth", "x-key", "x-pass"];

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use annals::{Error, ErrorKind, Namespace, Result};
 use annals_memory::Embedder;
+use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, Url};
 
@@ -13,6 +14,7 @@ use super::cache::VectorCache;
 use super::options::{EmbeddingsOptions, invalid};
 use super::retry::{EmbeddingFailure, RetryDecision, retry_decision};
 use super::wire;
+use crate::body::BodyAssembler;
 use crate::upstream::{UpstreamClients, error_chain};
 
 /// Maximum length of an answer in bytes.
@@ -253,17 +255,17 @@ impl EmbeddingEndpoint {
     }
 }
 
-async fn read_body(mut response: Response, most: usize) -> std::result::Result<Vec<u8>, EmbeddingFailure> {
-    let mut body = Vec::new();
+async fn read_body(mut response: Response, most: usize) -> std::result::Result<Bytes, EmbeddingFailure> {
+    let mut body = BodyAssembler::default();
     while let Some(chunk) =
         response.chunk().await.map_err(|e| EmbeddingFailure::Transport(error_chain(&e)))?
     {
         if body.len() + chunk.len() > most {
             return Err(EmbeddingFailure::Malformed(format!("its answer is longer than {most} bytes")));
         }
-        body.extend_from_slice(&chunk);
+        body.push(chunk);
     }
-    Ok(body)
+    Ok(body.into_bytes())
 }
 
 /// A random number; if the system gives none, all clients wait equally long.

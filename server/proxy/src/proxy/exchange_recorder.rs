@@ -86,7 +86,7 @@ impl ExchangeRecorder {
     ) -> Self {
         let (http, mut removed) = http_exchange(asked);
         let hash = CallHash::new(&recorder.key, &http.call(), &body);
-        let asked_as = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let asked_as = annals_text::hex::encode(&hash.0);
         let volatile =
             VolatileExchange { asked: asked_as, arrived: asked.arrived, ..VolatileExchange::default() };
         let mut exchange = ExchangeMetadata { http, summary: Map::new(), volatile };

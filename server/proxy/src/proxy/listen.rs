@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use super::body_memory::{BodyMemory, BodyMemoryFull as NoRoom};
 use super::connection::{ConnectionProgress, CountedStream};
 use super::upload::IncomingUpload;
+use crate::body::BodyAssembler;
 use crate::error::ProxyError;
 
 /// Greatest length of a request's body, in bytes.
@@ -107,7 +108,7 @@ impl Proxy {
         let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
         let mut bytes = [0; 12];
         getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
-        let secret: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let secret = annals_text::hex::encode(&bytes);
         let (stop, stopped) = watch::channel(false);
         let (others, more) = mpsc::channel(1);
         let task = tokio::spawn(listen(listener, more, handler, Arc::from(secret.as_str()), stopped));
@@ -273,7 +274,7 @@ impl ProxyRequest {
 
 /// A body to its end; also where there is no room for it, so that its client listens to what it is told.
 async fn whole_body(mut body: IncomingBody, room: &BodyMemory) -> Result<Bytes, (StatusCode, String)> {
-    let (mut held, mut first, mut all) = (room.reservation(), Bytes::new(), Vec::new());
+    let (mut held, mut all) = (room.reservation(), BodyAssembler::default());
     let (mut len, mut full) = (0, None);
     while let Some(part) = body.frame().await {
         let part = part.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
@@ -287,21 +288,15 @@ async fn whole_body(mut body: IncomingBody, room: &BodyMemory) -> Result<Bytes, 
             full = held.reserve(part.len()).err();
         }
         if full.is_some() {
-            (first, all) = (Bytes::new(), Vec::new());
+            all.clear();
             held.clear();
             continue;
         }
-        // Most come as one part, which is not copied.
-        if first.is_empty() && all.is_empty() {
-            first = part;
-            continue;
-        }
-        all.extend_from_slice(&std::mem::take(&mut first));
-        all.extend_from_slice(&part);
+        all.push(part);
     }
     match full {
         Some(full) => Err(body_memory_full(full)),
-        None => Ok(held.attach_to(if all.is_empty() { first } else { all.into() })),
+        None => Ok(held.attach_to(all.into_bytes())),
     }
 }
 

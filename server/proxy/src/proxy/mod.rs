@@ -36,5 +36,4 @@ pub use multi_run::{RequestRefusal, RunAccess, RunEndError, RunProxyState, Writa
 pub(crate) use onward::{OnwardProxy, ServedCalls};
 pub use record::RecordingSummary;
 pub(crate) use record::{ProxyRecorder, http_exchange};
-pub(crate) use replay::parse_hex_key;
 pub use replay::{ProxyReplayer, ReplayOptions, ReplaySummary, Timing};

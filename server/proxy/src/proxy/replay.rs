@@ -13,6 +13,7 @@ use annals::RunReader;
 use annals::replay::matching::{
     CallHash, Divergence, MatchOutcome as Found, Matching, Receipt, RecordedCall, Rules,
 };
+use annals_text::hex;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
@@ -176,7 +177,8 @@ impl ProxyReplayer {
                 let why = "too many calls are replayed at once: end other replays first";
                 annals::Error::new(annals::ErrorKind::Unavailable, why)
             })?;
-            let hash = parse_hex_key(&exchange.volatile.asked).ok_or_else(|| {
+            let hash = hex::decode(&exchange.volatile.asked);
+            let hash = hash.and_then(|hash| hash.try_into().ok()).ok_or_else(|| {
                 annals::Error::new(
                     annals::ErrorKind::Invalid,
                     format!("frame {seq} does not say what was asked"),
@@ -325,18 +327,6 @@ impl ProxyReplayer {
         }
         (tokens, cost)
     }
-}
-
-pub(crate) fn parse_hex_key(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != bytes.len() || !rest.is_empty() {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 impl Handler for ProxyReplayerState {

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::body_memory::{BodyMemory, MemoryReservation};
 use super::listen::{BoxError, IncomingBody, body_memory_full};
+use crate::body::BodyAssembler;
 
 /// Memory that is taken before the body has come, whatever its announced length.
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
@@ -39,7 +40,8 @@ impl IncomingUpload {
         let (parts, coming) = unbounded_channel();
         let (on_its_way, sent) = oneshot::channel();
         let whole = tokio::spawn(async move {
-            let mut kept = Vec::with_capacity(usize::try_from(len.min(RESERVED_BYTES_MAX)).unwrap_or(0));
+            let expected = usize::try_from(len.min(RESERVED_BYTES_MAX)).unwrap_or(0);
+            let mut kept = BodyAssembler::with_capacity(expected);
             let mut held = room.reservation();
             let mut cut: Option<UploadError> = None;
             while let Some(part) = from.frame().await {
@@ -59,18 +61,18 @@ impl IncomingUpload {
                 // Once for what is kept, and once for what the upstream has not taken yet.
                 let mut on_its_way = room.reservation();
                 if let Err(full) = held.reserve(bytes.len()).and_then(|()| on_its_way.reserve(bytes.len())) {
-                    kept = Vec::new();
+                    kept.clear();
                     held.clear();
                     let _ = parts.send(Err(cut.insert(body_memory_full(full)).1.clone()));
                     continue;
                 }
-                kept.extend_from_slice(&bytes);
+                kept.push(bytes.clone());
                 // Nobody takes it where the upstream has gone.
                 let _ = parts.send(Ok((bytes, on_its_way)));
             }
             match cut {
                 Some(cut) => Err(cut),
-                None => Ok(held.attach_to(kept.into())),
+                None => Ok(held.attach_to(kept.into_bytes())),
             }
         });
         (UploadBody { parts: coming, left: len, _on_its_way: on_its_way }, UploadCopy { sent, whole })

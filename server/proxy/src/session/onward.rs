@@ -241,7 +241,7 @@ impl ChildRunBuilder {
         {
             let (http, _) = http_exchange(asked);
             let hash = CallHash::new(&self.origin.key_bytes()?, &http.call(), &asked.body);
-            exchange.volatile.asked = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            exchange.volatile.asked = annals_text::hex::encode(&hash.0);
             exchange.volatile.request_headers = Headers::from_map(&asked.headers);
             exchange.volatile.request_headers.remove_secrets();
             exchange.http.query = http.query;

@@ -1,8 +1,8 @@
 //! The schema of the daemon's commands: what they are called, which arguments and rights they take, what COMMAND DOCS, docs/commands.md and the
 //! HTTP API say of them. What a command does is the daemon's.
 //!
-//! Layout: a file for each group of commands, `rights`, `docs` (COMMAND and docs/commands.md), `routes` (the same commands over HTTP) and
-//! `schemas` (what those give).
+//! Layout: a file for each group of commands, `rights`, `docs` (COMMAND and docs/commands.md), `routes` (the same commands over HTTP), `schemas`
+//! (what those give) and `recorder` (the commands of recorders that join a store).
 
 mod blobs;
 mod connection;
@@ -12,6 +12,7 @@ mod history;
 mod keys;
 mod memory;
 mod nondet;
+pub mod recorder;
 mod retention;
 mod rights;
 pub mod routes;

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::super::detect::Detector;
 use super::super::search::{RedactionSearch, normalise};
 use super::{KEY, safe};
+use crate::detect::Detector;
 use crate::profiles::Profile;
 
 #[derive(Debug, Deserialize)]

@@ -84,7 +84,7 @@ impl MultiRunProxy {
             revision: None,
             environment: BTreeMap::new(),
             mounts: (*self.mounts).clone(),
-            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            key: annals_text::hex::encode(key),
             captured: false,
             secrets: Vec::new(),
             rules: String::new(),

@@ -9,8 +9,7 @@ use annals::{Component, Frame, kv::Content};
 use annals_server::{ExchangeMetadata, Headers, HttpExchange, Mounts, Origin, Variable, VolatileExchange};
 use serde_json::{Map, Value, json};
 
-use super::Refusal;
-use super::parse::{Event, Foreign};
+use annals_formats::tracefork::{Event, Foreign, Refusal};
 
 /// What is recorded of a tape.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ impl Recording {
     pub(crate) fn of(tape: &Foreign) -> Result<Self, Refusal> {
         // No secret: a tape of tracefork holds the requests themselves. The same tape gives the same run.
         let key = tape.digest();
-        let digest: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = annals_text::hex::encode(&key);
         let mounts = Mounts::new(&Variable::known(), &[], |_| None).map_err(|error| error.to_string())?;
         let origin = Origin {
             masked: Vec::new(),
@@ -78,8 +77,7 @@ fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> ExchangeMetadata {
     let (mount, path) = (mount.to_owned(), path.to_owned());
     let method = "POST".to_owned();
     let http = HttpExchange { mount, method, path, query: None, status: Some(200), broken: None };
-    let asked =
-        CallHash::new(key, &http.call(), request).0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let asked = annals_text::hex::encode(&CallHash::new(key, &http.call(), request).0);
     let volatile = VolatileExchange {
         asked,
         response_headers: Headers(vec![("content-type".to_owned(), kind.to_owned())]),

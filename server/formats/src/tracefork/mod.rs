@@ -6,12 +6,10 @@
 //!
 //! Left out on purpose: batches of overlapping calls (they are kept as they are, in the run's metadata), later versions.
 
-mod frames;
 mod parse;
 mod sqlite;
 
-pub(crate) use frames::Recording;
-pub(crate) use parse::{Foreign, is_one};
+pub use parse::{Event, Foreign, is_one};
 
 /// Why a tape cannot be read, in words.
-pub(crate) type Refusal = String;
+pub type Refusal = String;

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use crate::redact::is_secret_key;
+use crate::secret_names::is_secret_key;
 
 /// What a detector looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,7 +77,7 @@ impl Detector {
     }
 
     /// Whether what it finds has a form that hardly anything else has.
-    pub(super) fn is_strong(self) -> bool {
+    pub(crate) fn is_strong(self) -> bool {
         !matches!(self, Self::Phone | Self::Entropy | Self::Ip | Self::Card)
     }
 
@@ -89,13 +89,13 @@ impl Detector {
 
 /// Which detectors look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Detectors(u16);
+pub(crate) struct Detectors(u16);
 
 impl Detectors {
-    pub(super) const NONE: Self = Self(0);
-    pub(super) const ALL: Self = Self((1 << Detector::ALL.len()) - 1);
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const ALL: Self = Self((1 << Detector::ALL.len()) - 1);
 
-    pub(super) fn with(self, detector: Detector) -> Self {
+    pub(crate) fn with(self, detector: Detector) -> Self {
         Self(self.0 | 1 << detector as u16)
     }
 
@@ -115,10 +115,10 @@ thread_local! {
 
 /// What the name that a text stands under says of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct NameHint(u8);
+pub(crate) struct NameHint(u8);
 
 impl NameHint {
-    pub(super) const NOTHING: Self = Self(0);
+    pub(crate) const NOTHING: Self = Self(0);
     /// An id that programs need, a signature, encrypted reasoning, a model's name.
     const ID: u8 = 1;
     /// A digest, or bytes in base64.
@@ -129,7 +129,7 @@ impl NameHint {
     const PART: u8 = 16;
 
     /// Of a member's name. Bodies have the same few over and over, so what was found is remembered.
-    pub(super) fn from_name(name: &[u8]) -> Self {
+    pub(crate) fn from_name(name: &[u8]) -> Self {
         if name.len() > NAME_BYTES_MAX {
             return Self::NOTHING;
         }
@@ -177,12 +177,12 @@ impl NameHint {
     }
 
     /// Whether texts of this name are parts of one, where there are several in a stream.
-    pub(super) fn is_part(self) -> bool {
+    pub(crate) fn is_part(self) -> bool {
         self.has(Self::PART)
     }
 
     /// Whether it is an id that programs need.
-    pub(super) fn is_id(self) -> bool {
+    pub(crate) fn is_id(self) -> bool {
         self.has(Self::ID)
     }
 
@@ -241,9 +241,9 @@ const PARTS: &[&[u8]] = &[
 
 /// A stretch of a text, and what was found there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DetectorHit {
-    pub(super) range: Range<usize>,
-    pub(super) detector: Detector,
+pub(crate) struct DetectorHit {
+    pub(crate) range: Range<usize>,
+    pub(crate) detector: Detector,
 }
 
 /// What a byte is.
@@ -305,7 +305,7 @@ pub(crate) fn key_end(text: &[u8], at: usize) -> Option<usize> {
 }
 
 /// Finds in `text`; what is found may overlap. `near` is what the name says that it stands under.
-pub(super) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Vec<DetectorHit>) {
+pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Vec<DetectorHit>) {
     if wanted == Detectors::NONE {
         return;
     }

@@ -47,7 +47,7 @@ fn normalised(name: &str) -> String {
 }
 
 /// Whether a name holds a word that makes it secret, whatever it is a name of.
-pub(super) fn holds_secret_word(name: &str) -> bool {
+pub(crate) fn holds_secret_word(name: &str) -> bool {
     let name = normalised(name);
     let squeezed = name.replace('-', "");
     let harmless = |end: &str| name.ends_with(end) || squeezed.ends_with(&end.replace('-', ""));

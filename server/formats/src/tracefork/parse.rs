@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
-use annals_formats::import::base64;
+use crate::import::base64;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -24,7 +24,7 @@ type Pair = (Body, Body);
 
 /// An event, in the tape's order.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Event {
+pub enum Event {
     /// Kind and value of something that was drawn.
     Draw(String, String),
     /// Request and answer of a model call.
@@ -35,17 +35,17 @@ pub(crate) enum Event {
 
 /// A tape of tracefork.
 #[derive(Debug, Default)]
-pub(crate) struct Foreign {
-    pub(crate) agent_name: String,
-    pub(crate) boundary: String,
-    pub(crate) content_redacted: bool,
+pub struct Foreign {
+    pub agent_name: String,
+    pub boundary: String,
+    pub content_redacted: bool,
     /// As tracefork wrote it, if it did.
-    pub(crate) async_batches: Option<Json>,
-    pub(crate) events: Vec<Event>,
+    pub async_batches: Option<Json>,
+    pub events: Vec<Event>,
 }
 
 /// Whether bytes begin as one of its forms does. The first form is any JSON object.
-pub(crate) fn is_one(bytes: &[u8]) -> bool {
+pub fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(sqlite::MAGIC) || bytes.starts_with(MAGIC) || bytes.first() == Some(&b'{')
 }
 
@@ -100,12 +100,12 @@ impl Blobs {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    annals_text::hex::encode(&Sha256::digest(bytes))
 }
 
 impl Foreign {
     /// Reads a tape; every blob of it is hashed.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
+    pub fn read(bytes: &[u8]) -> Result<Self, Refusal> {
         if bytes.starts_with(sqlite::MAGIC) {
             return Self::of_database(bytes);
         }
@@ -198,7 +198,7 @@ impl Foreign {
     }
 
     /// tracefork's own fingerprint of what is on the tape: SHA-256 over the draws, then the exchanges, then the tools'.
-    pub(crate) fn digest(&self) -> [u8; 32] {
+    pub fn digest(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         let pair = |letter: char, a: &[u8], b: &[u8]| format!("{letter}:{}:{}\n", hex(a), hex(b));
         for turn in 0..3 {
@@ -219,12 +219,12 @@ impl Foreign {
 mod tests {
     use super::*;
 
-    /// See tests/data/PROVENANCE.md.
-    const SINGLE_TURN: &[u8] = include_bytes!("../../tests/data/tracefork_single_turn.tape.sqlite");
+    /// See cli/tests/data/PROVENANCE.md.
+    const SINGLE_TURN: &[u8] = include_bytes!("../../../../cli/tests/data/tracefork_single_turn.tape.sqlite");
     const DIGEST: &str = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
 
     fn text(digest: [u8; 32]) -> String {
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        annals_text::hex::encode(&digest)
     }
 
     fn container(version: u16, header: &Json, blobs: &[&[u8]]) -> Vec<u8> {
