@@ -21,6 +21,9 @@ use crate::schema::RecordSchema;
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// Where batches end at the latest: the index keeps offsets in a segment as 32 bits.
+const BATCH_END_MAX: u64 = u32::MAX as u64;
+
 /// Reads whole batches in order through a bounded window. Batches of a mapped sealed segment are read in
 /// place.
 #[derive(Debug)]
@@ -103,11 +106,12 @@ impl LogCursor {
             Err(error) => return Ok(Err(error)),
         };
         let len = header.bytes as usize;
-        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) || offset + len as u64 > self.end {
+        let end_max = self.end.min(BATCH_END_MAX);
+        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) || offset + len as u64 > end_max {
             return Ok(Err(CodecError::Limit {
                 what: "batch length",
                 found: len as u64,
-                limit: self.end.saturating_sub(offset),
+                limit: end_max.saturating_sub(offset),
             }));
         }
         self.fill(offset, len)?;
@@ -163,7 +167,7 @@ impl LogCursor {
             let len = header.bytes as usize;
             // Cheap tests first: the bytes are arbitrary, and few pass.
             let plausible = (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len)
-                && at + len as u64 <= self.end
+                && at + len as u64 <= self.end.min(BATCH_END_MAX)
                 && u64::from(header.synced) <= at
                 && first.contains(&header.first_seqno.0);
             if plausible {
@@ -198,7 +202,7 @@ impl LogCursor {
             let Some(bytes) = self.window_from(at).first_chunk::<RECORD_HEADER_BYTES>() else { break None };
             let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
             let known = matches!(RecordKind::parse(bytes[8], bytes[9]), Ok(Some(_)));
-            if known && len >= RECORD_HEADER_BYTES && at + len as u64 <= self.end {
+            if known && len >= RECORD_HEADER_BYTES && at + len as u64 <= self.end.min(BATCH_END_MAX) {
                 match budget.checked_sub(len as u64) {
                     Some(left) => *budget = left,
                     None => break None,
