@@ -115,7 +115,7 @@ fn a_daemon_compacts_the_store_that_it_serves() {
     let [told] = bench.run("compact --dry-run --recompress --json").json().try_into().unwrap();
     assert_eq!((&told["dry_run"], &told["rewritten"]), (&true.into(), &0.into()), "{told}");
     let text = bench.run("compact --max-bytes-per-second 1000000").text();
-    assert!(text.contains("none worth writing anew"), "{text}");
+    assert!(text.contains("none worth rewriting"), "{text}");
     drop(daemon);
 }
 
