@@ -215,7 +215,7 @@ pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
         match lasting_ns(text) {
             Some(ns) if write => Ok(ns),
             Some(_) => {
-                Err(refused("--cache-for limits how long answers are cached; it needs --cache write or both".to_owned()))
+                Err(refused("--cache-for limits cached answers; it needs --cache write or both".to_owned()))
             }
             None => Err(refused(format!("--cache-for takes a time such as 7d, not {text:?}"))),
         }
