@@ -68,7 +68,7 @@ def serve(folder):
         if not line:
             sys.exit(f"the daemon does not start: {said}")
         said += line
-    token = re.search(r"told this once: (\w+)", said)[1]
+    token = re.search(r"shown only once: (\w+)", said)[1]
     address = re.search(r"127\.0\.0\.1:\d+", said)[0]
     return child, {"ANNALS_HTTP": f"http://{address}/", "ANNALS_TOKEN": token}
 

@@ -45,7 +45,7 @@ class Daemon:
             if not line:
                 sys.exit(f"the daemon does not start: {said}")
             said += line
-        token = re.search(r"told this once: (\w+)", said)[1]
+        token = re.search(r"shown only once: (\w+)", said)[1]
         address = re.search(r"listening at (127\.0\.0\.1:\d+)", said)[1]
         socket = re.search(r"listening at (/.*)", said)[1]
         self.environment = {"ANNALS_SOCKET": socket, "ANNALS_URL": f"redis://default:{token}@{address}"}

@@ -2,7 +2,7 @@
 
 use crate::failure::{Code, Failure, Result};
 
-/// A run, or a frame of it.
+/// The address of a run, or of one of its frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) run: String,
@@ -10,8 +10,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Reads an address. What follows the last `@` is a frame's number if it is all digits. A run whose own name
-    /// ends so is written with an `@` after it: `a@1@` is the run `a@1`.
+    /// Parses an address. Digits after the last `@` are the number of a frame. If a run's own name ends with
+    /// `@` and digits, an additional `@` follows it: `a@1@` is the run `a@1`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let whole = |run: &str| Self { run: run.to_owned(), seq: None };
         let Some((run, seq)) = text.rsplit_once('@') else { return Ok(whole(text)) };
@@ -25,7 +25,7 @@ impl Address {
             Ok(number) if number > 0 => Ok(Self { run: run.to_owned(), seq: Some(number) }),
             _ => Err(Failure::new(
                 Code::Usage,
-                format!("`{seq}` is no frame number"),
+                format!("`{seq}` is not a frame number"),
                 format!("frames are numbered from 1; the run named `{text}` itself is written `{text}@`"),
             )),
         }

@@ -1,8 +1,10 @@
-//! Memory of the program: short blocks are mimalloc's, long ones pages of their own.
+//! The global allocator: mimalloc for short blocks, own memory mappings for long ones.
 //!
-//! Bodies, frames and replies are allocated on one thread and let go on another, which the system's allocator does slowly. mimalloc gives a long
-//! block that another thread lets go back only when the thread that had allocated it allocates again: a daemon whose clients never read their long
-//! replies kept most of them after those had gone. So from [`LONG_BYTES`] on a block is the system's again at once, whoever lets it go.
+//! Bodies, frames and replies are allocated on one thread and freed on another. The system's allocator is
+//! slow at this. mimalloc returns a long block that another thread frees only when the allocating thread
+//! allocates again. A daemon whose clients never read their long replies would keep most of that memory after
+//! the clients are gone. A block of [`LONG_BYTES`] or more therefore goes back to the system at once,
+//! whichever thread frees it.
 #![expect(unsafe_code, reason = "an allocator is unsafe by nature; this file holds nothing else")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -13,32 +15,34 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 #[cfg(target_os = "linux")]
 use rustix::mm::{MremapFlags, mremap};
 
-/// From this length on a block is pages of its own: what they cost (a fault for each) is little beside filling them.
+/// Blocks of at least this length are own mappings: a page fault for each page costs little beside filling
+/// the page.
 const LONG_BYTES: usize = 2 << 20;
-/// Pages begin at multiples of this on every system; a block that is to be aligned to more is mimalloc's.
+/// Pages are aligned to at least this on every system; mimalloc allocates blocks with a larger alignment.
 const PAGE_BYTES: usize = 4096;
 
-/// See the module.
+/// The global allocator of the program.
 pub(crate) struct Allocator;
 
 fn is_long(bytes: usize, align: usize) -> bool {
     bytes >= LONG_BYTES && align <= PAGE_BYTES
 }
 
-/// Pages, all zeros; null where there are none.
+/// Maps zeroed pages; null if the system has none.
 fn pages(bytes: usize) -> *mut u8 {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new anonymous mapping at a place that the system chooses touches nothing that is there.
+    // SAFETY: a new anonymous mapping at an address that the system chooses overlaps no existing memory.
     unsafe { mmap_anonymous(null_mut(), bytes, protection, flags) }.map_or(null_mut(), |at| at.cast())
 }
 
-// SAFETY: length and alignment of a layout alone decide whose a block is, in all of the calls alike, so each is let go by whoever gave it. Pages are
-// aligned to `PAGE_BYTES` and hold as many bytes as were asked for; `realloc` keeps what both lengths have, by the system or by a copy.
+// SAFETY: `is_long` decides by a layout's length and alignment alone, and all calls use it, so each block is
+// freed by the allocator that made it. Pages are aligned to `PAGE_BYTES` and hold at least the requested
+// bytes. `realloc` keeps the bytes that both lengths share, by `mremap` or by a copy.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_long(layout.size(), layout.align()) {
             true => pages(layout.size()),
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's contract is passed on.
             false => unsafe { MiMalloc.alloc(layout) },
         }
     }
@@ -46,33 +50,35 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match is_long(layout.size(), layout.align()) {
             true => pages(layout.size()),
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's contract is passed on.
             false => unsafe { MiMalloc.alloc_zeroed(layout) },
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_long(layout.size(), layout.align()) {
-            // SAFETY: the block is a mapping of this length, which nobody uses any more. That a part of it cannot be unmapped would leave it mapped.
+            // SAFETY: the block is a mapping of this length, and the caller uses it no more. A failed unmap
+            // leaves it mapped.
             let _ = unsafe { munmap(block.cast(), layout.size()) };
         } else {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's contract is passed on.
             unsafe { MiMalloc.dealloc(block, layout) }
         }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         match (is_long(layout.size(), layout.align()), is_long(bytes, layout.align())) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's contract is passed on.
             (false, false) => unsafe { MiMalloc.realloc(block, layout, bytes) },
-            // Elsewhere it is copied, as below.
-            // SAFETY: the block is a mapping of this length, which may move; where it cannot grow it stays as it is.
+            // Other systems copy the block, as below. SAFETY: the block is a mapping of this length, which
+            // may move. If it cannot grow, it stays unchanged.
             #[cfg(target_os = "linux")]
             (true, true) => unsafe {
                 mremap(block.cast(), layout.size(), bytes, MremapFlags::MAYMOVE)
                     .map_or(null_mut(), |at| at.cast())
             },
-            // SAFETY: the new layout is valid, since the caller promises so of its length; the blocks are two, and both hold what is copied.
+            // SAFETY: the new layout is valid by the caller's contract. The two blocks are distinct, and both
+            // are at least as long as the copy.
             _ => unsafe {
                 let moved = self.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
                 if !moved.is_null() {
@@ -89,12 +95,12 @@ unsafe impl GlobalAlloc for Allocator {
 mod tests {
     use super::*;
 
-    /// Blocks of every kind grow and shrink over the border and back; what was in them is there, and what is new of a zeroed one is zero.
+    /// Blocks grow and shrink across `LONG_BYTES`: their content stays, and a zeroed block is zero.
     #[test]
     fn blocks_keep_their_bytes_over_the_border_and_back() {
         for align in [1, 16, PAGE_BYTES, 2 * PAGE_BYTES] {
             let mut bytes = 1000;
-            // SAFETY: each block is used within its length, let go once, and with the layout that it has.
+            // SAFETY: each block is used within its length, and freed once with its own layout.
             unsafe {
                 let mut block = Allocator.alloc_zeroed(Layout::from_size_align(bytes, align).unwrap());
                 for (place, number) in (0..bytes).zip((0..251u8).cycle()) {
@@ -118,7 +124,7 @@ mod tests {
     #[test]
     fn what_no_system_has_is_null() {
         let layout = Layout::from_size_align(isize::MAX as usize - PAGE_BYTES, 1).unwrap();
-        // SAFETY: the layout is valid, and nothing is done with the block.
+        // SAFETY: the layout is valid, and the block is not used.
         assert!(unsafe { Allocator.alloc(layout) }.is_null());
     }
 }

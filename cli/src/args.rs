@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
-/// Record AI-agent runs bit-exactly, and replay them.
+/// Record the runs of AI agents bit-exactly, and replay them.
 #[derive(Debug, Parser)]
 #[command(name = "annals", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -16,63 +16,65 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "`annals VERB --help` shows the options of a verb.
-Exit codes: 0 done, 1 failed, 2 usage, 3 divergence or damage found, 4 no such thing.
-The store is --store, else $ANNALS_STORE, else the nearest .annals directory upward, else ./.annals.";
+Exit codes: 0 success, 1 failure, 2 usage error, 3 divergence or damage found, 4 not found.
+The store is --store, else $ANNALS_STORE, else the nearest .annals in this directory or a parent, else ./.annals.";
 
-/// Options that every verb takes.
+/// Options of every verb.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// The store's directory
+    /// Directory of the store [default: $ANNALS_STORE, else the nearest .annals upward]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
-    /// The namespace to read and write
+    /// Namespace to read and write
     #[arg(long, global = true, value_name = "NAME", default_value = "default")]
     pub(crate) namespace: String,
-    /// Print JSON instead of text: one object, or one object a line
+    /// Print JSON instead of text: one object, or one object per line
     #[arg(long, global = true, action = ArgAction::SetTrue)]
     pub(crate) json: bool,
 }
 
-/// What to do.
+/// The verbs of the command line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a program and record every model call that it makes over HTTP
+    /// Run a program and record its model calls over HTTP
     Record(RecordArgs),
-    /// Record what programs started elsewhere ask: holds the proxy open and prints the variables that point at it
+    /// Record programs that are started elsewhere: keep the proxy open and print the variables that point to
+    /// it
     Attach(AttachArgs),
     /// Serve the store to Redis clients and to recorders, until Ctrl-C or SIGTERM
     Serve(ServeArgs),
-    /// Who may come to a daemon over TCP and HTTP
+    /// Manage the tokens for access to a daemon over TCP and HTTP
     #[command(subcommand)]
     Token(TokenVerb),
     /// Create a store
     Init,
-    /// Record runs from a file of transcripts or frames
+    /// Import runs from a file of transcripts or frames
     Import(ImportArgs),
-    /// List runs, the newest first, with duration, tokens, cost and model
+    /// List runs, newest first, with duration, tokens, cost and model
     #[command(visible_alias = "ls")]
     Runs(RunsArgs),
     /// Show a run, or one of its frames
     Show(ShowArgs),
     /// Follow a run while it is recorded, frame by frame, until it ends
     Tail(TailArgs),
-    /// Show where a run failed: the frame, what its request added, the answer, how the program ended
+    /// Show where a run failed: the frame, the new part of its request, the answer, the program's exit
     Open(OpenArgs),
-    /// Run a recorded program again, its model calls answered from the recording; or read runs back, every byte checked
+    /// Run a recorded program again with model calls answered from the recording, or read runs back and check
+    /// them
     Replay(ReplayArgs),
-    /// Check that what is stored is what was recorded
+    /// Check that the stored bytes are the recorded bytes
     Verify(VerifyArgs),
-    /// Checkpoints and proofs: what shows later, and to others, that nothing was rewritten
+    /// Make checkpoints and proofs that show that no history was rewritten
     #[command(subcommand)]
     Ledger(LedgerVerb),
-    /// Check that runs, or a folder of tapes, still are what was recorded, and that programs still do it
+    /// Verify stored runs or tapes, and re-run their programs to detect drift
     Check(DriftArgs),
-    /// Runs as files that stand alone: for git, for mail, for another machine
+    /// Export runs to self-contained files, and import them
     #[command(subcommand)]
     Tape(TapeVerb),
-    /// Compare two runs: what requests and answers say, then their bytes; ends with 3 if they differ
+    /// Compare two runs by content, then by bytes; exit with 3 if they differ
     Diff(DiffArgs),
-    /// Run a recorded program on from one of its frames, with something changed, into a new run
+    /// Continue a recorded program from one of its frames, with changes, into a new run
     Fork(ForkArgs),
     /// Print the agent's state after a frame
     State(StateArgs),
@@ -84,33 +86,35 @@ pub(crate) enum Verb {
     Del(DelArgs),
     /// List keys and values in order
     Scan(ScanArgs),
-    /// Keep what was decided, as an entry of a memory or as a run's snapshot, for `recall`
+    /// Store a memory entry or a run's snapshot for `recall`
     Remember(RememberArgs),
-    /// Find what was decided when something like QUESTION was asked, with the evidence as it was recorded
+    /// Find stored decisions for a similar QUESTION, with their recorded evidence
     Recall(RecallArgs),
-    /// Keep under a name how a memory is asked, so that several agents ask alike: `recall --memory NAME`
+    /// Store recall settings under a name, for use by several agents with `recall --memory NAME`
     DefineMemory(DefineMemoryArgs),
-    /// Print what is remembered as lines of JSON to train a model by
+    /// Print the memory as JSON Lines for model training
     ExportTraining(ExportTrainingArgs),
-    /// Say what the store holds and what it costs
+    /// Show what the store holds and its size on disk
     Stats,
-    /// Drop runs by a policy, and say by which rule: without one, ok runs go after 7 days, what went wrong after 90
+    /// Drop runs by a policy, and report the rules [default policy: 90 days for failed, abandoned, flagged
+    /// and escalated runs, 7 days for others]
     Retain(RetainArgs),
-    /// Keep a run whatever the policy says
+    /// Pin a run, so that no policy drops it
     Pin(PinArgs),
-    /// Take a run's pin away
+    /// Remove the pin of a run
     Unpin(UnpinArgs),
-    /// Drop a run now, and say what still holds its bytes
+    /// Drop a run now, and list what still holds its bytes
     Forget(ForgetArgs),
-    /// Explain what state the store is in, and what to do about it; changes nothing. With --agent: say what of a program can be captured
+    /// Diagnose the store and say what to do; changes nothing. With --agent: say which calls of a program can
+    /// be captured
     Doctor(DoctorArgs),
-    /// Save all that is whole of a damaged store into a new one, and list what was lost
+    /// Copy all undamaged data of a damaged store into a new store, and list the losses
     Repair(RepairArgs),
-    /// Copy the store as it is now, also while a process records into it
+    /// Copy the store in its present state, even while a process records into it
     Backup(BackupArgs),
-    /// Give back the room of what nothing leads to any more: dropped runs, values past their history. The store may be in use
+    /// Reclaim the disk space of deleted data: dropped runs and expired versions. The store may be in use
     Compact(CompactArgs),
-    /// Check a backup, and make a store of it
+    /// Check a backup, and restore it to a new store
     Restore(RestoreArgs),
     /// Record real runs, kill the recorder, reopen, and replay everything bit-exactly
     Demo(DemoArgs),
@@ -118,51 +122,51 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "With --agent: 0 where it looks fine or nothing can be told, 1 where a problem makes it unlikely that all model calls are captured, or where \
-the program would not start."
+    after_help = "Exit codes with --agent: 0 if no problem was found or nothing is known, 1 if a problem makes the capture of all model calls unlikely, or if \
+the program cannot start."
 )]
 pub(crate) struct DoctorArgs {
-    /// Look at a program instead of a store: which of its model calls a recording is likely to capture, and what to do about the rest. Reads
-    /// files only, starts nothing, needs no store
+    /// Inspect a program instead of a store: which model calls a recording is likely to capture, and what to
+    /// do about the others. Reads files only, starts nothing, needs no store
     #[arg(long, requires = "command")]
     pub(crate) agent: bool,
-    /// The program and its arguments, as for `record`
+    /// Program and its arguments, as for `record`
     #[arg(last = true, requires = "agent", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The program's exit code is passed on; 125: annals failed before it started, 126 or 127: it could not be started."
+    after_help = "The exit code is the program's. 125: annals failed before the program started; 126 or 127: the program cannot be started."
 )]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) run: NewRunArgs,
-    /// Also capture what the program reads of the wall clock and of the system's randomness, for a replay to serve it (Linux; Python and
-    /// Node are tested)
+    /// Also capture the times and random numbers that the program draws, so that a replay serves them. Linux
+    /// only; tested with Python and Node
     #[arg(long)]
     pub(crate) capture_nondet: bool,
-    /// Keep the value of this variable with the run
+    /// Store the value of this environment variable with the run; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) keep_env: Vec<String>,
-    /// The program reaches this host by itself, and that is no model call: list it, and do not end with 1 for it. "any" is every host; may be
-    /// given again
+    /// Expect unrecorded connections to this host that carry no model calls: list them, but do not exit with
+    /// 1. "any" is every host; repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) expect_host: Vec<String>,
-    /// Leave standard input to the program and record none of it. Without it, a pipe or a file is passed on and recorded; a terminal is
-    /// left to the program in any case
+    /// Do not record standard input [default: a pipe or file is passed to the program and recorded; a
+    /// terminal is not recorded]
     #[arg(long)]
     pub(crate) no_stdin: bool,
     #[command(flatten)]
     pub(crate) linger: LingerArgs,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It prints the variables that point a program at it, and records until it is interrupted (Ctrl-C, or SIGTERM)."
+    after_help = "Prints the variables that point a program to the proxy, and records until Ctrl-C or SIGTERM."
 )]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
@@ -171,142 +175,145 @@ pub(crate) struct AttachArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It always listens at SOCKET in the store's directory, for its user alone. Over TCP and HTTP a client needs a token: `annals token add` makes
-one, and where there is none, one is made and shown at the start. Each option may also stand in the environment, and, but for --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, that over the file."
+    after_help = "The daemon always listens at SOCKET in the store's directory, for its user only. Over TCP and HTTP a client needs a token. `annals token add` makes
+one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment and, except --config, in the file:
+socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
 )]
 pub(crate) struct ServeArgs {
-    /// Listen at this Unix socket, too
+    /// Also listen at this Unix socket
     #[arg(long, value_name = "PATH", env = "ANNALS_SOCKET")]
     pub(crate) socket: Option<PathBuf>,
-    /// Listen for Redis clients at this address of the loopback, too: 127.0.0.1:7420
+    /// Also listen for Redis clients at this loopback address, for example 127.0.0.1:7420
     #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_TCP")]
     pub(crate) tcp: Option<String>,
-    /// Listen for HTTP at this address of the loopback: 127.0.0.1:7421
+    /// Also listen for HTTP at this loopback address, for example 127.0.0.1:7421
     #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_HTTP")]
     pub(crate) http: Option<String>,
-    /// Ask for no token over TCP and HTTP: every user and program of this machine may read and write
+    /// Require no token over TCP and HTTP: every user and program of this machine can read and write
     #[arg(long, env = "ANNALS_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_auth: bool,
-    /// Where the proxy sends requests, in place of a provider's public address; may be given again
+    /// Address for model calls of the proxy, for all providers or one; repeatable [default: the provider's
+    /// public address]
     #[arg(long, value_name = "[PROVIDER=]URL", env = "ANNALS_UPSTREAM", value_delimiter = ',')]
     pub(crate) upstream: Vec<String>,
-    /// A host that the proxy may call; if there are any, only these. May be given again
+    /// Host that the proxy may call; repeatable [default: all hosts]
     #[arg(long, value_name = "HOST", env = "ANNALS_ALLOW_HOST", value_delimiter = ',')]
     pub(crate) allow_host: Vec<String>,
-    /// Profiles of readers, in TOML [default: profiles.toml in the store's directory]
+    /// File with redaction profiles, in TOML [default: profiles.toml in the store's directory]
     #[arg(long, value_name = "FILE", env = "ANNALS_PROFILES")]
     pub(crate) profiles: Option<PathBuf>,
-    /// Tell of what takes longer than so many milliseconds [default: 100]
+    /// Log commands that take longer than this, in milliseconds [default: 100]
     #[arg(long, value_name = "MS", env = "ANNALS_SLOW_MS")]
     pub(crate) slow_ms: Option<u64>,
-    /// Hang up on a Redis client that asks nothing for so many seconds [default: 0, never]
+    /// Close the connection of a Redis client after this idle time, in seconds [default: 0, never]
     #[arg(long, value_name = "SECONDS", env = "ANNALS_IDLE_SECONDS")]
     pub(crate) idle_seconds: Option<u64>,
-    /// Drop runs by this policy, a file in TOML, or the word default for the built-in one
+    /// Drop runs by this policy: a TOML file, or "default" for the built-in policy [default: drop nothing]
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
     pub(crate) retain: Option<PathBuf>,
-    /// How often, as 1h [default: 1h]
+    /// Time between two sweeps of --retain, for example 30min [default: 1h]
     #[arg(long, value_name = "TIME", env = "ANNALS_SWEEP_EVERY")]
     pub(crate) sweep_every: Option<String>,
-    /// How it tells on standard error what happens [default: human]
+    /// Format of the log on standard error [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
     pub(crate) log: Option<LogForm>,
-    /// A file in TOML with what is not given here
+    /// File with further options, in TOML
     #[arg(long, value_name = "FILE", env = "ANNALS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// How a daemon tells what happens.
+/// Format of the daemon's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogForm {
-    /// Lines for a person
+    /// Text lines for a person
     Human,
-    /// An object in JSON a line
+    /// One JSON object per line
     Json,
 }
 
-/// Tokens, by which clients log in to a daemon.
+/// Actions on the tokens with which clients log in to a daemon.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenVerb {
-    /// Make a token for the namespace, and print it this once
+    /// Make a token for the namespace and print it; it is never shown again
     Add(TokenAddArgs),
-    /// List tokens, without their texts
+    /// List tokens without their secret text
     List,
-    /// Take a token back: whoever came by it is hung up on
+    /// Revoke a token and close the connections that use it
     Revoke(TokenRevokeArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenAddArgs {
-    /// What it is called
+    /// Name of the token
     pub(crate) name: String,
-    /// What may be done with it: record, read, redacted, operate, with commas between [default: all]
+    /// Rights of the token, separated by commas: record, read, redacted, operate [default: all; redacted with
+    /// --profile]
     #[arg(long, value_name = "RIGHTS")]
     pub(crate) rights: Option<String>,
-    /// What whoever reads by it is shown: a profile of the daemon's --profiles, or safe; for the right redacted, which it then has by itself
+    /// Profile that redacts what the token's readers see: safe, or one of the daemon's --profiles; implies
+    /// --rights redacted
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenRevokeArgs {
-    /// What it is called
+    /// Name of the token
     pub(crate) name: String,
 }
 
-/// The run that calls are recorded into, and where they go.
+/// The new run of a recording, and the upstreams of its calls.
 #[derive(Debug, Args)]
 pub(crate) struct NewRunArgs {
-    /// The run's name [default: the program's (without one: attach), with the time]
+    /// Name of the run [default: program name and start time; "attach" if there is no program]
     #[arg(long, value_name = "NAME")]
     pub(crate) run: Option<String>,
-    /// Take the value of this variable out of all that is stored: bodies, addresses, headers, output. Only its name is given here; may be
-    /// given again
+    /// Name of a variable whose value is removed from everything that is stored: bodies, addresses, headers,
+    /// output; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) secret: Vec<String>,
-    /// Rules of your own, in TOML: what matters (`[[severity]]`), what models cost (`[[price]]`), and, for replays, what may differ (`[[matcher]]`).
-    /// The run keeps them
+    /// File with rules, in TOML, stored with the run: severities (`[[severity]]`), model prices
+    /// (`[[price]]`), and what may differ in a replay (`[[matcher]]`)
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
-    /// A tag of the run; may be given again
+    /// Tag of the run; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
-    /// Remember nothing of the run, once it has ended, for `annals recall`
+    /// Do not store a memory of the run for `annals recall` when it ends
     #[arg(long)]
     pub(crate) no_memory: bool,
-    /// Drop the run when it has ended, if the sampling of this policy leaves it out: a file in TOML, or the word default. Where a daemon
-    /// holds the store, its policy counts
+    /// Policy for sampling: a TOML file, or "default". A run that the sampling leaves out is dropped when it
+    /// ends. If a daemon holds the store, the daemon's policy applies
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
     pub(crate) retain: Option<PathBuf>,
-    /// Do not fail where no request is recorded
+    /// Do not fail if no request is recorded
     #[arg(long)]
     pub(crate) allow_empty: bool,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
-    /// Another variable that the program reads a base address from, with the path that belongs after the address:
-    /// MY_LLM_URL=/v1; its upstream is its own value, else that of --upstream. NAME= leaves a variable as it is
+    /// Further variable with a base address, and the path after the address, for example MY_LLM_URL=/v1. Its
+    /// upstream is its present value, else --upstream. NAME= leaves the variable unchanged. Repeatable
     #[arg(long, value_name = "NAME=/PATH")]
     pub(crate) env: Vec<String>,
 }
 
-/// What a program may reach while a recording answers its model calls.
+/// Network access of a program while a recording answers its model calls.
 #[derive(Debug, Args)]
 pub(crate) struct NetworkArgs {
-    /// What the program may reach besides annals until it goes on live: nothing, this machine's loopback, or everything
+    /// Network that the program can reach besides annals, until it continues live
     #[arg(long, value_enum, value_name = "SCOPE", default_value_t)]
     pub(crate) network: ScopeArg,
-    /// Refuse connections to this host and do not end with 3 for them, as for telemetry; may be given again
+    /// Refuse connections to this host, but do not exit with 3 (for telemetry, for example); repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) refuse_quietly: Vec<String>,
 }
 
-/// What may be reached.
+/// The network that a program can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum ScopeArg {
-    /// Nothing: the program gets a network of its own that has annals in it and nothing else
+    /// Nothing: the program gets its own network, which contains only annals
     #[default]
     None,
     /// Services on this machine
@@ -315,10 +322,10 @@ pub(crate) enum ScopeArg {
     All,
 }
 
-/// How long processes keep their proxy that outlive the program.
+/// How long annals waits for processes that outlive the program.
 #[derive(Debug, Args)]
 pub(crate) struct LingerArgs {
-    /// How long processes that outlive the program keep their proxy, at most: a number and s, min or h
+    /// Longest time that processes which outlive the program keep their proxy: a number and s, min or h
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) linger: String,
 }
@@ -326,61 +333,63 @@ pub(crate) struct LingerArgs {
 /// The standard input of a program that runs again.
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
-    /// What the program reads as standard input [default: recorded, where the run has it]
+    /// Standard input of the program [default: recorded if the run has it, else live]
     #[arg(long, value_enum)]
     pub(crate) stdin: Option<StdinArg>,
     #[command(flatten)]
     pub(crate) linger: LingerArgs,
 }
 
-/// What a program that runs again reads.
+/// Source of a re-run program's standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StdinArg {
-    /// What the recorded program was given
+    /// The recorded standard input
     Recorded,
     /// The standard input of this command
     Live,
 }
 
-/// How calls go to upstreams.
+/// Options for calls to upstreams.
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
-    /// Where model calls go, for all providers or for one [default: where the program's own variables point (of a recorded program: where
-    /// its calls went), else the provider's public address]
+    /// Address for model calls, for all providers or one; repeatable [default: the address in the program's
+    /// variables (for a recorded program: the recorded upstream), else the provider's public address]
     #[arg(long, value_name = "[PROVIDER=]URL")]
     pub(crate) upstream: Vec<String>,
-    /// Call no other hosts than these. While a recording answers: the program may reach this host by itself; may be given again
+    /// Host that annals may call; if given, no others. While a recording answers, the program may also reach
+    /// it directly; repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) allow_host: Vec<String>,
-    /// Answers of earlier runs to the same request: take them, note this run's, or both
+    /// Cache of answers to identical requests: read cached answers, write them, or both
     #[arg(long, value_enum, default_value_t)]
     pub(crate) cache: CacheArg,
-    /// Note this run's answers for so long only, as 7d [default: as long as the run stays]
+    /// Lifetime of the answers that this run writes to the cache, for example 7d [default: as long as the run
+    /// exists]
     #[arg(long, value_name = "TIME")]
     pub(crate) cache_for: Option<String>,
-    /// Call the upstream for the request that becomes frame N, whatever the cache has; may be given again
+    /// Call the upstream for the request of frame N, even if the cache has an answer; repeatable
     #[arg(long, value_name = "N")]
     pub(crate) reroll: Vec<u32>,
 }
 
-/// What is done with answers of earlier runs.
+/// Use of the answer cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum CacheArg {
-    /// Nothing
+    /// No cache
     #[default]
     Off,
-    /// A request that was answered before gets that answer
+    /// Answer repeated requests from the cache
     Read,
-    /// Answers are noted for later runs
+    /// Write answers to the cache for later runs
     Write,
     /// Both
     Both,
 }
 
-/// What a file holds.
+/// Format of an imported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Runs of messages in the OpenAI shape, as a JSON array or JSON Lines
+    /// Runs of messages in OpenAI's format, as a JSON array or JSON Lines
     Chat,
     /// Frames, one JSON object each, as `replay --json` prints them
     Frames,
@@ -389,51 +398,53 @@ pub(crate) enum Format {
 /// Which messages of a chat become frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExpandArg {
-    /// Messages of users, of the model and of tools; every message of a transcript of agents
+    /// Messages of users, models and tools; every message of a transcript between agents
     Turns,
-    /// Messages of the model and of tools only
+    /// Messages of models and tools only
     Calls,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The file, or - for standard input; .xz and .zst are read as they are
+    /// File to import, or - for standard input; xz and zstd files are decompressed
     pub(crate) file: PathBuf,
-    /// What the file holds
+    /// Format of the file
     #[arg(long, value_enum)]
     pub(crate) format: Format,
-    /// How runs are named, by their top-level keys: '{task_id}-{trial}' [default: their `id`, else by position]
+    /// Template for run names from top-level keys, for example '{task_id}-{trial}' [default: `id`, else the
+    /// position]
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) id: Option<String>,
-    /// The model of runs that name none
+    /// Model of runs that name none
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// A top-level key that says how a run ended: true, a number of 1 or more, or a status name
+    /// Top-level key with the outcome of a run: true or a number of 1 or more is ok; a status name also
+    /// counts
     #[arg(long, value_name = "KEY")]
     pub(crate) status_from: Option<String>,
     /// Which messages of a chat become frames [default: turns]
     #[arg(long, value_enum, value_name = "EXPANSION")]
     pub(crate) expand: Option<ExpandArg>,
-    /// End with 0 also if a message is in no frame, or if no frame was imported
+    /// Exit with 0 even if a message is in no frame, or if no frame was imported
     #[arg(long)]
     pub(crate) allow_empty: bool,
-    /// Replace runs that exist
+    /// Replace existing runs of the same name
     #[arg(long)]
     pub(crate) replace: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
-    /// Only runs of this status: open, ok, failed or abandoned
+    /// List only runs with this status
     #[arg(long, value_name = "STATUS", value_parser = ["open", "ok", "failed", "abandoned"])]
     pub(crate) status: Option<String>,
-    /// Only runs of this severity: debug, normal, flagged or escalated
+    /// List only runs with this severity
     #[arg(long, value_name = "SEVERITY", value_parser = ["debug", "normal", "flagged", "escalated"])]
     pub(crate) severity: Option<String>,
-    /// Only runs that failed or were abandoned
+    /// List only runs that failed or were abandoned
     #[arg(long, conflicts_with = "status")]
     pub(crate) failed: bool,
-    /// Only the newest N; 0 for all [default: 50; with --json: 0]
+    /// List only the newest N runs; 0 lists all [default: 50; with --json: 0]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }
@@ -444,7 +455,7 @@ pub(crate) struct OpenArgs {
     /// The run
     #[arg(group = "which")]
     pub(crate) run: Option<String>,
-    /// The last run that failed or was abandoned
+    /// Open the latest run that failed or was abandoned
     #[arg(long, group = "which")]
     pub(crate) last_failed: bool,
     #[command(flatten)]
@@ -455,68 +466,71 @@ pub(crate) struct OpenArgs {
 pub(crate) struct ShowArgs {
     /// RUN, or RUN@SEQ for one frame
     pub(crate) target: String,
-    /// Only the frame's input
+    /// Show only the frame's input
     #[arg(long, group = "part")]
     pub(crate) input: bool,
-    /// Only the frame's output
+    /// Show only the frame's output
     #[arg(long, group = "part")]
     pub(crate) output: bool,
-    /// Only the metadata
+    /// Show only the metadata
     #[arg(long, group = "part")]
     pub(crate) metadata: bool,
-    /// Only what the frame's request adds to the one before, drops from it or changes in it, by message
+    /// Show only the messages that the frame's request adds, drops or changes, compared with the previous
+    /// request
     #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json")]
     pub(crate) new: bool,
-    /// Write the exact bytes and nothing else
+    /// Write only the exact bytes
     #[arg(long, requires = "part", conflicts_with = "json")]
     pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) reader: AsArgs,
 }
 
-/// Who reads.
+/// The profile of the reader.
 #[derive(Debug, Args)]
 pub(crate) struct AsArgs {
-    /// Show what this profile shows, values of people and secrets replaced: raw (everything), safe, or one of --profiles
+    /// Redact personal data and secrets by this profile: raw (no redaction), safe, or one of --profiles
+    /// [default: raw]
     #[arg(long = "as", id = "profile", value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
-    /// Profiles of your own, in TOML [default: profiles.toml in the store's directory]
+    /// File with your own profiles, in TOML [default: profiles.toml in the store's directory]
     #[arg(long, value_name = "FILE", env = "ANNALS_PROFILES")]
     pub(crate) profiles: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --all, --json and --raw the program runs again where one was recorded, and every model call of it is
-answered from the recording: no key, no network. It ends with 3 where anything was not as recorded, else with the program's exit code."
+    after_help = "If a program was recorded, it runs again, and the recording answers every model call: no key, no network.
+--all, --json, --raw and --as start no program. Exit code: 3 if anything was not as recorded, else the program's."
 )]
 pub(crate) struct ReplayArgs {
-    /// The run [default: the last one]
+    /// Run to replay [default: the latest]
     #[arg(conflicts_with = "all")]
     pub(crate) run: Option<String>,
-    /// Read every run back; no program is started
+    /// Read and check every run; start no program
     #[arg(long)]
     pub(crate) all: bool,
-    /// Write the outputs' exact bytes and nothing else; no program is started
+    /// Write only the exact bytes of the outputs; start no program
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) reader: AsArgs,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
-    /// Answers come as fast as they are taken, or as slowly as they were recorded
+    /// Speed of the replayed answers
     #[arg(long, value_enum, default_value_t)]
     pub(crate) timing: TimingArg,
-    /// End with 3 where the program's standard output is not what was recorded, or cannot be compared
+    /// Exit with 3 if the program's standard output differs from the recorded one or cannot be compared
     #[arg(long)]
     pub(crate) check_output: bool,
-    /// Release answers that overlapped in another order, by this seed, to find programs that hang on chance
+    /// Shuffle the order of overlapping answers with this seed, to find programs whose behaviour depends on
+    /// response order
     #[arg(long, value_name = "SEED")]
     pub(crate) chaos: Option<u64>,
-    /// What becomes of a request that the recording has no answer for
+    /// What happens to a request without a recorded answer
     #[arg(long, value_enum, default_value_t)]
     pub(crate) on_divergence: DivergenceArg,
-    /// With --on-divergence live: the name of the new run [default: RUN-live]
+    /// Name of the new run, with --on-divergence live [default: RUN-live]
     #[arg(long, value_name = "NAME")]
     pub(crate) into: Option<String>,
     #[command(flatten)]
@@ -525,118 +539,119 @@ pub(crate) struct ReplayArgs {
     pub(crate) live: LiveArgs,
     #[command(flatten)]
     pub(crate) input: InputArgs,
-    /// Another program than the recorded one
+    /// Program to run instead of the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// What of a request may differ from the recorded one.
+/// Rules for the parts of a request that may differ from the recording.
 #[derive(Debug, Args)]
 pub(crate) struct RuleArgs {
-    /// Rules of this file, in TOML, in place of those that the run was recorded with
+    /// File with rules, in TOML [default: the rules that the run was recorded with]
     #[arg(long = "rules", value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// What of a request may differ: 'ignore PATH', 'mask SHAPE PATH' (a uuid, a time, ... in a text) or 'query KEY'; may be given again
+    /// Part of a request that may differ: 'ignore PATH', 'mask SHAPE PATH' (a uuid, a time, ... inside a
+    /// text) or 'query KEY'; repeatable
     #[arg(long, value_name = "RULE")]
     pub(crate) rule: Vec<String>,
-    /// Leave out the value at this place of requests, as --rule 'ignore PATH' does
+    /// Ignore the value at this path of requests, as --rule 'ignore PATH'; repeatable
     #[arg(long, value_name = "JSONPATH")]
     pub(crate) ignore: Vec<String>,
-    /// A set of rules: none, gemini, bedrock or redacting
+    /// Predefined rules: none, gemini, bedrock or redacting; repeatable
     #[arg(long, value_name = "PRESET")]
     pub(crate) matcher: Vec<String>,
 }
 
-/// What becomes of a request that is not in the recording.
+/// What happens to a request that is not in the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum DivergenceArg {
-    /// It is answered with an error, 502, that says what differs
+    /// Answer with error 502 that says what differs
     #[default]
     Refuse,
-    /// It and all that follow go to their upstreams, recorded into a new run that replays by itself
+    /// Send this and all later requests to their upstreams, and record them into a new run that replays alone
     Live,
 }
 
-/// When the parts of a replayed answer come.
+/// Speed of replayed answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum TimingArg {
-    /// As fast as they are taken
+    /// As fast as the program reads them
     #[default]
     None,
-    /// As long after the request as when they were recorded
+    /// With the recorded delays
     Recorded,
 }
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(false))]
 pub(crate) struct VerifyArgs {
-    /// The run
+    /// Run to verify
     #[arg(group = "what")]
     pub(crate) run: Option<String>,
-    /// Every run, and the log under them; so too where nothing is named
+    /// Verify every run and the log [default if no run is named]
     #[arg(long, group = "what")]
     pub(crate) all: bool,
-    /// So many runs, chosen evenly
+    /// Verify only this number of runs, spread evenly
     #[arg(long, group = "what", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) sample: Option<u64>,
-    /// Also compare the history with a checkpoint that was kept elsewhere; - reads it from standard input
+    /// Also compare the history with this checkpoint file; - is standard input
     #[arg(long, value_name = "CHECKPOINT")]
     pub(crate) against: Option<PathBuf>,
-    /// The public key (PEM) that must have signed the checkpoint
+    /// Public key (PEM) that must have signed the checkpoint
     #[arg(long, value_name = "PUBLIC.pem", requires = "against")]
     pub(crate) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "An argument that is a folder stands for the *.tape in it; one that ends in .tape is a tape; any other is a run. Without one, a
-sample of the store's runs is checked. It ends with 3 where anything drifted or is damaged, with 1 where something could not be checked."
+    after_help = "A folder stands for the *.tape files in it. An argument that ends in .tape is a tape; any other is a run.
+Exit codes: 3 if anything drifted or is damaged, 1 if something could not be checked."
 )]
 pub(crate) struct DriftArgs {
     /// Runs, tapes, or folders of tapes [default: a sample of the store's runs]
     #[arg(value_name = "RUN|TAPE|DIR", conflicts_with_all = ["sample", "seed"])]
     pub(crate) targets: Vec<String>,
-    /// So many runs, chosen by a seed [default: 100]
+    /// Number of runs in the sample [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) sample: Option<u64>,
-    /// The seed of the sample [default: a new one, which is printed]
+    /// Seed of the sample [default: a new one, which is printed]
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,
-    /// Also run each recorded program again, its model calls answered from the recording
+    /// Also run each recorded program again with model calls answered from the recording
     #[arg(long)]
     pub(crate) programs: bool,
-    /// With programs: one whose standard output is not what was recorded has drifted
+    /// Also report drift if a program's standard output differs from the recorded one
     #[arg(long)]
     pub(crate) check_output: bool,
-    /// Also write the results as JUnit XML
+    /// Also write the results to this file, as JUnit XML
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
-    /// Programs may reach this host by themselves; may be given again
+    /// Host that programs may reach directly; repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) allow_host: Vec<String>,
-    /// Run this program in place of each recorded one
+    /// Program to run instead of each recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// What to do with tapes.
+/// Actions on tapes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TapeVerb {
-    /// Write a run as a tape: one file, the same run always to the same bytes
+    /// Write a run to a tape file; the same run always gives the same bytes
     Export(TapeExportArgs),
-    /// Record the runs of tapes, each checked whole before anything is recorded
+    /// Import the runs of tapes; each tape is fully checked first
     Import(TapeImportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TapeExportArgs {
-    /// The run
+    /// Run to export
     pub(crate) run: String,
-    /// Where the tape goes; replaces a file that is there [default: standard output]
+    /// File for the tape; an existing file is replaced [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -645,36 +660,36 @@ pub(crate) struct TapeExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TapeImportArgs {
-    /// Also take tapes that were redacted when they were exported: their runs stay marked, and are not what was recorded
+    /// Also import tapes that were redacted when exported; their runs are marked as redacted
     #[arg(long)]
     pub(crate) redacted: bool,
-    /// The tapes, of annals or of tracefork; - is standard input
+    /// Tapes of annals or tracefork; - is standard input
     #[arg(required = true)]
     pub(crate) tapes: Vec<PathBuf>,
-    /// The name of the run [default: the tape's own]
+    /// Name of the run [default: the name on the tape]
     #[arg(long, value_name = "NAME")]
     pub(crate) run: Option<String>,
-    /// Replace runs that exist
+    /// Replace existing runs of the same name
     #[arg(long)]
     pub(crate) replace: bool,
 }
 
-/// What to do with the ledger.
+/// Actions on the ledger.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerVerb {
-    /// Print the ledger's head, to be kept elsewhere
+    /// Print the head of the ledger, to be stored elsewhere
     Checkpoint(CheckpointArgs),
-    /// Prove that a run or a frame is in the ledger
+    /// Write a proof that a run or frame is in the ledger
     Prove(ProveArgs),
     /// Check a proof; needs no store
     Check(CheckArgs),
-    /// List what the log says is not there
+    /// List dropped and missing records, with the reason
     Gaps,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArgs {
-    /// Sign it with this private key: Ed25519 in PEM, as `openssl genpkey -algorithm ed25519` writes it
+    /// Private key to sign with: Ed25519 in PEM, from `openssl genpkey -algorithm ed25519`
     #[arg(long, value_name = "KEY.pem")]
     pub(crate) sign: Option<PathBuf>,
 }
@@ -683,60 +698,61 @@ pub(crate) struct CheckpointArgs {
 pub(crate) struct ProveArgs {
     /// RUN, or RUN@SEQ for one frame
     pub(crate) target: String,
-    /// Where the proof goes; replaces a file that is there [default: standard output]
+    /// File for the proof; an existing file is replaced [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Sign its checkpoint with this private key
+    /// Private key (PEM) to sign the proof's checkpoint with
     #[arg(long, value_name = "KEY.pem")]
     pub(crate) sign: Option<PathBuf>,
-    /// Also show that the ledger has only grown since this checkpoint
+    /// Also prove that the ledger has only grown since this checkpoint
     #[arg(long, value_name = "CHECKPOINT")]
     pub(crate) since: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The proof; - reads it from standard input
+    /// File with the proof; - is standard input
     pub(crate) proof: PathBuf,
-    /// A checkpoint that was kept: the proof must agree with it
+    /// Checkpoint file that the proof must agree with
     #[arg(long, value_name = "CHECKPOINT")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// The public key (PEM) that must have signed the proof's checkpoint
+    /// Public key (PEM) that must have signed the proof's checkpoint
     #[arg(long, value_name = "PUBLIC.pem")]
     pub(crate) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Where RUN is of a recorded program, the program runs: its calls up to the fork's point are answered from RUN, later ones
-go to the upstreams and are recorded into the new run. Else, and with --no-run, the new run just shares the frames.
-It ends with 3 where the program did not ask as recorded up to there, else with the program's exit code."
+    after_help = "If RUN has a recorded program, the program runs. RUN answers its calls up to the fork point; later calls go
+to the upstreams and are recorded into the new run. Otherwise, or with --no-run, the new run only shares the frames.
+Exit code: 3 if the program's calls before the fork point differ from the recording, else the program's."
 )]
 pub(crate) struct ForkArgs {
-    /// RUN@SEQ: frames 1 to SEQ are shared; 1 to SEQ-1 where one of the options below changes what comes at SEQ
+    /// RUN@SEQ: the new run shares frames 1 to SEQ, or 1 to SEQ-1 if an option below changes frame SEQ
     pub(crate) from: String,
-    /// The name of the new run [default: RUN-fork-SEQ]
+    /// Name of the new run [default: RUN-fork-SEQ]
     pub(crate) name: Option<String>,
-    /// Answer the request of frame SEQ with this file
+    /// File with a new answer for the request of frame SEQ
     #[arg(long, value_name = "FILE")]
     pub(crate) response: Option<PathBuf>,
-    /// Ask another model from frame SEQ on
+    /// Model for all requests from frame SEQ on
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Set a value in the request of frame SEQ only: $.temperature=0. A value that is not JSON is a text. May be given again
+    /// Set a value in the request of frame SEQ only, for example $.temperature=0. A value that is not JSON is
+    /// text; repeatable
     #[arg(long, value_name = "JSONPATH=VALUE", conflicts_with_all = ["response", "edit"])]
     pub(crate) set: Vec<String>,
-    /// Set a value in every request from frame SEQ on, as --set does in one. May be given again
+    /// Set a value in every request from frame SEQ on; repeatable
     #[arg(long, value_name = "JSONPATH=VALUE")]
     pub(crate) set_all: Vec<String>,
-    /// Answer the request of frame SEQ with what $VISUAL or $EDITOR makes of its answer
+    /// Edit the answer of frame SEQ in $VISUAL, $EDITOR or vi
     #[arg(long, conflicts_with = "response")]
     pub(crate) edit: bool,
-    /// Put this file in place of what a tool answered, from frame SEQ on. Without an ID it is the one result that frame
-    /// SEQ is the first to carry; may be given again
+    /// File that replaces the result of tool call ID from frame SEQ on [default ID: the only new result in
+    /// the request of frame SEQ]; repeatable
     #[arg(long, value_name = "[ID=]FILE")]
     pub(crate) tool_result: Vec<String>,
-    /// Rules of this file, in TOML, in place of those that RUN was recorded with; the new run keeps them
+    /// File with rules, in TOML, stored with the new run [default: the rules of RUN]
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
     #[command(flatten)]
@@ -745,17 +761,17 @@ pub(crate) struct ForkArgs {
     pub(crate) live: LiveArgs,
     #[command(flatten)]
     pub(crate) input: InputArgs,
-    /// Start no program
+    /// Start no program; only share the frames
     #[arg(long, conflicts_with_all = ["response", "edit", "tool_result", "model", "set", "set_all", "rules", "command"])]
     pub(crate) no_run: bool,
-    /// Another program than the recorded one
+    /// Program to run instead of the recorded one
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TailArgs {
-    /// The run [default: the last one]
+    /// Run to follow [default: the latest]
     pub(crate) run: Option<String>,
     #[command(flatten)]
     pub(crate) reader: AsArgs,
@@ -763,9 +779,9 @@ pub(crate) struct TailArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The first run
+    /// First run
     pub(crate) a: String,
-    /// The second run
+    /// Second run
     pub(crate) b: String,
     #[command(flatten)]
     pub(crate) reader: AsArgs,
@@ -775,17 +791,17 @@ pub(crate) struct DiffArgs {
 pub(crate) struct StateArgs {
     /// RUN for its last state, or RUN@SEQ for the state after that frame
     pub(crate) target: String,
-    /// Write the exact bytes and nothing else
+    /// Write only the exact bytes
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) reader: AsArgs,
 }
 
-/// Options of the verbs on keys.
+/// Options of the verbs for keys and values.
 #[derive(Debug, Args)]
 pub(crate) struct Keyspace {
-    /// The keyspace
+    /// Keyspace of the key
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) keyspace: String,
 }
@@ -795,13 +811,13 @@ pub(crate) struct GetArgs {
     pub(crate) key: OsString,
     #[command(flatten)]
     pub(crate) keyspace: Keyspace,
-    /// The value as it was at this sequence number
+    /// Read the value as of this sequence number [default: the latest]
     #[arg(long, value_name = "SEQNO")]
     pub(crate) at: Option<u64>,
-    /// Every version that is kept
+    /// List every stored version
     #[arg(long, conflicts_with_all = ["at", "raw"])]
     pub(crate) history: bool,
-    /// Write the exact bytes and nothing else
+    /// Write only the exact bytes
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
 }
@@ -809,7 +825,7 @@ pub(crate) struct GetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     pub(crate) key: OsString,
-    /// The value, or - for standard input
+    /// Value, or - for standard input
     pub(crate) value: OsString,
     #[command(flatten)]
     pub(crate) keyspace: Keyspace,
@@ -824,220 +840,222 @@ pub(crate) struct DelArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ScanArgs {
-    /// Only keys that begin so
+    /// List only keys with this prefix
     pub(crate) prefix: Option<OsString>,
     #[command(flatten)]
     pub(crate) keyspace: Keyspace,
-    /// From the last key to the first
+    /// List in descending order
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// At most this many
+    /// List at most this number of keys [default: all]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }
 
-/// Whose memory it is. What is not given is one of its own.
+/// Identity of a memory. An omitted part is distinct from every named one.
 #[derive(Debug, Args)]
 pub(crate) struct WhoseArgs {
-    /// The customer, who never sees another's
+    /// Tenant name; tenants cannot see each other's data
     #[arg(long, value_name = "T")]
     pub(crate) tenant: Option<String>,
-    /// The person or program within it
+    /// Person or program within the tenant
     #[arg(long, value_name = "P")]
     pub(crate) principal: Option<String>,
-    /// The conversation
+    /// Conversation of the principal
     #[arg(long, value_name = "C")]
     pub(crate) conversation: Option<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What has no vector gets one of its query, by the embedder that ANNALS_EMBEDDINGS_URL names or the one that is built in. Where a daemon or a recorder holds the store, it keeps it. docs/memory.md has the forms."
+    after_help = "An entry without a vector gets one, computed from its query by the embedder at ANNALS_EMBEDDINGS_URL or by the built-in one. If a daemon or a recorder holds the store, that process stores the entry. docs/memory.md has the formats."
 )]
 pub(crate) struct RememberArgs {
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
-    /// JSON: an entry, with an id and a value, or a run's snapshot alone, with its query; - reads it from standard input
+    /// JSON file with an entry (id and value) or a run's snapshot (with its query); - is standard input
     pub(crate) file: PathBuf,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing found is no failure: nothing is printed, and it ends with 0. docs/memory.md has the forms."
+    after_help = "If nothing is found, nothing is printed and the exit code is 0. docs/memory.md has the formats."
 )]
 pub(crate) struct RecallArgs {
-    /// What is asked; - reads it from standard input
+    /// Question in words; - is standard input
     pub(crate) question: String,
-    /// Ask as the definition of this id has it; what else is said here counts before it
+    /// Use the settings of this definition; other options here override them
     #[arg(long, value_name = "ID")]
     pub(crate) memory: Option<String>,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
-    /// Also look at the tenant's other principals and conversations
+    /// Also search the tenant's other principals and conversations
     #[arg(long)]
     pub(crate) across_conversations: bool,
-    /// At most this many, the nearest first [default: 1]
+    /// Print at most this number of hits, nearest first, 1 to 1000 [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) top_k: Option<u16>,
-    /// The least score that counts, from -1 to 1; equal passes [default: the embedder's own]
+    /// Minimum score of a hit, from -1 to 1, inclusive [default: the embedder's threshold]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = score)]
     pub(crate) threshold: Option<f32>,
-    /// What of it is told [default: decisions]
+    /// Part of the snapshot to print [default: decisions]
     #[arg(long, value_enum)]
     pub(crate) projection: Option<ProjectionArg>,
-    /// Tell the largest form that has so many tokens (of four UTF-16 units) at most; with --json of each by itself
+    /// Print the largest form within this number of tokens (4 UTF-16 units each); with --json the limit is
+    /// per hit
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = tokens)]
     pub(crate) budget: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A definition is as agentfootprint's defineMemory has it: {\"id\": ..., \"description\": ..., \"type\": \"causal\", \"strategy\": {\"kind\": \"top-k\", \"topK\": 1, \
-\"threshold\": 0.5, \"embedder\": ...}, \"projection\": \"decisions\", \"acrossConversations\": true}. Only the id has to be there. docs/memory.md says more."
+    after_help = "A definition has the form of agentfootprint's defineMemory: {\"id\": ..., \"description\": ..., \"type\": \"causal\", \"strategy\": {\"kind\": \"top-k\", \"topK\": 1, \
+\"threshold\": 0.5, \"embedder\": ...}, \"projection\": \"decisions\", \"acrossConversations\": true}. Only the id is required. docs/memory.md has the details."
 )]
 pub(crate) struct DefineMemoryArgs {
-    /// The definition, in JSON; - reads it from standard input
+    /// JSON file with the definition; - is standard input
     pub(crate) file: PathBuf,
 }
 
-/// What of a snapshot is told.
+/// The part of a snapshot to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProjectionArg {
-    /// What was decided, by which rule and on what evidence; what tools gave; the answer
+    /// Decisions with their rules and evidence, tool results, and the answer
     Decisions,
-    /// What each stage chose
+    /// The choice of each stage
     Commits,
-    /// The run as it was told
+    /// The narrative of the run
     Narrative,
-    /// All of it, as JSON
+    /// The whole snapshot, as JSON
     Full,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "How a run went say, in this order, what was said of its use (MEM.FEEDBACK), its evalScore, and its status. docs/memory.md has the forms."
+    after_help = "The quality of a run is taken from the first of these that exists: feedback (MEM.FEEDBACK), its evalScore, its status. docs/memory.md has the formats."
 )]
 pub(crate) struct ExportTrainingArgs {
-    /// What each line is for
+    /// Format of the lines
     #[arg(long, value_enum)]
     pub(crate) format: TrainingArg,
     #[command(flatten)]
     pub(crate) whose: WhoseArgs,
-    /// Also take the tenant's other principals and conversations
+    /// Also export the tenant's other principals and conversations
     #[arg(long)]
     pub(crate) across_conversations: bool,
 }
 
-/// A form of lines to train by.
+/// Format of training lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TrainingArg {
-    /// What was asked and answered, of all that did not go ill
+    /// Questions and answers of all runs that did not go badly
     Sft,
-    /// Of one question the answer that went best and one that went worse
+    /// For each question, the best answer and a worse one
     Dpo,
-    /// Each decision with its evidence, and how it all went
+    /// Each decision with its evidence, and the outcome of the run
     ProcessRl,
 }
 
-/// A count of tokens, as an option gives it.
+/// Parses a number of tokens.
 fn tokens(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "a budget is a whole number of tokens".to_owned())
+    text.parse().map_err(|_| "a budget must be a whole number of tokens".to_owned())
 }
 
-/// A score, as an option gives it.
+/// Parses a score.
 fn score(text: &str) -> Result<f32, String> {
     let number = text.parse::<f32>().ok().filter(|number| (-1.0..=1.0).contains(number));
-    number.ok_or_else(|| "a score is a number from -1 to 1".to_owned())
+    number.ok_or_else(|| "a score must be a number from -1 to 1".to_owned())
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It covers every namespace. Runs that are open or pinned never go, and what a fork shares stays for the fork. Without --at it refuses a clock \
-that stands before the newest record or more than 400 days after it. docs/retention.md has the policies."
+    after_help = "The policy applies to every namespace. Open and pinned runs are never dropped. Frames that a fork shares stay. Without --at, annals refuses a clock \
+that is before the newest record or more than 400 days after it. docs/retention.md describes policies."
 )]
 pub(crate) struct RetainArgs {
-    /// The policy, a file in TOML; without one the built-in one
+    /// File with the policy, in TOML [default: the built-in policy]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    /// Only say what would go
+    /// Only list what would be dropped
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// The time to go by, as 2026-01-31T12:00:00Z, or +8d for eight days from now
+    /// Time at which the policy is applied: 2026-01-31T12:00:00Z, or +8d for eight days from now [default:
+    /// now]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) at: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
-    /// The run
+    /// Run to pin
     pub(crate) run: String,
-    /// Why it is kept
+    /// Reason for the pin
     #[arg(long, value_name = "TEXT")]
     pub(crate) why: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct UnpinArgs {
-    /// The run
+    /// Run to unpin
     pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ForgetArgs {
-    /// The run, by its whole name
+    /// Full name of the run
     pub(crate) run: String,
-    /// Why it goes; the ledger keeps this, so nothing of the run belongs in it
+    /// Reason; it stays in the ledger, so it must hold no content of the run
     #[arg(long, value_name = "TEXT")]
     pub(crate) why: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RepairArgs {
-    /// The directory of the new store: empty, or not there yet
+    /// Directory of the new store: empty, or not yet existing
     #[arg(long, value_name = "NEWDIR")]
     pub(crate) to: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
-    /// The directory of the copy: empty, or not there yet
+    /// Directory of the copy: empty, or not yet existing
     pub(crate) dest: PathBuf,
-    /// Copy every byte, also where another name for the same bytes would do
+    /// Copy every file, instead of sharing unchanging files with the store by hard link or reflink
     #[arg(long)]
     pub(crate) copy: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Where a daemon serves the store, it compacts it. It needs room for what it writes anew before it frees any, and says how much beforehand. A \
-segment is written anew once a tenth of it is dead."
+    after_help = "If a daemon serves the store, the daemon compacts it. Compaction needs free space for the rewritten data before it frees any; --dry-run says how much. A \
+segment is rewritten if at least a tenth of it is dead."
 )]
 pub(crate) struct CompactArgs {
-    /// Only say what it would do
+    /// Only report what would be rewritten
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Pack anew, smaller and slower, also what lives whole; once done, it is left alone
+    /// Also recompress live data, which is slower and saves more space; data is recompressed only once
     #[arg(long)]
     pub(crate) recompress: bool,
-    /// Write no more than so many bytes a second
+    /// Write at most this number of bytes per second [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_bytes_per_second: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The backup
+    /// Directory of the backup
     pub(crate) backup: PathBuf,
-    /// The directory of the store: empty, or not there yet
+    /// Directory of the store: empty, or not yet existing
     pub(crate) dest: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Keep the store in this new directory
+    /// Keep the store in this new directory [default: a temporary directory that is deleted]
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
-    /// Record into this store until killed: the demonstration's own child process
+    /// Record into this store until killed: for the demonstration's child process
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) record_into: Option<PathBuf>,
 }

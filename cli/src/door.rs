@@ -1,5 +1,5 @@
-//! The command line's one way into the engine: opens a store, and turns what the engine says into what the
-//! verbs print. No other file of this crate opens a store.
+//! The command line's only access to the engine: opens a store, and turns the engine's results and errors
+//! into what the verbs print. Apart from `verbs/token.rs`, no other file of this crate opens a store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,26 +29,27 @@ use crate::failure::{Code, Failure, Result, before};
 use crate::tracefork::Recording as Foreign;
 use crate::watched::Watched;
 
-/// Raw bytes of frames that are committed together. One run is one commit up to this size, so that an import
-/// leaves whole runs only; a larger one goes in parts and is open, then abandoned, if it is stopped between them.
+/// Most raw bytes of frames in one commit. A run up to this size is one commit, so that an import leaves only
+/// whole runs. A larger run takes several commits; an import that stops between them leaves it open, then
+/// abandoned.
 const COMMIT_RAW_BYTES_MAX: u64 = 256 << 20;
 
-/// A run, as listings show it.
+/// A run in a listing.
 #[derive(Debug, Clone)]
 pub(crate) struct RunRow {
     pub(crate) id: String,
     pub(crate) status: &'static str,
     pub(crate) severity: &'static str,
     pub(crate) frames: u64,
-    /// Hexadecimal; none while the run is open.
+    /// In hexadecimal; `None` while the run is open.
     pub(crate) fingerprint: Option<String>,
     pub(crate) agent: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) started_ns: u64,
     pub(crate) ended_ns: Option<u64>,
-    /// Why it is pinned, if it is.
+    /// The reason of its pin, if it is pinned.
     pub(crate) pinned: Option<String>,
-    /// The run, if it still lives, and the last frame shared with it.
+    /// The parent's name, if the parent still exists, and the last frame that both share.
     pub(crate) forked_from: Option<(Option<String>, u32)>,
 }
 
@@ -61,20 +62,20 @@ pub(crate) struct FrameRow {
     pub(crate) started_ns: u64,
     pub(crate) duration_ns: u64,
     pub(crate) severity: &'static str,
-    /// It was begun and never finished: the output is what had arrived.
+    /// The frame was begun and never finished: the output is the part that had arrived.
     pub(crate) incomplete: bool,
     /// The component failed.
     pub(crate) error: bool,
     pub(crate) input: Vec<u8>,
     pub(crate) output: Vec<u8>,
     pub(crate) metadata: Vec<u8>,
-    /// The chain's link after this frame, hexadecimal; empty where it is redacted.
+    /// The chain's link after this frame, in hexadecimal; empty if the frame is redacted.
     pub(crate) digest: String,
-    /// The profile that it is shown by, where that takes something out.
+    /// The profile that redacted this frame, if any.
     pub(crate) redacted: Option<String>,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
     pub(crate) runs: u64,
@@ -82,11 +83,11 @@ pub(crate) struct Checked {
     pub(crate) blobs: u64,
     /// One sentence for each damaged place.
     pub(crate) damaged: Vec<String>,
-    /// One sentence for each index table that was made again from the log.
+    /// One sentence for each index table that was rebuilt from the log.
     pub(crate) rebuilt: Vec<String>,
 }
 
-/// What a store holds and costs.
+/// The content of a store and its size on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     pub(crate) runs: u64,
@@ -100,14 +101,14 @@ pub(crate) struct Costs {
     pub(crate) by_kind: Vec<(&'static str, u64)>,
 }
 
-/// What a check covers.
+/// The runs that a check covers.
 pub(crate) enum Scope<'a> {
     Run(&'a str),
     All,
     Sample(u64),
 }
 
-/// A version of a key: when it was written, and the value, none where it was deleted.
+/// A version of a key. The value is `None` if this version deleted the key.
 pub(crate) struct VersionRow {
     pub(crate) seqno: u64,
     pub(crate) time_ns: u64,
@@ -121,16 +122,16 @@ pub(crate) struct Door {
     prices: Prices,
 }
 
-/// A run being recorded, a commit a frame.
+/// A run that is being recorded, with one commit for each frame.
 pub(crate) struct Live(Run);
 
-/// A store that programs are recorded into, together with other recorders.
+/// A store that this process records into, together with other recorders.
 pub(crate) struct Recorder(Shared);
 
 impl Recorder {
-    /// Opens a store, or joins whoever records into it. A frame counts as recorded once the system has it, so that no program
-    /// waits for the disk; the run's end waits for it.
-    /// Runs are sampled by `policy` once they have ended.
+    /// Opens a store, or joins the process that records into it. A frame counts as recorded once the
+    /// operating system has it, so that no program waits for the disk. The end of a run waits for the disk.
+    /// `policy` samples each run when it ends.
     pub(crate) fn open(root: &Path, namespace: &str, policy: Option<RetentionPolicy>) -> Result<Self> {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let shared = Shared::open(root, namespace, &options).map_err(engine)?;
@@ -140,7 +141,7 @@ impl Recorder {
         }
     }
 
-    /// Records into a run of this name, or where that is only a wish into one of a name like it.
+    /// Records into a run of this name. If `wish` is set and the name is taken, adds a number to the name.
     pub(crate) fn record_as<T>(
         &self,
         name: &str,
@@ -160,41 +161,42 @@ impl Recorder {
         }
     }
 
-    /// Closes it, once nobody records into it through this process any more; `waiting` is told how many do. Gives how many runs
-    /// were sampled out.
+    /// Closes the store once no other recorder uses it through this process. Calls `waiting` with the number
+    /// of recorders that still do. Returns the number of runs that were sampled out.
     pub(crate) fn close(self, waiting: impl FnOnce(usize)) -> Result<u64> {
         self.0.close(waiting).map_err(engine)
     }
 }
 
 impl Door {
-    /// Creates a store with the namespace; says whether there was none.
+    /// Creates a store with the namespace. Returns whether the store is new.
     pub(crate) fn create(root: &Path, namespace: &str) -> Result<bool> {
         let there = Store::open_read_only(root).is_ok();
         Self::write(root, namespace)?.close()?;
         Ok(!there)
     }
 
-    /// Opens a store for writing; creates it and the namespace where they are not there.
+    /// Opens a store for writing. Creates the store and the namespace if they do not exist.
     pub(crate) fn write(root: &Path, namespace: &str) -> Result<Self> {
         let store = Store::open(root).map_err(engine)?;
         store.namespace(namespace).map_err(engine)?;
         Ok(Self::of(store, namespace))
     }
 
-    /// Opens a store for writing, where it and the namespace are there.
+    /// Opens an existing store with an existing namespace for writing.
     pub(crate) fn write_existing(root: &Path, namespace: &str) -> Result<Self> {
         Self::existing(root, namespace, Options::default())
     }
 
-    /// Opens a store for writing, where it is there, for what concerns all of it.
+    /// Opens an existing store for writing to all of it; the namespace need not exist.
     pub(crate) fn write_whole(root: &Path, namespace: &str) -> Result<Self> {
         let options = Options { create: false, ..Options::default() };
         let store = Store::open_with(root, options).map_err(|error| opening(root, error))?;
         Ok(Self::of(store, namespace))
     }
 
-    /// Opens a store to record a program into, as [`Recorder::open`], where it and the namespace are there.
+    /// Opens an existing store with an existing namespace to record a program, with the durability of
+    /// [`SharedRecorder::open`].
     pub(crate) fn recording_existing(root: &Path, namespace: &str) -> Result<Self> {
         Self::existing(root, namespace, Options { durability: Durability::Process, ..Options::default() })
     }
@@ -213,7 +215,8 @@ impl Door {
         Err(no_namespace(format!("there is no namespace {namespace:?}"), &names))
     }
 
-    /// The store's key for placeholders, and whether it lasts: where there is none and another process writes, it is drawn for now only.
+    /// Returns the store's key for placeholders, and whether the key is stored. If the store has no key and
+    /// another process writes to it, the key is drawn for this call only.
     pub(crate) fn placeholder_key(root: &Path) -> Result<([u8; 32], bool)> {
         let store = Store::open_read_only(root).map_err(|error| opening(root, error))?;
         if let Some(key) = placeholder_key(&store).map_err(engine)? {
@@ -235,7 +238,7 @@ impl Door {
         Ok(Self::of(store, namespace))
     }
 
-    /// Sees what was committed since the store was opened for reading.
+    /// Makes commits visible that came after the store was opened for reading.
     pub(crate) fn refresh(&self) -> Result<()> {
         self.store.refresh().map_err(engine)
     }
@@ -260,7 +263,7 @@ impl Door {
         Ok(runs.map(move |run| run.map(|info| pinned_row(&info, &pins)).map_err(engine)))
     }
 
-    /// Runs, the one begun last first.
+    /// Returns the runs, newest first.
     pub(crate) fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<(RunReader, RunRow)>>> {
         let space = self.namespace()?;
         let pins = self.pins(&space)?;
@@ -272,7 +275,7 @@ impl Door {
         }))
     }
 
-    /// The traffic of a run's program that is not in the run, if there was some.
+    /// Returns the unrecorded traffic of a run's program, if there was any.
     pub(crate) fn unrecorded(&self, id: &str) -> Result<Option<UnrecordedTraffic>> {
         UnrecordedTraffic::from_reader(&self.reader(id)?).map_err(engine)
     }
@@ -282,8 +285,8 @@ impl Door {
         annals_server::run_usage(reader, &self.prices)
     }
 
-    /// The run of this name; `last` is the one begun last, and the beginning of one name only stands for it, where no
-    /// run is called so.
+    /// Returns the run with this name. If no run has this name, `last` is the newest run, and an unambiguous
+    /// prefix stands for its run.
     pub(crate) fn reader(&self, id: &str) -> Result<RunReader> {
         let space = self.namespace()?;
         let missing = match space.run(id) {
@@ -306,8 +309,8 @@ impl Door {
             names => {
                 let shown: Vec<_> = names.iter().take(5).map(String::as_str).collect();
                 let message =
-                    format!("{id:?} is the beginning of {} runs: {}", names.len(), shown.join(", "));
-                Err(Failure::new(Code::NoSuchThing, message, "write more of the name"))
+                    format!("{id:?} is the start of {} run names: {}", names.len(), shown.join(", "));
+                Err(Failure::new(Code::NoSuchThing, message, "write a longer part of the name"))
             }
         }
     }
@@ -317,12 +320,12 @@ impl Door {
         Ok(pins.into_iter().map(|pin| (pin.uid, pin.why)).collect())
     }
 
-    /// What time it is, nanoseconds since 1970-01-01 UTC, by a clock that a sweep believes.
+    /// Returns the time in nanoseconds since 1970-01-01 UTC. Fails if a sweep would not trust the clock.
     pub(crate) fn now_ns(&self) -> Result<u64> {
         self.store.believed_now_ns().map_err(engine)
     }
 
-    /// What a policy drops.
+    /// Plans which runs a policy drops.
     pub(crate) fn plan_retention(
         &self,
         policy: &RetentionPolicy,
@@ -331,7 +334,7 @@ impl Door {
         self.store.plan_retention(policy, at_ns).map_err(engine)
     }
 
-    /// Drops what was planned.
+    /// Drops the planned runs.
     pub(crate) fn retain(&self, plan: RetentionPlan) -> Result<RetentionReport> {
         self.store.retain(plan).map_err(engine)
     }
@@ -340,7 +343,7 @@ impl Door {
         self.namespace()?.pin(run, why).map(drop).map_err(engine)
     }
 
-    /// Says whether it was pinned.
+    /// Removes the pin of a run. Returns whether the run was pinned.
     pub(crate) fn unpin(&self, run: &str) -> Result<bool> {
         self.namespace()?.unpin(run).map_err(engine)
     }
@@ -352,22 +355,22 @@ impl Door {
         annals_server::forget_answers(&space, run).map(drop).map_err(engine)
     }
 
-    /// A dropped run, and what still holds its bytes.
+    /// Returns a dropped run, and the files and backups that still hold its bytes.
     pub(crate) fn held_of(&self, uid: RunUid) -> Result<(DroppedRun, RunRemnants)> {
         self.namespace()?.run_remnants(uid).map_err(engine)
     }
 
-    /// What a run was recorded of, if a program was.
+    /// Returns the program that a run was recorded from, if there was one.
     pub(crate) fn origin(&self, reader: &RunReader) -> Result<Option<Origin>> {
         Origin::from_reader(reader).map_err(engine)
     }
 
-    /// Whether a run was made of traces that others recorded.
+    /// Returns whether a run was ingested from traces of another tool.
     pub(crate) fn is_ingested(&self, reader: &RunReader) -> Result<bool> {
         annals_server::is_ingested(reader).map_err(engine)
     }
 
-    /// The profile that a run was redacted by before it came here, if it was.
+    /// Returns the profile that redacted a run before its import, if any.
     pub(crate) fn redacted_by(&self, id: &str) -> Result<Option<String>> {
         let reader = self.reader(id)?;
         let tag = reader.info().tags.iter().find(|(key, _)| key == REDACTED_TAG);
@@ -379,7 +382,7 @@ impl Door {
         Ok(pinned_row(reader.info(), &self.pins(&self.namespace()?)?))
     }
 
-    /// What the request of a frame adds to the one before, and that one's number, as `by` shows it.
+    /// Returns the number of the previous request, and what the frame's request adds to it, redacted by `by`.
     pub(crate) fn new_part(
         &self,
         id: &str,
@@ -393,12 +396,12 @@ impl Door {
         })
     }
 
-    /// Two runs side by side.
+    /// Aligns the frames of two runs.
     pub(crate) fn align(&self, a: &RunReader, b: &RunReader) -> Result<Alignment> {
         annals_server::align(a, b).map_err(engine)
     }
 
-    /// What differs between two frames, as `by` shows them.
+    /// Returns the differences between two frames, redacted by `by`.
     pub(crate) fn difference(
         &self,
         a: (&RunReader, u32),
@@ -409,7 +412,7 @@ impl Door {
         Ok(annals_server::frame_difference(&a, &b, by))
     }
 
-    /// The frame of a run to look at first.
+    /// Returns the frame where a run failed, else its last frame.
     pub(crate) fn failing(&self, id: &str, by: Option<&Redactor>) -> Result<Option<FailureReport>> {
         annals_server::failure_report(&self.reader(id)?, by).map_err(engine)
     }
@@ -418,7 +421,8 @@ impl Door {
         self.reader(id)?.metadata().map_err(engine)
     }
 
-    /// A run's frames in order, every blob and link checked, and its fingerprint after the last.
+    /// Returns a run's frames in order. The engine checks every blob and link, and the fingerprint after the
+    /// last frame.
     pub(crate) fn frames(&self, id: &str) -> Result<impl Iterator<Item = Result<FrameRow>>> {
         let reader = self.reader(id)?;
         Ok(reader.frames().map(|frame| frame.map(frame_row).map_err(engine)))
@@ -429,12 +433,13 @@ impl Door {
         reader.frame(seq).map(frame_row).map_err(engine)
     }
 
-    /// Begins a run that is recorded frame by frame.
+    /// Begins a run that is recorded one frame at a time.
     pub(crate) fn begin(&self, run: &ImportedRun) -> Result<Live> {
         self.namespace()?.begin_run(spec(run, false)).map(Live).map_err(engine)
     }
 
-    /// Records a whole run in one commit; says how many frames and raw bytes it has.
+    /// Records a whole run, in one commit up to [`COMMIT_RAW_BYTES_MAX`]. Returns its numbers of frames and
+    /// raw bytes.
     pub(crate) fn record(&self, run: &ImportedRun, replace: bool) -> Result<(u64, u64)> {
         let recording = self.namespace()?.prepare_run(spec(run, replace)).map_err(engine)?;
         let (mut frames, mut raw_bytes, mut uncommitted) = (0, 0, 0);
@@ -456,7 +461,7 @@ impl Door {
         Ok((frames, raw_bytes))
     }
 
-    /// Forks a run. The fork is ended at once, since nobody goes on with it from here.
+    /// Forks a run and ends the fork at once, because no program continues it.
     pub(crate) fn fork(&self, from: &str, at: u32, name: &str) -> Result<RunRow> {
         let namespace = self.namespace()?;
         let parent = self.reader(from)?;
@@ -466,7 +471,7 @@ impl Door {
         fork.end(Status::Ok).map(|info| row(&info)).map_err(engine)
     }
 
-    /// Runs a program on from a frame of a run, into a fork of this name.
+    /// Continues a recorded program from a frame of its run, into a fork of this name.
     pub(crate) fn fork_program(
         &self,
         reader: &RunReader,
@@ -479,7 +484,7 @@ impl Door {
         Ok(annals_server::fork(&self.namespace().map_err(before)?, reader, origin, spec, forking)?)
     }
 
-    /// Runs a recorded program again, and on from where its recording ends.
+    /// Replays a recorded program, and continues it live after its first divergence.
     pub(crate) fn replay_onward(
         &self,
         reader: &RunReader,
@@ -493,13 +498,14 @@ impl Door {
         Ok(annals_server::replay_onward(&space, reader, origin, program, supervision, options, onward)?)
     }
 
-    /// The state after a frame (none: the last), and the frame that it was taken after.
+    /// Returns the newest snapshot at or before a frame (`None`: the last frame), with the frame of the
+    /// snapshot.
     pub(crate) fn state(&self, id: &str, seq: Option<u32>) -> Result<(u32, Vec<u8>)> {
         let reader = self.reader(id)?;
         let last = reader.info().frames;
         if let Some(seq) = seq.filter(|seq| *seq > last) {
             let message = format!("run `{id}` has no frame {seq}");
-            return Err(Failure::new(Code::NoSuchThing, message, format!("its last frame is {last}")));
+            return Err(Failure::new(Code::NoSuchThing, message, format!("the last frame is {last}")));
         }
         match reader.snapshot_at(seq.unwrap_or(last)).map_err(engine)? {
             Some(snapshot) => Ok((snapshot.seq, snapshot.state)),
@@ -545,7 +551,7 @@ impl Door {
         })
     }
 
-    /// Writes a run as a tape; gives its length.
+    /// Writes a run as a tape. Returns the tape's length in bytes.
     pub(crate) fn export_tape(&self, reader: &RunReader, to: &mut dyn std::io::Write) -> Result<u64> {
         reader.write_tape(to).map_err(|error| match error.kind() {
             ErrorKind::Conflict => Failure::new(Code::Failed, error, "wait until it has ended"),
@@ -553,7 +559,7 @@ impl Door {
         })
     }
 
-    /// Writes what is shown of a run as a tape that says so; gives its length.
+    /// Writes a redacted run as a tape that names the profile. Returns the tape's length in bytes.
     pub(crate) fn export_shown_tape(
         &self,
         reader: &RunReader,
@@ -575,12 +581,13 @@ impl Door {
         })
     }
 
-    /// Reads a run back, every byte checked; gives how many frames it has.
+    /// Reads a run and checks every byte. Returns its number of frames.
     pub(crate) fn check_frames(&self, reader: &RunReader) -> Result<u64> {
         reader.verify().map(|verified| verified.frames).map_err(engine)
     }
 
-    /// What the program of a run ended with, if it is recorded: its own frames are the last ones.
+    /// Returns the recorded exit code of a run's program, if there is one. The program's own frames are the
+    /// last two.
     pub(crate) fn exit_code(&self, reader: &RunReader) -> Result<Option<u8>> {
         for seq in (1..=reader.info().frames).rev().take(2) {
             let frame = reader.frame_info(seq).map_err(engine)?;
@@ -596,7 +603,7 @@ impl Door {
     pub(crate) fn import_tape(&self, tape: &Tape, name: Option<&str>, replace: bool) -> Result<RunInfo> {
         self.namespace()?.import_tape(tape, name, replace).map_err(|error| match error.kind() {
             ErrorKind::Conflict => {
-                Failure::new(Code::Failed, error, "--run names it otherwise; --replace replaces it")
+                Failure::new(Code::Failed, error, "set another name with --run, or add --replace")
             }
             _ => engine(error),
         })
@@ -615,28 +622,28 @@ impl Door {
         Ok(self.reader(name)?.info().clone())
     }
 
-    /// The ledger's head now.
+    /// Returns the present head of the ledger.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint> {
         self.store.checkpoint().map_err(engine)
     }
 
-    /// A proof of a run or of one of its frames.
+    /// Makes a proof of a run or of one of its frames.
     pub(crate) fn prove(&self, id: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> Result<Proof> {
         let name = self.reader(id)?.info().name.clone();
         self.namespace()?.prove(&name, seq, since).map_err(|error| match error.kind() {
             ErrorKind::Diverged => {
-                Failure::new(Code::Damage, error, "`annals verify --against` that checkpoint says where")
+                Failure::new(Code::Damage, error, "`annals verify --against CHECKPOINT` shows where")
             }
             _ => no_run(error),
         })
     }
 
-    /// Whether the store still begins with what a checkpoint covers.
+    /// Compares the store's history with a checkpoint.
     pub(crate) fn compare(&self, checkpoint: &Checkpoint) -> Result<Comparison> {
         self.store.verify_against(checkpoint).map_err(engine)
     }
 
-    /// Calls `each` with everything that the log says is not there.
+    /// Calls `each` for every gap: a dropped or missing part of the history.
     pub(crate) fn gaps(&self, each: &mut dyn FnMut(Gap) -> Result<()>) -> Result<()> {
         let mut failure = None;
         let listed = self.store.gaps(&mut |gap| {
@@ -651,25 +658,25 @@ impl Door {
         }
     }
 
-    /// Gives back the room of what nothing leads to any more.
+    /// Reclaims the disk space of deleted data.
     pub(crate) fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         self.store.compact(options).map_err(engine)
     }
 
-    /// Copies the store as it is now.
+    /// Copies the store in its present state.
     pub(crate) fn backup(&self, dest: &Path, sharing: Sharing) -> Result<BackupReport> {
         self.store.backup(dest, sharing).map_err(engine)
     }
 
-    /// Has the store keep that a backup of it was made, where nobody writes to it and it need not be recovered for that: a daemon
-    /// keeps it of the backups that it makes itself.
+    /// Notes in the store that a backup was made, if no process writes to the store and no recovery is
+    /// needed. A daemon notes its own backups.
     pub(crate) fn note_backup(&self, root: &Path, dest: &Path) {
         if !self.store.was_closed_cleanly() {
             return;
         }
         let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
         let options = Options { create: false, ..Options::default() };
-        // The backup is there whether or not this can be kept.
+        // The backup is complete even if this note cannot be written.
         if let Ok(store) = Store::open_with(root, options) {
             let _ = store.note_backup(&place.to_string_lossy());
             let _ = store.close();
@@ -700,8 +707,8 @@ impl Door {
         })
     }
 
-    /// Keeps an entry, or a snapshot, as an agent's memory, in a store that is made where there is none; gives its id. A daemon or a recorder that holds
-    /// the store does it, by these words.
+    /// Stores an entry or a snapshot in an agent's memory, and creates the store if there is none. Returns
+    /// the entry's id. If a daemon or a recorder holds the store, it executes the command `words` instead.
     pub(crate) fn remember(
         root: &Path,
         namespace: &str,
@@ -736,7 +743,8 @@ impl Door {
         Ok(id)
     }
 
-    /// Keeps how a memory is asked, in a store that is made where there is none; gives its id. A daemon or a recorder that holds the store does it.
+    /// Stores a definition of a memory, and creates the store if there is none. Returns the definition's id.
+    /// If a daemon or a recorder holds the store, that process stores it.
     pub(crate) fn define(root: &Path, namespace: &str, text: &str) -> Result<String> {
         let refused = |error: Error| {
             let told = error.to_string();
@@ -759,11 +767,11 @@ impl Door {
         Ok(definition.id)
     }
 
-    /// How a memory is asked.
+    /// Returns a stored definition of a memory.
     pub(crate) fn defined(&self, id: &str) -> Result<Definition> {
         const HINT: &str = "`annals define-memory` defines one";
         let memory = match Memory::open(&self.namespace()?) {
-            // Nothing was ever kept here.
+            // Nothing was ever stored in this memory.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let message = format!("there is no memory {id:?}: none is defined");
                 return Err(Failure::new(Code::NoSuchThing, message, HINT));
@@ -776,31 +784,31 @@ impl Door {
         })
     }
 
-    /// What is remembered that answers a question.
+    /// Finds the entries that answer a question.
     pub(crate) fn recall(
         &self,
         whose: &Identity,
         question: &str,
         wanted: &MemoryQuery<'_>,
     ) -> Result<Vec<MemoryHit>> {
-        // A question is asked for each time: nothing is written here.
+        // Without a namespace the embedder caches no vectors, so that a read writes nothing.
         let with = Watched::new(ConfiguredEmbedder::from_environment(None).map_err(embedder)?);
         let memory = match Memory::open(&self.namespace()?) {
-            // Nothing was ever kept here.
+            // Nothing was ever stored in this memory.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             found => found.map_err(engine)?,
         };
         memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
             _ if with.has_failed() => embedder(error),
             ErrorKind::Invalid => {
-                let hint = "docs/memory.md says what a question is held against, and how ANNALS_EMBEDDINGS_URL names an embedder";
+                let hint = "docs/memory.md explains recall and how ANNALS_EMBEDDINGS_URL names an embedder";
                 Failure::new(Code::Failed, error, hint)
             }
             _ => engine(error),
         })
     }
 
-    /// Gives lines to train by to `each`, until that fails.
+    /// Calls `each` with every training line, until it fails.
     pub(crate) fn training(
         &self,
         whose: &Identity,
@@ -809,7 +817,7 @@ impl Door {
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let memory = match Memory::open(&self.namespace()?) {
-            // Nothing was ever kept here.
+            // Nothing was ever stored in this memory.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             found => found.map_err(engine)?,
         };
@@ -839,7 +847,7 @@ impl Door {
         value.map_err(engine)
     }
 
-    /// Every version of a key that is kept, in the engine's order.
+    /// Returns every stored version of a key, in the engine's order.
     pub(crate) fn versions(&self, keyspace: &str, key: &[u8]) -> Result<Vec<VersionRow>> {
         let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(Vec::new()) };
         let versions = keyspace.history(key).map_err(engine)?;
@@ -851,7 +859,8 @@ impl Door {
         Ok(versions.into_iter().map(row).collect())
     }
 
-    /// Sets a value; a keyspace that is not there is made to keep every version. Gives the sequence number.
+    /// Sets a value. Creates the keyspace if it does not exist; it then keeps every version. Returns the
+    /// sequence number.
     pub(crate) fn put(&self, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<u64> {
         let keyspace = match self.keyspace(keyspace)? {
             Some(keyspace) => keyspace,
@@ -860,7 +869,7 @@ impl Door {
         keyspace.put(key, value).map(|seqno| seqno.0).map_err(engine)
     }
 
-    /// Deletes a key; says whether it was there.
+    /// Deletes a key. Returns whether the key existed.
     pub(crate) fn del(&self, keyspace: &str, key: &[u8]) -> Result<bool> {
         let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(false) };
         if keyspace.get(key).map_err(engine)?.is_none() {
@@ -882,21 +891,21 @@ impl Door {
     }
 }
 
-/// What state a store is in.
+/// Diagnoses the state of a store.
 pub(crate) fn diagnose(root: &Path) -> Result<Diagnosis> {
     let mut found =
         annals::upkeep::diagnose(root, Options::default()).map_err(|error| opening(root, error))?;
-    // The engine does not know it, and it is ours.
+    // The file of profiles is this crate's; the engine reports it as foreign.
     found.foreign.retain(|file| Some(file) != crate::profiles::own(root).as_ref());
     Ok(found)
 }
 
-/// Saves what is whole of a store into a new one.
+/// Copies the undamaged data of a store into a new one.
 pub(crate) fn repair(root: &Path, to: &Path) -> Result<RepairReport> {
     annals::upkeep::repair(root, to, Options::default()).map_err(|error| opening(root, error))
 }
 
-/// Makes a store of a backup.
+/// Restores a backup to a new store.
 pub(crate) fn restore(backup: &Path, dest: &Path) -> Result<BackupReport> {
     annals::upkeep::restore(backup, dest, Options::default()).map_err(|error| opening(backup, error))
 }
@@ -959,7 +968,7 @@ fn frame_row(frame: RecordedFrame) -> FrameRow {
     }
 }
 
-/// So many of the names, evenly spread.
+/// Selects this number of names, evenly spread.
 fn sample(names: &[String], wanted: u64) -> Vec<String> {
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(names.len());
     (0..wanted).filter_map(|index| names.get(index * names.len() / wanted)).cloned().collect()
@@ -979,9 +988,9 @@ fn opening(root: &Path, error: Error) -> Failure {
 
 fn no_namespace(message: String, names: &[String]) -> Failure {
     let hint = if names.is_empty() {
-        "this store has none yet: `annals import` makes the one it writes to".to_owned()
+        "this store has no namespace yet: `annals import` creates the one that it writes to".to_owned()
     } else {
-        format!("--namespace names another one; there are: {}", names.join(", "))
+        format!("choose another one with --namespace; existing: {}", names.join(", "))
     };
     Failure::new(Code::NoSuchThing, message, hint)
 }
@@ -993,44 +1002,44 @@ fn no_run(error: Error) -> Failure {
     engine(error)
 }
 
-/// A tape from its bytes.
+/// Parses a tape.
 pub(crate) fn tape(bytes: Vec<u8>) -> Result<Tape> {
     Tape::read(bytes).map_err(|error| match error.kind() {
         ErrorKind::Damaged => {
-            Failure::new(Code::Damage, error, "fetch the tape again; `annals tape export` writes it anew")
+            Failure::new(Code::Damage, error, "fetch the tape again, or repeat `annals tape export`")
         }
-        _ => Failure::new(Code::Failed, error, "name a tape, as `annals tape export` or tracefork wrote it"),
+        _ => Failure::new(Code::Failed, error, "name an unchanged tape of annals or of tracefork"),
     })
 }
 
-/// A checkpoint from its JSON.
+/// Parses a checkpoint from JSON.
 pub(crate) fn checkpoint(json: &[u8]) -> Result<Checkpoint> {
     Checkpoint::from_json(json).map_err(engine)
 }
 
-/// What is wrong with the embedder that the environment describes.
+/// The failure of the embedder that the environment describes.
 pub(crate) fn embedder(error: Error) -> Failure {
-    Failure::new(Code::Failed, error, "docs/memory.md has the variables that name an embedder over HTTP")
+    Failure::new(Code::Failed, error, "docs/memory.md lists the variables that configure an HTTP embedder")
 }
 
-/// What an engine error means for the exit code, and what to do about it.
+/// Turns an engine error into an exit code and a hint.
 pub(crate) fn engine(error: Error) -> Failure {
     let (code, hint) = match error.kind() {
-        ErrorKind::Invalid => (Code::Failed, "change what is named there"),
-        ErrorKind::NotFound => (Code::NoSuchThing, "`annals runs` and `annals scan` list what there is"),
+        ErrorKind::Invalid => (Code::Failed, "correct the value that the message names"),
+        ErrorKind::NotFound => (Code::NoSuchThing, "`annals runs` lists the runs, `annals scan` the keys"),
         ErrorKind::Conflict => (
             Code::Failed,
-            "do first what it names, or wait for it; for a name that is taken an import has --replace",
+            "resolve the conflict that the message names, or wait for it; an import replaces a taken name with --replace",
         ),
-        ErrorKind::Locked => (Code::Failed, "wait until that process is done; reading verbs work beside it"),
-        ErrorKind::Damaged => (Code::Damage, "`annals doctor` says what is damaged and what to do about it"),
+        ErrorKind::Locked => (Code::Failed, "wait until that process ends; reading verbs work meanwhile"),
+        ErrorKind::Damaged => (Code::Damage, "`annals doctor` lists the damage and the remedies"),
         ErrorKind::Diverged => (Code::Damage, "compare the two with `annals show`"),
         ErrorKind::Gone => (Code::NoSuchThing, "`annals ledger gaps` lists what was dropped"),
-        ErrorKind::Unavailable => (Code::Failed, "mend what the system refuses, then try again"),
+        ErrorKind::Unavailable => (Code::Failed, "fix the system error, then try again"),
         ErrorKind::Poisoned => {
-            (Code::Failed, "an earlier write failed; try again, what was acknowledged is kept")
+            (Code::Failed, "an earlier write failed; try again: acknowledged data is kept")
         }
-        _ => (Code::Failed, "this is a fault of annals: please report it"),
+        _ => (Code::Failed, "this is a bug in annals: please report it"),
     };
     Failure::new(code, error, hint)
 }

@@ -1,4 +1,4 @@
-//! Text changed by a person, in the editor that the environment names.
+//! Lets a person edit text in the editor that the environment names.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,18 +8,18 @@ use std::process::{Command, Stdio};
 
 use crate::failure::{Code, Failure, Result};
 
-/// A file that is there as long as it is edited.
+/// A temporary file that exists while it is edited.
 struct Draft(PathBuf);
 
 impl Drop for Draft {
     #[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
     fn drop(&mut self) {
-        // Nothing is left to do where it cannot be removed.
+        // A failure to remove the file cannot be reported.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// What `$VISUAL`, else `$EDITOR`, else vi makes of these bytes.
+/// Opens these bytes in `$VISUAL`, else `$EDITOR`, else vi, and returns the edited bytes.
 #[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
 pub(crate) fn edit(bytes: &[u8]) -> Result<Vec<u8>> {
     let failed =
@@ -35,20 +35,20 @@ pub(crate) fn edit(bytes: &[u8]) -> Result<Vec<u8>> {
         .create_new(true)
         .mode(0o600)
         .open(&draft.0)
-        .map_err(|error| failed(format!("{} cannot be made: {error}", draft.0.display())))?;
+        .map_err(|error| failed(format!("cannot create {}: {error}", draft.0.display())))?;
     file.write_all(bytes).map_err(|error| failed(format!("the draft cannot be written: {error}")))?;
     drop(file);
-    // As git does: the variable may hold a command with arguments.
+    // The shell splits the variable, which may hold a command with arguments, as for git.
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("{editor} \"$1\"")).arg(&editor).arg(&draft.0).stdin(Stdio::inherit());
     let status = command.status().map_err(|error| failed(format!("{editor} cannot be started: {error}")))?;
     if !status.success() {
-        return Err(failed(format!("{editor} ended with {status}, so nothing is changed")));
+        return Err(failed(format!("{editor} ended with {status}; nothing was changed")));
     }
     let edited =
         fs::read(&draft.0).map_err(|error| failed(format!("the draft cannot be read back: {error}")))?;
     if edited == bytes {
-        return Err(failed("the answer was left as it is, so there is nothing to fork for".to_owned()));
+        return Err(failed("the answer was not changed, so there is nothing to fork".to_owned()));
     }
     Ok(edited)
 }

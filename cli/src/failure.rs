@@ -1,4 +1,4 @@
-//! What a command that did not succeed says, and its exit code.
+//! Messages and exit codes of commands that fail.
 
 use std::fmt;
 use std::io;
@@ -6,29 +6,29 @@ use std::process::ExitCode;
 
 use annals_formats::import::{ImportError, TemplateError};
 
-/// Exit codes: a contract, described in docs/cli.md.
+/// Exit codes. They are a contract, described in docs/cli.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// It could not be done.
+    /// The command failed.
     Failed = 1,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage = 2,
     /// Divergence or damage was found.
     Damage = 3,
-    /// There is no such thing.
+    /// A named thing does not exist.
     NoSuchThing = 4,
 }
 
 /// Why a command ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something to tell the user.
+    /// A message for the user.
     Told { code: Code, message: String, hint: String },
-    /// Everything was told already; only the exit code is left.
+    /// The message is already printed; only the exit code is left.
     Silent(Code),
     /// The recorded program's own exit code, passed on.
     Exit(u8),
-    /// The reader of our output went away: not a failure.
+    /// The reader of standard output has closed it, which is no failure.
     ClosedPipe,
 }
 
@@ -41,7 +41,7 @@ impl Failure {
         Self::Told { code, message: message.to_string(), hint: hint.to_string() }
     }
 
-    /// The same failure, with where it happened before its message.
+    /// Returns the failure with `place` before its message.
     pub(crate) fn at(self, place: impl fmt::Display) -> Self {
         match self {
             Self::Told { code, message, hint } => {
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// The exit code, after the message has been told on standard error.
+    /// Prints the message on standard error, and returns the exit code.
     pub(crate) fn tell(self) -> ExitCode {
         let code = match self {
             Self::ClosedPipe => return ExitCode::SUCCESS,
@@ -61,7 +61,7 @@ impl Failure {
                 let error = anstyle::AnsiColor::Red.on_default().bold();
                 let help = anstyle::AnsiColor::Cyan.on_default();
                 let mut stderr = anstream::stderr().lock();
-                // Nothing is left to do where even this cannot be written.
+                // A failure to write to standard error cannot be reported.
                 let _ = io::Write::write_fmt(
                     &mut stderr,
                     format_args!("{error}error:{error:#} {message}\n{help}hint:{help:#} {hint}\n"),
@@ -73,7 +73,7 @@ impl Failure {
     }
 }
 
-/// Failures of our own output: a closed pipe ends a command quietly.
+/// A failure to write standard output. A closed pipe ends the command silently.
 pub(crate) fn output(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::ClosedPipe
@@ -82,8 +82,8 @@ pub(crate) fn output(error: io::Error) -> Failure {
     }
 }
 
-/// What the command line's reader says: help and version, which are no failures, or a refusal. A refusal ends with
-/// our own hint in place of its last paragraph, which says the same.
+/// Prints clap's output: help and version, which are no failures, or a usage error. In a usage error, a hint
+/// replaces clap's last paragraph, which says the same.
 pub(crate) fn refused(refused: &clap::Error) -> ExitCode {
     if !refused.use_stderr() {
         let _ = refused.print();
@@ -110,7 +110,7 @@ impl From<ImportError> for Failure {
 
 impl From<TemplateError> for Failure {
     fn from(error: TemplateError) -> Self {
-        Self::new(Code::Usage, &error, "name runs by their own keys, for example --id '{task_id}-{trial}'")
+        Self::new(Code::Usage, &error, "use keys of the runs, for example --id '{task_id}-{trial}'")
     }
 }
 
@@ -131,11 +131,11 @@ impl From<annals_server::SessionError> for Failure {
                 before(Self::new(Code::Usage, error, hint))
             }
             SessionError::Nondet(error) => {
-                let hint = "the program was not started; without --capture-nondet its calls are recorded all the same";
+                let hint = "the program was not started; calls are also recorded without --capture-nondet";
                 before(Self::new(Code::Usage, error.0, hint))
             }
             SessionError::Secret(why) => {
-                let hint = "the program was not started; --secret takes the name of a variable that is set, to 8 bytes or more";
+                let hint = "the program was not started; --secret takes the name of a variable with a value of at least 8 bytes";
                 before(Self::new(Code::Usage, why, hint))
             }
             SessionError::Store(error) => before(crate::door::engine(error)),
@@ -143,7 +143,8 @@ impl From<annals_server::SessionError> for Failure {
     }
 }
 
-/// A failure before the program began ends with 125, so that nobody takes it for the program's own.
+/// Prints a failure that comes before the program starts. The exit code is 125, so that it differs from the
+/// program's.
 pub(crate) fn before(failure: Failure) -> Failure {
     failure.tell();
     Failure::Exit(125)
@@ -152,11 +153,11 @@ pub(crate) fn before(failure: Failure) -> Failure {
 impl From<annals_proof::Error> for Failure {
     fn from(error: annals_proof::Error) -> Self {
         let (code, hint) = match &error {
-            annals_proof::Error::Refused(_) => (Code::Damage, "it is no evidence of anything as it is"),
+            annals_proof::Error::Refused(_) => (Code::Damage, "it proves nothing; get an unchanged file"),
             annals_proof::Error::TooLittle(_) => {
-                (Code::Failed, "have a new proof made, with `annals ledger prove --since` that checkpoint")
+                (Code::Failed, "make a new proof with `annals ledger prove --since CHECKPOINT`")
             }
-            _ => (Code::Failed, "name the file that is meant here, as annals or openssl wrote it"),
+            _ => (Code::Failed, "name an unchanged file from annals or openssl"),
         };
         Self::new(code, error, hint)
     }

@@ -1,5 +1,5 @@
-//! `annals --help`: the verbs in groups. clap has no headings for subcommands, so the list is made here, from the command
-//! itself: a verb that no group names stands under the last heading.
+//! `annals --help`: lists the verbs in groups. clap has no headings for subcommands, so this module builds
+//! the list from the command. A verb that is in no group goes under the last heading.
 
 use std::fmt::Write;
 
@@ -28,12 +28,12 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("The daemon:", &["serve", "token"]),
 ];
 const OTHERS: &str = "Others:";
-/// The name that a line of help begins with takes so many columns.
+/// Columns of the verb's name at the start of a line of help.
 const NAME_COLUMNS: usize = 19;
-/// The width of help where the terminal has none, and at most.
+/// The greatest width of help, and its width without a terminal.
 const HELP_COLUMNS: usize = 100;
 
-/// The command line with its help in groups.
+/// The command line, with the verbs of its help in groups.
 pub(crate) fn command() -> Command {
     let command = Cli::command();
     let width = screen::columns().unwrap_or(HELP_COLUMNS).clamp(40, HELP_COLUMNS);
@@ -58,7 +58,7 @@ fn verbs(command: &Command, width: usize) -> String {
     text
 }
 
-/// Every verb that is not hidden, by its heading.
+/// The visible verbs of each heading.
 fn grouped(command: &Command) -> Vec<(&'static str, Vec<String>)> {
     let visible = |name: &str| command.find_subcommand(name).is_some_and(|verb| !verb.is_hide_set());
     let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
@@ -73,7 +73,7 @@ fn grouped(command: &Command) -> Vec<(&'static str, Vec<String>)> {
     groups
 }
 
-/// A verb's name, its other names, and what it does.
+/// Appends a verb's name, its aliases and its description.
 fn line(verb: &Command, width: usize, text: &mut String) {
     let bold = anstyle::Style::new().bold();
     let name = [verb.get_name()].into_iter().chain(verb.get_visible_aliases()).collect::<Vec<_>>().join(", ");
@@ -100,7 +100,7 @@ fn line(verb: &Command, width: usize, text: &mut String) {
 mod tests {
     use super::*;
 
-    /// A new verb that is in no group would stand under "Others:"; give it a group.
+    /// A new verb without a group would appear under "Others:".
     #[test]
     fn every_visible_verb_stands_in_one_group_once() {
         let command = Cli::command();

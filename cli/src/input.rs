@@ -1,4 +1,4 @@
-//! Opening what is imported: a file or standard input, compressed or not.
+//! Opens input files and standard input, compressed or not.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -11,23 +11,24 @@ use annals_formats::tracefork::{self, Foreign};
 const XZ_MAGIC: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// Memory that an xz file may ask for: a dictionary of `xz -9` takes 65 MiB.
+/// Memory limit for decompressing xz: the dictionary of `xz -9` takes 65 MiB.
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
-/// Bytes read ahead.
+/// Bytes of each read buffer.
 const BUFFER: usize = 64 << 10;
 
 /// An open input.
 pub(crate) struct Input {
     /// Its bytes, decompressed.
     pub(crate) reader: Box<dyn BufRead>,
-    /// Length of the file, where it is one.
+    /// Length of the file, if the input is a file.
     pub(crate) file_bytes: Option<u64>,
     /// How many of the file's bytes have been read.
     pub(crate) bytes_read: Arc<AtomicU64>,
 }
 
-/// Opens `path`, or standard input for `-`. What is compressed is known by its first bytes, not by its name.
+/// Opens `path`, or standard input for `-`. The first bytes, not the name, tell whether the input is
+/// compressed.
 pub(crate) fn open(path: &Path) -> Result<Input> {
     let failed = |error: io::Error| failed(path, &error);
     let (source, file_bytes): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
@@ -48,12 +49,12 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code, message, "name a file that can be read, or - for standard input")
 }
 
-/// A whole small file, or standard input for `-`.
+/// Reads a whole small file, or standard input for `-`.
 pub(crate) fn small(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
-    at_most(path, bytes_max, "this is not the file that is meant here")
+    at_most(path, bytes_max, "this file is too large for this purpose; name the right file")
 }
 
-/// The same; `hint` says what to do about a larger one.
+/// Reads at most `bytes_max` bytes, as [`read_small`] does; `hint` says what to do about a larger file.
 pub(crate) fn at_most(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>> {
     let mut input = open(path)?;
     let mut bytes = Vec::new();
@@ -66,13 +67,13 @@ pub(crate) fn at_most(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u
     Ok(bytes)
 }
 
-/// A tape of ours, checked whole, or one of tracefork.
+/// A fully checked tape of annals, or a tape of tracefork.
 pub(crate) enum AnyTape {
     Ours(Box<annals::tape::Tape>),
     Foreign(Foreign),
 }
 
-/// Reads a tape; what it is its first bytes say.
+/// Reads a tape. The first bytes tell its kind.
 pub(crate) fn tape(path: &Path) -> Result<AnyTape> {
     let limit = usize::try_from(annals::tape::TAPE_BYTES_MAX).unwrap_or(usize::MAX);
     let bytes = small(path, limit)?;
@@ -82,19 +83,19 @@ pub(crate) fn tape(path: &Path) -> Result<AnyTape> {
     }
     if pending_log(path) {
         let message =
-            format!("{} has a write-ahead log beside it that SQLite has not taken in yet", path.display());
+            format!("{} has a write-ahead log that SQLite has not yet merged into it", path.display());
         return Err(Failure::new(Code::Failed, message, "open and close it with tracefork or sqlite3 first"));
     }
     let refused = |why| {
-        let message = format!("{}: no tape of annals, nor a sound one of tracefork: {why}", path.display());
-        // Any text that begins with a brace might be meant as one.
+        let message = format!("{}: no valid tape of annals or of tracefork: {why}", path.display());
+        // Any JSON text begins with a brace, so such a file need not be a damaged tape.
         let code = if bytes.first() == Some(&b'{') { Code::Failed } else { Code::Damage };
-        Failure::new(code, message, "name a tape as it was written; a replaced blob is refused")
+        Failure::new(code, message, "name an unchanged tape; a replaced blob is refused")
     };
     Foreign::read(&bytes).map(AnyTape::Foreign).map_err(refused)
 }
 
-/// Whether what SQLite wrote last stands beside the file, not in it.
+/// Returns whether SQLite's latest writes are in a write-ahead log beside the file.
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
 fn pending_log(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
@@ -126,14 +127,14 @@ fn decompressed(mut source: Counted) -> io::Result<Box<dyn BufRead>> {
     })
 }
 
-/// Decompresses xz, files of several streams too.
+/// Decompresses xz, including files of several streams.
 pub(crate) fn xz_reader<R: BufRead>(source: R) -> io::Result<impl Read> {
     const CONCATENATED: u32 = 0x08;
     let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, CONCATENATED)?;
     Ok(liblzma::bufread::XzDecoder::new_stream(source, stream))
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counted {
     source: Box<dyn Read>,
     bytes_read: Arc<AtomicU64>,

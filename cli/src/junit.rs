@@ -1,6 +1,7 @@
-//! JUnit XML, as CI servers read it: one suite, a case for each thing that was checked.
+//! JUnit XML for CI servers: one suite, with a case for each checked run or tape.
 //!
-//! There is no standard; this is the part that they agree on: `testsuites`, `testsuite`, `testcase` with `failure` or `error`.
+//! There is no standard. CI servers agree on this subset: `testsuites`, `testsuite`, `testcase` with
+//! `failure` or `error`.
 
 use std::fmt::Write as _;
 
@@ -10,14 +11,14 @@ pub(crate) struct Case<'a> {
     pub(crate) class: &'a str,
     pub(crate) name: &'a str,
     pub(crate) seconds: f64,
-    /// What went wrong, if anything did.
+    /// The problem, if there is one.
     pub(crate) wrong: Option<Wrong<'a>>,
 }
 
-/// What went wrong.
+/// A problem of a case.
 #[derive(Debug)]
 pub(crate) struct Wrong<'a> {
-    /// The check found something; else the check itself failed.
+    /// The check found a problem. If false, the check itself failed.
     pub(crate) found: bool,
     /// One word.
     pub(crate) kind: &'a str,
@@ -41,7 +42,7 @@ pub(crate) fn document(suite: &str, cases: &[Case<'_>]) -> String {
         let (class, name) = (escaped(case.class), escaped(case.name));
         let head =
             format!("    <testcase classname=\"{class}\" name=\"{name}\" time=\"{:.3}\"", case.seconds);
-        // Writing to a text does not fail.
+        // Writing to a String does not fail.
         let _ = match &case.wrong {
             None => writeln!(xml, "{head}/>"),
             Some(Wrong { found, kind, text }) => {
@@ -59,8 +60,8 @@ pub(crate) fn document(suite: &str, cases: &[Case<'_>]) -> String {
     xml
 }
 
-/// Text for an element or an attribute. XML 1.0 has no way to write most control characters: they become what a Rust
-/// literal would have.
+/// Escapes text for an element or an attribute. XML 1.0 cannot represent most control characters; they become
+/// escapes as in a Rust literal.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {

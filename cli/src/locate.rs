@@ -1,8 +1,8 @@
-//! Which directory is the store.
+//! Finds the directory of the store.
 
 use std::path::{Path, PathBuf};
 
-/// The directory that a store is looked for in, upward from the working directory.
+/// The name of a store's directory, searched upward from the working directory.
 const STORE_DIR: &str = ".annals";
 
 /// The environment variable that names the store.
@@ -13,7 +13,7 @@ pub(crate) fn store(option: Option<&Path>) -> PathBuf {
     named(option).or_else(nearest).unwrap_or_else(|| PathBuf::from(STORE_DIR))
 }
 
-/// The store to create: as [`store`], but never one that stands further up.
+/// The store to create: as [`store`], but never one in a parent directory.
 pub(crate) fn new_store(option: Option<&Path>) -> PathBuf {
     named(option).unwrap_or_else(|| PathBuf::from(STORE_DIR))
 }

@@ -1,9 +1,10 @@
-//! The `annals` command line: arguments, progress, tables. What it does is done by the engine.
+//! The `annals` command line: arguments, progress, tables. The engine and the server do the work.
 //!
-//! Layout: `args` (the command line), `groups` (its help), `screen` (tables that fit), `verbs` (a file for each), `door` (the one way into the engine), `out`
-//! (everything printed), `failure` (errors and exit codes), `locate` (which store), `address` (`RUN@SEQ`),
-//! `input` and `progress` (reading what is imported), `whole_file` and `junit` (files for the user), `tracefork` (its tapes),
-//! `allocator` (whose memory is whose).
+//! Layout: `args` (the command line), `help_groups` (its help), `table_fit` (tables that fit the terminal),
+//! `verbs` (one file for each verb or a few), `store_access` (the only access to the engine), `output`
+//! (standard output), `failure` (errors and exit codes), `locate` (the store's directory), `address`
+//! (`RUN@SEQ`), `input` and `progress` (imported files), `atomic_file` and `junit` (files for the user),
+//! `tracefork` (tapes of tracefork), `allocator` (memory).
 
 mod address;
 mod allocator;

@@ -1,8 +1,8 @@
-//! Everything that is printed on standard output: text, tables, JSON lines, exact bytes.
+//! Standard output: text, tables, JSON lines, exact bytes.
 //!
-//! Nothing filters what goes out: a filter that takes colour away again would also take a DEL or a control
-//! character out of recorded text. Colour goes out only to a terminal and not with NO_COLOR. What a program recorded is never sent to a terminal
-//! as it is, since it may hold control sequences, except with `--raw`.
+//! The output is not filtered: a filter that removes colour would also remove control characters from
+//! recorded text. Colour goes only to a terminal, and not with NO_COLOR. Recorded text is escaped before it
+//! goes to a terminal, since it may hold control sequences; `--raw` sends it unchanged.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -35,7 +35,7 @@ impl Out {
         writeln!(self.to, "{text}").map_err(output)
     }
 
-    /// A line of text with a word of it set off.
+    /// A line of text with its first word in bold and colour.
     pub(crate) fn marked(&mut self, good: bool, word: &str, rest: impl std::fmt::Display) -> Result<()> {
         if !self.colour {
             return self.line(format_args!("{word}{rest}"));
@@ -50,7 +50,7 @@ impl Out {
         self.to.write_all(bytes).map_err(output)
     }
 
-    /// A value for a person or a pipe: exact, with a line's end added on a terminal.
+    /// A value: exact bytes to a pipe or file; escaped text and a line end to a terminal.
     pub(crate) fn value(&mut self, bytes: &[u8]) -> Result<()> {
         if !self.terminal {
             return self.bytes(bytes);
@@ -91,13 +91,13 @@ impl Out {
         Ok(())
     }
 
-    /// Sends everything on its way.
+    /// Writes out the buffer.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.to.flush().map_err(output)
     }
 }
 
-/// Adds bytes to a JSON object: under `key` as text, or under `key_base64` where they are not UTF-8.
+/// Adds bytes to a JSON object: under `key` as text, or under `key_base64` if they are not UTF-8.
 pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(key.to_owned(), Value::String(text.to_owned())),
@@ -105,7 +105,8 @@ pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]
     };
 }
 
-/// Metadata for a JSON line: the object itself where it is one on one line, else base64; none where it is empty.
+/// Metadata for a JSON line: the object itself if it is a JSON object on one line, else base64; `None` if it
+/// is empty.
 pub(crate) fn metadata(bytes: &[u8]) -> (Option<Box<RawValue>>, Option<String>) {
     if bytes.is_empty() {
         return (None, None);
@@ -119,7 +120,7 @@ pub(crate) fn metadata(bytes: &[u8]) -> (Option<Box<RawValue>>, Option<String>) 
     }
 }
 
-/// Text that is safe on a terminal: control characters but line ends and tabs are written as escapes.
+/// Text that is safe on a terminal: control characters except line ends and tabs become escapes.
 pub(crate) fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
@@ -132,7 +133,7 @@ pub(crate) fn printable(text: &str) -> String {
     safe
 }
 
-/// The beginning of a body on one line.
+/// The start of a body, on one line.
 pub(crate) fn preview(bytes: &[u8], chars_max: usize) -> String {
     let head = bytes.get(..bytes.len().min(chars_max * 4)).unwrap_or_default();
     let text = String::from_utf8_lossy(head);
@@ -144,7 +145,7 @@ pub(crate) fn preview(bytes: &[u8], chars_max: usize) -> String {
     printable(&short)
 }
 
-/// A number with thousands set apart.
+/// A number with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -162,7 +163,7 @@ pub(crate) fn many(number: u64, what: &str) -> String {
     format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// What calls cost, to a hundredth of a cent; none where no tokens were counted.
+/// The cost of calls, to a hundredth of a cent; `None` if no tokens were counted.
 pub(crate) fn dollars(cost: &Cost) -> Option<String> {
     let known = match cost.dollars {
         0.0 => "$0".to_owned(),
@@ -177,7 +178,7 @@ pub(crate) fn dollars(cost: &Cost) -> Option<String> {
     }
 }
 
-/// A number of bytes in the unit that suits it.
+/// A number of bytes with a suitable unit.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB")];
     match UNITS.into_iter().find(|(unit, _)| number >= *unit) {
@@ -189,19 +190,19 @@ pub(crate) fn bytes(number: u64) -> String {
     }
 }
 
-/// A time in nanoseconds since 1970, in UTC.
+/// A time in UTC, from nanoseconds since 1970.
 pub(crate) fn time(ns: u64) -> String {
     let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
     stamp.map_or_else(|_| format!("{ns} ns"), |stamp| format!("{stamp:.3}"))
 }
 
-/// The same to the minute, for a table.
+/// A time in UTC to the minute, for a table.
 pub(crate) fn minute(ns: u64) -> String {
     let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
     stamp.map_or_else(|_| format!("{ns} ns"), |stamp| stamp.strftime("%Y-%m-%d %H:%M").to_string())
 }
 
-/// A length of time in the unit that suits it.
+/// A duration with a suitable unit.
 pub(crate) fn span(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

@@ -1,4 +1,4 @@
-//! `--as PROFILE` and `--profiles FILE`: what a reader is shown.
+//! `--as PROFILE` and `--profiles FILE`: redaction of what a reader sees.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::input;
 use crate::locate;
 use crate::out::printable;
 
-/// The file in the store's directory that is read where none is named.
+/// The default file of profiles, in the store's directory.
 const PROFILES_FILE: &str = "profiles.toml";
 
-/// What shows by the profile that was asked for; none where everything is shown as it is.
+/// Returns the redactor of the requested profile; `None` if nothing is redacted.
 pub(crate) fn of(global: &Global, args: &AsArgs) -> Result<Option<Redactor>> {
     let root = locate::store(global.store.as_deref());
     let Some(name) = &args.profile else { return Ok(None) };
@@ -24,7 +24,7 @@ pub(crate) fn of(global: &Global, args: &AsArgs) -> Result<Option<Redactor>> {
         let there: Vec<_> = profiles.names().collect();
         let message = format!("there is no profile {name:?}; there are {}", there.join(", "));
         let hint = format!(
-            "--profiles names a file that has it; {PROFILES_FILE} in the store's directory is read by itself"
+            "name a file that has it with --profiles; the default is {PROFILES_FILE} in the store's directory"
         );
         return Err(Failure::new(Code::Usage, message, hint));
     };
@@ -35,18 +35,18 @@ pub(crate) fn of(global: &Global, args: &AsArgs) -> Result<Option<Redactor>> {
     Ok(Some(Redactor::new(profile, key)))
 }
 
-/// The store's key for placeholders.
+/// Returns the store's key for placeholders.
 fn key(root: &Path) -> Result<[u8; 32]> {
     let (key, lasts) = Door::placeholder_key(root)?;
     if !lasts {
-        // Nothing is left to do where even this cannot be written.
-        let note = "annals: another process writes the store, which has no key for placeholders yet: those of this read are equal among themselves only";
+        // A failure to write to standard error cannot be reported.
+        let note = "annals: another process writes to the store, which has no key for placeholders yet: placeholders are comparable only within this output";
         let _ = writeln!(anstream::stderr(), "{note}");
     }
     Ok(key)
 }
 
-/// The profiles of a file; of the store's own where none is named, if it is there.
+/// Reads the profiles of the named file, else of the store's own file, if it exists.
 fn read(root: &Path, named: Option<&Path>) -> Result<Profiles> {
     let file = match named {
         Some(file) => file.to_path_buf(),
@@ -57,7 +57,7 @@ fn read(root: &Path, named: Option<&Path>) -> Result<Profiles> {
     };
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
-        Failure::new(Code::Usage, message, "docs/redaction.md has all that such a file may hold")
+        Failure::new(Code::Usage, message, "docs/redaction.md describes files of profiles")
     };
     let text = String::from_utf8(input::small(&file, PROFILES_BYTES_MAX)?).map_err(|error| {
         refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
@@ -65,22 +65,22 @@ fn read(root: &Path, named: Option<&Path>) -> Result<Profiles> {
     Profiles::parse(&text).map_err(|error| refused(&format!(":{}:{}", error.line, error.column), &error.what))
 }
 
-/// The file of profiles in the store's directory, if it is there.
+/// Returns the file of profiles in the store's directory, if it exists.
 pub(crate) fn own(root: &Path) -> Option<PathBuf> {
     Some(root.join(PROFILES_FILE)).filter(|file| file.is_file())
 }
 
-/// A frame as it is shown.
+/// Redacts a frame.
 pub(crate) fn shown(redactor: Option<&Redactor>, frame: FrameRow) -> FrameRow {
     let Some(redactor) = redactor else { return frame };
     let shown = redactor.frame(&frame.input, &frame.output, &frame.metadata);
-    // Its digest would let somebody try guesses.
+    // A digest would let a reader confirm guesses of redacted content.
     let (digest, redacted) = (String::new(), Some(redactor.profile().name().to_owned()));
     let (input, output, metadata) = (shown.input, shown.output, shown.metadata);
     FrameRow { input, output, metadata, digest, redacted, ..frame }
 }
 
-/// Says of bytes that go out by themselves that they are redacted.
+/// Prints on standard error that the bytes on standard output are redacted.
 pub(crate) fn note(redactor: Option<&Redactor>) {
     if let Some(redactor) = redactor {
         let name = redactor.profile().name();

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, only where that is a terminal.
+//! A progress bar on standard error, if that is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
@@ -33,13 +33,13 @@ impl Progress {
         Self { bar, bytes_read: input.bytes_read.clone() }
     }
 
-    /// So many runs and frames are recorded.
+    /// Shows the numbers of recorded runs and frames.
     pub(crate) fn recorded(&self, runs: u64, frames: u64) {
         self.bar.set_position(self.bytes_read.load(Ordering::Relaxed));
         self.bar.set_message(format!("{} runs, {} frames", count(runs), count(frames)));
     }
 
-    /// Takes the bar away, so that what is printed next stands alone.
+    /// Removes the bar, so that later output is not mixed with it.
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }

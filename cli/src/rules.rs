@@ -1,4 +1,4 @@
-//! `--rules FILE`, and what the command line says besides of what may differ.
+//! `--rules FILE`, and the options of the command line for what may differ in a replay.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::input;
 use crate::out::printable;
 
-/// The rules of a file; none where none is named.
+/// Reads the rules of a file. Without a file, there are none.
 pub(crate) fn read(file: Option<&Path>) -> Result<RulesFile> {
     let Some(file) = file else { return Ok(RulesFile::default()) };
     if file.as_os_str() == "-" {
@@ -19,7 +19,7 @@ pub(crate) fn read(file: Option<&Path>) -> Result<RulesFile> {
     }
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
-        let hint = "\"Rules of your own\" in docs/record.md has all that such a file may hold";
+        let hint = "\"Rules of your own\" in docs/record.md describes files of rules";
         Failure::new(Code::Usage, message, hint)
     };
     let text = String::from_utf8(input::small(file, RULES_BYTES_MAX)?).map_err(|error| {
@@ -29,18 +29,18 @@ pub(crate) fn read(file: Option<&Path>) -> Result<RulesFile> {
         .map_err(|error| refused(&format!(":{}:{}", error.line, error.column), &error.what))
 }
 
-/// The rules of a file; else those that a run was recorded with.
+/// Reads the rules of a file. Without a file, returns the rules that the run was recorded with.
 pub(crate) fn of(file: Option<&Path>, run: &str, origin: &Origin) -> Result<RulesFile> {
     if file.is_some() {
         return read(file);
     }
     origin.rules().map_err(|error| {
         let message = format!("the rules that run `{run}` was recorded with cannot be used: {error}");
-        Failure::new(Code::Usage, message, "--rules FILE puts others in their place; an empty file is none")
+        Failure::new(Code::Usage, message, "--rules FILE replaces them; an empty file has no rules")
     })
 }
 
-/// What may differ: by a file, and by what stands on the command line.
+/// Builds the matcher from a file and the options of the command line.
 pub(crate) fn matcher(file: &RulesFile, args: &RuleArgs) -> Result<Rules> {
     let refused = |error| Failure::new(Code::Usage, error, "`annals replay --help` has the forms of rules");
     let mut rules = file.matcher.clone();

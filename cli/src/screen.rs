@@ -1,5 +1,6 @@
-//! Tables that fit a terminal: columns that matter less are left out, long cells are cut, and what was left out is returned
-//! so that it can be said. Where there is no terminal and `COLUMNS` is not set, nothing is left out.
+//! Tables that fit a terminal: less important columns are dropped, and long cells are cut. The caller gets
+//! the names of the reduced columns to report them. Without a terminal and without `COLUMNS`, nothing is
+//! reduced.
 
 use std::io::{self, IsTerminal};
 
@@ -7,25 +8,26 @@ use crate::out::printable;
 
 /// Columns between two cells.
 const GAP: usize = 2;
-/// A cell is not cut below this many characters.
+/// The least number of characters that a cell is cut to.
 const CELL_CHARS_MIN: usize = 8;
-/// A width below this is none: nothing could be shown.
+/// A smaller terminal width is ignored.
 const COLUMNS_MIN: usize = 20;
 
-/// How a column gives way where the table is too wide.
+/// How a column is reduced if the table is too wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It stays as it is.
+    /// The column is never reduced.
     Fixed,
-    /// It is left out; the lowest number first.
+    /// The column is dropped; the lowest number first.
     Drop(u8),
-    /// Its cells are cut; the lowest number first. Columns are left out before a cell is cut to less than so many characters.
+    /// The cells are cut; the lowest first number goes first. Columns are dropped before a cell is cut below
+    /// the second number of characters.
     Cut(u8, usize),
-    /// It is left out where cutting is not enough.
+    /// The column is dropped if cutting is not enough.
     Last,
 }
 
-/// A column's header, where a leading `>` aligns to the right, and how it gives way.
+/// A column's header (a leading `>` aligns to the right), and how it is reduced.
 pub(crate) type Column = (&'static str, Fit);
 
 /// A table that fits.
@@ -33,11 +35,11 @@ pub(crate) type Column = (&'static str, Fit);
 pub(crate) struct Fitted {
     pub(crate) headers: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
-    /// Headers of columns that are left out though they hold something, or whose cells are cut.
+    /// Headers of non-empty columns that are dropped or cut.
     pub(crate) reduced: Vec<&'static str>,
 }
 
-/// The width of the output: `$COLUMNS`, else that of the terminal; none where it has no width.
+/// The width of the output: `$COLUMNS`, else that of the terminal; `None` if there is neither.
 pub(crate) fn columns() -> Option<usize> {
     let named = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
     let terminal = || {
@@ -47,7 +49,7 @@ pub(crate) fn columns() -> Option<usize> {
     named.or_else(terminal).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// One column on its way.
+/// A column while its table is fitted.
 struct Strip {
     header: &'static str,
     fit: Fit,
@@ -56,7 +58,7 @@ struct Strip {
 }
 
 impl Strip {
-    /// The width that it cannot go below.
+    /// The least width.
     fn least(&self) -> usize {
         match self.fit {
             Fit::Cut(..) => self.width.min(chars(self.header).max(CELL_CHARS_MIN)),
@@ -64,7 +66,7 @@ impl Strip {
         }
     }
 
-    /// The width that it keeps while there are columns to leave out.
+    /// The width that it keeps while other columns can be dropped.
     fn wished(&self) -> usize {
         match self.fit {
             Fit::Cut(_, wished) => self.width.min(wished),
@@ -80,7 +82,7 @@ impl Strip {
     }
 }
 
-/// Fits a table into so many columns. Columns without any text are left out, whatever the width.
+/// Fits a table into `width` characters. Columns without any text are always dropped.
 pub(crate) fn fit(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Fitted {
     let strip = |(at, (header, fit)): (usize, &Column)| {
         let cells: Vec<_> =
@@ -103,7 +105,7 @@ pub(crate) fn fit(columns: &[Column], rows: &[Vec<String>], width: Option<usize>
     }
 }
 
-/// How far columns of these widths reach beyond `width`.
+/// The number of characters by which columns of these widths exceed `width`.
 fn excess(widths: impl Iterator<Item = usize>, width: usize) -> usize {
     widths.map(|one| one + GAP).sum::<usize>().saturating_sub(GAP + width)
 }

@@ -1,4 +1,5 @@
-//! The standard input of a program that is started, processes that outlive it, and what a recording's end says of what it lacks.
+//! Standard input of a started program, processes that outlive the program, and the report of what a
+//! recording lacks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,13 +12,14 @@ use crate::door::engine;
 use crate::failure::{Code, Failure, Result};
 use crate::out::{count, many, printable};
 
-/// Of a program that is recorded.
+/// Returns the supervision of a program that is recorded.
 pub(crate) fn of_recording(args: &RecordArgs) -> Result<Supervision> {
     let stdin = if args.no_stdin { StandardInput::Inherited } else { StandardInput::Kept };
     supervision(stdin, &args.linger)
 }
 
-/// Of a program that runs again; what a fork or a live replay of it reads is recorded again.
+/// Returns the supervision of a program that runs again. A fork or a live replay records its standard input
+/// again.
 pub(crate) fn of_replay(
     args: &InputArgs,
     origin: &Origin,
@@ -45,14 +47,14 @@ pub(crate) fn of_replay(
 
 fn supervision(stdin: StandardInput, args: &LingerArgs) -> Result<Supervision> {
     let linger = parse_duration_ns(&args.linger).map(Duration::from_nanos).ok_or_else(|| {
-        let message = format!("--linger is a time such as 30s, and {:?} is none", args.linger);
+        let message = format!("--linger takes a time such as 30s, not {:?}", args.linger);
         Failure::new(Code::Usage, message, "--linger 0s waits for no process that outlives the program")
     })?;
     Ok(Supervision { stdin, linger, waiting })
 }
 
 fn waiting(survivors: &[Survivor]) {
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let _ = writeln!(
         anstream::stderr().lock(),
         "annals: the program has ended; waiting for {} of it: {} (Ctrl-C ends the waiting)",
@@ -61,7 +63,7 @@ fn waiting(survivors: &[Survivor]) {
     );
 }
 
-/// Processes with their commands.
+/// Lists processes with their commands.
 pub(crate) fn named(survivors: &[Survivor]) -> String {
     let names: Vec<_> = survivors.iter().map(ToString::to_string).collect();
     printable(&names.join(", "))
@@ -74,7 +76,7 @@ fn processes(survivors: &[Survivor]) -> String {
     }
 }
 
-/// That arguments of the command are not stored, as an aside of a closing line.
+/// Part of the summary line: the number of command arguments that are not stored.
 pub(crate) fn masked(recorded: &RecordingSummary) -> Option<String> {
     let masked = recorded.masked_arguments;
     (masked > 0).then(|| format!("{} masked", many(masked, "argument")))
@@ -85,30 +87,30 @@ pub(crate) struct RecordingEnd<'a> {
     pub(crate) recorded: &'a RecordingSummary,
     /// The program's exit code, if there was one program.
     pub(crate) code: Option<u8>,
-    /// A recording without a model call is as good as any.
+    /// A recording without a model call is no failure.
     pub(crate) may_be_empty: bool,
-    /// Processes that outlive the program were to be waited for.
+    /// The recording was to wait for processes that outlive the program.
     pub(crate) waits: bool,
-    /// Connections that may carry model calls did not go through annals, which was told.
+    /// Connections that may carry model calls bypassed annals; this is already printed.
     pub(crate) is_missed: bool,
 }
 
 impl RecordingEnd<'_> {
-    /// The program's exit code, unless something was not recorded.
+    /// Returns the program's exit code, unless something was not recorded.
     pub(crate) fn result(&self) -> Result<()> {
         let program = self.code.map_or_else(String::new, |code| format!("; the program ended with {code}"));
         if let Some(failure) = self.lost(&program) {
             return Err(failure);
         }
         let code = self.code.unwrap_or(0);
-        // Requests in a form that is not known here are recorded like any other.
+        // Requests of an unknown interface are recorded too, so they count.
         if self.recorded.requests == 0 && !self.may_be_empty {
             let failure = Failure::new(
                 Code::Failed,
                 format!("NO MODEL CALL WAS CAPTURED{program}"),
                 "the program may read its base address from another variable (--env NAME=/PATH) or have it fixed; --allow-empty permits it",
             );
-            // The program's own failure says more.
+            // The program's own exit code tells more.
             return Err(if code == 0 { failure } else { told(failure, code) });
         }
         match code {
@@ -118,7 +120,7 @@ impl RecordingEnd<'_> {
         }
     }
 
-    /// What is not in the store, or will not be.
+    /// Returns a failure if the store lacks a part of the recording, or will lack one.
     pub(crate) fn lost(&self, program: &str) -> Option<Failure> {
         let recorded = self.recorded;
         if let Some(why) = &recorded.failure {
@@ -150,13 +152,13 @@ impl RecordingEnd<'_> {
     }
 }
 
-/// A failure that is told while the exit code stays the program's.
+/// Prints a failure; the exit code stays the program's.
 fn told(failure: Failure, code: u8) -> Failure {
     failure.tell();
     Failure::Exit(code)
 }
 
-/// Why the store failed; a full disk by its name.
+/// Names the reason of a store failure; a full disk is named in plain words.
 fn reason(why: &str) -> String {
     // ENOSPC, EDQUOT and EFBIG of Linux; EDQUOT of macOS.
     let kinds = [

@@ -1,11 +1,11 @@
-//! An embedder that is watched: whether it is what failed decides what a user is told to do.
+//! An embedder that notes its failures, so that the hint for a user can name the embedder as the cause.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals_memory::Embedder;
 use annals_server::ConfiguredEmbedder;
 
-/// See the module.
+/// An embedder that notes whether it has failed.
 #[derive(Debug)]
 pub(crate) struct Watched {
     with: ConfiguredEmbedder,
@@ -17,7 +17,7 @@ impl Watched {
         Self { with, failed: AtomicBool::new(false) }
     }
 
-    /// Whether it gave no vectors once.
+    /// Returns whether a call has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }

@@ -1,15 +1,15 @@
-//! Files of the user that are whole or not there: written beside, and renamed.
+//! Writes the user's files atomically: to a temporary file, which is then renamed.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use crate::failure::Failure;
 
-/// Writes a file by `content`. What is no plain file (a pipe, a device) is written to as it is; a file that is there is
-/// replaced once the new one is whole.
+/// Writes a file with `content`. A pipe or device is written directly. An existing file is replaced once the
+/// new one is complete.
 ///
 /// # Errors
-/// Outside: what `content` says. Inside: what the system says.
+/// The outer result has the error of `content`, the inner one the error of the system.
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
 pub(crate) fn write(
     path: &Path,
@@ -21,7 +21,7 @@ pub(crate) fn write(
             Err(error) => Ok(Err(error)),
         };
     }
-    // Where the name is a link, what it leads to is replaced, not the link.
+    // If the name is a symbolic link, its target is replaced, not the link.
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();

@@ -10,7 +10,8 @@ use crate::tree;
 
 const MARKS_MAX: usize = 64;
 
-/// The head of a ledger at one moment. One that was parsed adds up, and what signature it has is right.
+/// The head of a ledger at one moment. Parsing has checked its digest, its marks and its signature, if it has
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The store's identity.
@@ -42,10 +43,10 @@ pub struct Mark {
     pub node: Hash,
 }
 
-/// A signature that was found right.
+/// A valid signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
-    /// The key that it is of.
+    /// The key that made the signature.
     pub key: PublicKey,
     /// Its bytes.
     pub bytes: [u8; 64],
@@ -83,7 +84,7 @@ struct SignatureJson {
     signature: String,
 }
 
-/// A field that is there is not null.
+/// Deserializes a field that may be absent but not null.
 pub(crate) fn present<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -93,13 +94,13 @@ where
 }
 
 impl Checkpoint {
-    /// A checkpoint from its JSON: its digest, its marks and its signature, if it has one, are checked.
+    /// Parses a checkpoint from JSON, and checks its digest, its marks and its signature, if it has one.
     ///
     /// # Errors
-    /// `Malformed` where this is no checkpoint, `Refused` where it contradicts itself or its signature is not right.
+    /// `Malformed` if this is no checkpoint, `Refused` if it contradicts itself or its signature is invalid.
     pub fn parse(json: &[u8]) -> Result<Self, Error> {
         let read: CheckpointJson = serde_json::from_slice(json)
-            .map_err(|e| Error::malformed(format!("this is no checkpoint of annals: {e}")))?;
+            .map_err(|e| Error::malformed(format!("this is not a checkpoint of annals: {e}")))?;
         Self::of(read)
     }
 
@@ -127,7 +128,7 @@ impl Checkpoint {
         };
         checkpoint.check_marks()?;
         if checkpoint.digest() != unhex_exact::<32>(&read.digest)? {
-            return Err(Error::refused("the checkpoint's digest is not that of its fields"));
+            return Err(Error::refused("the checkpoint's digest does not match its fields"));
         }
         if let Some(signature) = read.signature {
             if signature.algorithm != "ed25519" {
@@ -136,7 +137,7 @@ impl Checkpoint {
             let key = PublicKey(unhex_exact(&signature.public_key)?);
             let bytes = unhex_exact(&signature.signature)?;
             if !key.signed(&checkpoint.statement(), &bytes) {
-                return Err(Error::refused("the checkpoint's signature is not right"));
+                return Err(Error::refused("the checkpoint's signature is invalid"));
             }
             checkpoint.signature = Some(Signature { key, bytes });
         }
@@ -154,7 +155,7 @@ impl Checkpoint {
             before = (mark.leaves, mark.seqno);
         }
         if before != (self.leaves, self.seqno) || tree::of_subtrees(&subtrees) != Some(self.root) {
-            return Err(Error::refused("the checkpoint's marks do not add up to its root"));
+            return Err(Error::refused("the checkpoint's marks do not give its root"));
         }
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Checkpoint {
                 signature.key
             ))),
             None => {
-                Err(Error::refused(format!("the checkpoint is not signed; key {key} was to have signed it")))
+                Err(Error::refused(format!("the checkpoint is not signed; key {key} must have signed it")))
             }
         }
     }

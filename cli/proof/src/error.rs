@@ -1,4 +1,4 @@
-//! Why something was not accepted.
+//! Errors of this crate.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// This is not such a file at all, or one of a version that is not known.
+    /// The file is of another kind, or of an unsupported version.
     Malformed(String),
-    /// It is one, and what it says does not hold.
+    /// The file has the right form, but its content is not valid.
     Refused(String),
-    /// It may hold, but this file cannot show it: another proof has to be made.
+    /// The proof does not show enough; another proof has to be made.
     TooLittle(String),
 }
 

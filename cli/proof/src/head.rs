@@ -1,4 +1,4 @@
-//! What the heads of run and frame records say: format.md, sections 1, 6 and 7.
+//! Parses the heads of run and frame records: format.md, sections 1, 6 and 7.
 
 use crate::Hash;
 use crate::error::Error;
@@ -41,12 +41,12 @@ pub(crate) struct Frame {
     pub(crate) bodies: [Reference; 3],
 }
 
-/// A body as a head names it.
+/// A reference to a body in a head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reference {
     /// Length and BLAKE3.
     Known(u64, Hash),
-    /// The same as that many frames back.
+    /// The same body as in the frame this many frames earlier.
     Same(u32),
 }
 
@@ -147,7 +147,7 @@ impl Run {
         let (name, agent, model) = (f.fixed_text()?, f.fixed_text()?, f.fixed_text()?);
         let tags = f.u64()?;
         for _ in 0..tags {
-            // Each takes 16 bytes at least, so that this ends with the head.
+            // Each tag takes at least 16 bytes, so the head's length bounds this loop.
             f.fixed_text()?;
             f.fixed_text()?;
         }

@@ -1,5 +1,5 @@
-//! Ed25519 keys (RFC 8032) as OpenSSL writes them: PEM around PKCS#8 (RFC 8410), which for these keys is a fixed prefix and
-//! 32 bytes.
+//! Ed25519 keys (RFC 8032) in OpenSSL's format: PEM around PKCS#8 (RFC 8410), which is a fixed prefix and 32
+//! bytes for these keys.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ const PRIVATE_PREFIX: [u8; 16] =
 /// SEQUENCE { SEQUENCE { OID 1.3.101.112 }, BIT STRING of 32 bytes }.
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Who signs. Never printed.
+/// A private key, for signing. Never printed.
 pub struct PrivateKey(SigningKey);
 
-/// Whose signature counts.
+/// A public key, for checking signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey(pub [u8; 32]);
 
@@ -37,10 +37,10 @@ impl PrivateKey {
     /// A key from PEM, as `openssl genpkey -algorithm ed25519` writes it.
     ///
     /// # Errors
-    /// `Malformed` for anything else, an encrypted key among them.
+    /// `Malformed` for anything else, including an encrypted key.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         let wrong =
-            "this is no Ed25519 private key in PEM, as `openssl genpkey -algorithm ed25519` writes it";
+            "this is not an Ed25519 private key in PEM, as `openssl genpkey -algorithm ed25519` writes it";
         let der = der(pem, "PRIVATE KEY").ok_or_else(|| Error::malformed(wrong))?;
         match der.split_first_chunk::<16>() {
             Some((&PRIVATE_PREFIX, seed)) => {
@@ -51,7 +51,7 @@ impl PrivateKey {
         }
     }
 
-    /// The key that others check with.
+    /// The public key of this private key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key().to_bytes())
@@ -70,7 +70,7 @@ impl PublicKey {
     /// # Errors
     /// `Malformed` for anything else.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
-        let wrong = "this is no Ed25519 public key in PEM, as `openssl pkey -pubout` writes it";
+        let wrong = "this is not an Ed25519 public key in PEM, as `openssl pkey -pubout` writes it";
         let der = der(pem, "PUBLIC KEY").ok_or_else(|| Error::malformed(wrong))?;
         match der.split_first_chunk::<12>() {
             Some((&PUBLIC_PREFIX, key)) => key.try_into().map(Self).map_err(|_| Error::malformed(wrong)),
@@ -81,14 +81,14 @@ impl PublicKey {
     /// Whether this key signed these bytes.
     #[must_use]
     pub fn signed(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
-        // Strict: keys and signatures that hold for more than one message are not accepted.
+        // Strict: weak keys and signatures, which are valid for more than one message, are not accepted.
         VerifyingKey::from_bytes(&self.0)
             .and_then(|key| key.verify_strict(bytes, &Signature::from_bytes(signature)))
             .is_ok()
     }
 }
 
-/// The bytes between the lines of a PEM file, which may have other text around them.
+/// Decodes the bytes between the marker lines of a PEM file, which may have other text around them.
 fn der(pem: &str, label: &str) -> Option<Vec<u8>> {
     let (_, rest) = pem.split_once(&format!("-----BEGIN {label}-----"))?;
     let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
@@ -155,7 +155,7 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
         }
         assert!(PublicKey::from_pem(PRIVATE).is_err());
         assert!(PublicKey::from_pem(&PUBLIC.replace("MCow", "MCow MCow")).is_err());
-        // A point of small order signs anything for anybody.
+        // With a point of small order as key, one signature fits any message.
         assert!(!PublicKey([0; 32]).signed(b"", &[0; 64]));
     }
 }

@@ -1,13 +1,15 @@
 //! Checks proofs and checkpoints of an annals ledger without a store.
 //!
-//! This crate shares no code with the engine, which writes them: it is a second reading of docs/format.md (sections
-//! 6, 7, 11 and 18), small enough to be read whole before it is believed. It opens no file and reads no clock.
+//! The engine writes proofs and checkpoints; this crate shares no code with it. It implements docs/format.md
+//! (sections 6, 7, 11 and 18) a second time, and is small enough to be audited. It opens no file and reads no
+//! clock.
 //!
-//! What it is given is hostile: every length and index is checked, work follows the size of the input, and everything
-//! wrong is an [`Error`]. What it says about a record it reads from the record itself; the text in the file has to agree.
+//! Its input is untrusted: every length and index is checked, work is bounded by the input's size, and every
+//! fault is a [`ProofError`]. Its statements about a record come from the record itself; the text in the file
+//! must agree.
 //!
-//! Layout: `proof` (the whole check), `checkpoint`, `head` (records), `tree` (RFC 9162), `keys` (Ed25519), `text`
-//! (hexadecimal and base64).
+//! Layout: `proof` (the whole check), `checkpoint`, `head` (records), `tree` (RFC 9162), `keys` (Ed25519),
+//! `text` (hexadecimal and base64).
 
 mod checkpoint;
 mod error;

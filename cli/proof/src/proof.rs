@@ -12,41 +12,41 @@ use crate::keys::PublicKey;
 use crate::text::{hex, unhex, unhex_exact};
 use crate::tree;
 
-/// The greatest proof, in bytes of JSON.
+/// Most bytes of a proof's JSON.
 pub const JSON_BYTES_MAX: usize = 64 << 20;
 const RECORDS_MAX: usize = 1024;
-/// A tree of 2^64 leaves is no higher.
+/// Most nodes of a path: a tree of 2^64 leaves is not higher.
 const PATH_MAX: usize = 64;
 
-/// What a proof that holds says.
+/// The content of a valid proof.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// What was recorded.
+    /// The proven run or frame.
     pub about: About,
-    /// The number of the record that says so.
+    /// The number of the proven record.
     pub seqno: u64,
-    /// Its batch's leaf.
+    /// The leaf of the record's batch.
     pub leaf: u64,
     /// The ledger's head that the proof leads to.
     pub checkpoint: Checkpoint,
-    /// The leaves and the root of an older ledger that this one is shown to have grown from.
+    /// The leaves and root of an older ledger, if the proof shows that this ledger has grown from it.
     pub since: Option<(u64, Hash)>,
-    /// How it agrees with the checkpoint that was kept, if one was named.
+    /// The agreement with the kept checkpoint, if one was given.
     pub kept: Option<Kept>,
 }
 
 /// How a proof agrees with a checkpoint that was kept elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// Both have the same tree.
+    /// The proof and the kept checkpoint have the same tree.
     Same,
-    /// The kept one covers the record.
+    /// The kept checkpoint covers the record.
     Covers,
-    /// The kept one is older than the record, and the ledger has grown from it without a change.
+    /// The kept checkpoint is older than the record, and the ledger has grown from it without a change.
     GrownFrom,
 }
 
-/// What the proved record says.
+/// The content of the proven record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum About {
@@ -56,7 +56,7 @@ pub enum About {
     Run(AboutRun),
 }
 
-/// What a run's record says. Times are nanoseconds since 1970-01-01 UTC.
+/// The content of a run's record. Times are nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields are those of format.md, section 6")]
@@ -75,7 +75,7 @@ pub struct AboutRun {
     pub replaced: bool,
 }
 
-/// What a frame's record says. Times are nanoseconds since 1970-01-01 UTC.
+/// The content of a frame's record. Times are nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields are those of format.md, section 7")]
@@ -95,7 +95,7 @@ pub struct AboutFrame {
     pub metadata: Body,
 }
 
-/// A body: how long it is, and the BLAKE3 of its bytes in hexadecimal.
+/// A body: its length, and the BLAKE3 hash of its bytes in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "said above")]
@@ -143,7 +143,7 @@ struct ConsistencyJson {
     path: Vec<String>,
 }
 
-/// A record that the ledger holds.
+/// A record that the ledger contains.
 struct Proved {
     kind: u8,
     seqno: u64,
@@ -153,18 +153,19 @@ struct Proved {
     path: Vec<Hash>,
 }
 
-/// Checks a proof. With a key, its checkpoint must be signed by that; with a kept checkpoint, it must agree with that.
-/// Without either the proof is only shown to agree with itself, and anybody can make such a one.
+/// Checks a proof. If a key is given, it must have signed the proof's checkpoint. If a kept checkpoint is
+/// given, the proof must agree with it. Without both, the check shows only that the proof is consistent, and
+/// anybody can make a consistent proof.
 ///
 /// # Errors
-/// `Malformed` where this is no proof; `Refused` where it does not hold; `TooLittle` where it does not say enough to be
-/// compared with the kept checkpoint.
+/// `Malformed` if this is no proof, `Refused` if the proof is not valid, `Insufficient` if the proof cannot be compared
+/// with the kept checkpoint.
 pub fn check(json: &[u8], key: Option<&PublicKey>, kept: Option<&Checkpoint>) -> Result<Verdict, Error> {
     if json.len() > JSON_BYTES_MAX {
-        return Err(Error::malformed("this is no proof of annals: it is too large"));
+        return Err(Error::malformed("this is not a proof of annals: it is too large"));
     }
     let read: ProofJson = serde_json::from_slice(json)
-        .map_err(|e| Error::malformed(format!("this is no proof of annals: {e}")))?;
+        .map_err(|e| Error::malformed(format!("this is not a proof of annals: {e}")))?;
     if read.annals_proof != 1 {
         return Err(Error::malformed(format!("this proof has version {}; 1 is known", read.annals_proof)));
     }
@@ -179,7 +180,7 @@ pub fn check(json: &[u8], key: Option<&PublicKey>, kept: Option<&Checkpoint>) ->
         read.records.iter().map(|record| proved(record, &checkpoint)).collect::<Result<_, _>>()?;
     let about = Records::of(&records)?.about()?;
     if about != read.about {
-        return Err(Error::refused("what the proof says in words is not what its records say"));
+        return Err(Error::refused("the proof's text does not agree with its records"));
     }
     let since = match &read.consistency {
         None => None,
@@ -197,12 +198,12 @@ pub fn check(json: &[u8], key: Option<&PublicKey>, kept: Option<&Checkpoint>) ->
 
 fn path(path: &[String]) -> Result<Vec<Hash>, Error> {
     if path.len() > PATH_MAX {
-        return Err(Error::refused("a path is longer than any tree is high"));
+        return Err(Error::refused("a path is longer than the height of any tree"));
     }
     path.iter().map(|node| unhex_exact(node)).collect()
 }
 
-/// A record, if the ledger of this checkpoint holds it.
+/// Checks that the ledger of this checkpoint contains a record.
 fn proved(record: &RecordJson, checkpoint: &Checkpoint) -> Result<Proved, Error> {
     let salt: [u8; 16] = unhex_exact(&record.salt)?;
     let head = unhex(&record.head)?;
@@ -226,7 +227,7 @@ fn proved(record: &RecordJson, checkpoint: &Checkpoint) -> Result<Proved, Error>
     Ok(Proved { kind, seqno, head, leaf, leaf_hash, path })
 }
 
-/// How the proof's records and ledger agree with a checkpoint that somebody kept.
+/// Compares the proof's records and ledger with a kept checkpoint.
 fn agreement(
     kept: &Checkpoint,
     checkpoint: &Checkpoint,
@@ -269,8 +270,8 @@ fn agreement(
     }
 }
 
-/// Whether a record is in one of a checkpoint's marks. A complete subtree of two trees has the same place in both, so
-/// the lower part of the record's path leads to its root.
+/// Returns whether one of the checkpoint's marks covers a record. A complete subtree has the same place in
+/// both trees, so the lower part of the record's path leads to the mark's root.
 fn covers(kept: &Checkpoint, size: u64, record: &Proved) -> Result<bool, Error> {
     let index = kept.marks.partition_point(|mark| mark.leaves <= record.leaf);
     let Some(mark) = kept.marks.get(index).filter(|mark| mark.leaves <= size) else { return Ok(false) };
@@ -287,25 +288,25 @@ fn covers(kept: &Checkpoint, size: u64, record: &Proved) -> Result<bool, Error> 
     }
 }
 
-/// The records of a proof by what they are of; the first is the one that is proved.
+/// The records of a proof, by run and by frame. The first record is the proven one.
 struct Records {
     runs: BTreeMap<u64, Run>,
     frames: BTreeMap<(u64, u32), Frame>,
     /// The run that the proof is about.
     run: u64,
-    /// The frame's key, where it is about one.
+    /// The key of the frame, if the proof is about a frame.
     frame: Option<(u64, u32)>,
 }
 
 impl Records {
     fn of(records: &[Proved]) -> Result<Self, Error> {
-        let twice = || Error::refused("the proof has two records of one thing");
+        let twice = || Error::refused("the proof has two records of one run or frame");
         let mut all = Self { runs: BTreeMap::new(), frames: BTreeMap::new(), run: 0, frame: None };
         for (index, record) in records.iter().enumerate() {
             match record.kind {
                 RUN => {
                     let run = Run::parse(&record.head)?;
-                    // Of a frame's proof the second record is that of its run.
+                    // In a proof of a frame, the second record is that of its run.
                     if index == usize::from(all.frame.is_some()) {
                         all.run = run.uid;
                     }
@@ -343,7 +344,7 @@ impl Records {
         used.runs.insert(run.uid);
         while let Some((parent, shared)) = run.parent.filter(|(_, shared)| seq <= *shared) {
             let older = self.run(parent)?;
-            // A fork is younger than what it was forked from: so this ends.
+            // A fork has a greater uid than its parent, so this loop ends.
             if parent >= run.uid || older.namespace != run.namespace || shared == 0 {
                 return Err(Error::refused("a run is said to be forked from one that it cannot be of"));
             }
@@ -433,7 +434,7 @@ impl Records {
     }
 }
 
-/// Which records it took.
+/// The records that the claim needs.
 #[derive(Default)]
 struct Used {
     runs: BTreeSet<u64>,

@@ -16,9 +16,9 @@ pub(crate) fn unhex(text: &str) -> Result<Vec<u8>, Error> {
     pairs.iter().map(|[high, low]| Ok(digit(*high)? << 4 | digit(*low)?)).collect()
 }
 
-/// So many bytes from lower-case hexadecimal.
+/// Decodes `N` bytes from lower-case hexadecimal.
 pub(crate) fn unhex_exact<const N: usize>(text: &str) -> Result<[u8; N], Error> {
-    // The length is looked at first, so that nothing long is decoded in vain.
+    // The length is checked first, so that long input is not decoded.
     if text.len() != 2 * N {
         return Err(Error::malformed(format!("{} hexadecimal digits where {} belong", text.len(), 2 * N)));
     }
@@ -32,7 +32,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// Bytes from base64 (RFC 4648, section 4), white space left out.
+/// Decodes base64 (RFC 4648, section 4), ignoring white space.
 pub(crate) fn unbase64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let (mut word, mut bits, mut padding) = (0u32, 0, 0);

@@ -1,5 +1,5 @@
-//! RFC 9162 with BLAKE3: the hashes of section 2.1.1 and the checks of sections 2.1.3.2 and 2.1.4.2, step by step as they
-//! stand there.
+//! RFC 9162 with BLAKE3: the hashes of section 2.1.1, and the checks of sections 2.1.3.2 and 2.1.4.2 in the
+//! steps of the RFC.
 
 use crate::Hash;
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub(crate) fn node(left: &Hash, right: &Hash) -> Hash {
     hash(&[&[1], left, right])
 }
 
-/// The root of no leaves.
+/// The root of a tree without leaves.
 pub(crate) fn empty() -> Hash {
     hash(&[])
 }
@@ -58,7 +58,8 @@ pub(crate) fn root_of(leaf: Hash, index: u64, size: u64, path: &[Hash]) -> Resul
     if last == 0 { Ok(root) } else { Err(wrong_length()) }
 }
 
-/// Whether a tree of `size` leaves and this root begins with one of `old_size` (section 2.1.4.2).
+/// Checks that a tree of `size` leaves with this root begins with a tree of `old_size` leaves (section
+/// 2.1.4.2).
 pub(crate) fn check_consistency(
     (old_size, old): (u64, &Hash),
     (size, root): (u64, &Hash),
@@ -71,7 +72,7 @@ pub(crate) fn check_consistency(
     if old_size == size {
         return if path.is_empty() && old == root { Ok(()) } else { Err(wrong()) };
     }
-    // Where the old tree is one complete subtree its root is the first node, which the path leaves out.
+    // If the old tree is one complete subtree, its root is the first node, and the path omits it.
     let own = old_size.is_power_of_two().then_some(old);
     let mut nodes = own.into_iter().chain(path);
     let first = nodes.next().ok_or_else(wrong)?;
@@ -103,7 +104,7 @@ pub(crate) fn check_consistency(
     if last == 0 && old_root == *old && new_root == *root { Ok(()) } else { Err(wrong()) }
 }
 
-/// The root of a tree of which these are complete subtrees (number of leaves, root), from the left.
+/// The root of a tree that consists of these complete subtrees (number of leaves, root), from the left.
 pub(crate) fn of_subtrees(subtrees: &[(u64, Hash)]) -> Option<Hash> {
     let mut done: Vec<(u64, Hash)> = Vec::new();
     let mut at = 0u64;
@@ -117,7 +118,7 @@ pub(crate) fn of_subtrees(subtrees: &[(u64, Hash)]) -> Option<Hash> {
             && left_size == size
         {
             done.truncate(done.len() - 2);
-            // Both are at most 2^63 together with what stands before them.
+            // `at` includes both subtrees and has not overflowed, so this does not overflow either.
             done.push((size.checked_mul(2)?, node(&left, &right)));
         }
     }

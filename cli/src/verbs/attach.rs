@@ -1,4 +1,4 @@
-//! `annals attach`: the proxy held open for programs that are started elsewhere.
+//! `annals attach`: keeps the proxy open for programs that are started elsewhere.
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
     let attach = |into: &Destination, name: &str| {
         let ready = |variables: &[(String, String)]| {
             let mut out = exports.borrow_mut();
-            // Where they cannot be told, nobody comes; the recording ends as it is told to.
+            // If the variables cannot be printed, no program connects; the recording still ends on a signal.
             let _ = variables
                 .iter()
                 .try_for_each(|(name, value)| out.line(format_args!("export {name}='{value}'")));

@@ -1,9 +1,9 @@
-//! `annals check`: whether runs still are, and still do, what was recorded. For a nightly job over a store, and for a folder
-//! of tapes as a regression suite.
+//! `annals check`: verifies stored runs, and re-runs their programs to detect drift. For a nightly job over a
+//! store, and for a folder of tapes as a regression suite.
 //!
-//! Each run is read back, every byte checked; a tape first goes into a store of its own that is deleted afterwards. Where
-//! programs are asked for, each then runs again by `annals replay` as a child process: what it writes stays out of the
-//! report. One that is bad never keeps the others from being checked.
+//! Each run is read and every byte checked. A tape is first imported into a temporary store. With programs,
+//! each one then runs again by `annals replay` as a child process; the program's own output stays out of the
+//! report. A bad run does not stop the check of the others.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,20 +24,20 @@ use crate::out::{Out, count, many, printable};
 use crate::tracefork::Recording;
 use crate::{locate, rules, whole_file};
 
-/// Runs that are checked where nothing is said.
+/// Default number of runs in a sample.
 const SAMPLE: u64 = 100;
-/// Lines of a replay's report that are kept.
+/// Most lines of a replay's report that are kept.
 const LINES_MAX: usize = 40;
 
-/// How a run stands.
+/// The outcome of checking one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Ok,
-    /// The program did not do what was recorded.
+    /// The program's behaviour differs from the recording.
     Drift,
-    /// The bytes are not what was recorded.
+    /// The stored bytes differ from the recorded ones.
     Damaged,
-    /// It could not be checked.
+    /// The run could not be checked.
     Failed,
 }
 
@@ -57,12 +57,12 @@ struct Checked {
     name: String,
     verdict: Verdict,
     frames: u64,
-    /// What was found; of a good one, what its replay said.
+    /// The problem; for a good run, the report of its replay.
     text: String,
     seconds: f64,
 }
 
-/// What is to be checked.
+/// A run or tape to check.
 enum Target {
     Run(String),
     Tape(PathBuf),
@@ -72,11 +72,11 @@ pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()
     if args.check_output && !args.programs && args.command.is_empty() {
         return Err(Failure::new(
             Code::Usage,
-            "--check-output compares the output of programs, and none is to run",
-            "--programs runs the recorded ones",
+            "--check-output compares the output of programs, but no program is to run",
+            "add --programs to run the recorded ones",
         ));
     }
-    // Said once, and not of every run.
+    // Invalid options are reported once, and not for every run.
     rules::matcher(&rules::read(args.rules.file.as_deref())?, &args.rules)?;
     network::policy(&args.network, &args.allow_host)?;
     let (targets, seed) = targets(global, args)?;
@@ -122,7 +122,7 @@ pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()
     }
 }
 
-/// What the command line names, and the seed of a sample.
+/// Resolves the runs and tapes of the command line. The second value is the seed of a sample.
 fn targets(global: &Global, args: &DriftArgs) -> Result<(Vec<Target>, Option<u64>)> {
     if args.targets.is_empty() {
         let names =
@@ -147,13 +147,13 @@ fn targets(global: &Global, args: &DriftArgs) -> Result<(Vec<Target>, Option<u64
     Ok((targets, None))
 }
 
-/// Whether a file is named as a tape: `x.tape`, or tracefork's `x.tape.sqlite`.
+/// Returns whether a file has the name of a tape: `x.tape`, or tracefork's `x.tape.sqlite`.
 fn is_tape(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.ends_with(".tape") || name.ends_with(".tape.sqlite")
 }
 
-/// The tapes of a folder by name, those of its folders included.
+/// Lists the tapes of a folder and its subfolders, by name.
 #[expect(clippy::disallowed_methods, reason = "the user's own folder, which is no part of a store")]
 fn tapes(folder: &Path) -> Result<Vec<PathBuf>> {
     let unread = |error: std::io::Error| {
@@ -175,8 +175,8 @@ fn tapes(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// So many of `len` places, ascending, chosen by a seed alone: splitmix64 (Steele, Lea, Flood 2014) drives the first steps
-/// of a Fisher-Yates shuffle.
+/// Chooses `wanted` of `len` indices, in ascending order, by the seed alone: splitmix64 (Steele, Lea, Flood
+/// 2014) drives the first steps of a Fisher-Yates shuffle.
 fn sample(len: usize, wanted: u64, seed: u64) -> Vec<usize> {
     let mut state = seed;
     let mut next = |below: u64| {
@@ -197,7 +197,7 @@ fn sample(len: usize, wanted: u64, seed: u64) -> Vec<usize> {
     places
 }
 
-/// The command that checks the same sample of the same runs.
+/// Builds the command that checks the same sample again.
 fn repeat(args: &DriftArgs, seed: u64) -> String {
     let mut line = format!("annals check --sample {} --seed {seed}", args.sample.unwrap_or(SAMPLE));
     if args.programs {
@@ -230,7 +230,7 @@ fn check(global: &Global, args: &DriftArgs, target: &Target) -> Checked {
 
 type Found = (Verdict, u64, String);
 
-/// A run of the store.
+/// Checks a run of the store.
 fn stored(global: &Global, args: &DriftArgs, run: &str) -> Result<Found> {
     let door = super::reading(global)?;
     let reader = door.reader(run)?;
@@ -238,14 +238,14 @@ fn stored(global: &Global, args: &DriftArgs, run: &str) -> Result<Found> {
     read_and_run(&door, &reader, (&root, &global.namespace), args)
 }
 
-/// A tape, in a store of its own.
+/// Checks a tape in a temporary store.
 fn taped(args: &DriftArgs, path: &Path) -> Result<Found> {
     let tape = input::tape(path)?;
     let failed = |error: std::io::Error| {
-        let message = format!("no store can be made for the tape: {error}");
-        Failure::new(Code::Failed, message, "TMPDIR names another place")
+        let message = format!("cannot create a temporary store for the tape: {error}");
+        Failure::new(Code::Failed, message, "set TMPDIR to another directory")
     };
-    // Only its owner may look into it.
+    // The directory is readable by its owner only.
     let folder = tempfile::tempdir().map_err(failed)?;
     let root = folder.path().join("store");
     let door = Door::write(&root, "default")?;
@@ -262,7 +262,7 @@ fn taped(args: &DriftArgs, path: &Path) -> Result<Found> {
     read_and_run(&door, &reader, (&root, "default"), args)
 }
 
-/// Reads a run back and, where programs are asked for, runs its program.
+/// Verifies a run and, with programs, runs its program again.
 fn read_and_run(door: &Door, reader: &RunReader, store: (&Path, &str), args: &DriftArgs) -> Result<Found> {
     let frames = door.check_frames(reader)?;
     if !args.programs && args.command.is_empty() {
@@ -270,7 +270,7 @@ fn read_and_run(door: &Door, reader: &RunReader, store: (&Path, &str), args: &Dr
     }
     if door.origin(reader)?.is_none() {
         let text = "no program was recorded as this run".to_owned();
-        // A command that was named and did not run is no success.
+        // A named command that does not run is no success.
         let verdict = if args.command.is_empty() { Verdict::Ok } else { Verdict::Failed };
         return Ok((verdict, frames, text));
     }
@@ -278,7 +278,7 @@ fn read_and_run(door: &Door, reader: &RunReader, store: (&Path, &str), args: &Dr
     Ok((verdict, frames, text))
 }
 
-/// Replays a program.
+/// Replays a program as a child process.
 fn replayed(
     run: &str,
     (root, namespace): (&Path, &str),
@@ -332,14 +332,14 @@ fn replayed(
     Ok((verdict, text))
 }
 
-/// The value of --network.
+/// Returns the value of --network.
 fn scope(args: &DriftArgs) -> String {
     let value = args.network.network.to_possible_value();
     value.map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// What annals itself said; the program's own standard error is no part of the report. What goes on in a further line is
-/// set in.
+/// Returns the lines that annals itself printed, without the program's standard error. Continuation lines are
+/// indented.
 fn ours(said: &str) -> Vec<&str> {
     let mut ours = Vec::new();
     let mut goes_on = false;
@@ -350,7 +350,7 @@ fn ours(said: &str) -> Vec<&str> {
             ours.push(own.unwrap_or(line));
         }
     }
-    // The receipt is the last.
+    // The receipt is the last line.
     let skipped = ours.len().saturating_sub(LINES_MAX);
     ours.split_off(skipped)
 }

@@ -1,5 +1,5 @@
-//! `annals compact`: the room of what nothing leads to any more. A daemon that serves the store has it done; else it is done
-//! here.
+//! `annals compact`: reclaims the disk space of deleted data. If a daemon serves the store, the daemon
+//! compacts it; else this process does.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(super) fn run(global: &Global, args: &CompactArgs, out: &mut Out) -> Result<
     let mut words: Vec<&[u8]> = vec![b"STORE.COMPACT"];
     words.extend(args.recompress.then_some(&b"RECOMPRESS"[..]));
     words.extend(rate.iter().flat_map(|rate| [&b"RATE"[..], rate.as_bytes()]));
-    // A dry run changes nothing: whoever may read the store looks for himself, whoever writes it.
+    // A dry run changes nothing, so this process can do it while another one writes to the store.
     let asked =
         if args.dry_run { None } else { ask_daemon_without_timeout(&root, &words).map_err(engine)? };
     let done = match asked {
@@ -31,12 +31,12 @@ pub(super) fn run(global: &Global, args: &CompactArgs, out: &mut Out) -> Result<
         None => here(global, args, &root)?,
     };
     let done: Value = serde_json::from_str(&done).map_err(|why| {
-        Failure::new(Code::Failed, why, "the process that serves the store says what it did in other words")
+        Failure::new(Code::Failed, why, "use the same version of annals as the process that serves the store")
     })?;
     if out.json { out.object(&done) } else { tell(&done, out) }
 }
 
-/// Looks, or compacts, in this process.
+/// Compacts, or makes a dry run, in this process.
 fn here(global: &Global, args: &CompactArgs, root: &Path) -> Result<String> {
     let bar = bar();
     let shown = bar.clone();
@@ -61,11 +61,11 @@ fn here(global: &Global, args: &CompactArgs, root: &Path) -> Result<String> {
     bar.finish_and_clear();
     let done = done.map_err(|failure| match (stopped.load(Ordering::Relaxed), failure) {
         (true, Failure::Told { code, message, .. }) => {
-            Failure::new(code, message, "the store is as it was; another one begins from the start")
+            Failure::new(code, message, "the store is unchanged; the next compaction starts anew")
         }
         (_, failure) => failure,
     });
-    // Also after one that failed: what it had begun to write goes before the lock does.
+    // Also after a failure: closing removes unfinished files before it releases the lock.
     door.close()?;
     let done = done?;
     Ok(done.to_json())
@@ -76,7 +76,7 @@ fn tell(done: &Value, out: &mut Out) -> Result<()> {
     let dry = done.get("dry_run").and_then(Value::as_bool) == Some(true);
     if number("rewritten") == 0 {
         let looked = many(number("segments"), "log file");
-        return out.marked(true, "compact", format_args!(": {looked}, none worth writing anew"));
+        return out.marked(true, "compact", format_args!(": {looked}, none worth rewriting"));
     }
     let (freed, needed) = (bytes(number("freed_bytes")), bytes(number("needed_bytes")));
     let (rewritten, made) = (many(number("rewritten"), "log file"), count(number("made")));
@@ -90,7 +90,7 @@ fn tell(done: &Value, out: &mut Out) -> Result<()> {
     match number("pending_bytes") {
         0 => Ok(()),
         pending => out.line(format_args!(
-            "{} of it is still read by another process: the disk has it back once that one ends or looks again",
+            "another process still reads {} of it: the disk space is free when that process ends or refreshes its view",
             bytes(pending)
         )),
     }

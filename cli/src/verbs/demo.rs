@@ -1,9 +1,8 @@
-//! `annals demo`: records real runs as an agent would, a commit at each step, in a child process that it kills
-//! in the middle; reopens the store; checks that every acknowledged frame is there; records what is missing; and
-//! compares every byte that comes back with the source.
+//! `annals demo`: records real runs as an agent would, with one commit for each step, in a child process. It
+//! kills the child halfway, reopens the store, and checks that every acknowledged frame exists. Then it
+//! records the missing runs, and compares every byte with the source.
 //!
-//! The runs are those that the tests carry; their provenance and licence stand beside them, in
-//! engine/tests/data/PROVENANCE.md.
+//! The runs are those of the tests; engine/tests/data/PROVENANCE.md has their provenance and licence.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -62,7 +61,7 @@ pub(super) fn run(args: &DemoArgs, out: &mut Out) -> Result<()> {
     if receipt.exact == receipt.frames { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
 }
 
-/// Where the demonstration records.
+/// The store of the demonstration.
 enum Place {
     Kept(PathBuf),
     Temporary(tempfile::TempDir),
@@ -106,7 +105,7 @@ fn frame_count(runs: &[ImportedRun]) -> u64 {
     runs.iter().map(|run| run.frame_count() as u64).sum()
 }
 
-/// The child: records every run, a commit a frame, and says each frame that has been acknowledged.
+/// The child process: records every run with one commit for each frame, and prints each acknowledged frame.
 fn record_until_killed(root: &Path) -> Result<()> {
     let door = Door::write(root, NAMESPACE)?;
     let mut stdout = std::io::stdout().lock();
@@ -121,7 +120,8 @@ fn record_until_killed(root: &Path) -> Result<()> {
     door.close()
 }
 
-/// Starts the child, kills it once half the frames are acknowledged, and says how many of each run were.
+/// Starts the child and kills it once half the frames are acknowledged. Returns the acknowledged frames of
+/// each run.
 fn killed_recording(root: &Path, runs: &[ImportedRun]) -> Result<HashMap<String, usize>> {
     let program = std::env::current_exe().map_err(|error| child_failed("find this program", &error))?;
     let mut child = Command::new(program)
@@ -137,7 +137,7 @@ fn killed_recording(root: &Path, runs: &[ImportedRun]) -> Result<HashMap<String,
         for line in BufReader::new(stdout).lines() {
             let line = line.map_err(|error| child_failed("hear from the recorder", &error))?;
             *acknowledged.entry(line).or_default() += 1;
-            // What the child still says after it is killed was acknowledged too, and is read to the end.
+            // Lines that the child wrote before it was killed are acknowledgements too, so all are read.
             if left == 1 {
                 child.kill().map_err(|error| child_failed("kill the recorder", &error))?;
             }
@@ -156,7 +156,7 @@ fn child_failed(what: &str, why: &impl std::fmt::Display) -> Failure {
     Failure::new(Code::Failed, message, "it needs to start itself a second time and to write to a directory")
 }
 
-/// Every frame that the child said was recorded must be there, with its bytes.
+/// Checks that every acknowledged frame exists, with its exact bytes.
 fn check_acknowledged(
     door: &Door,
     runs: &[ImportedRun],
@@ -182,7 +182,7 @@ fn check_acknowledged(
     Ok(())
 }
 
-/// Records the runs that are not there whole, in place of what the kill left of them; says how many.
+/// Records the incomplete runs again, in place of their remains. Returns their number.
 fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
     let stored =
         door.runs()?.map(|run| run.map(|run| (run.id, run.status))).collect::<Result<HashMap<_, _>>>()?;
@@ -204,7 +204,7 @@ fn same(frame: &FrameRow, expected: &Frame) -> bool {
         && frame.parent == expected.parent
 }
 
-/// What the demonstration showed.
+/// The result of the demonstration.
 struct Receipt {
     runs: u64,
     frames: u64,
@@ -236,7 +236,7 @@ fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
                 receipt.exact += 1;
             }
         }
-        // A frame too many is as inexact as one too few.
+        // An extra frame is a difference, like a missing one.
         if stored.next().is_some() {
             receipt.frames += 1;
         }

@@ -1,4 +1,4 @@
-//! `annals diff`: two runs side by side. What requests and answers say comes before how they are written.
+//! `annals diff`: compares two runs. Differences in meaning come before differences in bytes.
 
 use std::collections::HashSet;
 
@@ -14,14 +14,14 @@ use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, count, many, preview, printable};
 use crate::profiles;
 
-/// Frames that are not the same and are shown.
+/// Most differing frames that are shown.
 const FRAMES_MAX: usize = 200;
-/// Differences of one request or answer that are shown.
+/// Most differences of one request or answer that are shown.
 const DIFFERENCES_MAX: usize = 20;
-/// Characters of an answer that only one run has.
+/// Most characters shown of an answer that only one run has.
 const ANSWER_CHARS: usize = 60;
 
-/// Both runs, and who reads.
+/// Both runs, and the redactor of the reader.
 struct Sides<'a> {
     door: &'a Door,
     a: RunReader,
@@ -42,7 +42,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()>
         pairs.iter().try_for_each(|pair| out.object(&sides.object(pair)?))?;
     } else {
         profiles::note(redactor);
-        // What says the same is counted, not shown.
+        // Frames with the same meaning are counted, not shown.
         let mut others = pairs.iter().filter(|pair| !is_same(pair) && !says_same(pair));
         let mut told = HashSet::new();
         others.by_ref().take(FRAMES_MAX).try_for_each(|pair| sides.tell(pair, &mut told, out))?;
@@ -70,7 +70,8 @@ impl Sides<'_> {
         self.door.difference((&self.a, a), (&self.b, b), self.redactor)
     }
 
-    /// Later requests of a conversation repeat what earlier ones say: what was `told` is counted.
+    /// Prints a pair of frames. Later requests repeat earlier messages, so differences in `told` are only
+    /// counted.
     fn tell(&self, pair: &FramePair, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
         let (name_a, name_b) = (&self.a.info().name, &self.b.info().name);
         match pair {
@@ -86,7 +87,7 @@ impl Sides<'_> {
         }
     }
 
-    /// A frame that only one run has.
+    /// Prints a frame that only one run has.
     fn tell_one(&self, mark: char, run: &str, seq: u32, out: &mut Out) -> Result<()> {
         let frame = profiles::shown(self.redactor, self.door.frame(run, seq)?);
         let answer = preview(&frame.output, ANSWER_CHARS);
@@ -113,7 +114,7 @@ impl Sides<'_> {
     }
 }
 
-/// The side that differs in more than its form.
+/// Names the side whose meaning or bytes differ, not only its form.
 fn what(difference: &FrameDifference) -> &'static str {
     let differs = |body: &BodyDifference| !matches!(body, BodyDifference::Same | BodyDifference::Form(_));
     match (differs(&difference.request), differs(&difference.answer)) {

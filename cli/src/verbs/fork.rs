@@ -1,4 +1,5 @@
-//! `annals fork`: a run that shares the frames of another; of a recorded program one that runs on from there.
+//! `annals fork`: makes a run that shares the frames of another run. A recorded program continues from the
+//! fork point.
 
 use std::io::Write;
 
@@ -23,7 +24,7 @@ use crate::out::{Out, dollars, many, printable};
 use crate::rules;
 use crate::supervision::{self, RecordingEnd, masked};
 
-/// Greatest length of an answer that is put in a recorded one's place.
+/// Most bytes of an answer that replaces a recorded one.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()> {
@@ -56,7 +57,7 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
     if changes || !args.command.is_empty() || requests.iter().any(|edits| !edits.is_empty()) {
         return Err(Failure::new(
             Code::Usage,
-            format!("no program was recorded as run `{parent}`, so none can run on from it"),
+            format!("run `{parent}` has no recorded program, so no program can continue from it"),
             "leave out the options and the command: the new run then shares the frames",
         ));
     }
@@ -98,14 +99,14 @@ fn place(text: &str) -> Result<BodyPath> {
     BodyPath::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
 }
 
-/// `JSONPATH=VALUE`: a place, and the value to set there.
+/// Parses `JSONPATH=VALUE`: a place, and the value to set there.
 fn value_at(text: &str) -> Result<(BodyPath, Value)> {
     let (path, value) = pair(text, "--set JSONPATH=VALUE")?;
     let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
     Ok((place(&path)?, value))
 }
 
-/// The option that an edit was given by.
+/// Returns the command-line option of an edit.
 fn option(args: &ForkArgs, edit: ForkEdit) -> String {
     let given =
         |option: &str, values: &[String], at: usize| values.get(at).map(|value| format!("{option} {value}"));
@@ -117,7 +118,7 @@ fn option(args: &ForkArgs, edit: ForkEdit) -> String {
     option.unwrap_or_else(|| format!("--model {}", args.model.as_deref().unwrap_or_default()))
 }
 
-/// `[ID=]FILE`: the id of a tool's call, and what it is to have answered.
+/// Parses `[ID=]FILE`: the id of a tool call, and its new result.
 fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, String)> {
     let new = new_tool_results(reader, at).map_err(engine)?;
     let (id, file) = match text.split_once('=') {
@@ -125,13 +126,13 @@ fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, Strin
         _ => match new.as_slice() {
             [id] => (id.clone(), text),
             [] => {
-                let message = format!("the request of frame {at} brings no tool's result");
-                let hint = format!("`annals show {}@{at} --new` shows what it brings", reader.info().name);
+                let message = format!("the request of frame {at} has no new tool result");
+                let hint = format!("`annals show {}@{at} --new` shows its new part", reader.info().name);
                 return Err(Failure::new(Code::Usage, message, hint));
             }
             ids => {
                 let message =
-                    format!("the request of frame {at} brings {} results: {}", ids.len(), ids.join(", "));
+                    format!("the request of frame {at} has {} new results: {}", ids.len(), ids.join(", "));
                 return Err(Failure::new(Code::Usage, message, "say which one: --tool-result ID=FILE"));
             }
         },
@@ -145,7 +146,7 @@ fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, Strin
 
 fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result<()> {
     let mut stderr = anstream::stderr().lock();
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
     let recorded = &report.recorded;
     unremembered(recorded).map(&mut line);

@@ -1,6 +1,7 @@
-//! `annals import`: whole runs, one commit each, so that stopping at any moment leaves whole runs only.
-//! With `--json` each run is acknowledged by a line of its own, which goes out after its commit has returned.
-//! Messages that are in no frame are counted and end with 1, and so does an import without a frame: `--allow-empty`.
+//! `annals import`: records whole runs, with one commit each, so that an interrupted import leaves only whole
+//! runs. With `--json`, a line acknowledges each run after its commit has returned. Messages that are in no
+//! frame are counted. They make the exit code 1, and so does an import without a frame, unless
+//! `--allow-empty` is given.
 
 use annals_formats::import::{
     ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns, ImportError, ImportedRun,
@@ -50,10 +51,10 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
         Ok(())
     });
     progress.clear();
-    // The store is closed in any case: what was recorded before a bad line stays.
+    // The store is closed in any case, so that runs recorded before a bad line stay.
     let outcome = outcome.and(door.close());
     let told = if outcome.is_ok() || done.runs > 0 { done.tell(outcome.is_ok(), out) } else { Ok(()) };
-    // What was lost is an error also if nobody reads the closing line.
+    // Lost messages are an error even if nobody reads the summary line.
     outcome?;
     if !args.allow_empty {
         done.check()?;
@@ -75,8 +76,8 @@ fn chat_options(args: &ImportArgs) -> Result<ChatOptions> {
     })
 }
 
-/// Says that a run is on disk, at once: a reader may rely on it whatever happens to this process afterwards. Gives
-/// false where nobody reads any longer; the import goes on, since its purpose is the store.
+/// Acknowledges at once that a run is on disk; a reader may rely on it even if this process dies. Returns
+/// false if standard output is closed. The import continues, because its purpose is the store.
 fn acknowledge(run: &str, frames: u64, out: &mut Out) -> Result<bool> {
     match out.object(&json!({ "run": run, "frames": frames })).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -85,7 +86,7 @@ fn acknowledge(run: &str, frames: u64, out: &mut Out) -> Result<bool> {
     }
 }
 
-/// What has been recorded.
+/// Counts of what was imported.
 #[derive(Default)]
 struct Done {
     runs: u64,
@@ -133,7 +134,7 @@ impl Done {
         out.line(format_args!("{line}{}", if whole { "" } else { " before the error" }))
     }
 
-    /// An error if something of the input became nothing.
+    /// Fails if a part of the input is in no frame.
     fn check(&self) -> Result<()> {
         if let Some(first) = &self.unframed_first {
             let (messages, runs) = (many(self.unframed_messages, "message"), many(self.unframed_runs, "run"));

@@ -1,4 +1,5 @@
-//! `annals doctor --agent`: what of a program a recording is likely to capture. Needs no store and starts nothing.
+//! `annals doctor --agent`: which calls of a program a recording is likely to capture. Needs no store, starts
+//! nothing.
 
 use std::ffi::OsString;
 

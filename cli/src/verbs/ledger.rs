@@ -1,5 +1,5 @@
-//! `annals ledger`: checkpoints, proofs, gaps. What they are is done by the engine; proofs are checked by `annals-proof`,
-//! which shares no code with it.
+//! `annals ledger`: checkpoints, proofs, gaps. The engine makes them. `annals-proof`, which shares no code
+//! with the engine, checks proofs.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::input;
 use crate::out::{Out, count, many, printable, time};
 use crate::whole_file;
 
-/// The greatest checkpoint or key that is read: both are small.
+/// Most bytes of a checkpoint or key file: both are small.
 const SMALL_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn run(global: &Global, verb: &LedgerVerb, out: &mut Out) -> Result<()> {
@@ -47,7 +47,7 @@ fn prove(global: &Global, args: &ProveArgs, out: &mut Out) -> Result<()> {
     };
     let proof = super::reading(global)?.prove(&address.run, address.seq, since.as_ref())?;
     let json = proof.to_json(signature(key.as_ref(), &proof.checkpoint).as_ref()).map_err(own)?;
-    // What the other reading of the format does not accept is not handed out.
+    // A proof that `annals-proof` does not accept is not handed out.
     let verdict = annals_proof::check(json.as_bytes(), None, None)?;
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
         return out.line(json);
@@ -56,7 +56,7 @@ fn prove(global: &Global, args: &ProveArgs, out: &mut Out) -> Result<()> {
     let written = whole_file::write(path, |file| file.write_all(line.as_bytes()).map_err(output));
     written?.map_err(|error| {
         let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(Code::Failed, message, "name a file that can be written, or leave -o out")
+        Failure::new(Code::Failed, message, "name a writable file, or leave out -o")
     })?;
     if out.json {
         return out.object(&said(&verdict, args.sign.is_some()));
@@ -89,8 +89,8 @@ fn check(args: &CheckArgs, out: &mut Out) -> Result<()> {
         }
         None if key.is_some() => {}
         None => out.line(
-            "nobody you named vouches for this ledger: --key names who must have signed it, --checkpoint compares it with \
-             one that you kept",
+            "this ledger is not authenticated: --key checks who signed it, --checkpoint compares it with \
+             a checkpoint that you kept",
         )?,
     }
     Ok(())
@@ -130,7 +130,7 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
     if out.json || found > 0 { Ok(()) } else { out.line("no gaps") }
 }
 
-/// A checkpoint that was kept, in both readings of it. With a key, it must be signed by that.
+/// Reads a checkpoint file with both parsers. With a key, that key must have signed the checkpoint.
 pub(super) fn kept(path: &Path, key: Option<&PublicKey>) -> Result<(annals_proof::Checkpoint, Checkpoint)> {
     let json = input::small(path, SMALL_BYTES_MAX)?;
     let at = |failure: Failure| failure.at(path.display());
@@ -159,10 +159,10 @@ fn signature(key: Option<&PrivateKey>, checkpoint: &Checkpoint) -> Option<Signat
 }
 
 fn own(error: annals::Error) -> Failure {
-    Failure::new(Code::Failed, error, "this is a fault of annals: please report it")
+    Failure::new(Code::Failed, error, "this is a bug in annals: please report it")
 }
 
-/// What a proof is of.
+/// Names the run or frame that a proof is about.
 fn of(verdict: &Verdict) -> String {
     match &verdict.about {
         About::Frame(frame) => format!("frame {} of run {}", frame.seq, printable(&frame.run)),
@@ -170,7 +170,7 @@ fn of(verdict: &Verdict) -> String {
     }
 }
 
-/// The ledger that a proof leads to.
+/// Prints the checkpoint of a proof.
 fn head(verdict: &Verdict, out: &mut Out) -> Result<()> {
     let checkpoint = &verdict.checkpoint;
     let made = time(checkpoint.time_ns);
@@ -216,7 +216,7 @@ fn fields(about: &About) -> Vec<(&'static str, String)> {
     }
 }
 
-/// The same for programs.
+/// The verdict as JSON.
 fn said(verdict: &Verdict, key_named: bool) -> Map<String, Value> {
     let checkpoint = &verdict.checkpoint;
     let kept = verdict.kept.map(|kept| match kept {

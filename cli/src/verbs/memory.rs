@@ -1,5 +1,5 @@
-//! `annals remember`, `annals recall`, `annals define-memory` and `annals export-training`: what was decided, kept, found again by a question, how that is asked, and
-//! made lines to train by.
+//! `annals remember`, `recall`, `define-memory` and `export-training`: store decisions, find them by a
+//! question, store recall settings, and export training lines.
 
 use std::path::Path;
 
@@ -16,19 +16,19 @@ use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, metadata};
 use crate::{input, locate};
 
-/// The longest file that is remembered: some more than an entry may have, so that the engine's reason is told.
+/// Most bytes of an entry's file: slightly more than the engine accepts, so that the engine's error is shown.
 const FILE_BYTES_MAX: usize = 65 << 20;
-/// The longest question from standard input; the system takes no argument of more than 128 KiB.
+/// Most bytes of a question from standard input. Linux limits an argument to 128 KiB.
 const QUESTION_BYTES_MAX: usize = 1 << 20;
-/// The longest definition.
+/// Most bytes of a definition.
 const DEFINITION_BYTES_MAX: usize = 1 << 20;
-/// What it is called in messages.
+/// The name of standard input in messages.
 const STDIN: &str = "standard input";
 
 pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> Result<()> {
     let whose = identity(&args.whose)?;
     let hint =
-        "a memory has at most 64 MiB: keep what was decided and on what evidence, not all that was said";
+        "an entry has at most 64 MiB: store the decisions and their evidence, not the whole conversation";
     let bytes = input::at_most(&args.file, FILE_BYTES_MAX, hint)?;
     let place = place(&args.file);
     let text = utf8(bytes, &place, "a memory is JSON in UTF-8")?;
@@ -56,7 +56,7 @@ pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Resul
     };
     let door = super::reading(global)?;
     let definition = args.memory.as_deref().map(|id| door.defined(id)).transpose()?;
-    // What is said with a question counts before what is defined.
+    // Options of the command line override the definition.
     let by = definition.as_ref();
     let wanted = MemoryQuery {
         k: args.top_k.map(usize::from).or(by.map(|by| by.k)).unwrap_or(1),
@@ -87,7 +87,7 @@ pub(super) fn define(global: &Global, args: &DefineMemoryArgs, out: &mut Out) ->
     let place = place(&args.file);
     let text = utf8(bytes, &place, "a definition is JSON in UTF-8")?;
     let root = locate::store(global.store.as_deref());
-    // Some editors put a mark of the byte order before a text.
+    // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');
     let id = Door::define(&root, &global.namespace, text).map_err(|failure| failure.at(&place))?;
     if out.json {
@@ -113,7 +113,7 @@ fn told_of(hit: &MemoryHit, projection: Projection, budget: Option<usize>) -> St
     prompt_text(std::slice::from_ref(hit), projection, budget)
 }
 
-/// A hit for a JSON line.
+/// A hit as a JSON line.
 #[derive(serde::Serialize)]
 struct Shown<'a> {
     id: &'a str,
@@ -162,15 +162,15 @@ fn place(file: &Path) -> String {
     }
 }
 
-/// A text; one that is none is refused with its place.
+/// Parses UTF-8; an error names the line and column.
 fn utf8(bytes: Vec<u8>, place: &str, hint: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let (line, column) = place_of(error.as_bytes(), error.utf8_error().valid_up_to());
-        Failure::new(Code::Failed, format!("{place}: it is not UTF-8 at line {line} column {column}"), hint)
+        Failure::new(Code::Failed, format!("{place}: not UTF-8 at line {line} column {column}"), hint)
     })
 }
 
-/// The same for a daemon.
+/// The command that stores an entry through a daemon.
 fn words<'a>(
     text: &'a str,
     embedder: Option<&'a str>,
@@ -188,7 +188,7 @@ fn words<'a>(
     words
 }
 
-/// The line and the column of a byte, from 1.
+/// The line and column of a byte, counted from 1.
 fn place_of(bytes: &[u8], at: usize) -> (usize, usize) {
     let before = bytes.get(..at).unwrap_or_default();
     let line = before.iter().filter(|byte| **byte == b'\n').count();

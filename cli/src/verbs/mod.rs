@@ -33,7 +33,7 @@ use crate::failure::Result;
 use crate::locate;
 use crate::out::Out;
 
-/// Does what the command line says.
+/// Runs the verb of the command line.
 pub(crate) fn run(cli: &Cli) -> Result<()> {
     let (global, mut out) = (&cli.global, Out::new(cli.global.json));
     let done = match &cli.verb {
@@ -76,22 +76,22 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
         Verb::Restore(args) => upkeep::restore(args, &mut out),
         Verb::Demo(args) => demo::run(args, &mut out),
     };
-    // What was printed before a failure goes out before the failure is told.
+    // Output printed before a failure is written out before the failure is printed.
     let flushed = out.flush();
     done.and(flushed)
 }
 
-/// The store for reading.
+/// Opens the store for reading.
 fn reading(global: &Global) -> Result<Door> {
     Door::read(&locate::store(global.store.as_deref()), &global.namespace)
 }
 
-/// The store for writing; created where there is none.
+/// Opens the store for writing, and creates it if there is none.
 fn writing(global: &Global) -> Result<Door> {
     Door::write(&locate::store(global.store.as_deref()), &global.namespace)
 }
 
-/// The store for writing, where it must be there already.
+/// Opens an existing store for writing.
 fn writing_existing(global: &Global) -> Result<Door> {
     let root = locate::store(global.store.as_deref());
     Door::write_existing(&root, &global.namespace)

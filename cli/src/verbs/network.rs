@@ -1,4 +1,4 @@
-//! What is said of connections that did not go through annals, and what the options about them mean.
+//! Reports of connections that bypassed annals, and the options for them.
 
 use std::io::Write;
 
@@ -8,19 +8,19 @@ use crate::args::{NetworkArgs, ScopeArg};
 use crate::failure::{Code, Failure, Result};
 use crate::out::{many, printable};
 
-/// `HOST[:PORT]`, each as a pattern.
+/// Parses each `HOST[:PORT]` into a pattern.
 pub(super) fn patterns(option: &str, texts: &[String]) -> Result<Vec<HostPattern>> {
     let of = |text: &String| {
         HostPattern::parse(text).ok_or_else(|| {
             let hint =
                 format!("{option} takes a name or an address: api.example.org, 127.0.0.1:8000, [::1]:8000");
-            Failure::new(Code::Usage, format!("{text:?} is no HOST[:PORT]"), hint)
+            Failure::new(Code::Usage, format!("{text:?} is not HOST[:PORT]"), hint)
         })
     };
     texts.iter().map(of).collect()
 }
 
-/// What a program may reach while a recording answers it.
+/// Returns what a program may reach while a recording answers its calls.
 pub(super) fn policy(args: &NetworkArgs, allowed: &[String]) -> Result<NetworkPolicy> {
     let scope = match args.network {
         ScopeArg::None => NetworkScope::None,
@@ -32,9 +32,9 @@ pub(super) fn policy(args: &NetworkArgs, allowed: &[String]) -> Result<NetworkPo
     Ok(NetworkPolicy { scope, allowed, expected, notice: Some(notice) })
 }
 
-/// The first refusal to a destination, while the program runs: its client may try again for long.
+/// Prints the first refusal of a destination at once, because the program's client may retry for a long time.
 fn notice(process: &str, destination: &str) {
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let _ = writeln!(
         anstream::stderr().lock(),
         "annals: refusing {} to {}",
@@ -43,13 +43,13 @@ fn notice(process: &str, destination: &str) {
     );
 }
 
-/// What a recording did not see. The second: whether something may be missing from it.
+/// Lines about the connections that a recording missed. The second value: model calls may be missing.
 pub(super) fn unrecorded(traffic: &TrafficReport) -> (Vec<String>, bool) {
     let mut lines: Vec<_> = traffic.missed().map(missed).collect();
     let is_missed = !lines.is_empty();
     lines.extend(others(traffic.others()));
     lines.extend(traffic.uncovered.iter().map(|program| {
-        format!("SAMPLED ONLY: {program}: its connections are seen only if they last some 40 ms")
+        format!("SAMPLED ONLY: {program}: its connections are seen only if they last about 40 ms")
     }));
     lines.extend(
         traffic
@@ -60,7 +60,8 @@ pub(super) fn unrecorded(traffic: &TrafficReport) -> (Vec<String>, bool) {
     (lines, is_missed)
 }
 
-/// What a replayed program tried to reach. The second: whether it did what a replay must not do.
+/// Lines about the connections that a replayed program tried. The second value: a replay forbids some of
+/// them.
 pub(super) fn replayed(traffic: &TrafficReport) -> (Vec<String>, bool) {
     let mut lines: Vec<_> = traffic.refused().map(refused).collect();
     lines.extend(traffic.missed().map(|of| {
@@ -77,7 +78,8 @@ pub(super) fn replayed(traffic: &TrafficReport) -> (Vec<String>, bool) {
     (lines, is_wrong)
 }
 
-/// What a program reached that went on live: refused before, unrecorded after. The second: whether either is so.
+/// Lines about the connections of a program that continued live: those refused before the divergence, and
+/// those unrecorded after it. The second value: there are some.
 pub(super) fn live(traffic: &TrafficReport) -> (Vec<String>, bool) {
     let refusals: Vec<_> = traffic.refused().map(refused).collect();
     let mut lines = refusals;
@@ -92,7 +94,7 @@ pub(super) fn live(traffic: &TrafficReport) -> (Vec<String>, bool) {
     (lines, is_wrong)
 }
 
-/// What the recording does not have, as a line of its replay.
+/// A line of a replay's report: the connections that the recording lacks.
 pub(super) fn incomplete(unrecorded: &UnrecordedTraffic) -> Option<String> {
     let of = |of: &Connection| format!("{} ({})", of.destination(), of.count);
     let all: Vec<_> = unrecorded.missed().map(of).collect();
@@ -101,13 +103,13 @@ pub(super) fn incomplete(unrecorded: &UnrecordedTraffic) -> Option<String> {
     })
 }
 
-/// The same as an aside of the closing line.
+/// Part of the summary line: the number of connections that the recording lacks.
 pub(super) fn remark(unrecorded: &UnrecordedTraffic) -> Option<String> {
     let count: u64 = unrecorded.missed().map(|of| of.count).sum();
     (count > 0).then(|| format!("{} not recorded", many(count, "connection")))
 }
 
-/// Connections of a recording that are not in it, a line each.
+/// Lines about a run's unrecorded connections, as stored with the run.
 pub(super) fn kept(unrecorded: &UnrecordedTraffic) -> Vec<String> {
     let mut lines: Vec<_> = unrecorded.missed().map(missed).collect();
     lines.extend(others(unrecorded.connections.iter().filter(|of| of.other.is_some() || of.expected)));
@@ -143,7 +145,7 @@ fn refused(of: &Connection) -> String {
     )
 }
 
-/// Traffic that carries no model call, as one line.
+/// One line about the traffic that carries no model calls.
 fn others<'a>(connections: impl Iterator<Item = &'a Connection>) -> Option<String> {
     list("other traffic, not recorded", connections)
 }

@@ -1,4 +1,4 @@
-//! `annals open`: where a run failed, on one screen.
+//! `annals open`: shows where a run failed, on one screen.
 
 use super::show::{exchange, exchange_line};
 use crate::args::{Global, OpenArgs};
@@ -6,7 +6,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, bytes, printable, time};
 use crate::profiles;
 
-/// Bytes of an answer that are shown.
+/// Most bytes of an answer that are shown.
 const SHOWN_MAX: usize = 2000;
 
 pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()> {

@@ -1,4 +1,5 @@
-//! `annals record`: a program run behind the proxy. Standard output is the program's; what annals says goes to standard error.
+//! `annals record`: runs a program behind the proxy. Standard output is the program's; annals prints to
+//! standard error.
 
 use std::io::Write;
 use std::path::Path;
@@ -60,31 +61,31 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
     result_of(&end, closed)
 }
 
-/// How the command ends: as the recording did, and if that lacks nothing, as the store closed.
+/// Returns the result of the command: first that of the recording, then that of closing the store.
 pub(super) fn result_of(end: &RecordingEnd<'_>, closed: Result<u64>) -> Result<()> {
-    // A store that could not be written cannot be closed either; that says nothing new.
+    // After a failed write, closing fails for the same reason.
     if end.recorded.failure.is_none() {
         tell_sampled(closed?);
     }
     end.result()
 }
 
-/// Says what did not go through annals; whether model calls may be missing.
+/// Prints the connections that bypassed annals. Returns whether model calls may be missing.
 pub(super) fn tell_unrecorded(traffic: &TrafficReport) -> bool {
     let (lines, is_missed) = network::unrecorded(traffic);
     let mut stderr = anstream::stderr().lock();
     for line in lines {
-        // Nothing is left to do where even this cannot be written.
+        // A failure to write to standard error cannot be reported.
         let _ = writeln!(stderr, "annals: {}", printable(&line));
     }
     is_missed
 }
 
-/// Says that runs were left out by sampling.
+/// Prints how many runs the sampling dropped.
 pub(super) fn tell_sampled(runs: u64) {
     if runs > 0 {
         let (runs, were) = (many(runs, "run"), if runs == 1 { "was" } else { "were" });
-        // Nothing is left to do where even this cannot be written.
+        // A failure to write to standard error cannot be reported.
         let _ = writeln!(
             anstream::stderr().lock(),
             "annals: {runs} {were} left out by the policy's sampling: dropped, and counted by `annals stats`"
@@ -92,25 +93,25 @@ pub(super) fn tell_sampled(runs: u64) {
     }
 }
 
-/// Says that the store stays open for others.
+/// Prints that the store stays open for other recorders.
 pub(super) fn wait_for(others: usize) {
     let (recordings, go, them) = match others {
         1 => ("1 other recording", "goes", "it"),
         _ => (&*format!("{} other recordings", count(others as u64)), "go", "them"),
     };
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let _ = writeln!(
         anstream::stderr().lock(),
-        "annals: {recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C ends {them})"
+        "annals: {recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C stops {them})"
     );
 }
 
-/// Names of variables, each once.
+/// Returns the names of the secret variables, without duplicates.
 pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
     let mut names = args.secret.clone();
     names.sort_unstable();
     names.dedup();
-    // What is no name may be the secret itself: it is not told again.
+    // An invalid name may be the secret itself, so the error does not repeat it.
     let is_name = |name: &String| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
@@ -118,8 +119,8 @@ pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
         true => Ok(names),
         false => Err(Failure::new(
             Code::Usage,
-            "--secret takes the name of a variable, and what was given is none",
-            "put the value into a variable: command lines are seen by others",
+            "--secret takes the name of a variable; the given text is not a name",
+            "put the value into a variable: other users can see command lines",
         )),
     }
 }
@@ -146,7 +147,7 @@ pub(super) fn pair(text: &str, form: &str) -> Result<(String, String)> {
         _ => Err(Failure::new(
             Code::Usage,
             format!("{text:?} is not of the form {form}"),
-            "put an = between both",
+            "separate key and value by =",
         )),
     }
 }
@@ -161,22 +162,22 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
             continue;
         }
         if !path.starts_with('/') {
-            let hint = "the path is what follows the address: / or /v1";
-            return Err(Failure::new(Code::Usage, format!("{path:?} is no path"), hint));
+            let hint = "a path starts with /, for example /v1";
+            return Err(Failure::new(Code::Usage, format!("{path:?} is not a path"), hint));
         }
         variables.retain(|variable| variable.name != name);
         variables.push(Variable::custom(&name, &path));
     }
-    // Nothing would point at it: the calls would go to the provider that was meant.
+    // No variable would point to such an upstream: the calls would go to the provider's own address.
     for provider in upstreams.iter().filter_map(|(provider, _)| provider.as_ref()) {
         if !variables.iter().any(|variable| variable.provider == *provider) {
             let mut known: Vec<_> = variables.iter().map(|variable| variable.provider.as_str()).collect();
             known.dedup();
             return Err(Failure::new(
                 Code::Usage,
-                format!("--upstream names {provider:?}, and no variable of that provider is known"),
+                format!("--upstream names provider {provider:?}, which has no known variable"),
                 format!(
-                    "providers are {}; --env NAME=/PATH adds a variable, whose provider is its name in lower case",
+                    "known providers: {}; --env NAME=/PATH adds a variable, and its provider is NAME in lower case",
                     known.join(", ")
                 ),
             ));
@@ -186,13 +187,13 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
     Mounts::new(&variables, &upstreams, set).map_err(|error| annals_server::SessionError::from(error).into())
 }
 
-/// `[PROVIDER=]URL`, each as a pair.
+/// Splits each `[PROVIDER=]URL` into a pair.
 pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
     texts.iter().map(|text| Mounts::parse_upstream(text)).collect()
 }
 
 pub(super) fn guard(live: &LiveArgs) -> UpstreamGuard {
-    // An upstream is named without its port.
+    // The guard compares host names without ports.
     let hosts = live
         .allow_host
         .iter()
@@ -209,22 +210,22 @@ pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
     };
     let lasting = |text: &String| {
         let refused = |message: String| {
-            let hint = "--cache-for 7d notes this run's answers for seven days, with --cache write or both";
+            let hint = "--cache-for 7d caches this run's answers for seven days, with --cache write or both";
             Failure::new(Code::Usage, message, hint)
         };
         match parse_duration_ns(text) {
             Some(ns) if write => Ok(ns),
             Some(_) => {
-                Err(refused("--cache-for says how long answers are noted for, and none are".to_owned()))
+                Err(refused("--cache-for limits cached answers; it needs --cache write or both".to_owned()))
             }
-            None => Err(refused(format!("--cache-for is a time as 7d, and {text:?} is none"))),
+            None => Err(refused(format!("--cache-for takes a time such as 7d, not {text:?}"))),
         }
     };
     let keep_ns = live.cache_for.as_ref().map(lasting).transpose()?;
     Ok(CacheUse { read, write, reroll: live.reroll.clone(), keep_ns })
 }
 
-/// What was recorded costs and saved, as asides of a closing line.
+/// Parts of the summary line: the cost of the recording, and what the cache saved.
 pub(super) fn money(recorded: &RecordingSummary) -> Vec<String> {
     let mut asides = Vec::from_iter(dollars(&recorded.cost));
     if recorded.cached > 0 {
@@ -238,21 +239,21 @@ pub(super) fn money(recorded: &RecordingSummary) -> Vec<String> {
     asides
 }
 
-/// That nothing is remembered of a run that was to be, as a line of its own.
+/// A line that says why no memory of the run was stored, if one was expected.
 pub(super) fn unremembered(recorded: &RecordingSummary) -> Option<String> {
     let why = recorded.memory_failure.as_ref()?;
     Some(format!("NOT REMEMBERED, the recording is whole: {}", printable(why)))
 }
 
-/// How many secrets did not reach the store, as an aside of a closing line.
+/// Part of the summary line: the number of secrets that were removed.
 pub(super) fn removed(recorded: &RecordingSummary) -> Option<String> {
     let secrets = recorded.secrets_removed;
     (secrets > 0).then(|| format!("{} removed", many(secrets, "secret")))
 }
 
-/// The command without its directory, and the time.
+/// The default name of a run: the command without its directory, and the time.
 fn default_name(args: &RecordArgs) -> String {
-    // `python agent.py`: what tells runs apart is the script.
+    // For `python agent.py` the script names the run.
     let script =
         |text: &str| [".py", ".js", ".mjs", ".ts", ".sh", ".rb"].iter().any(|end| text.ends_with(end));
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
@@ -270,7 +271,7 @@ pub(super) fn tell(
     next: &str,
 ) {
     let mut stderr = anstream::stderr().lock();
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
     unremembered(recorded).map(&mut line);
     for missed in captured.iter().flat_map(|captured| &captured.missed) {

@@ -1,5 +1,5 @@
-//! `annals replay`: a program run again with its model calls answered from a recording, or frames in order, every blob and
-//! every link of the chain checked by the engine.
+//! `annals replay`: runs a program again with its model calls answered from a recording, or reads frames in
+//! order. The engine checks every blob and every link of the chain.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -33,8 +33,8 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     if !onward && (asks || live.cache != CacheArg::Off || args.into.is_some()) {
         return Err(Failure::new(
             Code::Usage,
-            "nothing is called by a replay: every answer is served from the recording",
-            "--on-divergence live lets it go on with live calls",
+            "a replay calls no upstream: the recording serves every answer",
+            "--on-divergence live continues with live calls",
         ));
     }
     let redactor = profiles::of(global, &args.reader)?;
@@ -45,8 +45,8 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     if redactor.is_some() && (onward || !args.command.is_empty()) {
         return Err(Failure::new(
             Code::Usage,
-            "a program needs the answers as they were recorded, and --as shows others",
-            "leave out --as; or leave out the program, and read the run back",
+            "--as changes the answers, but a program needs the recorded ones",
+            "leave out --as; or leave out the program to read the run",
         ));
     }
     let door = if onward {
@@ -139,7 +139,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
 }
 
-/// Nothing was compared, so nothing is called exact.
+/// A run without frames is no success: nothing was compared.
 fn no_frames(message: String) -> Failure {
     Failure::new(
         Code::NoSuchThing,
@@ -148,7 +148,7 @@ fn no_frames(message: String) -> Failure {
     )
 }
 
-/// Why --check-output has nothing to check.
+/// --check-output has nothing to check.
 fn no_output(why: &str) -> Failure {
     Failure::new(
         Code::Usage,
@@ -157,7 +157,7 @@ fn no_output(why: &str) -> Failure {
     )
 }
 
-/// Whether a program was recorded as this run.
+/// Returns whether the run has a recorded program.
 fn reader_has_program(door: &Door, reader: &RunReader) -> bool {
     door.origin(reader).is_ok_and(|origin| origin.is_some())
 }
@@ -211,23 +211,24 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
     }
 }
 
-/// Says what the program tried to reach besides annals; whether it was something that a replay does not have.
+/// Prints the connections that the program tried to make besides annals. Returns whether a replay forbids any
+/// of them.
 fn tell_network(report: &ReplayReport, is_live: bool) -> bool {
     let (mut lines, is_wrong) = match is_live {
-        // From the divergence on, what passed is as in a recording.
+        // After the divergence, traffic counts as in a recording.
         true => network::live(&report.traffic),
         false => network::replayed(&report.traffic),
     };
     lines.extend(report.unrecorded.as_ref().and_then(network::incomplete));
     let mut stderr = anstream::stderr().lock();
     for line in lines {
-        // Nothing is left to do where even this cannot be written.
+        // A failure to write to standard error cannot be reported.
         let _ = writeln!(stderr, "annals: {}", printable(&line));
     }
     is_wrong
 }
 
-/// The recorded program, or another one in its place.
+/// Returns the program to run: `command` if given, else the recorded one.
 pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Result<Program> {
     if !command.is_empty() {
         return Ok(Program { argv: command.to_vec(), directory: None, environment: Vec::new() });
@@ -239,14 +240,14 @@ pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Resul
     if program.argv.is_empty() {
         return Err(Failure::new(
             Code::Usage,
-            format!("run `{run}` was recorded by `annals attach`: its program is not known"),
+            format!("run `{run}` was recorded by `annals attach`, so its program is unknown"),
             "name it after --",
         ));
     }
     Ok(program)
 }
 
-/// What is said where a request differs by what `--capture-nondet` covers.
+/// Hint for a request that differs in a value that `--capture-nondet` captures.
 const DRAWN_HINT: &str = "hint: a time or a random id differs; `annals record --capture-nondet` records what the program draws, \
      and a replay serves it";
 
@@ -254,7 +255,7 @@ fn looks_drawn(diverged: &ReplayDivergence) -> bool {
     matches!(diverged, ReplayDivergence::Request(divergence) if divergence.looks_drawn())
 }
 
-/// The receipt, on standard error: standard output is the program's.
+/// Prints the receipt on standard error, because standard output is the program's.
 fn tell(
     run: &RunRow,
     report: &ReplayReport,
@@ -262,7 +263,7 @@ fn tell(
     (faithful, checks_output): (bool, bool),
 ) {
     let mut stderr = anstream::stderr().lock();
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
     for diverged in &report.replayed.diverged {
         line(format!("DIVERGED {diverged}"));
@@ -275,7 +276,7 @@ fn tell(
         let many = receipt.overlapped;
         line(format!("{many} identical requests overlapped: which caller got which answer is not recorded"));
     }
-    // Once a program is live, nothing more of the recording is asked for.
+    // A live program asks for no more recorded calls.
     if !receipt.missing.is_empty() && child.is_none() {
         let many = receipt.missing.len();
         let were = if many == 1 { "request was" } else { "requests were" };
@@ -320,7 +321,7 @@ fn tell(
     }
 }
 
-/// Replays every run. A damaged one does not keep the others from being replayed; it is told at the end.
+/// Reads every run. A damaged run does not stop the others; it is reported at the end.
 fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Out) -> Result<()> {
     let mut total = Replayed::default();
     let mut rows = Vec::new();
@@ -355,7 +356,7 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
         let empty =
             if empty == 0 { String::new() } else { format!("; {} without a frame", many(empty, "run")) };
         if total.frames == 0 {
-            // The error says it.
+            // The error below reports it.
         } else if let Some(redactor) = redactor {
             let name = redactor.profile().name();
             out.line(format_args!(
@@ -372,14 +373,14 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
     }
 }
 
-/// What came back.
+/// Totals of the frames that were read.
 #[derive(Default)]
 struct Replayed {
     frames: u64,
     raw_bytes: u64,
 }
 
-/// Replays a run. As JSON or raw each frame goes out as soon as it is read and checked.
+/// Reads a run. As JSON or raw, each frame is printed as soon as it is read and checked.
 fn one(
     door: &Door,
     run: &RunRow,
@@ -403,18 +404,19 @@ fn one(
         }
         seen(&frame);
     }
-    // The engine has checked each link by the one before; the last one must be what the run ended with.
+    // The engine has checked each link against the previous one. The last link must equal the run's
+    // fingerprint.
     match (&last, &run.fingerprint) {
         (Some(last), Some(fingerprint)) if last != fingerprint => Err(Failure::new(
             Code::Damage,
-            format!("the frames of run `{}` do not add up to its fingerprint", run.id),
+            format!("the frames of run `{}` do not match its fingerprint", run.id),
             "`annals verify` lists everything that is damaged",
         )),
         _ => Ok(replayed),
     }
 }
 
-/// A frame as a line of JSON; `import --format frames` takes it back.
+/// A frame as a line of JSON; `import --format frames` reads it.
 #[derive(Serialize)]
 pub(super) struct FrameLine<'a> {
     run: &'a str,
@@ -441,10 +443,10 @@ pub(super) struct FrameLine<'a> {
     metadata: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata_base64: Option<String>,
-    /// None where it is redacted.
+    /// Empty if the frame is redacted.
     #[serde(skip_serializing_if = "str::is_empty")]
     digest: &'a str,
-    /// The profile that it is shown by; `import` refuses such a line.
+    /// The profile that redacted the frame; `import` refuses such a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     redacted: Option<&'a str>,
 }

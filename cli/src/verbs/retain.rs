@@ -1,5 +1,5 @@
-//! `annals retain`, `pin`, `unpin` and `forget`: what stays and what goes. A daemon that serves the store has it done; else it is
-//! done here.
+//! `annals retain`, `pin`, `unpin` and `forget`: keep and drop runs. If a daemon serves the store, the daemon
+//! does the work; else this process does.
 
 use std::path::Path;
 
@@ -23,11 +23,11 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
     let at = args.at.as_deref().map(|text| Moment::parse(text).ok_or_else(|| no_moment(text))).transpose()?;
     let at_ns;
     {
-        // Before anything is done, whoever does it.
+        // Options are checked before anything is dropped, here or by a daemon.
         let door = Door::read(&root, &global.namespace)?;
         at_ns = match (at, args.at.as_deref()) {
             (Some(Moment::Absolute(ns)), _) => Some(ns),
-            // So many days from now are no days by a clock that is not believed.
+            // A relative time needs a trusted clock.
             (Some(moment), Some(text)) => Some(moment.from(door.now_ns()?).ok_or_else(|| no_moment(text))?),
             _ => None,
         };
@@ -50,7 +50,7 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
     }
     if let Some(reply) = ask_daemon(&root, &words).map_err(engine)? {
         let done: RetentionReport = serde_json::from_str(&reply).map_err(|error| {
-            let message = format!("the process that serves the store replied what is no report: {error}");
+            let message = format!("the process that serves the store sent an invalid report: {error}");
             Failure::new(Code::Failed, message, "use the same version of annals for both")
         })?;
         return if out.json { tell(&done, true, out) } else { summary(&done, true, out) };
@@ -62,7 +62,7 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
     if out.json { tell(&done, true, out) } else { summary(&done, true, out) }
 }
 
-/// The policy that runs are sampled by once they have ended, where one is named.
+/// Reads the policy that samples runs when they end, if one is named.
 pub(super) fn sampling(file: Option<&Path>) -> Result<Option<RetentionPolicy>> {
     match file {
         Some(file) if file.as_os_str() == "default" => Ok(Some(RetentionPolicy::default())),
@@ -71,7 +71,7 @@ pub(super) fn sampling(file: Option<&Path>) -> Result<Option<RetentionPolicy>> {
     }
 }
 
-/// The policy of a file and its text; the built-in one where none is named.
+/// Reads a policy and its text. Without a file, returns the built-in policy.
 fn policy(file: Option<&Path>) -> Result<(RetentionPolicy, Option<String>)> {
     let Some(file) = file else { return Ok((RetentionPolicy::default(), None)) };
     let refused = |place: &str, what: &str| {
@@ -79,7 +79,7 @@ fn policy(file: Option<&Path>) -> Result<(RetentionPolicy, Option<String>)> {
         Failure::new(
             Code::Usage,
             message,
-            "docs/retention.md has all that a policy may hold; nothing was dropped",
+            "docs/retention.md describes all parts of a policy; nothing was dropped",
         )
     };
     let text = String::from_utf8(input::small(file, POLICY_BYTES_MAX)?).map_err(|error| {
@@ -90,14 +90,14 @@ fn policy(file: Option<&Path>) -> Result<(RetentionPolicy, Option<String>)> {
     Ok((policy, Some(text)))
 }
 
-/// A time as somebody writes it.
+/// A time as the user writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// As RFC 3339 has it: nanoseconds since 1970-01-01 UTC.
+    /// A time by RFC 3339, in nanoseconds since 1970-01-01 UTC.
     Absolute(u64),
-    /// So many nanoseconds after now: `+8d`.
+    /// Nanoseconds after now: `+8d`.
     After(u64),
-    /// So many before: `-2h`.
+    /// Nanoseconds before now: `-2h`.
     Before(u64),
 }
 
@@ -113,7 +113,7 @@ impl Moment {
         }
     }
 
-    /// None before 1970 and after 2554.
+    /// Returns `None` before 1970 and after 2554.
     fn from(self, now_ns: u64) -> Option<u64> {
         match self {
             Self::Absolute(ns) => Some(ns),
@@ -124,11 +124,11 @@ impl Moment {
 }
 
 fn no_moment(text: &str) -> Failure {
-    let message = format!("--at is a time from 1970 to 2554, and {text:?} is none");
+    let message = format!("--at takes a time from 1970 to 2554, not {text:?}");
     Failure::new(Code::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
 }
 
-/// What a sweep does, or did.
+/// Prints what a sweep will drop, or has dropped.
 fn tell(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
     if out.json {
         let dropped = report.dropped();
@@ -170,10 +170,10 @@ fn summary(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
     }
     if report.held > 0 {
         let held = many(report.held, "run");
-        out.line(format_args!("{held} stayed, since somebody pinned or forked them meanwhile"))?;
+        out.line(format_args!("{held} stayed, because they were pinned or forked meanwhile"))?;
     }
     match dropped.runs > report.held {
-        true => out.marked(true, "dropped", format_args!(": {what}; `annals compact` gives back their room")),
+        true => out.marked(true, "dropped", format_args!(": {what}; `annals compact` frees their space")),
         false => out.line("nothing was dropped"),
     }
 }
@@ -224,7 +224,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
         let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
         return Err(Failure::new(Code::NoSuchThing, message, "nothing was forgotten; write the whole name"));
     }
-    // Whoever reads the store keeps its old files there.
+    // An open reader would keep the old files.
     drop((reader, reading));
     let namespace = global.namespace.as_bytes();
     let words: [&[u8]; 6] =
@@ -262,7 +262,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
     out.marked(true, "forgotten", what)?;
     if held.shared > 0 {
         let frames = many(u64::from(held.shared), "frame");
-        out.line(format_args!("{frames} of it stay, since forks that live share them: forget those, too"))?;
+        out.line(format_args!("{frames} of it stay, because forks share them: forget the forks, too"))?;
     }
     let files = held.segments.len() + held.vectors.len();
     if files > 0 || !held.backups.is_empty() || pending > 0 {
@@ -270,7 +270,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
     }
     if !held.segments.is_empty() {
         let files = held.segments.join(", ");
-        out.line(format_args!("  - log files, of which forks need some of it: {files}"))?;
+        out.line(format_args!("  - log files with frames that forks share: {files}"))?;
     }
     if !held.vectors.is_empty() {
         out.line(format_args!("  - vector files: {}", held.vectors.join(", ")))?;
@@ -278,16 +278,16 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
     if pending > 0 {
         let pending = bytes(pending);
         out.line(format_args!(
-            "  - {pending} of old log files, until the processes that read them end or look again"
+            "  - {pending} of old log files, until the processes that read them end or refresh their view"
         ))?;
     }
     for place in &held.backups {
         out.line(format_args!("  - a backup: {}", printable(place)))?;
     }
-    out.line("copies that were made by other means, exports and tapes are not known here")
+    out.line("annals does not know of exports, tapes and copies made by other tools")
 }
 
-/// Has the daemon of the store do something in this namespace, if one serves it.
+/// Sends a command for this namespace to the daemon of the store, if there is one.
 fn ask(root: &Path, global: &Global, words: &[&[u8]]) -> Result<Option<String>> {
     let namespace = ["NAMESPACE".as_bytes(), global.namespace.as_bytes()];
     let words: Vec<&[u8]> = words.iter().copied().chain(namespace).collect();

@@ -1,4 +1,4 @@
-//! `annals runs`: the newest first.
+//! `annals runs`: lists runs, newest first.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::out::{Out, count, dollars, many, minute, span};
 use crate::screen::{self, Column, Fit};
 
-/// Rows of a table where `--limit` is not given. JSON has all.
+/// Rows of a table without `--limit`. JSON has all runs.
 const ROWS: usize = 50;
 
 const COLUMNS: [Column; 11] = [
@@ -69,7 +69,7 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
     }
     out.flush()?;
     let filtered = args.failed || args.status.is_some() || args.severity.is_some();
-    // A limit that was asked for is no surprise.
+    // A note is needed only for the default limit.
     if more && args.limit.is_none() {
         say(&match filtered {
             true => format!("showing the newest {shown}, and there are more: --limit 0 for all"),
@@ -80,7 +80,7 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
         0 => Ok(()),
         runs => Err(Failure::new(
             Code::Damage,
-            format!("tokens and cost are not whole for {}: frames cannot be read", many(runs as u64, "run")),
+            format!("tokens and cost are incomplete for {}: frames cannot be read", many(runs as u64, "run")),
             "`annals verify --all` lists the damage",
         )),
     }
@@ -100,7 +100,7 @@ fn table(rows: Vec<Vec<String>>, out: &mut Out) -> Result<()> {
 }
 
 fn say(text: &str) {
-    // Nothing is left to do where even this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let _ = writeln!(anstream::stderr().lock(), "annals: {text}");
 }
 
@@ -125,14 +125,14 @@ fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
     ]
 }
 
-/// How a run stands: its status, and what a reader must know before trusting it.
+/// The status of a run, with whether it is pinned or incomplete.
 fn status(run: &RunRow, used: &RunUsage) -> String {
     let pinned = if run.pinned.is_some() { ", pinned" } else { "" };
     let missed = if used.unrecorded > 0 { ", incomplete" } else { "" };
     format!("{}{pinned}{missed}", run.status)
 }
 
-/// Tokens in and out, where any were counted.
+/// The sum of input and output tokens, if any were counted.
 pub(super) fn tokens(used: &RunUsage) -> Option<u64> {
     match (used.input, used.output) {
         (None, None) => None,
@@ -140,7 +140,7 @@ pub(super) fn tokens(used: &RunUsage) -> Option<u64> {
     }
 }
 
-/// What calls cost, in a cell: `over` where some have no price.
+/// The cost of calls in a table cell: `over` if some calls have no known price.
 fn cost(cost: &Cost) -> String {
     match (cost.priced, cost.unpriced) {
         (0, 0) => String::new(),
@@ -150,12 +150,12 @@ fn cost(cost: &Cost) -> String {
     }
 }
 
-/// The beginning of a fingerprint or digest: enough to compare by eye.
+/// The first 16 digits of a fingerprint or digest, to compare by eye.
 pub(super) fn short(hex: &str) -> String {
     hex.chars().take(16).collect()
 }
 
-/// A run as JSON, with what it used.
+/// A run as JSON, with its models, tokens and cost.
 pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value> {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
@@ -199,7 +199,7 @@ pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value
     object
 }
 
-/// The same of a run by its name.
+/// A run as JSON, with its usage read from the store.
 pub(super) fn whole_object(door: &Door, run: &RunRow) -> Result<Map<String, Value>> {
     let used = door.usage(&door.reader(&run.id)?);
     Ok(object(run, Some(&used)))

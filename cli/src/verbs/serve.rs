@@ -1,4 +1,4 @@
-//! `annals serve`: a store served to Redis clients and to recorders until it is told to end.
+//! `annals serve`: serves a store to Redis clients and recorders until a signal ends it.
 
 use std::io::Write;
 
@@ -45,16 +45,16 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
     tell_by(log);
     let served = match log {
         LogFormat::Human => annals_server::serve(&root, &global.namespace, &serving, began, waiting),
-        // Lines of another form would be in the way of whoever reads these.
+        // A program that reads the JSON log cannot parse lines of text.
         LogFormat::Json => annals_server::serve(&root, &global.namespace, &serving, |_| {}, |_| {}),
     };
     served.map_err(told)
 }
 
-/// Has told on standard error what happens from now on: to a person what is wrong, to a program everything.
+/// Starts the log on standard error: warnings for a person, everything as JSON for a program.
 fn tell_by(log: LogFormat) {
     let tells = tracing_subscriber::fmt().with_writer(std::io::stderr);
-    // A second one in this process would be refused; there is none.
+    // Setting a second subscriber would fail, but this process sets only one.
     let _ = match log {
         LogFormat::Human => {
             let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
@@ -72,7 +72,7 @@ fn told(error: ServeError) -> Failure {
     match error {
         ServeError::Store(error) => engine(error),
         ServeError::Refused(_) => {
-            Failure::new(Code::Usage, error, "`annals serve --help` says what can be given")
+            Failure::new(Code::Usage, error, "`annals serve --help` lists the valid options")
         }
         ServeError::System { .. } => {
             Failure::new(Code::Failed, error, "name another place with --socket, --tcp or --http")
@@ -80,7 +80,7 @@ fn told(error: ServeError) -> Failure {
     }
 }
 
-/// Where it listens, on standard error. Nothing is left to do where even this cannot be written.
+/// Prints the addresses on standard error. A failure to write there cannot be reported.
 fn began(began: &StartedDaemon) {
     let mut stderr = anstream::stderr().lock();
     for socket in &began.sockets {
@@ -95,7 +95,7 @@ fn began(began: &StartedDaemon) {
         let _ = writeln!(stderr, "annals: listening at http://{address}, {login}");
     }
     if let Some(token) = &began.token {
-        let _ = writeln!(stderr, "annals: the token, which is told this once: {token}");
+        let _ = writeln!(stderr, "annals: the token, which is shown only once: {token}");
     }
     let _ = writeln!(stderr, "annals: ready");
 }
@@ -104,6 +104,6 @@ fn waiting(count: usize) {
     let mut stderr = anstream::stderr().lock();
     let _ = writeln!(
         stderr,
-        "annals: waiting for {count} that record; Ctrl-C ends at once, and their runs are abandoned"
+        "annals: waiting for {count} recorders; Ctrl-C ends at once and abandons their runs"
     );
 }

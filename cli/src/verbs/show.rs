@@ -1,4 +1,4 @@
-//! `annals show` and `annals state`: one run, one frame, one state.
+//! `annals show` and `annals state`: show one run, one frame or one state.
 
 use annals_server::profiles::Redactor;
 use annals_server::providers::RequestChanges;
@@ -29,7 +29,7 @@ const COLUMNS: [Column; 8] = [
     ("WHAT CAME OUT", Fit::Cut(1, 16)),
 ];
 
-/// Bytes of a body that are shown to a person before `--raw` is pointed out.
+/// Most bytes of a body that are shown; a longer body is shown with a hint to `--raw`.
 const SHOWN_MAX: usize = 4000;
 
 pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()> {
@@ -53,7 +53,7 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
         }
         None if args.input || args.output || args.new => Err(Failure::new(
             Code::Usage,
-            "--input, --output and --new are of a frame, and this names a run",
+            "--input, --output and --new need a frame, but this names a run",
             format!("name a frame of it, for example {}@1", address.run),
         )),
         None => show_run(&door, &door.run(&address.run)?, args, redactor, out),
@@ -93,7 +93,7 @@ fn show_run(
 ) -> Result<()> {
     let metadata = door.metadata(&run.id)?;
     let metadata = redactor.map(|by| by.metadata(&metadata).bytes.into_owned()).unwrap_or(metadata);
-    // By its fingerprint somebody could try guesses.
+    // A fingerprint would let a reader confirm guesses of redacted content.
     let run = &RunRow { fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()), ..run.clone() };
     let used = door.usage(&door.reader(&run.id)?);
     if out.json {
@@ -166,7 +166,7 @@ fn show_run(
     out.table(&fitted.headers, fitted.rows)
 }
 
-/// The line of an exchange over HTTP, where a frame is one.
+/// Returns the HTTP request line and status of a frame, if the frame is an HTTP exchange.
 pub(super) fn exchange(metadata: &[u8]) -> Option<HttpExchange> {
     serde_json::from_slice::<ExchangeMetadata>(metadata).ok().map(|exchange| exchange.http)
 }
@@ -178,7 +178,7 @@ pub(super) fn exchange_line(http: &HttpExchange) -> String {
     format!("{}: {status}{broken}", http.call())
 }
 
-/// What a request adds to the one before.
+/// Prints what a request adds to the previous one.
 pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut Out) -> Result<()> {
     match before {
         0 => out.line("the first request:")?,

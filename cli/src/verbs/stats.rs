@@ -43,7 +43,7 @@ pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
     out.table(&["", ">COUNT OR BYTES", ""], rows)
 }
 
-/// Bytes on disk and what part of the raw bytes they are.
+/// Bytes on disk, and their share of the raw bytes.
 pub(super) fn ratio(raw: u64, disk: u64) -> String {
     if disk == 0 || raw == 0 {
         return bytes(disk);

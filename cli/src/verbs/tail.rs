@@ -1,4 +1,4 @@
-//! `annals tail`: a run's frames as they are recorded, by this or another process.
+//! `annals tail`: prints a run's frames while a process records them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::failure::Result;
 use crate::out::{Out, count, preview, printable};
 use crate::profiles;
 
-/// Between two looks at the store.
+/// Time between two reads of the store.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()>
         let over = run.status != "open";
         while u64::from(told) < run.frames {
             let frame = door.frame(&id, told + 1)?;
-            // One that is still arriving is told once it is whole, or once nobody writes it any more.
+            // A frame that is still arriving is printed when it is finished or its run has ended.
             if frame.incomplete && !over {
                 break;
             }

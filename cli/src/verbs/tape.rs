@@ -1,4 +1,4 @@
-//! `annals tape`: runs as files that stand alone, and tapes of others.
+//! `annals tape`: exports runs to self-contained files, and imports tapes of annals and tracefork.
 
 use std::io::Write;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
         let hint = "leave out --run, or import one tape";
         return Err(Failure::new(Code::Usage, "--run names the run of one tape", hint));
     }
-    // A bad tape opens no store; the runs of those before it stay.
+    // A bad first tape opens no store. The runs of tapes before a bad one stay.
     let mut door = None;
     let imported = args.tapes.iter().try_for_each(|path| {
         let tape = input::tape(path)?;
@@ -83,10 +83,10 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
             && !args.redacted
         {
             let message = format!(
-                "it was redacted by profile {} when it was exported: what it holds was never recorded",
+                "it was redacted by profile {} when exported, so it does not hold the recorded bytes",
                 printable(by)
             );
-            let hint = "--redacted imports it, marked as what it is";
+            let hint = "--redacted imports it, marked as redacted";
             return Err(Failure::new(Code::Failed, message, hint).at(path.display()));
         }
         let door = match &mut door {
@@ -113,7 +113,7 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
     imported.and(door.map_or(Ok(()), Door::close))
 }
 
-/// What was imported; of a tape of tracefork also its digest there.
+/// Prints an imported run; for a tape of tracefork also tracefork's digest.
 fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Result<()> {
     let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
     if out.json {
@@ -139,7 +139,7 @@ fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Res
         .map_or(Ok(()), |digest| out.line(format_args!("  tracefork's digest {digest}, every blob checked")))
 }
 
-/// A file of ours that cannot be written.
+/// The failure to write an output file.
 pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     let message = format!("cannot write {}: {error}", path.display());
     Failure::new(Code::Failed, message, "name a file that can be written")

@@ -1,4 +1,5 @@
-//! `annals token`: who may come to a daemon. One that serves the store has it done; else it is done here.
+//! `annals token`: manages the tokens for access to a daemon. If a daemon serves the store, the daemon does
+//! the work; else this process does.
 
 use annals::{ErrorKind, Options, Store};
 use annals_server::{AccessToken, Rights, ServeError, ask_daemon, list_tokens, make_token, revoke_token};
@@ -91,7 +92,7 @@ fn revoke(global: &Global, name: &str, out: &mut Out) -> Result<()> {
     if out.json { out.object(&json!({ "revoked": name })) } else { out.line(format_args!("revoked {name}")) }
 }
 
-/// The store, and what time it is there.
+/// Opens the store, and returns it with the present time.
 fn open(global: &Global) -> Result<(Store, u64)> {
     let options = Options::default();
     let now_ns = options.io.now_ns();
@@ -99,7 +100,7 @@ fn open(global: &Global) -> Result<(Store, u64)> {
     Ok((store, now_ns))
 }
 
-/// What the daemon said. What is not there is a token here, and nothing else.
+/// Turns a daemon's error into a failure. Only a token can be missing here.
 fn of_daemon(error: annals::Error) -> Failure {
     match error.kind() {
         ErrorKind::NotFound => {

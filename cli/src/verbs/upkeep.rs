@@ -72,8 +72,8 @@ fn explain(root: &Path, found: &Diagnosis, out: &mut Out) -> Result<()> {
     ))?;
     match &found.writer {
         Some(pid) => out.line(format_args!("process {} is writing to it now", printable(pid)))?,
-        None if found.clean => out.line("nobody is writing to it; it was closed cleanly")?,
-        None => out.line("nobody is writing to it; it was not closed: its last process was stopped")?,
+        None if found.clean => out.line("no process is writing to it; it was closed cleanly")?,
+        None => out.line("no process is writing to it; it was not closed: its last writer was stopped")?,
     }
     if found.writer.is_none() && !found.recovery_steps().is_empty() {
         out.line("the next opening for writing will:")?;
@@ -84,20 +84,20 @@ fn explain(root: &Path, found: &Diagnosis, out: &mut Out) -> Result<()> {
     for table in &found.rebuild {
         let file = table.file.display();
         out.line(format_args!(
-            "index table {file}: {}; nothing is lost with a table",
+            "index table {file}: {}; no data is lost with a table",
             printable(&table.what)
         ))?;
     }
     for (paths, what) in [
-        (&found.leftovers, "left over from a crash, the next opening for writing clears it away"),
-        (&found.foreign, "none of the store's files; left alone"),
+        (&found.leftovers, "left over from a crash; the next opening for writing removes it"),
+        (&found.foreign, "not a file of the store; left unchanged"),
     ] {
         for path in paths {
             out.line(format_args!("{}: {what}", printable(&path.display().to_string())))?;
         }
     }
     match found.free_bytes {
-        Some(0) => out.line("the disk is full: nothing can be recorded until there is room")?,
+        Some(0) => out.line("the disk is full: nothing can be recorded until space is free")?,
         Some(free) => out.line(format_args!("{} are free on its disk", bytes(free)))?,
         None => {}
     }
@@ -150,7 +150,7 @@ pub(super) fn repair(global: &Global, args: &RepairArgs, out: &mut Out) -> Resul
     if report.lost.is_empty() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
 }
 
-/// What was lost, as an object: what it is, what names it, and the same as a sentence.
+/// A loss as JSON: its kind, its names, and a sentence.
 fn lost(lost: &LostItem) -> Value {
     let mut object = match lost {
         LostItem::Records { from, to, .. } => {

@@ -1,4 +1,4 @@
-//! `annals verify`: damage, and history that is not what a checkpoint says, are listed and exit with their own code.
+//! `annals verify`: lists damage, and differences from a checkpoint; both make the exit code 3.
 
 use annals::ledger::{CheckpointDifference, Comparison, HistoryPart};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
         Ok((door.verify(scope)?, compared))
     });
     let (found, compared) = match checked {
-        // Damage that keeps the store from being opened is damage found, too.
+        // Damage that prevents opening the store counts as found damage.
         Err(Failure::Told { code: Code::Damage, message, .. }) => {
             (Checked { damaged: vec![message], ..Checked::default() }, None)
         }
@@ -47,7 +47,7 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
                 let leaves = count(compared.leaves);
                 let but = match compared.erased {
                     0 => String::new(),
-                    some => format!(", but for the last {some}, which were forgotten with what came after"),
+                    some => format!(", except the last {some}, which were forgotten with all later records"),
                 };
                 out.marked(
                     true,
@@ -73,7 +73,7 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
     if found.damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
 }
 
-/// A difference from a checkpoint, for a person.
+/// Prints a difference from a checkpoint.
 fn tell(difference: &CheckpointDifference, out: &mut Out) -> Result<()> {
     match difference {
         CheckpointDifference::AnotherStore { found } => out.marked(
@@ -106,7 +106,7 @@ fn place(part: &HistoryPart) -> String {
     )
 }
 
-/// The same for programs.
+/// The comparison with a checkpoint, as JSON.
 fn said(compared: &Comparison) -> Value {
     let part = |what: &str, part: &HistoryPart| {
         json!({

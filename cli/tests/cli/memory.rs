@@ -144,7 +144,7 @@ fn a_question_that_is_too_long_for_an_argument_comes_from_standard_input() {
     let long = "Why was application #42 rejected? ".repeat(10_000);
     assert!(ask(long.as_bytes()).text().starts_with("[Past run"));
     assert_eq!(ask(b"").text(), "");
-    assert_eq!(ask(b"why\n\xff").failed(1), "standard input: it is not UTF-8 at line 2 column 1");
+    assert_eq!(ask(b"why\n\xff").failed(1), "standard input: not UTF-8 at line 2 column 1");
     assert!(ask(&[b'a'; (1 << 20) + 1]).failed(1).contains("larger than 1048576 bytes"));
 }
 
@@ -201,7 +201,7 @@ fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
             &b"{\"query\":\"a\",\n  \"finalContent\": }"[..],
             "bad.json: a memory is a JSON object: expected value at line 2 column 19",
         ),
-        (b"{\"id\":\"a\",\n \"value\":\"\xff\"}", "bad.json: it is not UTF-8 at line 2 column 11"),
+        (b"{\"id\":\"a\",\n \"value\":\"\xff\"}", "bad.json: not UTF-8 at line 2 column 11"),
         (b"", "bad.json: a memory is a JSON object: EOF while parsing a value at line 1 column 0"),
         (
             b"{}",

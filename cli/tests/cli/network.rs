@@ -383,7 +383,7 @@ fn an_upstream_of_no_known_provider_is_refused() {
     let bench = Bench::new();
     let refused = run(&bench, &["record", "--upstream", "opneai=http://127.0.0.1:9", "--", "true"]);
     assert_eq!(refused.code, 2, "{refused:?}");
-    says(&refused, &["--upstream names \"opneai\"", "providers are openai, "]);
+    says(&refused, &["--upstream names provider \"opneai\"", "known providers: openai, "]);
     assert_eq!(bench.run("runs").code, 4, "no store is made");
     let args = [
         "record",

@@ -246,6 +246,6 @@ fn a_fork_tells_the_model_another_result_of_a_tool_in_all_later_steps() {
     for at in ["r@1", "r@3"] {
         let refused = bench.fork(&[at, "x", "--tool-result", &cold], &upstream.url);
         assert_eq!(refused.code, 2, "{refused:?}");
-        says(&refused, &["brings no tool's result"]);
+        says(&refused, &["has no new tool result"]);
     }
 }

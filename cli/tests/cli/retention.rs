@@ -32,7 +32,7 @@ fn a_sweep_says_by_rule_what_goes_before_it_goes_and_the_ledger_says_it_afterwar
     let text = bench.run("retain --at +8d").text();
     let (before, after) =
         (text.find("to be dropped: 1 run").unwrap(), text.find("dropped: 1 run with").unwrap());
-    assert!(before <= after && text.trim_end().ends_with("gives back their room"), "{text}");
+    assert!(before <= after && text.trim_end().ends_with("frees their space"), "{text}");
     assert_eq!(runs(&bench), ["b"]);
     let error = bench.run("show a@1").failed(4);
     assert!(error.contains("was dropped 20") && error.contains("by the rule \"normal\""), "{error}");
@@ -219,7 +219,7 @@ fn of_what_is_forgotten_it_is_said_how_much_readers_still_hold() {
     let text = bench.run_args(["forget", "a", "--why", "asked for"]).text();
     assert!(text.contains("what still holds its bytes:"), "{text}");
     assert!(
-        text.contains(" of old log files, until the processes that read them end or look again"),
+        text.contains(" of old log files, until the processes that read them end or refresh their view"),
         "{text}"
     );
     drop(reader);

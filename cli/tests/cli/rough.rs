@@ -194,5 +194,5 @@ fn programs_started_elsewhere_are_recorded_while_the_proxy_is_held_open() {
     assert_eq!((replayed.code, String::from_utf8(replayed.stdout).unwrap()), (0, told));
     let nameless = bench.run("replay r");
     assert_eq!(nameless.code, 2, "{nameless:?}");
-    says(&nameless, &["its program is not known"]);
+    says(&nameless, &["its program is unknown"]);
 }

@@ -116,7 +116,7 @@ fn a_daemon_compacts_the_store_that_it_serves() {
     let [told] = bench.run("compact --dry-run --recompress --json").json().try_into().unwrap();
     assert_eq!((&told["dry_run"], &told["rewritten"]), (&true.into(), &0.into()), "{told}");
     let text = bench.run("compact --max-bytes-per-second 1000000").text();
-    assert!(text.contains("none worth writing anew"), "{text}");
+    assert!(text.contains("none worth rewriting"), "{text}");
     drop(daemon);
 }
 
@@ -147,7 +147,7 @@ fn tcp_is_for_the_loopback_and_asks_for_a_token() {
         assert!(refused.contains("not an address of the loopback"), "{refused}");
     }
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
-    let token = daemon.said("told this once: ");
+    let token = daemon.said("shown only once: ");
     assert_eq!(token.len(), 64);
     let mut client = daemon.tcp();
     assert_eq!(ask(&mut client, "get a"), "-NOAUTH Authentication required.");
@@ -397,7 +397,7 @@ fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
     };
     let early = add("early");
     let daemon = bench.serve(&["--http", "127.0.0.1:0"]);
-    assert!(!daemon.told.iter().any(|line| line.contains("told this once")), "there is a token already");
+    assert!(!daemon.told.iter().any(|line| line.contains("shown only once")), "there is a token already");
     assert_eq!(http(&daemon, "GET /v1/runs", "", "").0, 401);
     assert_eq!(http(&daemon, "POST /v1/runs", &early, "{\"name\":\"r\"}").0, 201);
     // While the daemon has the store, too.

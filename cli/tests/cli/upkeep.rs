@@ -245,7 +245,7 @@ fn a_store_is_compacted_by_who_holds_it_and_else_here() {
     assert_eq!(bench.run("runs --json").json().len(), names.len());
     bench.run("verify").ok();
     let text = bench.run("compact").text();
-    assert!(text.contains("none worth writing anew"), "{text}");
+    assert!(text.contains("none worth rewriting"), "{text}");
     bench.run("compact --max-bytes-per-second 0").failed(2);
     bench.run("--store nowhere compact").failed(4);
     // Somebody else writes, and serves nobody.

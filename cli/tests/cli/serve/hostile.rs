@@ -328,7 +328,7 @@ fn nonsense_is_refused_at_its_first_byte() {
 #[test]
 fn logins_that_are_never_finished_take_little_and_keep_nobody_out() {
     besieged(&["--tcp", "127.0.0.1:0"], 500 * IDLE_KIB + 500 * 80, 0, |_, daemon| {
-        let token = daemon.said("told this once: ");
+        let token = daemon.said("shown only once: ");
         let mut held: Vec<TcpStream> = (0..500).map(|_| daemon.tcp()).collect();
         for (number, stream) in held.iter_mut().enumerate() {
             let said =
