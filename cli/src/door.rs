@@ -4,16 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use annals::{
-    Durability, Error, ErrorKind, Frame, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo,
-    RunReader, RunSpec, RunUid, Seqno, Status, Store,
-    kv::{History, ScanRange},
-    ledger::{Checkpoint, Comparison, Gap, Proof},
-    retention::{RetentionPlan, RetentionPolicy, RetentionReport, RunRemnants},
-    runs::DroppedRun,
-    tape::{REDACTED_TAG, Tape, TapeRedaction},
-    upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing},
-};
+use annals::{Durability, Error, ErrorKind, Frame, Keyspace, Namespace, Options, RecordedFrame, Run, RunInfo, RunReader, RunSpec, RunUid, Seqno, Status, Store, kv::{History, ScanRange}, ledger::{Checkpoint, Comparison, Gap, Proof}, retention::{RetentionPlan, RetentionPolicy, RetentionReport, RunRemnants}, runs::DroppedRun, tape::{REDACTED_TAG, Tape, TapeRedaction}, upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing}};
 use annals_formats::import::ImportedRun;
 use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
 

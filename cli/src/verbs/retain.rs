@@ -3,10 +3,7 @@
 
 use std::path::Path;
 
-use annals::{
-    retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
-    upkeep::CompactOptions,
-};
+use annals::{retention::{RetentionPolicy, RetentionReport, parse_duration_ns}, upkeep::CompactOptions};
 use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, parse_policy};
 use serde_json::json;
 

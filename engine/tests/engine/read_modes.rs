@@ -6,10 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
-use annals::{
-    Component, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store,
-    kv::{History, ScanRange},
-};
+use annals::{Component, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store, kv::{History, ScanRange}};
 
 use crate::support::{SeededRng, assert_whole, frames};
 
