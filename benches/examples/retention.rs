@@ -13,7 +13,10 @@ use std::time::Instant;
 
 use annals::io::Io as _;
 use annals::io::sim::SimIo;
-use annals::{Component, Durability, Frame, Namespace, Options, RunSpec, Severity, Status, Store, retention::RetentionPolicy};
+use annals::{
+    Component, Durability, Frame, Namespace, Options, RunSpec, Severity, Status, Store,
+    retention::RetentionPolicy,
+};
 
 type RetentionBenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 

@@ -19,7 +19,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use annals::{Durability, Namespace, Options, Store, kv::History, vectors::{Owner, OwnerFilter, Search, SearchHit}};
+use annals::{
+    Durability, Namespace, Options, Store,
+    kv::History,
+    vectors::{Owner, OwnerFilter, Search, SearchHit},
+};
 
 const EMBEDDER: &str = "bench";
 const QUERIES: usize = 1000;

@@ -1,18 +1,18 @@
 //! `RUN` and `RUN@SEQ` on the command line.
 
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{CliResult, Failure, FailureCode};
 
 /// The address of a run, or of one of its frames.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct RunAddress {
     pub(crate) run: String,
     pub(crate) seq: Option<u32>,
 }
 
-impl Address {
+impl RunAddress {
     /// Parses an address. Digits after the last `@` are the number of a frame. If a run's own name ends with
     /// `@` and digits, an additional `@` follows it: `a@1@` is the run `a@1`.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> CliResult<Self> {
         let whole = |run: &str| Self { run: run.to_owned(), seq: None };
         let Some((run, seq)) = text.rsplit_once('@') else { return Ok(whole(text)) };
         if seq.is_empty() {
@@ -24,7 +24,7 @@ impl Address {
         match seq.parse() {
             Ok(number) if number > 0 => Ok(Self { run: run.to_owned(), seq: Some(number) }),
             _ => Err(Failure::new(
-                Code::Usage,
+                FailureCode::Usage,
                 format!("`{seq}` is not a frame number"),
                 format!("frames are numbered from 1; the run named `{text}` itself is written `{text}@`"),
             )),
@@ -34,11 +34,11 @@ impl Address {
 
 #[cfg(test)]
 mod tests {
-    use super::Address;
+    use super::RunAddress;
 
     #[test]
-    fn addresses() {
-        let parse = |text| Address::parse(text).map(|address| (address.run, address.seq)).ok();
+    fn run_addresses_parse() {
+        let parse = |text| RunAddress::parse(text).map(|address| (address.run, address.seq)).ok();
         assert_eq!(parse("7-0"), Some(("7-0".to_owned(), None)));
         assert_eq!(parse("7-0@12"), Some(("7-0".to_owned(), Some(12))));
         assert_eq!(parse("a@b@3"), Some(("a@b".to_owned(), Some(3))));

@@ -29,7 +29,7 @@ fn is_long(bytes: usize, align: usize) -> bool {
 }
 
 /// Maps zeroed pages; null if the system has none.
-fn pages(bytes: usize) -> *mut u8 {
+fn map_pages(bytes: usize) -> *mut u8 {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new anonymous mapping at an address that the system chooses overlaps no existing memory.
     unsafe { mmap_anonymous(null_mut(), bytes, protection, flags) }.map_or(null_mut(), |at| at.cast())
@@ -41,7 +41,7 @@ fn pages(bytes: usize) -> *mut u8 {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_long(layout.size(), layout.align()) {
-            true => pages(layout.size()),
+            true => map_pages(layout.size()),
             // SAFETY: the caller's contract is passed on.
             false => unsafe { MiMalloc.alloc(layout) },
         }
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match is_long(layout.size(), layout.align()) {
-            true => pages(layout.size()),
+            true => map_pages(layout.size()),
             // SAFETY: the caller's contract is passed on.
             false => unsafe { MiMalloc.alloc_zeroed(layout) },
         }
@@ -97,7 +97,7 @@ mod tests {
 
     /// Blocks grow and shrink across `LONG_BYTES`: their content stays, and a zeroed block is zero.
     #[test]
-    fn blocks_keep_their_bytes_over_the_border_and_back() {
+    fn realloc_across_long_limit_keeps_bytes() {
         for align in [1, 16, PAGE_BYTES, 2 * PAGE_BYTES] {
             let mut bytes = 1000;
             // SAFETY: each block is used within its length, and freed once with its own layout.
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_system_has_is_null() {
+    fn impossible_allocation_returns_null() {
         let layout = Layout::from_size_align(isize::MAX as usize - PAGE_BYTES, 1).unwrap();
         // SAFETY: the layout is valid, and the block is not used.
         assert!(unsafe { Allocator.alloc(layout) }.is_null());

@@ -10,7 +10,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 #[command(name = "annals", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -21,7 +21,7 @@ The store is --store, else $ANNALS_STORE, else the nearest .annals in this direc
 
 /// Options of every verb.
 #[derive(Debug, Args)]
-pub(crate) struct Global {
+pub(crate) struct GlobalArgs {
     /// Directory of the store [default: $ANNALS_STORE, else the nearest .annals upward]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
@@ -216,7 +216,7 @@ pub(crate) struct ServeArgs {
     pub(crate) sweep_every: Option<String>,
     /// Format of the log on standard error [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
-    pub(crate) log: Option<LogForm>,
+    pub(crate) log: Option<LogFormatArg>,
     /// File with further options, in TOML
     #[arg(long, value_name = "FILE", env = "ANNALS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -224,7 +224,7 @@ pub(crate) struct ServeArgs {
 
 /// Format of the daemon's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogForm {
+pub(crate) enum LogFormatArg {
     /// Text lines for a person
     Human,
     /// One JSON object per line
@@ -280,7 +280,7 @@ pub(crate) struct NewRunArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) tag: Vec<String>,
     #[command(flatten)]
-    pub(crate) whose: WhoseArgs,
+    pub(crate) whose: IdentityArgs,
     /// Do not store a memory of the run for `annals recall` when it ends
     #[arg(long)]
     pub(crate) no_memory: bool,
@@ -304,7 +304,7 @@ pub(crate) struct NewRunArgs {
 pub(crate) struct NetworkArgs {
     /// Network that the program can reach besides annals, until it continues live
     #[arg(long, value_enum, value_name = "SCOPE", default_value_t)]
-    pub(crate) network: ScopeArg,
+    pub(crate) network: NetworkScopeArg,
     /// Refuse connections to this host, but do not exit with 3 (for telemetry, for example); repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) refuse_quietly: Vec<String>,
@@ -312,7 +312,7 @@ pub(crate) struct NetworkArgs {
 
 /// The network that a program can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum ScopeArg {
+pub(crate) enum NetworkScopeArg {
     /// Nothing: the program gets its own network, which contains only annals
     #[default]
     None,
@@ -388,7 +388,7 @@ pub(crate) enum CacheArg {
 
 /// Format of an imported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum ImportFormat {
     /// Runs of messages in OpenAI's format, as a JSON array or JSON Lines
     Chat,
     /// Frames, one JSON object each, as `replay --json` prints them
@@ -410,7 +410,7 @@ pub(crate) struct ImportArgs {
     pub(crate) file: PathBuf,
     /// Format of the file
     #[arg(long, value_enum)]
-    pub(crate) format: Format,
+    pub(crate) format: ImportFormat,
     /// Template for run names from top-level keys, for example '{task_id}-{trial}' [default: `id`, else the
     /// position]
     #[arg(long, value_name = "TEMPLATE")]
@@ -459,7 +459,7 @@ pub(crate) struct OpenArgs {
     #[arg(long, group = "which")]
     pub(crate) last_failed: bool,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
 }
 
 #[derive(Debug, Args)]
@@ -483,12 +483,12 @@ pub(crate) struct ShowArgs {
     #[arg(long, requires = "part", conflicts_with = "json")]
     pub(crate) raw: bool,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
 }
 
 /// The profile of the reader.
 #[derive(Debug, Args)]
-pub(crate) struct AsArgs {
+pub(crate) struct ProfileArgs {
     /// Redact personal data and secrets by this profile: raw (no redaction), safe, or one of --profiles
     /// [default: raw]
     #[arg(long = "as", id = "profile", value_name = "PROFILE")]
@@ -514,7 +514,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
     /// Speed of the replayed answers
@@ -655,7 +655,7 @@ pub(crate) struct TapeExportArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
 }
 
 #[derive(Debug, Args)]
@@ -682,7 +682,7 @@ pub(crate) enum LedgerVerb {
     /// Write a proof that a run or frame is in the ledger
     Prove(ProveArgs),
     /// Check a proof; needs no store
-    Check(CheckArgs),
+    Check(LedgerCheckArgs),
     /// List dropped and missing records, with the reason
     Gaps,
 }
@@ -710,7 +710,7 @@ pub(crate) struct ProveArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
+pub(crate) struct LedgerCheckArgs {
     /// File with the proof; - is standard input
     pub(crate) proof: PathBuf,
     /// Checkpoint file that the proof must agree with
@@ -774,7 +774,7 @@ pub(crate) struct TailArgs {
     /// Run to follow [default: the latest]
     pub(crate) run: Option<String>,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
 }
 
 #[derive(Debug, Args)]
@@ -784,7 +784,7 @@ pub(crate) struct DiffArgs {
     /// Second run
     pub(crate) b: String,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
 }
 
 #[derive(Debug, Args)]
@@ -795,12 +795,12 @@ pub(crate) struct StateArgs {
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
     #[command(flatten)]
-    pub(crate) reader: AsArgs,
+    pub(crate) reader: ProfileArgs,
 }
 
 /// Options of the verbs for keys and values.
 #[derive(Debug, Args)]
-pub(crate) struct Keyspace {
+pub(crate) struct KeyspaceArgs {
     /// Keyspace of the key
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) keyspace: String,
@@ -810,7 +810,7 @@ pub(crate) struct Keyspace {
 pub(crate) struct GetArgs {
     pub(crate) key: OsString,
     #[command(flatten)]
-    pub(crate) keyspace: Keyspace,
+    pub(crate) keyspace: KeyspaceArgs,
     /// Read the value as of this sequence number [default: the latest]
     #[arg(long, value_name = "SEQNO")]
     pub(crate) at: Option<u64>,
@@ -828,14 +828,14 @@ pub(crate) struct PutArgs {
     /// Value, or - for standard input
     pub(crate) value: OsString,
     #[command(flatten)]
-    pub(crate) keyspace: Keyspace,
+    pub(crate) keyspace: KeyspaceArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DelArgs {
     pub(crate) key: OsString,
     #[command(flatten)]
-    pub(crate) keyspace: Keyspace,
+    pub(crate) keyspace: KeyspaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -843,7 +843,7 @@ pub(crate) struct ScanArgs {
     /// List only keys with this prefix
     pub(crate) prefix: Option<OsString>,
     #[command(flatten)]
-    pub(crate) keyspace: Keyspace,
+    pub(crate) keyspace: KeyspaceArgs,
     /// List in descending order
     #[arg(long)]
     pub(crate) reverse: bool,
@@ -854,7 +854,7 @@ pub(crate) struct ScanArgs {
 
 /// Identity of a memory. An omitted part is distinct from every named one.
 #[derive(Debug, Args)]
-pub(crate) struct WhoseArgs {
+pub(crate) struct IdentityArgs {
     /// Tenant name; tenants cannot see each other's data
     #[arg(long, value_name = "T")]
     pub(crate) tenant: Option<String>,
@@ -872,7 +872,7 @@ pub(crate) struct WhoseArgs {
 )]
 pub(crate) struct RememberArgs {
     #[command(flatten)]
-    pub(crate) whose: WhoseArgs,
+    pub(crate) whose: IdentityArgs,
     /// JSON file with an entry (id and value) or a run's snapshot (with its query); - is standard input
     pub(crate) file: PathBuf,
 }
@@ -888,7 +888,7 @@ pub(crate) struct RecallArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) memory: Option<String>,
     #[command(flatten)]
-    pub(crate) whose: WhoseArgs,
+    pub(crate) whose: IdentityArgs,
     /// Also search the tenant's other principals and conversations
     #[arg(long)]
     pub(crate) across_conversations: bool,
@@ -939,7 +939,7 @@ pub(crate) struct ExportTrainingArgs {
     #[arg(long, value_enum)]
     pub(crate) format: TrainingArg,
     #[command(flatten)]
-    pub(crate) whose: WhoseArgs,
+    pub(crate) whose: IdentityArgs,
     /// Also export the tenant's other principals and conversations
     #[arg(long)]
     pub(crate) across_conversations: bool,

@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{CliResult, Failure, FailureCode};
 
 /// A temporary file that exists while it is edited.
-struct Draft(PathBuf);
+struct DraftFile(PathBuf);
 
-impl Drop for Draft {
+impl Drop for DraftFile {
     #[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
     fn drop(&mut self) {
         // A failure to remove the file cannot be reported.
@@ -21,14 +21,14 @@ impl Drop for Draft {
 
 /// Opens these bytes in `$VISUAL`, else `$EDITOR`, else vi, and returns the edited bytes.
 #[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
-pub(crate) fn edit(bytes: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn edit(bytes: &[u8]) -> CliResult<Vec<u8>> {
     let failed =
-        |what: String| Failure::new(Code::Failed, what, "--response FILE takes an answer from a file");
+        |what: String| Failure::new(FailureCode::Failed, what, "--response FILE takes an answer from a file");
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned());
     let end = if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() { "json" } else { "txt" };
     let name = format!("annals-answer-{}.{end}", std::process::id());
-    let draft = Draft(std::env::temp_dir().join(name));
+    let draft = DraftFile(std::env::temp_dir().join(name));
     let mut options = OpenOptions::new();
     let mut file = options
         .write(true)

@@ -8,7 +8,7 @@ use annals_formats::import::{ImportError, TemplateError};
 
 /// Exit codes. They are a contract, described in docs/cli.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Code {
+pub(crate) enum FailureCode {
     /// The command failed.
     Failed = 1,
     /// The command line is invalid.
@@ -23,9 +23,9 @@ pub(crate) enum Code {
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A message for the user.
-    Told { code: Code, message: String, hint: String },
+    Message { code: FailureCode, message: String, hint: String },
     /// The message is already printed; only the exit code is left.
-    Silent(Code),
+    Silent(FailureCode),
     /// The recorded program's own exit code, passed on.
     Exit(u8),
     /// The reader of standard output has closed it, which is no failure.
@@ -33,31 +33,31 @@ pub(crate) enum Failure {
 }
 
 /// Result of a command or a part of it.
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type CliResult<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     /// A failure with its hint.
-    pub(crate) fn new(code: Code, message: impl fmt::Display, hint: impl fmt::Display) -> Self {
-        Self::Told { code, message: message.to_string(), hint: hint.to_string() }
+    pub(crate) fn new(code: FailureCode, message: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Self::Message { code, message: message.to_string(), hint: hint.to_string() }
     }
 
     /// Returns the failure with `place` before its message.
-    pub(crate) fn at(self, place: impl fmt::Display) -> Self {
+    pub(crate) fn with_place(self, place: impl fmt::Display) -> Self {
         match self {
-            Self::Told { code, message, hint } => {
-                Self::Told { code, message: format!("{place}: {message}"), hint }
+            Self::Message { code, message, hint } => {
+                Self::Message { code, message: format!("{place}: {message}"), hint }
             }
             other => other,
         }
     }
 
     /// Prints the message on standard error, and returns the exit code.
-    pub(crate) fn tell(self) -> ExitCode {
+    pub(crate) fn print(self) -> ExitCode {
         let code = match self {
             Self::ClosedPipe => return ExitCode::SUCCESS,
             Self::Exit(code) => return ExitCode::from(code),
             Self::Silent(code) => code,
-            Self::Told { code, message, hint } => {
+            Self::Message { code, message, hint } => {
                 let error = anstyle::AnsiColor::Red.on_default().bold();
                 let help = anstyle::AnsiColor::Cyan.on_default();
                 let mut stderr = anstream::stderr().lock();
@@ -74,17 +74,21 @@ impl Failure {
 }
 
 /// A failure to write standard output. A closed pipe ends the command silently.
-pub(crate) fn output(error: io::Error) -> Failure {
+pub(crate) fn output_failure(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::ClosedPipe
     } else {
-        Failure::new(Code::Failed, format!("cannot write the output: {error}"), "check where the output goes")
+        Failure::new(
+            FailureCode::Failed,
+            format!("cannot write the output: {error}"),
+            "check where the output goes",
+        )
     }
 }
 
 /// Prints clap's output: help and version, which are no failures, or a usage error. In a usage error, a hint
 /// replaces clap's last paragraph, which says the same.
-pub(crate) fn refused(refused: &clap::Error) -> ExitCode {
+pub(crate) fn print_usage_error(refused: &clap::Error) -> ExitCode {
     if !refused.use_stderr() {
         let _ = refused.print();
         return ExitCode::SUCCESS;
@@ -99,18 +103,18 @@ pub(crate) fn refused(refused: &clap::Error) -> ExitCode {
             "{told}\n{help}hint:{help:#} `annals --help` lists the verbs, `annals VERB --help` the options\n"
         ),
     );
-    ExitCode::from(Code::Usage as u8)
+    ExitCode::from(FailureCode::Usage as u8)
 }
 
 impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
-        Self::new(Code::Failed, &error, error.hint())
+        Self::new(FailureCode::Failed, &error, error.hint())
     }
 }
 
 impl From<TemplateError> for Failure {
     fn from(error: TemplateError) -> Self {
-        Self::new(Code::Usage, &error, "use keys of the runs, for example --id '{task_id}-{trial}'")
+        Self::new(FailureCode::Usage, &error, "use keys of the runs, for example --id '{task_id}-{trial}'")
     }
 }
 
@@ -119,45 +123,47 @@ impl From<annals_server::SessionError> for Failure {
         use annals_server::SessionError;
         match error {
             SessionError::Program(error) => {
-                let failure = Self::new(Code::Failed, &error.message, "check the command after --");
-                failure.tell();
+                let failure = Self::new(FailureCode::Failed, &error.message, "check the command after --");
+                failure.print();
                 Self::Exit(error.code)
             }
             SessionError::Proxy(error) => {
-                before(Self::new(Code::Failed, error, "the program was not started"))
+                before_start(Self::new(FailureCode::Failed, error, "the program was not started"))
             }
             SessionError::Mount(error) => {
                 let hint = "--upstream names another address: [PROVIDER=]http://HOST[:PORT][/PATH]";
-                before(Self::new(Code::Usage, error, hint))
+                before_start(Self::new(FailureCode::Usage, error, hint))
             }
             SessionError::Nondet(error) => {
                 let hint = "the program was not started; calls are also recorded without --capture-nondet";
-                before(Self::new(Code::Usage, error.0, hint))
+                before_start(Self::new(FailureCode::Usage, error.0, hint))
             }
             SessionError::Secret(why) => {
                 let hint = "the program was not started; --secret takes the name of a variable with a value of at least 8 bytes";
-                before(Self::new(Code::Usage, why, hint))
+                before_start(Self::new(FailureCode::Usage, why, hint))
             }
-            SessionError::Store(error) => before(crate::door::engine(error)),
+            SessionError::Store(error) => before_start(crate::store_access::engine_failure(error)),
         }
     }
 }
 
 /// Prints a failure that comes before the program starts. The exit code is 125, so that it differs from the
 /// program's.
-pub(crate) fn before(failure: Failure) -> Failure {
-    failure.tell();
+pub(crate) fn before_start(failure: Failure) -> Failure {
+    failure.print();
     Failure::Exit(125)
 }
 
-impl From<annals_proof::Error> for Failure {
-    fn from(error: annals_proof::Error) -> Self {
+impl From<annals_proof::ProofError> for Failure {
+    fn from(error: annals_proof::ProofError) -> Self {
         let (code, hint) = match &error {
-            annals_proof::Error::Refused(_) => (Code::Damage, "it proves nothing; get an unchanged file"),
-            annals_proof::Error::TooLittle(_) => {
-                (Code::Failed, "make a new proof with `annals ledger prove --since CHECKPOINT`")
+            annals_proof::ProofError::Refused(_) => {
+                (FailureCode::Damage, "it proves nothing; get an unchanged file")
             }
-            _ => (Code::Failed, "name an unchanged file from annals or openssl"),
+            annals_proof::ProofError::Insufficient(_) => {
+                (FailureCode::Failed, "make a new proof with `annals ledger prove --since CHECKPOINT`")
+            }
+            _ => (FailureCode::Failed, "name an unchanged file from annals or openssl"),
         };
         Self::new(code, error, hint)
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::failure::{Code, Failure, Result};
-use annals_formats::tracefork::{self, Foreign};
+use crate::failure::{CliResult, Failure, FailureCode};
+use annals_formats::tracefork::{self, TraceforkTape};
 
 const XZ_MAGIC: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -15,10 +15,10 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
 /// Bytes of each read buffer.
-const BUFFER: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// An open input.
-pub(crate) struct Input {
+pub(crate) struct OpenInput {
     /// Its bytes, decompressed.
     pub(crate) reader: Box<dyn BufRead>,
     /// Length of the file, if the input is a file.
@@ -29,8 +29,8 @@ pub(crate) struct Input {
 
 /// Opens `path`, or standard input for `-`. The first bytes, not the name, tell whether the input is
 /// compressed.
-pub(crate) fn open(path: &Path) -> Result<Input> {
-    let failed = |error: io::Error| failed(path, &error);
+pub(crate) fn open(path: &Path) -> CliResult<OpenInput> {
+    let failed = |error: io::Error| read_failure(path, &error);
     let (source, file_bytes): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
         (Box::new(io::stdin()), None)
     } else {
@@ -38,66 +38,72 @@ pub(crate) fn open(path: &Path) -> Result<Input> {
         (Box::new(file), len)
     };
     let bytes_read = Arc::new(AtomicU64::new(0));
-    let counted = Counted { source, bytes_read: bytes_read.clone() };
+    let counted = CountingInput { source, bytes_read: bytes_read.clone() };
     let reader = decompressed(counted).map_err(failed)?;
-    Ok(Input { reader, file_bytes, bytes_read })
+    Ok(OpenInput { reader, file_bytes, bytes_read })
 }
 
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound { Code::NoSuchThing } else { Code::Failed };
+fn read_failure(path: &Path, error: &io::Error) -> Failure {
+    let code =
+        if error.kind() == io::ErrorKind::NotFound { FailureCode::NoSuchThing } else { FailureCode::Failed };
     let message = format!("cannot read {}: {error}", path.display());
     Failure::new(code, message, "name a file that can be read, or - for standard input")
 }
 
 /// Reads a whole small file, or standard input for `-`.
-pub(crate) fn small(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
-    at_most(path, bytes_max, "this file is too large for this purpose; name the right file")
+pub(crate) fn read_small(path: &Path, bytes_max: usize) -> CliResult<Vec<u8>> {
+    read_at_most(path, bytes_max, "this file is too large for this purpose; name the right file")
 }
 
 /// Reads at most `bytes_max` bytes, as [`read_small`] does; `hint` says what to do about a larger file.
-pub(crate) fn at_most(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>> {
+pub(crate) fn read_at_most(path: &Path, bytes_max: usize, hint: &str) -> CliResult<Vec<u8>> {
     let mut input = open(path)?;
     let mut bytes = Vec::new();
     let limit = bytes_max as u64 + 1;
-    input.reader.by_ref().take(limit).read_to_end(&mut bytes).map_err(|error| failed(path, &error))?;
+    input.reader.by_ref().take(limit).read_to_end(&mut bytes).map_err(|error| read_failure(path, &error))?;
     if bytes.len() > bytes_max {
         let message = format!("{} is larger than {bytes_max} bytes", path.display());
-        return Err(Failure::new(Code::Failed, message, hint));
+        return Err(Failure::new(FailureCode::Failed, message, hint));
     }
     Ok(bytes)
 }
 
 /// A fully checked tape of annals, or a tape of tracefork.
 pub(crate) enum AnyTape {
-    Ours(Box<annals::tape::Tape>),
-    Foreign(Foreign),
+    Native(Box<annals::tape::Tape>),
+    Tracefork(TraceforkTape),
 }
 
 /// Reads a tape. The first bytes tell its kind.
-pub(crate) fn tape(path: &Path) -> Result<AnyTape> {
+pub(crate) fn read_tape(path: &Path) -> CliResult<AnyTape> {
     let limit = usize::try_from(annals::tape::TAPE_BYTES_MAX).unwrap_or(usize::MAX);
-    let bytes = small(path, limit)?;
-    if !tracefork::is_one(&bytes) {
-        let tape = crate::door::tape(bytes).map_err(|failure| failure.at(path.display()))?;
-        return Ok(AnyTape::Ours(Box::new(tape)));
+    let bytes = read_small(path, limit)?;
+    if !tracefork::looks_like_tape(&bytes) {
+        let tape =
+            crate::store_access::parse_tape(bytes).map_err(|failure| failure.with_place(path.display()))?;
+        return Ok(AnyTape::Native(Box::new(tape)));
     }
-    if pending_log(path) {
+    if has_pending_wal(path) {
         let message =
             format!("{} has a write-ahead log that SQLite has not yet merged into it", path.display());
-        return Err(Failure::new(Code::Failed, message, "open and close it with tracefork or sqlite3 first"));
+        return Err(Failure::new(
+            FailureCode::Failed,
+            message,
+            "open and close it with tracefork or sqlite3 first",
+        ));
     }
     let refused = |why| {
         let message = format!("{}: no valid tape of annals or of tracefork: {why}", path.display());
         // Any JSON text begins with a brace, so such a file need not be a damaged tape.
-        let code = if bytes.first() == Some(&b'{') { Code::Failed } else { Code::Damage };
+        let code = if bytes.first() == Some(&b'{') { FailureCode::Failed } else { FailureCode::Damage };
         Failure::new(code, message, "name an unchanged tape; a replaced blob is refused")
     };
-    Foreign::read(&bytes).map(AnyTape::Foreign).map_err(refused)
+    TraceforkTape::read(&bytes).map(AnyTape::Tracefork).map_err(refused)
 }
 
 /// Returns whether SQLite's latest writes are in a write-ahead log beside the file.
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
-fn pending_log(path: &Path) -> bool {
+fn has_pending_wal(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     std::fs::metadata(Path::new(&log)).is_ok_and(|facts| facts.len() > 0)
@@ -113,15 +119,15 @@ fn open_file(path: &Path) -> io::Result<(std::fs::File, Option<u64>)> {
     Ok((file, facts.is_file().then_some(facts.len())))
 }
 
-fn decompressed(mut source: Counted) -> io::Result<Box<dyn BufRead>> {
+fn decompressed(mut source: CountingInput) -> io::Result<Box<dyn BufRead>> {
     let mut head = Vec::new();
     source.by_ref().take(XZ_MAGIC.len() as u64).read_to_end(&mut head)?;
     let (xz, zstd) = (head.starts_with(XZ_MAGIC), head.starts_with(ZSTD_MAGIC));
-    let whole = BufReader::with_capacity(BUFFER, io::Cursor::new(head).chain(source));
+    let whole = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(head).chain(source));
     Ok(if xz {
-        Box::new(BufReader::with_capacity(BUFFER, xz_reader(whole)?))
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, xz_reader(whole)?))
     } else if zstd {
-        Box::new(BufReader::with_capacity(BUFFER, zstd::Decoder::with_buffer(whole)?))
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, zstd::Decoder::with_buffer(whole)?))
     } else {
         Box::new(whole)
     })
@@ -135,12 +141,12 @@ pub(crate) fn xz_reader<R: BufRead>(source: R) -> io::Result<impl Read> {
 }
 
 /// Counts the bytes that are read.
-struct Counted {
+struct CountingInput {
     source: Box<dyn Read>,
     bytes_read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buffer)?;
         self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);

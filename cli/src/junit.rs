@@ -7,28 +7,31 @@ use std::fmt::Write as _;
 
 /// A case.
 #[derive(Debug)]
-pub(crate) struct Case<'a> {
+pub(crate) struct JunitCase<'a> {
     pub(crate) class: &'a str,
     pub(crate) name: &'a str,
     pub(crate) seconds: f64,
     /// The problem, if there is one.
-    pub(crate) wrong: Option<Wrong<'a>>,
+    pub(crate) problem: Option<JunitProblem<'a>>,
 }
 
 /// A problem of a case.
 #[derive(Debug)]
-pub(crate) struct Wrong<'a> {
+pub(crate) struct JunitProblem<'a> {
     /// The check found a problem. If false, the check itself failed.
-    pub(crate) found: bool,
+    pub(crate) is_finding: bool,
     /// One word.
     pub(crate) kind: &'a str,
     pub(crate) text: &'a str,
 }
 
 /// The document.
-pub(crate) fn document(suite: &str, cases: &[Case<'_>]) -> String {
+pub(crate) fn document(suite: &str, cases: &[JunitCase<'_>]) -> String {
     let count = |found| {
-        cases.iter().filter(|case| case.wrong.as_ref().is_some_and(|wrong| wrong.found == found)).count()
+        cases
+            .iter()
+            .filter(|case| case.problem.as_ref().is_some_and(|wrong| wrong.is_finding == found))
+            .count()
     };
     let (tests, failures, errors) = (cases.len(), count(true), count(false));
     let seconds: f64 = cases.iter().map(|case| case.seconds).sum();
@@ -43,9 +46,9 @@ pub(crate) fn document(suite: &str, cases: &[Case<'_>]) -> String {
         let head =
             format!("    <testcase classname=\"{class}\" name=\"{name}\" time=\"{:.3}\"", case.seconds);
         // Writing to a String does not fail.
-        let _ = match &case.wrong {
+        let _ = match &case.problem {
             None => writeln!(xml, "{head}/>"),
-            Some(Wrong { found, kind, text }) => {
+            Some(JunitProblem { is_finding: found, kind, text }) => {
                 let element = if *found { "failure" } else { "error" };
                 let message = escaped(text.lines().next().unwrap_or_default());
                 let (kind, text) = (escaped(kind), escaped(text));
@@ -85,9 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_text_ends_it_or_is_no_xml() {
-        let wrong = Wrong { found: true, kind: "drift", text: "a]]><b>&\"\u{1b}[31m\u{0}\u{ffff}\nc" };
-        let xml = document("s", &[Case { class: "c", name: "<n>", seconds: 0.5, wrong: Some(wrong) }]);
+    fn escaped_text_is_well_formed_xml() {
+        let wrong =
+            JunitProblem { is_finding: true, kind: "drift", text: "a]]><b>&\"\u{1b}[31m\u{0}\u{ffff}\nc" };
+        let xml = document("s", &[JunitCase { class: "c", name: "<n>", seconds: 0.5, problem: Some(wrong) }]);
         assert!(xml.contains(r#"tests="1" failures="1" errors="0" skipped="0" time="0.500""#), "{xml}");
         assert!(xml.contains("name=\"&lt;n&gt;\""), "{xml}");
         assert!(xml.contains(r#"message="a]]&gt;&lt;b&gt;&amp;&quot;\u{1b}[31m\u{0}\u{ffff}">"#), "{xml}");

@@ -10,20 +10,20 @@ const STORE_VARIABLE: &str = "ANNALS_STORE";
 
 /// The store to use: the option, else the variable, else the nearest `.annals` upward, else `./.annals`.
 pub(crate) fn store(option: Option<&Path>) -> PathBuf {
-    named(option).or_else(nearest).unwrap_or_else(|| PathBuf::from(STORE_DIR))
+    configured_store(option).or_else(nearest_store).unwrap_or_else(|| PathBuf::from(STORE_DIR))
 }
 
 /// The store to create: as [`store`], but never one in a parent directory.
 pub(crate) fn new_store(option: Option<&Path>) -> PathBuf {
-    named(option).unwrap_or_else(|| PathBuf::from(STORE_DIR))
+    configured_store(option).unwrap_or_else(|| PathBuf::from(STORE_DIR))
 }
 
-fn named(option: Option<&Path>) -> Option<PathBuf> {
+fn configured_store(option: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os(STORE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     option.map(Path::to_path_buf).or_else(variable)
 }
 
-fn nearest() -> Option<PathBuf> {
+fn nearest_store() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     here.ancestors().map(|directory| directory.join(STORE_DIR)).find(|candidate| candidate.is_dir())
 }

@@ -9,23 +9,23 @@
 mod address;
 mod allocator;
 mod args;
-mod door;
+mod atomic_file;
 mod editor;
 mod failure;
-mod groups;
+mod help_groups;
 mod input;
 mod junit;
 mod locate;
-mod out;
+mod output;
 mod profiles;
 mod progress;
 mod rules;
-mod screen;
+mod store_access;
 mod supervision;
+mod table_fit;
 mod tracefork;
 mod verbs;
-mod watched;
-mod whole_file;
+mod watched_embedder;
 
 use std::process::ExitCode;
 
@@ -35,13 +35,13 @@ use clap::FromArgMatches;
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
-    let parsed = groups::command().try_get_matches();
+    let parsed = help_groups::command().try_get_matches();
     let cli = match parsed.and_then(|matches| args::Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(refused) => return failure::refused(&refused),
+        Err(refused) => return failure::print_usage_error(&refused),
     };
     match verbs::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.print(),
     }
 }

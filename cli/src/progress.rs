@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::input::Input;
-use crate::out::count;
+use crate::input::OpenInput;
+use crate::output::count;
 
 /// The progress of an import.
-pub(crate) struct Progress {
+pub(crate) struct ImportProgress {
     bar: ProgressBar,
     bytes_read: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
-impl Progress {
+impl ImportProgress {
     /// Shows the progress of reading `input`.
-    pub(crate) fn of(input: &Input) -> Self {
+    pub(crate) fn new(input: &OpenInput) -> Self {
         let target = if std::io::stderr().is_terminal() {
             ProgressDrawTarget::stderr_with_hz(10)
         } else {
@@ -34,7 +34,7 @@ impl Progress {
     }
 
     /// Shows the numbers of recorded runs and frames.
-    pub(crate) fn recorded(&self, runs: u64, frames: u64) {
+    pub(crate) fn update(&self, runs: u64, frames: u64) {
         self.bar.set_position(self.bytes_read.load(Ordering::Relaxed));
         self.bar.set_message(format!("{} runs, {} frames", count(runs), count(frames)));
     }

@@ -8,33 +8,33 @@ use annals::{RunReader, retention::parse_duration_ns};
 use annals_server::{Origin, RecordingSummary, StandardInput, Supervision, Survivor};
 
 use crate::args::{InputArgs, LingerArgs, RecordArgs, StdinArg};
-use crate::door::engine;
-use crate::failure::{Code, Failure, Result};
-use crate::out::{count, many, printable};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{count, plural, printable};
+use crate::store_access::engine_failure;
 
 /// Returns the supervision of a program that is recorded.
-pub(crate) fn of_recording(args: &RecordArgs) -> Result<Supervision> {
+pub(crate) fn for_recording(args: &RecordArgs) -> CliResult<Supervision> {
     let stdin = if args.no_stdin { StandardInput::Inherited } else { StandardInput::Kept };
     supervision(stdin, &args.linger)
 }
 
 /// Returns the supervision of a program that runs again. A fork or a live replay records its standard input
 /// again.
-pub(crate) fn of_replay(
+pub(crate) fn for_replay(
     args: &InputArgs,
     origin: &Origin,
     reader: &RunReader,
     is_recorded: bool,
-) -> Result<Supervision> {
+) -> CliResult<Supervision> {
     let recorded = match args.stdin {
         Some(StdinArg::Live) => None,
-        None | Some(StdinArg::Recorded) => origin.input(reader).map_err(engine)?,
+        None | Some(StdinArg::Recorded) => origin.input(reader).map_err(engine_failure)?,
     };
     let stdin = match recorded {
         Some(recorded) => recorded,
         None if args.stdin == Some(StdinArg::Recorded) => {
             return Err(Failure::new(
-                Code::Usage,
+                FailureCode::Usage,
                 format!("the standard input of run `{}` was not recorded", reader.info().name),
                 "--stdin live gives the program the standard input of this command",
             ));
@@ -45,31 +45,35 @@ pub(crate) fn of_replay(
     supervision(stdin, &args.linger)
 }
 
-fn supervision(stdin: StandardInput, args: &LingerArgs) -> Result<Supervision> {
+fn supervision(stdin: StandardInput, args: &LingerArgs) -> CliResult<Supervision> {
     let linger = parse_duration_ns(&args.linger).map(Duration::from_nanos).ok_or_else(|| {
         let message = format!("--linger takes a time such as 30s, not {:?}", args.linger);
-        Failure::new(Code::Usage, message, "--linger 0s waits for no process that outlives the program")
+        Failure::new(
+            FailureCode::Usage,
+            message,
+            "--linger 0s waits for no process that outlives the program",
+        )
     })?;
     Ok(Supervision { stdin, linger, waiting })
 }
 
-fn waiting(survivors: &[Survivor]) {
+fn print_waiting(survivors: &[Survivor]) {
     // A failure to write to standard error cannot be reported.
     let _ = writeln!(
         anstream::stderr().lock(),
         "annals: the program has ended; waiting for {} of it: {} (Ctrl-C ends the waiting)",
-        processes(survivors),
-        named(survivors)
+        process_count(survivors),
+        process_list(survivors)
     );
 }
 
 /// Lists processes with their commands.
-pub(crate) fn named(survivors: &[Survivor]) -> String {
+pub(crate) fn process_list(survivors: &[Survivor]) -> String {
     let names: Vec<_> = survivors.iter().map(ToString::to_string).collect();
     printable(&names.join(", "))
 }
 
-fn processes(survivors: &[Survivor]) -> String {
+fn process_count(survivors: &[Survivor]) -> String {
     match survivors.len() {
         1 => "1 process".to_owned(),
         number => format!("{} processes", count(number as u64)),
@@ -77,9 +81,9 @@ fn processes(survivors: &[Survivor]) -> String {
 }
 
 /// Part of the summary line: the number of command arguments that are not stored.
-pub(crate) fn masked(recorded: &RecordingSummary) -> Option<String> {
+pub(crate) fn masked_aside(recorded: &RecordingSummary) -> Option<String> {
     let masked = recorded.masked_arguments;
-    (masked > 0).then(|| format!("{} masked", many(masked, "argument")))
+    (masked > 0).then(|| format!("{} masked", plural(masked, "argument")))
 }
 
 /// How a recording ends.
@@ -97,53 +101,53 @@ pub(crate) struct RecordingEnd<'a> {
 
 impl RecordingEnd<'_> {
     /// Returns the program's exit code, unless something was not recorded.
-    pub(crate) fn result(&self) -> Result<()> {
+    pub(crate) fn result(&self) -> CliResult<()> {
         let program = self.code.map_or_else(String::new, |code| format!("; the program ended with {code}"));
-        if let Some(failure) = self.lost(&program) {
+        if let Some(failure) = self.loss(&program) {
             return Err(failure);
         }
         let code = self.code.unwrap_or(0);
         // Requests of an unknown interface are recorded too, so they count.
         if self.recorded.requests == 0 && !self.may_be_empty {
             let failure = Failure::new(
-                Code::Failed,
+                FailureCode::Failed,
                 format!("NO MODEL CALL WAS CAPTURED{program}"),
                 "the program may read its base address from another variable (--env NAME=/PATH) or have it fixed; --allow-empty permits it",
             );
             // The program's own exit code tells more.
-            return Err(if code == 0 { failure } else { told(failure, code) });
+            return Err(if code == 0 { failure } else { print_then_exit(failure, code) });
         }
         match code {
-            0 if self.is_missed => Err(Failure::Silent(Code::Failed)),
+            0 if self.is_missed => Err(Failure::Silent(FailureCode::Failed)),
             0 => Ok(()),
             code => Err(Failure::Exit(code)),
         }
     }
 
     /// Returns a failure if the store lacks a part of the recording, or will lack one.
-    pub(crate) fn lost(&self, program: &str) -> Option<Failure> {
+    pub(crate) fn loss(&self, program: &str) -> Option<Failure> {
         let recorded = self.recorded;
         if let Some(why) = &recorded.failure {
             let (stored, seen) = (recorded.requests.min(recorded.seen), recorded.seen);
             let lost = if stored == seen { ", the run's end is not" } else { "" };
             return Some(Failure::new(
-                Code::Failed,
+                FailureCode::Failed,
                 format!(
                     "{} of {} are stored{lost}: {}{program}",
                     count(stored),
-                    many(seen, "request"),
-                    printable(&reason(why))
+                    plural(seen, "request"),
+                    printable(&store_failure_reason(why))
                 ),
                 "the program went on without being recorded; what is stored can be read and replayed",
             ));
         }
         if self.waits && !recorded.survivors.is_empty() {
             return Some(Failure::new(
-                Code::Failed,
+                FailureCode::Failed,
                 format!(
                     "the recording ended before {} of the program: {}{program}",
-                    processes(&recorded.survivors),
-                    named(&recorded.survivors)
+                    process_count(&recorded.survivors),
+                    process_list(&recorded.survivors)
                 ),
                 "--linger TIME waits longer for them; --linger 0s expects them to stay",
             ));
@@ -153,13 +157,13 @@ impl RecordingEnd<'_> {
 }
 
 /// Prints a failure; the exit code stays the program's.
-fn told(failure: Failure, code: u8) -> Failure {
-    failure.tell();
+fn print_then_exit(failure: Failure, code: u8) -> Failure {
+    failure.print();
     Failure::Exit(code)
 }
 
 /// Names the reason of a store failure; a full disk is named in plain words.
-fn reason(why: &str) -> String {
+fn store_failure_reason(why: &str) -> String {
     // ENOSPC, EDQUOT and EFBIG of Linux; EDQUOT of macOS.
     let kinds = [
         (["(os error 28)", "no space"].as_slice(), "the disk is full"),

@@ -9,18 +9,18 @@ use annals::{Component, Frame, kv::Content};
 use annals_server::{ExchangeMetadata, Headers, HttpExchange, Mounts, Origin, Variable, VolatileExchange};
 use serde_json::{Map, Value, json};
 
-use annals_formats::tracefork::{Event, Foreign, Refusal};
+use annals_formats::tracefork::{TapeEvent, TapeRefusal, TraceforkTape};
 
 /// What is recorded of a tape.
 #[derive(Debug)]
-pub(crate) struct Recording {
+pub(crate) struct TraceforkRecording {
     pub(crate) digest: String,
     pub(crate) metadata: Vec<u8>,
     pub(crate) frames: Vec<Frame>,
 }
 
-impl Recording {
-    pub(crate) fn of(tape: &Foreign) -> Result<Self, Refusal> {
+impl TraceforkRecording {
+    pub(crate) fn from_tape(tape: &TraceforkTape) -> Result<Self, TapeRefusal> {
         // No secret: a tape of tracefork holds the requests themselves. The same tape gives the same run.
         let key = tape.digest();
         let digest = annals_text::hex::encode(&key);
@@ -50,17 +50,17 @@ impl Recording {
     }
 }
 
-fn frame(event: &Event, key: &[u8; 32]) -> Frame {
+fn frame(event: &TapeEvent, key: &[u8; 32]) -> Frame {
     match event {
-        Event::Draw(kind, value) => {
+        TapeEvent::Draw(kind, value) => {
             let metadata = json!({ "draws": 1, "tracefork": kind });
             let line = format!("{kind} {value}\n");
             Frame::new(Component::Nondet, "", line).metadata(metadata.to_string())
         }
-        Event::Tool(request, answer) => {
+        TapeEvent::Tool(request, answer) => {
             Frame::new(Component::Tool, Content::Bytes(request.clone()), Content::Bytes(answer.clone()))
         }
-        Event::Exchange(request, answer) => {
+        TapeEvent::Exchange(request, answer) => {
             let exchange = exchange(request, answer, key);
             let metadata = serde_json::to_vec(&exchange).unwrap_or_default();
             let (request, answer) = (Content::Bytes(request.clone()), Content::Bytes(answer.clone()));
@@ -70,7 +70,7 @@ fn frame(event: &Event, key: &[u8; 32]) -> Frame {
 }
 
 fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> ExchangeMetadata {
-    let (mount, path) = asked_at(request);
+    let (mount, path) = guess_endpoint(request);
     let streamed =
         [&b"data:"[..], b"event:", b":", b"id:", b"retry:"].iter().any(|head| answer.starts_with(head));
     let kind = if streamed { "text/event-stream" } else { "application/json" };
@@ -95,7 +95,7 @@ fn exchange(request: &[u8], answer: &[u8], key: &[u8; 32]) -> ExchangeMetadata {
 }
 
 /// Where a request of this shape is asked. tracefork began with Anthropic's interface: what is unclear is that.
-fn asked_at(request: &[u8]) -> (&'static str, &'static str) {
+fn guess_endpoint(request: &[u8]) -> (&'static str, &'static str) {
     let body: Value = serde_json::from_slice(request).unwrap_or_default();
     let has = |key: &str| body.get(key).is_some();
     if has("contents") {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::Hash;
-use crate::error::Error;
+use crate::error::ProofError;
 use crate::keys::PublicKey;
 use crate::text::{hex, unhex_exact};
 use crate::tree;
@@ -13,7 +13,7 @@ const MARKS_MAX: usize = 64;
 /// The head of a ledger at one moment. Parsing has checked its digest, its marks and its signature, if it has
 /// one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checkpoint {
+pub struct CheckedCheckpoint {
     /// The store's identity.
     pub store: [u8; 16],
     /// Leaves of the tree.
@@ -25,14 +25,14 @@ pub struct Checkpoint {
     /// When it was made, nanoseconds since 1970-01-01 UTC.
     pub time_ns: u64,
     /// Complete subtrees that tile the tree.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<CheckedMark>,
     /// Who signed it, if anybody did.
-    pub signature: Option<Signature>,
+    pub signature: Option<CheckedSignature>,
 }
 
 /// A complete subtree of a checkpoint's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct CheckedMark {
     /// Where its leaves end.
     pub leaves: u64,
     /// Its last record.
@@ -45,7 +45,7 @@ pub struct Mark {
 
 /// A valid signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signature {
+pub struct CheckedSignature {
     /// The key that made the signature.
     pub key: PublicKey,
     /// Its bytes.
@@ -54,22 +54,22 @@ pub struct Signature {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CheckpointJson {
+pub(crate) struct CheckpointInput {
     annals_checkpoint: u32,
     store: String,
     leaves: u64,
     root: String,
     seqno: u64,
     time_ns: u64,
-    marks: Vec<MarkJson>,
+    marks: Vec<MarkInput>,
     digest: String,
     #[serde(default, deserialize_with = "present")]
-    signature: Option<SignatureJson>,
+    signature: Option<SignatureInput>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct MarkJson {
+struct MarkInput {
     leaves: u64,
     seqno: u64,
     time_ns: u64,
@@ -78,14 +78,14 @@ struct MarkJson {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SignatureJson {
+struct SignatureInput {
     algorithm: String,
     public_key: String,
     signature: String,
 }
 
 /// Deserializes a field that may be absent but not null.
-pub(crate) fn present<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+pub(crate) fn deserialize_non_null<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,
@@ -93,29 +93,29 @@ where
     T::deserialize(from).map(Some)
 }
 
-impl Checkpoint {
+impl CheckedCheckpoint {
     /// Parses a checkpoint from JSON, and checks its digest, its marks and its signature, if it has one.
     ///
     /// # Errors
     /// `Malformed` if this is no checkpoint, `Refused` if it contradicts itself or its signature is invalid.
-    pub fn parse(json: &[u8]) -> Result<Self, Error> {
-        let read: CheckpointJson = serde_json::from_slice(json)
-            .map_err(|e| Error::malformed(format!("this is not a checkpoint of annals: {e}")))?;
-        Self::of(read)
+    pub fn parse(json: &[u8]) -> Result<Self, ProofError> {
+        let read: CheckpointInput = serde_json::from_slice(json)
+            .map_err(|e| ProofError::malformed(format!("this is not a checkpoint of annals: {e}")))?;
+        Self::from_input(read)
     }
 
-    pub(crate) fn of(read: CheckpointJson) -> Result<Self, Error> {
+    pub(crate) fn from_input(read: CheckpointInput) -> Result<Self, ProofError> {
         if read.annals_checkpoint != 1 {
             let version = read.annals_checkpoint;
-            return Err(Error::malformed(format!("this checkpoint has version {version}; 1 is known")));
+            return Err(ProofError::malformed(format!("this checkpoint has version {version}; 1 is known")));
         }
         if read.marks.len() > MARKS_MAX {
-            return Err(Error::refused("the checkpoint has over 64 marks"));
+            return Err(ProofError::refused("the checkpoint has over 64 marks"));
         }
         let mut marks = Vec::new();
         for mark in &read.marks {
             let node = unhex_exact(&mark.node)?;
-            marks.push(Mark { leaves: mark.leaves, seqno: mark.seqno, time_ns: mark.time_ns, node });
+            marks.push(CheckedMark { leaves: mark.leaves, seqno: mark.seqno, time_ns: mark.time_ns, node });
         }
         let mut checkpoint = Self {
             store: unhex_exact(&read.store)?,
@@ -128,34 +128,34 @@ impl Checkpoint {
         };
         checkpoint.check_marks()?;
         if checkpoint.digest() != unhex_exact::<32>(&read.digest)? {
-            return Err(Error::refused("the checkpoint's digest does not match its fields"));
+            return Err(ProofError::refused("the checkpoint's digest does not match its fields"));
         }
         if let Some(signature) = read.signature {
             if signature.algorithm != "ed25519" {
-                return Err(Error::malformed("the signature's algorithm is not ed25519"));
+                return Err(ProofError::malformed("the signature's algorithm is not ed25519"));
             }
             let key = PublicKey(unhex_exact(&signature.public_key)?);
             let bytes = unhex_exact(&signature.signature)?;
-            if !key.signed(&checkpoint.statement(), &bytes) {
-                return Err(Error::refused("the checkpoint's signature is invalid"));
+            if !key.verifies(&checkpoint.statement(), &bytes) {
+                return Err(ProofError::refused("the checkpoint's signature is invalid"));
             }
-            checkpoint.signature = Some(Signature { key, bytes });
+            checkpoint.signature = Some(CheckedSignature { key, bytes });
         }
         Ok(checkpoint)
     }
 
-    fn check_marks(&self) -> Result<(), Error> {
+    fn check_marks(&self) -> Result<(), ProofError> {
         let mut subtrees = Vec::new();
         let mut before = (0, 0);
         for mark in &self.marks {
             if mark.leaves <= before.0 || mark.seqno <= before.1 {
-                return Err(Error::refused("the checkpoint's marks are not in order"));
+                return Err(ProofError::refused("the checkpoint's marks are not in order"));
             }
             subtrees.push((mark.leaves - before.0, mark.node));
             before = (mark.leaves, mark.seqno);
         }
-        if before != (self.leaves, self.seqno) || tree::of_subtrees(&subtrees) != Some(self.root) {
-            return Err(Error::refused("the checkpoint's marks do not give its root"));
+        if before != (self.leaves, self.seqno) || tree::root_of_subtrees(&subtrees) != Some(self.root) {
+            return Err(ProofError::refused("the checkpoint's marks do not give its root"));
         }
         Ok(())
     }
@@ -188,16 +188,16 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `Refused`.
-    pub fn signed_by(&self, key: &PublicKey) -> Result<(), Error> {
+    pub fn require_signed_by(&self, key: &PublicKey) -> Result<(), ProofError> {
         match &self.signature {
             Some(signature) if signature.key == *key => Ok(()),
-            Some(signature) => Err(Error::refused(format!(
+            Some(signature) => Err(ProofError::refused(format!(
                 "the checkpoint is signed by key {}, not by {key}",
                 signature.key
             ))),
-            None => {
-                Err(Error::refused(format!("the checkpoint is not signed; key {key} must have signed it")))
-            }
+            None => Err(ProofError::refused(format!(
+                "the checkpoint is not signed; key {key} must have signed it"
+            ))),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Parses the heads of run and frame records: format.md, sections 1, 6 and 7.
 
 use crate::Hash;
-use crate::error::Error;
+use crate::error::ProofError;
 
-pub(crate) const RUN: u8 = 4;
-pub(crate) const FRAME: u8 = 5;
-const INLINE_MAX: u64 = 4095;
+pub(crate) const RUN_KIND: u8 = 4;
+pub(crate) const FRAME_KIND: u8 = 5;
+const INLINE_BYTES_MAX: u64 = 4095;
 
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct RunRecordHead {
     pub(crate) uid: u64,
     pub(crate) namespace: u32,
     pub(crate) name: String,
@@ -23,11 +23,11 @@ pub(crate) struct Run {
     pub(crate) frames: u32,
     pub(crate) fingerprint: Hash,
     pub(crate) gone: bool,
-    pub(crate) metadata: Reference,
+    pub(crate) metadata: BodyReference,
 }
 
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct FrameRecordHead {
     pub(crate) run: u64,
     pub(crate) seq: u32,
     pub(crate) parent: u32,
@@ -38,55 +38,57 @@ pub(crate) struct Frame {
     pub(crate) start_ns: i64,
     pub(crate) duration_ns: u64,
     /// Input, output, metadata.
-    pub(crate) bodies: [Reference; 3],
+    pub(crate) bodies: [BodyReference; 3],
 }
 
 /// A reference to a body in a head.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Reference {
+pub(crate) enum BodyReference {
     /// Length and BLAKE3.
     Known(u64, Hash),
     /// The same body as in the frame this many frames earlier.
-    Same(u32),
+    SameAsEarlier(u32),
 }
 
-struct Bytes<'a>(&'a [u8]);
+struct HeadCursor<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
-    fn take(&mut self, count: u64) -> Result<&'a [u8], Error> {
+impl<'a> HeadCursor<'a> {
+    fn take(&mut self, count: u64) -> Result<&'a [u8], ProofError> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let (taken, rest) =
-            self.0.split_at_checked(count).ok_or_else(|| Error::refused("a record's head ends too early"))?;
+        let (taken, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or_else(|| ProofError::refused("a record's head ends too early"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ProofError> {
         let taken = self.take(N as u64)?;
-        taken.try_into().map_err(|_| Error::refused("a record's head ends too early"))
+        taken.try_into().map_err(|_| ProofError::refused("a record's head ends too early"))
     }
 
-    fn u8(&mut self) -> Result<u8, Error> {
+    fn u8(&mut self) -> Result<u8, ProofError> {
         self.array().map(u8::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Error> {
+    fn u32(&mut self) -> Result<u32, ProofError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Error> {
+    fn u64(&mut self) -> Result<u64, ProofError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn bool(&mut self) -> Result<bool, Error> {
+    fn boolean(&mut self) -> Result<bool, ProofError> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Error::refused("a truth value in a record's head is neither 0 nor 1")),
+            _ => Err(ProofError::refused("a truth value in a record's head is neither 0 nor 1")),
         }
     }
 
-    fn varint(&mut self) -> Result<u64, Error> {
+    fn varint(&mut self) -> Result<u64, ProofError> {
         let mut value = 0u128;
         for index in 0..10 {
             let byte = self.u8()?;
@@ -96,53 +98,58 @@ impl<'a> Bytes<'a> {
                 return u64::try_from(value)
                     .ok()
                     .filter(|_| shortest)
-                    .ok_or_else(|| Error::refused("a number in a record's head is not well formed"));
+                    .ok_or_else(|| ProofError::refused("a number in a record's head is not well formed"));
             }
         }
-        Err(Error::refused("a number in a record's head is too long"))
+        Err(ProofError::refused("a number in a record's head is too long"))
     }
 
-    fn varint32(&mut self) -> Result<u32, Error> {
-        u32::try_from(self.varint()?).map_err(|_| Error::refused("a number in a record's head is too great"))
+    fn varint32(&mut self) -> Result<u32, ProofError> {
+        u32::try_from(self.varint()?)
+            .map_err(|_| ProofError::refused("a number in a record's head is too great"))
     }
 
-    fn text(&mut self, count: u64) -> Result<String, Error> {
+    fn text(&mut self, count: u64) -> Result<String, ProofError> {
         let bytes = self.take(count)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| Error::refused("text in a record's head is not UTF-8"))
+        String::from_utf8(bytes).map_err(|_| ProofError::refused("text in a record's head is not UTF-8"))
     }
 
     /// Text with a fixed-width length.
-    fn fixed_text(&mut self) -> Result<String, Error> {
+    fn fixed_text(&mut self) -> Result<String, ProofError> {
         let count = self.u64()?;
         self.text(count)
     }
 
-    fn reference(&mut self) -> Result<Reference, Error> {
+    fn reference(&mut self) -> Result<BodyReference, ProofError> {
         let first = self.varint()?;
         let number = first >> 2;
         match first & 3 {
-            0 if number <= INLINE_MAX => {
+            0 if number <= INLINE_BYTES_MAX => {
                 let bytes = self.take(number)?;
-                Ok(Reference::Known(number, *blake3::hash(bytes).as_bytes()))
+                Ok(BodyReference::Known(number, *blake3::hash(bytes).as_bytes()))
             }
-            1 => Ok(Reference::Known(number, self.array()?)),
+            1 => Ok(BodyReference::Known(number, self.array()?)),
             2 if number >= 1 => u32::try_from(number)
-                .map(Reference::Same)
-                .map_err(|_| Error::refused("a body refers too far back")),
-            _ => Err(Error::refused("a body reference has an unknown form")),
+                .map(BodyReference::SameAsEarlier)
+                .map_err(|_| ProofError::refused("a body refers too far back")),
+            _ => Err(ProofError::refused("a body reference has an unknown form")),
         }
     }
 
-    fn end(&self) -> Result<(), Error> {
-        if self.0.is_empty() { Ok(()) } else { Err(Error::refused("a record's head has bytes left over")) }
+    fn expect_end(&self) -> Result<(), ProofError> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(ProofError::refused("a record's head has bytes left over"))
+        }
     }
 }
 
-impl Run {
-    pub(crate) fn parse(head: &[u8]) -> Result<Self, Error> {
-        let mut head = Bytes(head);
+impl RunRecordHead {
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, ProofError> {
+        let mut head = HeadCursor(head);
         let len = head.varint()?;
-        let mut f = Bytes(head.take(len)?);
+        let mut f = HeadCursor(head.take(len)?);
         let (uid, namespace) = (f.u64()?, f.u32()?);
         let (name, agent, model) = (f.fixed_text()?, f.fixed_text()?, f.fixed_text()?);
         let tags = f.u64()?;
@@ -152,7 +159,7 @@ impl Run {
             f.fixed_text()?;
         }
         let (status, severity) = (f.u8()?, f.u8()?);
-        let parent = match f.bool()? {
+        let parent = match f.boolean()? {
             false => None,
             true => {
                 let parent = (f.u64()?, f.u32()?);
@@ -162,10 +169,10 @@ impl Run {
         };
         let (started_ns, ended_ns, frames) = (f.u64()?, f.u64()?, f.u32()?);
         f.u64()?;
-        let (fingerprint, gone) = (f.array()?, f.bool()?);
-        f.end()?;
+        let (fingerprint, gone) = (f.array()?, f.boolean()?);
+        f.expect_end()?;
         let metadata = head.reference()?;
-        head.end()?;
+        head.expect_end()?;
         Ok(Self {
             uid,
             namespace,
@@ -185,14 +192,14 @@ impl Run {
     }
 }
 
-impl Frame {
-    pub(crate) fn parse(head: &[u8]) -> Result<Self, Error> {
-        let mut f = Bytes(head);
+impl FrameRecordHead {
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, ProofError> {
+        let mut f = HeadCursor(head);
         let (run, seq) = (f.varint()?, f.varint32()?);
         let flags = u16::from_le_bytes(f.array()?);
         let flag = |bit: u32| flags >> bit & 1 == 1;
         if flags >> 10 != 0 || (flag(9) && !flag(8)) {
-            return Err(Error::refused("a frame has unknown flags"));
+            return Err(ProofError::refused("a frame has unknown flags"));
         }
         let component = match flags & 15 {
             0 => "user".to_owned(),
@@ -203,14 +210,14 @@ impl Frame {
             5 => "nondet".to_owned(),
             15 => match f.varint()? {
                 len @ 0..=64 => f.text(len)?,
-                _ => return Err(Error::refused("a component's name is too long")),
+                _ => return Err(ProofError::refused("a component's name is too long")),
             },
-            _ => return Err(Error::refused("a frame is of an unknown component")),
+            _ => return Err(ProofError::refused("a frame is of an unknown component")),
         };
         let parent = match f.varint32()? {
             0 => 0,
             back if back < seq => seq - back,
-            _ => return Err(Error::refused("a frame's parent is no earlier frame")),
+            _ => return Err(ProofError::refused("a frame's parent is no earlier frame")),
         };
         let start = f.varint()?;
         let start_ns = (start >> 1) as i64 ^ -((start & 1) as i64);
@@ -222,7 +229,7 @@ impl Frame {
             f.take(32)?;
         }
         let bodies = [f.reference()?, f.reference()?, f.reference()?];
-        f.end()?;
+        f.expect_end()?;
         Ok(Self {
             run,
             seq,

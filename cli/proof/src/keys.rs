@@ -5,7 +5,7 @@ use std::fmt;
 
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 
-use crate::error::Error;
+use crate::error::ProofError;
 use crate::text::{hex, unbase64};
 
 /// SEQUENCE { INTEGER 0, SEQUENCE { OID 1.3.101.112 }, OCTET STRING { OCTET STRING of 32 bytes } }.
@@ -38,22 +38,22 @@ impl PrivateKey {
     ///
     /// # Errors
     /// `Malformed` for anything else, including an encrypted key.
-    pub fn from_pem(pem: &str) -> Result<Self, Error> {
+    pub fn from_pem(pem: &str) -> Result<Self, ProofError> {
         let wrong =
             "this is not an Ed25519 private key in PEM, as `openssl genpkey -algorithm ed25519` writes it";
-        let der = der(pem, "PRIVATE KEY").ok_or_else(|| Error::malformed(wrong))?;
+        let der = decode_pem(pem, "PRIVATE KEY").ok_or_else(|| ProofError::malformed(wrong))?;
         match der.split_first_chunk::<16>() {
             Some((&PRIVATE_PREFIX, seed)) => {
-                let seed: &[u8; 32] = seed.try_into().map_err(|_| Error::malformed(wrong))?;
+                let seed: &[u8; 32] = seed.try_into().map_err(|_| ProofError::malformed(wrong))?;
                 Ok(Self(SigningKey::from_bytes(seed)))
             }
-            _ => Err(Error::malformed(wrong)),
+            _ => Err(ProofError::malformed(wrong)),
         }
     }
 
     /// The public key of this private key.
     #[must_use]
-    pub fn public(&self) -> PublicKey {
+    pub fn public_key(&self) -> PublicKey {
         PublicKey(self.0.verifying_key().to_bytes())
     }
 
@@ -69,18 +69,18 @@ impl PublicKey {
     ///
     /// # Errors
     /// `Malformed` for anything else.
-    pub fn from_pem(pem: &str) -> Result<Self, Error> {
+    pub fn from_pem(pem: &str) -> Result<Self, ProofError> {
         let wrong = "this is not an Ed25519 public key in PEM, as `openssl pkey -pubout` writes it";
-        let der = der(pem, "PUBLIC KEY").ok_or_else(|| Error::malformed(wrong))?;
+        let der = decode_pem(pem, "PUBLIC KEY").ok_or_else(|| ProofError::malformed(wrong))?;
         match der.split_first_chunk::<12>() {
-            Some((&PUBLIC_PREFIX, key)) => key.try_into().map(Self).map_err(|_| Error::malformed(wrong)),
-            _ => Err(Error::malformed(wrong)),
+            Some((&PUBLIC_PREFIX, key)) => key.try_into().map(Self).map_err(|_| ProofError::malformed(wrong)),
+            _ => Err(ProofError::malformed(wrong)),
         }
     }
 
     /// Whether this key signed these bytes.
     #[must_use]
-    pub fn signed(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
+    pub fn verifies(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
         // Strict: weak keys and signatures, which are valid for more than one message, are not accepted.
         VerifyingKey::from_bytes(&self.0)
             .and_then(|key| key.verify_strict(bytes, &Signature::from_bytes(signature)))
@@ -89,7 +89,7 @@ impl PublicKey {
 }
 
 /// Decodes the bytes between the marker lines of a PEM file, which may have other text around them.
-fn der(pem: &str, label: &str) -> Option<Vec<u8>> {
+fn decode_pem(pem: &str, label: &str) -> Option<Vec<u8>> {
     let (_, rest) = pem.split_once(&format!("-----BEGIN {label}-----"))?;
     let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
     unbase64(body)
@@ -112,28 +112,28 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
 ";
 
     #[test]
-    fn the_keys_of_rfc_8410() {
+    fn rfc_8410_keys_parse_and_sign() {
         let private = PrivateKey::from_pem(PRIVATE).unwrap();
         let public = PublicKey::from_pem(PUBLIC).unwrap();
-        assert_eq!(private.public(), public);
+        assert_eq!(private.public_key(), public);
         let signature = private.sign(b"message");
-        assert!(public.signed(b"message", &signature));
-        assert!(!public.signed(b"massage", &signature));
+        assert!(public.verifies(b"message", &signature));
+        assert!(!public.verifies(b"massage", &signature));
         for bit in 0..512 {
             let mut other = signature;
             other[bit / 8] ^= 1 << (bit % 8);
-            assert!(!public.signed(b"message", &other), "bit {bit}");
+            assert!(!public.verifies(b"message", &other), "bit {bit}");
         }
         assert!(!format!("{private:?}").contains("d4ee72"));
     }
 
     /// RFC 8032, section 7.1, test 2.
     #[test]
-    fn the_vector_of_rfc_8032() {
+    fn rfc_8032_vector_gives_its_signature() {
         let seed = unhex_exact("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb").unwrap();
         let key = PrivateKey(SigningKey::from_bytes(&seed));
         assert_eq!(
-            key.public().to_string(),
+            key.public_key().to_string(),
             "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
         );
         let wanted = "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da\
@@ -142,7 +142,7 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn invalid_keys_are_refused() {
         for wrong in [
             "",
             "x",
@@ -151,11 +151,11 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
             &PRIVATE.replace("VhC", "Vg="),
             "-----BEGIN PRIVATE KEY-----",
         ] {
-            assert!(matches!(PrivateKey::from_pem(wrong), Err(Error::Malformed(_))), "{wrong}");
+            assert!(matches!(PrivateKey::from_pem(wrong), Err(ProofError::Malformed(_))), "{wrong}");
         }
         assert!(PublicKey::from_pem(PRIVATE).is_err());
         assert!(PublicKey::from_pem(&PUBLIC.replace("MCow", "MCow MCow")).is_err());
         // With a point of small order as key, one signature fits any message.
-        assert!(!PublicKey([0; 32]).signed(b"", &[0; 64]));
+        assert!(!PublicKey([0; 32]).verifies(b"", &[0; 64]));
     }
 }

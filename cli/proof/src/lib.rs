@@ -19,10 +19,12 @@ mod proof;
 mod text;
 mod tree;
 
-pub use checkpoint::{Checkpoint, Mark, Signature};
-pub use error::Error;
+pub use checkpoint::{CheckedCheckpoint, CheckedMark, CheckedSignature};
+pub use error::ProofError;
 pub use keys::{PrivateKey, PublicKey};
-pub use proof::{About, AboutFrame, AboutRun, Body, JSON_BYTES_MAX, Kept, Verdict, check};
+pub use proof::{
+    BodyClaim, CheckpointAgreement, FrameClaim, JSON_BYTES_MAX, ProofClaim, ProofVerdict, RunClaim, check,
+};
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::Hash;
-use crate::checkpoint::{Checkpoint, CheckpointJson, present};
-use crate::error::Error;
-use crate::head::{FRAME, Frame, RUN, Reference, Run};
+use crate::checkpoint::{CheckedCheckpoint, CheckpointInput, deserialize_non_null};
+use crate::error::ProofError;
+use crate::head::{BodyReference, FRAME_KIND, FrameRecordHead, RUN_KIND, RunRecordHead};
 use crate::keys::PublicKey;
 use crate::text::{hex, unhex, unhex_exact};
 use crate::tree;
@@ -20,28 +20,28 @@ const PATH_MAX: usize = 64;
 
 /// The content of a valid proof.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ProofVerdict {
     /// The proven run or frame.
-    pub about: About,
+    pub about: ProofClaim,
     /// The number of the proven record.
     pub seqno: u64,
     /// The leaf of the record's batch.
     pub leaf: u64,
     /// The ledger's head that the proof leads to.
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckedCheckpoint,
     /// The leaves and root of an older ledger, if the proof shows that this ledger has grown from it.
     pub since: Option<(u64, Hash)>,
     /// The agreement with the kept checkpoint, if one was given.
-    pub kept: Option<Kept>,
+    pub kept: Option<CheckpointAgreement>,
 }
 
 /// How a proof agrees with a checkpoint that was kept elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum CheckpointAgreement {
     /// The proof and the kept checkpoint have the same tree.
-    Same,
+    SameLedger,
     /// The kept checkpoint covers the record.
-    Covers,
+    CoversRecord,
     /// The kept checkpoint is older than the record, and the ledger has grown from it without a change.
     GrownFrom,
 }
@@ -49,18 +49,18 @@ pub enum Kept {
 /// The content of the proven record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum About {
+pub enum ProofClaim {
     /// A frame.
-    Frame(AboutFrame),
+    Frame(FrameClaim),
     /// A run.
-    Run(AboutRun),
+    Run(RunClaim),
 }
 
 /// The content of a run's record. Times are nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields are those of format.md, section 6")]
-pub struct AboutRun {
+pub struct RunClaim {
     pub run: String,
     pub uid: u64,
     pub agent: String,
@@ -71,7 +71,7 @@ pub struct AboutRun {
     pub ended_ns: u64,
     pub frames: u32,
     pub fingerprint: String,
-    pub metadata: Body,
+    pub metadata: BodyClaim,
     pub replaced: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct AboutRun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields are those of format.md, section 7")]
-pub struct AboutFrame {
+pub struct FrameClaim {
     pub run: String,
     pub uid: u64,
     pub seq: u32,
@@ -90,46 +90,46 @@ pub struct AboutFrame {
     pub error: bool,
     pub started_ns: u64,
     pub duration_ns: u64,
-    pub input: Body,
-    pub output: Body,
-    pub metadata: Body,
+    pub input: BodyClaim,
+    pub output: BodyClaim,
+    pub metadata: BodyClaim,
 }
 
 /// A body: its length, and the BLAKE3 hash of its bytes in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "said above")]
-pub struct Body {
+pub struct BodyClaim {
     pub bytes: u64,
     pub blake3: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProofJson {
+struct ProofInput {
     annals_proof: u32,
-    about: About,
-    records: Vec<RecordJson>,
+    about: ProofClaim,
+    records: Vec<RecordInput>,
     #[serde(default, deserialize_with = "present")]
-    consistency: Option<ConsistencyJson>,
-    checkpoint: CheckpointJson,
+    consistency: Option<ConsistencyInput>,
+    checkpoint: CheckpointInput,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RecordJson {
+struct RecordInput {
     kind: u8,
     layout: u8,
     seqno: u64,
     salt: String,
     head: String,
-    batch: PathJson,
-    ledger: PathJson,
+    batch: PathInput,
+    ledger: PathInput,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PathJson {
+struct PathInput {
     index: u64,
     size: u64,
     path: Vec<String>,
@@ -137,14 +137,14 @@ struct PathJson {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ConsistencyJson {
+struct ConsistencyInput {
     leaves: u64,
     root: String,
     path: Vec<String>,
 }
 
 /// A record that the ledger contains.
-struct Proved {
+struct ProvenRecord {
     kind: u8,
     seqno: u64,
     head: Vec<u8>,
@@ -160,111 +160,119 @@ struct Proved {
 /// # Errors
 /// `Malformed` if this is no proof, `Refused` if the proof is not valid, `Insufficient` if the proof cannot be compared
 /// with the kept checkpoint.
-pub fn check(json: &[u8], key: Option<&PublicKey>, kept: Option<&Checkpoint>) -> Result<Verdict, Error> {
+pub fn check(
+    json: &[u8],
+    key: Option<&PublicKey>,
+    kept: Option<&CheckedCheckpoint>,
+) -> Result<ProofVerdict, ProofError> {
     if json.len() > JSON_BYTES_MAX {
-        return Err(Error::malformed("this is not a proof of annals: it is too large"));
+        return Err(ProofError::malformed("this is not a proof of annals: it is too large"));
     }
-    let read: ProofJson = serde_json::from_slice(json)
-        .map_err(|e| Error::malformed(format!("this is not a proof of annals: {e}")))?;
+    let read: ProofInput = serde_json::from_slice(json)
+        .map_err(|e| ProofError::malformed(format!("this is not a proof of annals: {e}")))?;
     if read.annals_proof != 1 {
-        return Err(Error::malformed(format!("this proof has version {}; 1 is known", read.annals_proof)));
+        return Err(ProofError::malformed(format!(
+            "this proof has version {}; 1 is known",
+            read.annals_proof
+        )));
     }
     if read.records.len() > RECORDS_MAX {
-        return Err(Error::refused("the proof has too many records"));
+        return Err(ProofError::refused("the proof has too many records"));
     }
-    let checkpoint = Checkpoint::of(read.checkpoint)?;
+    let checkpoint = CheckedCheckpoint::from_input(read.checkpoint)?;
     if let Some(key) = key {
-        checkpoint.signed_by(key)?;
+        checkpoint.require_signed_by(key)?;
     }
-    let records: Vec<Proved> =
-        read.records.iter().map(|record| proved(record, &checkpoint)).collect::<Result<_, _>>()?;
-    let about = Records::of(&records)?.about()?;
+    let records: Vec<ProvenRecord> =
+        read.records.iter().map(|record| prove_record(record, &checkpoint)).collect::<Result<_, _>>()?;
+    let about = CheckedProofRecords::from_records(&records)?.claim()?;
     if about != read.about {
-        return Err(Error::refused("the proof's text does not agree with its records"));
+        return Err(ProofError::refused("the proof's text does not agree with its records"));
     }
     let since = match &read.consistency {
         None => None,
         Some(consistency) => {
             let old = (consistency.leaves, unhex_exact(&consistency.root)?);
-            let path = path(&consistency.path)?;
+            let path = decode_path(&consistency.path)?;
             tree::check_consistency((old.0, &old.1), (checkpoint.leaves, &checkpoint.root), &path)?;
             Some(old)
         }
     };
     let kept = kept.map(|kept| agreement(kept, &checkpoint, since, &records)).transpose()?;
-    let first = records.first().ok_or_else(|| Error::refused("the proof has no record"))?;
-    Ok(Verdict { about, seqno: first.seqno, leaf: first.leaf, checkpoint, since, kept })
+    let first = records.first().ok_or_else(|| ProofError::refused("the proof has no record"))?;
+    Ok(ProofVerdict { about, seqno: first.seqno, leaf: first.leaf, checkpoint, since, kept })
 }
 
-fn path(path: &[String]) -> Result<Vec<Hash>, Error> {
+fn decode_path(path: &[String]) -> Result<Vec<Hash>, ProofError> {
     if path.len() > PATH_MAX {
-        return Err(Error::refused("a path is longer than the height of any tree"));
+        return Err(ProofError::refused("a path is longer than the height of any tree"));
     }
     path.iter().map(|node| unhex_exact(node)).collect()
 }
 
 /// Checks that the ledger of this checkpoint contains a record.
-fn proved(record: &RecordJson, checkpoint: &Checkpoint) -> Result<Proved, Error> {
+fn prove_record(record: &RecordInput, checkpoint: &CheckedCheckpoint) -> Result<ProvenRecord, ProofError> {
     let salt: [u8; 16] = unhex_exact(&record.salt)?;
     let head = unhex(&record.head)?;
     if record.layout != 1 {
-        return Err(Error::refused(format!("a record has layout {}; 1 is known", record.layout)));
+        return Err(ProofError::refused(format!("a record has layout {}; 1 is known", record.layout)));
     }
     if record.ledger.size != checkpoint.leaves {
-        return Err(Error::refused("a record's path is of another tree than the checkpoint's"));
+        return Err(ProofError::refused("a record's path is of another tree than the checkpoint's"));
     }
-    let hash = tree::leaf(&[&salt, &[record.kind, record.layout], &record.seqno.to_le_bytes(), &head]);
-    let batch = tree::root_of(hash, record.batch.index, record.batch.size, &path(&record.batch.path)?)?;
-    let leaf_hash = tree::leaf(&[&batch]);
-    let path = path(&record.ledger.path)?;
-    if tree::root_of(leaf_hash, record.ledger.index, record.ledger.size, &path)? != checkpoint.root {
-        return Err(Error::refused("a record's path does not lead to the checkpoint's root"));
+    let hash = tree::leaf_hash(&[&salt, &[record.kind, record.layout], &record.seqno.to_le_bytes(), &head]);
+    let batch =
+        tree::inclusion_root(hash, record.batch.index, record.batch.size, &decode_path(&record.batch.path)?)?;
+    let leaf_hash = tree::leaf_hash(&[&batch]);
+    let path = decode_path(&record.ledger.path)?;
+    if tree::inclusion_root(leaf_hash, record.ledger.index, record.ledger.size, &path)? != checkpoint.root {
+        return Err(ProofError::refused("a record's path does not lead to the checkpoint's root"));
     }
     let (kind, seqno, leaf) = (record.kind, record.seqno, record.ledger.index);
     if seqno > checkpoint.seqno {
-        return Err(Error::refused("a record is numbered past the checkpoint's last"));
+        return Err(ProofError::refused("a record is numbered past the checkpoint's last"));
     }
-    Ok(Proved { kind, seqno, head, leaf, leaf_hash, path })
+    Ok(ProvenRecord { kind, seqno, head, leaf, leaf_hash, path })
 }
 
 /// Compares the proof's records and ledger with a kept checkpoint.
 fn agreement(
-    kept: &Checkpoint,
-    checkpoint: &Checkpoint,
+    kept: &CheckedCheckpoint,
+    checkpoint: &CheckedCheckpoint,
     since: Option<(u64, Hash)>,
-    records: &[Proved],
-) -> Result<Kept, Error> {
+    records: &[ProvenRecord],
+) -> Result<CheckpointAgreement, ProofError> {
     if kept.store != checkpoint.store {
-        return Err(Error::refused("the proof is of another store than the checkpoint"));
+        return Err(ProofError::refused("the proof is of another store than the checkpoint"));
     }
     if kept.leaves == checkpoint.leaves {
         return match kept.root == checkpoint.root {
-            true => Ok(Kept::Same),
-            false => {
-                Err(Error::refused("the proof is of another history than the checkpoint: their roots differ"))
-            }
+            true => Ok(CheckpointAgreement::SameLedger),
+            false => Err(ProofError::refused(
+                "the proof is of another history than the checkpoint: their roots differ",
+            )),
         };
     }
     if let Some((leaves, root)) = since
         && leaves == kept.leaves
         && root != kept.root
     {
-        return Err(Error::refused(
+        return Err(ProofError::refused(
             "the proof's ledger has grown from another history than the checkpoint's",
         ));
     }
     let mut covered = true;
     for record in records {
-        covered &= covers(kept, checkpoint.leaves, record)?;
+        covered &= is_covered(kept, checkpoint.leaves, record)?;
     }
     match since {
-        _ if covered => Ok(Kept::Covers),
-        Some((leaves, _)) if leaves == kept.leaves => Ok(Kept::GrownFrom),
-        _ if kept.leaves < checkpoint.leaves => Err(Error::TooLittle(
+        _ if covered => Ok(CheckpointAgreement::CoversRecord),
+        Some((leaves, _)) if leaves == kept.leaves => Ok(CheckpointAgreement::GrownFrom),
+        _ if kept.leaves < checkpoint.leaves => Err(ProofError::Insufficient(
             "the record is newer than the checkpoint, and the proof does not show that the ledger has grown from it"
                 .into(),
         )),
-        _ => Err(Error::TooLittle(
+        _ => Err(ProofError::Insufficient(
             "the proof is older than the checkpoint and too short to be compared with it".into(),
         )),
     }
@@ -272,16 +280,16 @@ fn agreement(
 
 /// Returns whether one of the checkpoint's marks covers a record. A complete subtree has the same place in
 /// both trees, so the lower part of the record's path leads to the mark's root.
-fn covers(kept: &Checkpoint, size: u64, record: &Proved) -> Result<bool, Error> {
+fn is_covered(kept: &CheckedCheckpoint, size: u64, record: &ProvenRecord) -> Result<bool, ProofError> {
     let index = kept.marks.partition_point(|mark| mark.leaves <= record.leaf);
     let Some(mark) = kept.marks.get(index).filter(|mark| mark.leaves <= size) else { return Ok(false) };
     let from = index.checked_sub(1).map_or(0, |before| kept.marks[before].leaves);
     let height = (mark.leaves - from).trailing_zeros() as usize;
     let lower = record.path.get(..height).unwrap_or_default();
-    let root = tree::root_of(record.leaf_hash, record.leaf - from, mark.leaves - from, lower)?;
+    let root = tree::inclusion_root(record.leaf_hash, record.leaf - from, mark.leaves - from, lower)?;
     match root == mark.node {
         true => Ok(true),
-        false => Err(Error::refused(format!(
+        false => Err(ProofError::refused(format!(
             "the proof is of another history than the checkpoint: they differ in leaves {from} to {}",
             mark.leaves - 1
         ))),
@@ -289,23 +297,23 @@ fn covers(kept: &Checkpoint, size: u64, record: &Proved) -> Result<bool, Error> 
 }
 
 /// The records of a proof, by run and by frame. The first record is the proven one.
-struct Records {
-    runs: BTreeMap<u64, Run>,
-    frames: BTreeMap<(u64, u32), Frame>,
+struct CheckedProofRecords {
+    runs: BTreeMap<u64, RunRecordHead>,
+    frames: BTreeMap<(u64, u32), FrameRecordHead>,
     /// The run that the proof is about.
     run: u64,
     /// The key of the frame, if the proof is about a frame.
     frame: Option<(u64, u32)>,
 }
 
-impl Records {
-    fn of(records: &[Proved]) -> Result<Self, Error> {
-        let twice = || Error::refused("the proof has two records of one run or frame");
+impl CheckedProofRecords {
+    fn from_records(records: &[ProvenRecord]) -> Result<Self, ProofError> {
+        let twice = || ProofError::refused("the proof has two records of one run or frame");
         let mut all = Self { runs: BTreeMap::new(), frames: BTreeMap::new(), run: 0, frame: None };
         for (index, record) in records.iter().enumerate() {
             match record.kind {
-                RUN => {
-                    let run = Run::parse(&record.head)?;
+                RUN_KIND => {
+                    let run = RunRecordHead::parse(&record.head)?;
                     // In a proof of a frame, the second record is that of its run.
                     if index == usize::from(all.frame.is_some()) {
                         all.run = run.uid;
@@ -314,8 +322,8 @@ impl Records {
                         return Err(twice());
                     }
                 }
-                FRAME => {
-                    let frame = Frame::parse(&record.head)?;
+                FRAME_KIND => {
+                    let frame = FrameRecordHead::parse(&record.head)?;
                     let key = (frame.run, frame.seq);
                     if index == 0 {
                         all.frame = Some(key);
@@ -325,28 +333,30 @@ impl Records {
                     }
                 }
                 kind => {
-                    return Err(Error::refused(format!("a record is of kind {kind}, not a run or frame")));
+                    return Err(ProofError::refused(format!(
+                        "a record is of kind {kind}, not a run or frame"
+                    )));
                 }
             }
         }
         Ok(all)
     }
 
-    fn run(&self, uid: u64) -> Result<&Run, Error> {
+    fn run(&self, uid: u64) -> Result<&RunRecordHead, ProofError> {
         self.runs
             .get(&uid)
-            .ok_or_else(|| Error::refused(format!("the record of run number {uid} is missing")))
+            .ok_or_else(|| ProofError::refused(format!("the record of run number {uid} is missing")))
     }
 
     /// The run that holds frame `seq` of the run that the proof is about.
-    fn holder(&self, seq: u32, used: &mut Used) -> Result<&Run, Error> {
+    fn holder(&self, seq: u32, used: &mut UsedRecords) -> Result<&RunRecordHead, ProofError> {
         let mut run = self.run(self.run)?;
         used.runs.insert(run.uid);
         while let Some((parent, shared)) = run.parent.filter(|(_, shared)| seq <= *shared) {
             let older = self.run(parent)?;
             // A fork has a greater uid than its parent, so this loop ends.
             if parent >= run.uid || older.namespace != run.namespace || shared == 0 {
-                return Err(Error::refused("a run is said to be forked from one that it cannot be of"));
+                return Err(ProofError::refused("a run is said to be forked from one that it cannot be of"));
             }
             run = older;
             used.runs.insert(run.uid);
@@ -354,75 +364,80 @@ impl Records {
         Ok(run)
     }
 
-    fn frame(&self, seq: u32, used: &mut Used) -> Result<(&Run, &Frame), Error> {
+    fn frame(
+        &self,
+        seq: u32,
+        used: &mut UsedRecords,
+    ) -> Result<(&RunRecordHead, &FrameRecordHead), ProofError> {
         let holder = self.holder(seq, used)?;
         let frame = self.frames.get(&(holder.uid, seq));
-        let frame = frame.ok_or_else(|| Error::refused(format!("the record of frame {seq} is missing")))?;
+        let frame =
+            frame.ok_or_else(|| ProofError::refused(format!("the record of frame {seq} is missing")))?;
         used.frames.insert((holder.uid, seq));
         Ok((holder, frame))
     }
 
-    fn about(&self) -> Result<About, Error> {
-        let mut used = Used::default();
+    fn claim(&self) -> Result<ProofClaim, ProofError> {
+        let mut used = UsedRecords::default();
         let about = match self.frame {
-            None => About::Run(self.about_run(&mut used)?),
-            Some((holder, seq)) => About::Frame(self.about_frame(holder, seq, &mut used)?),
+            None => ProofClaim::Run(self.run_claim(&mut used)?),
+            Some((holder, seq)) => ProofClaim::Frame(self.frame_claim(holder, seq, &mut used)?),
         };
         if used.runs.len() != self.runs.len() || used.frames.len() != self.frames.len() {
-            return Err(Error::refused("the proof has records that it does not need"));
+            return Err(ProofError::refused("the proof has records that it does not need"));
         }
         Ok(about)
     }
 
-    fn about_run(&self, used: &mut Used) -> Result<AboutRun, Error> {
+    fn run_claim(&self, used: &mut UsedRecords) -> Result<RunClaim, ProofError> {
         let run = self.run(self.run)?;
         used.runs.insert(run.uid);
-        let Reference::Known(bytes, hash) = run.metadata else {
-            return Err(Error::refused("a run's metadata refers to another one"));
+        let BodyReference::Known(bytes, hash) = run.metadata else {
+            return Err(ProofError::refused("a run's metadata refers to another one"));
         };
         let status = ["open", "ok", "failed", "abandoned"].get(usize::from(run.status));
-        Ok(AboutRun {
+        Ok(RunClaim {
             run: run.name.clone(),
             uid: run.uid,
             agent: run.agent.clone(),
             model: run.model.clone(),
-            status: (*status.ok_or_else(|| Error::refused("a run has an unknown status"))?).to_owned(),
-            severity: severity(run.severity)?,
+            status: (*status.ok_or_else(|| ProofError::refused("a run has an unknown status"))?).to_owned(),
+            severity: severity_name(run.severity)?,
             started_ns: run.started_ns,
             ended_ns: run.ended_ns,
             frames: run.frames,
             fingerprint: hex(&run.fingerprint),
-            metadata: Body { bytes, blake3: hex(&hash) },
+            metadata: BodyClaim { bytes, blake3: hex(&hash) },
             replaced: run.gone,
         })
     }
 
-    fn about_frame(&self, of: u64, seq: u32, used: &mut Used) -> Result<AboutFrame, Error> {
+    fn frame_claim(&self, of: u64, seq: u32, used: &mut UsedRecords) -> Result<FrameClaim, ProofError> {
         let run = self.run(self.run)?;
         let (holder, frame) = self.frame(seq, used)?;
         if holder.uid != of {
-            return Err(Error::refused("the frame is not one of the run"));
+            return Err(ProofError::refused("the frame is not one of the run"));
         }
         let mut body = |slot: usize| match frame.bodies[slot] {
-            Reference::Known(bytes, hash) => Ok(Body { bytes, blake3: hex(&hash) }),
-            Reference::Same(back) => {
+            BodyReference::Known(bytes, hash) => Ok(BodyClaim { bytes, blake3: hex(&hash) }),
+            BodyReference::SameAsEarlier(back) => {
                 let at = seq.checked_sub(back).filter(|at| *at > 0);
-                let at = at.ok_or_else(|| Error::refused("a body refers to no earlier frame"))?;
+                let at = at.ok_or_else(|| ProofError::refused("a body refers to no earlier frame"))?;
                 match self.frame(at, used)?.1.bodies[slot] {
-                    Reference::Known(bytes, hash) => Ok(Body { bytes, blake3: hex(&hash) }),
-                    Reference::Same(_) => {
-                        Err(Error::refused("a body refers to one that is itself a reference"))
+                    BodyReference::Known(bytes, hash) => Ok(BodyClaim { bytes, blake3: hex(&hash) }),
+                    BodyReference::SameAsEarlier(_) => {
+                        Err(ProofError::refused("a body refers to one that is itself a reference"))
                     }
                 }
             }
         };
-        Ok(AboutFrame {
+        Ok(FrameClaim {
             run: run.name.clone(),
             uid: run.uid,
             seq,
             component: frame.component.clone(),
             parent: frame.parent,
-            severity: severity(frame.severity)?,
+            severity: severity_name(frame.severity)?,
             open: frame.open,
             error: frame.error,
             started_ns: holder.started_ns.saturating_add_signed(frame.start_ns),
@@ -436,12 +451,12 @@ impl Records {
 
 /// The records that the claim needs.
 #[derive(Default)]
-struct Used {
+struct UsedRecords {
     runs: BTreeSet<u64>,
     frames: BTreeSet<(u64, u32)>,
 }
 
-fn severity(code: u8) -> Result<String, Error> {
+fn severity_name(code: u8) -> Result<String, ProofError> {
     let name = ["debug", "normal", "flagged", "escalated"].get(usize::from(code));
-    name.map(|name| (*name).to_owned()).ok_or_else(|| Error::refused("a severity is unknown"))
+    name.map(|name| (*name).to_owned()).ok_or_else(|| ProofError::refused("a severity is unknown"))
 }

@@ -1,28 +1,32 @@
 //! Bytes as text: hexadecimal in JSON, base64 in keys.
 
-use crate::error::Error;
+use crate::error::ProofError;
 
 /// Bytes from lower-case hexadecimal.
-pub(crate) fn unhex(text: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn unhex(text: &str) -> Result<Vec<u8>, ProofError> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Ok(byte - b'0'),
         b'a'..=b'f' => Ok(byte - b'a' + 10),
-        _ => Err(Error::malformed("bytes are not written as lower-case hexadecimal digits")),
+        _ => Err(ProofError::malformed("bytes are not written as lower-case hexadecimal digits")),
     };
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if !rest.is_empty() {
-        return Err(Error::malformed("an odd number of hexadecimal digits"));
+        return Err(ProofError::malformed("an odd number of hexadecimal digits"));
     }
     pairs.iter().map(|[high, low]| Ok(digit(*high)? << 4 | digit(*low)?)).collect()
 }
 
 /// Decodes `N` bytes from lower-case hexadecimal.
-pub(crate) fn unhex_exact<const N: usize>(text: &str) -> Result<[u8; N], Error> {
+pub(crate) fn unhex_exact<const N: usize>(text: &str) -> Result<[u8; N], ProofError> {
     // The length is checked first, so that long input is not decoded.
     if text.len() != 2 * N {
-        return Err(Error::malformed(format!("{} hexadecimal digits where {} belong", text.len(), 2 * N)));
+        return Err(ProofError::malformed(format!(
+            "{} hexadecimal digits where {} belong",
+            text.len(),
+            2 * N
+        )));
     }
-    unhex(text)?.try_into().map_err(|_| Error::malformed("not the right number of hexadecimal digits"))
+    unhex(text)?.try_into().map_err(|_| ProofError::malformed("not the right number of hexadecimal digits"))
 }
 
 /// Lower-case hexadecimal.
@@ -68,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hexadecimal_there_and_back() {
+    fn hexadecimal_round_trips() {
         assert_eq!(unhex("00ff1a").unwrap(), [0, 255, 26]);
         assert_eq!(hex(&[0, 255, 26]), "00ff1a");
         for wrong in ["0", "0g", "FF", "0x", " 0", "é"] {
@@ -78,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vectors_of_rfc_4648() {
+    fn rfc_4648_vectors_decode() {
         for (text, bytes) in
             [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9v\nYmFy", "foobar")]
         {

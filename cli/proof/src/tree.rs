@@ -2,7 +2,7 @@
 //! steps of the RFC.
 
 use crate::Hash;
-use crate::error::Error;
+use crate::error::ProofError;
 
 fn hash(parts: &[&[u8]]) -> Hash {
     let mut hasher = blake3::Hasher::new();
@@ -13,28 +13,29 @@ fn hash(parts: &[&[u8]]) -> Hash {
 }
 
 /// H(00 | entry).
-pub(crate) fn leaf(parts: &[&[u8]]) -> Hash {
+pub(crate) fn leaf_hash(parts: &[&[u8]]) -> Hash {
     let mut all: Vec<&[u8]> = vec![&[0]];
     all.extend_from_slice(parts);
     hash(&all)
 }
 
 /// H(01 | left | right).
-pub(crate) fn node(left: &Hash, right: &Hash) -> Hash {
+pub(crate) fn node_hash(left: &Hash, right: &Hash) -> Hash {
     hash(&[&[1], left, right])
 }
 
 /// The root of a tree without leaves.
-pub(crate) fn empty() -> Hash {
+pub(crate) fn empty_root() -> Hash {
     hash(&[])
 }
 
 /// The root that an inclusion path leads to from a leaf (section 2.1.3.2).
-pub(crate) fn root_of(leaf: Hash, index: u64, size: u64, path: &[Hash]) -> Result<Hash, Error> {
+pub(crate) fn inclusion_root(leaf: Hash, index: u64, size: u64, path: &[Hash]) -> Result<Hash, ProofError> {
     if index >= size {
-        return Err(Error::refused(format!("leaf {index} is not in a tree of {size}")));
+        return Err(ProofError::refused(format!("leaf {index} is not in a tree of {size}")));
     }
-    let wrong_length = || Error::refused(format!("a path of {} nodes does not fit its tree", path.len()));
+    let wrong_length =
+        || ProofError::refused(format!("a path of {} nodes does not fit its tree", path.len()));
     let (mut at, mut last) = (index, size - 1);
     let mut root = leaf;
     for sibling in path {
@@ -42,7 +43,7 @@ pub(crate) fn root_of(leaf: Hash, index: u64, size: u64, path: &[Hash]) -> Resul
             return Err(wrong_length());
         }
         if at & 1 == 1 || at == last {
-            root = node(sibling, &root);
+            root = node_hash(sibling, &root);
             if at & 1 == 0 {
                 while at & 1 == 0 && at != 0 {
                     at >>= 1;
@@ -50,7 +51,7 @@ pub(crate) fn root_of(leaf: Hash, index: u64, size: u64, path: &[Hash]) -> Resul
                 }
             }
         } else {
-            root = node(&root, sibling);
+            root = node_hash(&root, sibling);
         }
         at >>= 1;
         last >>= 1;
@@ -64,8 +65,8 @@ pub(crate) fn check_consistency(
     (old_size, old): (u64, &Hash),
     (size, root): (u64, &Hash),
     path: &[Hash],
-) -> Result<(), Error> {
-    let wrong = || Error::refused("the ledger is not shown to have grown from that checkpoint");
+) -> Result<(), ProofError> {
+    let wrong = || ProofError::refused("the ledger is not shown to have grown from that checkpoint");
     if old_size == 0 || old_size > size {
         return Err(wrong());
     }
@@ -87,8 +88,8 @@ pub(crate) fn check_consistency(
             return Err(wrong());
         }
         if at & 1 == 1 || at == last {
-            old_root = node(sibling, &old_root);
-            new_root = node(sibling, &new_root);
+            old_root = node_hash(sibling, &old_root);
+            new_root = node_hash(sibling, &new_root);
             if at & 1 == 0 {
                 while at & 1 == 0 && at != 0 {
                     at >>= 1;
@@ -96,7 +97,7 @@ pub(crate) fn check_consistency(
                 }
             }
         } else {
-            new_root = node(&new_root, sibling);
+            new_root = node_hash(&new_root, sibling);
         }
         at >>= 1;
         last >>= 1;
@@ -105,7 +106,7 @@ pub(crate) fn check_consistency(
 }
 
 /// The root of a tree that consists of these complete subtrees (number of leaves, root), from the left.
-pub(crate) fn of_subtrees(subtrees: &[(u64, Hash)]) -> Option<Hash> {
+pub(crate) fn root_of_subtrees(subtrees: &[(u64, Hash)]) -> Option<Hash> {
     let mut done: Vec<(u64, Hash)> = Vec::new();
     let mut at = 0u64;
     for (leaves, root) in subtrees {
@@ -119,12 +120,12 @@ pub(crate) fn of_subtrees(subtrees: &[(u64, Hash)]) -> Option<Hash> {
         {
             done.truncate(done.len() - 2);
             // `at` includes both subtrees and has not overflowed, so this does not overflow either.
-            done.push((size.checked_mul(2)?, node(&left, &right)));
+            done.push((size.checked_mul(2)?, node_hash(&left, &right)));
         }
     }
-    let (_, mut root) = done.pop().unwrap_or((0, empty()));
+    let (_, mut root) = done.pop().unwrap_or((0, empty_root()));
     while let Some((_, left)) = done.pop() {
-        root = node(&left, &root);
+        root = node_hash(&left, &root);
     }
     Some(root)
 }

@@ -11,7 +11,7 @@ mod ledger;
 
 use std::path::Path;
 
-fn all(name: &str, door: fn(&[u8])) {
+fn run_corpus(name: &str, door: fn(&[u8])) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let inputs: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(!inputs.is_empty(), "{} is empty", dir.display());
@@ -23,18 +23,18 @@ fn all(name: &str, door: fn(&[u8])) {
 }
 
 #[test]
-fn both_readers_agree_on_the_kept_checkpoints() {
-    all("checkpoint", ledger::checkpoint);
+fn both_readers_agree_on_checkpoint_corpus() {
+    run_corpus("checkpoint", ledger::checkpoint);
 }
 
 #[test]
-fn the_kept_proofs_are_taken_or_refused_without_a_panic() {
-    all("proof", ledger::proof);
+fn proof_corpus_never_panics() {
+    run_corpus("proof", ledger::proof);
 }
 
 /// The doors can fail: what is put right reaches both readers, and is taken.
 #[test]
-fn a_digest_that_is_put_right_is_taken() {
+fn corrected_digest_is_accepted() {
     let text = include_str!("data/older.json");
     let value: serde_json::Value = serde_json::from_str(text).unwrap();
     assert!(annals::ledger::Checkpoint::from_json(text.as_bytes()).is_ok());
@@ -47,5 +47,5 @@ fn a_digest_that_is_put_right_is_taken() {
     ledger::checkpoint(format!(" {edited}").as_bytes());
     let right = ledger::put_right(format!(" {edited}").as_bytes()).unwrap();
     assert!(annals::ledger::Checkpoint::from_json(&right).is_ok());
-    assert!(annals_proof::Checkpoint::parse(&right).is_ok());
+    assert!(annals_proof::CheckedCheckpoint::parse(&right).is_ok());
 }

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
 use annals::{Component, Frame, Namespace, Options, RunSpec, Status, Store, ledger::Signature};
-use annals_proof::{About, Checkpoint, Error, Kept, PrivateKey, PublicKey, Verdict, check};
+use annals_proof::{
+    CheckedCheckpoint, CheckpointAgreement, PrivateKey, ProofClaim, ProofError, ProofVerdict, PublicKey,
+    check,
+};
 use serde_json::{Value, json};
 
 /// RFC 8410, sections 10.3 and 10.1: a pair.
@@ -27,30 +30,30 @@ MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
 -----END PUBLIC KEY-----
 ";
 /// Another key.
-const OTHER: &str = "-----BEGIN PRIVATE KEY-----
+const OTHER_PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEIEzNCJso/5banbbDRuwRTg9bijGfNaumJNqM9u1PuKb7
 -----END PRIVATE KEY-----
 ";
 
 fn signature(pem: &str, checkpoint: &annals::ledger::Checkpoint) -> Signature {
     let key = PrivateKey::from_pem(pem).unwrap();
-    Signature { public_key: key.public().0, bytes: key.sign(&checkpoint.statement()) }
+    Signature { public_key: key.public_key().0, bytes: key.sign(&checkpoint.statement()) }
 }
 
-fn signed(proof: &annals::ledger::Proof) -> String {
+fn signed_json(proof: &annals::ledger::Proof) -> String {
     proof.to_json(Some(&signature(PRIVATE, &proof.checkpoint))).unwrap()
 }
 
-fn public() -> PublicKey {
+fn public_key() -> PublicKey {
     PublicKey::from_pem(PUBLIC).unwrap()
 }
 
-fn kept(checkpoint: &annals::ledger::Checkpoint) -> Checkpoint {
-    Checkpoint::parse(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
+fn parsed_checkpoint(checkpoint: &annals::ledger::Checkpoint) -> CheckedCheckpoint {
+    CheckedCheckpoint::parse(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
 }
 
 /// The store of format 1 on a simulated disk whose clock stands still at one time.
-fn fixture() -> Store {
+fn format_1_store() -> Store {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/tests/data/format/v1");
     let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
     for folder in ["", "segments", "tables"] {
@@ -72,7 +75,7 @@ fn fixture() -> Store {
 }
 
 /// A store with what proofs have to deal with: forks of forks, shared bodies, inline ones, an open run, a replaced one.
-fn store() -> (tempfile::TempDir, Store, Namespace) {
+fn sample_store() -> (tempfile::TempDir, Store, Namespace) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
@@ -103,22 +106,25 @@ fn store() -> (tempfile::TempDir, Store, Namespace) {
     (dir, store, space)
 }
 
-fn runs(space: &Namespace) -> Vec<(String, u32)> {
+fn run_names_and_frames(space: &Namespace) -> Vec<(String, u32)> {
     let infos = space.runs().unwrap().map(Result::unwrap);
     infos.map(|info| (info.name.clone(), info.frames)).collect()
 }
 
 #[test]
-fn every_run_and_frame_can_be_proved_and_says_what_was_recorded() {
-    let (_dir, store, space) = store();
-    let kept = kept(&store.checkpoint().unwrap());
+fn every_run_and_frame_proof_states_what_was_recorded() {
+    let (_dir, store, space) = sample_store();
+    let kept = parsed_checkpoint(&store.checkpoint().unwrap());
     let mut proofs = 0;
-    for (name, frames) in runs(&space) {
+    for (name, frames) in run_names_and_frames(&space) {
         let reader = space.run(&name).unwrap();
-        let verdict =
-            check(signed(&space.prove(&name, None, None).unwrap()).as_bytes(), Some(&public()), Some(&kept));
+        let verdict = check(
+            signed_json(&space.prove(&name, None, None).unwrap()).as_bytes(),
+            Some(&public_key()),
+            Some(&kept),
+        );
         let verdict = verdict.unwrap_or_else(|e| panic!("{name}: {e}"));
-        let About::Run(about) = &verdict.about else { panic!("{name}") };
+        let ProofClaim::Run(about) = &verdict.about else { panic!("{name}") };
         let info = reader.info();
         assert_eq!(
             (&about.run, about.uid, about.frames),
@@ -128,13 +134,13 @@ fn every_run_and_frame_can_be_proved_and_says_what_was_recorded() {
         if let Some(fingerprint) = info.fingerprint {
             assert_eq!(about.fingerprint, fingerprint.to_string());
         }
-        assert_eq!(verdict.kept, Some(Kept::Same));
+        assert_eq!(verdict.kept, Some(CheckpointAgreement::SameLedger));
         proofs += 1;
         for seq in 1..=frames {
             let proof = space.prove(&name, Some(seq), None).unwrap().to_json(None).unwrap();
             let verdict =
                 check(proof.as_bytes(), None, Some(&kept)).unwrap_or_else(|e| panic!("{name}@{seq}: {e}"));
-            let About::Frame(about) = &verdict.about else { panic!("{name}@{seq}") };
+            let ProofClaim::Frame(about) = &verdict.about else { panic!("{name}@{seq}") };
             let frame = reader.frame(seq).unwrap();
             assert_eq!((&about.run, about.uid, about.seq), (&info.name, info.uid.0, seq));
             assert_eq!(
@@ -166,8 +172,8 @@ fn every_run_and_frame_can_be_proved_and_says_what_was_recorded() {
 }
 
 #[test]
-fn a_proof_agrees_with_older_and_newer_checkpoints_of_its_own_history_alone() {
-    let (_dir, store, space) = store();
+fn proof_agrees_only_with_checkpoints_of_its_own_history() {
+    let (_dir, store, space) = sample_store();
     let old = store.checkpoint().unwrap();
     let early = space.prove("one", Some(2), None).unwrap().to_json(None).unwrap();
     for n in 0..150 {
@@ -179,28 +185,28 @@ fn a_proof_agrees_with_older_and_newer_checkpoints_of_its_own_history_alone() {
     let new = store.checkpoint().unwrap();
     assert!(new.leaves > old.leaves + 100 && new.marks.len() <= 64);
     let agreed = |proof: &str, with: &annals::ledger::Checkpoint| {
-        check(proof.as_bytes(), None, Some(&kept(with))).map(|v| v.kept)
+        check(proof.as_bytes(), None, Some(&parsed_checkpoint(with))).map(|v| v.kept)
     };
     // A checkpoint that was taken before or after, of a record that it covers.
-    assert_eq!(agreed(&early, &old), Ok(Some(Kept::Same)));
-    assert_eq!(agreed(&early, &new), Ok(Some(Kept::Covers)));
+    assert_eq!(agreed(&early, &old), Ok(Some(CheckpointAgreement::SameLedger)));
+    assert_eq!(agreed(&early, &new), Ok(Some(CheckpointAgreement::CoversRecord)));
     let again = space.prove("one", Some(2), None).unwrap().to_json(None).unwrap();
-    assert_eq!(agreed(&again, &old), Ok(Some(Kept::Covers)));
+    assert_eq!(agreed(&again, &old), Ok(Some(CheckpointAgreement::CoversRecord)));
     // A record that is newer than the checkpoint takes a proof of growth.
     let late = space.prove("later 149", None, None).unwrap().to_json(None).unwrap();
-    assert!(matches!(agreed(&late, &old), Err(Error::TooLittle(_))));
+    assert!(matches!(agreed(&late, &old), Err(ProofError::Insufficient(_))));
     let late = space.prove("later 149", None, Some(&old)).unwrap().to_json(None).unwrap();
-    assert_eq!(agreed(&late, &old), Ok(Some(Kept::GrownFrom)));
+    assert_eq!(agreed(&late, &old), Ok(Some(CheckpointAgreement::GrownFrom)));
     let between = space.prove("later 3", None, Some(&old)).unwrap();
-    assert_eq!(agreed(&between.to_json(None).unwrap(), &old), Ok(Some(Kept::GrownFrom)));
+    assert_eq!(agreed(&between.to_json(None).unwrap(), &old), Ok(Some(CheckpointAgreement::GrownFrom)));
     assert_eq!(
         agreed(&space.prove("one", None, Some(&new)).unwrap().to_json(None).unwrap(), &new),
-        Ok(Some(Kept::Same))
+        Ok(Some(CheckpointAgreement::SameLedger))
     );
     // Other histories.
-    let (_dir, _, other) = self::store();
+    let (_dir, _, other) = self::sample_store();
     let theirs = other.prove("one", Some(2), None).unwrap().to_json(None).unwrap();
-    assert!(matches!(agreed(&theirs, &old), Err(Error::Refused(_))));
+    assert!(matches!(agreed(&theirs, &old), Err(ProofError::Refused(_))));
     assert_eq!(other.prove("one", None, Some(&old)).unwrap_err().kind(), annals::ErrorKind::Invalid);
     for with in [&old, &new] {
         let mut forged = with.clone();
@@ -208,9 +214,13 @@ fn a_proof_agrees_with_older_and_newer_checkpoints_of_its_own_history_alone() {
             mark.node.0[31] ^= 1;
         }
         // Marks that were made to add up: the checkpoint of another history of this store.
-        forged.root = remade_root(&forged);
+        forged.root = root_of_marks(&forged);
         for proof in [&early, &again, &late] {
-            assert!(matches!(agreed(proof, &forged), Err(Error::Refused(_))), "{:?}", agreed(proof, &forged));
+            assert!(
+                matches!(agreed(proof, &forged), Err(ProofError::Refused(_))),
+                "{:?}",
+                agreed(proof, &forged)
+            );
         }
         let refused = space.prove("one", None, Some(&forged)).unwrap_err();
         assert_eq!(refused.kind(), annals::ErrorKind::Diverged, "{refused}");
@@ -221,7 +231,7 @@ fn a_proof_agrees_with_older_and_newer_checkpoints_of_its_own_history_alone() {
 }
 
 /// The root of marks, whatever they are.
-fn remade_root(checkpoint: &annals::ledger::Checkpoint) -> annals::ledger::NodeHash {
+fn root_of_marks(checkpoint: &annals::ledger::Checkpoint) -> annals::ledger::NodeHash {
     let node =
         |left: &[u8; 32], right: &[u8; 32]| *blake3::hash(&[&[1], &left[..], right].concat()).as_bytes();
     let mut stack: Vec<(u64, [u8; 32])> = Vec::new();
@@ -244,38 +254,38 @@ fn remade_root(checkpoint: &annals::ledger::Checkpoint) -> annals::ledger::NodeH
 }
 
 #[test]
-fn a_signature_counts_only_if_it_is_right_and_of_the_key_that_is_named() {
-    let (_dir, store, space) = store();
+fn signature_counts_only_if_valid_and_from_named_key() {
+    let (_dir, store, space) = sample_store();
     let proof = space.prove("two", Some(4), None).unwrap();
     let unsigned = proof.to_json(None).unwrap();
-    assert!(matches!(check(unsigned.as_bytes(), Some(&public()), None), Err(Error::Refused(_))));
-    let other = proof.to_json(Some(&signature(OTHER, &proof.checkpoint))).unwrap();
-    assert!(matches!(check(other.as_bytes(), Some(&public()), None), Err(Error::Refused(_))));
+    assert!(matches!(check(unsigned.as_bytes(), Some(&public_key()), None), Err(ProofError::Refused(_))));
+    let other = proof.to_json(Some(&signature(OTHER_PRIVATE, &proof.checkpoint))).unwrap();
+    assert!(matches!(check(other.as_bytes(), Some(&public_key()), None), Err(ProofError::Refused(_))));
     assert!(check(other.as_bytes(), None, None).unwrap().checkpoint.signature.is_some());
     // A signature of another checkpoint, by the right key.
     std::thread::yield_now();
     let later = store.checkpoint().unwrap();
     let moved = proof.to_json(Some(&signature(PRIVATE, &later))).unwrap();
-    assert!(matches!(check(moved.as_bytes(), None, None), Err(Error::Refused(_))));
+    assert!(matches!(check(moved.as_bytes(), None, None), Err(ProofError::Refused(_))));
     // The right bytes under another's name.
     let own = signature(PRIVATE, &proof.checkpoint);
-    let named = Signature { public_key: PrivateKey::from_pem(OTHER).unwrap().public().0, ..own };
+    let named = Signature { public_key: PrivateKey::from_pem(OTHER_PRIVATE).unwrap().public_key().0, ..own };
     assert!(matches!(
         check(proof.to_json(Some(&named)).unwrap().as_bytes(), None, None),
-        Err(Error::Refused(_))
+        Err(ProofError::Refused(_))
     ));
 }
 
 #[test]
-fn a_checkpoint_whose_marks_do_not_make_its_tree_is_refused_by_both_readings() {
-    let (_dir, store, _) = store();
+fn wrong_marks_are_refused_by_both_readers() {
+    let (_dir, store, _) = sample_store();
     let good = store.checkpoint().unwrap();
     let refused = |change: &dyn Fn(&mut annals::ledger::Checkpoint)| {
         let mut changed = good.clone();
         change(&mut changed);
         // Its digest and signature are right: they are of what it says.
         let json = changed.to_json(Some(&signature(PRIVATE, &changed))).unwrap();
-        assert!(matches!(Checkpoint::parse(json.as_bytes()), Err(Error::Refused(_))), "{json}");
+        assert!(matches!(CheckedCheckpoint::parse(json.as_bytes()), Err(ProofError::Refused(_))), "{json}");
         let kind = annals::ledger::Checkpoint::from_json(json.as_bytes()).unwrap_err().kind();
         assert_eq!(kind, annals::ErrorKind::Invalid, "{json}");
         assert_eq!(store.verify_against(&changed).unwrap_err().kind(), annals::ErrorKind::Invalid);
@@ -294,7 +304,12 @@ fn a_checkpoint_whose_marks_do_not_make_its_tree_is_refused_by_both_readings() {
 
 /// Whether what came of a changed proof is no lie: refused, or the very same verdict.
 #[track_caller]
-fn harmless(changed: &[u8], original: &Verdict, key: Option<&PublicKey>, what: &str) -> bool {
+fn is_refused_or_unchanged(
+    changed: &[u8],
+    original: &ProofVerdict,
+    key: Option<&PublicKey>,
+    what: &str,
+) -> bool {
     match check(changed, key, None) {
         Ok(verdict) => {
             assert_eq!(verdict, *original, "{what}");
@@ -308,14 +323,14 @@ fn harmless(changed: &[u8], original: &Verdict, key: Option<&PublicKey>, what: &
 }
 
 #[test]
-fn no_changed_byte_makes_a_proof_say_something_else() {
-    let (_dir, store, space) = store();
+fn changed_byte_never_changes_the_claim() {
+    let (_dir, store, space) = sample_store();
     let since = store.checkpoint().unwrap();
     space.begin_run(RunSpec::new("more")).unwrap().end(Status::Ok).unwrap();
     let proof = space.prove("three", Some(5), Some(&since)).unwrap();
-    let key = public();
+    let key = public_key();
     let (mut tried, mut same) = (0, 0);
-    for (json, key) in [(signed(&proof), Some(&key)), (proof.to_json(None).unwrap(), None)] {
+    for (json, key) in [(signed_json(&proof), Some(&key)), (proof.to_json(None).unwrap(), None)] {
         let bytes = json.as_bytes();
         let original = check(bytes, key, None).unwrap();
         assert!(original.since.is_some());
@@ -323,7 +338,12 @@ fn no_changed_byte_makes_a_proof_say_something_else() {
             let byte = bytes[at];
             let mut change = |changed: Vec<u8>, what: &str| {
                 tried += 1;
-                same += usize::from(harmless(&changed, &original, key, &format!("{what} at {at} of {json}")));
+                same += usize::from(is_refused_or_unchanged(
+                    &changed,
+                    &original,
+                    key,
+                    &format!("{what} at {at} of {json}"),
+                ));
             };
             let mut others = vec![byte ^ 1, byte ^ 32, b'"', b'0'];
             if byte.is_ascii_digit() {
@@ -348,7 +368,7 @@ fn no_changed_byte_makes_a_proof_say_something_else() {
 }
 
 /// Every value of a JSON tree exchanged for others, every field and element left out, doubled, moved.
-fn variants(value: &Value) -> Vec<Value> {
+fn changed_values(value: &Value) -> Vec<Value> {
     let mut all = vec![Value::Null, json!({}), json!([]), json!("x"), json!(-1), json!(1.5), json!(true)];
     match value {
         Value::Number(number) => {
@@ -388,7 +408,9 @@ fn variants(value: &Value) -> Vec<Value> {
                 all.push(with(&|items| items.insert(index, item.clone())));
                 all.push(with(&|items| items.rotate_left(1)));
                 all.push(with(&|items| items.swap(0, index)));
-                all.extend(variants(item).into_iter().map(|item| with(&|items| items[index] = item.clone())));
+                all.extend(
+                    changed_values(item).into_iter().map(|item| with(&|items| items[index] = item.clone())),
+                );
             }
             all.push(Value::Array(vec![json!("00"); 5000]));
         }
@@ -402,7 +424,7 @@ fn variants(value: &Value) -> Vec<Value> {
                 all.push(with(&|fields| drop(fields.remove(name))));
                 all.push(with(&|fields| drop(fields.insert(format!("{name}s"), field.clone()))));
                 all.extend(
-                    variants(field)
+                    changed_values(field)
                         .into_iter()
                         .map(|field| with(&|f| drop(f.insert(name.clone(), field.clone())))),
                 );
@@ -413,22 +435,27 @@ fn variants(value: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn no_changed_value_makes_a_proof_say_something_else() {
-    let (_dir, store, space) = store();
+fn changed_value_never_changes_the_claim() {
+    let (_dir, store, space) = sample_store();
     let since = store.checkpoint().unwrap();
     space.begin_run(RunSpec::new("more")).unwrap().end(Status::Ok).unwrap();
     let proof = space.prove("three", Some(5), Some(&since)).unwrap().to_json(None).unwrap();
     let original = check(proof.as_bytes(), None, None).unwrap();
     let tree: Value = serde_json::from_str(&proof).unwrap();
-    assert!(harmless(tree.to_string().as_bytes(), &original, None, "the order of keys means nothing"));
+    assert!(is_refused_or_unchanged(
+        tree.to_string().as_bytes(),
+        &original,
+        None,
+        "the order of keys means nothing"
+    ));
     let (mut tried, mut same) = (0, 0);
-    for changed in variants(&tree) {
+    for changed in changed_values(&tree) {
         tried += 1;
         let text = changed.to_string();
         // Without its proof of growth, or under another number of a batch's size, it says less, or the same.
         match check(text.as_bytes(), None, None) {
             Ok(verdict) => {
-                let verdict = Verdict { since: original.since, ..verdict };
+                let verdict = ProofVerdict { since: original.since, ..verdict };
                 assert_eq!(verdict, original, "{text}");
                 same += 1;
             }
@@ -446,20 +473,20 @@ fn no_changed_value_makes_a_proof_say_something_else() {
         "[".repeat(100_000).as_bytes(),
         b"{\"annals_proof\":1}",
     ] {
-        assert!(matches!(check(hostile, None, None), Err(Error::Malformed(_))));
-        assert!(matches!(Checkpoint::parse(hostile), Err(Error::Malformed(_))));
+        assert!(matches!(check(hostile, None, None), Err(ProofError::Malformed(_))));
+        assert!(matches!(CheckedCheckpoint::parse(hostile), Err(ProofError::Malformed(_))));
     }
 }
 
 #[test]
-fn true_records_cannot_be_put_together_to_a_false_story() {
-    let (_dir, _store, space) = store();
+fn mixed_true_records_are_refused() {
+    let (_dir, _store, space) = sample_store();
     let tree = |name: &str, seq| -> Value {
         serde_json::from_str(&space.prove(name, seq, None).unwrap().to_json(None).unwrap()).unwrap()
     };
     let (of_one, of_two) = (tree("one", Some(2)), tree("whole", Some(2)));
     let refused = |proof: &Value| match check(proof.to_string().as_bytes(), None, None) {
-        Err(Error::Refused(why)) => why,
+        Err(ProofError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
     // Another run's record beside the frame, and words to match.
@@ -492,7 +519,7 @@ fn true_records_cannot_be_put_together_to_a_false_story() {
 }
 
 /// What a checkpoint would have been when the ledger had only so many leaves: of a small one each mark is one leaf.
-fn older(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> annals::ledger::Checkpoint {
+fn checkpoint_at(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> annals::ledger::Checkpoint {
     let marks = checkpoint.marks[..leaves].to_vec();
     let last = marks[leaves - 1];
     assert_eq!(last.leaves, leaves as u64);
@@ -503,38 +530,38 @@ fn older(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> annals::ledg
         marks,
         ..checkpoint.clone()
     };
-    annals::ledger::Checkpoint { root: remade_root(&older), ..older }
+    annals::ledger::Checkpoint { root: root_of_marks(&older), ..older }
 }
 
-fn golden() -> [(&'static str, String); 4] {
-    let store = fixture();
+fn golden_files() -> [(&'static str, String); 4] {
+    let store = format_1_store();
     let space = store.namespace("default").unwrap();
     let checkpoint = store.checkpoint().unwrap();
-    let older = older(&checkpoint, 11);
+    let older = checkpoint_at(&checkpoint, 11);
     let frame = space.prove("loan-42 again", Some(3), None).unwrap();
     let run = space.prove("loan-42", None, Some(&older)).unwrap();
     [
         ("checkpoint.json", checkpoint.to_json(Some(&signature(PRIVATE, &checkpoint))).unwrap()),
         ("older.json", older.to_json(None).unwrap()),
-        ("frame.json", signed(&frame)),
+        ("frame.json", signed_json(&frame)),
         ("run.json", run.to_json(None).unwrap()),
     ]
 }
 
 /// The bytes of a checkpoint and of proofs of the kept store of format 1 are what they always were.
 #[test]
-fn the_kept_proofs_are_made_again_and_hold() {
+fn golden_proofs_are_reproduced_and_hold() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    for (name, made) in golden() {
+    for (name, made) in golden_files() {
         let kept = std::fs::read_to_string(data.join(name)).unwrap();
         assert_eq!(made, kept.trim_end(), "{name}");
     }
     let read = |name: &str| std::fs::read(data.join(name)).unwrap();
-    let checkpoint = Checkpoint::parse(&read("checkpoint.json")).unwrap();
-    checkpoint.signed_by(&public()).unwrap();
-    let frame = check(&read("frame.json"), Some(&public()), Some(&checkpoint)).unwrap();
-    assert_eq!(frame.kept, Some(Kept::Same));
-    let older = Checkpoint::parse(&read("older.json")).unwrap();
+    let checkpoint = CheckedCheckpoint::parse(&read("checkpoint.json")).unwrap();
+    checkpoint.require_signed_by(&public_key()).unwrap();
+    let frame = check(&read("frame.json"), Some(&public_key()), Some(&checkpoint)).unwrap();
+    assert_eq!(frame.kept, Some(CheckpointAgreement::SameLedger));
+    let older = CheckedCheckpoint::parse(&read("older.json")).unwrap();
     assert!(older.leaves < checkpoint.leaves);
     let run = check(&read("run.json"), None, Some(&older)).unwrap();
     // docs/format.md shows these values.
@@ -554,7 +581,7 @@ fn the_kept_proofs_are_made_again_and_hold() {
     }
     assert!(run.since.is_some());
     assert!(
-        fixture()
+        format_1_store()
             .verify_against(&annals::ledger::Checkpoint::from_json(&read("older.json")).unwrap())
             .unwrap()
             .differences
@@ -565,15 +592,15 @@ fn the_kept_proofs_are_made_again_and_hold() {
 /// Writes the kept proofs as this build makes them.
 #[test]
 #[ignore = "writes files: only for a new format"]
-fn make_golden() {
+fn write_golden_files() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    for (name, made) in golden() {
+    for (name, made) in golden_files() {
         std::fs::write(data.join(name), format!("{made}\n")).unwrap();
     }
 }
 
 #[test]
-fn openssl_and_this_crate_accept_each_others_keys_and_signatures() {
+fn openssl_and_crate_accept_each_others_signatures() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let openssl = |args: &[&str]| Command::new("openssl").args(args).current_dir(dir.path()).output();
@@ -589,9 +616,9 @@ fn openssl_and_this_crate_accept_each_others_keys_and_signatures() {
     assert!(openssl(&["pkey", "-in", "key.pem", "-pubout", "-out", "public.pem"]).unwrap().status.success());
     let private = PrivateKey::from_pem(&std::fs::read_to_string(path("key.pem")).unwrap()).unwrap();
     let public = PublicKey::from_pem(&std::fs::read_to_string(path("public.pem")).unwrap()).unwrap();
-    assert_eq!(private.public(), public);
+    assert_eq!(private.public_key(), public);
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/checkpoint.json");
-    let checkpoint = Checkpoint::parse(&std::fs::read(data).unwrap()).unwrap();
+    let checkpoint = CheckedCheckpoint::parse(&std::fs::read(data).unwrap()).unwrap();
     std::fs::write(path("statement"), checkpoint.statement()).unwrap();
     std::fs::write(path("signature"), private.sign(&checkpoint.statement())).unwrap();
     let verify = [
@@ -611,6 +638,6 @@ fn openssl_and_this_crate_accept_each_others_keys_and_signatures() {
     let sign = ["pkeyutl", "-sign", "-inkey", "key.pem", "-rawin", "-in", "statement", "-out", "theirs"];
     assert!(openssl(&sign).unwrap().status.success());
     let theirs: [u8; 64] = std::fs::read(path("theirs")).unwrap().try_into().unwrap();
-    assert!(public.signed(&checkpoint.statement(), &theirs));
+    assert!(public.verifies(&checkpoint.statement(), &theirs));
     assert_eq!(theirs, private.sign(&checkpoint.statement()));
 }

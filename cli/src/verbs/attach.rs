@@ -4,28 +4,31 @@ use std::io::Write;
 
 use annals_server::{AttachOptions, Destination, interrupted};
 
-use super::record::{cache, guard, mounts, result_of, secrets, spec, tags, tell, wait_for};
-use crate::args::{AttachArgs, Global};
-use crate::door::Recorder;
-use crate::failure::{Result, before};
+use super::record::{
+    cache_use, end_result, mounts, print_recorded, print_waiting, run_spec, secret_names, tags,
+    upstream_guard,
+};
+use crate::args::{AttachArgs, GlobalArgs};
+use crate::failure::{CliResult, before_start};
 use crate::locate;
-use crate::out::Out;
+use crate::output::CliOutput;
 use crate::rules;
+use crate::store_access::SharedRecorder;
 use crate::supervision::RecordingEnd;
 use crate::verbs::retain;
 
-pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &AttachArgs, out: &mut CliOutput) -> CliResult<()> {
     let (run, tags) = (&args.run, tags(&args.run)?);
     let attaching = AttachOptions {
         mounts: mounts(run)?,
-        guard: guard(&run.live),
-        cache: cache(&run.live)?,
-        secrets: secrets(run)?,
-        rules: rules::read(run.rules.as_deref()).map_err(before)?,
+        guard: upstream_guard(&run.live),
+        cache: cache_use(&run.live)?,
+        secrets: secret_names(run)?,
+        rules: rules::read(run.rules.as_deref()).map_err(before_start)?,
     };
-    let policy = retain::sampling(args.run.retain.as_deref()).map_err(before)?;
+    let policy = retain::sampling_policy(args.run.retain.as_deref()).map_err(before_start)?;
     let store = locate::store(global.store.as_deref());
-    let door = Recorder::open(&store, &global.namespace, policy).map_err(before)?;
+    let door = SharedRecorder::open(&store, &global.namespace, policy).map_err(before_start)?;
     let default = format!("attach-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
     let wish = run.run.is_none();
     let name = run.run.clone().unwrap_or(default);
@@ -44,13 +47,19 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
                 "annals: recording into {name} until Ctrl-C; put the lines above into the other terminal (eval), or into a container that shares this network"
             );
         };
-        annals_server::attach(into, spec(name, &tags), &attaching, ready, interrupted)
+        annals_server::attach(into, run_spec(name, &tags), &attaching, ready, interrupted)
     };
     let recorded = door.record_as(&name, wish, attach);
     if let Ok((name, attached)) = &recorded {
-        tell(name, &attached.recorded, None, attached.seconds, &format!("annals replay {name} -- CMD"));
+        print_recorded(
+            name,
+            &attached.recorded,
+            None,
+            attached.seconds,
+            &format!("annals replay {name} -- CMD"),
+        );
     }
-    let closed = door.close(wait_for);
+    let closed = door.close(print_waiting);
     let (_, attached) = recorded?;
     let may_be_empty = args.run.allow_empty;
     let end = RecordingEnd {
@@ -60,5 +69,5 @@ pub(super) fn run(global: &Global, args: &AttachArgs, out: &mut Out) -> Result<(
         waits: false,
         is_missed: false,
     };
-    result_of(&end, closed)
+    end_result(&end, closed)
 }

@@ -15,23 +15,23 @@ use serde_json::json;
 
 use super::network;
 
-use crate::args::{DriftArgs, Global};
-use crate::door::Door;
-use crate::failure::{Code, Failure, Result};
+use crate::args::{DriftArgs, GlobalArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input::{self, AnyTape};
-use crate::junit::{self, Case, Wrong};
-use crate::out::{Out, count, many, printable};
-use crate::tracefork::Recording;
-use crate::{locate, rules, whole_file};
+use crate::junit::{self, JunitCase, JunitProblem};
+use crate::output::{CliOutput, count, plural, printable};
+use crate::store_access::StoreAccess;
+use crate::tracefork::TraceforkRecording;
+use crate::{atomic_file, locate, rules};
 
 /// Default number of runs in a sample.
-const SAMPLE: u64 = 100;
+const SAMPLE_DEFAULT: u64 = 100;
 /// Most lines of a replay's report that are kept.
 const LINES_MAX: usize = 40;
 
 /// The outcome of checking one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum CheckVerdict {
     Ok,
     /// The program's behaviour differs from the recording.
     Drift,
@@ -41,7 +41,7 @@ enum Verdict {
     Failed,
 }
 
-impl Verdict {
+impl CheckVerdict {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -53,9 +53,9 @@ impl Verdict {
 }
 
 /// A run that was checked.
-struct Checked {
+struct CheckedTarget {
     name: String,
-    verdict: Verdict,
+    verdict: CheckVerdict,
     frames: u64,
     /// The problem; for a good run, the report of its replay.
     text: String,
@@ -63,15 +63,15 @@ struct Checked {
 }
 
 /// A run or tape to check.
-enum Target {
+enum CheckTarget {
     Run(String),
     Tape(PathBuf),
 }
 
-pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) -> CliResult<()> {
     if args.check_output && !args.programs && args.command.is_empty() {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             "--check-output compares the output of programs, but no program is to run",
             "add --programs to run the recorded ones",
         ));
@@ -79,69 +79,73 @@ pub(super) fn run(global: &Global, args: &DriftArgs, out: &mut Out) -> Result<()
     // Invalid options are reported once, and not for every run.
     rules::matcher(&rules::read(args.rules.file.as_deref())?, &args.rules)?;
     network::policy(&args.network, &args.allow_host)?;
-    let (targets, seed) = targets(global, args)?;
+    let (targets, seed) = resolve_targets(global, args)?;
     if targets.is_empty() {
         let hint = "name runs, or a folder that holds *.tape, or a store with runs";
-        return Err(Failure::new(Code::NoSuchThing, "there is nothing to check", hint));
+        return Err(Failure::new(FailureCode::NoSuchThing, "there is nothing to check", hint));
     }
     let mut all = Vec::with_capacity(targets.len());
     for target in &targets {
         let began = jiff::Timestamp::now();
-        let mut checked = check(global, args, target);
+        let mut checked = check_target(global, args, target);
         checked.seconds = (jiff::Timestamp::now() - began).total(jiff::Unit::Second).unwrap_or(0.0).max(0.0);
-        tell(&checked, out)?;
+        print_checked(&checked, out)?;
         all.push(checked);
     }
     if let Some(path) = &args.junit {
-        let xml = document(&targets, &all);
-        let written =
-            whole_file::write(path, |file| file.write_all(xml.as_bytes()).map_err(crate::failure::output));
-        written?.map_err(|error| super::tape::unwritten(path, &error))?;
+        let xml = junit_document(&targets, &all);
+        let written = atomic_file::write(path, |file| {
+            file.write_all(xml.as_bytes()).map_err(crate::failure::output_failure)
+        });
+        written?.map_err(|error| super::tape::write_failure(path, &error))?;
     }
     let of = |verdict| all.iter().filter(|checked| checked.verdict == verdict).count() as u64;
-    let repeat = seed.map(|seed| repeat(args, seed));
-    let (drift, damaged, failed) = (of(Verdict::Drift), of(Verdict::Damaged), of(Verdict::Failed));
+    let repeat = seed.map(|seed| repeat_command(args, seed));
+    let (drift, damaged, failed) =
+        (of(CheckVerdict::Drift), of(CheckVerdict::Damaged), of(CheckVerdict::Failed));
     if out.json {
         out.object(&json!({
-            "checked": all.len(), "ok": of(Verdict::Ok), "drift": drift, "damaged": damaged, "failed": failed,
+            "checked": all.len(), "ok": of(CheckVerdict::Ok), "drift": drift, "damaged": damaged, "failed": failed,
             "seed": seed, "repeat": repeat,
         }))?;
     } else {
         let good = drift + damaged + failed == 0;
         let word = if good { "as recorded" } else { "NOT as recorded" };
         let counts = format!("{drift} drifted, {damaged} damaged, {failed} not checked");
-        out.marked(good, word, format_args!(": {} checked, {counts}", many(all.len() as u64, "run")))?;
+        out.marked_line(good, word, format_args!(": {} checked, {counts}", plural(all.len() as u64, "run")))?;
         if let Some(repeat) = repeat {
             out.line(format_args!("the same sample again: {repeat}"))?;
         }
     }
     match (drift + damaged, failed) {
         (0, 0) => Ok(()),
-        (0, _) => Err(Failure::Silent(Code::Failed)),
-        _ => Err(Failure::Silent(Code::Damage)),
+        (0, _) => Err(Failure::Silent(FailureCode::Failed)),
+        _ => Err(Failure::Silent(FailureCode::Damage)),
     }
 }
 
 /// Resolves the runs and tapes of the command line. The second value is the seed of a sample.
-fn targets(global: &Global, args: &DriftArgs) -> Result<(Vec<Target>, Option<u64>)> {
+fn resolve_targets(global: &GlobalArgs, args: &DriftArgs) -> CliResult<(Vec<CheckTarget>, Option<u64>)> {
     if args.targets.is_empty() {
-        let names =
-            super::reading(global)?.runs()?.map(|run| run.map(|run| run.id)).collect::<Result<Vec<_>>>()?;
+        let names = super::open_to_read(global)?
+            .runs()?
+            .map(|run| run.map(|run| run.id))
+            .collect::<CliResult<Vec<_>>>()?;
         let seed =
             args.seed.unwrap_or_else(|| jiff::Timestamp::now().as_microsecond().unsigned_abs() % 1_000_000);
-        let chosen = sample(names.len(), args.sample.unwrap_or(SAMPLE), seed);
-        let chosen = chosen.into_iter().filter_map(|at| names.get(at).cloned().map(Target::Run));
+        let chosen = sample(names.len(), args.sample.unwrap_or(SAMPLE_DEFAULT), seed);
+        let chosen = chosen.into_iter().filter_map(|at| names.get(at).cloned().map(CheckTarget::Run));
         return Ok((chosen.collect(), Some(seed)));
     }
     let mut targets = Vec::new();
     for named in &args.targets {
         let path = Path::new(named);
         if path.is_dir() {
-            targets.extend(tapes(path)?.into_iter().map(Target::Tape));
+            targets.extend(tapes(path)?.into_iter().map(CheckTarget::Tape));
         } else if is_tape(path) {
-            targets.push(Target::Tape(path.to_path_buf()));
+            targets.push(CheckTarget::Tape(path.to_path_buf()));
         } else {
-            targets.push(Target::Run(named.clone()));
+            targets.push(CheckTarget::Run(named.clone()));
         }
     }
     Ok((targets, None))
@@ -155,10 +159,10 @@ fn is_tape(path: &Path) -> bool {
 
 /// Lists the tapes of a folder and its subfolders, by name.
 #[expect(clippy::disallowed_methods, reason = "the user's own folder, which is no part of a store")]
-fn tapes(folder: &Path) -> Result<Vec<PathBuf>> {
+fn tapes(folder: &Path) -> CliResult<Vec<PathBuf>> {
     let unread = |error: std::io::Error| {
         let message = format!("cannot read {}: {error}", folder.display());
-        Failure::new(Code::Failed, message, "name a folder that can be read")
+        Failure::new(FailureCode::Failed, message, "name a folder that can be read")
     };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unread)? {
@@ -198,8 +202,8 @@ fn sample(len: usize, wanted: u64, seed: u64) -> Vec<usize> {
 }
 
 /// Builds the command that checks the same sample again.
-fn repeat(args: &DriftArgs, seed: u64) -> String {
-    let mut line = format!("annals check --sample {} --seed {seed}", args.sample.unwrap_or(SAMPLE));
+fn repeat_command(args: &DriftArgs, seed: u64) -> String {
+    let mut line = format!("annals check --sample {} --seed {seed}", args.sample.unwrap_or(SAMPLE_DEFAULT));
     if args.programs {
         line.push_str(" --programs");
     }
@@ -213,80 +217,91 @@ fn repeat(args: &DriftArgs, seed: u64) -> String {
     line
 }
 
-fn check(global: &Global, args: &DriftArgs, target: &Target) -> Checked {
+fn check_target(global: &GlobalArgs, args: &DriftArgs, target: &CheckTarget) -> CheckedTarget {
     let (name, done) = match target {
-        Target::Run(run) => (run.clone(), stored(global, args, run)),
-        Target::Tape(path) => (path.display().to_string(), taped(args, path)),
+        CheckTarget::Run(run) => (run.clone(), check_stored_run(global, args, run)),
+        CheckTarget::Tape(path) => (path.display().to_string(), check_tape(args, path)),
     };
     let (verdict, frames, text) = match done {
         Ok((verdict, frames, text)) => (verdict, frames, text),
-        Err(Failure::Told { code, message, .. }) => {
-            (if code == Code::Damage { Verdict::Damaged } else { Verdict::Failed }, 0, message)
-        }
-        Err(_) => (Verdict::Failed, 0, "it could not be checked".to_owned()),
+        Err(Failure::Message { code, message, .. }) => (
+            if code == FailureCode::Damage { CheckVerdict::Damaged } else { CheckVerdict::Failed },
+            0,
+            message,
+        ),
+        Err(_) => (CheckVerdict::Failed, 0, "it could not be checked".to_owned()),
     };
-    Checked { name, verdict, frames, text, seconds: 0.0 }
+    CheckedTarget { name, verdict, frames, text, seconds: 0.0 }
 }
 
-type Found = (Verdict, u64, String);
+type CheckResult = (CheckVerdict, u64, String);
 
 /// Checks a run of the store.
-fn stored(global: &Global, args: &DriftArgs, run: &str) -> Result<Found> {
-    let door = super::reading(global)?;
+fn check_stored_run(global: &GlobalArgs, args: &DriftArgs, run: &str) -> CliResult<CheckResult> {
+    let door = super::open_to_read(global)?;
     let reader = door.reader(run)?;
     let root = locate::store(global.store.as_deref());
     read_and_run(&door, &reader, (&root, &global.namespace), args)
 }
 
 /// Checks a tape in a temporary store.
-fn taped(args: &DriftArgs, path: &Path) -> Result<Found> {
-    let tape = input::tape(path)?;
+fn check_tape(args: &DriftArgs, path: &Path) -> CliResult<CheckResult> {
+    let tape = input::read_tape(path)?;
     let failed = |error: std::io::Error| {
         let message = format!("cannot create a temporary store for the tape: {error}");
-        Failure::new(Code::Failed, message, "set TMPDIR to another directory")
+        Failure::new(FailureCode::Failed, message, "set TMPDIR to another directory")
     };
     // The directory is readable by its owner only.
     let folder = tempfile::tempdir().map_err(failed)?;
     let root = folder.path().join("store");
-    let door = Door::write(&root, "default")?;
+    let door = StoreAccess::open_to_write(&root, "default")?;
     let name = match tape {
-        AnyTape::Ours(tape) => door.import_tape(&tape, None, false)?.name,
-        AnyTape::Foreign(tape) => {
-            let failed = |why| Failure::new(Code::Failed, why, "please report it");
-            door.import_foreign(Recording::of(&tape).map_err(failed)?, "tape", false)?.name
+        AnyTape::Native(tape) => door.import_tape(&tape, None, false)?.name,
+        AnyTape::Tracefork(tape) => {
+            let failed = |why| Failure::new(FailureCode::Failed, why, "please report it");
+            door.import_tracefork(TraceforkRecording::from_tape(&tape).map_err(failed)?, "tape", false)?.name
         }
     };
     door.close()?;
-    let door = Door::read(&root, "default")?;
+    let door = StoreAccess::open_to_read(&root, "default")?;
     let reader = door.reader(&name)?;
     read_and_run(&door, &reader, (&root, "default"), args)
 }
 
 /// Verifies a run and, with programs, runs its program again.
-fn read_and_run(door: &Door, reader: &RunReader, store: (&Path, &str), args: &DriftArgs) -> Result<Found> {
+fn read_and_run(
+    door: &StoreAccess,
+    reader: &RunReader,
+    store: (&Path, &str),
+    args: &DriftArgs,
+) -> CliResult<CheckResult> {
     let frames = door.check_frames(reader)?;
     if !args.programs && args.command.is_empty() {
-        return Ok((Verdict::Ok, frames, String::new()));
+        return Ok((CheckVerdict::Ok, frames, String::new()));
     }
     if door.origin(reader)?.is_none() {
         let text = "no program was recorded as this run".to_owned();
         // A named command that does not run is no success.
-        let verdict = if args.command.is_empty() { Verdict::Ok } else { Verdict::Failed };
+        let verdict = if args.command.is_empty() { CheckVerdict::Ok } else { CheckVerdict::Failed };
         return Ok((verdict, frames, text));
     }
-    let (verdict, text) = replayed(&reader.info().name, store, args, door.exit_code(reader)?)?;
+    let (verdict, text) = replay_program(&reader.info().name, store, args, door.exit_code(reader)?)?;
     Ok((verdict, frames, text))
 }
 
 /// Replays a program as a child process.
-fn replayed(
+fn replay_program(
     run: &str,
     (root, namespace): (&Path, &str),
     args: &DriftArgs,
     recorded: Option<u8>,
-) -> Result<(Verdict, String)> {
+) -> CliResult<(CheckVerdict, String)> {
     let failed = |error: std::io::Error| {
-        Failure::new(Code::Failed, format!("`annals replay` cannot be started: {error}"), "try it by hand")
+        Failure::new(
+            FailureCode::Failed,
+            format!("`annals replay` cannot be started: {error}"),
+            "try it by hand",
+        )
     };
     let mut words: Vec<OsString> =
         vec!["--store".into(), root.into(), "--namespace".into(), namespace.into()];
@@ -297,7 +312,7 @@ fn replayed(
     {
         words.extend(values.iter().flat_map(|value| [option.into(), value.into()]));
     }
-    words.extend(["--network".into(), scope(args).into()]);
+    words.extend(["--network".into(), network_option(args).into()]);
     for (option, values) in
         [("--allow-host", &args.allow_host), ("--refuse-quietly", &args.network.refuse_quietly)]
     {
@@ -314,17 +329,19 @@ fn replayed(
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).env("NO_COLOR", "1");
     let output = command.stderr(Stdio::piped()).output().map_err(failed)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let ours = ours(&said);
+    let ours = annals_lines(&said);
     let text = ours.join("\n");
     let not_replayed = ours.iter().any(|line| line.starts_with("NOT replayed"));
     let (verdict, text) = match output.status.code() {
-        Some(3) if recorded != Some(3) || not_replayed => (Verdict::Drift, text),
-        Some(125..=127) if !ours.iter().any(|line| line.starts_with("replayed ")) => (Verdict::Failed, text),
-        code if code == recorded.map(i32::from) || recorded.is_none() => (Verdict::Ok, text),
+        Some(3) if recorded != Some(3) || not_replayed => (CheckVerdict::Drift, text),
+        Some(125..=127) if !ours.iter().any(|line| line.starts_with("replayed ")) => {
+            (CheckVerdict::Failed, text)
+        }
+        code if code == recorded.map(i32::from) || recorded.is_none() => (CheckVerdict::Ok, text),
         code => {
             let (code, recorded) = (code.unwrap_or(1), recorded.unwrap_or(0));
             (
-                Verdict::Drift,
+                CheckVerdict::Drift,
                 format!("the program ended with {code}, not with {recorded} as recorded\n{text}"),
             )
         }
@@ -333,14 +350,14 @@ fn replayed(
 }
 
 /// Returns the value of --network.
-fn scope(args: &DriftArgs) -> String {
+fn network_option(args: &DriftArgs) -> String {
     let value = args.network.network.to_possible_value();
     value.map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Returns the lines that annals itself printed, without the program's standard error. Continuation lines are
 /// indented.
-fn ours(said: &str) -> Vec<&str> {
+fn annals_lines(said: &str) -> Vec<&str> {
     let mut ours = Vec::new();
     let mut goes_on = false;
     for line in said.lines() {
@@ -355,37 +372,37 @@ fn ours(said: &str) -> Vec<&str> {
     ours.split_off(skipped)
 }
 
-fn tell(checked: &Checked, out: &mut Out) -> Result<()> {
-    let Checked { name, verdict, frames, text, seconds } = checked;
+fn print_checked(checked: &CheckedTarget, out: &mut CliOutput) -> CliResult<()> {
+    let CheckedTarget { name, verdict, frames, text, seconds } = checked;
     if out.json {
         return out.object(&json!({
             "name": name, "verdict": verdict.name(), "frames": frames, "text": text, "seconds": seconds,
         }));
     }
-    let good = *verdict == Verdict::Ok;
+    let good = *verdict == CheckVerdict::Ok;
     let frames = if *frames == 0 { String::new() } else { format!(", {} frames", count(*frames)) };
-    out.marked(good, verdict.name(), format_args!(": {}{frames}", printable(name)))?;
+    out.marked_line(good, verdict.name(), format_args!(": {}{frames}", printable(name)))?;
     if !good {
         text.lines().try_for_each(|line| out.line(format_args!("  {}", printable(line))))?;
     }
     Ok(())
 }
 
-fn document(targets: &[Target], all: &[Checked]) -> String {
+fn junit_document(targets: &[CheckTarget], all: &[CheckedTarget]) -> String {
     let cases: Vec<_> = targets
         .iter()
         .zip(all)
         .map(|(target, checked)| {
-            let wrong = Wrong {
-                found: checked.verdict != Verdict::Failed,
+            let wrong = JunitProblem {
+                is_finding: checked.verdict != CheckVerdict::Failed,
                 kind: checked.verdict.name(),
                 text: &checked.text,
             };
-            Case {
-                class: if matches!(target, Target::Run(_)) { "annals.runs" } else { "annals.tapes" },
+            JunitCase {
+                class: if matches!(target, CheckTarget::Run(_)) { "annals.runs" } else { "annals.tapes" },
                 name: &checked.name,
                 seconds: checked.seconds,
-                wrong: (checked.verdict != Verdict::Ok).then_some(wrong),
+                problem: (checked.verdict != CheckVerdict::Ok).then_some(wrong),
             }
         })
         .collect();
@@ -394,18 +411,21 @@ fn document(targets: &[Target], all: &[Checked]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LINES_MAX, ours, sample};
+    use super::{LINES_MAX, annals_lines, sample};
 
     #[test]
-    fn a_report_is_what_annals_said_and_the_last_of_it() {
+    fn report_keeps_the_last_annals_lines() {
         let said = "Traceback:\n  in main\nannals: DIVERGED at step 2\n  $.a: was 1\nwarning\n  more\nannals: NOT replayed";
-        assert_eq!(ours(said), ["DIVERGED at step 2", "  $.a: was 1", "NOT replayed"]);
+        assert_eq!(annals_lines(said), ["DIVERGED at step 2", "  $.a: was 1", "NOT replayed"]);
         let long = "annals: x\n".repeat(1000) + "annals: the receipt";
-        assert_eq!((ours(&long).len(), ours(&long).last()), (LINES_MAX, Some(&"the receipt")));
+        assert_eq!(
+            (annals_lines(&long).len(), annals_lines(&long).last()),
+            (LINES_MAX, Some(&"the receipt"))
+        );
     }
 
     #[test]
-    fn a_sample_follows_from_its_seed_alone_and_any_place_may_be_in_it() {
+    fn sample_depends_on_seed_only_and_is_uniform() {
         assert_eq!(sample(1000, 5, 7), sample(1000, 5, 7));
         assert_ne!(sample(1000, 5, 7), sample(1000, 5, 8));
         assert_eq!(sample(3, 99, 1), [0, 1, 2]);

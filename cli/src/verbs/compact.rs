@@ -11,34 +11,41 @@ use annals_server::{ask_daemon_without_timeout, when_interrupted};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
-use crate::args::{CompactArgs, Global};
-use crate::door::{Door, engine};
-use crate::failure::{Code, Failure, Result};
+use crate::args::{CompactArgs, GlobalArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::locate;
-use crate::out::{Out, bytes, count, many};
+use crate::output::{CliOutput, bytes, count, plural};
+use crate::store_access::{StoreAccess, engine_failure};
 
-pub(super) fn run(global: &Global, args: &CompactArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
     let rate = args.max_bytes_per_second.map(|rate| rate.to_string());
     let mut words: Vec<&[u8]> = vec![b"STORE.COMPACT"];
     words.extend(args.recompress.then_some(&b"RECOMPRESS"[..]));
     words.extend(rate.iter().flat_map(|rate| [&b"RATE"[..], rate.as_bytes()]));
     // A dry run changes nothing, so this process can do it while another one writes to the store.
-    let asked =
-        if args.dry_run { None } else { ask_daemon_without_timeout(&root, &words).map_err(engine)? };
+    let asked = if args.dry_run {
+        None
+    } else {
+        ask_daemon_without_timeout(&root, &words).map_err(engine_failure)?
+    };
     let done = match asked {
         Some(done) => done,
-        None => here(global, args, &root)?,
+        None => compact_in_process(global, args, &root)?,
     };
     let done: Value = serde_json::from_str(&done).map_err(|why| {
-        Failure::new(Code::Failed, why, "use the same version of annals as the process that serves the store")
+        Failure::new(
+            FailureCode::Failed,
+            why,
+            "use the same version of annals as the process that serves the store",
+        )
     })?;
-    if out.json { out.object(&done) } else { tell(&done, out) }
+    if out.json { out.object(&done) } else { print_result(&done, out) }
 }
 
 /// Compacts, or makes a dry run, in this process.
-fn here(global: &Global, args: &CompactArgs, root: &Path) -> Result<String> {
-    let bar = bar();
+fn compact_in_process(global: &GlobalArgs, args: &CompactArgs, root: &Path) -> CliResult<String> {
+    let bar = progress_bar();
     let shown = bar.clone();
     let stopped = Arc::new(AtomicBool::new(false));
     let (stops, asked) = (stopped.clone(), stopped.clone());
@@ -49,18 +56,18 @@ fn here(global: &Global, args: &CompactArgs, root: &Path) -> Result<String> {
         dry_run: args.dry_run,
         recompress: args.recompress.then_some(CompactOptions::RECOMPRESS_LEVEL),
         bytes_per_second_max: args.max_bytes_per_second,
-        progress: Some(Arc::new(move |progress| show(&shown, progress))),
+        progress: Some(Arc::new(move |progress| update_bar(&shown, progress))),
         cancel: Some(Arc::new(move || asked.load(Ordering::Relaxed))),
         ..CompactOptions::default()
     };
     let door = match args.dry_run {
-        true => Door::read(root, &global.namespace)?,
-        false => Door::write_existing(root, &global.namespace)?,
+        true => StoreAccess::open_to_read(root, &global.namespace)?,
+        false => StoreAccess::open_existing_to_write(root, &global.namespace)?,
     };
     let done = door.compact(&options);
     bar.finish_and_clear();
     let done = done.map_err(|failure| match (stopped.load(Ordering::Relaxed), failure) {
-        (true, Failure::Told { code, message, .. }) => {
+        (true, Failure::Message { code, message, .. }) => {
             Failure::new(code, message, "the store is unchanged; the next compaction starts anew")
         }
         (_, failure) => failure,
@@ -71,22 +78,22 @@ fn here(global: &Global, args: &CompactArgs, root: &Path) -> Result<String> {
     Ok(done.to_json())
 }
 
-fn tell(done: &Value, out: &mut Out) -> Result<()> {
+fn print_result(done: &Value, out: &mut CliOutput) -> CliResult<()> {
     let number = |name: &str| done.get(name).and_then(Value::as_u64).unwrap_or_default();
     let dry = done.get("dry_run").and_then(Value::as_bool) == Some(true);
     if number("rewritten") == 0 {
-        let looked = many(number("segments"), "log file");
-        return out.marked(true, "compact", format_args!(": {looked}, none worth rewriting"));
+        let looked = plural(number("segments"), "log file");
+        return out.marked_line(true, "compact", format_args!(": {looked}, none worth rewriting"));
     }
     let (freed, needed) = (bytes(number("freed_bytes")), bytes(number("needed_bytes")));
-    let (rewritten, made) = (many(number("rewritten"), "log file"), count(number("made")));
+    let (rewritten, made) = (plural(number("rewritten"), "log file"), count(number("made")));
     if dry {
         let what = format_args!(
             ": {rewritten} would become {made} and free about {freed}; it needs {needed} meanwhile"
         );
-        return out.marked(true, "would compact", what);
+        return out.marked_line(true, "would compact", what);
     }
-    out.marked(true, "compacted", format_args!(": {rewritten} became {made} and freed {freed}"))?;
+    out.marked_line(true, "compacted", format_args!(": {rewritten} became {made} and freed {freed}"))?;
     match number("pending_bytes") {
         0 => Ok(()),
         pending => out.line(format_args!(
@@ -96,7 +103,7 @@ fn tell(done: &Value, out: &mut Out) -> Result<()> {
     }
 }
 
-fn bar() -> ProgressBar {
+fn progress_bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -107,7 +114,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, progress: CompactProgress) {
+fn update_bar(bar: &ProgressBar, progress: CompactProgress) {
     bar.set_message(match progress.phase {
         CompactPhase::Looking => "looking",
         _ => "writing",

@@ -14,10 +14,10 @@ use annals_formats::import::{ChatOptions, ChatRuns, ImportedRun};
 use serde_json::json;
 
 use crate::args::DemoArgs;
-use crate::door::{Door, FrameRow};
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input::xz_reader;
-use crate::out::{Out, bytes, count};
+use crate::output::{CliOutput, bytes, count};
+use crate::store_access::{FrameRow, StoreAccess};
 
 use super::stats::ratio;
 
@@ -26,21 +26,21 @@ const RUNS_XZ: &[u8] = include_bytes!("../../../engine/tests/data/tau-airline-cu
 
 const NAMESPACE: &str = "default";
 
-pub(super) fn run(args: &DemoArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(args: &DemoArgs, out: &mut CliOutput) -> CliResult<()> {
     if let Some(root) = &args.record_into {
         return record_until_killed(root);
     }
-    let runs = carried_runs()?;
-    let place = Place::new(args)?;
+    let runs = bundled_runs()?;
+    let place = DemoStore::new(args)?;
     let root = place.path();
-    let acknowledged = killed_recording(&root, &runs)?;
+    let acknowledged = record_and_kill(&root, &runs)?;
     let frames_before: usize = acknowledged.values().sum();
     if !out.json {
         let (frames, total) = (count(frames_before as u64), count(frame_count(&runs)));
         out.line(format_args!("recorded {frames} of {total} frames, then killed the recorder (SIGKILL)"))?;
         out.flush()?;
     }
-    let door = Door::write(&root, NAMESPACE)?;
+    let door = StoreAccess::open_to_write(&root, NAMESPACE)?;
     check_acknowledged(&door, &runs, &acknowledged)?;
     let again = record_missing(&door, &runs)?;
     if !out.json {
@@ -51,34 +51,38 @@ pub(super) fn run(args: &DemoArgs, out: &mut Out) -> Result<()> {
         out.flush()?;
     }
     door.close()?;
-    let receipt = replay(&Door::read(&root, NAMESPACE)?, &runs)?;
-    receipt.tell(frames_before, out)?;
+    let receipt = replay_and_compare(&StoreAccess::open_to_read(&root, NAMESPACE)?, &runs)?;
+    receipt.print(frames_before, out)?;
     if let Some(kept) = &args.keep
         && !out.json
     {
         out.line(format_args!("the store is in {0}: annals --store {0} runs", kept.display()))?;
     }
-    if receipt.exact == receipt.frames { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    if receipt.exact == receipt.frames { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
 }
 
 /// The store of the demonstration.
-enum Place {
+enum DemoStore {
     Kept(PathBuf),
     Temporary(tempfile::TempDir),
 }
 
-impl Place {
-    fn new(args: &DemoArgs) -> Result<Self> {
+impl DemoStore {
+    fn new(args: &DemoArgs) -> CliResult<Self> {
         if let Some(kept) = &args.keep {
             if kept.exists() {
                 let message = format!("{} exists", kept.display());
-                return Err(Failure::new(Code::Failed, message, "name a directory that does not exist yet"));
+                return Err(Failure::new(
+                    FailureCode::Failed,
+                    message,
+                    "name a directory that does not exist yet",
+                ));
             }
             return Ok(Self::Kept(kept.clone()));
         }
         let temporary = tempfile::Builder::new().prefix("annals-demo-").tempdir().map_err(|error| {
             let message = format!("cannot make a temporary directory: {error}");
-            Failure::new(Code::Failed, message, "set TMPDIR, or name a directory with --keep")
+            Failure::new(FailureCode::Failed, message, "set TMPDIR, or name a directory with --keep")
         })?;
         Ok(Self::Temporary(temporary))
     }
@@ -91,7 +95,7 @@ impl Place {
     }
 }
 
-fn carried_runs() -> Result<Vec<ImportedRun>> {
+fn bundled_runs() -> CliResult<Vec<ImportedRun>> {
     let options = ChatOptions {
         id: Some("{task_id}-{trial}".parse()?),
         status_from: Some("reward".to_owned()),
@@ -106,14 +110,16 @@ fn frame_count(runs: &[ImportedRun]) -> u64 {
 }
 
 /// The child process: records every run with one commit for each frame, and prints each acknowledged frame.
-fn record_until_killed(root: &Path) -> Result<()> {
-    let door = Door::write(root, NAMESPACE)?;
+fn record_until_killed(root: &Path) -> CliResult<()> {
+    let door = StoreAccess::open_to_write(root, NAMESPACE)?;
     let mut stdout = std::io::stdout().lock();
-    for run in carried_runs()? {
+    for run in bundled_runs()? {
         let live = door.begin(&run)?;
         for frame in run.frames() {
             live.record(frame)?;
-            writeln!(stdout, "{}", run.id).and_then(|()| stdout.flush()).map_err(crate::failure::output)?;
+            writeln!(stdout, "{}", run.id)
+                .and_then(|()| stdout.flush())
+                .map_err(crate::failure::output_failure)?;
         }
         live.end(run.status)?;
     }
@@ -122,7 +128,7 @@ fn record_until_killed(root: &Path) -> Result<()> {
 
 /// Starts the child and kills it once half the frames are acknowledged. Returns the acknowledged frames of
 /// each run.
-fn killed_recording(root: &Path, runs: &[ImportedRun]) -> Result<HashMap<String, usize>> {
+fn record_and_kill(root: &Path, runs: &[ImportedRun]) -> CliResult<HashMap<String, usize>> {
     let program = std::env::current_exe().map_err(|error| child_failed("find this program", &error))?;
     let mut child = Command::new(program)
         .args(["demo", "--record-into"])
@@ -153,25 +159,29 @@ fn killed_recording(root: &Path, runs: &[ImportedRun]) -> Result<HashMap<String,
 
 fn child_failed(what: &str, why: &impl std::fmt::Display) -> Failure {
     let message = format!("the demonstration could not {what}: {why}");
-    Failure::new(Code::Failed, message, "it needs to start itself a second time and to write to a directory")
+    Failure::new(
+        FailureCode::Failed,
+        message,
+        "it needs to start itself a second time and to write to a directory",
+    )
 }
 
 /// Checks that every acknowledged frame exists, with its exact bytes.
 fn check_acknowledged(
-    door: &Door,
+    door: &StoreAccess,
     runs: &[ImportedRun],
     acknowledged: &HashMap<String, usize>,
-) -> Result<()> {
+) -> CliResult<()> {
     for run in runs {
         let Some(promised) = acknowledged.get(&run.id) else { continue };
         let mut stored = door.frames(&run.id)?;
         for (expected, seq) in run.frames().zip(1..).take(*promised) {
             match stored.next().transpose()? {
-                Some(frame) if same(&frame, &expected) => {}
+                Some(frame) if is_same_frame(&frame, &expected) => {}
                 _ => {
                     let message = format!("frame {seq} of run {} was acknowledged and is not there", run.id);
                     return Err(Failure::new(
-                        Code::Damage,
+                        FailureCode::Damage,
                         message,
                         "please report this: it must not happen",
                     ));
@@ -183,9 +193,9 @@ fn check_acknowledged(
 }
 
 /// Records the incomplete runs again, in place of their remains. Returns their number.
-fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
+fn record_missing(door: &StoreAccess, runs: &[ImportedRun]) -> CliResult<u64> {
     let stored =
-        door.runs()?.map(|run| run.map(|run| (run.id, run.status))).collect::<Result<HashMap<_, _>>>()?;
+        door.runs()?.map(|run| run.map(|run| (run.id, run.status))).collect::<CliResult<HashMap<_, _>>>()?;
     let mut recorded = 0;
     for run in runs.iter().filter(|run| stored.get(&run.id).is_none_or(|status| *status != run.status.name()))
     {
@@ -195,7 +205,7 @@ fn record_missing(door: &Door, runs: &[ImportedRun]) -> Result<u64> {
     Ok(recorded)
 }
 
-fn same(frame: &FrameRow, expected: &Frame) -> bool {
+fn is_same_frame(frame: &FrameRow, expected: &Frame) -> bool {
     let is = |body: &Content, bytes: &[u8]| matches!(body, Content::Bytes(body) if body.as_slice() == bytes);
     is(&expected.input, &frame.input)
         && is(&expected.output, &frame.output)
@@ -205,7 +215,7 @@ fn same(frame: &FrameRow, expected: &Frame) -> bool {
 }
 
 /// The result of the demonstration.
-struct Receipt {
+struct DemoReceipt {
     runs: u64,
     frames: u64,
     exact: u64,
@@ -215,10 +225,10 @@ struct Receipt {
 }
 
 /// Replays every run and compares it with the source.
-fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
+fn replay_and_compare(door: &StoreAccess, runs: &[ImportedRun]) -> CliResult<DemoReceipt> {
     let mut all = blake3::Hasher::new();
     let costs = door.stats()?;
-    let mut receipt = Receipt {
+    let mut receipt = DemoReceipt {
         runs: 0,
         frames: 0,
         exact: 0,
@@ -232,7 +242,7 @@ fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
         for expected in run.frames() {
             receipt.frames += 1;
             receipt.raw_bytes += expected.input.len() + expected.output.len();
-            if stored.next().transpose()?.is_some_and(|frame| same(&frame, &expected)) {
+            if stored.next().transpose()?.is_some_and(|frame| is_same_frame(&frame, &expected)) {
                 receipt.exact += 1;
             }
         }
@@ -246,8 +256,8 @@ fn replay(door: &Door, runs: &[ImportedRun]) -> Result<Receipt> {
     Ok(receipt)
 }
 
-impl Receipt {
-    fn tell(&self, frames_before: usize, out: &mut Out) -> Result<()> {
+impl DemoReceipt {
+    fn print(&self, frames_before: usize, out: &mut CliOutput) -> CliResult<()> {
         if out.json {
             return out.object(&json!({
                 "runs": self.runs,
@@ -266,6 +276,6 @@ impl Receipt {
         out.line(format_args!("on disk      {} ({share})", count(self.disk_bytes)))?;
         out.line(format_args!("fingerprint  {}", self.fingerprint))?;
         let (exact, frames) = (count(self.exact), count(self.frames));
-        out.marked(self.exact == self.frames, "bit-exact", format_args!(": {exact} of {frames}"))
+        out.marked_line(self.exact == self.frames, "bit-exact", format_args!(": {exact} of {frames}"))
     }
 }

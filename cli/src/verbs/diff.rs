@@ -8,11 +8,11 @@ use annals_server::providers::{FirstDifference, MeaningDetail, MeaningDifference
 use annals_server::{BodyDifference, FrameDifference, FramePair};
 use serde_json::{Map, Value, json};
 
-use crate::args::{DiffArgs, Global};
-use crate::door::Door;
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, count, many, preview, printable};
+use crate::args::{DiffArgs, GlobalArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, count, plural, preview, printable};
 use crate::profiles;
+use crate::store_access::StoreAccess;
 
 /// Most differing frames that are shown.
 const FRAMES_MAX: usize = 200;
@@ -22,42 +22,42 @@ const DIFFERENCES_MAX: usize = 20;
 const ANSWER_CHARS: usize = 60;
 
 /// Both runs, and the redactor of the reader.
-struct Sides<'a> {
-    door: &'a Door,
+struct DiffedRuns<'a> {
+    door: &'a StoreAccess,
     a: RunReader,
     b: RunReader,
     redactor: Option<&'a Redactor>,
 }
 
-pub(super) fn run(global: &Global, args: &DiffArgs, out: &mut Out) -> Result<()> {
-    let redactor = profiles::of(global, &args.reader)?;
+pub(super) fn run(global: &GlobalArgs, args: &DiffArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
     let redactor = redactor.as_ref();
-    let door = super::reading(global)?;
-    let sides = Sides { door: &door, a: door.reader(&args.a)?, b: door.reader(&args.b)?, redactor };
+    let door = super::open_to_read(global)?;
+    let sides = DiffedRuns { door: &door, a: door.reader(&args.a)?, b: door.reader(&args.b)?, redactor };
     let pairs = door.align(&sides.a, &sides.b)?.pairs;
     let is_same = |pair: &&FramePair| matches!(pair, FramePair::Same(..));
     let says_same = |pair: &&FramePair| matches!(pair, FramePair::Changed { says_same: true, .. });
     let (same, form) = (pairs.iter().filter(is_same).count(), pairs.iter().filter(says_same).count());
     if out.json {
-        pairs.iter().try_for_each(|pair| out.object(&sides.object(pair)?))?;
+        pairs.iter().try_for_each(|pair| out.object(&sides.pair_json(pair)?))?;
     } else {
-        profiles::note(redactor);
+        profiles::print_redaction_note(redactor);
         // Frames with the same meaning are counted, not shown.
         let mut others = pairs.iter().filter(|pair| !is_same(pair) && !says_same(pair));
         let mut told = HashSet::new();
-        others.by_ref().take(FRAMES_MAX).try_for_each(|pair| sides.tell(pair, &mut told, out))?;
+        others.by_ref().take(FRAMES_MAX).try_for_each(|pair| sides.print_pair(pair, &mut told, out))?;
         match others.count() {
             0 => {}
-            more => out.line(format_args!("and {} more that differ", many(more as u64, "frame")))?,
+            more => out.line(format_args!("and {} more that differ", plural(more as u64, "frame")))?,
         }
         out.line(summary(same, form, pairs.len() - same - form))?;
     }
-    if same == pairs.len() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    if same == pairs.len() { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
 }
 
 /// `2 frames the same, 1 says the same in other bytes, 3 differ`.
 fn summary(same: usize, form: usize, other: usize) -> String {
-    let mut text = format!("{} the same, ", many(same as u64, "frame"));
+    let mut text = format!("{} the same, ", plural(same as u64, "frame"));
     if form > 0 {
         let say = if form == 1 { "says" } else { "say" };
         text += &format!("{} {say} the same in other bytes, ", count(form as u64));
@@ -65,36 +65,39 @@ fn summary(same: usize, form: usize, other: usize) -> String {
     text + &format!("{} {}", count(other as u64), if other == 1 { "differs" } else { "differ" })
 }
 
-impl Sides<'_> {
-    fn difference(&self, a: u32, b: u32) -> Result<FrameDifference> {
+impl DiffedRuns<'_> {
+    fn difference(&self, a: u32, b: u32) -> CliResult<FrameDifference> {
         self.door.difference((&self.a, a), (&self.b, b), self.redactor)
     }
 
     /// Prints a pair of frames. Later requests repeat earlier messages, so differences in `told` are only
     /// counted.
-    fn tell(&self, pair: &FramePair, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
+    fn print_pair(&self, pair: &FramePair, told: &mut HashSet<String>, out: &mut CliOutput) -> CliResult<()> {
         let (name_a, name_b) = (&self.a.info().name, &self.b.info().name);
         match pair {
             FramePair::Same(..) => Ok(()),
-            FramePair::Dropped(seq) => self.tell_one('-', name_a, *seq, out),
-            FramePair::Added(seq) => self.tell_one('+', name_b, *seq, out),
+            FramePair::Dropped(seq) => self.print_unpaired('-', name_a, *seq, out),
+            FramePair::Added(seq) => self.print_unpaired('+', name_b, *seq, out),
             FramePair::Changed { a, b, .. } => {
                 let difference = self.difference(*a, *b)?;
-                out.line(format_args!("~ {name_b}@{b} beside {name_a}@{a}: {}", what(&difference)))?;
-                tell_body("request", &difference.request, told, out)?;
-                tell_body("answer", &difference.answer, &mut HashSet::new(), out)
+                out.line(format_args!(
+                    "~ {name_b}@{b} beside {name_a}@{a}: {}",
+                    differing_side(&difference)
+                ))?;
+                print_body("request", &difference.request, told, out)?;
+                print_body("answer", &difference.answer, &mut HashSet::new(), out)
             }
         }
     }
 
     /// Prints a frame that only one run has.
-    fn tell_one(&self, mark: char, run: &str, seq: u32, out: &mut Out) -> Result<()> {
-        let frame = profiles::shown(self.redactor, self.door.frame(run, seq)?);
+    fn print_unpaired(&self, mark: char, run: &str, seq: u32, out: &mut CliOutput) -> CliResult<()> {
+        let frame = profiles::redacted_frame(self.redactor, self.door.frame(run, seq)?);
         let answer = preview(&frame.output, ANSWER_CHARS);
         out.line(format_args!("{mark} {run}@{seq} only: {}: {answer}", printable(&frame.component)))
     }
 
-    fn object(&self, pair: &FramePair) -> Result<Value> {
+    fn pair_json(&self, pair: &FramePair) -> CliResult<Value> {
         Ok(match pair {
             FramePair::Same(a, b) => json!({ "same": true, "a": a, "b": b }),
             FramePair::Dropped(a) => json!({ "same": false, "a": a }),
@@ -105,8 +108,8 @@ impl Sides<'_> {
                 });
                 let found = self.difference(*a, *b)?;
                 let mut all = Vec::new();
-                objects("request", &found.request, &mut all);
-                objects("answer", &found.answer, &mut all);
+                push_body_json("request", &found.request, &mut all);
+                push_body_json("answer", &found.answer, &mut all);
                 object["differences"] = Value::Array(all);
                 object
             }
@@ -115,7 +118,7 @@ impl Sides<'_> {
 }
 
 /// Names the side whose meaning or bytes differ, not only its form.
-fn what(difference: &FrameDifference) -> &'static str {
+fn differing_side(difference: &FrameDifference) -> &'static str {
     let differs = |body: &BodyDifference| !matches!(body, BodyDifference::Same | BodyDifference::Form(_));
     match (differs(&difference.request), differs(&difference.answer)) {
         (true, true) => "request and answer",
@@ -125,8 +128,13 @@ fn what(difference: &FrameDifference) -> &'static str {
     }
 }
 
-fn tell_body(side: &str, body: &BodyDifference, told: &mut HashSet<String>, out: &mut Out) -> Result<()> {
-    let span = |span: &FirstDifference, why: &str, out: &mut Out| {
+fn print_body(
+    side: &str,
+    body: &BodyDifference,
+    told: &mut HashSet<String>,
+    out: &mut CliOutput,
+) -> CliResult<()> {
+    let span = |span: &FirstDifference, why: &str, out: &mut CliOutput| {
         let FirstDifference { at, was, is } = span;
         out.line(format_args!(
             "  {side}, {why}, from byte {at}\n    was  {}\n    is   {}",
@@ -160,18 +168,20 @@ fn tell_body(side: &str, body: &BodyDifference, told: &mut HashSet<String>, out:
     }
 }
 
-fn objects(side: &str, body: &BodyDifference, into: &mut Vec<Value>) {
+fn push_body_json(side: &str, body: &BodyDifference, into: &mut Vec<Value>) {
     let span = |span: &FirstDifference, kind: &str| json!({ "in": side, "kind": kind, "at": span.at, "a": span.was, "b": span.is });
     match body {
         BodyDifference::Same => {}
         BodyDifference::Hidden => into.push(json!({ "in": side, "kind": "hidden" })),
         BodyDifference::Form(at) => into.push(span(at, "form")),
         BodyDifference::Bytes(at) => into.push(span(at, "bytes")),
-        BodyDifference::Words(all) => into.extend(all.iter().map(|one| Value::Object(object(side, one)))),
+        BodyDifference::Words(all) => {
+            into.extend(all.iter().map(|one| Value::Object(difference_json(side, one))))
+        }
     }
 }
 
-fn object(side: &str, difference: &MeaningDifference) -> Map<String, Value> {
+fn difference_json(side: &str, difference: &MeaningDifference) -> Map<String, Value> {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
     put("in", side.into());

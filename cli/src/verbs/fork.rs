@@ -10,59 +10,61 @@ use annals_server::{
 use serde_json::Value;
 
 use super::network;
-use super::record::{cache, guard, money, pair, removed, unremembered, upstreams};
-use super::replay::program;
+use super::record::{
+    cache_use, cost_asides, removed_aside, split_pair, unremembered_line, upstream_guard, upstreams,
+};
+use super::replay::program_to_run;
 use super::runs;
-use crate::address::Address;
-use crate::args::{ForkArgs, Global};
-use crate::door::{Door, engine};
+use crate::address::RunAddress;
+use crate::args::{ForkArgs, GlobalArgs};
 use crate::editor;
-use crate::failure::{Code, Failure, Result, before};
+use crate::failure::{CliResult, Failure, FailureCode, before_start};
 use crate::input;
 use crate::locate;
-use crate::out::{Out, dollars, many, printable};
+use crate::output::{CliOutput, dollars, plural, printable};
 use crate::rules;
-use crate::supervision::{self, RecordingEnd, masked};
+use crate::store_access::{StoreAccess, engine_failure};
+use crate::supervision::{self, RecordingEnd, masked_aside};
 
 /// Most bytes of an answer that replaces a recorded one.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()> {
-    let address = Address::parse(&args.from)?;
+pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> CliResult<()> {
+    let address = RunAddress::parse(&args.from)?;
     let Some(seq) = address.seq else {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             format!("`{}` names no frame to fork at", args.from),
             format!("name the last frame to share, for example {}@1", address.run),
         ));
     };
     let door = if args.no_run {
-        super::writing_existing(global)?
+        super::open_existing_to_write(global)?
     } else {
-        Door::recording_existing(&locate::store(global.store.as_deref()), &global.namespace)?
+        StoreAccess::open_existing_to_record(&locate::store(global.store.as_deref()), &global.namespace)?
     };
     let reader = door.reader(&address.run)?;
     let parent = reader.info().name.clone();
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
-        let forking = forking(args, &reader, seq, &origin)?;
+        let forking = forking_options(args, &reader, seq, &origin)?;
         let report = door.fork_program(&reader, &origin, &name, &forking)?;
         let closed = door.close();
         let waits = !forking.supervision.linger.is_zero();
-        let told = tell(&name, args, &report, waits);
+        let told = print_forked(&name, args, &report, waits);
         return if report.recorded.failure.is_some() { told } else { told.and(closed) };
     }
     let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
     let requests = [&args.set, &args.set_all, &args.tool_result];
     if changes || !args.command.is_empty() || requests.iter().any(|edits| !edits.is_empty()) {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             format!("run `{parent}` has no recorded program, so no program can continue from it"),
             "leave out the options and the command: the new run then shares the frames",
         ));
     }
     let run = door.fork(&parent, seq, &name)?;
-    let object = runs::whole_object(&door, &run);
+    let object = runs::run_and_usage_fields(&door, &run);
     door.close()?;
     if out.json {
         return out.object(&object?);
@@ -70,44 +72,46 @@ pub(super) fn run(global: &Global, args: &ForkArgs, out: &mut Out) -> Result<()>
     out.line(format_args!("{} shares frames 1 to {seq} of {parent}", run.id))
 }
 
-fn forking(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> Result<ForkOptions> {
+fn forking_options(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin) -> CliResult<ForkOptions> {
     let mut edits = ForkEdits::default();
     if let Some(file) = &args.response {
-        edits.response = Some(input::small(file, RESPONSE_BYTES_MAX)?.into());
+        edits.response = Some(input::read_small(file, RESPONSE_BYTES_MAX)?.into());
     }
     if args.edit {
-        let recorded = decoded_answer(reader, at).map_err(engine)?;
+        let recorded = decoded_answer(reader, at).map_err(engine_failure)?;
         edits.response = Some(editor::edit(&recorded)?.into());
     }
     for text in &args.tool_result {
-        edits.tool_results.push(tool_result(text, reader, at)?);
+        edits.tool_results.push(parse_tool_result(text, reader, at)?);
     }
-    edits.set = args.set.iter().map(|text| value_at(text)).collect::<Result<_>>()?;
-    edits.set_all = args.set_all.iter().map(|text| value_at(text)).collect::<Result<_>>()?;
+    edits.set = args.set.iter().map(|text| parse_assignment(text)).collect::<CliResult<_>>()?;
+    edits.set_all = args.set_all.iter().map(|text| parse_assignment(text)).collect::<CliResult<_>>()?;
     if let Some(model) = &args.model {
-        edits.set_all.push((place("$.model")?, Value::String(model.clone())));
+        edits.set_all.push((parse_place("$.model")?, Value::String(model.clone())));
     }
-    let program = program(&reader.info().name, origin, &args.command)?;
-    let (upstreams, guard, cache) = (upstreams(&args.live.upstream), guard(&args.live), cache(&args.live)?);
-    let rules = rules::of(args.rules.as_deref(), &reader.info().name, origin).map_err(before)?;
+    let program = program_to_run(&reader.info().name, origin, &args.command)?;
+    let (upstreams, guard, cache) =
+        (upstreams(&args.live.upstream), upstream_guard(&args.live), cache_use(&args.live)?);
+    let rules =
+        rules::read_or_recorded(args.rules.as_deref(), &reader.info().name, origin).map_err(before_start)?;
     let network = network::policy(&args.network, &args.live.allow_host)?;
-    let supervision = supervision::of_replay(&args.input, origin, reader, true)?;
+    let supervision = supervision::for_replay(&args.input, origin, reader, true)?;
     Ok(ForkOptions { at, edits, program, supervision, upstreams, cache, guard, rules, network })
 }
 
-fn place(text: &str) -> Result<BodyPath> {
-    BodyPath::parse(text).map_err(|why| Failure::new(Code::Usage, why, "--set '$.temperature=0'"))
+fn parse_place(text: &str) -> CliResult<BodyPath> {
+    BodyPath::parse(text).map_err(|why| Failure::new(FailureCode::Usage, why, "--set '$.temperature=0'"))
 }
 
 /// Parses `JSONPATH=VALUE`: a place, and the value to set there.
-fn value_at(text: &str) -> Result<(BodyPath, Value)> {
-    let (path, value) = pair(text, "--set JSONPATH=VALUE")?;
+fn parse_assignment(text: &str) -> CliResult<(BodyPath, Value)> {
+    let (path, value) = split_pair(text, "--set JSONPATH=VALUE")?;
     let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
-    Ok((place(&path)?, value))
+    Ok((parse_place(&path)?, value))
 }
 
 /// Returns the command-line option of an edit.
-fn option(args: &ForkArgs, edit: ForkEdit) -> String {
+fn edit_option(args: &ForkArgs, edit: ForkEdit) -> String {
     let given =
         |option: &str, values: &[String], at: usize| values.get(at).map(|value| format!("{option} {value}"));
     let option = match edit {
@@ -119,8 +123,8 @@ fn option(args: &ForkArgs, edit: ForkEdit) -> String {
 }
 
 /// Parses `[ID=]FILE`: the id of a tool call, and its new result.
-fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, String)> {
-    let new = new_tool_results(reader, at).map_err(engine)?;
+fn parse_tool_result(text: &str, reader: &RunReader, at: u32) -> CliResult<(String, String)> {
+    let new = new_tool_results(reader, at).map_err(engine_failure)?;
     let (id, file) = match text.split_once('=') {
         Some((id, file)) if new.iter().any(|of| of == id) => (id.to_owned(), file),
         _ => match new.as_slice() {
@@ -128,29 +132,37 @@ fn tool_result(text: &str, reader: &RunReader, at: u32) -> Result<(String, Strin
             [] => {
                 let message = format!("the request of frame {at} has no new tool result");
                 let hint = format!("`annals show {}@{at} --new` shows its new part", reader.info().name);
-                return Err(Failure::new(Code::Usage, message, hint));
+                return Err(Failure::new(FailureCode::Usage, message, hint));
             }
             ids => {
                 let message =
                     format!("the request of frame {at} has {} new results: {}", ids.len(), ids.join(", "));
-                return Err(Failure::new(Code::Usage, message, "say which one: --tool-result ID=FILE"));
+                return Err(Failure::new(
+                    FailureCode::Usage,
+                    message,
+                    "say which one: --tool-result ID=FILE",
+                ));
             }
         },
     };
-    let bytes = input::small(file.as_ref(), RESPONSE_BYTES_MAX)?;
+    let bytes = input::read_small(file.as_ref(), RESPONSE_BYTES_MAX)?;
     let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::new(Code::Usage, format!("{file} is not UTF-8"), "a tool's result is a text in the request")
+        Failure::new(
+            FailureCode::Usage,
+            format!("{file} is not UTF-8"),
+            "a tool's result is a text in the request",
+        )
     })?;
     Ok((id, text))
 }
 
-fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result<()> {
+fn print_forked(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> CliResult<()> {
     let mut stderr = anstream::stderr().lock();
     // A failure to write to standard error cannot be reported.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
     let recorded = &report.recorded;
-    unremembered(recorded).map(&mut line);
-    let (lines, is_wrong) = network::live(&report.traffic);
+    unremembered_line(recorded).map(&mut line);
+    let (lines, is_wrong) = network::live_lines(&report.traffic);
     lines.into_iter().for_each(&mut line);
     for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {missed}"));
@@ -159,18 +171,19 @@ fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result
         line(format!("DIVERGED {diverged}"));
     }
     if report.unasked > 0 {
-        let calls = many(u64::from(report.unasked), "shared request");
+        let calls = plural(u64::from(report.unasked), "shared request");
         line(format!("{calls} never asked for: the program took another path before the fork's point"));
     }
     for edit in &report.unapplied {
-        let option = option(args, *edit);
+        let option = edit_option(args, *edit);
         line(format!("NOT EDITED: {option} changed no request: none came, or it has no such place"));
     }
     let differs = match report.differs_at {
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
     };
-    let asides = money(recorded).into_iter().chain(removed(recorded)).chain(masked(recorded));
+    let asides =
+        cost_asides(recorded).into_iter().chain(removed_aside(recorded)).chain(masked_aside(recorded));
     let money: String = asides.map(|aside| format!(", {aside}")).collect();
     let saved = match dollars(&report.saved) {
         Some(saved) if report.saved.priced > 0 => format!(", {saved} not spent on the prefix"),
@@ -183,15 +196,15 @@ fn tell(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> Result
     drop(stderr);
     let end =
         RecordingEnd { recorded, code: Some(report.code), may_be_empty: true, waits, is_missed: is_wrong };
-    if let Some(lost) = end.lost(&format!("; the program ended with {}", report.code)) {
+    if let Some(lost) = end.loss(&format!("; the program ended with {}", report.code)) {
         return Err(lost);
     }
     match report.code {
         _ if report.unasked > 0 || !report.diverged.is_empty() || !report.unapplied.is_empty() => {
-            Err(Failure::Exit(Code::Damage as u8))
+            Err(Failure::Exit(FailureCode::Damage as u8))
         }
-        _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(Code::Damage as u8)),
-        0 if is_wrong => Err(Failure::Silent(Code::Failed)),
+        _ if report.traffic.refused().next().is_some() => Err(Failure::Exit(FailureCode::Damage as u8)),
+        0 if is_wrong => Err(Failure::Silent(FailureCode::Failed)),
         0 => Ok(()),
         code => Err(Failure::Exit(code)),
     }

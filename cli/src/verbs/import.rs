@@ -8,43 +8,45 @@ use annals_formats::import::{
 };
 use serde_json::json;
 
-use crate::args::{ExpandArg, Format, Global, ImportArgs};
-use crate::failure::{Code, Failure, Result};
+use crate::args::{ExpandArg, GlobalArgs, ImportArgs, ImportFormat};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input;
-use crate::out::{Out, bytes, many};
-use crate::progress::Progress;
+use crate::output::{CliOutput, bytes, plural};
+use crate::progress::ImportProgress;
 
-pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -> CliResult<()> {
     let chat_only = [
         ("--id", args.id.is_some()),
         ("--status-from", args.status_from.is_some()),
         ("--expand", args.expand.is_some()),
     ];
-    if let (Format::Frames, Some((option, _))) = (args.format, chat_only.iter().find(|(_, given)| *given)) {
+    if let (ImportFormat::Frames, Some((option, _))) =
+        (args.format, chat_only.iter().find(|(_, given)| *given))
+    {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             format!("{option} goes with --format chat"),
             "frames name their run and its status themselves",
         ));
     }
     let chat = chat_options(args)?;
     let input = input::open(&args.file)?;
-    let progress = Progress::of(&input);
+    let progress = ImportProgress::new(&input);
     let runs: Box<dyn Iterator<Item = std::result::Result<ImportedRun, ImportError>>> = match args.format {
-        Format::Chat => Box::new(ChatRuns::new(input.reader, chat)),
-        Format::Frames => {
+        ImportFormat::Chat => Box::new(ChatRuns::new(input.reader, chat)),
+        ImportFormat::Frames => {
             let options = FrameOptions { model: args.model.clone(), ..FrameOptions::default() };
             Box::new(FrameRuns::new(input.reader, options))
         }
     };
-    let door = super::writing(global)?;
-    let mut done = Done::default();
+    let door = super::open_to_write(global)?;
+    let mut done = ImportTally::default();
     let mut acknowledging = out.json;
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {
         let run = run?;
-        let recorded = door.record(&run, args.replace).map_err(|failure| failure.at(run.place))?;
+        let recorded = door.record(&run, args.replace).map_err(|failure| failure.with_place(run.place))?;
         done.add(&run, recorded);
-        progress.recorded(done.runs, done.frames);
+        progress.update(done.runs, done.frames);
         if acknowledging {
             acknowledging = acknowledge(&run.id, recorded.0, out)?;
         }
@@ -53,16 +55,16 @@ pub(super) fn run(global: &Global, args: &ImportArgs, out: &mut Out) -> Result<(
     progress.clear();
     // The store is closed in any case, so that runs recorded before a bad line stay.
     let outcome = outcome.and(door.close());
-    let told = if outcome.is_ok() || done.runs > 0 { done.tell(outcome.is_ok(), out) } else { Ok(()) };
+    let told = if outcome.is_ok() || done.runs > 0 { done.print(outcome.is_ok(), out) } else { Ok(()) };
     // Lost messages are an error even if nobody reads the summary line.
     outcome?;
     if !args.allow_empty {
-        done.check()?;
+        done.check_complete()?;
     }
     told
 }
 
-fn chat_options(args: &ImportArgs) -> Result<ChatOptions> {
+fn chat_options(args: &ImportArgs) -> CliResult<ChatOptions> {
     let expansion = match args.expand {
         None | Some(ExpandArg::Turns) => Expansion::Turns,
         Some(ExpandArg::Calls) => Expansion::Calls,
@@ -78,7 +80,7 @@ fn chat_options(args: &ImportArgs) -> Result<ChatOptions> {
 
 /// Acknowledges at once that a run is on disk; a reader may rely on it even if this process dies. Returns
 /// false if standard output is closed. The import continues, because its purpose is the store.
-fn acknowledge(run: &str, frames: u64, out: &mut Out) -> Result<bool> {
+fn acknowledge(run: &str, frames: u64, out: &mut CliOutput) -> CliResult<bool> {
     match out.object(&json!({ "run": run, "frames": frames })).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(Failure::ClosedPipe) => Ok(false),
@@ -88,7 +90,7 @@ fn acknowledge(run: &str, frames: u64, out: &mut Out) -> Result<bool> {
 
 /// Counts of what was imported.
 #[derive(Default)]
-struct Done {
+struct ImportTally {
     runs: u64,
     frames: u64,
     raw_bytes: u64,
@@ -99,7 +101,7 @@ struct Done {
     unframed_first: Option<String>,
 }
 
-impl Done {
+impl ImportTally {
     fn add(&mut self, run: &ImportedRun, (frames, raw_bytes): (u64, u64)) {
         self.runs += 1;
         self.frames += frames;
@@ -112,7 +114,7 @@ impl Done {
         }
     }
 
-    fn tell(&self, whole: bool, out: &mut Out) -> Result<()> {
+    fn print(&self, whole: bool, out: &mut CliOutput) -> CliResult<()> {
         if out.json {
             return out.object(&json!({
                 "runs": self.runs,
@@ -123,32 +125,34 @@ impl Done {
                 "whole": whole,
             }));
         }
-        let (runs, frames, raw) = (many(self.runs, "run"), many(self.frames, "frame"), bytes(self.raw_bytes));
+        let (runs, frames, raw) =
+            (plural(self.runs, "run"), plural(self.frames, "frame"), bytes(self.raw_bytes));
         let mut line = format!("imported {runs}, {frames}, {raw}");
         if self.unframed_messages > 0 {
-            line += &format!("; {} in no frame", many(self.unframed_messages, "message"));
+            line += &format!("; {} in no frame", plural(self.unframed_messages, "message"));
         }
         if self.runs_without_frames > 0 {
-            line += &format!("; {} without a frame", many(self.runs_without_frames, "run"));
+            line += &format!("; {} without a frame", plural(self.runs_without_frames, "run"));
         }
         out.line(format_args!("{line}{}", if whole { "" } else { " before the error" }))
     }
 
     /// Fails if a part of the input is in no frame.
-    fn check(&self) -> Result<()> {
+    fn check_complete(&self) -> CliResult<()> {
         if let Some(first) = &self.unframed_first {
-            let (messages, runs) = (many(self.unframed_messages, "message"), many(self.unframed_runs, "run"));
+            let (messages, runs) =
+                (plural(self.unframed_messages, "message"), plural(self.unframed_runs, "run"));
             let are = if self.unframed_messages == 1 { "is" } else { "are" };
             return Err(Failure::new(
-                Code::Failed,
+                FailureCode::Failed,
                 format!("{messages} of {runs} {are} in no frame, the first in run `{first}`"),
                 "the metadata of the run keeps them (`annals.trailing_messages`); --allow-empty ends with 0",
             ));
         }
         if self.frames == 0 {
             return Err(Failure::new(
-                Code::Failed,
-                format!("no frame was imported: the input holds {}", many(self.runs, "run")),
+                FailureCode::Failed,
+                format!("no frame was imported: the input holds {}", plural(self.runs, "run")),
                 "check the file and --format; --allow-empty ends with 0",
             ));
         }

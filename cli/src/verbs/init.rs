@@ -2,15 +2,15 @@
 
 use serde_json::json;
 
-use crate::args::Global;
-use crate::door::Door;
-use crate::failure::Result;
+use crate::args::GlobalArgs;
+use crate::failure::CliResult;
 use crate::locate;
-use crate::out::Out;
+use crate::output::CliOutput;
+use crate::store_access::StoreAccess;
 
-pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::new_store(global.store.as_deref());
-    let created = Door::create(&root, &global.namespace)?;
+    let created = StoreAccess::create(&root, &global.namespace)?;
     if out.json {
         return out.object(&json!({ "store": root.to_string_lossy(), "created": created }));
     }

@@ -6,27 +6,27 @@ use std::ffi::OsString;
 use annals_server::Program;
 use annals_server::inspect::{CaptureLikelihood, DetectedClient, Inspection, ProgramKind, inspect};
 
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, count, many, printable};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, count, plural, printable};
 
-pub(super) fn run(command: &[OsString], out: &mut Out) -> Result<()> {
+pub(super) fn run(command: &[OsString], out: &mut CliOutput) -> CliResult<()> {
     let program = Program { argv: command.to_vec(), directory: None, environment: Vec::new() };
     let found = inspect(&program, &|name| std::env::var(name).ok()).map_err(|error| {
         let message = format!("{} (exit code {} of a recording)", printable(&error.message), error.code);
-        Failure::new(Code::Failed, message, "check the command after --")
+        Failure::new(FailureCode::Failed, message, "check the command after --")
     })?;
     if out.json {
         out.object(&found)?;
     } else {
-        explain(&found, out)?;
+        print_inspection(&found, out)?;
     }
     match found.verdict.capture {
-        CaptureLikelihood::Unlikely => Err(Failure::Silent(Code::Failed)),
+        CaptureLikelihood::Unlikely => Err(Failure::Silent(FailureCode::Failed)),
         CaptureLikelihood::Likely | CaptureLikelihood::Unknown => Ok(()),
     }
 }
 
-fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
+fn print_inspection(found: &Inspection, out: &mut CliOutput) -> CliResult<()> {
     let mut line = |text: String| out.line(printable(&text));
     let kind = match found.kind {
         ProgramKind::Python => "Python",
@@ -39,13 +39,13 @@ fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
         let more = if rest.is_empty() {
             String::new()
         } else {
-            format!(" and {} that it imports", many(rest.len() as u64, "file"))
+            format!(" and {} that it imports", plural(rest.len() as u64, "file"))
         };
         let bytes = found.files.iter().map(|file| file.bytes).sum();
         line(format!("looked at: {}{more} ({} bytes)", first.file, count(bytes)))?;
     }
     for client in &found.clients {
-        line(format!("client: {}", said_of(client)))?;
+        line(format!("client: {}", describe_client(client)))?;
     }
     for upstream in &found.upstreams {
         let to = upstream.origin.as_ref().map_or_else(
@@ -74,7 +74,7 @@ fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
     for finding in &found.findings {
         let place = finding.place.as_ref().map_or(String::new(), |place| format!(" {place}:"));
         let text = printable(&format!(":{place} {}", finding.text));
-        out.marked(!finding.problem, if finding.problem { "problem" } else { "note" }, text)?;
+        out.marked_line(!finding.problem, if finding.problem { "problem" } else { "note" }, text)?;
         out.line(printable(&format!("  next: {}", finding.next)))?;
     }
     let verdict = &found.verdict;
@@ -88,10 +88,10 @@ fn explain(found: &Inspection, out: &mut Out) -> Result<()> {
     out.line(
         "files were looked at and nothing was run: a recording that captures no model call says so loudly",
     )?;
-    out.marked(verdict.capture != CaptureLikelihood::Unlikely, "looks like", printable(&said))
+    out.marked_line(verdict.capture != CaptureLikelihood::Unlikely, "looks like", printable(&said))
 }
 
-fn said_of(client: &DetectedClient) -> String {
+fn describe_client(client: &DetectedClient) -> String {
     let what = match (client.variables.as_slice(), client.providers.is_empty()) {
         ([], true) => "goes where the program says".to_owned(),
         ([], false) => format!("reads no address; {}", client.providers.join(", ")),

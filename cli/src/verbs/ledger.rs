@@ -4,87 +4,91 @@
 use std::path::Path;
 
 use annals::ledger::{Checkpoint, Signature};
-use annals_proof::{About, Body, Kept, PrivateKey, PublicKey, Verdict};
+use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
 use annals_text::hex::encode;
 use serde_json::{Map, Value, json};
 
-use crate::address::Address;
-use crate::args::{CheckArgs, CheckpointArgs, Global, LedgerVerb, ProveArgs};
-use crate::door;
-use crate::failure::{Code, Failure, Result, output};
+use crate::address::RunAddress;
+use crate::args::{CheckpointArgs, GlobalArgs, LedgerCheckArgs, LedgerVerb, ProveArgs};
+use crate::atomic_file;
+use crate::failure::{CliResult, Failure, FailureCode, output_failure};
 use crate::input;
-use crate::out::{Out, count, many, printable, time};
-use crate::whole_file;
+use crate::output::{CliOutput, count, plural, printable, time};
+use crate::store_access;
 
 /// Most bytes of a checkpoint or key file: both are small.
 const SMALL_BYTES_MAX: usize = 1 << 20;
 
-pub(super) fn run(global: &Global, verb: &LedgerVerb, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, verb: &LedgerVerb, out: &mut CliOutput) -> CliResult<()> {
     match verb {
         LedgerVerb::Checkpoint(args) => checkpoint(global, args, out),
         LedgerVerb::Prove(args) => prove(global, args, out),
         LedgerVerb::Check(args) => check(args, out),
-        LedgerVerb::Gaps => gaps(global, out),
+        LedgerVerb::Gaps => print_gaps(global, out),
     }
 }
 
-fn checkpoint(global: &Global, args: &CheckpointArgs, out: &mut Out) -> Result<()> {
+fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.sign.as_deref().map(private_key).transpose()?;
-    let checkpoint = super::reading(global)?.checkpoint()?;
-    let json = checkpoint.to_json(signature(key.as_ref(), &checkpoint).as_ref()).map_err(own)?;
-    annals_proof::Checkpoint::parse(json.as_bytes())?;
+    let checkpoint = super::open_to_read(global)?.checkpoint()?;
+    let json = checkpoint.to_json(signature(key.as_ref(), &checkpoint).as_ref()).map_err(internal_failure)?;
+    annals_proof::CheckedCheckpoint::parse(json.as_bytes())?;
     out.line(json)
 }
 
-fn prove(global: &Global, args: &ProveArgs, out: &mut Out) -> Result<()> {
-    let address = Address::parse(&args.target)?;
+fn prove(global: &GlobalArgs, args: &ProveArgs, out: &mut CliOutput) -> CliResult<()> {
+    let address = RunAddress::parse(&args.target)?;
     let key = args.sign.as_deref().map(private_key).transpose()?;
     let since = match &args.since {
-        Some(path) => {
-            Some(door::checkpoint(&input::small(path, SMALL_BYTES_MAX)?).map_err(|f| f.at(path.display()))?)
-        }
+        Some(path) => Some(
+            store_access::parse_checkpoint(&input::read_small(path, SMALL_BYTES_MAX)?)
+                .map_err(|f| f.with_place(path.display()))?,
+        ),
         None => None,
     };
-    let proof = super::reading(global)?.prove(&address.run, address.seq, since.as_ref())?;
-    let json = proof.to_json(signature(key.as_ref(), &proof.checkpoint).as_ref()).map_err(own)?;
+    let proof = super::open_to_read(global)?.prove(&address.run, address.seq, since.as_ref())?;
+    let json =
+        proof.to_json(signature(key.as_ref(), &proof.checkpoint).as_ref()).map_err(internal_failure)?;
     // A proof that `annals-proof` does not accept is not handed out.
     let verdict = annals_proof::check(json.as_bytes(), None, None)?;
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
         return out.line(json);
     };
     let line = format!("{json}\n");
-    let written = whole_file::write(path, |file| file.write_all(line.as_bytes()).map_err(output));
+    let written = atomic_file::write(path, |file| file.write_all(line.as_bytes()).map_err(output_failure));
     written?.map_err(|error| {
         let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(Code::Failed, message, "name a writable file, or leave out -o")
+        Failure::new(FailureCode::Failed, message, "name a writable file, or leave out -o")
     })?;
     if out.json {
-        return out.object(&said(&verdict, args.sign.is_some()));
+        return out.object(&verdict_json(&verdict, args.sign.is_some()));
     }
-    out.line(format_args!("wrote the proof of {} to {}", of(&verdict), path.display()))?;
-    head(&verdict, out)
+    out.line(format_args!("wrote the proof of {} to {}", claim_name(&verdict), path.display()))?;
+    print_checkpoint(&verdict, out)
 }
 
-fn check(args: &CheckArgs, out: &mut Out) -> Result<()> {
+fn check(args: &LedgerCheckArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.key.as_deref().map(public_key).transpose()?;
-    let kept = args.checkpoint.as_deref().map(|path| kept(path, None)).transpose()?;
-    let json = input::small(&args.proof, annals_proof::JSON_BYTES_MAX)?;
+    let kept = args.checkpoint.as_deref().map(|path| read_checkpoint(path, None)).transpose()?;
+    let json = input::read_small(&args.proof, annals_proof::JSON_BYTES_MAX)?;
     let verdict = annals_proof::check(&json, key.as_ref(), kept.as_ref().map(|(kept, _)| kept))
-        .map_err(|error| Failure::from(error).at(args.proof.display()))?;
+        .map_err(|error| Failure::from(error).with_place(args.proof.display()))?;
     if out.json {
-        return out.object(&said(&verdict, key.is_some()));
+        return out.object(&verdict_json(&verdict, key.is_some()));
     }
     let last = count(verdict.checkpoint.leaves);
     let place = format!("record {}, in leaf {} of {last}", count(verdict.seqno), count(verdict.leaf));
-    out.marked(true, "holds", format_args!(": {} is {place}", of(&verdict)))?;
-    for (name, value) in fields(&verdict.about) {
+    out.marked_line(true, "holds", format_args!(": {} is {place}", claim_name(&verdict)))?;
+    for (name, value) in claim_fields(&verdict.about) {
         out.line(format_args!("  {name:<12}{}", printable(&value)))?;
     }
-    head(&verdict, out)?;
+    print_checkpoint(&verdict, out)?;
     match verdict.kept {
-        Some(Kept::Same) => out.line("the checkpoint that you kept has the same ledger")?,
-        Some(Kept::Covers) => out.line("the checkpoint that you kept covers it")?,
-        Some(Kept::GrownFrom) => {
+        Some(CheckpointAgreement::SameLedger) => {
+            out.line("the checkpoint that you kept has the same ledger")?
+        }
+        Some(CheckpointAgreement::CoversRecord) => out.line("the checkpoint that you kept covers it")?,
+        Some(CheckpointAgreement::GrownFrom) => {
             out.line("it is newer than the checkpoint that you kept; what that covers was not rewritten")?;
         }
         None if key.is_some() => {}
@@ -96,8 +100,8 @@ fn check(args: &CheckArgs, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn gaps(global: &Global, out: &mut Out) -> Result<()> {
-    let door = super::reading(global)?;
+fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
+    let door = super::open_to_read(global)?;
     let mut found = 0u64;
     door.gaps(&mut |gap| {
         found += 1;
@@ -115,7 +119,7 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
                 "time_ns": gap.time_ns,
             }));
         }
-        let frames = many(u64::from(gap.frames), "frame");
+        let frames = plural(u64::from(gap.frames), "frame");
         let when = time(gap.time_ns);
         out.line(format_args!(
             "{what} {when}: run{}{} (number {}, {frames}), by record {}: {}{}",
@@ -131,47 +135,50 @@ fn gaps(global: &Global, out: &mut Out) -> Result<()> {
 }
 
 /// Reads a checkpoint file with both parsers. With a key, that key must have signed the checkpoint.
-pub(super) fn kept(path: &Path, key: Option<&PublicKey>) -> Result<(annals_proof::Checkpoint, Checkpoint)> {
-    let json = input::small(path, SMALL_BYTES_MAX)?;
-    let at = |failure: Failure| failure.at(path.display());
-    let read = annals_proof::Checkpoint::parse(&json).map_err(|error| at(error.into()))?;
+pub(super) fn read_checkpoint(
+    path: &Path,
+    key: Option<&PublicKey>,
+) -> CliResult<(annals_proof::CheckedCheckpoint, Checkpoint)> {
+    let json = input::read_small(path, SMALL_BYTES_MAX)?;
+    let at = |failure: Failure| failure.with_place(path.display());
+    let read = annals_proof::CheckedCheckpoint::parse(&json).map_err(|error| at(error.into()))?;
     if let Some(key) = key {
-        read.signed_by(key).map_err(|error| at(error.into()))?;
+        read.require_signed_by(key).map_err(|error| at(error.into()))?;
     }
-    Ok((read, door::checkpoint(&json).map_err(at)?))
+    Ok((read, store_access::parse_checkpoint(&json).map_err(at)?))
 }
 
-pub(super) fn public_key(path: &Path) -> Result<PublicKey> {
-    PublicKey::from_pem(&pem(path)?).map_err(|error| Failure::from(error).at(path.display()))
+pub(super) fn public_key(path: &Path) -> CliResult<PublicKey> {
+    PublicKey::from_pem(&read_pem(path)?).map_err(|error| Failure::from(error).with_place(path.display()))
 }
 
-fn private_key(path: &Path) -> Result<PrivateKey> {
-    PrivateKey::from_pem(&pem(path)?).map_err(|error| Failure::from(error).at(path.display()))
+fn private_key(path: &Path) -> CliResult<PrivateKey> {
+    PrivateKey::from_pem(&read_pem(path)?).map_err(|error| Failure::from(error).with_place(path.display()))
 }
 
-fn pem(path: &Path) -> Result<String> {
-    Ok(String::from_utf8_lossy(&input::small(path, SMALL_BYTES_MAX)?).into_owned())
+fn read_pem(path: &Path) -> CliResult<String> {
+    Ok(String::from_utf8_lossy(&input::read_small(path, SMALL_BYTES_MAX)?).into_owned())
 }
 
 fn signature(key: Option<&PrivateKey>, checkpoint: &Checkpoint) -> Option<Signature> {
     let key = key?;
-    Some(Signature { public_key: key.public().0, bytes: key.sign(&checkpoint.statement()) })
+    Some(Signature { public_key: key.public_key().0, bytes: key.sign(&checkpoint.statement()) })
 }
 
-fn own(error: annals::Error) -> Failure {
-    Failure::new(Code::Failed, error, "this is a bug in annals: please report it")
+fn internal_failure(error: annals::Error) -> Failure {
+    Failure::new(FailureCode::Failed, error, "this is a bug in annals: please report it")
 }
 
 /// Names the run or frame that a proof is about.
-fn of(verdict: &Verdict) -> String {
+fn claim_name(verdict: &ProofVerdict) -> String {
     match &verdict.about {
-        About::Frame(frame) => format!("frame {} of run {}", frame.seq, printable(&frame.run)),
-        About::Run(run) => format!("run {}", printable(&run.run)),
+        ProofClaim::Frame(frame) => format!("frame {} of run {}", frame.seq, printable(&frame.run)),
+        ProofClaim::Run(run) => format!("run {}", printable(&run.run)),
     }
 }
 
 /// Prints the checkpoint of a proof.
-fn head(verdict: &Verdict, out: &mut Out) -> Result<()> {
+fn print_checkpoint(verdict: &ProofVerdict, out: &mut CliOutput) -> CliResult<()> {
     let checkpoint = &verdict.checkpoint;
     let made = time(checkpoint.time_ns);
     out.line(format_args!("ledger of store {}, {made}", encode(&checkpoint.store)))?;
@@ -183,10 +190,10 @@ fn head(verdict: &Verdict, out: &mut Out) -> Result<()> {
     }
 }
 
-fn fields(about: &About) -> Vec<(&'static str, String)> {
-    let body = |body: &Body| format!("{} bytes, BLAKE3 {}", count(body.bytes), body.blake3);
+fn claim_fields(about: &ProofClaim) -> Vec<(&'static str, String)> {
+    let body = |body: &BodyClaim| format!("{} bytes, BLAKE3 {}", count(body.bytes), body.blake3);
     match about {
-        About::Frame(frame) => {
+        ProofClaim::Frame(frame) => {
             let mut fields = vec![
                 ("component", frame.component.clone()),
                 ("severity", frame.severity.clone()),
@@ -203,7 +210,7 @@ fn fields(about: &About) -> Vec<(&'static str, String)> {
             }
             fields
         }
-        About::Run(run) => vec![
+        ProofClaim::Run(run) => vec![
             ("status", run.status.clone()),
             ("severity", run.severity.clone()),
             ("agent", run.agent.clone()),
@@ -217,12 +224,12 @@ fn fields(about: &About) -> Vec<(&'static str, String)> {
 }
 
 /// The verdict as JSON.
-fn said(verdict: &Verdict, key_named: bool) -> Map<String, Value> {
+fn verdict_json(verdict: &ProofVerdict, key_named: bool) -> Map<String, Value> {
     let checkpoint = &verdict.checkpoint;
     let kept = verdict.kept.map(|kept| match kept {
-        Kept::Same => "same",
-        Kept::Covers => "covers",
-        Kept::GrownFrom => "grown_from",
+        CheckpointAgreement::SameLedger => "same",
+        CheckpointAgreement::CoversRecord => "covers",
+        CheckpointAgreement::GrownFrom => "grown_from",
     });
     let said = json!({
         "about": verdict.about,

@@ -8,12 +8,12 @@ use annals_server::EmbeddingsOptions;
 use serde_json::json;
 
 use crate::args::{
-    DefineMemoryArgs, ExportTrainingArgs, Global, ProjectionArg, RecallArgs, RememberArgs, TrainingArg,
-    WhoseArgs,
+    DefineMemoryArgs, ExportTrainingArgs, GlobalArgs, IdentityArgs, ProjectionArg, RecallArgs, RememberArgs,
+    TrainingArg,
 };
-use crate::door::{Door, embedder};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, metadata};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, metadata};
+use crate::store_access::{StoreAccess, embedder_failure};
 use crate::{input, locate};
 
 /// Most bytes of an entry's file: slightly more than the engine accepts, so that the engine's error is shown.
@@ -23,21 +23,22 @@ const QUESTION_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a definition.
 const DEFINITION_BYTES_MAX: usize = 1 << 20;
 /// The name of standard input in messages.
-const STDIN: &str = "standard input";
+const STDIN_NAME: &str = "standard input";
 
-pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> Result<()> {
-    let whose = identity(&args.whose)?;
+pub(super) fn remember(global: &GlobalArgs, args: &RememberArgs, out: &mut CliOutput) -> CliResult<()> {
+    let whose = parse_identity(&args.whose)?;
     let hint =
         "an entry has at most 64 MiB: store the decisions and their evidence, not the whole conversation";
-    let bytes = input::at_most(&args.file, FILE_BYTES_MAX, hint)?;
-    let place = place(&args.file);
-    let text = utf8(bytes, &place, "a memory is JSON in UTF-8")?;
+    let bytes = input::read_at_most(&args.file, FILE_BYTES_MAX, hint)?;
+    let place = source_name(&args.file);
+    let text = parse_utf8(bytes, &place, "a memory is JSON in UTF-8")?;
     let root = locate::store(global.store.as_deref());
-    let far = EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder)?;
+    let far =
+        EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder_failure)?;
     let far = far.map(|options| options.id());
-    let brought = words(&text, far.as_deref(), &args.whose, &global.namespace);
-    let id = Door::remember(&root, &global.namespace, &brought, &whose, &text)
-        .map_err(|failure| failure.at(&place))?;
+    let brought = put_words(&text, far.as_deref(), &args.whose, &global.namespace);
+    let id = StoreAccess::remember(&root, &global.namespace, &brought, &whose, &text)
+        .map_err(|failure| failure.with_place(&place))?;
     let name = whose.name();
     if out.json {
         return out.object(&json!({ "id": id, "identity": name }));
@@ -45,17 +46,18 @@ pub(super) fn remember(global: &Global, args: &RememberArgs, out: &mut Out) -> R
     out.line(format_args!("remembered {id} in {name}"))
 }
 
-pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Result<()> {
-    let whose = identity(&args.whose)?;
+pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput) -> CliResult<()> {
+    let whose = parse_identity(&args.whose)?;
     let question = match args.question.as_str() {
         "-" => {
-            let bytes = input::at_most(Path::new("-"), QUESTION_BYTES_MAX, "a question has at most 1 MiB")?;
-            utf8(bytes, STDIN, "a question is text in UTF-8")?
+            let bytes =
+                input::read_at_most(Path::new("-"), QUESTION_BYTES_MAX, "a question has at most 1 MiB")?;
+            parse_utf8(bytes, STDIN_NAME, "a question is text in UTF-8")?
         }
         question => question.to_owned(),
     };
-    let door = super::reading(global)?;
-    let definition = args.memory.as_deref().map(|id| door.defined(id)).transpose()?;
+    let door = super::open_to_read(global)?;
+    let definition = args.memory.as_deref().map(|id| door.definition(id)).transpose()?;
     // Options of the command line override the definition.
     let by = definition.as_ref();
     let wanted = MemoryQuery {
@@ -79,43 +81,48 @@ pub(super) fn recall(global: &Global, args: &RecallArgs, out: &mut Out) -> Resul
             text => out.value(text.as_bytes()),
         };
     }
-    hits.iter().try_for_each(|hit| out.object(&shown(hit, &told_of(hit, projection, args.budget))))
+    hits.iter().try_for_each(|hit| out.object(&hit_line(hit, &projected_text(hit, projection, args.budget))))
 }
 
-pub(super) fn define(global: &Global, args: &DefineMemoryArgs, out: &mut Out) -> Result<()> {
-    let bytes = input::small(&args.file, DEFINITION_BYTES_MAX)?;
-    let place = place(&args.file);
-    let text = utf8(bytes, &place, "a definition is JSON in UTF-8")?;
+pub(super) fn define(global: &GlobalArgs, args: &DefineMemoryArgs, out: &mut CliOutput) -> CliResult<()> {
+    let bytes = input::read_small(&args.file, DEFINITION_BYTES_MAX)?;
+    let place = source_name(&args.file);
+    let text = parse_utf8(bytes, &place, "a definition is JSON in UTF-8")?;
     let root = locate::store(global.store.as_deref());
     // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');
-    let id = Door::define(&root, &global.namespace, text).map_err(|failure| failure.at(&place))?;
+    let id =
+        StoreAccess::define(&root, &global.namespace, text).map_err(|failure| failure.with_place(&place))?;
     if out.json {
         return out.object(&json!({ "memory": id }));
     }
     out.line(format_args!("defined {id}"))
 }
 
-pub(super) fn export_training(global: &Global, args: &ExportTrainingArgs, out: &mut Out) -> Result<()> {
+pub(super) fn export_training(
+    global: &GlobalArgs,
+    args: &ExportTrainingArgs,
+    out: &mut CliOutput,
+) -> CliResult<()> {
     let form = match args.format {
         TrainingArg::Sft => TrainingFormat::Sft,
         TrainingArg::Dpo => TrainingFormat::Dpo,
         TrainingArg::ProcessRl => TrainingFormat::ProcessRl,
     };
-    let whose = identity(&args.whose)?;
-    let door = super::reading(global)?;
-    door.training(&whose, args.across_conversations, form, &mut |line| {
+    let whose = parse_identity(&args.whose)?;
+    let door = super::open_to_read(global)?;
+    door.export_training(&whose, args.across_conversations, form, &mut |line| {
         out.line(String::from_utf8_lossy(line))
     })
 }
 
-fn told_of(hit: &MemoryHit, projection: Projection, budget: Option<usize>) -> String {
+fn projected_text(hit: &MemoryHit, projection: Projection, budget: Option<usize>) -> String {
     prompt_text(std::slice::from_ref(hit), projection, budget)
 }
 
 /// A hit as a JSON line.
 #[derive(serde::Serialize)]
-struct Shown<'a> {
+struct HitLine<'a> {
     id: &'a str,
     identity: &'a str,
     score: f32,
@@ -128,9 +135,9 @@ struct Shown<'a> {
     snapshot_base64: Option<String>,
 }
 
-fn shown<'a>(hit: &'a MemoryHit, text: &'a str) -> Shown<'a> {
+fn hit_line<'a>(hit: &'a MemoryHit, text: &'a str) -> HitLine<'a> {
     let (snapshot, snapshot_base64) = metadata(hit.entry.value().as_bytes());
-    Shown {
+    HitLine {
         id: &hit.entry.id,
         identity: &hit.identity,
         score: hit.score,
@@ -142,7 +149,7 @@ fn shown<'a>(hit: &'a MemoryHit, text: &'a str) -> Shown<'a> {
     }
 }
 
-fn identity(whose: &WhoseArgs) -> Result<Identity> {
+fn parse_identity(whose: &IdentityArgs) -> CliResult<Identity> {
     let identity = Identity {
         tenant: whose.tenant.clone(),
         principal: whose.principal.clone(),
@@ -150,31 +157,31 @@ fn identity(whose: &WhoseArgs) -> Result<Identity> {
     };
     let named = identity.checked_name();
     named.map_err(|error| {
-        Failure::new(Code::Usage, error, "shorten --tenant, --principal or --conversation")
+        Failure::new(FailureCode::Usage, error, "shorten --tenant, --principal or --conversation")
     })?;
     Ok(identity)
 }
 
-fn place(file: &Path) -> String {
+fn source_name(file: &Path) -> String {
     match file.as_os_str() == "-" {
-        true => STDIN.to_owned(),
+        true => STDIN_NAME.to_owned(),
         false => file.display().to_string(),
     }
 }
 
 /// Parses UTF-8; an error names the line and column.
-fn utf8(bytes: Vec<u8>, place: &str, hint: &str) -> Result<String> {
+fn parse_utf8(bytes: Vec<u8>, place: &str, hint: &str) -> CliResult<String> {
     String::from_utf8(bytes).map_err(|error| {
-        let (line, column) = place_of(error.as_bytes(), error.utf8_error().valid_up_to());
-        Failure::new(Code::Failed, format!("{place}: not UTF-8 at line {line} column {column}"), hint)
+        let (line, column) = line_and_column(error.as_bytes(), error.utf8_error().valid_up_to());
+        Failure::new(FailureCode::Failed, format!("{place}: not UTF-8 at line {line} column {column}"), hint)
     })
 }
 
 /// The command that stores an entry through a daemon.
-fn words<'a>(
+fn put_words<'a>(
     text: &'a str,
     embedder: Option<&'a str>,
-    whose: &'a WhoseArgs,
+    whose: &'a IdentityArgs,
     namespace: &'a str,
 ) -> Vec<&'a [u8]> {
     let mut words: Vec<&[u8]> =
@@ -189,7 +196,7 @@ fn words<'a>(
 }
 
 /// The line and column of a byte, counted from 1.
-fn place_of(bytes: &[u8], at: usize) -> (usize, usize) {
+fn line_and_column(bytes: &[u8], at: usize) -> (usize, usize) {
     let before = bytes.get(..at).unwrap_or_default();
     let line = before.iter().filter(|byte| **byte == b'\n').count();
     let column = before.iter().rev().take_while(|byte| **byte != b'\n').count();

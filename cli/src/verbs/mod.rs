@@ -27,15 +27,15 @@ mod token;
 mod upkeep;
 mod verify;
 
-use crate::args::{Cli, Global, Verb};
-use crate::door::Door;
-use crate::failure::Result;
+use crate::args::{Cli, GlobalArgs, Verb};
+use crate::failure::CliResult;
 use crate::locate;
-use crate::out::Out;
+use crate::output::CliOutput;
+use crate::store_access::StoreAccess;
 
 /// Runs the verb of the command line.
-pub(crate) fn run(cli: &Cli) -> Result<()> {
-    let (global, mut out) = (&cli.global, Out::new(cli.global.json));
+pub(crate) fn run(cli: &Cli) -> CliResult<()> {
+    let (global, mut out) = (&cli.global, CliOutput::new(cli.global.json));
     let done = match &cli.verb {
         Verb::Init => init::run(global, &mut out),
         Verb::Record(args) => record::run(global, args),
@@ -82,17 +82,17 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
 }
 
 /// Opens the store for reading.
-fn reading(global: &Global) -> Result<Door> {
-    Door::read(&locate::store(global.store.as_deref()), &global.namespace)
+fn open_to_read(global: &GlobalArgs) -> CliResult<StoreAccess> {
+    StoreAccess::open_to_read(&locate::store(global.store.as_deref()), &global.namespace)
 }
 
 /// Opens the store for writing, and creates it if there is none.
-fn writing(global: &Global) -> Result<Door> {
-    Door::write(&locate::store(global.store.as_deref()), &global.namespace)
+fn open_to_write(global: &GlobalArgs) -> CliResult<StoreAccess> {
+    StoreAccess::open_to_write(&locate::store(global.store.as_deref()), &global.namespace)
 }
 
 /// Opens an existing store for writing.
-fn writing_existing(global: &Global) -> Result<Door> {
+fn open_existing_to_write(global: &GlobalArgs) -> CliResult<StoreAccess> {
     let root = locate::store(global.store.as_deref());
-    Door::write_existing(&root, &global.namespace)
+    StoreAccess::open_existing_to_write(&root, &global.namespace)
 }

@@ -1,18 +1,18 @@
 //! `annals open`: shows where a run failed, on one screen.
 
-use super::show::{exchange, exchange_line};
-use crate::args::{Global, OpenArgs};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, bytes, printable, time};
+use super::show::{exchange_line, http_exchange};
+use crate::args::{GlobalArgs, OpenArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, bytes, printable, time};
 use crate::profiles;
 
 /// Most bytes of an answer that are shown.
 const SHOWN_MAX: usize = 2000;
 
-pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()> {
-    let redactor = profiles::of(global, &args.reader)?;
+pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
     let by = redactor.as_ref().map(|redactor| redactor.profile().name());
-    let door = super::reading(global)?;
+    let door = super::open_to_read(global)?;
     let run = match &args.run {
         Some(run) => door.run(run)?,
         None => {
@@ -26,15 +26,15 @@ pub(super) fn run(global: &Global, args: &OpenArgs, out: &mut Out) -> Result<()>
             }
             last.ok_or_else(|| {
                 Failure::new(
-                    Code::NoSuchThing,
+                    FailureCode::NoSuchThing,
                     "no run has failed",
                     "`annals runs` lists the runs of the namespace",
                 )
             })?
         }
     };
-    let failing = door.failing(&run.id, redactor.as_ref())?;
-    let http = failing.as_ref().and_then(|failing| exchange(&failing.frame.metadata));
+    let failing = door.failure_report(&run.id, redactor.as_ref())?;
+    let http = failing.as_ref().and_then(|failing| http_exchange(&failing.frame.metadata));
     if out.json {
         let mut object = serde_json::json!({
             "run": run.id, "status": run.status, "severity": run.severity, "frames": run.frames,

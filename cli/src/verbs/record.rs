@@ -11,45 +11,45 @@ use annals_server::{
     UpstreamGuard, Variable,
 };
 
-use crate::args::{CacheArg, Global, LiveArgs, NewRunArgs, RecordArgs, WhoseArgs};
-use crate::door::Recorder;
-use crate::failure::{Code, Failure, Result, before};
+use crate::args::{CacheArg, GlobalArgs, IdentityArgs, LiveArgs, NewRunArgs, RecordArgs};
+use crate::failure::{CliResult, Failure, FailureCode, before_start};
 use crate::locate;
-use crate::out::{count, dollars, many, printable};
+use crate::output::{count, dollars, plural, printable};
 use crate::rules;
-use crate::supervision::{self, RecordingEnd, masked};
+use crate::store_access::SharedRecorder;
+use crate::supervision::{self, RecordingEnd, masked_aside};
 use crate::verbs::{network, retain};
 
-pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &RecordArgs) -> CliResult<()> {
     let tags = tags(&args.run)?;
     let recording = RecordOptions {
         program: Program { argv: args.command.clone(), directory: None, environment: Vec::new() },
-        supervision: supervision::of_recording(args).map_err(before)?,
+        supervision: supervision::for_recording(args).map_err(before_start)?,
         mounts: mounts(&args.run)?,
-        guard: guard(&args.run.live),
-        cache: cache(&args.run.live)?,
+        guard: upstream_guard(&args.run.live),
+        cache: cache_use(&args.run.live)?,
         keep: args.keep_env.clone(),
         capture_nondet: args.capture_nondet,
-        secrets: secrets(&args.run)?,
-        rules: rules::read(args.run.rules.as_deref()).map_err(before)?,
+        secrets: secret_names(&args.run)?,
+        rules: rules::read(args.run.rules.as_deref()).map_err(before_start)?,
         network: NetworkPolicy {
             expected: network::patterns("--expect-host", &args.expect_host)?,
             ..NetworkPolicy::default()
         },
     };
     let store = locate::store(global.store.as_deref());
-    let policy = retain::sampling(args.run.retain.as_deref()).map_err(before)?;
-    let door = Recorder::open(&store, &global.namespace, policy).map_err(before)?;
+    let policy = retain::sampling_policy(args.run.retain.as_deref()).map_err(before_start)?;
+    let door = SharedRecorder::open(&store, &global.namespace, policy).map_err(before_start)?;
     let name = args.run.run.clone().unwrap_or_else(|| default_name(args));
-    let spec = |name: &str| spec(name, &tags);
+    let spec = |name: &str| run_spec(name, &tags);
     let record = |into: &Destination, name: &str| annals_server::record(into, spec(name), &recording);
     let recorded = door.record_as(&name, args.run.run.is_none(), record);
     let mut is_missed = false;
     if let Ok((name, report)) = &recorded {
-        is_missed = tell_unrecorded(&report.traffic);
-        tell(name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
+        is_missed = print_unrecorded(&report.traffic);
+        print_recorded(name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
     }
-    let closed = door.close(wait_for);
+    let closed = door.close(print_waiting);
     let (_, report) = recorded?;
     let end = RecordingEnd {
         recorded: &report.recorded,
@@ -58,21 +58,21 @@ pub(super) fn run(global: &Global, args: &RecordArgs) -> Result<()> {
         waits: !recording.supervision.linger.is_zero(),
         is_missed,
     };
-    result_of(&end, closed)
+    end_result(&end, closed)
 }
 
 /// Returns the result of the command: first that of the recording, then that of closing the store.
-pub(super) fn result_of(end: &RecordingEnd<'_>, closed: Result<u64>) -> Result<()> {
+pub(super) fn end_result(end: &RecordingEnd<'_>, closed: CliResult<u64>) -> CliResult<()> {
     // After a failed write, closing fails for the same reason.
     if end.recorded.failure.is_none() {
-        tell_sampled(closed?);
+        print_sampled(closed?);
     }
     end.result()
 }
 
 /// Prints the connections that bypassed annals. Returns whether model calls may be missing.
-pub(super) fn tell_unrecorded(traffic: &TrafficReport) -> bool {
-    let (lines, is_missed) = network::unrecorded(traffic);
+pub(super) fn print_unrecorded(traffic: &TrafficReport) -> bool {
+    let (lines, is_missed) = network::recording_lines(traffic);
     let mut stderr = anstream::stderr().lock();
     for line in lines {
         // A failure to write to standard error cannot be reported.
@@ -82,9 +82,9 @@ pub(super) fn tell_unrecorded(traffic: &TrafficReport) -> bool {
 }
 
 /// Prints how many runs the sampling dropped.
-pub(super) fn tell_sampled(runs: u64) {
+pub(super) fn print_sampled(runs: u64) {
     if runs > 0 {
-        let (runs, were) = (many(runs, "run"), if runs == 1 { "was" } else { "were" });
+        let (runs, were) = (plural(runs, "run"), if runs == 1 { "was" } else { "were" });
         // A failure to write to standard error cannot be reported.
         let _ = writeln!(
             anstream::stderr().lock(),
@@ -94,7 +94,7 @@ pub(super) fn tell_sampled(runs: u64) {
 }
 
 /// Prints that the store stays open for other recorders.
-pub(super) fn wait_for(others: usize) {
+pub(super) fn print_waiting(others: usize) {
     let (recordings, go, them) = match others {
         1 => ("1 other recording", "goes", "it"),
         _ => (&*format!("{} other recordings", count(others as u64)), "go", "them"),
@@ -107,7 +107,7 @@ pub(super) fn wait_for(others: usize) {
 }
 
 /// Returns the names of the secret variables, without duplicates.
-pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
+pub(super) fn secret_names(args: &NewRunArgs) -> CliResult<Vec<String>> {
     let mut names = args.secret.clone();
     names.sort_unstable();
     names.dedup();
@@ -118,16 +118,17 @@ pub(super) fn secrets(args: &NewRunArgs) -> Result<Vec<String>> {
     match names.iter().all(is_name) {
         true => Ok(names),
         false => Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             "--secret takes the name of a variable; the given text is not a name",
             "put the value into a variable: other users can see command lines",
         )),
     }
 }
 
-pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {
-    let mut tags: Vec<_> = args.tag.iter().map(|tag| pair(tag, "--tag KEY=VALUE")).collect::<Result<_>>()?;
-    let WhoseArgs { tenant, principal, conversation } = &args.whose;
+pub(super) fn tags(args: &NewRunArgs) -> CliResult<Vec<(String, String)>> {
+    let mut tags: Vec<_> =
+        args.tag.iter().map(|tag| split_pair(tag, "--tag KEY=VALUE")).collect::<CliResult<_>>()?;
+    let IdentityArgs { tenant, principal, conversation } = &args.whose;
     for (key, part) in [(TENANT_TAG, tenant), (PRINCIPAL_TAG, principal), (CONVERSATION_TAG, conversation)] {
         tags.extend(part.as_ref().map(|part| (key.to_owned(), part.clone())));
     }
@@ -137,33 +138,33 @@ pub(super) fn tags(args: &NewRunArgs) -> Result<Vec<(String, String)>> {
     Ok(tags)
 }
 
-pub(super) fn spec(name: &str, tags: &[(String, String)]) -> RunSpec {
+pub(super) fn run_spec(name: &str, tags: &[(String, String)]) -> RunSpec {
     tags.iter().fold(RunSpec::new(name), |spec, (key, value)| spec.tag(key, value))
 }
 
-pub(super) fn pair(text: &str, form: &str) -> Result<(String, String)> {
+pub(super) fn split_pair(text: &str, form: &str) -> CliResult<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             format!("{text:?} is not of the form {form}"),
             "separate key and value by =",
         )),
     }
 }
 
-pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
+pub(super) fn mounts(args: &NewRunArgs) -> CliResult<Mounts> {
     let upstreams = upstreams(&args.live.upstream);
     let mut variables = Variable::known();
     for text in &args.env {
-        let (name, path) = pair(text, "--env NAME=/PATH")?;
+        let (name, path) = split_pair(text, "--env NAME=/PATH")?;
         if path.is_empty() {
             variables.retain(|variable| variable.name != name);
             continue;
         }
         if !path.starts_with('/') {
             let hint = "a path starts with /, for example /v1";
-            return Err(Failure::new(Code::Usage, format!("{path:?} is not a path"), hint));
+            return Err(Failure::new(FailureCode::Usage, format!("{path:?} is not a path"), hint));
         }
         variables.retain(|variable| variable.name != name);
         variables.push(Variable::custom(&name, &path));
@@ -174,7 +175,7 @@ pub(super) fn mounts(args: &NewRunArgs) -> Result<Mounts> {
             let mut known: Vec<_> = variables.iter().map(|variable| variable.provider.as_str()).collect();
             known.dedup();
             return Err(Failure::new(
-                Code::Usage,
+                FailureCode::Usage,
                 format!("--upstream names provider {provider:?}, which has no known variable"),
                 format!(
                     "known providers: {}; --env NAME=/PATH adds a variable, and its provider is NAME in lower case",
@@ -192,7 +193,7 @@ pub(super) fn upstreams(texts: &[String]) -> Vec<(Option<String>, String)> {
     texts.iter().map(|text| Mounts::parse_upstream(text)).collect()
 }
 
-pub(super) fn guard(live: &LiveArgs) -> UpstreamGuard {
+pub(super) fn upstream_guard(live: &LiveArgs) -> UpstreamGuard {
     // The guard compares host names without ports.
     let hosts = live
         .allow_host
@@ -201,7 +202,7 @@ pub(super) fn guard(live: &LiveArgs) -> UpstreamGuard {
     UpstreamGuard { allowed: hosts.collect() }
 }
 
-pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
+pub(super) fn cache_use(live: &LiveArgs) -> CliResult<CacheUse> {
     let (read, write) = match live.cache {
         CacheArg::Off => (false, false),
         CacheArg::Read => (true, false),
@@ -211,7 +212,7 @@ pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
     let lasting = |text: &String| {
         let refused = |message: String| {
             let hint = "--cache-for 7d caches this run's answers for seven days, with --cache write or both";
-            Failure::new(Code::Usage, message, hint)
+            Failure::new(FailureCode::Usage, message, hint)
         };
         match parse_duration_ns(text) {
             Some(ns) if write => Ok(ns),
@@ -226,10 +227,10 @@ pub(super) fn cache(live: &LiveArgs) -> Result<CacheUse> {
 }
 
 /// Parts of the summary line: the cost of the recording, and what the cache saved.
-pub(super) fn money(recorded: &RecordingSummary) -> Vec<String> {
+pub(super) fn cost_asides(recorded: &RecordingSummary) -> Vec<String> {
     let mut asides = Vec::from_iter(dollars(&recorded.cost));
     if recorded.cached > 0 {
-        let calls = many(recorded.cached, "answer");
+        let calls = plural(recorded.cached, "answer");
         let saved = match dollars(&recorded.saved) {
             Some(saved) if recorded.saved.priced > 0 => format!(", {saved} saved"),
             _ => String::new(),
@@ -240,15 +241,15 @@ pub(super) fn money(recorded: &RecordingSummary) -> Vec<String> {
 }
 
 /// A line that says why no memory of the run was stored, if one was expected.
-pub(super) fn unremembered(recorded: &RecordingSummary) -> Option<String> {
+pub(super) fn unremembered_line(recorded: &RecordingSummary) -> Option<String> {
     let why = recorded.memory_failure.as_ref()?;
     Some(format!("NOT REMEMBERED, the recording is whole: {}", printable(why)))
 }
 
 /// Part of the summary line: the number of secrets that were removed.
-pub(super) fn removed(recorded: &RecordingSummary) -> Option<String> {
+pub(super) fn removed_aside(recorded: &RecordingSummary) -> Option<String> {
     let secrets = recorded.secrets_removed;
-    (secrets > 0).then(|| format!("{} removed", many(secrets, "secret")))
+    (secrets > 0).then(|| format!("{} removed", plural(secrets, "secret")))
 }
 
 /// The default name of a run: the command without its directory, and the time.
@@ -263,7 +264,7 @@ fn default_name(args: &RecordArgs) -> String {
     format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
 }
 
-pub(super) fn tell(
+pub(super) fn print_recorded(
     name: &str,
     recorded: &RecordingSummary,
     captured: Option<&CaptureReport>,
@@ -273,26 +274,26 @@ pub(super) fn tell(
     let mut stderr = anstream::stderr().lock();
     // A failure to write to standard error cannot be reported.
     let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
-    unremembered(recorded).map(&mut line);
+    unremembered_line(recorded).map(&mut line);
     for missed in captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {}", printable(missed)));
     }
     let mut asides = vec![format!("{seconds:.1} s")];
     if let Some(captured) = captured {
-        asides.push(format!("{} of {}", many(captured.draws, "draw"), many(captured.lanes, "thread")));
+        asides.push(format!("{} of {}", plural(captured.draws, "draw"), plural(captured.lanes, "thread")));
     }
     if recorded.calls == 0 && recorded.requests > 0 {
         asides.push("none of them is known as a model call".to_owned());
     }
-    asides.extend(money(recorded));
+    asides.extend(cost_asides(recorded));
     if recorded.broken > 0 {
         asides.push(format!("{} without a whole answer", count(recorded.broken)));
     }
-    asides.extend(removed(recorded));
-    asides.extend(masked(recorded));
+    asides.extend(removed_aside(recorded));
+    asides.extend(masked_aside(recorded));
     let asides = asides.join(", ");
-    let requests = many(recorded.requests, "request");
+    let requests = plural(recorded.requests, "request");
     let tools =
-        if recorded.tools > 0 { format!(", {}", many(recorded.tools, "tool")) } else { String::new() };
+        if recorded.tools > 0 { format!(", {}", plural(recorded.tools, "tool")) } else { String::new() };
     line(format!("recorded {requests}{tools} into {name} ({asides}): {next}"));
 }

@@ -15,47 +15,47 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::network;
-use super::record::{cache, guard, money, removed, unremembered, upstreams};
-use super::runs::short;
-use crate::args::{CacheArg, DivergenceArg, Global, ReplayArgs, TimingArg};
-use crate::door::{Door, FrameRow, RunRow};
-use crate::failure::{Code, Failure, Result, before};
+use super::record::{cache_use, cost_asides, removed_aside, unremembered_line, upstream_guard, upstreams};
+use super::runs::short_hex;
+use crate::args::{CacheArg, DivergenceArg, GlobalArgs, ReplayArgs, TimingArg};
+use crate::failure::{CliResult, Failure, FailureCode, before_start};
 use crate::locate;
-use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable};
+use crate::output::{CliOutput, bytes, count, dollars, metadata, plural, preview, printable};
 use crate::profiles;
 use crate::rules;
-use crate::supervision::{self, RecordingEnd, masked, named};
+use crate::store_access::{FrameRow, RunRow, StoreAccess};
+use crate::supervision::{self, RecordingEnd, masked_aside, process_list};
 
-pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -> CliResult<()> {
     let onward = args.on_divergence == DivergenceArg::Live;
     let live = &args.live;
     let asks = !live.upstream.is_empty() || !live.reroll.is_empty();
     if !onward && (asks || live.cache != CacheArg::Off || args.into.is_some()) {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             "a replay calls no upstream: the recording serves every answer",
             "--on-divergence live continues with live calls",
         ));
     }
-    let redactor = profiles::of(global, &args.reader)?;
+    let redactor = profiles::redactor(global, &args.reader)?;
     let redactor = redactor.as_ref();
     if args.check_output && (args.all || args.raw || out.json || redactor.is_some()) {
-        return Err(no_output("--all, --raw, --json and --as start no program"));
+        return Err(no_output_failure("--all, --raw, --json and --as start no program"));
     }
     if redactor.is_some() && (onward || !args.command.is_empty()) {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             "--as changes the answers, but a program needs the recorded ones",
             "leave out --as; or leave out the program to read the run",
         ));
     }
     let door = if onward {
-        Door::recording_existing(&locate::store(global.store.as_deref()), &global.namespace)?
+        StoreAccess::open_existing_to_record(&locate::store(global.store.as_deref()), &global.namespace)?
     } else {
-        super::reading(global)?
+        super::open_to_read(global)?
     };
     if args.all {
-        return all(&door, args, redactor, out);
+        return replay_all(&door, args, redactor, out);
     }
     let run = door.run(args.run.as_deref().unwrap_or("last"))?;
     let imported_by = door.redacted_by(&run.id)?;
@@ -63,7 +63,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
         let reader = door.reader(&run.id)?;
         if door.is_ingested(&reader)? {
             return Err(Failure::new(
-                Code::Damage,
+                FailureCode::Damage,
                 format!(
                     "DIVERGED at step 1: run `{}` was ingested from traces, which hold no requests and answers as they were sent",
                     run.id
@@ -75,10 +75,10 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
             ));
         }
         if let Some(by) =
-            imported_by.as_deref().filter(|_| !args.command.is_empty() || reader_has_program(&door, &reader))
+            imported_by.as_deref().filter(|_| !args.command.is_empty() || has_program(&door, &reader))
         {
             return Err(Failure::new(
-                Code::Damage,
+                FailureCode::Damage,
                 format!(
                     "run `{}` was redacted by profile {} before it came here: no program gets the answers that were recorded",
                     run.id,
@@ -91,15 +91,15 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
             ));
         }
         if let Some(origin) = door.origin(&reader)? {
-            return again(&door, &reader, &run, &origin, args);
+            return replay_program(&door, &reader, &run, &origin, args);
         }
     }
     if args.check_output {
-        return Err(no_output(&format!("no program was recorded as run `{}`", run.id)));
+        return Err(no_output_failure(&format!("no program was recorded as run `{}`", run.id)));
     }
     if !args.command.is_empty() {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             format!("no program was recorded as run `{}`, so none can be replayed from it", run.id),
             "leave out the command, --raw and --json: `annals replay RUN -- CMD` is for runs of `annals record`",
         ));
@@ -107,16 +107,16 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
     let many = !args.raw && !out.json;
     let mut rows = Vec::new();
     if args.raw {
-        profiles::note(redactor);
+        profiles::print_redaction_note(redactor);
     }
-    let replayed = one(&door, &run, args, redactor, out, |frame| {
+    let replayed = read_back(&door, &run, args, redactor, out, |frame| {
         if many {
             rows.push(vec![
                 frame.seq.to_string(),
                 frame.component.clone(),
                 count(frame.input.len() as u64),
                 count(frame.output.len() as u64),
-                if frame.redacted.is_some() { String::new() } else { short(&frame.digest) },
+                if frame.redacted.is_some() { String::new() } else { short_hex(&frame.digest) },
                 preview(&frame.output, 60),
             ]);
         }
@@ -125,7 +125,7 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
         return Ok(());
     }
     if replayed.frames == 0 {
-        return Err(no_frames(format!("run `{}` has no frame", run.id)));
+        return Err(no_frames_failure(format!("run `{}` has no frame", run.id)));
     }
     out.table(&[">SEQ", "COMPONENT", ">INPUT", ">OUTPUT", "DIGEST", "WHAT CAME OUT"], rows)?;
     let (frames, raw) = (count(replayed.frames), bytes(replayed.raw_bytes));
@@ -136,40 +136,46 @@ pub(super) fn run(global: &Global, args: &ReplayArgs, out: &mut Out) -> Result<(
         ));
     }
     let fingerprint = run.fingerprint.as_deref().unwrap_or("none, since it is open");
-    out.marked(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
+    out.marked_line(true, "bit-exact", format_args!(": {frames} frames, {raw}, fingerprint {fingerprint}"))
 }
 
 /// A run without frames is no success: nothing was compared.
-fn no_frames(message: String) -> Failure {
+fn no_frames_failure(message: String) -> Failure {
     Failure::new(
-        Code::NoSuchThing,
+        FailureCode::NoSuchThing,
         format!("{message}: there is nothing to replay"),
         "`annals runs` lists what there is; import or record the run again",
     )
 }
 
 /// --check-output has nothing to check.
-fn no_output(why: &str) -> Failure {
+fn no_output_failure(why: &str) -> Failure {
     Failure::new(
-        Code::Usage,
+        FailureCode::Usage,
         format!("--check-output compares the output of a replayed program: {why}"),
         "leave out --check-output",
     )
 }
 
 /// Returns whether the run has a recorded program.
-fn reader_has_program(door: &Door, reader: &RunReader) -> bool {
+fn has_program(door: &StoreAccess, reader: &RunReader) -> bool {
     door.origin(reader).is_ok_and(|origin| origin.is_some())
 }
 
 /// Runs the program again.
-fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &ReplayArgs) -> Result<()> {
-    let file = rules::of(args.rules.file.as_deref(), &run.id, origin).map_err(before)?;
-    let rules = rules::matcher(&file, &args.rules).map_err(before)?;
-    let program = program(&run.id, origin, &args.command)?;
-    let network = network::policy(&args.network, &args.live.allow_host).map_err(before)?;
+fn replay_program(
+    door: &StoreAccess,
+    reader: &RunReader,
+    run: &RunRow,
+    origin: &Origin,
+    args: &ReplayArgs,
+) -> CliResult<()> {
+    let file = rules::read_or_recorded(args.rules.file.as_deref(), &run.id, origin).map_err(before_start)?;
+    let rules = rules::matcher(&file, &args.rules).map_err(before_start)?;
+    let program = program_to_run(&run.id, origin, &args.command)?;
+    let network = network::policy(&args.network, &args.live.allow_host).map_err(before_start)?;
     let is_live = args.on_divergence == DivergenceArg::Live;
-    let supervision = supervision::of_replay(&args.input, origin, reader, is_live)?;
+    let supervision = supervision::for_replay(&args.input, origin, reader, is_live)?;
     let timing = if args.timing == TimingArg::Recorded { Timing::Recorded } else { Timing::None };
     let prices = file.prices.clone();
     let options = ReplayOptions { rules, prices, timing, chaos: args.chaos, ..ReplayOptions::default() };
@@ -177,8 +183,8 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
         let onward = OnwardOptions {
             name: args.into.clone().unwrap_or_else(|| format!("{}-live", run.id)),
             upstreams: upstreams(&args.live.upstream),
-            guard: guard(&args.live),
-            cache: cache(&args.live)?,
+            guard: upstream_guard(&args.live),
+            cache: cache_use(&args.live)?,
             rules: file,
             network,
         };
@@ -188,10 +194,10 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
         (annals_server::replay(reader, origin, &program, &supervision, options, &network)?, None)
     };
     let faithful = report.replayed.receipt.is_faithful() && report.replayed.diverged.is_empty();
-    let reached = tell_network(&report, child.is_some());
+    let reached = print_network(&report, child.is_some());
     let checked = !args.check_output || report.same_output == Some(true);
     let faithful = faithful && !reached && checked;
-    tell(run, &report, child.as_ref(), (faithful, args.check_output));
+    print_receipt(run, &report, child.as_ref(), (faithful, args.check_output));
     if let Some((_, recorded)) = &child {
         let end = RecordingEnd {
             recorded,
@@ -200,12 +206,12 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
             waits: false,
             is_missed: false,
         };
-        if let Some(lost) = end.lost(&format!("; the program ended with {}", report.code)) {
+        if let Some(lost) = end.loss(&format!("; the program ended with {}", report.code)) {
             return Err(lost);
         }
     }
     match (faithful, report.code) {
-        (false, _) => Err(Failure::Exit(Code::Damage as u8)),
+        (false, _) => Err(Failure::Exit(FailureCode::Damage as u8)),
         (true, 0) => Ok(()),
         (true, code) => Err(Failure::Exit(code)),
     }
@@ -213,13 +219,13 @@ fn again(door: &Door, reader: &RunReader, run: &RunRow, origin: &Origin, args: &
 
 /// Prints the connections that the program tried to make besides annals. Returns whether a replay forbids any
 /// of them.
-fn tell_network(report: &ReplayReport, is_live: bool) -> bool {
+fn print_network(report: &ReplayReport, is_live: bool) -> bool {
     let (mut lines, is_wrong) = match is_live {
         // After the divergence, traffic counts as in a recording.
-        true => network::live(&report.traffic),
-        false => network::replayed(&report.traffic),
+        true => network::live_lines(&report.traffic),
+        false => network::replay_lines(&report.traffic),
     };
-    lines.extend(report.unrecorded.as_ref().and_then(network::incomplete));
+    lines.extend(report.unrecorded.as_ref().and_then(network::incomplete_line));
     let mut stderr = anstream::stderr().lock();
     for line in lines {
         // A failure to write to standard error cannot be reported.
@@ -229,17 +235,17 @@ fn tell_network(report: &ReplayReport, is_live: bool) -> bool {
 }
 
 /// Returns the program to run: `command` if given, else the recorded one.
-pub(super) fn program(run: &str, origin: &Origin, command: &[OsString]) -> Result<Program> {
+pub(super) fn program_to_run(run: &str, origin: &Origin, command: &[OsString]) -> CliResult<Program> {
     if !command.is_empty() {
         return Ok(Program { argv: command.to_vec(), directory: None, environment: Vec::new() });
     }
     let program = origin.program().map_err(|why| {
         let hint = format!("set the variable, or name the command: annals replay {run} -- CMD");
-        Failure::new(Code::Usage, why, hint)
+        Failure::new(FailureCode::Usage, why, hint)
     })?;
     if program.argv.is_empty() {
         return Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             format!("run `{run}` was recorded by `annals attach`, so its program is unknown"),
             "name it after --",
         ));
@@ -256,7 +262,7 @@ fn looks_drawn(diverged: &ReplayDivergence) -> bool {
 }
 
 /// Prints the receipt on standard error, because standard output is the program's.
-fn tell(
+fn print_receipt(
     run: &RunRow,
     report: &ReplayReport,
     child: Option<&(String, RecordingSummary)>,
@@ -292,28 +298,29 @@ fn tell(
         _ => {}
     }
     if !report.survivors.is_empty() {
-        line(format!("not waited for any longer, still running: {}", named(&report.survivors)));
+        line(format!("not waited for any longer, still running: {}", process_list(&report.survivors)));
     }
     if run.status == "abandoned" || run.status == "open" {
         line(format!("the recording is {}: it ends after frame {}", run.status, run.frames));
     }
-    let fingerprint = short(run.fingerprint.as_deref().unwrap_or("none, since it is open"));
+    let fingerprint = short_hex(run.fingerprint.as_deref().unwrap_or("none, since it is open"));
     let word = if faithful { "replayed" } else { "NOT replayed as recorded:" };
     let tokens = count(report.replayed.tokens);
     let saved = dollars(&report.replayed.cost)
         .map_or_else(String::new, |cost| format!("; not spent: {tokens} tokens, {cost}"));
-    let remark = report.unrecorded.as_ref().and_then(network::remark);
+    let remark = report.unrecorded.as_ref().and_then(network::unrecorded_aside);
     let remark = remark.map_or_else(String::new, |remark| format!(", {remark}"));
     line(format!(
         "{word} {}: {receipt}{remark}, fingerprint {fingerprint} ({:.1} s{saved})",
         run.id, report.seconds
     ));
     if let Some((name, recorded)) = child {
-        unremembered(recorded).map(&mut line);
+        unremembered_line(recorded).map(&mut line);
         let served = report.replayed.receipt.exact + report.replayed.receipt.matched;
-        let asides = money(recorded).into_iter().chain(removed(recorded)).chain(masked(recorded));
+        let asides =
+            cost_asides(recorded).into_iter().chain(removed_aside(recorded)).chain(masked_aside(recorded));
         let money: String = asides.map(|aside| format!(", {aside}")).collect();
-        let tail = many(recorded.requests, "request");
+        let tail = plural(recorded.requests, "request");
         line(format!(
             "went on live into {name}: {served} answered from {}, then {tail} recorded{money}: annals replay {name}",
             run.id
@@ -322,27 +329,32 @@ fn tell(
 }
 
 /// Reads every run. A damaged run does not stop the others; it is reported at the end.
-fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Out) -> Result<()> {
-    let mut total = Replayed::default();
+fn replay_all(
+    door: &StoreAccess,
+    args: &ReplayArgs,
+    redactor: Option<&Redactor>,
+    out: &mut CliOutput,
+) -> CliResult<()> {
+    let mut total = ReplayTotals::default();
     let mut rows = Vec::new();
     let mut damage = None;
     let mut empty = 0;
     if args.raw {
-        profiles::note(redactor);
+        profiles::print_redaction_note(redactor);
     }
     for run in door.runs()? {
         let run = run?;
-        match one(door, &run, args, redactor, out, |_| ()) {
+        match read_back(door, &run, args, redactor, out, |_| ()) {
             Ok(replayed) => {
                 let fingerprint = run.fingerprint.as_deref().filter(|_| redactor.is_none());
-                let fingerprint = short(fingerprint.unwrap_or_default());
+                let fingerprint = short_hex(fingerprint.unwrap_or_default());
                 rows.push(vec![run.id, count(replayed.frames), bytes(replayed.raw_bytes), fingerprint]);
                 empty += u64::from(replayed.frames == 0);
                 total.frames += replayed.frames;
                 total.raw_bytes += replayed.raw_bytes;
             }
-            Err(failure @ Failure::Told { code: Code::Damage, .. }) => {
-                let first = failure.at(format_args!("run {}", run.id));
+            Err(failure @ Failure::Message { code: FailureCode::Damage, .. }) => {
+                let first = failure.with_place(format_args!("run {}", run.id));
                 damage.get_or_insert(first);
                 rows.push(vec![run.id, String::new(), String::new(), "damaged".to_owned()]);
             }
@@ -354,7 +366,7 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
         out.table(&["RUN", ">FRAMES", ">BYTES", "FINGERPRINT"], rows)?;
         let (frames, raw) = (count(total.frames), bytes(total.raw_bytes));
         let empty =
-            if empty == 0 { String::new() } else { format!("; {} without a frame", many(empty, "run")) };
+            if empty == 0 { String::new() } else { format!("; {} without a frame", plural(empty, "run")) };
         if total.frames == 0 {
             // The error below reports it.
         } else if let Some(redactor) = redactor {
@@ -363,44 +375,44 @@ fn all(door: &Door, args: &ReplayArgs, redactor: Option<&Redactor>, out: &mut Ou
                 "redacted by profile {name}, not what was recorded: {runs} runs, {frames} frames, {raw}{empty}"
             ))?;
         } else if damage.is_none() {
-            out.marked(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}{empty}"))?;
+            out.marked_line(true, "bit-exact", format_args!(": {runs} runs, {frames} frames, {raw}{empty}"))?;
         }
     }
     match damage {
         Some(damage) => Err(damage),
-        None if total.frames == 0 => Err(no_frames("no run has a frame".to_owned())),
+        None if total.frames == 0 => Err(no_frames_failure("no run has a frame".to_owned())),
         None => Ok(()),
     }
 }
 
 /// Totals of the frames that were read.
 #[derive(Default)]
-struct Replayed {
+struct ReplayTotals {
     frames: u64,
     raw_bytes: u64,
 }
 
 /// Reads a run. As JSON or raw, each frame is printed as soon as it is read and checked.
-fn one(
-    door: &Door,
+fn read_back(
+    door: &StoreAccess,
     run: &RunRow,
     args: &ReplayArgs,
     redactor: Option<&Redactor>,
-    out: &mut Out,
+    out: &mut CliOutput,
     mut seen: impl FnMut(&FrameRow),
-) -> Result<Replayed> {
-    let mut replayed = Replayed::default();
+) -> CliResult<ReplayTotals> {
+    let mut replayed = ReplayTotals::default();
     let mut last = None;
     for frame in door.frames(&run.id)? {
         let frame = frame?;
         last = Some(frame.digest.clone());
-        let frame = profiles::shown(redactor, frame);
+        let frame = profiles::redacted_frame(redactor, frame);
         replayed.frames += 1;
         replayed.raw_bytes += (frame.input.len() + frame.output.len()) as u64;
         if args.raw {
             out.bytes(&frame.output)?;
         } else if out.json {
-            out.object(&FrameLine::of(&run.id, &frame))?;
+            out.object(&FrameLine::new(&run.id, &frame))?;
         }
         seen(&frame);
     }
@@ -408,7 +420,7 @@ fn one(
     // fingerprint.
     match (&last, &run.fingerprint) {
         (Some(last), Some(fingerprint)) if last != fingerprint => Err(Failure::new(
-            Code::Damage,
+            FailureCode::Damage,
             format!("the frames of run `{}` do not match its fingerprint", run.id),
             "`annals verify` lists everything that is damaged",
         )),
@@ -452,7 +464,7 @@ pub(super) struct FrameLine<'a> {
 }
 
 impl<'a> FrameLine<'a> {
-    pub(super) fn of(run: &'a str, frame: &'a FrameRow) -> Self {
+    pub(super) fn new(run: &'a str, frame: &'a FrameRow) -> Self {
         let body = |body: &'a [u8]| match std::str::from_utf8(body) {
             Ok(text) => (Some(Cow::Borrowed(text)), None),
             Err(_) => (None, Some(base64::encode(body))),

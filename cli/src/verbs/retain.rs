@@ -3,37 +3,46 @@
 
 use std::path::Path;
 
-use annals::{retention::{RetentionPolicy, RetentionReport, parse_duration_ns}, upkeep::CompactOptions};
+use annals::{
+    retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
+    upkeep::CompactOptions,
+};
 use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, parse_policy};
 use serde_json::json;
 
-use crate::args::{ForgetArgs, Global, PinArgs, RetainArgs, UnpinArgs};
-use crate::door::{Door, engine};
-use crate::failure::{Code, Failure, Result};
+use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input;
 use crate::locate;
-use crate::out::{Out, bytes, count, many, printable, time};
+use crate::output::{CliOutput, bytes, count, plural, printable, time};
+use crate::store_access::{StoreAccess, engine_failure};
 
-pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Result<()> {
+pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let (policy, text) = policy(args.policy.as_deref())?;
-    let at = args.at.as_deref().map(|text| Moment::parse(text).ok_or_else(|| no_moment(text))).transpose()?;
+    let (policy, text) = read_policy(args.policy.as_deref())?;
+    let at = args
+        .at
+        .as_deref()
+        .map(|text| Moment::parse(text).ok_or_else(|| invalid_time_failure(text)))
+        .transpose()?;
     let at_ns;
     {
         // Options are checked before anything is dropped, here or by a daemon.
-        let door = Door::read(&root, &global.namespace)?;
+        let door = StoreAccess::open_to_read(&root, &global.namespace)?;
         at_ns = match (at, args.at.as_deref()) {
             (Some(Moment::Absolute(ns)), _) => Some(ns),
             // A relative time needs a trusted clock.
-            (Some(moment), Some(text)) => Some(moment.from(door.now_ns()?).ok_or_else(|| no_moment(text))?),
+            (Some(moment), Some(text)) => {
+                Some(moment.to_ns(door.now_ns()?).ok_or_else(|| invalid_time_failure(text))?)
+            }
             _ => None,
         };
         let plan = door.plan_retention(&policy, at_ns)?;
         if args.dry_run {
-            return tell(plan.report(), false, out);
+            return print_report(plan.report(), false, out);
         }
         if !out.json {
-            tell(plan.report(), false, out)?;
+            print_report(plan.report(), false, out)?;
             out.flush()?;
         }
     }
@@ -45,41 +54,41 @@ pub(super) fn retain(global: &Global, args: &RetainArgs, out: &mut Out) -> Resul
     if let Some(at) = &at {
         words.extend([b"AT".as_slice(), at.as_bytes()]);
     }
-    if let Some(reply) = ask_daemon(&root, &words).map_err(engine)? {
+    if let Some(reply) = ask_daemon(&root, &words).map_err(engine_failure)? {
         let done: RetentionReport = serde_json::from_str(&reply).map_err(|error| {
             let message = format!("the process that serves the store sent an invalid report: {error}");
-            Failure::new(Code::Failed, message, "use the same version of annals for both")
+            Failure::new(FailureCode::Failed, message, "use the same version of annals for both")
         })?;
-        return if out.json { tell(&done, true, out) } else { summary(&done, true, out) };
+        return if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) };
     }
-    let door = Door::write_whole(&root, &global.namespace)?;
+    let door = StoreAccess::open_store_to_write(&root, &global.namespace)?;
     let plan = door.plan_retention(&policy, at_ns)?;
     let done = door.retain(plan)?;
     door.close()?;
-    if out.json { tell(&done, true, out) } else { summary(&done, true, out) }
+    if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) }
 }
 
 /// Reads the policy that samples runs when they end, if one is named.
-pub(super) fn sampling(file: Option<&Path>) -> Result<Option<RetentionPolicy>> {
+pub(super) fn sampling_policy(file: Option<&Path>) -> CliResult<Option<RetentionPolicy>> {
     match file {
         Some(file) if file.as_os_str() == "default" => Ok(Some(RetentionPolicy::default())),
-        Some(_) => policy(file).map(|(policy, _)| Some(policy)),
+        Some(_) => read_policy(file).map(|(policy, _)| Some(policy)),
         None => Ok(None),
     }
 }
 
 /// Reads a policy and its text. Without a file, returns the built-in policy.
-fn policy(file: Option<&Path>) -> Result<(RetentionPolicy, Option<String>)> {
+fn read_policy(file: Option<&Path>) -> CliResult<(RetentionPolicy, Option<String>)> {
     let Some(file) = file else { return Ok((RetentionPolicy::default(), None)) };
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
         Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             message,
             "docs/retention.md describes all parts of a policy; nothing was dropped",
         )
     };
-    let text = String::from_utf8(input::small(file, POLICY_BYTES_MAX)?).map_err(|error| {
+    let text = String::from_utf8(input::read_small(file, POLICY_BYTES_MAX)?).map_err(|error| {
         refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
     })?;
     let policy = parse_policy(&text)
@@ -111,7 +120,7 @@ impl Moment {
     }
 
     /// Returns `None` before 1970 and after 2554.
-    fn from(self, now_ns: u64) -> Option<u64> {
+    fn to_ns(self, now_ns: u64) -> Option<u64> {
         match self {
             Self::Absolute(ns) => Some(ns),
             Self::After(ns) => now_ns.checked_add(ns),
@@ -120,13 +129,13 @@ impl Moment {
     }
 }
 
-fn no_moment(text: &str) -> Failure {
+fn invalid_time_failure(text: &str) -> Failure {
     let message = format!("--at takes a time from 1970 to 2554, not {text:?}");
-    Failure::new(Code::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
+    Failure::new(FailureCode::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
 }
 
 /// Prints what a sweep will drop, or has dropped.
-fn tell(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
+fn print_report(report: &RetentionReport, done: bool, out: &mut CliOutput) -> CliResult<()> {
     if out.json {
         let dropped = report.dropped();
         return out.object(&json!({ "done": done, "dropped": dropped, "report": report }));
@@ -149,38 +158,40 @@ fn tell(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
     rows.push(row("(pinned)", "for ever", &report.pinned, &nothing));
     out.table(&["RULE", "KEEPS", ">KEPT", ">FRAMES", ">BYTES", ">DROPPED", ">FRAMES", ">BYTES"], rows)?;
     if report.open > 0 {
-        out.line(format_args!("{} open, which stay", many(report.open, "run")))?;
+        out.line(format_args!("{} open, which stay", plural(report.open, "run")))?;
     }
-    summary(report, done, out)
+    print_summary(report, done, out)
 }
 
-fn summary(report: &RetentionReport, done: bool, out: &mut Out) -> Result<()> {
+fn print_summary(report: &RetentionReport, done: bool, out: &mut CliOutput) -> CliResult<()> {
     let dropped = report.dropped();
     let what = format!(
         "{} with {} and {}",
-        many(dropped.runs - report.held.min(dropped.runs), "run"),
-        many(dropped.frames, "frame"),
+        plural(dropped.runs - report.held.min(dropped.runs), "run"),
+        plural(dropped.frames, "frame"),
         bytes(dropped.bytes)
     );
     if !done {
         return out.line(format_args!("to be dropped: {what}"));
     }
     if report.held > 0 {
-        let held = many(report.held, "run");
+        let held = plural(report.held, "run");
         out.line(format_args!("{held} stayed, because they were pinned or forked meanwhile"))?;
     }
     match dropped.runs > report.held {
-        true => out.marked(true, "dropped", format_args!(": {what}; `annals compact` frees their space")),
+        true => {
+            out.marked_line(true, "dropped", format_args!(": {what}; `annals compact` frees their space"))
+        }
         false => out.line("nothing was dropped"),
     }
 }
 
-pub(super) fn pin(global: &Global, args: &PinArgs, out: &mut Out) -> Result<()> {
+pub(super) fn pin(global: &GlobalArgs, args: &PinArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let run = Door::read(&root, &global.namespace)?.run(&args.run)?.id;
+    let run = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?.id;
     let words = [b"RUN.PIN".as_slice(), run.as_bytes(), args.why.as_bytes()];
-    if ask(&root, global, &words)?.is_none() {
-        let door = Door::write_existing(&root, &global.namespace)?;
+    if ask_daemon_in_namespace(&root, global, &words)?.is_none() {
+        let door = StoreAccess::open_existing_to_write(&root, &global.namespace)?;
         door.pin(&run, &args.why)?;
         door.close()?;
     }
@@ -190,13 +201,13 @@ pub(super) fn pin(global: &Global, args: &PinArgs, out: &mut Out) -> Result<()> 
     out.line(format_args!("pinned {}", printable(&run)))
 }
 
-pub(super) fn unpin(global: &Global, args: &UnpinArgs, out: &mut Out) -> Result<()> {
+pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let run = Door::read(&root, &global.namespace)?.run(&args.run)?.id;
-    let was = match ask(&root, global, &[b"RUN.UNPIN".as_slice(), run.as_bytes()])? {
+    let run = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?.id;
+    let was = match ask_daemon_in_namespace(&root, global, &[b"RUN.UNPIN".as_slice(), run.as_bytes()])? {
         Some(reply) => reply == "OK",
         None => {
-            let door = Door::write_existing(&root, &global.namespace)?;
+            let door = StoreAccess::open_existing_to_write(&root, &global.namespace)?;
             let was = door.unpin(&run)?;
             door.close()?;
             was
@@ -204,7 +215,7 @@ pub(super) fn unpin(global: &Global, args: &UnpinArgs, out: &mut Out) -> Result<
     };
     if !was {
         let message = format!("run `{run}` is not pinned");
-        return Err(Failure::new(Code::NoSuchThing, message, "`annals runs` shows which runs are"));
+        return Err(Failure::new(FailureCode::NoSuchThing, message, "`annals runs` shows which runs are"));
     }
     if out.json {
         return out.object(&json!({ "unpinned": run }));
@@ -212,24 +223,28 @@ pub(super) fn unpin(global: &Global, args: &UnpinArgs, out: &mut Out) -> Result<
     out.line(format_args!("unpinned {}", printable(&run)))
 }
 
-pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Result<()> {
+pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let reading = Door::read(&root, &global.namespace)?;
+    let reading = StoreAccess::open_to_read(&root, &global.namespace)?;
     let reader = reading.reader(&args.run)?;
     let (run, uid) = (reader.info().name.clone(), reader.info().uid);
     if run != args.run {
         let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
-        return Err(Failure::new(Code::NoSuchThing, message, "nothing was forgotten; write the whole name"));
+        return Err(Failure::new(
+            FailureCode::NoSuchThing,
+            message,
+            "nothing was forgotten; write the whole name",
+        ));
     }
     // An open reader would keep the old files.
     drop((reader, reading));
     let namespace = global.namespace.as_bytes();
     let words: [&[u8]; 6] =
         [b"RUN.DROP", run.as_bytes(), args.why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
-    let compacted = match ask_daemon_without_timeout(&root, &words).map_err(engine)? {
+    let compacted = match ask_daemon_without_timeout(&root, &words).map_err(engine_failure)? {
         Some(done) => done,
         None => {
-            let door = Door::write_existing(&root, &global.namespace)?;
+            let door = StoreAccess::open_existing_to_write(&root, &global.namespace)?;
             door.forget(&run, &args.why)?;
             let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
             let done = door.compact(&options)?;
@@ -239,7 +254,7 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
     };
     let compacted: serde_json::Value = serde_json::from_str(&compacted).unwrap_or_default();
     let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
-    let (dropped, held) = Door::read(&root, &global.namespace)?.held_of(uid)?;
+    let (dropped, held) = StoreAccess::open_to_read(&root, &global.namespace)?.still_held(uid)?;
     if out.json {
         return out.object(&json!({
             "forgotten": run,
@@ -254,11 +269,11 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
             "backups": held.backups,
         }));
     }
-    let frames = many(u64::from(dropped.own_frames()), "frame");
+    let frames = plural(u64::from(dropped.own_frames()), "frame");
     let what = format!(": {} (number {}, {frames} of its own)", printable(&run), uid.0);
-    out.marked(true, "forgotten", what)?;
+    out.marked_line(true, "forgotten", what)?;
     if held.shared > 0 {
-        let frames = many(u64::from(held.shared), "frame");
+        let frames = plural(u64::from(held.shared), "frame");
         out.line(format_args!("{frames} of it stay, because forks share them: forget the forks, too"))?;
     }
     let files = held.segments.len() + held.vectors.len();
@@ -285,10 +300,10 @@ pub(super) fn forget(global: &Global, args: &ForgetArgs, out: &mut Out) -> Resul
 }
 
 /// Sends a command for this namespace to the daemon of the store, if there is one.
-fn ask(root: &Path, global: &Global, words: &[&[u8]]) -> Result<Option<String>> {
+fn ask_daemon_in_namespace(root: &Path, global: &GlobalArgs, words: &[&[u8]]) -> CliResult<Option<String>> {
     let namespace = ["NAMESPACE".as_bytes(), global.namespace.as_bytes()];
     let words: Vec<&[u8]> = words.iter().copied().chain(namespace).collect();
-    ask_daemon(root, &words).map_err(engine)
+    ask_daemon(root, &words).map_err(engine_failure)
 }
 
 #[cfg(test)]
@@ -296,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_absolute_or_counted_from_now() {
+    fn time_is_absolute_or_relative_to_now() {
         let (now_ns, day) = (1_767_225_600_000_000_000, 86_400_000_000_000);
         for (text, ns) in [
             ("+8d", Some(now_ns + 8 * day)),
@@ -328,7 +343,7 @@ mod tests {
             ("tomorrow", None),
             ("", None),
         ] {
-            assert_eq!(Moment::parse(text).and_then(|moment| moment.from(now_ns)), ns, "{text}");
+            assert_eq!(Moment::parse(text).and_then(|moment| moment.to_ns(now_ns)), ns, "{text}");
         }
     }
 }

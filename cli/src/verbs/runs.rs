@@ -6,31 +6,31 @@ use annals_server::RunUsage;
 use annals_server::providers::Cost;
 use serde_json::{Map, Value, json};
 
-use crate::args::{Global, RunsArgs};
-use crate::door::{Door, RunRow};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, count, dollars, many, minute, span};
-use crate::screen::{self, Column, Fit};
+use crate::args::{GlobalArgs, RunsArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, count, dollars, duration, plural, time_to_minute};
+use crate::store_access::{RunRow, StoreAccess};
+use crate::table_fit::{self, ColumnFit, TableColumn};
 
 /// Rows of a table without `--limit`. JSON has all runs.
-const ROWS: usize = 50;
+const ROWS_DEFAULT: usize = 50;
 
-const COLUMNS: [Column; 11] = [
-    ("RUN", Fit::Cut(2, 64)),
-    ("STATUS", Fit::Fixed),
-    ("SEVERITY", Fit::Fixed),
-    ("STARTED (UTC)", Fit::Fixed),
-    (">DURATION", Fit::Last),
-    (">TOKENS", Fit::Fixed),
-    (">COST", Fit::Fixed),
-    ("MODEL", Fit::Cut(1, 20)),
-    (">FRAMES", Fit::Drop(3)),
-    ("FROM", Fit::Drop(2)),
-    ("FINGERPRINT", Fit::Drop(1)),
+const COLUMNS: [TableColumn; 11] = [
+    ("RUN", ColumnFit::Cut(2, 64)),
+    ("STATUS", ColumnFit::Fixed),
+    ("SEVERITY", ColumnFit::Fixed),
+    ("STARTED (UTC)", ColumnFit::Fixed),
+    (">DURATION", ColumnFit::DropLast),
+    (">TOKENS", ColumnFit::Fixed),
+    (">COST", ColumnFit::Fixed),
+    ("MODEL", ColumnFit::Cut(1, 20)),
+    (">FRAMES", ColumnFit::Drop(3)),
+    ("FROM", ColumnFit::Drop(2)),
+    ("FINGERPRINT", ColumnFit::Drop(1)),
 ];
 
-pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()> {
-    let door = super::reading(global)?;
+pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> CliResult<()> {
+    let door = super::open_to_read(global)?;
     let wanted = |run: &RunRow| {
         args.status.as_ref().is_none_or(|status| status == run.status)
             && (!args.failed || matches!(run.status, "failed" | "abandoned"))
@@ -38,7 +38,7 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
     };
     let limit = match args.limit {
         None if out.json => usize::MAX,
-        None => ROWS,
+        None => ROWS_DEFAULT,
         Some(0) => usize::MAX,
         Some(limit) => limit,
     };
@@ -59,19 +59,19 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
         unreadable += usize::from(used.unreadable.is_some());
         shown += 1;
         if out.json {
-            out.object(&object(&run, Some(&used)))?;
+            out.object(&run_fields(&run, Some(&used)))?;
         } else {
             rows.push(cells(run, &used));
         }
     }
     if !out.json {
-        table(rows, out)?;
+        print_table(rows, out)?;
     }
     out.flush()?;
     let filtered = args.failed || args.status.is_some() || args.severity.is_some();
     // A note is needed only for the default limit.
     if more && args.limit.is_none() {
-        say(&match filtered {
+        print_note(&match filtered {
             true => format!("showing the newest {shown}, and there are more: --limit 0 for all"),
             false => format!("showing the newest {shown} of {}: --limit 0 for all", count(all as u64)),
         });
@@ -79,61 +79,64 @@ pub(super) fn run(global: &Global, args: &RunsArgs, out: &mut Out) -> Result<()>
     match unreadable {
         0 => Ok(()),
         runs => Err(Failure::new(
-            Code::Damage,
-            format!("tokens and cost are incomplete for {}: frames cannot be read", many(runs as u64, "run")),
+            FailureCode::Damage,
+            format!(
+                "tokens and cost are incomplete for {}: frames cannot be read",
+                plural(runs as u64, "run")
+            ),
             "`annals verify --all` lists the damage",
         )),
     }
 }
 
-fn table(rows: Vec<Vec<String>>, out: &mut Out) -> Result<()> {
+fn print_table(rows: Vec<Vec<String>>, out: &mut CliOutput) -> CliResult<()> {
     if rows.is_empty() {
         return out.line("no runs");
     }
-    let fitted = screen::fit(&COLUMNS, &rows, screen::columns());
+    let fitted = table_fit::fit(&COLUMNS, &rows, table_fit::output_columns());
     out.table(&fitted.headers, fitted.rows)?;
     out.flush()?;
     if !fitted.reduced.is_empty() {
-        say(&format!("left out or cut to fit: {}; --json has all", fitted.reduced.join(", ")));
+        print_note(&format!("left out or cut to fit: {}; --json has all", fitted.reduced.join(", ")));
     }
     Ok(())
 }
 
-fn say(text: &str) {
+fn print_note(text: &str) {
     // A failure to write to standard error cannot be reported.
     let _ = writeln!(anstream::stderr().lock(), "annals: {text}");
 }
 
 fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {
-    let status = status(&run, used);
+    let status = status_cell(&run, used);
     let from = run.forked_from.map(|(from, at)| format!("{}@{at}", from.as_deref().unwrap_or("?")));
     let models = if used.models.is_empty() { run.model.unwrap_or_default() } else { used.models.join(", ") };
-    let tokens = tokens(used).map(count);
+    let tokens = total_tokens(used).map(count);
     let unknown = if used.unreadable.is_some() { "?" } else { "" };
     vec![
         run.id,
         status,
         if run.severity == "normal" { String::new() } else { run.severity.to_owned() },
-        minute(run.started_ns),
-        run.ended_ns.map(|ended| span(ended.saturating_sub(run.started_ns))).unwrap_or_default(),
+        time_to_minute(run.started_ns),
+        run.ended_ns.map(|ended| duration(ended.saturating_sub(run.started_ns))).unwrap_or_default(),
         format!("{}{unknown}", tokens.unwrap_or_default()),
-        cost(&used.cost),
+        cost_cell(&used.cost),
         models,
         count(run.frames),
         from.unwrap_or_default(),
-        short(run.fingerprint.as_deref().unwrap_or_default()),
+        short_hex(run.fingerprint.as_deref().unwrap_or_default()),
     ]
 }
 
 /// The status of a run, with whether it is pinned or incomplete.
-fn status(run: &RunRow, used: &RunUsage) -> String {
+fn status_cell(run: &RunRow, used: &RunUsage) -> String {
     let pinned = if run.pinned.is_some() { ", pinned" } else { "" };
     let missed = if used.unrecorded > 0 { ", incomplete" } else { "" };
     format!("{}{pinned}{missed}", run.status)
 }
 
 /// The sum of input and output tokens, if any were counted.
-pub(super) fn tokens(used: &RunUsage) -> Option<u64> {
+pub(super) fn total_tokens(used: &RunUsage) -> Option<u64> {
     match (used.input, used.output) {
         (None, None) => None,
         (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
@@ -141,7 +144,7 @@ pub(super) fn tokens(used: &RunUsage) -> Option<u64> {
 }
 
 /// The cost of calls in a table cell: `over` if some calls have no known price.
-fn cost(cost: &Cost) -> String {
+fn cost_cell(cost: &Cost) -> String {
     match (cost.priced, cost.unpriced) {
         (0, 0) => String::new(),
         (0, _) => "unknown".to_owned(),
@@ -151,12 +154,12 @@ fn cost(cost: &Cost) -> String {
 }
 
 /// The first 16 digits of a fingerprint or digest, to compare by eye.
-pub(super) fn short(hex: &str) -> String {
+pub(super) fn short_hex(hex: &str) -> String {
     hex.chars().take(16).collect()
 }
 
 /// A run as JSON, with its models, tokens and cost.
-pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value> {
+pub(super) fn run_fields(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value> {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
     put("id", json!(run.id));
@@ -178,7 +181,7 @@ pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value
         if !used.models.is_empty() {
             put("models", json!(used.models));
         }
-        if tokens(used).is_some() {
+        if total_tokens(used).is_some() {
             put("tokens", json!({ "input": used.input.unwrap_or(0), "output": used.output.unwrap_or(0) }));
             let Cost { dollars, priced, unpriced } = used.cost;
             put("cost", json!({ "dollars": dollars, "priced": priced, "unpriced": unpriced }));
@@ -200,7 +203,7 @@ pub(super) fn object(run: &RunRow, used: Option<&RunUsage>) -> Map<String, Value
 }
 
 /// A run as JSON, with its usage read from the store.
-pub(super) fn whole_object(door: &Door, run: &RunRow) -> Result<Map<String, Value>> {
+pub(super) fn run_and_usage_fields(door: &StoreAccess, run: &RunRow) -> CliResult<Map<String, Value>> {
     let used = door.usage(&door.reader(&run.id)?);
-    Ok(object(run, Some(&used)))
+    Ok(run_fields(run, Some(&used)))
 }

@@ -4,13 +4,13 @@ use std::io::Write;
 
 use annals_server::{LogFormat, ServeConfig, ServeError, StartedDaemon, UpstreamOptions};
 
-use crate::args::{Global, LogForm, ServeArgs};
-use crate::door::engine;
-use crate::failure::{Code, Failure, Result};
+use crate::args::{GlobalArgs, LogFormatArg, ServeArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::locate;
 use crate::profiles;
+use crate::store_access::engine_failure;
 
-pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
     let options = ServeConfig {
         socket: args.socket.clone(),
         tcp: args.tcp.clone(),
@@ -22,8 +22,8 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
         retain: args.retain.clone(),
         sweep_every: args.sweep_every.clone(),
         log: args.log.map(|form| match form {
-            LogForm::Human => LogFormat::Human,
-            LogForm::Json => LogFormat::Json,
+            LogFormatArg::Human => LogFormat::Human,
+            LogFormatArg::Json => LogFormat::Json,
         }),
         upstreams: UpstreamOptions { upstream: args.upstream.clone(), allow_host: args.allow_host.clone() },
         tokens: Vec::new(),
@@ -33,26 +33,31 @@ pub(super) fn run(global: &Global, args: &ServeArgs) -> Result<()> {
             #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
             let text = std::fs::read(path).map_err(|error| {
                 let message = format!("cannot read {}: {error}", path.display());
-                Failure::new(Code::Failed, message, "name a file that can be read")
+                Failure::new(FailureCode::Failed, message, "name a file that can be read")
             })?;
-            options.with_defaults_from(ServeConfig::parse(&String::from_utf8_lossy(&text)).map_err(told)?)
+            options.with_defaults_from(
+                ServeConfig::parse(&String::from_utf8_lossy(&text)).map_err(serve_failure)?,
+            )
         }
         None => options,
     };
     let root = locate::store(global.store.as_deref());
-    let serving = ServeConfig { profiles: serving.profiles.or_else(|| profiles::own(&root)), ..serving };
+    let serving =
+        ServeConfig { profiles: serving.profiles.or_else(|| profiles::store_profiles(&root)), ..serving };
     let log = serving.log.unwrap_or_default();
-    tell_by(log);
+    start_log(log);
     let served = match log {
-        LogFormat::Human => annals_server::serve(&root, &global.namespace, &serving, began, waiting),
+        LogFormat::Human => {
+            annals_server::serve(&root, &global.namespace, &serving, print_addresses, print_waiting)
+        }
         // A program that reads the JSON log cannot parse lines of text.
         LogFormat::Json => annals_server::serve(&root, &global.namespace, &serving, |_| {}, |_| {}),
     };
-    served.map_err(told)
+    served.map_err(serve_failure)
 }
 
 /// Starts the log on standard error: warnings for a person, everything as JSON for a program.
-fn tell_by(log: LogFormat) {
+fn start_log(log: LogFormat) {
     let tells = tracing_subscriber::fmt().with_writer(std::io::stderr);
     // Setting a second subscriber would fail, but this process sets only one.
     let _ = match log {
@@ -68,20 +73,20 @@ fn tell_by(log: LogFormat) {
     };
 }
 
-fn told(error: ServeError) -> Failure {
+fn serve_failure(error: ServeError) -> Failure {
     match error {
-        ServeError::Store(error) => engine(error),
+        ServeError::Store(error) => engine_failure(error),
         ServeError::Refused(_) => {
-            Failure::new(Code::Usage, error, "`annals serve --help` lists the valid options")
+            Failure::new(FailureCode::Usage, error, "`annals serve --help` lists the valid options")
         }
         ServeError::System { .. } => {
-            Failure::new(Code::Failed, error, "name another place with --socket, --tcp or --http")
+            Failure::new(FailureCode::Failed, error, "name another place with --socket, --tcp or --http")
         }
     }
 }
 
 /// Prints the addresses on standard error. A failure to write there cannot be reported.
-fn began(began: &StartedDaemon) {
+fn print_addresses(began: &StartedDaemon) {
     let mut stderr = anstream::stderr().lock();
     for socket in &began.sockets {
         let _ = writeln!(stderr, "annals: listening at {}", socket.display());
@@ -100,7 +105,7 @@ fn began(began: &StartedDaemon) {
     let _ = writeln!(stderr, "annals: ready");
 }
 
-fn waiting(count: usize) {
+fn print_waiting(count: usize) {
     let mut stderr = anstream::stderr().lock();
     let _ = writeln!(
         stderr,

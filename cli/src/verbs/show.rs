@@ -10,49 +10,51 @@ use serde_json::{Map, Value, json};
 use super::network;
 use super::replay::FrameLine;
 use super::runs;
-use crate::address::Address;
-use crate::args::{Global, ShowArgs, StateArgs};
-use crate::door::{Door, FrameRow, RunRow};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, bytes, count, dollars, many, metadata, preview, printable, put_bytes, time};
+use crate::address::RunAddress;
+use crate::args::{GlobalArgs, ShowArgs, StateArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{
+    CliOutput, bytes, count, dollars, metadata, plural, preview, printable, put_bytes, time,
+};
 use crate::profiles;
-use crate::screen::{self, Column, Fit};
+use crate::store_access::{FrameRow, RunRow, StoreAccess};
+use crate::table_fit::{self, ColumnFit, TableColumn};
 
-const COLUMNS: [Column; 8] = [
-    (">SEQ", Fit::Fixed),
-    ("COMPONENT", Fit::Fixed),
-    ("SEVERITY", Fit::Fixed),
-    (">PARENT", Fit::Drop(1)),
-    (">INPUT", Fit::Drop(2)),
-    (">OUTPUT", Fit::Drop(3)),
-    ("REQUEST", Fit::Cut(2, 32)),
-    ("WHAT CAME OUT", Fit::Cut(1, 16)),
+const COLUMNS: [TableColumn; 8] = [
+    (">SEQ", ColumnFit::Fixed),
+    ("COMPONENT", ColumnFit::Fixed),
+    ("SEVERITY", ColumnFit::Fixed),
+    (">PARENT", ColumnFit::Drop(1)),
+    (">INPUT", ColumnFit::Drop(2)),
+    (">OUTPUT", ColumnFit::Drop(3)),
+    ("REQUEST", ColumnFit::Cut(2, 32)),
+    ("WHAT CAME OUT", ColumnFit::Cut(1, 16)),
 ];
 
 /// Most bytes of a body that are shown; a longer body is shown with a hint to `--raw`.
 const SHOWN_MAX: usize = 4000;
 
-pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()> {
-    let redactor = profiles::of(global, &args.reader)?;
+pub(super) fn run(global: &GlobalArgs, args: &ShowArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
     let redactor = redactor.as_ref();
-    let door = super::reading(global)?;
-    let address = Address::parse(&args.target)?;
+    let door = super::open_to_read(global)?;
+    let address = RunAddress::parse(&args.target)?;
     match address.seq {
         Some(seq) => {
             let run = door.reader(&address.run)?.info().name.clone();
             if args.new {
                 let (before, new) = door.new_part(&run, seq, redactor)?;
-                profiles::note(redactor);
+                profiles::print_redaction_note(redactor);
                 return show_new(&run, before, &new, out);
             }
-            let frame = profiles::shown(redactor, door.frame(&run, seq)?);
+            let frame = profiles::redacted_frame(redactor, door.frame(&run, seq)?);
             if args.input || args.output || args.metadata {
-                profiles::note(redactor.filter(|_| !out.json));
+                profiles::print_redaction_note(redactor.filter(|_| !out.json));
             }
             show_frame(&run, &frame, args, out)
         }
         None if args.input || args.output || args.new => Err(Failure::new(
-            Code::Usage,
+            FailureCode::Usage,
             "--input, --output and --new need a frame, but this names a run",
             format!("name a frame of it, for example {}@1", address.run),
         )),
@@ -60,10 +62,10 @@ pub(super) fn run(global: &Global, args: &ShowArgs, out: &mut Out) -> Result<()>
     }
 }
 
-pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<()> {
-    let redactor = profiles::of(global, &args.reader)?;
-    let door = super::reading(global)?;
-    let address = Address::parse(&args.target)?;
+pub(super) fn state(global: &GlobalArgs, args: &StateArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
+    let door = super::open_to_read(global)?;
+    let address = RunAddress::parse(&args.target)?;
     let run = door.run(&address.run)?.id;
     let (seq, state) = door.state(&run, address.seq)?;
     let state = match &redactor {
@@ -80,31 +82,31 @@ pub(super) fn state(global: &Global, args: &StateArgs, out: &mut Out) -> Result<
         }
         return out.object(&object);
     }
-    profiles::note(redactor.as_ref());
+    profiles::print_redaction_note(redactor.as_ref());
     if args.raw { out.bytes(&state) } else { out.value(&state) }
 }
 
 fn show_run(
-    door: &Door,
+    door: &StoreAccess,
     run: &RunRow,
     args: &ShowArgs,
     redactor: Option<&Redactor>,
-    out: &mut Out,
-) -> Result<()> {
+    out: &mut CliOutput,
+) -> CliResult<()> {
     let metadata = door.metadata(&run.id)?;
     let metadata = redactor.map(|by| by.metadata(&metadata).bytes.into_owned()).unwrap_or(metadata);
     // A fingerprint would let a reader confirm guesses of redacted content.
     let run = &RunRow { fingerprint: run.fingerprint.clone().filter(|_| redactor.is_none()), ..run.clone() };
     let used = door.usage(&door.reader(&run.id)?);
     if out.json {
-        let mut object = RunObject::of(runs::object(run, Some(&used)), &metadata);
+        let mut object = RunJson::new(runs::run_fields(run, Some(&used)), &metadata);
         if let Some(redactor) = redactor {
             object.run.insert("redacted".to_owned(), json!(redactor.profile().name()));
         }
         return out.object(&object);
     }
     if args.metadata {
-        profiles::note(redactor);
+        profiles::print_redaction_note(redactor);
         return if args.raw { out.bytes(&metadata) } else { out.value(&metadata) };
     }
     let models =
@@ -129,12 +131,12 @@ fn show_run(
     }
     let ended = run.ended_ns.map_or_else(|| "not ended".to_owned(), |ns| format!("ended {}", time(ns)));
     out.line(format_args!("began {}, {ended}", time(run.started_ns)))?;
-    if let Some(tokens) = runs::tokens(&used) {
+    if let Some(tokens) = runs::total_tokens(&used) {
         let cost = dollars(&used.cost).map_or(String::new(), |cost| format!(", {cost}"));
-        out.line(format_args!("its own calls: {}{cost}", many(tokens, "token")))?;
+        out.line(format_args!("its own calls: {}{cost}", plural(tokens, "token")))?;
     }
-    if let Some(unrecorded) = door.unrecorded(&run.id)? {
-        for line in network::kept(&unrecorded) {
+    if let Some(unrecorded) = door.unrecorded_traffic(&run.id)? {
+        for line in network::stored_lines(&unrecorded) {
             out.line(printable(&line))?;
         }
     }
@@ -146,7 +148,7 @@ fn show_run(
     }
     let mut rows = Vec::new();
     for frame in door.frames(&run.id)? {
-        let frame = profiles::shown(redactor, frame?);
+        let frame = profiles::redacted_frame(redactor, frame?);
         rows.push(vec![
             frame.seq.to_string(),
             frame.component,
@@ -154,7 +156,7 @@ fn show_run(
             frame.parent.map_or(String::new(), |parent| parent.to_string()),
             count(frame.input.len() as u64),
             count(frame.output.len() as u64),
-            exchange(&frame.metadata).map_or(String::new(), |http| {
+            http_exchange(&frame.metadata).map_or(String::new(), |http| {
                 let status = http.status.map_or("no answer".to_owned(), |status| status.to_string());
                 format!("{} {} {status}", http.method, http.path)
             }),
@@ -162,12 +164,12 @@ fn show_run(
         ]);
     }
     out.line("")?;
-    let fitted = screen::fit(&COLUMNS, &rows, screen::columns());
+    let fitted = table_fit::fit(&COLUMNS, &rows, table_fit::output_columns());
     out.table(&fitted.headers, fitted.rows)
 }
 
 /// Returns the HTTP request line and status of a frame, if the frame is an HTTP exchange.
-pub(super) fn exchange(metadata: &[u8]) -> Option<HttpExchange> {
+pub(super) fn http_exchange(metadata: &[u8]) -> Option<HttpExchange> {
     serde_json::from_slice::<ExchangeMetadata>(metadata).ok().map(|exchange| exchange.http)
 }
 
@@ -179,7 +181,7 @@ pub(super) fn exchange_line(http: &HttpExchange) -> String {
 }
 
 /// Prints what a request adds to the previous one.
-pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut Out) -> Result<()> {
+pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut CliOutput) -> CliResult<()> {
     match before {
         0 => out.line("the first request:")?,
         before => out.line(format_args!("beside {run}@{before}:"))?,
@@ -187,14 +189,14 @@ pub(super) fn show_new(run: &str, before: u32, new: &RequestChanges, out: &mut O
     out.line(printable(new.to_string().trim_end()))
 }
 
-fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Result<()> {
+fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut CliOutput) -> CliResult<()> {
     let parts = [
         ("input", args.input, &frame.input),
         ("output", args.output, &frame.output),
         ("metadata", args.metadata, &frame.metadata),
     ];
     if out.json {
-        return out.object(&FrameLine::of(run, frame));
+        return out.object(&FrameLine::new(run, frame));
     }
     if let Some((_, _, part)) = parts.iter().find(|(_, wanted, _)| *wanted) {
         return if args.raw { out.bytes(part) } else { out.value(part) };
@@ -203,7 +205,7 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
     let error = if frame.error { ", failed" } else { "" };
     let component = printable(&frame.component);
     out.line(format_args!("{run}@{}: {component}, {}{error}{incomplete}", frame.seq, frame.severity))?;
-    if let Some(http) = exchange(&frame.metadata) {
+    if let Some(http) = http_exchange(&frame.metadata) {
         out.line(printable(&exchange_line(&http)))?;
     }
     if let Some(parent) = frame.parent {
@@ -236,7 +238,7 @@ fn show_frame(run: &str, frame: &FrameRow, args: &ShowArgs, out: &mut Out) -> Re
 
 /// A run as JSON, with its metadata.
 #[derive(Serialize)]
-struct RunObject {
+struct RunJson {
     #[serde(flatten)]
     run: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,8 +247,8 @@ struct RunObject {
     metadata_base64: Option<String>,
 }
 
-impl RunObject {
-    fn of(run: Map<String, Value>, of_run: &[u8]) -> Self {
+impl RunJson {
+    fn new(run: Map<String, Value>, of_run: &[u8]) -> Self {
         let (metadata, metadata_base64) = metadata(of_run);
         Self { run, metadata, metadata_base64 }
     }

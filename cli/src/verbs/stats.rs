@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::args::Global;
-use crate::failure::Result;
-use crate::out::{Out, bytes, count};
+use crate::args::GlobalArgs;
+use crate::failure::CliResult;
+use crate::output::{CliOutput, bytes, count};
 
-pub(super) fn run(global: &Global, out: &mut Out) -> Result<()> {
-    let costs = super::reading(global)?.stats()?;
+pub(super) fn run(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
+    let costs = super::open_to_read(global)?.stats()?;
     if out.json {
         let kinds = costs.by_kind.iter().map(|(kind, bytes)| ((*kind).to_owned(), json!(bytes)));
         let kinds: Map<String, Value> = kinds.collect();

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use crate::args::{Global, TailArgs};
-use crate::door::FrameRow;
-use crate::failure::Result;
-use crate::out::{Out, count, preview, printable};
+use crate::args::{GlobalArgs, TailArgs};
+use crate::failure::CliResult;
+use crate::output::{CliOutput, count, preview, printable};
 use crate::profiles;
+use crate::store_access::FrameRow;
 
 /// Time between two reads of the store.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()> {
-    let redactor = profiles::of(global, &args.reader)?;
-    let door = super::reading(global)?;
-    profiles::note(redactor.as_ref().filter(|_| !out.json));
+pub(super) fn run(global: &GlobalArgs, args: &TailArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
+    let door = super::open_to_read(global)?;
+    profiles::print_redaction_note(redactor.as_ref().filter(|_| !out.json));
     let id = door.run(args.run.as_deref().unwrap_or("last"))?.id;
     let mut told = 0;
     loop {
@@ -27,7 +27,7 @@ pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()>
                 break;
             }
             told += 1;
-            tell(&id, &profiles::shown(redactor.as_ref(), frame), out)?;
+            print_frame(&id, &profiles::redacted_frame(redactor.as_ref(), frame), out)?;
         }
         out.flush()?;
         if over {
@@ -37,14 +37,14 @@ pub(super) fn run(global: &Global, args: &TailArgs, out: &mut Out) -> Result<()>
                 out.line(format_args!("{id}: {}, {}", run.status, run.severity))
             };
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         door.refresh()?;
     }
 }
 
-fn tell(id: &str, frame: &FrameRow, out: &mut Out) -> Result<()> {
+fn print_frame(id: &str, frame: &FrameRow, out: &mut CliOutput) -> CliResult<()> {
     if out.json {
-        return out.object(&super::replay::FrameLine::of(id, frame));
+        return out.object(&super::replay::FrameLine::new(id, frame));
     }
     let failed = if frame.error { " failed" } else { "" };
     let (component, ms) = (printable(&frame.component), frame.duration_ns / 1_000_000);

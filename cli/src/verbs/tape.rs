@@ -6,44 +6,44 @@ use std::path::Path;
 use annals::{RunInfo, tape::REDACTED_TAG};
 use serde_json::json;
 
-use super::runs::short;
-use crate::args::{Global, TapeExportArgs, TapeImportArgs, TapeVerb};
-use crate::door::Door;
-use crate::failure::{Code, Failure, Result};
+use super::runs::short_hex;
+use crate::args::{GlobalArgs, TapeExportArgs, TapeImportArgs, TapeVerb};
+use crate::atomic_file;
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input::{self, AnyTape};
-use crate::out::{Out, bytes, many, printable};
+use crate::output::{CliOutput, bytes, plural, printable};
 use crate::profiles;
-use crate::tracefork::Recording;
-use crate::whole_file;
+use crate::store_access::StoreAccess;
+use crate::tracefork::TraceforkRecording;
 
-pub(super) fn run(global: &Global, verb: &TapeVerb, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, verb: &TapeVerb, out: &mut CliOutput) -> CliResult<()> {
     match verb {
         TapeVerb::Export(args) => export(global, args, out),
         TapeVerb::Import(args) => import(global, args, out),
     }
 }
 
-fn export(global: &Global, args: &TapeExportArgs, out: &mut Out) -> Result<()> {
-    let redactor = profiles::of(global, &args.reader)?;
+fn export(global: &GlobalArgs, args: &TapeExportArgs, out: &mut CliOutput) -> CliResult<()> {
+    let redactor = profiles::redactor(global, &args.reader)?;
     let redactor = redactor.as_ref();
-    let door = super::reading(global)?;
+    let door = super::open_to_read(global)?;
     let reader = door.reader(&args.run)?;
     let export = |to: &mut dyn Write| match redactor {
-        Some(redactor) => door.export_shown_tape(&reader, redactor, to),
+        Some(redactor) => door.export_redacted_tape(&reader, redactor, to),
         None => door.export_tape(&reader, to),
     };
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
         let mut tape = Vec::new();
         export(&mut tape)?;
-        profiles::note(redactor);
+        profiles::print_redaction_note(redactor);
         return out.bytes(&tape);
     };
     let mut len = 0;
-    let written = whole_file::write(path, |file: &mut dyn Write| export(file).map(|written| len = written));
-    written?.map_err(|error| unwritten(path, &error))?;
+    let written = atomic_file::write(path, |file: &mut dyn Write| export(file).map(|written| len = written));
+    written?.map_err(|error| write_failure(path, &error))?;
     let info = reader.info();
     let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
-    let frames = many(u64::from(info.frames), "frame");
+    let frames = plural(u64::from(info.frames), "frame");
     if let Some(redactor) = redactor {
         let (by, tape) = (redactor.profile().name(), path.to_string_lossy());
         if out.json {
@@ -65,20 +65,20 @@ fn export(global: &Global, args: &TapeExportArgs, out: &mut Out) -> Result<()> {
         printable(&info.name),
         path.display(),
         bytes(len),
-        short(&fingerprint)
+        short_hex(&fingerprint)
     ))
 }
 
-fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
+fn import(global: &GlobalArgs, args: &TapeImportArgs, out: &mut CliOutput) -> CliResult<()> {
     if args.run.is_some() && args.tapes.len() > 1 {
         let hint = "leave out --run, or import one tape";
-        return Err(Failure::new(Code::Usage, "--run names the run of one tape", hint));
+        return Err(Failure::new(FailureCode::Usage, "--run names the run of one tape", hint));
     }
     // A bad first tape opens no store. The runs of tapes before a bad one stay.
     let mut door = None;
     let imported = args.tapes.iter().try_for_each(|path| {
-        let tape = input::tape(path)?;
-        if let AnyTape::Ours(tape) = &tape
+        let tape = input::read_tape(path)?;
+        if let AnyTape::Native(tape) = &tape
             && let Some((_, by)) = tape.info().tags.iter().find(|(key, _)| key == REDACTED_TAG)
             && !args.redacted
         {
@@ -87,34 +87,36 @@ fn import(global: &Global, args: &TapeImportArgs, out: &mut Out) -> Result<()> {
                 printable(by)
             );
             let hint = "--redacted imports it, marked as redacted";
-            return Err(Failure::new(Code::Failed, message, hint).at(path.display()));
+            return Err(Failure::new(FailureCode::Failed, message, hint).with_place(path.display()));
         }
         let door = match &mut door {
             Some(door) => door,
-            none => none.insert(super::writing(global)?),
+            none => none.insert(super::open_to_write(global)?),
         };
         let name = args.run.as_deref();
         match tape {
-            AnyTape::Ours(tape) => {
-                let info = door.import_tape(&tape, name, args.replace).map_err(|f| f.at(path.display()))?;
-                tell(path, &info, None, out)
+            AnyTape::Native(tape) => {
+                let info =
+                    door.import_tape(&tape, name, args.replace).map_err(|f| f.with_place(path.display()))?;
+                print_imported(path, &info, None, out)
             }
-            AnyTape::Foreign(tape) => {
-                let recording = Recording::of(&tape)
-                    .map_err(|why| Failure::new(Code::Failed, why, "please report it").at(path.display()))?;
+            AnyTape::Tracefork(tape) => {
+                let recording = TraceforkRecording::from_tape(&tape).map_err(|why| {
+                    Failure::new(FailureCode::Failed, why, "please report it").with_place(path.display())
+                })?;
                 let own =
                     Some(tape.agent_name.as_str()).filter(|name| !name.is_empty()).unwrap_or("tracefork");
                 let digest = recording.digest.clone();
-                let info = door.import_foreign(recording, name.unwrap_or(own), args.replace);
-                tell(path, &info.map_err(|f| f.at(path.display()))?, Some(&digest), out)
+                let info = door.import_tracefork(recording, name.unwrap_or(own), args.replace);
+                print_imported(path, &info.map_err(|f| f.with_place(path.display()))?, Some(&digest), out)
             }
         }
     });
-    imported.and(door.map_or(Ok(()), Door::close))
+    imported.and(door.map_or(Ok(()), StoreAccess::close))
 }
 
 /// Prints an imported run; for a tape of tracefork also tracefork's digest.
-fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Result<()> {
+fn print_imported(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut CliOutput) -> CliResult<()> {
     let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();
     if out.json {
         return out.object(&json!({
@@ -122,14 +124,14 @@ fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Res
             "tape": path.to_string_lossy(), "tracefork_digest": digest,
         }));
     }
-    let (frames, raw) = (many(u64::from(info.frames), "frame"), bytes(info.raw_bytes));
+    let (frames, raw) = (plural(u64::from(info.frames), "frame"), bytes(info.raw_bytes));
     if let Some((_, by)) = info.tags.iter().find(|(key, _)| key == REDACTED_TAG) {
         let (name, by) = (printable(&info.name), printable(by));
         return out.line(format_args!(
             "imported {name}: {frames}, {raw}, redacted by profile {by}: not what was recorded"
         ));
     }
-    let fingerprint = short(&fingerprint);
+    let fingerprint = short_hex(&fingerprint);
     out.line(format_args!(
         "imported {}: {}, {frames}, {raw}, fingerprint {fingerprint}",
         printable(&info.name),
@@ -140,7 +142,7 @@ fn tell(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut Out) -> Res
 }
 
 /// The failure to write an output file.
-pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+pub(super) fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
     let message = format!("cannot write {}: {error}", path.display());
-    Failure::new(Code::Failed, message, "name a file that can be written")
+    Failure::new(FailureCode::Failed, message, "name a file that can be written")
 }

@@ -5,13 +5,13 @@ use annals::{ErrorKind, Options, Store};
 use annals_server::{AccessToken, Rights, ServeError, ask_daemon, list_tokens, make_token, revoke_token};
 use serde_json::json;
 
-use crate::args::{Global, TokenAddArgs, TokenVerb};
-use crate::door::engine;
-use crate::failure::{Code, Failure, Result};
+use crate::args::{GlobalArgs, TokenAddArgs, TokenVerb};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::locate;
-use crate::out::Out;
+use crate::output::CliOutput;
+use crate::store_access::engine_failure;
 
-pub(super) fn run(global: &Global, verb: &TokenVerb, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, verb: &TokenVerb, out: &mut CliOutput) -> CliResult<()> {
     match verb {
         TokenVerb::Add(args) => add(global, args, out),
         TokenVerb::List => list(global, out),
@@ -19,10 +19,10 @@ pub(super) fn run(global: &Global, verb: &TokenVerb, out: &mut Out) -> Result<()
     }
 }
 
-fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
+fn add(global: &GlobalArgs, args: &TokenAddArgs, out: &mut CliOutput) -> CliResult<()> {
     let default = if args.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
     let rights = args.rights.as_deref().map_or(Ok(default), str::parse::<Rights>);
-    let rights = rights.map_err(|why| Failure::new(Code::Usage, why, "as in --rights record,read"))?;
+    let rights = rights.map_err(|why| Failure::new(FailureCode::Usage, why, "as in --rights record,read"))?;
     let root = locate::store(global.store.as_deref());
     let named = rights.to_string();
     let mut words: Vec<&[u8]> = vec![
@@ -36,14 +36,14 @@ fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
     if let Some(profile) = &args.profile {
         words.extend([b"PROFILE".as_slice(), profile.as_bytes()]);
     }
-    let text = match ask_daemon(&root, &words).map_err(of_daemon)? {
+    let text = match ask_daemon(&root, &words).map_err(daemon_failure)? {
         Some(text) => text,
         None => {
-            let (store, now_ns) = open(global)?;
+            let (store, now_ns) = open_store(global)?;
             let profile = args.profile.as_deref();
-            let (_, text) =
-                make_token(&store, &args.name, &global.namespace, rights, profile, now_ns).map_err(told)?;
-            store.close().map_err(engine)?;
+            let (_, text) = make_token(&store, &args.name, &global.namespace, rights, profile, now_ns)
+                .map_err(token_failure)?;
+            store.close().map_err(engine_failure)?;
             text
         }
     };
@@ -58,10 +58,12 @@ fn add(global: &Global, args: &TokenAddArgs, out: &mut Out) -> Result<()> {
     out.line(text)
 }
 
-fn list(global: &Global, out: &mut Out) -> Result<()> {
+fn list(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let store = Store::open_read_only(&root).map_err(engine)?;
-    for AccessToken { name, namespace, rights, profile, made_ns, .. } in list_tokens(&store).map_err(told)? {
+    let store = Store::open_read_only(&root).map_err(engine_failure)?;
+    for AccessToken { name, namespace, rights, profile, made_ns, .. } in
+        list_tokens(&store).map_err(token_failure)?
+    {
         if out.json {
             let rights = rights.to_string();
             let mut object =
@@ -78,41 +80,45 @@ fn list(global: &Global, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn revoke(global: &Global, name: &str, out: &mut Out) -> Result<()> {
+fn revoke(global: &GlobalArgs, name: &str, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    if ask_daemon(&root, &[b"TOKEN.REVOKE", name.as_bytes()]).map_err(of_daemon)?.is_none() {
-        let (store, _) = open(global)?;
-        let was = revoke_token(&store, name).map_err(told)?;
-        store.close().map_err(engine)?;
+    if ask_daemon(&root, &[b"TOKEN.REVOKE", name.as_bytes()]).map_err(daemon_failure)?.is_none() {
+        let (store, _) = open_store(global)?;
+        let was = revoke_token(&store, name).map_err(token_failure)?;
+        store.close().map_err(engine_failure)?;
         if !was {
             let why = format!("there is no token {name}");
-            return Err(Failure::new(Code::NoSuchThing, why, "`annals token list` lists what there is"));
+            return Err(Failure::new(
+                FailureCode::NoSuchThing,
+                why,
+                "`annals token list` lists what there is",
+            ));
         }
     }
     if out.json { out.object(&json!({ "revoked": name })) } else { out.line(format_args!("revoked {name}")) }
 }
 
 /// Opens the store, and returns it with the present time.
-fn open(global: &Global) -> Result<(Store, u64)> {
+fn open_store(global: &GlobalArgs) -> CliResult<(Store, u64)> {
     let options = Options::default();
     let now_ns = options.io.now_ns();
-    let store = Store::open_with(locate::store(global.store.as_deref()), options).map_err(engine)?;
+    let store = Store::open_with(locate::store(global.store.as_deref()), options).map_err(engine_failure)?;
     Ok((store, now_ns))
 }
 
 /// Turns a daemon's error into a failure. Only a token can be missing here.
-fn of_daemon(error: annals::Error) -> Failure {
+fn daemon_failure(error: annals::Error) -> Failure {
     match error.kind() {
         ErrorKind::NotFound => {
-            Failure::new(Code::NoSuchThing, error, "`annals token list` lists what there is")
+            Failure::new(FailureCode::NoSuchThing, error, "`annals token list` lists what there is")
         }
-        _ => engine(error),
+        _ => engine_failure(error),
     }
 }
 
-fn told(error: ServeError) -> Failure {
+fn token_failure(error: ServeError) -> Failure {
     match error {
-        ServeError::Store(error) => engine(error),
-        other => Failure::new(Code::Failed, other, "`annals token list` lists what there is"),
+        ServeError::Store(error) => engine_failure(error),
+        other => Failure::new(FailureCode::Failed, other, "`annals token list` lists what there is"),
     }
 }

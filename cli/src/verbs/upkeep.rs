@@ -5,23 +5,23 @@ use std::path::Path;
 use annals::upkeep::{BackupReport, Diagnosis, LostItem, Sharing};
 use serde_json::{Value, json};
 
-use crate::args::{BackupArgs, Global, RepairArgs, RestoreArgs};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, bytes, count, printable};
-use crate::{door, locate};
+use crate::args::{BackupArgs, GlobalArgs, RepairArgs, RestoreArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, bytes, count, printable};
+use crate::{locate, store_access};
 
-pub(super) fn doctor(global: &Global, out: &mut Out) -> Result<()> {
+pub(super) fn doctor(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let found = door::diagnose(&root)?;
+    let found = store_access::diagnose(&root)?;
     if out.json {
-        out.object(&diagnosis(&root, &found))?;
+        out.object(&diagnosis_json(&root, &found))?;
     } else {
-        explain(&root, &found, out)?;
+        print_diagnosis(&root, &found, out)?;
     }
-    if found.is_healthy() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    if found.is_healthy() { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
 }
 
-fn diagnosis(root: &Path, found: &Diagnosis) -> Value {
+fn diagnosis_json(root: &Path, found: &Diagnosis) -> Value {
     let names = |paths: &[std::path::PathBuf]| -> Vec<String> {
         paths.iter().map(|path| path.display().to_string()).collect()
     };
@@ -33,7 +33,7 @@ fn diagnosis(root: &Path, found: &Diagnosis) -> Value {
             json!({ "file": file, "offset": one.offset, "what": one.what, "means": one.means, "next": one.next })
         })
         .collect();
-    let rebuild: Vec<Value> = found.rebuild.iter().map(damage).collect();
+    let rebuild: Vec<Value> = found.rebuild.iter().map(damage_json).collect();
     json!({
         "store": root.display().to_string(),
         "healthy": found.is_healthy(),
@@ -56,11 +56,11 @@ fn diagnosis(root: &Path, found: &Diagnosis) -> Value {
     })
 }
 
-fn damage(damage: &annals::upkeep::Damage) -> Value {
+fn damage_json(damage: &annals::upkeep::Damage) -> Value {
     json!({ "file": damage.file.display().to_string(), "offset": damage.offset, "what": damage.what })
 }
 
-fn explain(root: &Path, found: &Diagnosis, out: &mut Out) -> Result<()> {
+fn print_diagnosis(root: &Path, found: &Diagnosis, out: &mut CliOutput) -> CliResult<()> {
     let format = found.format.map_or("unknown".to_owned(), |format| format.to_string());
     let id = found.store.map_or("unknown".to_owned(), |id| id.to_string());
     out.line(format_args!("store {} (format {format}, id {id})", root.display()))?;
@@ -103,23 +103,23 @@ fn explain(root: &Path, found: &Diagnosis, out: &mut Out) -> Result<()> {
     }
     for one in &found.findings {
         let at = format!(": {} at byte {}: {}", one.file.display(), one.offset, one.what);
-        out.marked(false, "damaged", printable(&at))?;
+        out.marked_line(false, "damaged", printable(&at))?;
         out.line(format_args!("  means: {}", one.means))?;
         out.line(format_args!("  next:  {}", one.next))?;
     }
     match found.findings.len() as u64 {
-        0 => out.marked(
+        0 => out.marked_line(
             true,
             "healthy",
             ": every file is what was written (`annals verify` also checks every body)",
         ),
-        places => out.marked(false, "damage", format_args!(" in {} places", count(places))),
+        places => out.marked_line(false, "damage", format_args!(" in {} places", count(places))),
     }
 }
 
-pub(super) fn repair(global: &Global, args: &RepairArgs, out: &mut Out) -> Result<()> {
+pub(super) fn repair(global: &GlobalArgs, args: &RepairArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let report = door::repair(&root, &args.to)?;
+    let report = store_access::repair(&root, &args.to)?;
     let to = args.to.display().to_string();
     if out.json {
         out.object(&json!({
@@ -129,29 +129,29 @@ pub(super) fn repair(global: &Global, args: &RepairArgs, out: &mut Out) -> Resul
             "frames": report.frames,
             "snapshots": report.snapshots,
             "versions": report.versions,
-            "damage": report.damage.iter().map(damage).collect::<Vec<_>>(),
-            "lost": report.lost.iter().map(lost).collect::<Vec<_>>(),
+            "damage": report.damage.iter().map(damage_json).collect::<Vec<_>>(),
+            "lost": report.lost.iter().map(lost_json).collect::<Vec<_>>(),
         }))?;
     } else {
         for place in &report.damage {
             let at = format!(": {} at byte {}: {}", place.file.display(), place.offset, place.what);
-            out.marked(false, "damaged", printable(&at))?;
+            out.marked_line(false, "damaged", printable(&at))?;
         }
         for one in &report.lost {
-            out.marked(false, "lost", printable(&format!(": {one}")))?;
+            out.marked_line(false, "lost", printable(&format!(": {one}")))?;
         }
         let (runs, whole, frames) = (count(report.runs), count(report.runs_whole), count(report.frames));
         let (states, versions) = (count(report.snapshots), count(report.versions));
         let saved = format!(
             ": {runs} runs ({whole} of them whole), {frames} frames, {states} snapshots, {versions} versions of keys are in {to}"
         );
-        out.marked(true, "saved", printable(&saved))?;
+        out.marked_line(true, "saved", printable(&saved))?;
     }
-    if report.lost.is_empty() { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    if report.lost.is_empty() { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
 }
 
 /// A loss as JSON: its kind, its names, and a sentence.
-fn lost(lost: &LostItem) -> Value {
+fn lost_json(lost: &LostItem) -> Value {
     let mut object = match lost {
         LostItem::Records { from, to, .. } => {
             json!({ "lost": "records", "from": from.0, "to": to.map(|to| to.0) })
@@ -172,7 +172,7 @@ fn lost(lost: &LostItem) -> Value {
             object.insert("namespace".into(), namespace.as_str().into());
             object.insert("keyspace".into(), keyspace.as_str().into());
             object.insert("seqno".into(), seqno.0.into());
-            crate::out::put_bytes(&mut object, "key", key);
+            crate::output::put_bytes(&mut object, "key", key);
             Value::Object(object)
         }
         LostItem::Name { name } => json!({ "lost": "name", "name": name }),
@@ -184,20 +184,20 @@ fn lost(lost: &LostItem) -> Value {
     object
 }
 
-pub(super) fn backup(global: &Global, args: &BackupArgs, out: &mut Out) -> Result<()> {
+pub(super) fn backup(global: &GlobalArgs, args: &BackupArgs, out: &mut CliOutput) -> CliResult<()> {
     let sharing = if args.copy { Sharing::Copied } else { Sharing::Shared };
-    let door = super::reading(global)?;
+    let door = super::open_to_read(global)?;
     let report = door.backup(&args.dest, sharing)?;
     door.note_backup(&locate::store(global.store.as_deref()), &args.dest);
-    tell("backed up", &args.dest, &report, out)
+    print_backup("backed up", &args.dest, &report, out)
 }
 
-pub(super) fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
-    let report = door::restore(&args.backup, &args.dest)?;
-    tell("restored", &args.dest, &report, out)
+pub(super) fn restore(args: &RestoreArgs, out: &mut CliOutput) -> CliResult<()> {
+    let report = store_access::restore(&args.backup, &args.dest)?;
+    print_backup("restored", &args.dest, &report, out)
 }
 
-fn tell(what: &str, dest: &Path, report: &BackupReport, out: &mut Out) -> Result<()> {
+fn print_backup(what: &str, dest: &Path, report: &BackupReport, out: &mut CliOutput) -> CliResult<()> {
     let dest = dest.display().to_string();
     if out.json {
         return out.object(&json!({
@@ -213,5 +213,5 @@ fn tell(what: &str, dest: &Path, report: &BackupReport, out: &mut Out) -> Result
         (count(report.seqno.0), count(report.shared_files), count(report.copied_files));
     let size = bytes(report.copied_bytes);
     let told = format!(": {records} records into {dest}; {shared} files shared, {copied} copied ({size})");
-    out.marked(true, what, printable(&told))
+    out.marked_line(true, what, printable(&told))
 }

@@ -4,27 +4,27 @@ use annals::ledger::{CheckpointDifference, Comparison, HistoryPart};
 use serde_json::{Value, json};
 
 use super::ledger;
-use crate::args::{Global, VerifyArgs};
-use crate::door::{Checked, Scope};
-use crate::failure::{Code, Failure, Result};
-use crate::out::{Out, count, printable, time};
+use crate::args::{GlobalArgs, VerifyArgs};
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::output::{CliOutput, count, printable, time};
+use crate::store_access::{VerifyScope, VerifySummary};
 
-pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<()> {
+pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.key.as_deref().map(ledger::public_key).transpose()?;
-    let kept = args.against.as_deref().map(|path| ledger::kept(path, key.as_ref())).transpose()?;
+    let kept = args.against.as_deref().map(|path| ledger::read_checkpoint(path, key.as_ref())).transpose()?;
     let scope = match (&args.run, args.sample) {
-        (Some(run), _) => Scope::Run(run),
-        (None, Some(runs)) => Scope::Sample(runs),
-        (None, None) => Scope::All,
+        (Some(run), _) => VerifyScope::Run(run),
+        (None, Some(runs)) => VerifyScope::Sample(runs),
+        (None, None) => VerifyScope::All,
     };
-    let checked = super::reading(global).and_then(|door| {
+    let checked = super::open_to_read(global).and_then(|door| {
         let compared = kept.as_ref().map(|(_, kept)| door.compare(kept)).transpose()?;
         Ok((door.verify(scope)?, compared))
     });
     let (found, compared) = match checked {
         // Damage that prevents opening the store counts as found damage.
-        Err(Failure::Told { code: Code::Damage, message, .. }) => {
-            (Checked { damaged: vec![message], ..Checked::default() }, None)
+        Err(Failure::Message { code: FailureCode::Damage, message, .. }) => {
+            (VerifySummary { damaged: vec![message], ..VerifySummary::default() }, None)
         }
         checked => checked?,
     };
@@ -37,19 +37,19 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
             "rebuilt": found.rebuilt,
         });
         if args.against.is_some() {
-            report["against"] = compared.as_ref().map_or(Value::Null, said);
+            report["against"] = compared.as_ref().map_or(Value::Null, comparison_json);
         }
         out.object(&report)?;
     } else {
         if let Some(compared) = &compared {
-            compared.differences.iter().try_for_each(|difference| tell(difference, out))?;
+            compared.differences.iter().try_for_each(|difference| print_difference(difference, out))?;
             if compared.differences.is_empty() {
                 let leaves = count(compared.leaves);
                 let but = match compared.erased {
                     0 => String::new(),
                     some => format!(", except the last {some}, which were forgotten with all later records"),
                 };
-                out.marked(
+                out.marked_line(
                     true,
                     "unchanged",
                     format_args!(": all {leaves} leaves that the checkpoint covers{but}"),
@@ -60,41 +60,43 @@ pub(super) fn run(global: &Global, args: &VerifyArgs, out: &mut Out) -> Result<(
             out.line(format_args!("rebuilt: {}", printable(table)))?;
         }
         for place in &found.damaged {
-            out.marked(false, "damaged", format_args!(": {}", printable(place)))?;
+            out.marked_line(false, "damaged", format_args!(": {}", printable(place)))?;
         }
         let (runs, frames, blobs) = (count(found.runs), count(found.frames), count(found.blobs));
         let checked = format!(": {runs} runs, {frames} frames, {blobs} blobs checked");
         match found.damaged.len() as u64 {
-            0 => out.marked(true, "whole", checked)?,
-            places => out.marked(false, "damage", format_args!("{checked}, {} places", count(places)))?,
+            0 => out.marked_line(true, "whole", checked)?,
+            places => {
+                out.marked_line(false, "damage", format_args!("{checked}, {} places", count(places)))?
+            }
         }
     }
     let unchanged = compared.is_none_or(|compared| compared.differences.is_empty());
-    if found.damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(Code::Damage)) }
+    if found.damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
 }
 
 /// Prints a difference from a checkpoint.
-fn tell(difference: &CheckpointDifference, out: &mut Out) -> Result<()> {
+fn print_difference(difference: &CheckpointDifference, out: &mut CliOutput) -> CliResult<()> {
     match difference {
-        CheckpointDifference::AnotherStore { found } => out.marked(
+        CheckpointDifference::AnotherStore { found } => out.marked_line(
             false,
             "another store",
             format_args!(": the checkpoint is not one of this store, {found}"),
         ),
         CheckpointDifference::Rewritten(part) => {
-            out.marked(false, "rewritten", format_args!(": {}", place(part)))
+            out.marked_line(false, "rewritten", format_args!(": {}", part_text(part)))
         }
         CheckpointDifference::RolledBack(part) => {
-            out.marked(false, "rolled back", format_args!(": the store ends before {}", place(part)))
+            out.marked_line(false, "rolled back", format_args!(": the store ends before {}", part_text(part)))
         }
         CheckpointDifference::Unreadable { what } => {
-            out.marked(false, "unreadable", format_args!(": {}", printable(what)))
+            out.marked_line(false, "unreadable", format_args!(": {}", printable(what)))
         }
-        other => out.marked(false, "different", format_args!(": {other:?}")),
+        other => out.marked_line(false, "different", format_args!(": {other:?}")),
     }
 }
 
-fn place(part: &HistoryPart) -> String {
+fn part_text(part: &HistoryPart) -> String {
     let after = part.after_ns.map_or("the beginning".to_owned(), time);
     format!(
         "leaves {} to {}, records {} to {}, queued from {after} to {}",
@@ -107,7 +109,7 @@ fn place(part: &HistoryPart) -> String {
 }
 
 /// The comparison with a checkpoint, as JSON.
-fn said(compared: &Comparison) -> Value {
+fn comparison_json(compared: &Comparison) -> Value {
     let part = |what: &str, part: &HistoryPart| {
         json!({
             "what": what,

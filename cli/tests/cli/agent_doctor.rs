@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::{Bench, Done};
+use crate::{CliBench, ProcessResult};
 
 /// Variables that would change what is said.
 const CLEARED: [&str; 20] = [
@@ -31,17 +31,17 @@ const CLEARED: [&str; 20] = [
     "ANTHROPIC_API_KEY",
 ];
 
-impl Bench {
-    fn doctor(&self, options: &[&str], variables: &[(&str, &str)], program: &[&str]) -> Done {
+impl CliBench {
+    fn doctor(&self, options: &[&str], variables: &[(&str, &str)], program: &[&str]) -> ProcessResult {
         let mut command = self.command([&["doctor", "--agent"], options, &["--"], program].concat());
         CLEARED.iter().for_each(|name| _ = command.env_remove(name));
         command.env("OPENAI_API_KEY", "hunter2").envs(variables.iter().copied());
-        Done::of(command.stdin(Stdio::null()).output().unwrap())
+        ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
     }
 
     /// What is said of a program in both forms, which have to agree: its text, and its object.
     #[track_caller]
-    fn told(&self, code: i32, program: &[&str]) -> (String, Value) {
+    fn doctor_text(&self, code: i32, program: &[&str]) -> (String, Value) {
         let (text, json) = (self.doctor(&[], &[], program), self.doctor(&["--json"], &[], program));
         assert_eq!((text.code, json.code, text.stderr.as_str()), (code, code, ""), "{text:?}");
         let text = String::from_utf8(text.stdout).unwrap();
@@ -82,11 +82,11 @@ impl Bench {
 }
 
 #[test]
-fn a_python_program_with_a_client_looks_fine_and_is_not_started() {
-    let bench = Bench::new();
+fn python_program_with_client_is_fine_and_not_started() {
+    let bench = CliBench::new();
     bench.write("llm.py", "import os\nfrom langchain_anthropic import ChatAnthropic\n");
     bench.write("agent.py", "open('started', 'w')\nfrom openai import OpenAI\nimport llm\nOpenAI()\n");
-    let (text, json) = bench.told(0, &["python3", "agent.py"]);
+    let (text, json) = bench.doctor_text(0, &["python3", "agent.py"]);
     assert!(
         text.contains("looks like: likely captured: openai (OPENAI_BASE_URL), langchain_anthropic ("),
         "{text}"
@@ -102,13 +102,13 @@ fn a_python_program_with_a_client_looks_fine_and_is_not_started() {
 }
 
 #[test]
-fn an_address_that_is_fixed_is_named_with_its_line() {
-    let bench = Bench::new();
+fn fixed_address_is_reported_with_its_line() {
+    let bench = CliBench::new();
     bench.write(
         "agent.py",
         "import openai\n\nclient = openai.OpenAI(\n    base_url=\"https://api.openai.com/v1\")\n",
     );
-    let (text, json) = bench.told(1, &["python3", "agent.py"]);
+    let (text, json) = bench.doctor_text(1, &["python3", "agent.py"]);
     let line = "problem: agent.py:4: the address https://api.openai.com is fixed in the program\n";
     assert!(
         text.contains(line) && text.contains("--env NAME=/v1") && text.contains("OPENAI_BASE_URL"),
@@ -117,13 +117,13 @@ fn an_address_that_is_fixed_is_named_with_its_line() {
     assert_eq!(json["verdict"]["likely"].as_array().unwrap().len(), 0);
     // Once it is read from a variable, nothing is wrong any more.
     bench.write("agent.py", "import openai, os\nopenai.OpenAI(base_url=os.environ['MY_LLM'])\n");
-    let (text, _) = bench.told(0, &["python3", "agent.py"]);
+    let (text, _) = bench.doctor_text(0, &["python3", "agent.py"]);
     assert!(text.ends_with("try: annals record --env MY_LLM=/v1 -- python3 agent.py\n"), "{text}");
 }
 
 #[test]
-fn node_and_shell_programs_are_looked_at() {
-    let bench = Bench::new();
+fn node_and_shell_programs_are_inspected() {
+    let bench = CliBench::new();
     bench.write(
         "agent.mjs",
         "// import '@google/generative-ai'\nimport Anthropic from '@anthropic-ai/sdk';\nnew Anthropic();\n",
@@ -135,16 +135,16 @@ fn node_and_shell_programs_are_looked_at() {
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
     executable("node");
-    let (_, json) = bench.told(0, &["./node", "agent.mjs"]);
+    let (_, json) = bench.doctor_text(0, &["./node", "agent.mjs"]);
     assert_eq!(json["verdict"]["likely"], serde_json::json!(["@anthropic-ai/sdk (ANTHROPIC_BASE_URL)"]));
 
     bench.write("ask.sh", "#!/bin/bash\nset -e\ncurl -s https://api.mistral.ai/v1/chat/completions -d @-\n");
     executable("ask.sh");
-    let (text, json) = bench.told(1, &["./ask.sh"]);
+    let (text, json) = bench.doctor_text(1, &["./ask.sh"]);
     assert!(text.contains("problem: ./ask.sh:3: the address https://api.mistral.ai is fixed"), "{text}");
     assert_eq!((&json["kind"], json["programs"].as_array().unwrap().len()), (&"shell".into(), 2));
     let (text, _) =
-        bench.told(0, &["bash", "-c", "curl \"$OPENAI_BASE_URL/models\" # https://api.openai.com"]);
+        bench.doctor_text(0, &["bash", "-c", "curl \"$OPENAI_BASE_URL/models\" # https://api.openai.com"]);
     assert!(
         text.contains("likely captured: the program itself (OPENAI_BASE_URL); not captured: nothing"),
         "{text}"
@@ -152,8 +152,8 @@ fn node_and_shell_programs_are_looked_at() {
 }
 
 #[test]
-fn what_cannot_start_is_an_error() {
-    let bench = Bench::new();
+fn program_that_cannot_start_is_an_error() {
+    let bench = CliBench::new();
     bench.write("data", "text");
     let of = |program: &str| bench.doctor(&[], &[], &[program]).failed(1);
     assert!(of("annals-no-such-program").contains("there is no such command (exit code 127"));
@@ -166,29 +166,29 @@ fn what_cannot_start_is_an_error() {
 }
 
 #[test]
-fn files_that_are_no_use_are_said_and_do_not_hold_it_up() {
-    let bench = Bench::new();
-    let (text, _) = bench.told(1, &["python3", "gone.py"]);
+fn unusable_files_are_reported_and_skipped() {
+    let bench = CliBench::new();
+    let (text, _) = bench.doctor_text(1, &["python3", "gone.py"]);
     assert!(text.contains("problem: gone.py cannot be looked at: "), "{text}");
     bench.write("binary.py", b"\x7fELF\0\0");
-    assert!(bench.told(1, &["python3", "binary.py"]).0.contains("it is no text"));
+    assert!(bench.doctor_text(1, &["python3", "binary.py"]).0.contains("it is no text"));
     bench.write("closed.py", "import openai");
     std::fs::set_permissions(bench.path("closed.py"), std::fs::Permissions::from_mode(0o0)).unwrap();
     // Who may read everything finds nothing wrong with it.
     let may =
         std::process::Command::new("cat").arg(bench.path("closed.py")).output().unwrap().status.success();
-    bench.told(i32::from(!may), &["python3", "closed.py"]);
+    bench.doctor_text(i32::from(!may), &["python3", "closed.py"]);
     bench.write("huge.py", "import openai\n".repeat(3_000_000));
-    let (text, json) = bench.told(0, &["python3", "huge.py"]);
+    let (text, json) = bench.doctor_text(0, &["python3", "huge.py"]);
     assert!(text.contains("note: only the first 1048576 bytes of huge.py were looked at"), "{text}");
     assert_eq!(json["files"][0], serde_json::json!({ "file": "huge.py", "bytes": 1_048_576, "cut": true }));
     bench.write("steer.py", "requests.get('https://api.openai.com\u{1b}[31m')\nimport x\u{1b}]0;y\u{7}\n");
-    assert!(!bench.told(1, &["python3", "steer.py"]).0.contains('\u{1b}'));
+    assert!(!bench.doctor_text(1, &["python3", "steer.py"]).0.contains('\u{1b}'));
 }
 
 #[test]
-fn the_environment_is_told_without_its_secrets() {
-    let bench = Bench::new();
+fn environment_is_reported_without_secrets() {
+    let bench = CliBench::new();
     bench.write("agent.py", "import openai");
     let variables = [
         ("OPENAI_BASE_URL", "http://127.0.0.1:9/v1"),
@@ -210,8 +210,8 @@ fn the_environment_is_told_without_its_secrets() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_static_binary_is_beyond_clocks_and_randomness_only() {
-    let bench = Bench::new();
+fn static_binary_lacks_only_nondet_capture() {
+    let bench = CliBench::new();
     let found = ["/sbin/ldconfig", "/bin/busybox", "/usr/sbin/ldconfig"].into_iter().find(|path| {
         let file = bench.doctor(&["--json"], &[], &[path]);
         serde_json::from_slice::<Value>(&file.stdout).is_ok_and(|json| json["nondet"]["works"] == false)
@@ -220,7 +220,7 @@ fn a_static_binary_is_beyond_clocks_and_randomness_only() {
         println!("skipped: no static binary on this machine");
         return;
     };
-    let (text, json) = bench.told(0, &[path]);
+    let (text, json) = bench.doctor_text(0, &[path]);
     assert!(
         text.contains("--capture-nondet would not work: ") && text.contains("is a static binary"),
         "{text}"
@@ -231,12 +231,12 @@ fn a_static_binary_is_beyond_clocks_and_randomness_only() {
 
 /// Clients whose calls no recording captured were called covered, or not mentioned, and the exit code was 0.
 #[test]
-fn clients_that_are_not_captured_are_problems() {
-    let bench = Bench::new();
+fn uncaptured_clients_are_problems() {
+    let bench = CliBench::new();
     let is_problem = |name: &str, text: &str, says: &str| {
         bench.write(name, text);
         let command = if name.ends_with(".py") { "python3" } else { "./node" };
-        let (told, _) = bench.told(1, &[command, name]);
+        let (told, _) = bench.doctor_text(1, &[command, name]);
         assert!(told.contains(says), "{says:?}: {told}");
     };
     bench.write("node", "#!/bin/sh\n");
@@ -260,8 +260,8 @@ fn clients_that_are_not_captured_are_problems() {
 }
 
 #[test]
-fn clients_that_are_captured_are_likely() {
-    let bench = Bench::new();
+fn captured_clients_are_likely() {
+    let bench = CliBench::new();
     for (text, likely) in [
         ("import groq", "groq (GROQ_BASE_URL)"),
         ("import cohere", "cohere (CO_API_URL)"),
@@ -269,7 +269,7 @@ fn clients_that_are_captured_are_likely() {
         ("import litellm\nlitellm.completion('groq/x')", "litellm (OPENAI_BASE_URL, OPENAI_API_BASE, "),
     ] {
         bench.write("a.py", text);
-        let (told, _) = bench.told(0, &["python3", "a.py"]);
+        let (told, _) = bench.doctor_text(0, &["python3", "a.py"]);
         assert!(told.contains(&format!("likely captured: {likely}")), "{text}: {told}");
     }
     bench.write("a.py", "import openai\nopenai.AzureOpenAI()");

@@ -4,8 +4,8 @@
 
 use std::process::Stdio;
 
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 /// Asks a model at an address and prints the answer's status.
 const ASK: &str = "import json, os, sys, urllib.error, urllib.request\n\
@@ -27,14 +27,14 @@ const CLEARED: [&str; 9] = [
     "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
 ];
 
-impl Bench {
+impl CliBench {
     /// Runs a program by `annals` in a fresh environment with these variables.
-    fn with_variables(&self, args: &[&str], variables: &[(&str, &str)], program: &str) -> Done {
+    fn with_variables(&self, args: &[&str], variables: &[(&str, &str)], program: &str) -> ProcessResult {
         self.write("ask.py", format!("{ASK}{program}\n"));
         let mut command = self.command([args, &["--", "python3", "-B", "ask.py"]].concat());
         CLEARED.iter().for_each(|name| _ = command.env_remove(name));
         command.current_dir(self.path("")).envs(variables.iter().copied()).stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 
     /// What the frame of a run's first request says of it.
@@ -47,8 +47,8 @@ impl Bench {
 /// Vercel's @ai-sdk/anthropic takes its address to end in /v1, the official library does not. annals set one that does not, so the
 /// provider was asked for /messages and said 404: a program that worked broke when it was recorded.
 #[test]
-fn vercel_client_of_anthropic_is_asked_for_v1_messages() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn vercel_anthropic_client_calls_v1_messages() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let program = "ask(os.environ['ANTHROPIC_BASE_URL'] + '/messages')";
     let named = format!("anthropic={}", upstream.url);
     let args = ["record", "--run", "r", "--upstream", &named];
@@ -70,8 +70,8 @@ fn vercel_client_of_anthropic_is_asked_for_v1_messages() {
 
 /// A gateway of the user's own is asked for what the program asks, whatever that is.
 #[test]
-fn path_at_a_gateway_of_the_user_is_not_changed() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn user_gateway_path_is_unchanged() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let gateway = format!("{}/claude/", upstream.url);
     let variables = [("ANTHROPIC_BASE_URL", gateway.as_str())];
     let program = "ask(os.environ['ANTHROPIC_BASE_URL'] + '/messages')";
@@ -87,8 +87,8 @@ fn path_at_a_gateway_of_the_user_is_not_changed() {
 /// litellm and langchain-openai read one variable and, where it is not set, another. A user had set the second; annals set the first to the
 /// public address, and the program left its gateway.
 #[test]
-fn variable_of_the_user_is_not_overruled_by_its_rival() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn user_variable_wins_over_its_alternative() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let address = format!("{}/v1", upstream.url);
     for (first, second) in [("OPENAI_BASE_URL", "OPENAI_API_BASE"), ("OPENAI_API_BASE", "OPENAI_BASE_URL")] {
         let asked = upstream.asked();
@@ -106,8 +106,8 @@ fn variable_of_the_user_is_not_overruled_by_its_rival() {
 
 /// The Node client of Azure goes to OPENAI_BASE_URL where that is set, so setting it sent Azure's calls to OpenAI.
 #[test]
-fn openai_address_is_left_out_beside_azure_alone() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn openai_address_is_unset_if_only_azure_is_set() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let program = "ask((os.environ.get('OPENAI_BASE_URL') or os.environ['AZURE_OPENAI_ENDPOINT']) + '/openai/deployments/d/chat/completions')";
     let variables = [("AZURE_OPENAI_ENDPOINT", upstream.url.as_str())];
     let recorded = bench.with_variables(&["record", "--run", "r"], &variables, program);
@@ -118,8 +118,8 @@ fn openai_address_is_left_out_beside_azure_alone() {
 
 /// What one client needs may hurt another in the same program, so that a variable can be left as it is.
 #[test]
-fn env_without_a_path_leaves_a_variable_as_it_is() {
-    let bench = Bench::new();
+fn env_without_path_leaves_variable_unchanged() {
+    let bench = CliBench::new();
     let program = "print(os.environ.get('OPENAI_BASE_URL'), 'ANTHROPIC_BASE_URL' in os.environ)";
     let args = ["record", "--run", "r", "--env", "OPENAI_BASE_URL="];
     let recorded = bench.with_variables(&args, &[], program);
@@ -128,8 +128,8 @@ fn env_without_a_path_leaves_a_variable_as_it_is() {
 
 /// A value that is no address was once an error without a way out for a program that never reads it.
 #[test]
-fn value_that_is_no_address_is_an_error_with_a_way_out() {
-    let bench = Bench::new();
+fn invalid_address_error_names_the_remedy() {
+    let bench = CliBench::new();
     let variables = [("AZURE_OPENAI_ENDPOINT", "https://x.example/?api-version=1")];
     let refused = bench.with_variables(&["record", "--run", "r"], &variables, "print(1)");
     assert!(refused.code != 0 && refused.stdout.is_empty(), "{refused:?}");

@@ -4,8 +4,8 @@ use annals::{Component, Frame, RunSpec, Status, Store};
 use serde_json::{Value, json};
 
 use crate::record::says;
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -29,7 +29,7 @@ fn usage(model: &str, input: u64, output: u64) -> Value {
     json!({ "model": model, "usage": { "input": input, "output": output } })
 }
 
-impl Bench {
+impl CliBench {
     /// Records runs by the library.
     fn holds(&self, runs: Vec<(&str, Vec<Frame>)>) {
         let store = Store::open(self.path(".annals")).unwrap();
@@ -47,9 +47,9 @@ impl Bench {
     }
 
     /// A command on a terminal of so many columns.
-    fn within(&self, columns: usize, line: &str) -> Done {
+    fn within(&self, columns: usize, line: &str) -> ProcessResult {
         let mut command = self.command(line.split_whitespace());
-        Done::of(command.env("COLUMNS", columns.to_string()).output().unwrap())
+        ProcessResult::from_output(command.env("COLUMNS", columns.to_string()).output().unwrap())
     }
 }
 
@@ -61,7 +61,7 @@ fn ids(runs: &[Value]) -> Vec<&str> {
 /// or what it cost.
 #[test]
 fn runs_lists_the_newest_first_with_tokens_and_cost() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.holds(vec![
         ("old", vec![call(CHAT, usage("gpt-4o", 1000, 100)), call(CHAT, usage("gpt-4o", 500, 50))]),
         ("two", vec![call(CHAT, usage("gpt-4o", 1000, 100)), call(CHAT, usage("own-model", 7, 3))]),
@@ -97,7 +97,7 @@ fn runs_lists_the_newest_first_with_tokens_and_cost() {
 /// A list that is cut says so, and how to see the rest.
 #[test]
 fn runs_says_when_it_shows_only_the_newest() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let names: Vec<_> = (0..53).map(|number| format!("run-{number}")).collect();
     bench.holds(names.iter().map(|name| (name.as_str(), vec![])).collect());
     let cut = bench.run("runs");
@@ -113,8 +113,8 @@ fn runs_says_when_it_shows_only_the_newest() {
 }
 
 #[test]
-fn runs_fits_the_terminal_and_names_what_it_leaves_out() {
-    let bench = Bench::new();
+fn runs_fits_terminal_and_names_omitted_columns() {
+    let bench = CliBench::new();
     let long = "a-run-with-a-rather-long-name-20261123-231500-and-more";
     let facts = usage("anthropic.claude-sonnet-4-20250514-v1:0", 123_456, 7_890);
     bench.holds(vec![(long, vec![call(CHAT, facts)]), ("b", vec![])]);
@@ -132,7 +132,7 @@ fn runs_fits_the_terminal_and_names_what_it_leaves_out() {
 /// A fork's shared frames were paid for by its parent, answers from the cache by the run that they come from.
 #[test]
 fn runs_counts_tokens_once() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let mut cached = usage("gpt-4o", 5, 5);
     cached["cached"] = json!({ "run": "a", "seq": 1 });
     bench.holds(vec![("a", vec![call(CHAT, usage("gpt-4o", 9, 1)), call(CHAT, cached)])]);
@@ -144,7 +144,7 @@ fn runs_counts_tokens_once() {
 
 #[test]
 fn runs_of_an_empty_namespace_says_no_runs() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.run("init").ok();
     assert_eq!(bench.run("runs").text(), "no runs\n");
     assert_eq!(bench.run("runs --json").text(), "");
@@ -154,7 +154,7 @@ fn runs_of_an_empty_namespace_says_no_runs() {
 /// request came after it, which nobody knows when the frame is written.
 #[test]
 fn a_429_is_flagged_and_its_status_is_shown() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
     let frame = &bench.run("show r@4 --json").json()[0];
     assert_eq!((&frame["severity"], &frame["error"]), (&json!("flagged"), &json!(true)));
@@ -176,7 +176,7 @@ fn a_429_is_flagged_and_its_status_is_shown() {
 
 #[test]
 fn a_run_on_a_narrow_terminal_fits_its_lines() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
     for columns in [80, 140] {
         let shown = bench.within(columns, "show r").text();
@@ -188,7 +188,7 @@ fn a_run_on_a_narrow_terminal_fits_its_lines() {
 
 #[test]
 fn help_shows_the_verbs_in_groups() {
-    let help = Bench::new().run("--help").text();
+    let help = CliBench::new().run("--help").text();
     for group in
         ["Record and replay:", "Look:", "Compare and fork:", "Keys and memory:", "Evidence:", "The daemon:"]
     {
@@ -199,7 +199,7 @@ fn help_shows_the_verbs_in_groups() {
     }
 }
 
-fn sent(bench: &Bench, run: &str, seq: u32, key: &str) -> Value {
+fn sent(bench: &CliBench, run: &str, seq: u32, key: &str) -> Value {
     let input = bench.run(&format!("show {run}@{seq} --input --raw")).ok();
     serde_json::from_slice::<Value>(&input).unwrap()[key].clone()
 }
@@ -207,7 +207,7 @@ fn sent(bench: &Bench, run: &str, seq: u32, key: &str) -> Value {
 /// `--set` changed every request from the named frame on, so that what one changed step comes to could not be seen.
 #[test]
 fn fork_set_edits_the_named_step_only() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     let of = |run: &str| [2, 3].map(|seq| sent(&bench, run, seq, "temperature"));
     let forked = bench.fork(&["r@2", "one", "--set", "$.temperature=0"], &upstream.url);
@@ -232,8 +232,8 @@ fn fork_set_edits_the_named_step_only() {
 
 /// An edit that met no request, or no place in it, was passed over in silence.
 #[test]
-fn fork_says_when_an_edit_changed_nothing() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn fork_reports_an_edit_that_changed_nothing() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     for (name, option) in [("x", "--set"), ("y", "--set-all")] {
         let forked = bench.fork(&["r@2", name, option, "$.messages[7].content=x"], &upstream.url);
@@ -247,8 +247,8 @@ fn fork_says_when_an_edit_changed_nothing() {
 /// Two recordings of one program never have the same bytes: ids, times and the cuts of a stream are others. What was said
 /// was lost among them.
 #[test]
-fn diff_tells_what_was_said_before_the_bytes() {
-    let bench = Bench::new();
+fn diff_shows_meaning_before_bytes() {
+    let bench = CliBench::new();
     let request = |text: &str, id: &str, city: &str| {
         let arguments = format!(r#"{{"city":"{city}","days":2}}"#);
         json!({ "model": "m", "messages": [
@@ -320,7 +320,7 @@ fn diff_tells_what_was_said_before_the_bytes() {
 /// Roles, in the words of each provider, and one that changes alone.
 #[test]
 fn diff_names_a_role_that_changed() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     for (path, before, after, line) in [
         (
             CHAT,
@@ -364,8 +364,8 @@ fn diff_names_a_role_that_changed() {
 
 /// What is no model call is compared by its bytes, and where they part is shown.
 #[test]
-fn diff_shows_bytes_of_other_frames() {
-    let bench = Bench::new();
+fn diff_shows_bytes_of_frames_without_meaning() {
+    let bench = CliBench::new();
     let tool = |text: &str| vec![Frame::new(Component::Tool, "same", text)];
     bench.holds(vec![("a", tool("one two")), ("b", tool("one too"))]);
     let done = bench.run("diff a b");

@@ -6,18 +6,18 @@ use std::process::Stdio;
 
 use annals::{Frame, RunSpec, Store};
 
-use crate::{Bench, LINES, carried};
+use crate::{CliBench, LINES, bundled_runs};
 
-fn imported() -> Bench {
-    let bench = Bench::new();
-    let carried = carried();
+fn imported() -> CliBench {
+    let bench = CliBench::new();
+    let carried = bundled_runs();
     let args = ["import", "--format", "chat", "--id", "{task_id}-{trial}", carried.to_str().unwrap()];
     bench.run_args(args).ok();
     bench
 }
 
 #[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
-fn largest_segment(bench: &Bench) -> PathBuf {
+fn largest_segment(bench: &CliBench) -> PathBuf {
     let entries = std::fs::read_dir(bench.path(".annals/segments")).unwrap();
     entries.map(|entry| entry.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len()).unwrap()
 }
@@ -68,8 +68,8 @@ fn a_damaged_run_does_not_hide_the_others() {
 }
 
 #[test]
-fn a_second_writer_is_told_who_has_the_store_and_readers_go_on() {
-    let bench = Bench::new();
+fn second_writer_is_told_the_holder_and_readers_work() {
+    let bench = CliBench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     let store = Store::open(bench.path(".annals")).unwrap();
     let pid = std::process::id().to_string();
@@ -84,8 +84,8 @@ fn a_second_writer_is_told_who_has_the_store_and_readers_go_on() {
 }
 
 #[test]
-fn a_store_whose_writer_is_killed_keeps_what_was_acknowledged() {
-    let bench = Bench::new();
+fn killed_writer_keeps_acknowledged_data() {
+    let bench = CliBench::new();
     let mut command = bench.command(["demo", "--record-into", ".annals"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut acknowledged = [0; 100];
@@ -102,8 +102,8 @@ fn a_store_whose_writer_is_killed_keeps_what_was_acknowledged() {
 }
 
 #[test]
-fn an_import_that_is_killed_leaves_whole_runs_only() {
-    let bench = Bench::new();
+fn killed_import_leaves_only_whole_runs() {
+    let bench = CliBench::new();
     let messages = vec![r#"{"role":"assistant","content":"x"}"#; 300].join(",");
     let lines: Vec<String> = (0..60).map(|id| format!("{{\"id\":{id},\"messages\":[{messages}]}}")).collect();
     let file = bench.write("runs.jsonl", lines.join("\n"));
@@ -127,8 +127,8 @@ fn an_import_that_is_killed_leaves_whole_runs_only() {
 }
 
 #[test]
-fn names_that_are_no_names_are_refused_with_their_line_and_lose_nothing() {
-    let bench = Bench::new();
+fn invalid_names_are_refused_with_line_and_lose_nothing() {
+    let bench = CliBench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     for name in ["", "a\\nb", &"x".repeat(513)] {
         let line = format!(
@@ -145,8 +145,8 @@ fn names_that_are_no_names_are_refused_with_their_line_and_lose_nothing() {
 }
 
 #[test]
-fn the_state_after_a_frame_is_the_newest_snapshot_up_to_it() {
-    let bench = Bench::new();
+fn state_is_the_newest_snapshot_up_to_the_frame() {
+    let bench = CliBench::new();
     let store = Store::open(bench.path(".annals")).unwrap();
     let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
     for (state, output) in [(Some(&b"first"[..]), "1"), (None, "2"), (Some(b"\xff"), "3")] {

@@ -1,10 +1,10 @@
 //! `annals demo`.
 
-use crate::Bench;
+use crate::CliBench;
 
 #[test]
-fn the_demonstration_kills_its_recorder_and_everything_comes_back() {
-    let bench = Bench::new();
+fn demo_kills_its_recorder_and_recovers_everything() {
+    let bench = CliBench::new();
     let told = bench.run("demo --keep kept").text();
     assert!(told.contains("bit-exact: 408 of 408"), "{told}");
     assert!(told.contains("4,018,124"), "{told}");

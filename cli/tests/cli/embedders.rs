@@ -1,25 +1,25 @@
 //! `annals remember`, `annals recall` and recordings with an embedder over HTTP, which the environment names.
 
 use crate::serve::http;
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 const LOAN: &str =
     r##"{"query":"Should we approve loan #42? Credit: 580.","finalContent":"Application #42: REJECTED."}"##;
 const WHY: &str = "Should we approve loan #42?";
 
-impl Bench {
+impl CliBench {
     /// A command line with the embedder of this name, at this address.
-    fn with_embedder(&self, url: &str, model: &str, line: &[&str]) -> Done {
+    fn with_embedder(&self, url: &str, model: &str, line: &[&str]) -> ProcessResult {
         let mut command = self.command(line);
         command.env("ANNALS_EMBEDDINGS_URL", format!("{url}/v1")).env("ANNALS_EMBEDDINGS_MODEL", model);
-        Done::of(command.stdin(std::process::Stdio::null()).output().unwrap())
+        ProcessResult::from_output(command.stdin(std::process::Stdio::null()).output().unwrap())
     }
 }
 
 #[test]
-fn what_an_embedder_over_http_keeps_is_found_by_it_and_by_no_other() {
-    let (bench, far) = (Bench::new(), Upstream::start());
+fn http_embedder_entry_is_found_by_that_embedder_only() {
+    let (bench, far) = (CliBench::new(), FakeUpstream::start());
     bench.write("loan.json", LOAN);
     let remember = ["remember", "loan.json", "--tenant", "far"];
     let recall = ["recall", WHY, "--tenant", "far"];
@@ -58,15 +58,15 @@ fn what_an_embedder_over_http_keeps_is_found_by_it_and_by_no_other() {
     assert!(!refused.contains("ERR"), "{refused}");
     both(refused, "annals-words-1", "letters");
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
 }
 
 #[test]
-fn a_daemon_with_an_embedder_over_http_answers_by_it_and_names_both_where_another_is_asked_for() {
-    let (bench, far) = (Bench::new(), Upstream::start());
+fn daemon_uses_http_embedder_and_names_both_on_mismatch() {
+    let (bench, far) = (CliBench::new(), FakeUpstream::start());
     let mut command = bench.command(["serve", "--http", "127.0.0.1:0", "--no-auth"]);
     command.env("ANNALS_EMBEDDINGS_URL", format!("{}/v1", far.url)).env("ANNALS_EMBEDDINGS_MODEL", "letters");
-    let daemon = bench.served_by(command);
+    let daemon = bench.spawn_daemon(command);
     let put = |embedder: &str| {
         let body =
             format!("{{\"entries\":[{LOAN}],\"embed\":true,\"embedder\":\"{embedder}\",\"tenant\":\"far\"}}");
@@ -88,18 +88,18 @@ fn a_daemon_with_an_embedder_over_http_answers_by_it_and_names_both_where_anothe
     assert!(status == 200 && body.contains("\"hits\":[]"), "{status}: {body}");
     refused(ask("annals-words-1", WHY), "annals-words-1");
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
 }
 
 #[test]
-fn a_recording_is_remembered_by_the_embedder_that_the_environment_names() {
-    let (bench, far) = (Bench::new(), Upstream::start());
+fn recording_is_remembered_with_configured_embedder() {
+    let (bench, far) = (CliBench::new(), FakeUpstream::start());
     let agent = crate::record::agent();
     let mut command =
         bench.command(["record", "--upstream", &far.url, "--", "python3", "-B", &agent, "loan"]);
     command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL");
     command.env("ANNALS_EMBEDDINGS_URL", format!("{}/v1", far.url)).env("ANNALS_EMBEDDINGS_MODEL", "letters");
-    let done = Done::of(command.stdin(std::process::Stdio::null()).output().unwrap());
+    let done = ProcessResult::from_output(command.stdin(std::process::Stdio::null()).output().unwrap());
     assert!(done.code == 0 && !done.stderr.contains("NOT REMEMBERED"), "{done:?}");
     let told = bench.with_embedder(&far.url, "letters", &["recall", WHY]).text();
     assert!(told.contains("Final answer: Application #42: REJECTED."), "{told}");
@@ -108,8 +108,8 @@ fn a_recording_is_remembered_by_the_embedder_that_the_environment_names() {
 }
 
 #[test]
-fn an_embedder_that_is_half_named_or_none_is_refused_and_nothing_is_kept() {
-    let bench = Bench::new();
+fn incomplete_embedder_is_refused_and_stores_nothing() {
+    let bench = CliBench::new();
     bench.run("init").ok();
     bench.write("loan.json", LOAN);
     for (url, model, why) in [

@@ -1,10 +1,10 @@
 //! Exit codes, hints, and where the store is looked for.
 
-use crate::{Bench, LINES};
+use crate::{CliBench, LINES};
 
 #[test]
-fn what_is_not_there_exits_with_4() {
-    let bench = Bench::new();
+fn missing_things_exit_with_4() {
+    let bench = CliBench::new();
     for line in ["runs", "show a", "replay a", "verify", "stats", "get k", "del k", "fork a@1 b", "scan"] {
         assert_eq!(bench.run(line).failed(4), "no store at .annals", "{line}");
     }
@@ -20,8 +20,8 @@ fn what_is_not_there_exits_with_4() {
 }
 
 #[test]
-fn what_makes_no_sense_exits_with_2() {
-    let bench = Bench::new();
+fn usage_errors_exit_with_2() {
+    let bench = CliBench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     for line in ["", "nonsense", "replay a --all", "import x", "verify --sample 0", "show a@1 --raw"] {
         let done = bench.run(line);
@@ -37,8 +37,8 @@ fn what_makes_no_sense_exits_with_2() {
 }
 
 #[test]
-fn the_store_is_the_option_else_the_variable_else_the_nearest_upward() {
-    let bench = Bench::new();
+fn store_is_option_then_variable_then_nearest_parent() {
+    let bench = CliBench::new();
     assert!(bench.run("init").text().starts_with("created a store in "));
     assert!(bench.run("init").text().starts_with("there is a store already in "));
     bench.run("put k nearest").ok();

@@ -2,10 +2,10 @@
 
 use std::io::Read;
 
-use crate::{Bench, LINES, carried};
+use crate::{CliBench, LINES, bundled_runs};
 
 /// Runs in the order in which they were imported.
-fn listing(bench: &Bench) -> Vec<(String, String, u64)> {
+fn listing(bench: &CliBench) -> Vec<(String, String, u64)> {
     let runs = bench.run("runs --json").json();
     let row = |run: &serde_json::Value| {
         let text = |key: &str| run[key].as_str().unwrap().to_owned();
@@ -29,20 +29,20 @@ fn plain_xz_zst_and_piped_input_read_the_same() {
     let zst = zstd::encode_all(LINES.as_bytes(), 3).unwrap();
     let array = format!("[{}]", LINES.trim_end().replace('\n', ","));
     for bytes in [LINES.as_bytes(), &xz, &two_streams, &zst, array.as_bytes()] {
-        let bench = Bench::new();
+        let bench = CliBench::new();
         let file = bench.write("runs.data", bytes);
         let told = bench.run(&format!("import --format chat --status-from reward {file}")).text();
         assert!(told.starts_with("imported 2 runs, 4 frames, "), "{told}");
         assert_eq!(listing(&bench), both());
-        let bench = Bench::new();
+        let bench = CliBench::new();
         bench.pipe("import --format chat --status-from reward -", bytes).ok();
         assert_eq!(listing(&bench), both());
     }
 }
 
 #[test]
-fn requests_are_made_of_the_exact_text_of_the_messages() {
-    let bench = Bench::new();
+fn requests_keep_the_exact_text_of_messages() {
+    let bench = CliBench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     let assistant =
         r#"{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"find","arguments":"{}"}}]}"#;
@@ -62,8 +62,8 @@ fn requests_are_made_of_the_exact_text_of_the_messages() {
 }
 
 #[test]
-fn a_bad_line_stops_with_its_number_and_leaves_the_runs_before_it() {
-    let bench = Bench::new();
+fn bad_line_is_reported_and_earlier_runs_stay() {
+    let bench = CliBench::new();
     let lines: Vec<&str> = LINES.lines().collect();
     let source = format!("{}\n{}\n{}\n", lines[0], &lines[1][..40], lines[1]);
     let file = bench.write("runs.jsonl", source);
@@ -75,13 +75,13 @@ fn a_bad_line_stops_with_its_number_and_leaves_the_runs_before_it() {
 }
 
 #[test]
-fn a_damaged_archive_leaves_whole_runs_only() {
+fn damaged_archive_leaves_only_whole_runs() {
     let mut xz = Vec::new();
     liblzma::read::XzEncoder::new(LINES.as_bytes(), 6).read_to_end(&mut xz).unwrap();
     let zst = zstd::encode_all(LINES.as_bytes(), 3).unwrap();
     for mut bytes in [xz, zst] {
         bytes.truncate(bytes.len() - 20);
-        let bench = Bench::new();
+        let bench = CliBench::new();
         let file = bench.write("runs", &bytes);
         let error = bench.run(&format!("import --format chat {file}")).failed(1);
         assert!(error.contains("cannot read the input"), "{error}");
@@ -93,7 +93,7 @@ fn a_damaged_archive_leaves_whole_runs_only() {
 
 #[test]
 fn a_run_that_exists_is_refused_unless_replaced() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     let error = bench.pipe("import --format chat -", LINES.as_bytes()).failed(1);
     assert!(error.contains("`a`") || error.contains("\"a\""), "{error}");
@@ -105,7 +105,7 @@ fn a_run_that_exists_is_refused_unless_replaced() {
 
 #[test]
 fn names_come_from_a_template() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.run_args(["import", "--format", "chat", "--id", "r{reward}/{id}", &bench.write("x", LINES)]).ok();
     let ids: Vec<String> = listing(&bench).into_iter().map(|(id, _, _)| id).collect();
     assert_eq!(ids, ["r1/a", "r0/b"]);
@@ -116,9 +116,9 @@ fn names_come_from_a_template() {
 }
 
 #[test]
-fn what_replay_prints_can_be_imported_again() {
-    let bench = Bench::new();
-    let carried = carried();
+fn replay_json_can_be_imported_again() {
+    let bench = CliBench::new();
+    let carried = bundled_runs();
     let args = ["import", "--format", "chat", "--id", "{task_id}-{trial}", carried.to_str().unwrap()];
     bench.run_args(args).ok();
     let exported = bench.run("replay --all --json").ok();
@@ -135,8 +135,8 @@ fn what_replay_prints_can_be_imported_again() {
 }
 
 #[test]
-fn bytes_that_are_not_text_survive_the_way_out_and_in() {
-    let bench = Bench::new();
+fn binary_bytes_survive_export_and_import() {
+    let bench = CliBench::new();
     let line = r#"{"run":"r","component":"tool","input_base64":"/wD+","output":"","metadata_base64":"ewp9"}"#;
     bench.pipe("import --format frames -", line.as_bytes()).ok();
     assert_eq!(bench.run("show r@1 --input --raw").ok(), [0xff, 0, 0xfe]);

@@ -1,10 +1,10 @@
 //! `annals get`, `put`, `del` and `scan`.
 
-use crate::Bench;
+use crate::CliBench;
 
 #[test]
 fn a_value_comes_back_as_it_was_put() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.run("put k v1").ok();
     bench.run("put k v2").ok();
     assert_eq!(bench.run("get k --raw").ok(), b"v2");
@@ -18,8 +18,8 @@ fn a_value_comes_back_as_it_was_put() {
 }
 
 #[test]
-fn keyspaces_and_namespaces_stand_apart() {
-    let bench = Bench::new();
+fn keyspaces_and_namespaces_are_separate() {
+    let bench = CliBench::new();
     bench.run("put k here").ok();
     bench.run("put k there --keyspace other").ok();
     bench.run("--namespace b put k elsewhere").ok();
@@ -30,7 +30,7 @@ fn keyspaces_and_namespaces_stand_apart() {
 
 #[test]
 fn a_deleted_key_is_gone() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.run("put k v").ok();
     bench.run("del k").ok();
     assert_eq!(bench.run("get k").failed(4), "no key `k`");
@@ -38,8 +38,8 @@ fn a_deleted_key_is_gone() {
 }
 
 #[test]
-fn a_scan_goes_both_ways() {
-    let bench = Bench::new();
+fn scan_runs_forward_and_reverse() {
+    let bench = CliBench::new();
     for key in ["b", "a1", "a2", "c"] {
         bench.run(&format!("put {key} v-{key}")).ok();
     }
@@ -55,7 +55,7 @@ fn a_scan_goes_both_ways() {
 
 #[test]
 fn older_versions_can_be_read() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let put = |value: &str| bench.run(&format!("put k {value} --json")).json()[0]["seqno"].as_u64().unwrap();
     let (first, second) = (put("v1"), put("v2"));
     bench.run("del k").ok();

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::Bench;
+use crate::CliBench;
 
 /// RFC 8410, sections 10.3 and 10.1: a pair.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
@@ -21,8 +21,8 @@ const FRAMES: &str = r#"{"run":"loan-42","component":"llm","input":"approve?","o
 {"run":"loan-42","status":"failed","end":true}
 "#;
 
-fn bench() -> Bench {
-    let bench = Bench::new();
+fn bench() -> CliBench {
+    let bench = CliBench::new();
     bench.write("frames.jsonl", FRAMES);
     bench.write("key.pem", PRIVATE);
     bench.write("public.pem", PUBLIC);
@@ -30,14 +30,14 @@ fn bench() -> Bench {
     bench
 }
 
-fn keep(bench: &Bench, name: &str, line: &str) -> Value {
+fn keep(bench: &CliBench, name: &str, line: &str) -> Value {
     let json = bench.run(line).ok();
     bench.write(name, &json);
     serde_json::from_slice(&json).unwrap()
 }
 
 #[test]
-fn a_proof_is_made_with_the_store_and_checked_without_it() {
+fn proof_is_checked_without_the_store() {
     let bench = bench();
     let signed = keep(&bench, "kept.json", "ledger checkpoint --sign key.pem");
     assert!(signed["signature"]["public_key"].as_str().unwrap().starts_with("19bf4409"), "{signed}");
@@ -76,7 +76,7 @@ fn a_proof_is_made_with_the_store_and_checked_without_it() {
 }
 
 #[test]
-fn proving_says_what_is_wrong_with_its_arguments() {
+fn prove_reports_wrong_arguments() {
     let bench = bench();
     bench.run("ledger prove nobody").failed(4);
     bench.run("ledger prove loan-42@3").failed(4);
@@ -93,7 +93,7 @@ fn proving_says_what_is_wrong_with_its_arguments() {
 }
 
 #[test]
-fn a_newer_record_is_shown_to_have_grown_from_an_older_checkpoint() {
+fn newer_record_is_proved_from_an_older_checkpoint() {
     let bench = bench();
     keep(&bench, "old.json", "ledger checkpoint");
     bench.run("fork loan-42@1 again").ok();
@@ -110,7 +110,7 @@ fn a_newer_record_is_shown_to_have_grown_from_an_older_checkpoint() {
 }
 
 #[test]
-fn verify_compares_with_a_checkpoint_and_says_where_they_part() {
+fn verify_against_checkpoint_locates_the_difference() {
     let bench = bench();
     keep(&bench, "old.json", "ledger checkpoint --sign key.pem");
     bench.run("put key value").ok();
@@ -139,7 +139,7 @@ fn verify_compares_with_a_checkpoint_and_says_where_they_part() {
 }
 
 #[test]
-fn a_store_that_was_rolled_back_is_said_to_be() {
+fn rolled_back_store_is_reported() {
     let bench = bench();
     copy(&bench.path(".annals"), &bench.path("before"));
     bench.run("put key value").ok();

@@ -6,25 +6,25 @@ mod base_addresses;
 mod commands;
 mod damage;
 mod demo;
+mod disturbances;
 mod embedders;
 mod errors;
-mod friday;
 mod import;
 mod keys;
 mod ledger;
+mod live_replay;
 mod memory;
 #[cfg(target_os = "linux")]
 mod network;
 mod nondet;
-mod onward;
 mod order;
 mod program;
 mod reading;
 mod real_input;
+mod recall_interfaces;
 mod record;
 mod redaction;
 mod retention;
-mod rough;
 mod rules;
 mod run_memory;
 mod secrets;
@@ -41,11 +41,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A working directory of its own for one test.
-struct Bench {
+struct CliBench {
     directory: tempfile::TempDir,
 }
 
-impl Bench {
+impl CliBench {
     fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -71,22 +71,22 @@ impl Bench {
     }
 
     /// Runs a command line, split at spaces.
-    fn run(&self, line: &str) -> Done {
+    fn run(&self, line: &str) -> ProcessResult {
         self.run_args(line.split_whitespace())
     }
 
-    fn run_args<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Done {
-        Done::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+    fn run_args<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> ProcessResult {
+        ProcessResult::from_output(self.command(args).stdin(Stdio::null()).output().unwrap())
     }
 
-    fn pipe(&self, line: &str, input: &[u8]) -> Done {
+    fn pipe(&self, line: &str, input: &[u8]) -> ProcessResult {
         let mut command = self.command(line.split_whitespace());
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
         let writer = std::thread::Builder::new().spawn(move || drop(stdin.write_all(&input))).unwrap();
-        let done = Done::of(child.wait_with_output().unwrap());
+        let done = ProcessResult::from_output(child.wait_with_output().unwrap());
         writer.join().unwrap();
         done
     }
@@ -94,14 +94,14 @@ impl Bench {
 
 /// What a command left.
 #[derive(Debug)]
-struct Done {
+struct ProcessResult {
     code: i32,
     stdout: Vec<u8>,
     stderr: String,
 }
 
-impl Done {
-    fn of(output: Output) -> Self {
+impl ProcessResult {
+    fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap(),
             stdout: output.stdout,
@@ -150,6 +150,6 @@ const LINES: &str = concat!(
 );
 
 /// The runs that the repository carries.
-fn carried() -> PathBuf {
+fn bundled_runs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tau-airline-cut.json.xz")
 }

@@ -6,14 +6,14 @@ use annals_memory::{Projection, render};
 use serde_json::Value;
 
 use crate::serve::http;
-use crate::{Bench, Done};
+use crate::{CliBench, ProcessResult};
 
 /// The source's example, with spaces in it that nobody is to lose.
 const MONDAY: &str = r#"{ "query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580, "threshold" : 600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
-impl Bench {
+impl CliBench {
     /// Asks on Friday what was decided on Monday.
-    fn friday(&self, more: &str) -> Done {
+    fn friday(&self, more: &str) -> ProcessResult {
         let question = [
             "recall",
             "Why was application #42 rejected?",
@@ -33,8 +33,8 @@ impl Bench {
 }
 
 #[test]
-fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_never_another_tenant() {
-    let bench = Bench::new();
+fn recall_crosses_conversations_but_never_tenants() {
+    let bench = CliBench::new();
     assert_eq!(bench.friday("").failed(4), "no store at .annals");
     bench.run("init").ok();
     assert_eq!(bench.friday("--tenant lending --across-conversations").text(), "", "nothing was ever kept");
@@ -69,8 +69,8 @@ fn what_was_decided_on_monday_answers_on_friday_in_another_conversation_and_neve
 }
 
 #[test]
-fn an_entry_keeps_its_id_and_a_daemon_keeps_what_is_brought_while_it_serves() {
-    let bench = Bench::new();
+fn entry_keeps_its_id_and_daemon_stores_new_entries() {
+    let bench = CliBench::new();
     let entry =
         r#"{"id":"mine","value":{"query":"which colour?","finalContent":"blue"},"createdAt":1795426351790}"#;
     assert_eq!(bench.pipe("remember - --json", entry.as_bytes()).json()[0]["id"], "mine");
@@ -86,7 +86,7 @@ fn an_entry_keeps_its_id_and_a_daemon_keeps_what_is_brought_while_it_serves() {
         bench.friday("--tenant t --across-conversations --namespace other").text().starts_with("[Past run")
     );
     daemon.signal("-TERM");
-    daemon.ended();
+    daemon.wait_for_exit();
     assert!(bench.friday("--tenant lending --across-conversations").text().starts_with("[Past run"));
     let told = bench.run_args(["recall", "which colour?", "--projection", "narrative"]).text();
     assert_eq!(
@@ -98,8 +98,8 @@ fn an_entry_keeps_its_id_and_a_daemon_keeps_what_is_brought_while_it_serves() {
 /// A recorder, too, holds the store, and understood nothing but runs: "unknown command 'MEM.PUT'" was all that an agent was told that remembered while it was
 /// recorded, or beside another that was.
 #[test]
-fn an_agent_that_is_recorded_may_remember() {
-    let bench = Bench::new();
+fn recorded_agent_can_remember() {
+    let bench = CliBench::new();
     bench.write("monday.json", MONDAY);
     bench.write("bad.json", "{}");
     let annals = env!("CARGO_BIN_EXE_annals");
@@ -120,8 +120,8 @@ fn an_agent_that_is_recorded_may_remember() {
 
 /// The one that came second was told to wait until the first is done, which it is after a moment.
 #[test]
-fn agents_that_remember_at_once_wait_for_each_other() {
-    let bench = Bench::new();
+fn concurrent_remember_calls_wait_for_each_other() {
+    let bench = CliBench::new();
     bench.write("monday.json", MONDAY);
     let each = |number: usize| {
         let conversation = format!("app-{number}");
@@ -130,15 +130,15 @@ fn agents_that_remember_at_once_wait_for_each_other() {
     };
     let agents: Vec<_> = (0..8).map(each).collect();
     for agent in agents {
-        let kept = Done::of(agent.wait_with_output().unwrap()).text();
+        let kept = ProcessResult::from_output(agent.wait_with_output().unwrap()).text();
         assert!(kept.starts_with("remembered snap-1 in _/_/app-"), "{kept}");
     }
     assert_eq!(bench.friday("--across-conversations --top-k 100 --json").json().len(), 8);
 }
 
 #[test]
-fn a_question_that_is_too_long_for_an_argument_comes_from_standard_input() {
-    let bench = Bench::new();
+fn long_question_is_read_from_standard_input() {
+    let bench = CliBench::new();
     bench.monday();
     let ask = |question: &[u8]| bench.pipe("recall - --tenant lending --across-conversations", question);
     let long = "Why was application #42 rejected? ".repeat(10_000);
@@ -151,7 +151,7 @@ fn a_question_that_is_too_long_for_an_argument_comes_from_standard_input() {
 /// One definition, mounted on an agent that asks by the command line and one that asks over HTTP.
 #[test]
 fn one_definition_serves_several_agents() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let definition = r#"{"id":"causal-memory","description":"why it was decided","type":"causal",
   "strategy":{"kind":"top-k","topK":1,"threshold":0.5},"projection":"commits","acrossConversations":true}"#;
     bench.write("causal.json", definition);
@@ -183,7 +183,7 @@ fn one_definition_serves_several_agents() {
     );
     assert_eq!(ask("POST", "search", r#"{"question":"why?","memory":"third"}"#).0, 404);
     daemon.signal("-TERM");
-    daemon.ended();
+    daemon.wait_for_exit();
     assert!(
         bench
             .friday("--tenant lending --memory whole --across-conversations")
@@ -193,8 +193,8 @@ fn one_definition_serves_several_agents() {
 }
 
 #[test]
-fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
-    let bench = Bench::new();
+fn invalid_entry_is_refused_with_place_and_not_stored() {
+    let bench = CliBench::new();
     bench.run("init").ok();
     for (text, why) in [
         (
@@ -220,8 +220,8 @@ fn what_is_no_memory_is_refused_with_its_place_and_nothing_is_kept() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused() {
-    let bench = Bench::new();
+fn invalid_memory_arguments_are_refused() {
+    let bench = CliBench::new();
     for line in [
         "recall",
         "recall a b",
@@ -248,7 +248,7 @@ fn arguments_that_make_no_sense_are_refused() {
     }
 }
 
-impl Done {
+impl ProcessResult {
     #[track_caller]
     fn failed_usage(self) {
         assert_eq!((self.code, self.stdout.as_slice()), (2, &b""[..]), "{self:?}");

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::record::says;
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 /// A place that programs reach by themselves; it counts connections and says nothing.
-struct Elsewhere {
+struct CountingServer {
     at: SocketAddr,
     accepted: Arc<AtomicU64>,
 }
 
-impl Elsewhere {
+impl CountingServer {
     fn start(address: &str) -> Option<Self> {
         let listener = TcpListener::bind(address).ok()?;
         let (at, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
@@ -32,12 +32,12 @@ impl Elsewhere {
         Some(Self { at, accepted })
     }
 
-    fn here() -> Self {
+    fn start_on_loopback() -> Self {
         Self::start("127.0.0.1:0").unwrap()
     }
 
     /// `HOST PORT`, as the agent's actions take it.
-    fn words(&self) -> String {
+    fn host_and_port(&self) -> String {
         format!("{} {}", self.at.ip(), self.at.port())
     }
 
@@ -51,7 +51,7 @@ fn agent() -> String {
 }
 
 /// Records the agent doing this; further options stand before the command.
-fn record(bench: &Bench, upstream: &Upstream, options: &[&str], doing: &[&str]) -> Done {
+fn record(bench: &CliBench, upstream: &FakeUpstream, options: &[&str], doing: &[&str]) -> ProcessResult {
     let agent = agent();
     let mut args = vec!["record", "--run", "r", "--upstream", &upstream.url];
     args.extend(options);
@@ -60,10 +60,10 @@ fn record(bench: &Bench, upstream: &Upstream, options: &[&str], doing: &[&str]) 
     run(bench, &args)
 }
 
-fn run(bench: &Bench, args: &[&str]) -> Done {
+fn run(bench: &CliBench, args: &[&str]) -> ProcessResult {
     let mut command = bench.command(args.to_vec());
     command.env_remove("OPENAI_BASE_URL").env("OUTSIDE", std::process::id().to_string());
-    Done::of(command.stdin(Stdio::null()).output().unwrap())
+    ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
 }
 
 /// A program of C that connects to `HOST PORT` and stays for so many milliseconds; linked so.
@@ -86,8 +86,8 @@ fn connector(directory: &Path, flags: &[&str]) -> PathBuf {
 // A script made one call through the variable and two to a fixed address. `record` said `recorded 1 request` and ended with 0;
 // `replay` made both calls again, said `exact 1 of 1, not spent`, and ended with 0.
 #[test]
-fn a_call_past_annals_is_said_and_never_made_by_a_replay() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Upstream::start());
+fn bypassing_call_is_reported_and_blocked_in_replay() {
+    let (bench, upstream, elsewhere) = (CliBench::new(), FakeUpstream::start(), FakeUpstream::start());
     let port = elsewhere.url.rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
     let direct = format!("direct 127.0.0.1 {port}");
     let recorded = record(&bench, &upstream, &[], &["annals", &direct, &direct]);
@@ -126,8 +126,9 @@ fn a_call_past_annals_is_said_and_never_made_by_a_replay() {
 
 #[test]
 fn hosts_are_expected_permitted_or_refused_quietly() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
-    let (host, action) = (elsewhere.at.to_string(), format!("connect {}", elsewhere.words()));
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
+    let (host, action) = (elsewhere.at.to_string(), format!("connect {}", elsewhere.host_and_port()));
     let recorded = record(&bench, &upstream, &["--expect-host", &host], &["annals", &action]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     says(&recorded, &[&format!("other traffic, not recorded: 1 x {host}")]);
@@ -152,10 +153,11 @@ fn hosts_are_expected_permitted_or_refused_quietly() {
 
 // Programs that load no library were neither seen nor stopped: the kernel's tables show them, and its namespace stops them.
 #[test]
-fn a_static_program_is_seen_and_stopped() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+fn static_program_is_watched_and_blocked() {
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
     let program = connector(bench.directory.path(), &["-static"]);
-    let action = format!("run {} {} 600", program.display(), elsewhere.words());
+    let action = format!("run {} {} 600", program.display(), elsewhere.host_and_port());
     let recorded = record(&bench, &upstream, &[], &["annals", &action]);
     assert_eq!(recorded.code, 1, "{recorded:?}");
     says(&recorded, &["NOT RECORDED: 1 connection of connector", "SAMPLED ONLY", "is a static binary"]);
@@ -167,8 +169,9 @@ fn a_static_program_is_seen_and_stopped() {
 }
 
 #[test]
-fn a_setuid_program_is_seen_and_stopped() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+fn setuid_program_is_watched_and_blocked() {
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
     let program = connector(bench.directory.path(), &[]);
     if !Command::new("chown").arg("65534").arg(&program).status().unwrap().success() {
         eprintln!("SKIPPED: only root can make a program of another user");
@@ -177,7 +180,7 @@ fn a_setuid_program_is_seen_and_stopped() {
     assert!(Command::new("chmod").arg("4755").arg(&program).status().unwrap().success());
     let open = Command::new("chmod").arg("755").arg(bench.directory.path()).status().unwrap();
     assert!(open.success());
-    let action = format!("run {} {} 600", program.display(), elsewhere.words());
+    let action = format!("run {} {} 600", program.display(), elsewhere.host_and_port());
     let recorded = record(&bench, &upstream, &[], &["annals", &action]);
     assert_eq!(recorded.code, 1, "{recorded:?}");
     says(&recorded, &["NOT RECORDED: 1 connection of connector", "runs as another user"]);
@@ -190,8 +193,9 @@ fn a_setuid_program_is_seen_and_stopped() {
 
 #[test]
 fn a_program_that_changes_its_namespace_stays_inside() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
-    let (words, options) = (elsewhere.words(), ["--expect-host", "any"]);
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
+    let (words, options) = (elsewhere.host_and_port(), ["--expect-host", "any"]);
     let (own, other) = (format!("own-namespace {words}"), format!("other-namespace {words}"));
     let recorded = record(&bench, &upstream, &options, &["annals", &own, &other]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
@@ -202,8 +206,8 @@ fn a_program_that_changes_its_namespace_stays_inside() {
 }
 
 #[test]
-fn other_traffic_is_listed_and_no_missed_call() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn other_traffic_is_listed_but_is_no_missed_call() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = record(
         &bench,
         &upstream,
@@ -230,8 +234,8 @@ fn other_traffic_is_listed_and_no_missed_call() {
 }
 
 #[test]
-fn a_name_that_cannot_be_looked_up_is_named() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn unresolvable_name_is_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = record(&bench, &upstream, &[], &["annals", "name api.groq.com", "name localhost"]);
     if recorded.stderr.contains("api.groq.com") {
         // Where the name does not resolve, the failed look-up is all that there is of the call.
@@ -246,13 +250,13 @@ fn a_name_that_cannot_be_looked_up_is_named() {
 }
 
 #[test]
-fn connections_over_ipv6_are_seen_and_refused() {
-    let Some(elsewhere) = Elsewhere::start("[::1]:0") else {
+fn ipv6_connections_are_seen_and_refused() {
+    let Some(elsewhere) = CountingServer::start("[::1]:0") else {
         eprintln!("SKIPPED: this machine has no IPv6 loopback");
         return;
     };
-    let (bench, upstream) = (Bench::new(), Upstream::start());
-    let action = format!("connect {}", elsewhere.words());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    let action = format!("connect {}", elsewhere.host_and_port());
     let recorded = record(&bench, &upstream, &[], &["annals", &action]);
     assert_eq!(recorded.code, 1, "{recorded:?}");
     says(&recorded, &[&format!("to {}", elsewhere.at)]);
@@ -264,8 +268,9 @@ fn connections_over_ipv6_are_seen_and_refused() {
 
 #[test]
 fn ten_thousand_connections_are_counted() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
-    let action = format!("many 10000 {}", elsewhere.words());
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
+    let action = format!("many 10000 {}", elsewhere.host_and_port());
     let recorded = record(&bench, &upstream, &[], &["annals", &action]);
     assert_eq!(recorded.code, 1, "{recorded:?}");
     says(&recorded, &["NOT RECORDED: 10,000 connections"]);
@@ -276,11 +281,12 @@ fn ten_thousand_connections_are_counted() {
 }
 
 #[test]
-fn a_library_guards_where_namespaces_are_forbidden() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+fn library_guards_if_namespaces_are_forbidden() {
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
     let program = connector(bench.directory.path(), &["-static"]);
-    let direct = format!("connect {}", elsewhere.words());
-    let long = format!("run {} {} 600", program.display(), elsewhere.words());
+    let direct = format!("connect {}", elsewhere.host_and_port());
+    let long = format!("run {} {} 600", program.display(), elsewhere.host_and_port());
     let recorded = record(&bench, &upstream, &["--expect-host", "any"], &["annals", &direct]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let accepted = elsewhere.accepted();
@@ -291,7 +297,9 @@ fn a_library_guards_where_namespaces_are_forbidden() {
         shell.args(["-Ur", "sh", "-c", "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"", "sh"]);
         shell.arg(command.get_program()).args(command.get_args());
         command.get_envs().for_each(|(name, value)| _ = value.map(|value| shell.env(name, value)));
-        Done::of(shell.current_dir(bench.directory.path()).stdin(Stdio::null()).output().unwrap())
+        ProcessResult::from_output(
+            shell.current_dir(bench.directory.path()).stdin(Stdio::null()).output().unwrap(),
+        )
     };
     let replayed = forbidden(&["replay", "r"]);
     if replayed.stderr.contains("unshare") {
@@ -310,9 +318,10 @@ fn a_library_guards_where_namespaces_are_forbidden() {
 
 // Before its point a fork is a replay and reaches nothing; behind it, it is a recording.
 #[test]
-fn a_fork_refuses_before_its_point_and_notes_after_it() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
-    let direct = format!("connect {}", elsewhere.words());
+fn fork_refuses_before_fork_point_and_notes_after() {
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
+    let direct = format!("connect {}", elsewhere.host_and_port());
     let recorded =
         record(&bench, &upstream, &["--expect-host", "any"], &[&direct, "annals", &direct, "annals"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
@@ -323,7 +332,7 @@ fn a_fork_refuses_before_its_point_and_notes_after_it() {
     assert_eq!(elsewhere.accepted(), accepted + 1);
     // What no library can be loaded into is named.
     let program = connector(bench.directory.path(), &["-static"]);
-    let stray = format!("run {} {} 600", program.display(), elsewhere.words());
+    let stray = format!("run {} {} 600", program.display(), elsewhere.host_and_port());
     let agent = agent();
     let forked =
         run(&bench, &["fork", "r@1", "other", "--", "python3", "-B", &agent, &stray, "annals", "annals"]);
@@ -334,7 +343,8 @@ fn a_fork_refuses_before_its_point_and_notes_after_it() {
 // The library stood in a directory that other users could not enter: `su` within a recorded program printed two errors of the loader.
 #[test]
 fn a_process_of_another_user_loads_the_library() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
     let connect = format!("exec 3<>/dev/tcp/{}/{}", elsewhere.at.ip(), elsewhere.at.port());
     let script = bench.path("other.sh");
     let line = format!("setpriv --reuid 65534 --regid 65534 --clear-groups bash -c '{connect}'");
@@ -351,11 +361,13 @@ fn a_process_of_another_user_loads_the_library() {
 
 // A client tried a refused connection again for two minutes, and its user saw nothing but a program that hangs.
 #[test]
-fn a_refusal_is_told_while_the_program_runs() {
-    let (bench, upstream, elsewhere) = (Bench::new(), Upstream::start(), Elsewhere::here());
+fn refusal_is_reported_while_program_runs() {
+    let (bench, upstream, elsewhere) =
+        (CliBench::new(), FakeUpstream::start(), CountingServer::start_on_loopback());
     let held = bench.path("held");
     assert!(Command::new("mkfifo").arg(&held).status().unwrap().success());
-    let (connect, hold) = (format!("connect {}", elsewhere.words()), format!("hold {}", held.display()));
+    let (connect, hold) =
+        (format!("connect {}", elsewhere.host_and_port()), format!("hold {}", held.display()));
     let agent = agent();
     let args = ["record", "--run", "r", "--upstream", &upstream.url, "--expect-host", "any", "--"];
     let mut recorder =
@@ -379,8 +391,8 @@ fn a_refusal_is_told_while_the_program_runs() {
 
 // `--upstream opneai=URL` was taken in silence: no variable pointed at it, and the calls went to OpenAI.
 #[test]
-fn an_upstream_of_no_known_provider_is_refused() {
-    let bench = Bench::new();
+fn upstream_of_unknown_provider_is_refused() {
+    let bench = CliBench::new();
     let refused = run(&bench, &["record", "--upstream", "opneai=http://127.0.0.1:9", "--", "true"]);
     assert_eq!(refused.code, 2, "{refused:?}");
     says(&refused, &["--upstream names provider \"opneai\"", "known providers: openai, "]);

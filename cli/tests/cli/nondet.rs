@@ -4,8 +4,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 const REPLAYS: usize = 3;
 const CAPTURE: &str = "--capture-nondet";
@@ -20,33 +20,39 @@ fn python() -> String {
     String::from_utf8(found.stdout).unwrap().trim().to_owned()
 }
 
-impl Bench {
-    fn capture(&self, upstream: &Upstream, run: &str, options: &[&str], program: &[&str]) -> Done {
+impl CliBench {
+    fn capture(
+        &self,
+        upstream: &FakeUpstream,
+        run: &str,
+        options: &[&str],
+        program: &[&str],
+    ) -> ProcessResult {
         let line =
             [&["record", "--run", run, "--upstream", &upstream.url], options, &["--"], program].concat();
         let mut command = self.command(line);
         command.env("OPENAI_API_KEY", "k").env_remove("OPENAI_BASE_URL").env_remove("PYTHONHASHSEED");
-        Done::of(command.stdin(Stdio::null()).output().unwrap())
+        ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
     }
 
-    fn draws(&self, upstream: &Upstream, run: &str, doing: &[&str]) -> Done {
+    fn draws(&self, upstream: &FakeUpstream, run: &str, doing: &[&str]) -> ProcessResult {
         let (python, agent) = (python(), agent("draws.py"));
         self.capture(upstream, run, &[CAPTURE], &[&[python.as_str(), "-B", &agent], doing].concat())
     }
 
-    fn again(&self, args: &[&str], variables: &[(&str, &str)]) -> Done {
+    fn replay_agent(&self, args: &[&str], variables: &[(&str, &str)]) -> ProcessResult {
         let mut command = self.command([&["replay"], args].concat());
         command.env_remove("OPENAI_API_KEY").env_remove("PYTHONHASHSEED").envs(variables.iter().copied());
-        Done::of(command.stdin(Stdio::null()).output().unwrap())
+        ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
     }
 
     /// Replays a run some times, each as it was recorded, lanes and all.
     #[track_caller]
-    fn is_exact(&self, run: &str, recorded: &Done, calls: usize) {
+    fn is_exact(&self, run: &str, recorded: &ProcessResult, calls: usize) {
         assert_eq!(recorded.code, 0, "{recorded:?}");
         assert!(!recorded.stderr.contains("NOT CAPTURED"), "{}", recorded.stderr);
         for _ in 0..REPLAYS {
-            let replayed = self.again(&[run], &[]);
+            let replayed = self.replay_agent(&[run], &[]);
             assert_eq!(replayed.code, 0, "{replayed:?}");
             let exact = format!("exact {calls} of {calls}, served {calls}, unused 0");
             assert!(replayed.stderr.contains(&exact), "{}", replayed.stderr);
@@ -64,7 +70,7 @@ fn sorted(bytes: &[u8]) -> Vec<String> {
 
 #[test]
 fn times_ids_and_random_numbers_in_prompts_replay_exactly() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.draws(&upstream, "r", &["every"]);
     assert!(recorded.stderr.contains("draws of 1 thread"), "{}", recorded.stderr);
     bench.is_exact("r", &recorded, 3);
@@ -77,14 +83,14 @@ fn times_ids_and_random_numbers_in_prompts_replay_exactly() {
     // Without the option, each request is another one when it is asked again.
     let (python, agent) = (python(), agent("draws.py"));
     assert_eq!(bench.capture(&upstream, "plain", &[], &[&python, "-B", &agent, "every"]).code, 0);
-    let replayed = bench.again(&["plain"], &[]);
+    let replayed = bench.replay_agent(&["plain"], &[]);
     assert_eq!(replayed.code, 3, "{replayed:?}");
     assert!(replayed.stderr.contains("exact 0 of 3"), "{}", replayed.stderr);
 }
 
 #[test]
 fn each_thread_has_its_own_draws() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.draws(&upstream, "r", &["threads"]);
     assert!(recorded.stderr.contains("draws of 9 threads"), "{}", recorded.stderr);
     bench.is_exact("r", &recorded, 8);
@@ -92,14 +98,14 @@ fn each_thread_has_its_own_draws() {
 
 #[test]
 fn each_child_process_has_its_own_draws() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.draws(&upstream, "r", &["children"]);
     bench.is_exact("r", &recorded, 11);
 }
 
 #[test]
-fn a_shell_and_what_it_starts_are_covered() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn shell_and_its_children_are_captured() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let script = bench.write(
         "steps.sh",
         "for step in 1 2; do id=$(head -c 6 /dev/urandom | od -An -tx1); at=$(date +%s%N)\n\
@@ -122,7 +128,7 @@ fn node_replays_exactly() {
         println!("node is not installed: not tested");
         return;
     }
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.capture(&upstream, "r", &[CAPTURE], &["node", &agent("draws.mjs")]);
     let told = String::from_utf8(recorded.stdout.clone()).unwrap();
     assert!(told.ends_with("RangeError\nRangeError\nTypeMismatchError\n"), "{told} {}", recorded.stderr);
@@ -130,8 +136,8 @@ fn node_replays_exactly() {
 }
 
 #[test]
-fn a_hundred_thousand_reads_cost_little() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn one_hundred_thousand_draws_cost_little() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.draws(&upstream, "r", &["clocks", "100000"]);
     bench.is_exact("r", &recorded, 2);
     let frames = bench.run("replay r --json").json();
@@ -139,36 +145,36 @@ fn a_hundred_thousand_reads_cost_little() {
 }
 
 #[test]
-fn what_is_drawn_otherwise_is_said() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn changed_draws_are_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.draws(&upstream, "more", &["more", "5"]).code, 0);
-    assert!(!bench.again(&["more"], &[]).stderr.contains("DRAWN OTHERWISE"));
+    assert!(!bench.replay_agent(&["more"], &[]).stderr.contains("DRAWN OTHERWISE"));
     for (times, what) in [("9", ": the rest are of now"), ("2", "were recorded\n")] {
-        let replayed = bench.again(&["more"], &[("DRAW_TIMES", times)]);
+        let replayed = bench.replay_agent(&["more"], &[("DRAW_TIMES", times)]);
         // What the program asked was the same all the same.
         assert_eq!(replayed.code, 0, "{replayed:?}");
         assert!(replayed.stderr.contains("DRAWN OTHERWISE: lane 0 drew"), "{}", replayed.stderr);
         assert!(replayed.stderr.contains(what), "{}", replayed.stderr);
     }
     assert_eq!(bench.draws(&upstream, "races", &["races"]).code, 0);
-    let replayed = bench.again(&["races"], &[]);
+    let replayed = bench.replay_agent(&["races"], &[]);
     assert!(replayed.stderr.contains("as its draw"), "{}", replayed.stderr);
 }
 
 #[test]
-fn a_killed_program_leaves_what_it_drew() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn killed_program_keeps_its_draws() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.draws(&upstream, "r", &["dies"]);
     assert_eq!(recorded.code, 128 + 9, "{recorded:?}");
-    let replayed = bench.again(&["r"], &[]);
+    let replayed = bench.replay_agent(&["r"], &[]);
     assert_eq!((replayed.code, &replayed.stdout), (128 + 9, &recorded.stdout), "{}", replayed.stderr);
     assert!(replayed.stderr.contains("exact 1 of 1"), "{}", replayed.stderr);
 }
 
 /// The draws that led to what was recorded are recorded with it, so that a recorder that is killed has them.
 #[test]
-fn a_killed_recorder_has_all_that_led_to_what_it_recorded() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn killed_recorder_has_all_draws_before_its_frames() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let (python, agent) = (python(), agent("draws.py"));
     let script = bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there; read line"));
     let line = ["record", "--run", "r", "--upstream", &upstream.url, CAPTURE, "--", "sh", &script];
@@ -189,27 +195,28 @@ fn a_killed_recorder_has_all_that_led_to_what_it_recorded() {
     recorder.kill().unwrap();
     assert_eq!(recorder.wait().unwrap().signal(), Some(9));
     bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there"));
-    let replayed = bench.again(&["r"], &[]);
+    let replayed = bench.replay_agent(&["r"], &[]);
     assert!(replayed.stderr.contains("exact 3 of 3"), "{}", replayed.stderr);
 }
 
 #[test]
-fn a_fork_is_served_up_to_its_point_and_replays_by_itself() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn fork_is_served_to_fork_point_and_replays_alone() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.draws(&upstream, "r", &["every"]).code, 0);
     let mut fork = bench.command(["fork", "r@4", "child", "--model", "m-2", "--upstream", &upstream.url]);
-    let forked = Done::of(fork.env("OPENAI_API_KEY", "k").stdin(Stdio::null()).output().unwrap());
+    let forked =
+        ProcessResult::from_output(fork.env("OPENAI_API_KEY", "k").stdin(Stdio::null()).output().unwrap());
     assert_eq!(forked.code, 0, "{forked:?}");
     assert!(forked.stderr.contains("prefix replayed 1, tail recorded 2"), "{}", forked.stderr);
-    let replayed = bench.again(&["child"], &[]);
+    let replayed = bench.replay_agent(&["child"], &[]);
     assert_eq!((replayed.code, &replayed.stdout), (0, &forked.stdout), "{}", replayed.stderr);
     assert!(replayed.stderr.contains("exact 3 of 3"), "{}", replayed.stderr);
     assert!(!replayed.stderr.contains("DRAWN OTHERWISE"), "{}", replayed.stderr);
 }
 
 #[test]
-fn what_cannot_be_covered_is_said() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn uncovered_programs_are_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let source =
         bench.write("alone.c", "#include <stdio.h>\nint main(void) { puts(\"alone\"); return 0; }\n");
     let mut compiler = Command::new("cc");
@@ -227,5 +234,5 @@ fn what_cannot_be_covered_is_said() {
     let recorded = bench.capture(&upstream, "s", &[CAPTURE, "--allow-empty"], &["sh", "-c", "./alone; true"]);
     assert_eq!((recorded.code, recorded.stdout.as_slice()), (0, &b"alone\n"[..]));
     assert!(recorded.stderr.contains("NOT CAPTURED: ./alone (process 0p1"), "{}", recorded.stderr);
-    assert!(bench.again(&["s"], &[]).stderr.contains("NOT CAPTURED: ./alone"));
+    assert!(bench.replay_agent(&["s"], &[]).stderr.contains("NOT CAPTURED: ./alone"));
 }

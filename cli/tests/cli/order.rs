@@ -7,8 +7,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::record::says;
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 /// How often a recording is replayed.
 const REPLAYS: usize = 5;
@@ -18,18 +18,18 @@ fn client() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-impl Bench {
-    fn record_client(&self, options: &[&str], upstream: &str, doing: &[&str]) -> Done {
+impl CliBench {
+    fn record_client(&self, options: &[&str], upstream: &str, doing: &[&str]) -> ProcessResult {
         let client = client();
         let mut args = vec!["record", "--run", "r", "--upstream", upstream];
         args.extend(options);
         args.extend(["--", "python3", "-B", &client]);
         args.extend(doing);
         let mut command = self.command(args);
-        Done::of(command.env("OPENAI_API_KEY", "k").stdin(Stdio::null()).output().unwrap())
+        ProcessResult::from_output(command.env("OPENAI_API_KEY", "k").stdin(Stdio::null()).output().unwrap())
     }
 
-    fn replay_client(&self, options: &[&str], doing: &[&str]) -> Done {
+    fn replay_client(&self, options: &[&str], doing: &[&str]) -> ProcessResult {
         let client = client();
         let mut args = vec!["replay", "r"];
         args.extend(options);
@@ -37,7 +37,7 @@ impl Bench {
             args.extend(["--", "python3", "-B", &client]);
             args.extend(doing);
         }
-        Done::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+        ProcessResult::from_output(self.command(args).stdin(Stdio::null()).output().unwrap())
     }
 }
 
@@ -100,7 +100,7 @@ fn hold(mut to: TcpStream, (finished, changed): &(Mutex<bool>, Condvar)) -> Opti
 /// for yet: 3 s of nothing, then "step 1 was answered before [2]" and exit code 3, for a client without any concurrency.
 #[test]
 fn client_that_stops_at_done_replays_exactly() {
-    let (bench, upstream) = (Bench::new(), HoldingUpstream::start());
+    let (bench, upstream) = (CliBench::new(), HoldingUpstream::start());
     let recorded = bench.record_client(&[], &upstream.url, &["stops_at_done", "3"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     for _ in 0..REPLAYS {
@@ -113,8 +113,8 @@ fn client_that_stops_at_done_replays_exactly() {
 /// Eight threads asked the same thing at once. A replay was `exact 8 of 8` without a word, and each thread got the answer of another.
 /// Which thread asked first is chance; the order in which the answers come is not.
 #[test]
-fn identical_requests_are_answered_in_order_and_said() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn overlapping_identical_requests_are_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record_client(&[], &upstream.url, &["same", "8", "as they come"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let lines = |bytes: &[u8]| {
@@ -139,8 +139,8 @@ fn identical_requests_are_answered_in_order_and_said() {
 
 /// One after the other the same request is no puzzle: nothing is said.
 #[test]
-fn identical_requests_in_sequence_are_not_remarked() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn sequential_identical_requests_are_not_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record_client(&[], &upstream.url, &["twice"]);
     let replayed = bench.replay_client(&["--check-output"], &[]);
     assert_eq!((replayed.code, replayed.stdout), (0, recorded.stdout), "{}", replayed.stderr);
@@ -149,8 +149,8 @@ fn identical_requests_in_sequence_are_not_remarked() {
 
 /// A replay was exact and its program's output another, which no exit code told.
 #[test]
-fn output_that_differs_is_said_and_checked_on_demand() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn different_output_is_reported_and_checked_on_demand() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record_client(&[], &upstream.url, &["prints_time"]).code, 0);
     let another = "the program's standard output is not what was recorded";
     let replayed = bench.replay_client(&[], &[]);
@@ -170,8 +170,8 @@ fn output_that_differs_is_said_and_checked_on_demand() {
 
 /// Every upload of a file has a boundary that its client has just drawn: no replay of one ever matched.
 #[test]
-fn uploads_match_whatever_their_boundary() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn uploads_match_with_any_boundary() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let parts = ["model=whisper-1", "file@a.txt=some --b1 bytes\r\n--b1x"];
     let doing = |boundary, parts: [&'static str; 2]| ["uploads", boundary, parts[0], parts[1]];
     assert_eq!(bench.record_client(&[], &upstream.url, &doing("b1", parts)).code, 0);
@@ -193,8 +193,8 @@ fn uploads_match_whatever_their_boundary() {
 
 /// A report said "no such call was recorded" and then compared the request with one.
 #[test]
-fn report_does_not_contradict_itself_and_names_the_remedy() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn report_is_consistent_and_names_the_remedy() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record_client(&[], &upstream.url, &["timed"]).code, 0);
     let timed = bench.replay_client(&[], &[]);
     assert_eq!(timed.code, 3, "{timed:?}");
@@ -211,7 +211,7 @@ fn report_does_not_contradict_itself_and_names_the_remedy() {
 /// connections in an order of its own: 4 of 20 replays printed what was recorded.
 #[test]
 fn identical_requests_of_one_thread_keep_their_answers() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record_client(&[], &upstream.url, &["gathers", "8"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     for _ in 0..REPLAYS {
@@ -223,8 +223,8 @@ fn identical_requests_of_one_thread_keep_their_answers() {
 
 /// Eight were recorded, and another number is asked: nobody waits for ever for those that do not come.
 #[test]
-fn identical_requests_of_another_number_do_not_hang() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn different_count_of_identical_requests_does_not_hang() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record_client(&[], &upstream.url, &["gathers", "8"]).code, 0);
     let fewer = bench.replay_client(&[], &["twice"]);
     assert_eq!(fewer.code, 3, "{fewer:?}");

@@ -6,12 +6,12 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use serde_json::Value;
 
 use crate::record::{agent, says};
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
-impl Bench {
+impl CliBench {
     /// `annals record` of the agent doing this, not yet started.
-    fn recording(&self, upstream: &Upstream, options: &[&str], doing: &[&str]) -> Command {
+    fn recording(&self, upstream: &FakeUpstream, options: &[&str], doing: &[&str]) -> Command {
         let agent = agent();
         let mut args = vec!["record", "--upstream", &upstream.url];
         args.extend(options);
@@ -34,22 +34,22 @@ impl Bench {
     }
 }
 
-fn done(command: &mut Command) -> Done {
-    Done::of(command.output().unwrap())
+fn done(command: &mut Command) -> ProcessResult {
+    ProcessResult::from_output(command.output().unwrap())
 }
 
 /// Runs a command that is given this to read, and then the end.
-fn fed(command: &mut Command, input: &[u8]) -> Done {
+fn fed(command: &mut Command, input: &[u8]) -> ProcessResult {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
     // A program that does not read all of it breaks the pipe.
     let writer = std::thread::Builder::new().spawn(move || drop(stdin.write_all(&input))).unwrap();
-    let done = Done::of(child.wait_with_output().unwrap());
+    let done = ProcessResult::from_output(child.wait_with_output().unwrap());
     writer.join().unwrap();
     done
 }
 
-fn stdout(done: &Done) -> String {
+fn stdout(done: &ProcessResult) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
@@ -63,18 +63,18 @@ fn wait_for(stderr: &mut BufReader<ChildStderr>, what: &str) {
     }
 }
 
-fn ended(mut child: Child, mut stderr: BufReader<ChildStderr>) -> Done {
+fn ended(mut child: Child, mut stderr: BufReader<ChildStderr>) -> ProcessResult {
     let (mut said, mut told) = (String::new(), Vec::new());
     stderr.read_to_string(&mut said).unwrap();
     child.stdout.take().unwrap().read_to_end(&mut told).unwrap();
-    Done { code: child.wait().unwrap().code().unwrap(), stdout: told, stderr: said }
+    ProcessResult { code: child.wait().unwrap().code().unwrap(), stdout: told, stderr: said }
 }
 
 /// A full disk ended a recording with `recorded 20 requests` and exit code 0, though ten of them were in the store: requests were
 /// counted when they came, not when the store had acknowledged them.
 #[test]
 fn a_full_disk_is_an_error_that_counts_stored_requests() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let record = bench.recording(&upstream, &["--run", "full"], &["bulky", "20", "20000"]);
     let mut command = Command::new("sh");
     // What a file may have here stands for what a disk has: blocks of 512 bytes.
@@ -98,7 +98,7 @@ fn a_full_disk_is_an_error_that_counts_stored_requests() {
 #[test]
 fn a_command_that_cannot_be_started_leaves_no_run() {
     use std::os::unix::fs::PermissionsExt;
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.write("not-executable", "x");
     bench.write("no-format", "\x01\x02 no program");
     let mode = std::fs::Permissions::from_mode(0o755);
@@ -116,18 +116,18 @@ fn a_command_that_cannot_be_started_leaves_no_run() {
         says(&done, &["error: ", "cannot be started", "hint: "]);
         assert!(bench.run("runs --json").json().is_empty(), "{command}");
     }
-    let upstream = Upstream::start();
+    let upstream = FakeUpstream::start();
     assert_eq!(bench.record(&upstream.url, "r", &["swapped", "a,b"]).code, 0);
     let forked =
         bench.command(["fork", "r@1", "child", "--", "pyhton-of-nobody"]).env("OPENAI_API_KEY", "x").output();
-    assert_eq!(Done::of(forked.unwrap()).code, 127);
+    assert_eq!(ProcessResult::from_output(forked.unwrap()).code, 127);
     assert_eq!(bench.run("runs --json").json().len(), 1);
 }
 
 /// Standard input went to the program and nowhere else: a replay of `annals record -- python agent.py < file` read the terminal.
 #[test]
-fn standard_input_is_recorded_and_given_back() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn standard_input_is_recorded_and_replayed() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let large: Vec<u8> =
         (0..10_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for (run, input) in [("large", large.as_slice()), ("small", b"a\0b"), ("empty", b"")] {
@@ -151,7 +151,7 @@ fn standard_input_is_recorded_and_given_back() {
 
 #[test]
 fn a_fork_reads_what_its_parent_had_read() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = fed(&mut bench.recording(&upstream, &["--run", "r"], &["reads"]), b"something");
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let forked = bench
@@ -159,7 +159,7 @@ fn a_fork_reads_what_its_parent_had_read() {
         .env("OPENAI_API_KEY", "x")
         .stdin(Stdio::null())
         .output();
-    let forked = Done::of(forked.unwrap());
+    let forked = ProcessResult::from_output(forked.unwrap());
     assert_eq!((forked.code, forked.stdout.starts_with(b"9 ")), (0, true), "{forked:?}");
     let replayed = bench.replay(&["child"], &[]);
     assert_eq!((replayed.code, stdout(&replayed)), (0, stdout(&forked)), "{}", replayed.stderr);
@@ -178,15 +178,16 @@ fn a_fork_reads_what_its_parent_had_read() {
         "reads",
         "4",
     ]);
-    let live = Done::of(live.env("OPENAI_API_KEY", "x").stdin(Stdio::null()).output().unwrap());
+    let live =
+        ProcessResult::from_output(live.env("OPENAI_API_KEY", "x").stdin(Stdio::null()).output().unwrap());
     assert_eq!((live.code, live.stdout.starts_with(b"4 ")), (3, true), "{live:?}");
     let replayed = bench.replay(&["on"], &[]);
     assert_eq!((replayed.code, stdout(&replayed)), (0, stdout(&live)), "{}", replayed.stderr);
 }
 
 #[test]
-fn a_program_that_reads_little_or_nothing_ends_at_once() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn program_that_reads_little_input_ends_at_once() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let large = vec![b'x'; 10_000_000];
     let some = fed(&mut bench.recording(&upstream, &["--run", "some"], &["reads", "10"]), &large);
     assert_eq!((some.code, some.stdout.starts_with(b"10 ")), (0, true), "{some:?}");
@@ -198,7 +199,7 @@ fn a_program_that_reads_little_or_nothing_ends_at_once() {
     let mut open = bench.recording(&upstream, &["--run", "open"], &["swapped", "a"]);
     let mut child = open.stdin(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.take();
-    assert_eq!(Done::of(child.wait_with_output().unwrap()).code, 0);
+    assert_eq!(ProcessResult::from_output(child.wait_with_output().unwrap()).code, 0);
     drop(stdin);
     assert_eq!(bench.frame("open", "stdin"), None);
     // A closed one.
@@ -212,7 +213,7 @@ fn a_program_that_reads_little_or_nothing_ends_at_once() {
 /// A recorder in a `while read` loop of a shell must not take the rest of the list away from the loop.
 #[test]
 fn a_shell_loop_over_a_file_keeps_its_lines() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     bench.write("list", "one\ntwo\nthree\n");
     for options in ["", "--no-stdin"] {
         let loops = format!(
@@ -230,7 +231,7 @@ fn a_shell_loop_over_a_file_keeps_its_lines() {
 
 #[test]
 fn untouched_input_and_terminals_are_not_recorded() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = fed(&mut bench.recording(&upstream, &["--run", "r", "--no-stdin"], &["reads"]), b"abc");
     assert_eq!((recorded.code, recorded.stdout.starts_with(b"3 ")), (0, true), "{recorded:?}");
     assert_eq!(bench.frame("r", "stdin"), None);
@@ -251,7 +252,7 @@ fn untouched_input_and_terminals_are_not_recorded() {
 
 #[test]
 fn secrets_are_removed_from_standard_input() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut record = bench.recording(&upstream, &["--run", "r", "--secret", "TOKEN"], &["reads"]);
     let recorded = fed(record.env("TOKEN", "tango-foxtrot-9"), b"a tango-foxtrot-9 b");
     assert_eq!(recorded.code, 0, "{recorded:?}");
@@ -261,8 +262,8 @@ fn secrets_are_removed_from_standard_input() {
 
 /// The proxy was gone half a second after the program: what a grandchild asked after that failed, and its output was lost.
 #[test]
-fn a_process_that_outlives_the_program_keeps_its_proxy() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn surviving_process_keeps_its_proxy() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     for (run, output) in [("loud", ""), ("quiet", "silent")] {
         let go = format!("go-{run}");
         let mut recording = bench.recording(&upstream, &["--run", run], &["leaves", &go, output]);
@@ -282,8 +283,8 @@ fn a_process_that_outlives_the_program_keeps_its_proxy() {
 }
 
 #[test]
-fn waiting_for_survivors_ends_with_ctrl_c_or_its_time() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn linger_ends_on_ctrl_c_or_timeout() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut child = bench.recording(&upstream, &["--run", "r"], &["leaves", "go"]).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     wait_for(&mut stderr, "waiting for 1 process of it: ");
@@ -317,11 +318,12 @@ fn waiting_for_survivors_ends_with_ctrl_c_or_its_time() {
 /// A fork stored its parent's command: `annals replay child`, which the closing line names, ran the wrong program.
 #[test]
 fn forks_and_live_replays_store_the_command_that_ran() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["swapped", "a,b"]).code, 0);
     let agent = agent();
     let mut fork = bench.command(["fork", "r@1", "child", "--", "python3", "-B", &agent, "swapped", "a,c"]);
-    let forked = Done::of(fork.env("OPENAI_API_KEY", "x").stdin(Stdio::null()).output().unwrap());
+    let forked =
+        ProcessResult::from_output(fork.env("OPENAI_API_KEY", "x").stdin(Stdio::null()).output().unwrap());
     assert_eq!((forked.code, stdout(&forked)), (0, "a 200\nc 200\n".to_owned()), "{forked:?}");
     says(&forked, &["annals replay child"]);
     let mut live = bench.command([
@@ -338,7 +340,8 @@ fn forks_and_live_replays_store_the_command_that_ran() {
         "swapped",
         "a,d",
     ]);
-    let live = Done::of(live.env("OPENAI_API_KEY", "x").stdin(Stdio::null()).output().unwrap());
+    let live =
+        ProcessResult::from_output(live.env("OPENAI_API_KEY", "x").stdin(Stdio::null()).output().unwrap());
     assert_eq!(live.code, 3, "{live:?}");
     for (run, said) in [("child", &forked), ("on", &live)] {
         let replayed = bench.replay(&[run], &[]);
@@ -355,7 +358,7 @@ fn forks_and_live_replays_store_the_command_that_ran() {
 /// Arguments were stored as they were: `--password hunter2` stood in the run's metadata and in its program's frame.
 #[test]
 fn arguments_that_look_like_secrets_are_masked() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let words = ["argued", "--password", "hunter2", "MY_API_KEY=abc-1", "--plain", "word"];
     let mut record = bench.recording(&upstream, &["--run", "r"], &words);
     let recorded = done(record.env("WHERE_IT_IS", "abc-1"));
@@ -370,7 +373,7 @@ fn arguments_that_look_like_secrets_are_masked() {
     assert!(refused.contains("was masked when it was recorded, and PASSWORD is not set"), "{refused}");
     let mut replay = bench.command(["replay", "r"]);
     let replay = replay.env("PASSWORD", "hunter2").env("WHERE_IT_IS", "abc-1").env_remove("OPENAI_BASE_URL");
-    let replayed = Done::of(replay.stdin(Stdio::null()).output().unwrap());
+    let replayed = ProcessResult::from_output(replay.stdin(Stdio::null()).output().unwrap());
     assert_eq!((replayed.code, stdout(&replayed)), (0, stdout(&recorded)), "{}", replayed.stderr);
     let named = bench.replay(&["r"], &words);
     assert_eq!((named.code, stdout(&named)), (0, stdout(&recorded)), "{}", named.stderr);
@@ -379,7 +382,7 @@ fn arguments_that_look_like_secrets_are_masked() {
 /// S2.18 and S2.48: nothing said which version of a tool had answered.
 #[test]
 fn frames_with_tools_name_the_programs_revision() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "unversioned", &["tools"]).code, 0);
     let git = |args: &[&str]| {
         let mut command = Command::new("git");

@@ -3,10 +3,10 @@
 use annals::{Component, Frame, RunSpec, Status, Store};
 use serde_json::{Value, json};
 
-use crate::{Bench, LINES};
+use crate::{CliBench, LINES};
 
-fn imported() -> Bench {
-    let bench = Bench::new();
+fn imported() -> CliBench {
+    let bench = CliBench::new();
     bench.pipe("import --format chat --status-from reward -", LINES.as_bytes()).ok();
     bench
 }
@@ -51,7 +51,7 @@ fn replay_prints_an_object_for_each_frame() {
 }
 
 #[test]
-fn a_run_that_was_ingested_is_read_and_not_replayed() {
+fn ingested_run_is_readable_but_not_replayed() {
     let bench = imported();
     let store = Store::open(bench.path(".annals")).unwrap();
     let spec = RunSpec::new("trace-1").metadata(r#"{"ingested":{"from":"otlp"}}"#);
@@ -81,7 +81,7 @@ fn verify_counts_what_it_checked() {
 }
 
 #[test]
-fn stats_say_what_is_held_and_what_it_costs() {
+fn stats_report_counts_and_disk_bytes() {
     let bench = imported();
     let [stats] = bench.run("stats --json").json().try_into().unwrap();
     assert_eq!((&stats["runs"], &stats["frames"]), (&json!(2), &json!(4)));
@@ -106,7 +106,7 @@ fn stats_say_what_is_held_and_what_it_costs() {
 }
 
 #[test]
-fn a_fork_shares_what_came_before() {
+fn fork_shares_earlier_frames() {
     let bench = imported();
     let fork = &bench.run("fork a@2 again --json").json()[0];
     assert_eq!((&fork["id"], &fork["frames"]), (&json!("again"), &json!(2)));
@@ -121,8 +121,8 @@ fn a_fork_shares_what_came_before() {
 }
 
 #[test]
-fn what_a_person_sees_has_no_control_sequences() {
-    let bench = Bench::new();
+fn terminal_output_has_no_control_sequences() {
+    let bench = CliBench::new();
     let line = r#"{"run":"r","component":"x","input":"\u001b]0;title\u0007","output":"\u009b2J"}"#;
     bench.pipe("import --format frames -", line.as_bytes()).ok();
     for line in ["show r", "show r@1", "replay r"] {
@@ -134,7 +134,7 @@ fn what_a_person_sees_has_no_control_sequences() {
 
 #[test]
 fn a_closed_pipe_ends_quietly() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let big = format!(r#"{{"run":"r","component":"llm","output":"{}"}}"#, "x".repeat(1 << 20));
     bench.pipe("import --format frames -", big.as_bytes()).ok();
     for line in ["replay r --json", "replay r --raw"] {

@@ -19,23 +19,23 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::{Bench, Done, carried};
+use crate::{CliBench, ProcessResult, bundled_runs};
 
 const VARIABLE: &str = "ANNALS_TAU_AIRLINE";
 
 /// Bytes of the full file's requests as PROVENANCE.md counts them, and the least share of them that a store saves.
 const FULL_REQUEST_BYTES: u64 = 30_969_226;
-const SHARE: u64 = 28;
+const SAVED_SHARE_MIN: u64 = 28;
 
 /// Single frames that are read without those before them.
-const SAMPLE: usize = 20;
+const SAMPLE_FRAMES: usize = 20;
 
 /// Lines `sha256(input) sha256(output) component run seq` of a run, in the order of its frames.
-type Lines = Vec<String>;
+type FrameLines = Vec<String>;
 
 /// Which messages become frames: `annals import --expand`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expansion {
+enum ExpandMode {
     /// The default.
     Turns,
     /// The figures of docs/storage.md are measured with it, so that they can be compared with earlier ones.
@@ -43,19 +43,19 @@ enum Expansion {
 }
 
 /// A file of runs, and what must come back of it.
-struct Input {
+struct RunsFile {
     name: &'static str,
-    expansion: Expansion,
+    expansion: ExpandMode,
     file: PathBuf,
     /// Each run in the source's order: its name, the sum of its frames' lines, and how many there are.
     runs: Vec<(String, String, usize)>,
     /// The frames' lines, where they are carried.
-    lines: Option<HashMap<String, Lines>>,
+    lines: Option<HashMap<String, FrameLines>>,
 }
 
 /// What a replay prints of a frame, as far as it is compared.
 #[derive(Deserialize)]
-struct Replayed<'a> {
+struct ReplayedFrame<'a> {
     run: Cow<'a, str>,
     seq: u64,
     component: Cow<'a, str>,
@@ -64,50 +64,50 @@ struct Replayed<'a> {
 }
 
 /// How a kill found the recording: the runs acknowledged before it.
-struct Killed {
+struct KilledImport {
     acknowledged: Vec<(String, u64)>,
 }
 
 #[test]
-fn carried_runs_come_back_with_every_byte() {
-    comes_back(&cut(Expansion::Turns));
+fn bundled_runs_replay_exactly() {
+    check_import_and_replay(&cut(ExpandMode::Turns));
 }
 
 /// What was imported before there were user frames comes out the same to the byte.
 #[test]
-fn carried_runs_expanded_to_calls_come_back_with_every_byte() {
-    comes_back(&cut(Expansion::Calls));
+fn bundled_runs_as_calls_replay_exactly() {
+    check_import_and_replay(&cut(ExpandMode::Calls));
 }
 
 #[test]
-fn the_full_file_comes_back_with_every_byte_in_a_28th() {
-    if let Some(full) = full(Expansion::Calls) {
-        comes_back(&full);
+fn full_file_replays_exactly_in_one_28th_of_its_size() {
+    if let Some(full) = full(ExpandMode::Calls) {
+        check_import_and_replay(&full);
     }
 }
 
 #[test]
-fn the_full_file_comes_back_in_turns_with_every_byte() {
-    if let Some(full) = full(Expansion::Turns) {
-        comes_back(&full);
+fn full_file_as_turns_replays_exactly() {
+    if let Some(full) = full(ExpandMode::Turns) {
+        check_import_and_replay(&full);
     }
 }
 
 #[test]
-fn carried_runs_survive_kills_at_random_moments() {
-    survives_kills(&cut(Expansion::Turns), "carried_runs_survive_kills_at_random_moments");
+fn bundled_runs_survive_random_kills() {
+    check_import_with_kills(&cut(ExpandMode::Turns), "carried_runs_survive_kills_at_random_moments");
 }
 
 #[test]
-fn the_full_file_survives_kills_at_random_moments() {
-    if let Some(full) = full(Expansion::Turns) {
-        survives_kills(&full, "the_full_file_survives_kills_at_random_moments");
+fn full_file_survives_random_kills() {
+    if let Some(full) = full(ExpandMode::Turns) {
+        check_import_with_kills(&full, "the_full_file_survives_kills_at_random_moments");
     }
 }
 
 #[test]
-fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
-    let (bench, input) = (Bench::new(), cut(Expansion::Turns));
+fn import_continues_if_acknowledgements_are_unread() {
+    let (bench, input) = (CliBench::new(), cut(ExpandMode::Turns));
     let mut child = import_command(&bench, &input, false).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
@@ -115,9 +115,9 @@ fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
 }
 
 /// Records an input, and reads it back in every way with and without tables.
-fn comes_back(input: &Input) {
-    let mut random = Random(number("ANNALS_SEED").unwrap_or(7));
-    let bench = Bench::new();
+fn check_import_and_replay(input: &RunsFile) {
+    let mut random = KillRng(number("ANNALS_SEED").unwrap_or(7));
+    let bench = CliBench::new();
     let told = import(&bench, input, false).json();
     let (end, acknowledged) = told.split_last().unwrap();
     let acknowledged: Vec<_> = acknowledged.iter().map(acknowledgement).collect();
@@ -139,7 +139,10 @@ fn comes_back(input: &Input) {
     if input.lines.is_none() {
         let tenths = FULL_REQUEST_BYTES * 10 / disk_bytes;
         tell(&format!("{}: 1/{}.{} of the requests' bytes", input.name, tenths / 10, tenths % 10));
-        assert!(expansion == Expansion::Turns || disk_bytes * SHARE <= FULL_REQUEST_BYTES, "{stats}");
+        assert!(
+            expansion == ExpandMode::Turns || disk_bytes * SAVED_SHARE_MIN <= FULL_REQUEST_BYTES,
+            "{stats}"
+        );
     }
 
     for tables in ["as closed", "without tables"] {
@@ -160,9 +163,9 @@ fn comes_back(input: &Input) {
 }
 
 /// Reads a sample of frames on their own.
-fn single_frames(bench: &Bench, replayed: &BTreeMap<String, Lines>, random: &mut Random) {
+fn single_frames(bench: &CliBench, replayed: &BTreeMap<String, FrameLines>, random: &mut KillRng) {
     let lines: Vec<&String> = replayed.values().flatten().collect();
-    for _ in 0..SAMPLE {
+    for _ in 0..SAMPLE_FRAMES {
         let line = lines[random.below(lines.len() as u64) as usize];
         let [input, output, _, run, seq] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
         for (option, sum) in [("--input", input), ("--output", output)] {
@@ -173,15 +176,15 @@ fn single_frames(bench: &Bench, replayed: &BTreeMap<String, Lines>, random: &mut
 }
 
 /// Kills the recording of an input at random moments, and finds everything acknowledged there and nothing half there.
-fn survives_kills(input: &Input, test: &str) {
+fn check_import_with_kills(input: &RunsFile, test: &str) {
     let seed = number("ANNALS_SEED").unwrap_or(50);
     let kills = number("ANNALS_KILLS").unwrap_or(50);
     let repeat = format!(
         "ANNALS_SEED={seed} ANNALS_KILLS={kills} cargo test -p annals-cli --test cli real_input::{test} -- --exact"
     );
     tell(&format!("{}: kills, repeat with: {repeat}", input.name));
-    let mut random = Random(seed);
-    let undisturbed = || kill_after(&Bench::new(), input, None).0;
+    let mut random = KillRng(seed);
+    let undisturbed = || kill_after(&CliBench::new(), input, None).0;
     let mut lifetimes = [undisturbed(), undisturbed(), undisturbed()];
     lifetimes.sort();
     let mut lifetime = lifetimes[1];
@@ -195,7 +198,7 @@ fn survives_kills(input: &Input, test: &str) {
             lifetime = undisturbed();
         }
         done += 1;
-        let bench = Bench::new();
+        let bench = CliBench::new();
         let moment = lifetime * u32::try_from(random.below(1_000_000)).unwrap() / 1_000_000;
         let (_, killed) = kill_after(&bench, input, Some(moment));
         let so_far = killed.acknowledged.len();
@@ -232,7 +235,7 @@ fn survives_kills(input: &Input, test: &str) {
 
 /// Starts recording, kills it after a time (none: lets it end), and hears what it had acknowledged.
 #[expect(clippy::disallowed_methods, reason = "measures how long the child lives, to kill it within that")]
-fn kill_after(bench: &Bench, input: &Input, moment: Option<Duration>) -> (Duration, Killed) {
+fn kill_after(bench: &CliBench, input: &RunsFile, moment: Option<Duration>) -> (Duration, KilledImport) {
     let began = std::time::Instant::now();
     // What it prints fits into a pipe, so that it never waits for us.
     let mut child: Child = import_command(bench, input, false)
@@ -252,11 +255,11 @@ fn kill_after(bench: &Bench, input: &Input, moment: Option<Duration>) -> (Durati
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let acknowledged = lines.filter(|line| line.get("whole").is_none()).map(|line| acknowledgement(&line));
-    (began.elapsed(), Killed { acknowledged: acknowledged.collect() })
+    (began.elapsed(), KilledImport { acknowledged: acknowledged.collect() })
 }
 
 /// What a kill left: everything acknowledged, whole, and nothing half. Says how many runs there are.
-fn check_killed(bench: &Bench, input: &Input, killed: &Killed, what: &str) -> usize {
+fn check_killed(bench: &CliBench, input: &RunsFile, killed: &KilledImport, what: &str) -> usize {
     let checked = bench.run("verify --json");
     if checked.code == 4 && killed.acknowledged.is_empty() {
         // Killed before there was a store.
@@ -293,10 +296,10 @@ fn check_killed(bench: &Bench, input: &Input, killed: &Killed, what: &str) -> us
     order.len()
 }
 
-impl Input {
+impl RunsFile {
     /// Every run of the input is there, with every byte, and no other.
     #[track_caller]
-    fn assert_whole(&self, replayed: &BTreeMap<String, Lines>, what: &str) {
+    fn assert_whole(&self, replayed: &BTreeMap<String, FrameLines>, what: &str) {
         assert_eq!(replayed.len(), self.runs.len(), "{}: runs, {what}", self.name);
         for (run, sum, frames) in &self.runs {
             assert!(replayed.contains_key(run), "{}: run {run} is lost, {what}", self.name);
@@ -305,7 +308,7 @@ impl Input {
     }
 
     #[track_caller]
-    fn assert_run(&self, run: &str, sum: &str, frames: usize, lines: &Lines, what: &str) {
+    fn assert_run(&self, run: &str, sum: &str, frames: usize, lines: &FrameLines, what: &str) {
         if let Some(expected) = self.lines.as_ref().map(|all| &all[run]) {
             for (found, expected) in lines.iter().zip(expected) {
                 assert_eq!(found, expected, "{}: a frame of run {run}, {what}", self.name);
@@ -317,14 +320,14 @@ impl Input {
 }
 
 /// The runs that the repository carries, with a line for each frame.
-fn cut(expansion: Expansion) -> Input {
+fn cut(expansion: ExpandMode) -> RunsFile {
     let (sums, frames) = match expansion {
-        Expansion::Turns => ("tau-airline-cut.turns.sums", 408_usize),
-        Expansion::Calls => ("tau-airline-cut.sums", 330),
+        ExpandMode::Turns => ("tau-airline-cut.turns.sums", 408_usize),
+        ExpandMode::Calls => ("tau-airline-cut.sums", 330),
     };
     let mut runs: Vec<String> = Vec::new();
-    let mut lines: HashMap<String, Lines> = HashMap::new();
-    for line in text(&carried().with_file_name(sums)).lines() {
+    let mut lines: HashMap<String, FrameLines> = HashMap::new();
+    for line in text(&bundled_runs().with_file_name(sums)).lines() {
         let run = line.split(' ').nth(3).unwrap();
         if runs.last().is_none_or(|last| last != run) {
             runs.push(run.to_owned());
@@ -333,11 +336,11 @@ fn cut(expansion: Expansion) -> Input {
     }
     assert_eq!((runs.len(), lines.len(), lines.values().map(Vec::len).sum()), (12, 12, frames));
     let runs = runs.into_iter().map(|run| (run.clone(), sum_of(&lines[&run]), lines[&run].len())).collect();
-    Input { name: "cut", expansion, file: carried(), runs, lines: Some(lines) }
+    RunsFile { name: "cut", expansion, file: bundled_runs(), runs, lines: Some(lines) }
 }
 
 /// The full file, where it is given.
-fn full(expansion: Expansion) -> Option<Input> {
+fn full(expansion: ExpandMode) -> Option<RunsFile> {
     let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) else {
         tell(&format!(
             "the full file of 200 runs was not given ({VARIABLE} names it): the 12 carried runs alone are tested"
@@ -347,22 +350,22 @@ fn full(expansion: Expansion) -> Option<Input> {
     let file = std::path::absolute(given).unwrap();
     assert!(file.is_file(), "{VARIABLE} names {}, which is no file", file.display());
     let (sums, frames) = match expansion {
-        Expansion::Turns => ("tau-airline.turns.run-sums", 5_108_usize),
-        Expansion::Calls => ("tau-airline.run-sums", 3_618),
+        ExpandMode::Turns => ("tau-airline.turns.run-sums", 5_108_usize),
+        ExpandMode::Calls => ("tau-airline.run-sums", 3_618),
     };
-    let sums = text(&carried().with_file_name(sums));
+    let sums = text(&bundled_runs().with_file_name(sums));
     let run = |line: &str| {
         let [sum, run, frames] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
         (run.to_owned(), sum.to_owned(), frames.parse().unwrap())
     };
     let runs: Vec<(String, String, usize)> = sums.lines().map(run).collect();
     assert_eq!((runs.len(), runs.iter().map(|(_, _, frames)| frames).sum()), (200, frames));
-    Some(Input { name: "full", expansion, file, runs, lines: None })
+    Some(RunsFile { name: "full", expansion, file, runs, lines: None })
 }
 
 /// The exact source texts of an input's runs.
 #[expect(clippy::disallowed_methods, reason = "reads test data")]
-fn source_texts(input: &Input) -> Vec<String> {
+fn source_texts(input: &RunsFile) -> Vec<String> {
     let mut bytes = std::fs::read(&input.file).unwrap();
     if bytes.starts_with(b"\xfd7zXZ\0") {
         let packed = std::mem::take(&mut bytes);
@@ -373,19 +376,19 @@ fn source_texts(input: &Input) -> Vec<String> {
     runs.into_iter().map(|run| run.get().to_owned()).collect()
 }
 
-fn import_command(bench: &Bench, input: &Input, replace: bool) -> std::process::Command {
+fn import_command(bench: &CliBench, input: &RunsFile, replace: bool) -> std::process::Command {
     let file = input.file.to_str().unwrap();
     let args = ["import", "--json", "--format", "chat", file, "--id", "{task_id}-{trial}"];
     // The last messages of most runs are a user's, which are in no frame then.
     let calls = match input.expansion {
-        Expansion::Turns => &[][..],
-        Expansion::Calls => &["--expand", "calls", "--allow-empty"],
+        ExpandMode::Turns => &[][..],
+        ExpandMode::Calls => &["--expand", "calls", "--allow-empty"],
     };
     bench.command(args.into_iter().chain(calls.iter().copied()).chain(replace.then_some("--replace")))
 }
 
-fn import(bench: &Bench, input: &Input, replace: bool) -> Done {
-    Done::of(import_command(bench, input, replace).stdin(Stdio::null()).output().unwrap())
+fn import(bench: &CliBench, input: &RunsFile, replace: bool) -> ProcessResult {
+    ProcessResult::from_output(import_command(bench, input, replace).stdin(Stdio::null()).output().unwrap())
 }
 
 fn acknowledgement(line: &serde_json::Value) -> (String, u64) {
@@ -393,10 +396,10 @@ fn acknowledgement(line: &serde_json::Value) -> (String, u64) {
 }
 
 /// Replays everything: the runs in the order printed, and each one's frame lines as `expand.py` prints them.
-fn replay(bench: &Bench) -> (Vec<String>, BTreeMap<String, Lines>) {
-    let (mut order, mut runs) = (Vec::new(), BTreeMap::<String, Lines>::new());
+fn replay(bench: &CliBench) -> (Vec<String>, BTreeMap<String, FrameLines>) {
+    let (mut order, mut runs) = (Vec::new(), BTreeMap::<String, FrameLines>::new());
     for line in bench.run("replay --all --json").text().lines() {
-        let Replayed { run, seq, component, input, output } = serde_json::from_str(line).unwrap();
+        let ReplayedFrame { run, seq, component, input, output } = serde_json::from_str(line).unwrap();
         if order.last().is_none_or(|last| *last != run) {
             order.push(run.clone().into_owned());
         }
@@ -408,7 +411,7 @@ fn replay(bench: &Bench) -> (Vec<String>, BTreeMap<String, Lines>) {
 }
 
 #[track_caller]
-fn verify(bench: &Bench, runs: usize, frames: u64) {
+fn verify(bench: &CliBench, runs: usize, frames: u64) {
     let [found] = bench.run("verify --json").json().try_into().unwrap();
     assert_eq!((&found["runs"], &found["frames"]), (&runs.into(), &frames.into()));
     assert_eq!(found["damaged"], serde_json::json!([]));
@@ -416,7 +419,7 @@ fn verify(bench: &Bench, runs: usize, frames: u64) {
 
 /// Deletes every file in the folder of tables, and says how many there were.
 #[expect(clippy::disallowed_methods, reason = "damages the store from outside")]
-fn delete_tables(bench: &Bench) -> usize {
+fn delete_tables(bench: &CliBench) -> usize {
     let tables = std::fs::read_dir(bench.path(".annals/tables")).unwrap();
     tables.map(|entry| std::fs::remove_file(entry.unwrap().path()).unwrap()).count()
 }
@@ -444,7 +447,7 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 /// The sum of a run: over its frames' lines with their newlines.
-fn sum_of(lines: &Lines) -> String {
+fn sum_of(lines: &FrameLines) -> String {
     sha256(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect::<String>().as_bytes())
 }
 
@@ -461,9 +464,9 @@ fn tell(line: &str) {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
+struct KillRng(u64);
 
-impl Random {
+impl KillRng {
     /// A number below `end`, which is far below 2^64, so that the remainder is as good as even.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 /// How often a recording is replayed.
 const REPLAYS: usize = 5;
@@ -14,19 +14,19 @@ pub(crate) fn agent() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/agent.py").to_str().unwrap().to_owned()
 }
 
-impl Bench {
+impl CliBench {
     /// Records the agent doing this; its upstream is this one.
-    pub(crate) fn record(&self, upstream: &str, run: &str, doing: &[&str]) -> Done {
+    pub(crate) fn record(&self, upstream: &str, run: &str, doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut args = vec!["record", "--run", run, "--upstream", upstream, "--", "python3", "-B", &agent];
         args.extend(doing);
         let mut command = self.command(args);
         command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 
     /// Replays a run without a key; with another command than the recorded one where there is one.
-    pub(crate) fn replay(&self, args: &[&str], doing: &[&str]) -> Done {
+    pub(crate) fn replay(&self, args: &[&str], doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = vec!["replay"];
         all.extend(args);
@@ -36,20 +36,20 @@ impl Bench {
         }
         let mut command = self.command(all);
         command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 }
 
 #[track_caller]
-pub(crate) fn says(done: &Done, what: &[&str]) {
+pub(crate) fn says(done: &ProcessResult, what: &[&str]) {
     for what in what {
         assert!(done.stderr.contains(what), "{what:?} is not in: {}", done.stderr);
     }
 }
 
 #[test]
-fn every_kind_of_answer_comes_back_as_it_was_without_upstream_or_key() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn every_answer_kind_replays_without_upstream_or_key() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record(&upstream.url, "r", &["every"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     says(&recorded, &["recorded 9 requests", "a word to the wise", "annals replay"]);
@@ -80,7 +80,7 @@ fn every_kind_of_answer_comes_back_as_it_was_without_upstream_or_key() {
 
 #[test]
 fn no_secret_reaches_the_store() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
     let everything = bench.run("replay r --json").text() + &bench.run("show r --metadata").text();
     assert!(everything.contains("/v1/binary"), "this would find it");
@@ -90,8 +90,8 @@ fn no_secret_reaches_the_store() {
 }
 
 #[test]
-fn what_has_changed_is_caught_and_named() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn changed_request_is_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     let asked = upstream.asked();
     let replayed = bench.replay(&["r"], &["changed", "twp"]);
@@ -112,8 +112,8 @@ fn what_has_changed_is_caught_and_named() {
 }
 
 #[test]
-fn each_of_eight_threads_gets_its_own_answer_and_they_end_in_the_recorded_order() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn eight_threads_get_own_answers_in_recorded_order() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record(&upstream.url, "r", &["threads"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     for _ in 0..REPLAYS {
@@ -131,8 +131,8 @@ fn each_of_eight_threads_gets_its_own_answer_and_they_end_in_the_recorded_order(
 }
 
 #[test]
-fn two_calls_asked_in_the_other_order_do_not_hang() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn swapped_call_order_does_not_hang() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["swapped", "a,b"]).code, 0);
     let replayed = bench.replay(&["r"], &["swapped", "b,a"]);
     assert_eq!(replayed.code, 3, "{replayed:?}");
@@ -143,8 +143,8 @@ fn two_calls_asked_in_the_other_order_do_not_hang() {
 }
 
 #[test]
-fn a_client_that_hangs_up_and_an_upstream_that_breaks_off_are_recorded_as_far_as_they_came() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn broken_connections_are_recorded_as_far_as_they_came() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record(&upstream.url, "r", &["hangs_up"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     says(&recorded, &["1 without a whole answer"]);
@@ -162,8 +162,8 @@ fn a_client_that_hangs_up_and_an_upstream_that_breaks_off_are_recorded_as_far_as
 }
 
 #[test]
-fn the_programs_end_is_passed_on_and_recorded() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn program_exit_code_is_passed_on_and_recorded() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let failed = bench.record(&upstream.url, "failed", &["fails", "7"]);
     assert_eq!(failed.code, 7, "{failed:?}");
     assert_eq!(bench.record(&upstream.url, "died", &["dies"]).code, 128 + 15);
@@ -181,7 +181,7 @@ fn the_programs_end_is_passed_on_and_recorded() {
 
 #[test]
 fn a_program_without_model_calls_fails_unless_allowed() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let done = bench.record(&upstream.url, "r", &["nothing"]);
     assert_eq!((done.code, done.stdout.as_slice()), (1, &b"no call\n"[..]));
     let error = "error: NO MODEL CALL WAS CAPTURED; the program ended with 0";
@@ -197,8 +197,8 @@ fn a_program_without_model_calls_fails_unless_allowed() {
 }
 
 #[test]
-fn upstreams_that_cannot_or_must_not_be_called() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn unreachable_or_forbidden_upstreams_are_refused() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let gone = "http://127.0.0.1:9";
     let done = bench.record(gone, "r", &["swapped", "a"]);
     assert_eq!(String::from_utf8_lossy(&done.stdout), "a 502\n", "{done:?}");
@@ -222,8 +222,8 @@ fn upstreams_that_cannot_or_must_not_be_called() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_refused_with_a_reason_and_the_rest_goes_on() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn unrecordable_request_is_refused_and_others_continue() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let done = bench.record(&upstream.url, "r", &["strange"]);
     let text = String::from_utf8(done.stdout.clone()).unwrap();
     assert!(text.contains("501") && text.contains("WebSocket") && text.contains("still there"), "{text}");
@@ -233,8 +233,8 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_and_the_rest_goes_on() {
 
 /// A stranger on this machine finds the port and does not know the secret; nobody hides a request in another's body.
 #[test]
-fn strangers_and_smugglers_are_turned_away() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn foreign_and_smuggled_requests_are_refused() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let script = bench.write("wait.sh", "echo $OPENAI_BASE_URL; read line");
     let mut command =
         bench.command(["record", "--run", "r", "--upstream", &upstream.url, "--", "sh", &script]);
@@ -273,8 +273,8 @@ fn strangers_and_smugglers_are_turned_away() {
 }
 
 #[test]
-fn a_run_is_named_by_the_beginning_of_its_name_and_as_the_last() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn run_is_found_by_name_prefix_and_as_last() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     for run in ["first", "second", "secret"] {
         assert_eq!(bench.record(&upstream.url, run, &["swapped", "a"]).code, 0);
     }
@@ -286,8 +286,8 @@ fn a_run_is_named_by_the_beginning_of_its_name_and_as_the_last() {
 }
 
 #[test]
-fn a_failed_run_is_opened_where_it_failed() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn open_shows_where_a_run_failed() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "good", &["swapped", "a,b"]).code, 0);
     assert!(bench.run("open --last-failed").failed(4).contains("no run has failed"));
     assert_eq!(bench.record(&upstream.url, "bad", &["fails", "7"]).code, 7);
@@ -309,19 +309,19 @@ fn a_failed_run_is_opened_where_it_failed() {
     assert!(bench.run("show good@3 --new").failed(1).contains("no model call"));
 }
 
-impl Bench {
-    pub(crate) fn fork(&self, args: &[&str], upstream: &str) -> Done {
+impl CliBench {
+    pub(crate) fn fork(&self, args: &[&str], upstream: &str) -> ProcessResult {
         let mut all = vec!["fork", "--upstream", upstream];
         all.extend(args);
         let mut command = self.command(all);
         command.env("OPENAI_API_KEY", "sk-a-real-secret").stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 }
 
 #[test]
-fn a_fork_replays_its_prefix_and_records_what_comes_after_the_change() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn fork_replays_its_prefix_and_records_the_rest() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     assert_eq!(upstream.asked(), 3);
     // Another answer at step 2: only step 3 is asked for.
@@ -383,8 +383,8 @@ fn a_fork_replays_its_prefix_and_records_what_comes_after_the_change() {
 }
 
 #[test]
-fn a_fork_is_refused_or_says_so_where_its_prefix_cannot_be_had() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn fork_without_its_prefix_is_refused_or_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     // Another first request than the recorded one: nothing is asked of the upstream.
     let agent = agent();
@@ -394,7 +394,7 @@ fn a_fork_is_refused_or_says_so_where_its_prefix_cannot_be_had() {
     assert_eq!(upstream.asked(), 3);
     // The key is looked for before anything starts.
     let mut command = bench.command(["fork", "r@2", "y"]);
-    let done = Done::of(
+    let done = ProcessResult::from_output(
         command
             .env_remove("OPENAI_API_KEY")
             .env_remove("AZURE_OPENAI_API_KEY")
@@ -413,8 +413,8 @@ fn a_fork_is_refused_or_says_so_where_its_prefix_cannot_be_had() {
 
 /// Reading verbs work beside a recorder; `tail` tells each frame once it is there and ends with the run.
 #[test]
-fn a_run_is_followed_while_it_is_recorded() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn tail_follows_a_run_while_it_is_recorded() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let script =
         bench.write("steps.sh", "for step in 1 2 3; do read line; python3 -B $0.py swapped $line; done");
     std::os::unix::fs::symlink(agent(), bench.path("steps.sh.py")).unwrap();

@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "files that a user would have")]
 
-use crate::Bench;
+use crate::CliBench;
 
 const LINES: &str = concat!(
     r#"{"run":"r","model":"m","metadata":{"tenant":"anna@example.com"}}"#,
@@ -13,8 +13,8 @@ const LINES: &str = concat!(
     "\n"
 );
 
-fn bench() -> Bench {
-    let bench = Bench::new();
+fn bench() -> CliBench {
+    let bench = CliBench::new();
     bench.write("lines", LINES);
     bench.run("--store s import lines --format frames").ok();
     bench
@@ -25,7 +25,7 @@ fn placeholders(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn show_and_replay_are_redacted_and_say_so() {
+fn redacted_show_and_replay_name_the_profile() {
     let bench = bench();
     let raw = bench.run("--store s show r@1").text();
     assert_eq!(bench.run("--store s show r@1 --as raw").text(), raw);
@@ -75,8 +75,8 @@ fn show_and_replay_are_redacted_and_say_so() {
 
 /// These took no profile, and printed what the others had replaced.
 #[test]
-fn every_verb_that_prints_what_a_run_holds_takes_a_profile() {
-    let bench = Bench::new();
+fn every_verb_that_prints_run_content_takes_a_profile() {
+    let bench = CliBench::new();
     let ask = |run: &str, text: &str, answer: &str| {
         let input = serde_json::json!({ "model": "m", "messages": [{ "role": "user", "content": text }] })
             .to_string();
@@ -147,7 +147,7 @@ fn every_verb_that_prints_what_a_run_holds_takes_a_profile() {
 }
 
 #[test]
-fn profiles_of_ones_own() {
+fn user_defined_profiles_are_applied() {
     let bench = bench();
     bench.write(
         "mine.toml",
@@ -171,7 +171,7 @@ fn profiles_of_ones_own() {
 }
 
 #[test]
-fn a_redacted_tape_is_marked_and_is_no_recording() {
+fn redacted_tape_is_marked_and_not_replayed() {
     let bench = bench();
     let told = bench.run("--store s tape export r -o r.tape --as safe").text();
     assert!(told.contains("redacted by profile safe") && !told.contains("fingerprint"), "{told}");
@@ -193,7 +193,7 @@ fn a_redacted_tape_is_marked_and_is_no_recording() {
 }
 
 #[test]
-fn a_token_is_made_with_a_profile() {
+fn token_can_carry_a_profile() {
     let bench = bench();
     bench.run("--store s token add support --profile safe").ok();
     assert_eq!(bench.run("--store s token list").text(), "support  default  redacted  safe\n");

@@ -1,11 +1,11 @@
 //! What stays and what goes, as a user meets it.
 
 use crate::upkeep::files;
-use crate::{Bench, Done, LINES};
+use crate::{CliBench, LINES, ProcessResult};
 
 /// A store with a run that ended well, `a`, and one that failed, `b`.
-fn recorded() -> Bench {
-    let bench = Bench::new();
+fn recorded() -> CliBench {
+    let bench = CliBench::new();
     bench
         .pipe("import --format chat -", LINES.replace("\"reward\":0", "\"status\":\"failed\"").as_bytes())
         .ok();
@@ -13,14 +13,14 @@ fn recorded() -> Bench {
 }
 
 /// Names of the runs, oldest first.
-fn runs(bench: &Bench) -> Vec<String> {
+fn runs(bench: &CliBench) -> Vec<String> {
     let mut rows = bench.run("runs --json").json();
     rows.reverse();
     rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn a_sweep_says_by_rule_what_goes_before_it_goes_and_the_ledger_says_it_afterwards() {
+fn sweep_reports_by_rule_before_and_ledger_after() {
     let bench = recorded();
     let text = bench.run("retain").text();
     assert!(text.contains("to be dropped: 0 runs"), "{text}");
@@ -56,7 +56,7 @@ fn a_sweep_says_by_rule_what_goes_before_it_goes_and_the_ledger_says_it_afterwar
 }
 
 #[test]
-fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
+fn policy_file_is_applied_and_invalid_one_drops_nothing() {
     let bench = recorded();
     bench.write("keep.toml", "[[rule]]\nname = \"one\"\nkeep_newest = 1\n");
     bench.run("retain --policy keep.toml").ok();
@@ -94,13 +94,13 @@ fn a_policy_of_ones_own_is_followed_and_a_wrong_one_drops_nothing() {
     bench.run("retain --policy nowhere.toml").failed(4);
     assert!(files(&bench.path(".annals")) == before, "what was refused changed a file");
     assert_eq!(runs(&bench), ["b"]);
-    assert_eq!(Bench::new().run("retain").failed(4), format!("no store at {}", ".annals"));
+    assert_eq!(CliBench::new().run("retain").failed(4), format!("no store at {}", ".annals"));
 }
 
 /// Days from now were counted from whatever the clock said, so that `--at +0s` by a clock three years ahead dropped everything.
 #[test]
 #[cfg(target_os = "linux")]
-fn by_a_clock_that_is_wrong_nothing_is_dropped_unless_somebody_says_what_time_it_is() {
+fn wrong_clock_drops_nothing_without_explicit_time() {
     let bench = recorded();
     // The engine reads its clock through the C library.
     let source = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n\
@@ -117,7 +117,7 @@ fn by_a_clock_that_is_wrong_nothing_is_dropped_unless_somebody_says_what_time_it
     let at = |ahead_days: i64, line: &str| {
         let mut command = bench.command(line.split_whitespace());
         command.env("LD_PRELOAD", bench.path("clock.so")).env("AHEAD", (ahead_days * 86_400).to_string());
-        Done::of(command.stdin(std::process::Stdio::null()).output().unwrap())
+        ProcessResult::from_output(command.stdin(std::process::Stdio::null()).output().unwrap())
     };
     let before = files(&bench.path(".annals"));
     for (ahead, what) in
@@ -140,7 +140,7 @@ fn by_a_clock_that_is_wrong_nothing_is_dropped_unless_somebody_says_what_time_it
 }
 
 #[test]
-fn a_run_with_forks_is_forgotten_but_for_what_they_share() {
+fn forgotten_run_keeps_frames_shared_by_forks() {
     let bench = recorded();
     bench.run("fork a@1 child --no-run").ok();
     let shared = bench.run("show child@1 --json").json();
@@ -159,7 +159,7 @@ fn a_run_with_forks_is_forgotten_but_for_what_they_share() {
 }
 
 #[test]
-fn a_pin_keeps_a_run_until_it_is_taken_away() {
+fn pin_keeps_a_run_until_unpinned() {
     let bench = recorded();
     bench.run_args(["pin", "a", "--why", "an example"]).ok();
     assert!(bench.run("runs").text().contains("ok, pinned"));
@@ -180,7 +180,7 @@ fn a_pin_keeps_a_run_until_it_is_taken_away() {
 }
 
 #[test]
-fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
+fn forget_erases_at_once_and_lists_remaining_holders() {
     let bench = recorded();
     bench.run("backup copy").ok();
     assert!(bench.run("forget l --why x").failed(4).contains("no run"));
@@ -213,7 +213,7 @@ fn what_is_forgotten_is_gone_at_once_and_what_still_holds_it_is_named() {
 
 /// Whoever reads the store has the old files open: what was forgotten can be read there until it ends.
 #[test]
-fn of_what_is_forgotten_it_is_said_how_much_readers_still_hold() {
+fn forget_reports_bytes_held_by_readers() {
     let bench = recorded();
     let reader = annals::Store::open_read_only(bench.path(".annals")).unwrap();
     let text = bench.run_args(["forget", "a", "--why", "asked for"]).text();
@@ -228,7 +228,7 @@ fn of_what_is_forgotten_it_is_said_how_much_readers_still_hold() {
 }
 
 #[test]
-fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
+fn daemon_runs_retention_commands_and_logs_them() {
     let bench = recorded();
     let daemon = bench.serve(&[]);
     bench.run_args(["pin", "b", "--why", "look at it"]).ok();
@@ -243,7 +243,7 @@ fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
     bench.write("wrong.toml", "[[rule]]\npinned = true\nkeep = \"0d\"\n");
     bench.run("retain --policy wrong.toml").failed(2);
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert!(runs(&bench).is_empty());
     // What was done, of a run by its number: its name is nowhere in it.
     let frames = bench.run("--namespace annals replay --all --json").json();
@@ -257,7 +257,7 @@ fn a_daemon_has_it_done_for_the_command_line_and_keeps_that_it_was() {
 }
 
 #[test]
-fn a_daemon_drops_what_sampling_leaves_out_when_it_ends() {
+fn daemon_drops_sampled_out_run_when_it_ends() {
     let bench = recorded();
     bench.write("sample.toml", "[[sampling]]\nkeep_share = \"0%\"\n");
     let daemon = bench.serve(&["--retain", "sample.toml", "--sweep-every", "1000h"]);
@@ -273,14 +273,14 @@ fn a_daemon_drops_what_sampling_leaves_out_when_it_ends() {
     }
     assert_eq!(runs(&bench), ["b", "wrong"]);
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     let gaps = bench.run("ledger gaps --json").json();
     assert!(gaps.iter().all(|gap| gap["rule"] == "sampling") && gaps.len() == 2, "{gaps:?}");
 }
 
 #[test]
-fn a_recorder_drops_its_run_where_the_policy_samples_it_out() {
-    let bench = Bench::new();
+fn recorder_drops_its_sampled_out_run() {
+    let bench = CliBench::new();
     bench.write("none.toml", "[[sampling]]\nkeep_share = \"0%\"\n");
     bench.write("wrong.toml", "[[sampling]]\n");
     let error = bench.run("record --retain wrong.toml --run r -- true").failed(125);
@@ -319,7 +319,7 @@ fn a_daemon_sweeps_on_schedule() {
         std::thread::yield_now();
     }
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     let gaps = bench.run("ledger gaps --json").json();
     assert_eq!(gaps.iter().filter(|gap| gap["rule"] == "all").count(), 3);
     let said = bench.run("--namespace annals replay --all --json").text();

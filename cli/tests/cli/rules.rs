@@ -1,21 +1,27 @@
 //! Rules of the user's own, in TOML: what matters, what may differ, what a model costs.
 
 use crate::record::{agent, says};
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 const FIRST: &str = "swapped doc-0b0a7e3c-5f0e-4a53-9a44-0c2f1d1f6f11,b";
 const SECOND: &str = "swapped doc-77d1c1de-9a3b-4d0c-8f53-5a1f6f0e0b1a,b";
 const MATCHER: &str = "[[matcher]]\nrule = 'mask uuid $.messages[1].content'\n";
 
-impl Bench {
+impl CliBench {
     /// Records with the rules of a file.
-    fn record_by(&self, upstream: &Upstream, rules: &str, run: &str, doing: &str) -> Done {
+    fn record_with_rules(
+        &self,
+        upstream: &FakeUpstream,
+        rules: &str,
+        run: &str,
+        doing: &str,
+    ) -> ProcessResult {
         let doing: Vec<_> = doing.split(' ').collect();
         self.record_with(&["--run", run, "--rules", rules], &upstream.url, &doing)
     }
 
-    fn replay_by(&self, args: &str, doing: &str) -> Done {
+    fn replay_with_rules(&self, args: &str, doing: &str) -> ProcessResult {
         let (args, doing): (Vec<_>, Vec<_>) = (args.split(' ').collect(), doing.split(' ').collect());
         self.replay(&args, if doing == [""] { &[] } else { &doing })
     }
@@ -26,14 +32,14 @@ impl Bench {
 }
 
 #[test]
-fn a_rule_raises_the_severity_of_a_frame_and_of_its_run_and_is_what_is_opened() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn severity_rule_raises_frame_and_run_and_opens_there() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let rule = "[[severity]]\nseverity = 'escalated'\nwhy = 'it was told of call 1'\ncontains = 'call 1'\n";
     let rules = bench.write("annals.toml", rule);
     assert_eq!(bench.record(&upstream.url, "without", &["is_killed", "3", "0"]).code, 137);
     assert!(bench.run("open --last-failed").text().contains("without@3 of 4: llm, normal"));
 
-    assert_eq!(bench.record_by(&upstream, &rules, "r", "is_killed 3 0").code, 137);
+    assert_eq!(bench.record_with_rules(&upstream, &rules, "r", "is_killed 3 0").code, 137);
     let frames = bench.frames("r");
     let severities: Vec<_> = frames.iter().map(|frame| frame["severity"].as_str().unwrap()).collect();
     assert_eq!(severities, ["normal", "escalated", "normal", "flagged"]);
@@ -47,7 +53,7 @@ fn a_rule_raises_the_severity_of_a_frame_and_of_its_run_and_is_what_is_opened() 
 
     // A reason that hangs on time is no part of what two recordings have in common.
     let slow = bench.write("slow.toml", "[[severity]]\nseverity = 'escalated'\nwhy = 'slow'\nduration_over_ms = 5\ninput = { '$.stream' = true }\n");
-    assert_eq!(bench.record_by(&upstream, &slow, "s", "every").code, 0);
+    assert_eq!(bench.record_with_rules(&upstream, &slow, "s", "every").code, 0);
     let frames = bench.frames("s");
     assert_eq!(frames[2]["metadata"]["volatile"]["why_severe"], "slow", "{}", frames[2]);
     assert!(frames[2]["metadata"]["why_severe"].is_null() && frames[0]["severity"] == "normal");
@@ -60,22 +66,22 @@ fn a_rule_raises_the_severity_of_a_frame_and_of_its_run_and_is_what_is_opened() 
 }
 
 #[test]
-fn a_run_keeps_its_matchers_and_a_file_takes_their_place() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn run_keeps_its_matchers_until_a_file_replaces_them() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let (rules, none) = (bench.write("annals.toml", MATCHER), bench.write("none.toml", "# none\n"));
-    assert_eq!(bench.record_by(&upstream, &rules, "r", FIRST).code, 0);
+    assert_eq!(bench.record_with_rules(&upstream, &rules, "r", FIRST).code, 0);
     assert_eq!(bench.run("show r --json").json()[0]["metadata"]["program"]["rules"], MATCHER);
-    let replayed = bench.replay_by("r", SECOND);
+    let replayed = bench.replay_with_rules("r", SECOND);
     assert_eq!(replayed.code, 0, "{replayed:?}");
     says(&replayed, &["exact 1 of 2, same after the matcher 1"]);
-    assert_eq!(bench.replay_by("r --rules none.toml", SECOND).code, 3);
+    assert_eq!(bench.replay_with_rules("r --rules none.toml", SECOND).code, 3);
     let args = ["r", "--rules", &none, "--rule", "mask uuid $.messages[1].content"];
     assert_eq!(bench.replay(&args, &SECOND.split(' ').collect::<Vec<_>>()).code, 0, "both together");
 
     // A run without rules is replayed by those of a file.
     assert_eq!(bench.record(&upstream.url, "bare", &FIRST.split(' ').collect::<Vec<_>>()).code, 0);
-    assert_eq!(bench.replay_by("bare", SECOND).code, 3);
-    assert_eq!(bench.replay_by("bare --rules annals.toml", SECOND).code, 0);
+    assert_eq!(bench.replay_with_rules("bare", SECOND).code, 3);
+    assert_eq!(bench.replay_with_rules("bare --rules annals.toml", SECOND).code, 0);
     let check = |run: &str, more: &[&str]| {
         let agent = agent();
         let mut args = vec!["check", run];
@@ -99,12 +105,12 @@ fn a_run_keeps_its_matchers_and_a_file_takes_their_place() {
 }
 
 #[test]
-fn forks_and_replays_that_go_on_go_by_the_rules_of_their_run_and_keep_them() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn forks_and_live_replays_keep_the_rules_of_their_run() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let severity = "[[severity]]\nseverity = 'escalated'\nwhy = 'm-1 again'\nmodel = 'm-*'\nstatus = '2xx'\n";
     let price = "[[price]]\nmodel = 'm-1'\ninput = 100\noutput = 1000\n";
     let rules = bench.write("annals.toml", format!("{MATCHER}{severity}{price}"));
-    assert_eq!(bench.record_by(&upstream, &rules, "r", FIRST).code, 0);
+    assert_eq!(bench.record_with_rules(&upstream, &rules, "r", FIRST).code, 0);
     let agent = agent();
     let again: Vec<_> = ["--", "python3", "-B", &agent].into_iter().chain(SECOND.split(' ')).collect();
     let forked = bench.fork(&[&["r@1", "f"], again.as_slice()].concat(), &upstream.url);
@@ -115,7 +121,7 @@ fn forks_and_replays_that_go_on_go_by_the_rules_of_their_run_and_keep_them() {
         (&frames[1]["severity"], &frames[1]["metadata"]["why_severe"]),
         (&"escalated".into(), &"m-1 again".into())
     );
-    assert_eq!(bench.replay_by("f", SECOND).code, 0, "the child keeps the rules");
+    assert_eq!(bench.replay_with_rules("f", SECOND).code, 0, "the child keeps the rules");
     // Another file takes their place.
     let none = bench.write("none.toml", "");
     let args = [&["r@1", "g", "--rules", &none], again.as_slice()].concat();
@@ -134,13 +140,13 @@ fn forks_and_replays_that_go_on_go_by_the_rules_of_their_run_and_keep_them() {
 }
 
 #[test]
-fn a_model_of_ones_own_has_its_price_in_every_last_line() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn user_defined_price_is_in_every_summary_line() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let dear = bench.write("dear.toml", "[[price]]\nmodel = 'm-1'\ninput = 100\noutput = 1000\n");
     bench.write("cheap.toml", "[[price]]\nmodel = 'm-1'\ninput = 1\n");
     bench.write("free.toml", "[[price]]\nmodel = 'm-1'\ninput = 0\n");
     bench.write("none.toml", "");
-    let recorded = bench.record_by(&upstream, &dear, "r", "swapped a,b");
+    let recorded = bench.record_with_rules(&upstream, &dear, "r", "swapped a,b");
     says(&recorded, &["recorded 2 requests into r (", " s, $0.0120, "]);
     for (args, cost) in [
         ("r", "$0.0120"),
@@ -148,7 +154,7 @@ fn a_model_of_ones_own_has_its_price_in_every_last_line() {
         ("r --rules free.toml", "$0"),
         ("r --rules none.toml", "price unknown"),
     ] {
-        says(&bench.replay_by(args, ""), &[&format!("not spent: 30 tokens, {cost})")]);
+        says(&bench.replay_with_rules(args, ""), &[&format!("not spent: 30 tokens, {cost})")]);
     }
     says(&bench.record(&upstream.url, "unknown", &["swapped", "a"]), &[" s, price unknown, "]);
     // Where no tokens were counted nothing is said of money.
@@ -169,8 +175,8 @@ fn a_model_of_ones_own_has_its_price_in_every_last_line() {
 }
 
 #[test]
-fn a_file_of_rules_that_cannot_be_used_is_refused_with_its_place_before_anything_starts() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn invalid_rules_file_is_refused_before_start() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["swapped", "a"]).code, 0);
     bench.write("typo.toml", "# mine\n[[severity]]\nseverity = 'flagged'\nwhy = 'x'\nstatsu = 429\n");
     bench.write("hides.toml", "[[matcher]]\nignore = '$.messages'\n");
@@ -187,9 +193,9 @@ fn a_file_of_rules_that_cannot_be_used_is_refused_with_its_place_before_anything
     ];
     for (file, what) in told {
         // One after the other: an `attach` that is not refused would not end.
-        let starts: [&dyn Fn() -> Done; 4] = [
-            &|| bench.record_by(&upstream, file, "x", "swapped a"),
-            &|| bench.replay_by(&format!("r --rules {file}"), ""),
+        let starts: [&dyn Fn() -> ProcessResult; 4] = [
+            &|| bench.record_with_rules(&upstream, file, "x", "swapped a"),
+            &|| bench.replay_with_rules(&format!("r --rules {file}"), ""),
             &|| bench.fork(&["r@1", "y", "--rules", file], &upstream.url),
             &|| bench.run(&format!("attach --rules {file}")),
         ];
@@ -206,14 +212,14 @@ fn a_file_of_rules_that_cannot_be_used_is_refused_with_its_place_before_anything
     // What a run keeps holds no secret.
     let mut command = bench.command(["record", "--secret", "TOKEN", "--rules", "why.toml", "--", "true"]);
     bench.write("why.toml", "[[severity]]\nseverity = 'flagged'\nwhy = 'hunter-2-hunter'\nstatus = 500\n");
-    let done = Done::of(command.env("TOKEN", "hunter-2-hunter").output().unwrap());
+    let done = ProcessResult::from_output(command.env("TOKEN", "hunter-2-hunter").output().unwrap());
     assert_eq!(done.code, 125, "{done:?}");
     says(&done, &["the file of rules holds the value of a secret"]);
 }
 
 #[test]
-fn of_a_first_request_nothing_is_as_before() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn first_request_is_shown_as_first() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["swapped", "a,b"]).code, 0);
     let first = bench.run("show r@1 --new").text();
     assert!(first.starts_with("the first request:") && !first.contains("as before"), "{first}");

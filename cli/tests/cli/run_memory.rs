@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use crate::record::says;
-use crate::upstream::{REJECTED, Upstream};
-use crate::{Bench, Done};
+use crate::upstream::{FakeUpstream, REJECTED};
+use crate::{CliBench, ProcessResult};
 
 const WHY: &str = "Why was application #42 rejected?";
 
-impl Bench {
-    fn recorded_with(&self, upstream: &Upstream, options: &[&str], doing: &[&str]) -> Done {
+impl CliBench {
+    fn recorded_with(&self, upstream: &FakeUpstream, options: &[&str], doing: &[&str]) -> ProcessResult {
         let agent = crate::record::agent();
         let mut args = vec!["record", "--upstream", &upstream.url];
         args.extend(options);
@@ -17,7 +17,7 @@ impl Bench {
         args.extend(doing);
         let mut command = self.command(args);
         command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").env_remove("ANTHROPIC_BASE_URL");
-        let done = Done::of(command.stdin(std::process::Stdio::null()).output().unwrap());
+        let done = ProcessResult::from_output(command.stdin(std::process::Stdio::null()).output().unwrap());
         assert_eq!(done.code, 0, "{done:?}");
         assert!(!done.stderr.contains("NOT REMEMBERED"), "{}", done.stderr);
         done
@@ -56,8 +56,8 @@ fn snapshot() -> Value {
 }
 
 #[test]
-fn why_a_loan_was_rejected_is_answered_from_the_recording_of_any_provider() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn recall_answers_from_recordings_of_any_provider() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     for (run, doing) in
         [("plain", &["loan"][..]), ("stream", &["loan", "stream"]), ("claude", &["loan_claude"])]
     {
@@ -85,7 +85,9 @@ fn why_a_loan_was_rejected_is_answered_from_the_recording_of_any_provider() {
     assert_eq!(bench.replay(&["plain"], &[]).code, 0);
     assert_eq!(bench.why(&[]).len(), 3);
     let mut fork = bench.command(["fork", "plain@1", "forked"]);
-    let forked = Done::of(fork.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").output().unwrap());
+    let forked = ProcessResult::from_output(
+        fork.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").output().unwrap(),
+    );
     assert_eq!(forked.code, 0, "{forked:?}");
     let ids: Vec<_> = bench.why(&[]).into_iter().map(|(id, _, of)| (id, of == snapshot())).collect();
     let all = ["claude", "forked", "plain", "stream"].map(|run| (format!("run-{run}"), true));
@@ -98,8 +100,8 @@ fn why_a_loan_was_rejected_is_answered_from_the_recording_of_any_provider() {
 }
 
 #[test]
-fn whose_memory_it_is_or_that_it_is_nobodys_is_said_when_recording() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn record_options_set_identity_or_no_memory() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     bench.recorded_with(
         &upstream,
         &["--run", "monday", "--tenant", "lending", "--conversation", "app-42"],
@@ -120,16 +122,17 @@ fn whose_memory_it_is_or_that_it_is_nobodys_is_said_when_recording() {
     let agent = crate::record::agent();
     let script = format!("python3 -B {agent} loan; exit 3");
     let args = ["record", "--run", "failed", "--upstream", &upstream.url, "--", "sh", "-c", &script];
-    let done = Done::of(bench.command(args).env("OPENAI_API_KEY", "sk-x").output().unwrap());
+    let done =
+        ProcessResult::from_output(bench.command(args).env("OPENAI_API_KEY", "sk-x").output().unwrap());
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(bench.why(&[])[0].0, "run-failed");
 }
 
 /// A cheaper model's prompt holds what was decided and on what; what the recording of that says.
 #[test]
-fn fridays_prompt_holds_mondays_decisions_and_one_recording_serves_all_who_come_to_it() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
-    bench.write("monday.json", crate::friday::MONDAY);
+fn one_recording_serves_prompt_audit_and_training() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    bench.write("monday.json", crate::recall_interfaces::MONDAY);
     bench.run("remember monday.json --tenant lending --conversation app-42").ok();
     let annals = env!("CARGO_BIN_EXE_annals");
     let options = ["--run", "friday", "--tenant", "lending", "--conversation", "app-42-followup"];
@@ -141,7 +144,7 @@ fn fridays_prompt_holds_mondays_decisions_and_one_recording_serves_all_who_come_
     let request: Value = serde_json::from_slice(&request).unwrap();
     let prompt = request["messages"][0]["content"].as_str().unwrap();
     assert_eq!(request["model"], "cheap-1");
-    for part in [crate::friday::DECISIONS, "\ndecided at 20"] {
+    for part in [crate::recall_interfaces::DECISIONS, "\ndecided at 20"] {
         assert!(prompt.contains(part), "{prompt}");
     }
 
@@ -166,8 +169,8 @@ fn fridays_prompt_holds_mondays_decisions_and_one_recording_serves_all_who_come_
 
 /// Each follow-up is remembered, too, and asks the same as the next: the third was told what the second had answered, not what was decided.
 #[test]
-fn however_often_it_is_asked_about_a_decision_stands_before_what_was_answered_from_it() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn decision_ranks_before_answers_derived_from_it() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     bench.recorded_with(
         &upstream,
         &["--run", "monday", "--tenant", "lending", "--conversation", "app-42"],
@@ -195,12 +198,12 @@ fn however_often_it_is_asked_about_a_decision_stands_before_what_was_answered_fr
 }
 
 #[test]
-fn a_run_that_is_recorded_through_a_daemon_is_remembered_by_it() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn daemon_remembers_runs_recorded_through_it() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let daemon = bench.serve(&[]);
     bench.recorded_with(&upstream, &["--run", "joined"], &["loan"]);
     let [(id, whose, of)] = bench.why(&[]).try_into().unwrap();
     assert_eq!((id.as_str(), whose.as_str(), of), ("run-joined", "_/_/_", snapshot()));
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
 }

@@ -3,19 +3,19 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::disturbances::{attach, detach};
 use crate::record::{agent, says};
-use crate::rough::{attach, detach};
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 const TOKEN: &str = "pa\"ss\nk3y-of-mine";
 const PLAIN: &str = "s3cr3t-plain-value";
 /// What none of the forms in which the agent tells them is without.
 const TRACES: [&str; 3] = ["k3y-of-mine", "s3cr3t", "3t-pla"];
 
-impl Bench {
+impl CliBench {
     /// Runs annals with these values of the secrets.
-    fn knowing(&self, args: &[&str], secrets: &[(&str, &str)], doing: &[&str]) -> Done {
+    fn knowing(&self, args: &[&str], secrets: &[(&str, &str)], doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = args.to_vec();
         if !doing.is_empty() {
@@ -25,10 +25,10 @@ impl Bench {
         let mut command = self.command(all);
         command.env_remove("OPENAI_BASE_URL").env_remove("TOKEN").env_remove("PLAIN").stdin(Stdio::null());
         command.env("OPENAI_API_KEY", "sk-of-the-tests").envs(secrets.iter().copied());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 
-    fn record_secretive(&self, upstream: &Upstream, more: &[&str]) -> Done {
+    fn record_secretive(&self, upstream: &FakeUpstream, more: &[&str]) -> ProcessResult {
         let mut args = vec!["record", "--run", "r", "--upstream", &upstream.url];
         args.extend(more);
         self.knowing(&args, &BOTH, &["secretive"])
@@ -68,8 +68,8 @@ fn traces(of: &[u8]) -> Vec<&'static str> {
 }
 
 #[test]
-fn named_secrets_reach_the_program_and_the_upstream_but_not_the_store() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn named_secrets_never_reach_the_store() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record_secretive(&upstream, &["--secret", "TOKEN", "--secret", "PLAIN"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     says(&recorded, &["recorded 3 requests", "secrets removed"]);
@@ -97,13 +97,13 @@ fn named_secrets_reach_the_program_and_the_upstream_but_not_the_store() {
 
 /// The recorder knows the values, and not who uses them.
 #[test]
-fn secrets_of_a_program_started_elsewhere_are_kept_out_too() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn attach_keeps_secrets_out_of_the_store() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let named = ["--upstream", &upstream.url, "--secret", "TOKEN", "--secret", "PLAIN"];
     let (attached, exports) = attach(&bench, &named, &BOTH);
     let mut elsewhere = std::process::Command::new("sh");
     elsewhere.args(["-c", &format!("{exports}\npython3 -B {} secretive", agent())]).stdin(Stdio::null());
-    let done = Done::of(elsewhere.envs(BOTH).output().unwrap());
+    let done = ProcessResult::from_output(elsewhere.envs(BOTH).output().unwrap());
     assert_eq!(done.code, 0, "{done:?}");
     let ended = detach(attached);
     assert_eq!(ended.code, 0, "{ended:?}");
@@ -116,8 +116,8 @@ fn secrets_of_a_program_started_elsewhere_are_kept_out_too() {
 
 /// Two programs whose secrets differ ask the same once those are taken out: neither may get the other's answer.
 #[test]
-fn no_answer_to_a_secret_is_given_to_another() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn cached_answer_is_not_shared_between_secrets() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let cached = ["--secret", "TOKEN", "--secret", "PLAIN", "--cache", "both"];
     assert_eq!(bench.record_secretive(&upstream, &cached).code, 0);
     assert_eq!(upstream.asked(), 3);
@@ -133,15 +133,15 @@ fn no_answer_to_a_secret_is_given_to_another() {
 }
 
 #[test]
-fn what_would_be_found_is_there_where_nothing_is_named() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn unnamed_secret_is_found_in_the_store() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record_secretive(&upstream, &[]).code, 0);
     assert_eq!(traces(&bench.everything()), TRACES);
 }
 
 #[test]
-fn another_value_of_the_secret_is_the_same_after_it_was_taken_out() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn changed_secret_value_still_matches() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record_secretive(&upstream, &["--secret", "TOKEN", "--secret", "PLAIN"]).code, 0);
     let others = [("TOKEN", "another \"one\" altogether"), ("PLAIN", PLAIN)];
     let replayed = bench.knowing(&["replay", "r"], &others, &[]);
@@ -157,8 +157,8 @@ fn another_value_of_the_secret_is_the_same_after_it_was_taken_out() {
 }
 
 #[test]
-fn forks_and_live_replays_keep_to_what_their_parent_was_recorded_without() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn forks_and_live_replays_remove_the_parents_secrets() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record_secretive(&upstream, &["--secret", "TOKEN", "--secret", "PLAIN"]).code, 0);
     let forked = bench.knowing(&["fork", "r@1", "f"], &BOTH, &[]);
     assert_eq!(forked.code, 0, "{forked:?}");
@@ -179,8 +179,8 @@ fn forks_and_live_replays_keep_to_what_their_parent_was_recorded_without() {
 }
 
 #[test]
-fn secrets_that_cannot_be_kept_out_are_refused_before_anything_starts() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn unremovable_secrets_are_refused_before_start() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let record = |secret: &str, value: &str, doing: &[&str]| {
         let args = ["record", "--run", "r", "--upstream", &upstream.url, "--secret", secret];
         bench.knowing(&args, &[("TOKEN", value)], doing)

@@ -12,26 +12,26 @@ use std::process::{Child, ChildStderr, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::Bench;
-use crate::upstream::Upstream;
+use crate::CliBench;
+use crate::upstream::FakeUpstream;
 
 /// A daemon under way.
-pub(crate) struct Daemon {
+pub(crate) struct ServeProcess {
     child: Child,
     stderr: BufReader<ChildStderr>,
     /// What it said before it was ready.
-    told: Vec<String>,
+    start_lines: Vec<String>,
 }
 
-impl Bench {
-    pub(crate) fn serve(&self, options: &[&str]) -> Daemon {
+impl CliBench {
+    pub(crate) fn serve(&self, options: &[&str]) -> ServeProcess {
         let mut args = vec!["serve"];
         args.extend(options);
-        self.served_by(self.command(args))
+        self.spawn_daemon(self.command(args))
     }
 
     /// What a command serves.
-    pub(crate) fn served_by(&self, mut command: std::process::Command) -> Daemon {
+    pub(crate) fn spawn_daemon(&self, mut command: std::process::Command) -> ServeProcess {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -41,7 +41,7 @@ impl Bench {
             assert!(stderr.read_line(&mut line).unwrap() > 0, "it never was ready: {told:?}");
             told.push(line.trim_end().to_owned());
         }
-        Daemon { child, stderr, told }
+        ServeProcess { child, stderr, start_lines: told }
     }
 
     pub(crate) fn connect(&self) -> UnixStream {
@@ -56,17 +56,17 @@ impl Bench {
     }
 }
 
-impl Daemon {
+impl ServeProcess {
     /// What stands behind these words in what it said.
-    fn said(&self, words: &str) -> String {
-        let found = self.told.iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest);
-        assert!(found.is_some(), "{words:?} is not in {:?}", self.told);
+    fn text_after(&self, words: &str) -> String {
+        let found = self.start_lines.iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest);
+        assert!(found.is_some(), "{words:?} is not in {:?}", self.start_lines);
         found.unwrap().to_owned()
     }
 
     fn tcp(&self) -> TcpStream {
         let mut address =
-            self.told.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
+            self.start_lines.iter().filter_map(|line| line.split_once("127.0.0.1:")).map(|(_, rest)| rest);
         let port: String = address.next_back().unwrap().chars().take_while(char::is_ascii_digit).collect();
         let stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -79,14 +79,14 @@ impl Daemon {
     }
 
     /// Waits for its end: its exit code, and what it said since it was ready.
-    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
+    pub(crate) fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
     }
 }
 
-impl Drop for Daemon {
+impl Drop for ServeProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -110,7 +110,7 @@ fn line(stream: &mut impl Read) -> String {
 
 #[test]
 fn a_daemon_compacts_the_store_that_it_serves() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     bench.run("init").ok();
     let daemon = bench.serve(&[]);
     let [told] = bench.run("compact --dry-run --recompress --json").json().try_into().unwrap();
@@ -121,10 +121,10 @@ fn a_daemon_compacts_the_store_that_it_serves() {
 }
 
 #[test]
-fn a_store_is_served_at_its_socket_and_what_was_set_is_the_engines() {
-    let bench = Bench::new();
+fn socket_writes_are_visible_to_the_engine() {
+    let bench = CliBench::new();
     let daemon = bench.serve(&[]);
-    assert!(daemon.said("listening at ").ends_with(".annals/SOCKET"));
+    assert!(daemon.text_after("listening at ").ends_with(".annals/SOCKET"));
     let mut client = bench.connect();
     assert_eq!(ask(&mut client, "set colour blue"), "+OK");
     assert_eq!(ask(&mut client, "get colour"), "$4");
@@ -133,21 +133,21 @@ fn a_store_is_served_at_its_socket_and_what_was_set_is_the_engines() {
     assert_eq!(bench.value("colour").as_deref(), Some("blue"));
     assert!(bench.run("put a b").failed(1).contains(&daemon.child.id().to_string()));
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended(), (Some(0), String::new()));
+    assert_eq!(daemon.wait_for_exit(), (Some(0), String::new()));
     assert!(!bench.path(".annals/SOCKET").exists());
     assert_eq!(bench.value("colour").as_deref(), Some("blue"));
     assert_eq!(bench.run("verify").code, 0);
 }
 
 #[test]
-fn tcp_is_for_the_loopback_and_asks_for_a_token() {
-    let bench = Bench::new();
+fn tcp_is_loopback_only_and_needs_a_token() {
+    let bench = CliBench::new();
     for address in ["0.0.0.0:0", "192.0.2.1:7420"] {
         let refused = bench.run_args(["serve", "--tcp", address]).failed(2);
         assert!(refused.contains("not an address of the loopback"), "{refused}");
     }
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
-    let token = daemon.said("shown only once: ");
+    let token = daemon.text_after("shown only once: ");
     assert_eq!(token.len(), 64);
     let mut client = daemon.tcp();
     assert_eq!(ask(&mut client, "get a"), "-NOAUTH Authentication required.");
@@ -163,24 +163,24 @@ fn tcp_is_for_the_loopback_and_asks_for_a_token() {
     assert_eq!(ask(&mut client, "get a"), "$1");
     assert_eq!(line(&mut client), "1");
     daemon.signal("-INT");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     // It holds from then on, and is not told again.
     let again = bench.serve(&["--tcp", "127.0.0.1:0"]);
     assert!(
-        !again.told.iter().any(|line| line.contains("token,") || line.contains(&token)),
+        !again.start_lines.iter().any(|line| line.contains("token,") || line.contains(&token)),
         "{:?}",
-        again.told
+        again.start_lines
     );
     assert_eq!(ask(&mut again.tcp(), &format!("auth {token}")), "+OK");
     drop(again);
     let open = bench.serve(&["--tcp", "127.0.0.1:0", "--no-auth"]);
-    open.said("without a token");
+    open.text_after("without a token");
     assert_eq!(ask(&mut open.tcp(), "set b 1"), "+OK");
 }
 
 #[test]
-fn a_file_says_what_options_leave_open_and_another_socket_is_listened_at_too() {
-    let bench = Bench::new();
+fn config_file_and_second_socket_are_used() {
+    let bench = CliBench::new();
     let hash = blake3::hash(b"sesame");
     bench.write(
         "annals.toml",
@@ -215,9 +215,9 @@ fn load(mut client: impl Read + Write, name: usize, begun: &AtomicUsize) -> usiz
 }
 
 #[test]
-fn what_was_acknowledged_is_there_however_the_daemon_ends() {
+fn acknowledged_writes_survive_every_daemon_end() {
     for signal in ["-TERM", "-KILL"] {
-        let bench = Bench::new();
+        let bench = CliBench::new();
         let daemon = bench.serve(&[]);
         let begun = AtomicUsize::new(0);
         let counts = std::thread::scope(|scope| {
@@ -233,7 +233,7 @@ fn what_was_acknowledged_is_there_however_the_daemon_ends() {
             daemon.signal(signal);
             clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
         });
-        let (code, _) = daemon.ended();
+        let (code, _) = daemon.wait_for_exit();
         assert_eq!(code, (signal == "-TERM").then_some(0));
         assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
         let there = bench.run("scan --keyspace db0 --json").json();
@@ -249,8 +249,8 @@ fn what_was_acknowledged_is_there_however_the_daemon_ends() {
 }
 
 #[test]
-fn commands_of_our_own_work_over_sockets_and_what_they_say_outlasts_the_process() {
-    let bench = Bench::new();
+fn annals_commands_work_over_sockets_and_persist() {
+    let bench = CliBench::new();
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0", "--no-auth"]);
     let (mut one, mut other) = (bench.connect(), bench.connect());
     for (command, reply) in
@@ -295,7 +295,7 @@ fn commands_of_our_own_work_over_sockets_and_what_they_say_outlasts_the_process(
     assert_eq!(ask(&mut client, "strlen long"), ":200000");
     assert_eq!(ask(&mut client, "run.begin name s"), "*4");
     again.signal("-TERM");
-    assert_eq!(again.ended(), (Some(0), String::new()));
+    assert_eq!(again.wait_for_exit(), (Some(0), String::new()));
     let runs = bench.run("runs --json").json();
     assert!(runs.iter().all(|run| run["status"] == "abandoned") && runs.len() == 2, "{runs:?}");
     assert_eq!(bench.run("verify").code, 0);
@@ -303,8 +303,8 @@ fn commands_of_our_own_work_over_sockets_and_what_they_say_outlasts_the_process(
 }
 
 #[test]
-fn slow_and_hostile_connections_disturb_nobody() {
-    let bench = Bench::new();
+fn hostile_connections_do_not_disturb_others() {
+    let bench = CliBench::new();
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
     let mut setup = bench.connect();
     assert_eq!(ask(&mut setup, &format!("set big {}", "x".repeat(60_000))), "+OK");
@@ -348,12 +348,12 @@ fn slow_and_hostile_connections_disturb_nobody() {
     }
     drop((announces, half, greedy));
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
 }
 
 #[test]
 fn a_program_is_recorded_through_a_daemon() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let daemon = bench.serve(&[]);
     let mut client = bench.connect();
     let recorded = bench.record(&upstream.url, "r", &["swapped", "a,b,c,d"]);
@@ -362,15 +362,15 @@ fn a_program_is_recorded_through_a_daemon() {
     let runs = bench.run("runs --json").json();
     assert_eq!((&runs[0]["id"], &runs[0]["status"]), (&"r".into(), &"ok".into()));
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     let replayed = bench.replay(&["r"], &[]);
     assert_eq!(replayed.code, 0, "{replayed:?}");
     assert_eq!(String::from_utf8_lossy(&replayed.stdout), String::from_utf8_lossy(&recorded.stdout));
 }
 
 /// Asks over HTTP; gives the status and the body.
-pub(crate) fn http(daemon: &Daemon, request: &str, token: &str, body: &str) -> (u16, String) {
-    let address = daemon.said("listening at http://");
+pub(crate) fn http(daemon: &ServeProcess, request: &str, token: &str, body: &str) -> (u16, String) {
+    let address = daemon.text_after("listening at http://");
     let address = address.split(',').next().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let login = if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
@@ -387,8 +387,8 @@ pub(crate) fn http(daemon: &Daemon, request: &str, token: &str, body: &str) -> (
 }
 
 #[test]
-fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
-    let bench = Bench::new();
+fn http_accepts_a_token_made_by_the_command_line() {
+    let bench = CliBench::new();
     bench.run("init").ok();
     let add = |name: &str| {
         let made = bench.run(&format!("token add {name} --rights record,read"));
@@ -397,7 +397,10 @@ fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
     };
     let early = add("early");
     let daemon = bench.serve(&["--http", "127.0.0.1:0"]);
-    assert!(!daemon.told.iter().any(|line| line.contains("shown only once")), "there is a token already");
+    assert!(
+        !daemon.start_lines.iter().any(|line| line.contains("shown only once")),
+        "there is a token already"
+    );
     assert_eq!(http(&daemon, "GET /v1/runs", "", "").0, 401);
     assert_eq!(http(&daemon, "POST /v1/runs", &early, "{\"name\":\"r\"}").0, 201);
     // While the daemon has the store, too.
@@ -410,7 +413,7 @@ fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
     assert_eq!(http(&daemon, "POST /v1/runs/r/end", &early, "").0, 204);
     daemon.signal("-TERM");
     // What is wrong is told, and nothing else.
-    let (code, said) = daemon.ended();
+    let (code, said) = daemon.wait_for_exit();
     assert!(code == Some(0) && said.lines().all(|line| line.contains("a login was refused")), "{said}");
     let listed = String::from_utf8(bench.run("token list").stdout).unwrap();
     assert_eq!(listed, "early  default  record,read\n");
@@ -421,8 +424,8 @@ fn http_is_served_to_whoever_has_a_token_that_the_command_line_made() {
 }
 
 #[test]
-fn options_may_stand_in_the_environment_and_a_log_in_json_has_no_other_lines() {
-    let bench = Bench::new();
+fn environment_sets_options_and_json_log_is_pure() {
+    let bench = CliBench::new();
     bench.run("init").ok();
     let mut command = bench.command(["serve"]);
     command.env("ANNALS_TCP", "127.0.0.1:0").env("ANNALS_LOG", "json");

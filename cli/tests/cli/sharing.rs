@@ -6,11 +6,11 @@ use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use std::time::Duration;
 
 use crate::record::{agent, says};
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 /// A recorder under way.
-struct Recorder {
+struct RecorderProcess {
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
@@ -18,8 +18,8 @@ struct Recorder {
     told: Vec<u8>,
 }
 
-impl Bench {
-    fn recorder(&self, upstream: &Upstream, options: &[&str], doing: &[&str]) -> Recorder {
+impl CliBench {
+    fn recorder(&self, upstream: &FakeUpstream, options: &[&str], doing: &[&str]) -> RecorderProcess {
         let agent = agent();
         let mut args = vec!["record", "--upstream", &upstream.url];
         args.extend(options);
@@ -30,7 +30,7 @@ impl Bench {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        Recorder { child, stdout, stderr, told: Vec::new() }
+        RecorderProcess { child, stdout, stderr, told: Vec::new() }
     }
 
     /// Status of a run, as it is listed now.
@@ -51,7 +51,7 @@ impl Bench {
     }
 
     #[track_caller]
-    fn replays(&self, run: &str, recorded: &Done) {
+    fn replays(&self, run: &str, recorded: &ProcessResult) {
         let replayed = self.replay(&[run], &[]);
         let stdout = String::from_utf8_lossy(&recorded.stdout);
         assert_eq!(
@@ -64,7 +64,7 @@ impl Bench {
     }
 }
 
-impl Recorder {
+impl RecorderProcess {
     /// Waits for a line of the program.
     fn line(&mut self) {
         assert!(self.stdout.read_until(b'\n', &mut self.told).unwrap() > 0, "its program has ended");
@@ -80,12 +80,12 @@ impl Recorder {
         }
     }
 
-    fn done(mut self) -> Done {
+    fn done(mut self) -> ProcessResult {
         let mut stderr = String::new();
         self.stdout.read_to_end(&mut self.told).unwrap();
         self.stderr.read_to_string(&mut stderr).unwrap();
         let code = self.child.wait().unwrap().code().unwrap();
-        Done { code, stdout: self.told, stderr }
+        ProcessResult { code, stdout: self.told, stderr }
     }
 
     fn kill(&mut self) {
@@ -95,7 +95,7 @@ impl Recorder {
 }
 
 /// What of frames does not depend on when they were recorded.
-fn shapes(bench: &Bench, run: &str) -> Vec<serde_json::Value> {
+fn shapes(bench: &CliBench, run: &str) -> Vec<serde_json::Value> {
     let mut frames = bench.run(&format!("replay {run} --json")).json();
     for frame in &mut frames {
         let frame = frame.as_object_mut().unwrap();
@@ -111,8 +111,8 @@ fn shapes(bench: &Bench, run: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_second_recorder_outlives_the_first_which_waits_for_it() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn first_recorder_waits_for_the_second() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     let socket = bench.path(".annals/SOCKET");
@@ -159,7 +159,7 @@ fn a_second_recorder_outlives_the_first_which_waits_for_it() {
 
 #[test]
 fn five_recorders_that_start_at_once_all_record() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     // There is no store yet, and nobody who says who serves it. One writes more than a socket holds, one more than one command's worth.
     let doing: [&[&str]; 5] = [
         &["every"],
@@ -174,7 +174,7 @@ fn five_recorders_that_start_at_once_all_record() {
         .zip(doing)
         .map(|(name, doing)| bench.recorder(&upstream, &["--run", name], doing))
         .collect();
-    let done: Vec<_> = recorders.into_iter().map(Recorder::done).collect();
+    let done: Vec<_> = recorders.into_iter().map(RecorderProcess::done).collect();
     for (name, done) in names.iter().zip(&done) {
         assert_eq!(done.code, 0, "{name}: {done:?}");
         assert!(!done.stderr.contains("STOPPED"), "{name}: {}", done.stderr);
@@ -187,15 +187,15 @@ fn five_recorders_that_start_at_once_all_record() {
     assert_eq!(bench.run("verify").code, 0);
     // Two that only wish for a name get one each.
     let recorders = [(), ()].map(|()| bench.recorder(&upstream, &["--allow-empty"], &["nothing"]));
-    for done in recorders.map(Recorder::done) {
+    for done in recorders.map(RecorderProcess::done) {
         assert_eq!(done.code, 0, "{done:?}");
     }
     assert_eq!(bench.run("runs --json").json().len(), 7);
 }
 
 #[test]
-fn where_the_first_is_killed_the_programs_of_the_others_go_on() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn programs_continue_if_first_recorder_is_killed() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     let mut second = bench.recorder(&upstream, &["--run", "second"], &["held", "c", "go2", "d,e"]);
@@ -233,8 +233,8 @@ fn where_the_first_is_killed_the_programs_of_the_others_go_on() {
 }
 
 #[test]
-fn where_another_is_killed_its_run_is_abandoned_and_the_first_goes_on() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn killed_second_recorder_leaves_an_abandoned_run() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     let mut second = bench.recorder(&upstream, &["--run", "second"], &["held", "c,d", "go2", "e"]);
@@ -253,8 +253,8 @@ fn where_another_is_killed_its_run_is_abandoned_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_writer_that_does_not_share_is_waited_for() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn recorder_waits_for_an_exclusive_writer() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut import = bench.command(["import", "--format", "chat", "-"]);
     let mut import =
         import.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -280,8 +280,8 @@ fn a_writer_that_does_not_share_is_waited_for() {
 }
 
 #[test]
-fn waiting_for_others_can_be_ended() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn ctrl_c_ends_the_wait_for_other_recorders() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     let mut second = bench.recorder(&upstream, &["--run", "second"], &["held", "c", "go2", "d"]);
@@ -301,8 +301,8 @@ fn waiting_for_others_can_be_ended() {
 }
 
 #[test]
-fn a_store_whose_path_is_too_long_for_a_socket_is_shared_all_the_same() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn store_with_long_path_can_be_shared() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let deep = format!("{}/{}/store", "d".repeat(120), "e".repeat(120));
     #[expect(clippy::disallowed_methods, reason = "a directory that a user would have")]
     std::fs::create_dir_all(bench.path(&deep)).unwrap();
@@ -320,8 +320,8 @@ fn a_store_whose_path_is_too_long_for_a_socket_is_shared_all_the_same() {
 }
 
 #[test]
-fn each_recorder_has_its_own_namespace_and_what_cannot_be_had_is_said() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn recorders_use_own_namespaces_and_report_refusals() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let mut first = bench.recorder(&upstream, &["--run", "r"], &["held", "a", "go", "b"]);
     first.line();
     let second = bench.recorder(&upstream, &["--run", "r", "--namespace", "other"], &["swapped", "c"]).done();

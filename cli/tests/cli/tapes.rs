@@ -5,27 +5,27 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
 fn agent() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/agent.py").to_str().unwrap().to_owned()
 }
 
-impl Bench {
+impl CliBench {
     fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).unwrap()
     }
 
     /// Records the agent doing this into a store of this bench, and takes it onto a tape.
-    fn taped(&self, store: &str, upstream: &Upstream, run: &str, doing: &[&str]) -> String {
+    fn taped(&self, store: &str, upstream: &FakeUpstream, run: &str, doing: &[&str]) -> String {
         let agent = agent();
         let mut args = vec!["--store", store, "record", "--run", run, "--upstream", &upstream.url, "--"];
         args.extend(["python3", "-B", &agent]);
         args.extend(doing);
         let mut command = self.command(args);
         command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-        let done = Done::of(command.output().unwrap());
+        let done = ProcessResult::from_output(command.output().unwrap());
         assert_eq!(done.code, 0, "{done:?}");
         let tape = format!("{run}.tape");
         self.run(&format!("--store {store} tape export {run} -o {tape}")).ok();
@@ -34,10 +34,10 @@ impl Bench {
 }
 
 #[test]
-fn a_tape_replays_in_another_store_without_an_upstream() {
-    let bench = Bench::new();
+fn tape_replays_in_another_store_without_upstream() {
+    let bench = CliBench::new();
     let tape = {
-        let upstream = Upstream::start();
+        let upstream = FakeUpstream::start();
         bench.taped("a", &upstream, "r", &["every"])
     };
     let recorded = bench.run("--store a replay r --json").text();
@@ -50,7 +50,7 @@ fn a_tape_replays_in_another_store_without_an_upstream() {
     );
     let mut command = bench.command(["--store", "b", "replay"]);
     command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-    let replayed = Done::of(command.output().unwrap());
+    let replayed = ProcessResult::from_output(command.output().unwrap());
     assert_eq!(replayed.code, 0, "{replayed:?}");
     assert!(replayed.stderr.contains("exact 9 of 9, served 9, unused 0"), "{}", replayed.stderr);
     // The same run, the same bytes; a tape that is there is replaced, or piped.
@@ -67,9 +67,9 @@ fn a_tape_replays_in_another_store_without_an_upstream() {
 }
 
 #[test]
-fn a_damaged_tape_records_nothing_and_makes_no_store() {
-    let bench = Bench::new();
-    let upstream = Upstream::start();
+fn damaged_tape_records_nothing_and_creates_no_store() {
+    let bench = CliBench::new();
+    let upstream = FakeUpstream::start();
     let tape = bench.taped("a", &upstream, "r", &["swapped", "a,b"]);
     let mut bytes = bench.read(&tape);
     // Behind the head, which holds the run's metadata.
@@ -90,16 +90,16 @@ fn a_damaged_tape_records_nothing_and_makes_no_store() {
     assert!(!bench.path("x.tape").exists());
 }
 
-impl Bench {
+impl CliBench {
     /// Checks with no key of a provider.
-    fn check(&self, args: &[&str]) -> Done {
+    fn check(&self, args: &[&str]) -> ProcessResult {
         let mut command = self.command(["--json", "check"].iter().chain(args));
         command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 }
 
-fn lines(done: &Done) -> Vec<serde_json::Value> {
+fn lines(done: &ProcessResult) -> Vec<serde_json::Value> {
     let text = String::from_utf8(done.stdout.clone()).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -112,7 +112,7 @@ fn documented(begins: &str) -> String {
 }
 
 /// What Python's own parser makes of a JUnit file: counts, then a line for each case.
-fn junit(bench: &Bench, file: &str) -> String {
+fn junit(bench: &CliBench, file: &str) -> String {
     let script = "import sys, xml.etree.ElementTree as E
 root = E.parse(sys.argv[1]).getroot()
 assert root.tag == 'testsuites' and len(root) == 1 and root[0].tag == 'testsuite'
@@ -132,9 +132,9 @@ for case in root[0]:
 /// One good, one whose program has changed, one damaged, one whose program is gone: each is told apart, none hides another.
 #[test]
 fn a_folder_of_tapes_is_a_regression_suite() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     {
-        let upstream = Upstream::start();
+        let upstream = FakeUpstream::start();
         // The program of this one reads what it asks from a file, which changes afterwards.
         let script = format!(
             "exec python3 -B {} changed \"$(cat {}/word)\"\n",
@@ -158,7 +158,7 @@ fn a_folder_of_tapes_is_a_regression_suite() {
             args.extend(command);
             let mut command = bench.command(args);
             command.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-            let done = Done::of(command.output().unwrap());
+            let done = ProcessResult::from_output(command.output().unwrap());
             assert!(matches!(done.code, 0 | 7), "{done:?}");
         };
         let agent = agent();
@@ -225,14 +225,14 @@ fn a_folder_of_tapes_is_a_regression_suite() {
 }
 
 #[test]
-fn a_sample_of_a_store_is_repeated_by_its_seed() {
-    let bench = Bench::new();
+fn check_sample_is_repeated_by_its_seed() {
+    let bench = CliBench::new();
     let frame = |run: u32| {
         format!("{{\"run\":\"run-{run}\",\"component\":\"llm\",\"input\":\"{run}\",\"output\":\"a\"}}\n")
     };
     let frames: String = (0..30).map(frame).collect();
     bench.pipe("import --format frames -", frames.as_bytes()).ok();
-    let names = |done: &Done| -> Vec<String> {
+    let names = |done: &ProcessResult| -> Vec<String> {
         lines(done).iter().filter_map(|line| line["name"].as_str().map(str::to_owned)).collect()
     };
     let first = bench.check(&["--sample", "5"]);
@@ -259,8 +259,8 @@ fn a_sample_of_a_store_is_repeated_by_its_seed() {
 
 /// See cli/tests/data/PROVENANCE.md.
 #[test]
-fn a_tape_of_tracefork_comes_in_with_its_digest_and_replays() {
-    let bench = Bench::new();
+fn tracefork_tape_imports_with_digest_and_replays() {
+    let bench = CliBench::new();
     let tape = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tracefork_single_turn.tape.sqlite");
     let digest = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
     let told = bench.run(&format!("tape import {}", tape.display())).text();

@@ -5,7 +5,7 @@ use std::io::Read;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::Bench;
+use crate::CliBench;
 
 /// The file of 126 multi-agent runs (Who&When, Algorithm-Generated), which is not carried.
 const VARIABLE: &str = "ANNALS_WHO_AND_WHEN";
@@ -26,11 +26,11 @@ struct Transcript<'a> {
     history: Vec<&'a RawValue>,
 }
 
-fn import(bench: &Bench, source: &str) -> String {
+fn import(bench: &CliBench, source: &str) -> String {
     bench.pipe("import --format chat -", source.as_bytes()).text()
 }
 
-fn rows(bench: &Bench, run: &str) -> Vec<(String, u64, String, String)> {
+fn rows(bench: &CliBench, run: &str) -> Vec<(String, u64, String, String)> {
     let row = |frame: &serde_json::Value| {
         let text = |key: &str| frame[key].as_str().unwrap_or_default().to_owned();
         (text("component"), frame["parent"].as_u64().unwrap_or(0), text("input"), text("output"))
@@ -41,8 +41,8 @@ fn rows(bench: &Bench, run: &str) -> Vec<(String, u64, String, String)> {
 /// 58 real transcripts, whose `role` is an agent's name, were imported as "58 runs, 0 frames" with exit code 0, and
 /// `replay --all` called the empty runs bit-exact.
 #[test]
-fn roles_of_agents_become_a_frame_for_each_message() {
-    let bench = Bench::new();
+fn agent_transcript_gives_one_frame_for_each_message() {
+    let bench = CliBench::new();
     assert!(import(&bench, AGENTS).starts_with("imported 2 runs, 6 frames, "));
     let frame = |parent: u64, output: &str| ("agent".to_owned(), parent, String::new(), output.to_owned());
     assert_eq!(
@@ -65,7 +65,7 @@ fn roles_of_agents_become_a_frame_for_each_message() {
 /// A user's message stood in the requests after it only, and the last one, which nobody answered, in no frame at all.
 #[test]
 fn user_messages_become_frames_of_their_own() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let user = r#"{"role":"user", "content":"caf\u00e9?"}"#;
     let call = r#"{"id":"c","function":{"name":"find","arguments":"{}"}}"#;
     let asks = format!(r#"{{"role":"assistant","tool_calls":[{call}]}}"#);
@@ -92,7 +92,7 @@ fn user_messages_become_frames_of_their_own() {
 
 /// Every message of the file becomes a frame with its exact bytes, in its place.
 #[test]
-fn the_126_logs_become_as_many_frames_as_messages() {
+fn all_126_transcripts_give_one_frame_for_each_message() {
     let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) else {
         use std::io::Write as _;
         let line = format!("the 126 logs were not given ({VARIABLE} names them): not tested");
@@ -108,7 +108,7 @@ fn the_126_logs_become_as_many_frames_as_messages() {
     let messages: Vec<Vec<&str>> =
         runs.iter().map(|run| run.history.iter().map(|message| message.get()).collect()).collect();
     assert_eq!((messages.len(), messages.iter().map(Vec::len).sum()), (126, 1_099_usize));
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let told = bench.run_args(["import", "--format", "chat", file.to_str().unwrap()]).text();
     assert!(told.starts_with("imported 126 runs, 1,099 frames, "), "{told}");
     for (messages, number) in messages.iter().zip(1..) {
@@ -125,7 +125,7 @@ fn the_126_logs_become_as_many_frames_as_messages() {
 /// `replay --all` over runs without frames said "bit-exact: 58 runs, 0 frames".
 #[test]
 fn replaying_a_store_without_frames_ends_with_4() {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let line = r#"{"run":"empty","status":"ok","end":true}"#;
     drop(bench.pipe("import --format frames -", line.as_bytes()));
     assert_eq!(bench.run("runs --json").json().len(), 1);
@@ -144,7 +144,7 @@ fn messages_in_no_frame_are_counted_and_end_with_1() {
     let alone = r#"{"id":"b","messages":[{"role":"system","content":"s"},{"role":"developer"}]}"#;
     let trailing = r#"{"id":"c","messages":[{"role":"assistant"},{"role":"function","content":"f"}]}"#;
     let source = format!("{answered}\n{alone}\n{trailing}\n");
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let done = bench.pipe("import --format chat -", source.as_bytes());
     let told = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(told.starts_with("imported 3 runs, 2 frames, "), "{told}");
@@ -168,7 +168,7 @@ fn an_import_without_a_frame_ends_with_1_unless_allowed() {
         ("frames", ""),
         ("frames", r#"{"run":"a","end":true}"#),
     ] {
-        let bench = Bench::new();
+        let bench = CliBench::new();
         let error = bench.pipe(&format!("import --format {format} -"), source.as_bytes()).failed(1);
         assert!(error.contains("no frame"), "{error}");
         let allowed = format!("import --format {format} --allow-empty --replace -");

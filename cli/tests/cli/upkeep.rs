@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use annals::{Component, Frame, RunSpec, Status, Store};
 
-use crate::{Bench, Done, LINES};
+use crate::{CliBench, LINES, ProcessResult};
 
 #[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
 pub(crate) fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -27,15 +27,15 @@ fn put(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-fn imported() -> Bench {
-    let bench = Bench::new();
+fn imported() -> CliBench {
+    let bench = CliBench::new();
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     bench.run("put key value").ok();
     bench
 }
 
 #[test]
-fn a_healthy_store_is_said_to_be_healthy() {
+fn healthy_store_is_reported_as_healthy() {
     let bench = imported();
     // It is ours, if not the engine's.
     bench.write(".annals/profiles.toml", "");
@@ -139,7 +139,7 @@ fn a_store_in_use_is_backed_up_and_restored() {
 
 /// It sealed the active log file and opened the store for writing, so that it could be had beside nobody.
 #[test]
-fn a_dry_run_of_a_compaction_changes_no_file_and_is_to_be_had_beside_whoever_writes() {
+fn compact_dry_run_changes_no_file_beside_a_writer() {
     let bench = imported();
     bench.pipe("import --format chat --replace -", LINES.as_bytes()).ok();
     let before = files(&bench.path(".annals"));
@@ -157,7 +157,7 @@ fn a_dry_run_of_a_compaction_changes_no_file_and_is_to_be_had_beside_whoever_wri
     let daemon = bench.serve(&[]);
     bench.run("compact --dry-run").ok();
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     // What it says is what comes.
     let [done] = bench.run("compact --json").json().try_into().unwrap();
     for what in ["segments", "rewritten", "made"] {
@@ -167,7 +167,7 @@ fn a_dry_run_of_a_compaction_changes_no_file_and_is_to_be_had_beside_whoever_wri
 
 /// Whether there is a log file that a compaction made.
 #[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
-fn has_rewritten(bench: &Bench) -> bool {
+fn has_rewritten(bench: &CliBench) -> bool {
     let names = std::fs::read_dir(bench.path(".annals/segments")).unwrap();
     let mut ids =
         names.map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().parse::<u32>());
@@ -176,7 +176,7 @@ fn has_rewritten(bench: &Bench) -> bool {
 
 /// It died of the signal and left what it had written until somebody opened the store for writing.
 #[test]
-fn an_interrupted_compaction_says_that_nothing_has_changed_and_leaves_nothing() {
+fn interrupted_compaction_changes_and_leaves_nothing() {
     let bench = imported();
     bench.pipe("import --format chat --replace -", LINES.as_bytes()).ok();
     let before = (bench.run("replay --all --json").json(), bench.run("ledger gaps --json").json());
@@ -197,7 +197,7 @@ fn an_interrupted_compaction_says_that_nothing_has_changed_and_leaves_nothing() 
         }
         let pid = child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        let error = Done::of(child.wait_with_output().unwrap()).failed(1);
+        let error = ProcessResult::from_output(child.wait_with_output().unwrap()).failed(1);
         assert_eq!(error, "the compaction was cancelled: the store is unchanged");
         assert!(!has_rewritten(&bench), "{signal}: it left files");
         assert_eq!((bench.run("replay --all --json").json(), bench.run("ledger gaps --json").json()), before);
@@ -208,7 +208,7 @@ fn an_interrupted_compaction_says_that_nothing_has_changed_and_leaves_nothing() 
 }
 
 #[test]
-fn beside_a_recorder_nothing_is_compacted_dropped_or_pinned() {
+fn compact_drop_and_pin_are_refused_beside_a_recorder() {
     let bench = imported();
     let mut recorder = bench.command(["record", "--allow-empty", "--run", "r", "--", "cat"]);
     let recorder = recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -230,7 +230,7 @@ fn beside_a_recorder_nothing_is_compacted_dropped_or_pinned() {
 }
 
 #[test]
-fn a_store_is_compacted_by_who_holds_it_and_else_here() {
+fn compact_runs_in_daemon_or_in_process() {
     let bench = imported();
     let names: Vec<String> =
         bench.run("runs --json").json().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub(crate) struct Upstream {
+pub(crate) struct FakeUpstream {
     pub(crate) url: String,
     asked: Arc<AtomicU64>,
 }
 
-impl Upstream {
+impl FakeUpstream {
     /// Listens until the test process ends.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -36,13 +36,13 @@ impl Upstream {
     }
 }
 
-struct Request {
+struct UpstreamRequest {
     path: String,
     body: Vec<u8>,
 }
 
 /// `None` where the client has gone.
-fn read(from: &mut impl BufRead) -> Option<Request> {
+fn read(from: &mut impl BufRead) -> Option<UpstreamRequest> {
     let mut line = String::new();
     from.read_line(&mut line).ok().filter(|read| *read > 0)?;
     let path = line.split_whitespace().nth(1)?.to_owned();
@@ -62,7 +62,7 @@ fn read(from: &mut impl BufRead) -> Option<Request> {
     assert!(!chunked, "the proxy sends whole bodies");
     let mut body = vec![0; length];
     from.read_exact(&mut body).ok()?;
-    Some(Request { path, body })
+    Some(UpstreamRequest { path, body })
 }
 
 fn serve(stream: TcpStream, asked: &AtomicU64) {
@@ -86,7 +86,7 @@ fn whole(to: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> std::i
     to.write_all(&[head.as_bytes(), body].concat())
 }
 
-fn answer(to: &mut TcpStream, request: &Request, number: u64) -> std::io::Result<()> {
+fn answer(to: &mut TcpStream, request: &UpstreamRequest, number: u64) -> std::io::Result<()> {
     let json = "content-type: application/json\r\n";
     let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let path = request.path.split('?').next().unwrap_or_default();

@@ -10,7 +10,10 @@ use serde::Deserialize;
 
 use super::{Memory, MemoryQuery, Projection};
 use annals::{Error, ErrorKind, Result};
-use annals::{Keyspace, kv::{History, ScanRange}};
+use annals::{
+    Keyspace,
+    kv::{History, ScanRange},
+};
 
 /// The keyspace of definitions, by id.
 const DEFINITIONS: &str = "annals.memory.definitions";

@@ -44,7 +44,10 @@ pub use words::WordEmbedder;
 use annals::Durability;
 use annals::Namespace;
 use annals::{Error, ErrorKind, Result};
-use annals::{Keyspace, KvBatch, kv::{History, ScanRange}};
+use annals::{
+    Keyspace, KvBatch,
+    kv::{History, ScanRange},
+};
 
 /// Default number of entries in a page of [`Memory::list`].
 pub const LIST_DEFAULT: usize = 100;

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status, Store, upkeep::{Sharing, diagnose, restore}};
+use annals::{
+    Component, ErrorKind, Frame, Options, RunSpec, Status, Store,
+    upkeep::{Sharing, diagnose, restore},
+};
 
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, bodies, process_durability_options, recorded, sim_options,

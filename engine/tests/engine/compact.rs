@@ -9,7 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
-use annals::{Component, ErrorKind, Frame, Keyspace, Namespace, Options, RunSpec, Status, Store, kv::{History, ScanRange}, upkeep::{CompactOptions, CompactPhase, CompactReport}};
+use annals::{
+    Component, ErrorKind, Frame, Keyspace, Namespace, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+    upkeep::{CompactOptions, CompactPhase, CompactReport},
+};
 
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, process_durability_options, record,

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
-use annals::{Error, ErrorKind, Options, RunSpec, Status, Store, kv::{History, ScanRange}};
+use annals::{
+    Error, ErrorKind, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+};
 
 use crate::support::{GrowingConversation, SeededRng, record, recorded, seed, sim_options};
 

@@ -14,7 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
-use annals::{Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store, kv::{History, ScanRange}, ledger::{Gap, GapKind}, upkeep::CompactOptions};
+use annals::{
+    Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Gap, GapKind},
+    upkeep::CompactOptions,
+};
 use sha2::{Digest, Sha256};
 
 /// A fixture and what it holds.

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use annals::io::Io;
 use annals::io::sim::{Crash, SimIo};
-use annals::{Durability, ErrorKind, Keyspace, Namespace, Options, Seqno, Store, kv::{History, KEY_BYTES_MAX, ScanRange, View}};
+use annals::{
+    Durability, ErrorKind, Keyspace, Namespace, Options, Seqno, Store,
+    kv::{History, KEY_BYTES_MAX, ScanRange, View},
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 

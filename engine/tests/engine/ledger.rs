@@ -1,7 +1,11 @@
 //! Checkpoints beside writers, across crashes and of empty stores; and the reported gaps.
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Durability, Options, RunSpec, Status, Store, kv::History, ledger::{Checkpoint, CheckpointDifference, GapKind}};
+use annals::{
+    Durability, Options, RunSpec, Status, Store,
+    kv::History,
+    ledger::{Checkpoint, CheckpointDifference, GapKind},
+};
 
 use crate::support::{SeededRng, fresh, process_durability_options, recorded, sim_options};
 

@@ -6,7 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use annals::io::sim::{FailRule, OpKind, SimIo};
-use annals::{Component, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store, kv::{History, ScanRange}};
+use annals::{
+    Component, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+};
 
 use crate::support::{SeededRng, assert_whole, frames};
 

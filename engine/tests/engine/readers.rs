@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annals::{Component, ErrorKind, Frame, Keyspace, Options, RunSpec, Status, Store, kv::{History, ScanRange}};
+use annals::{
+    Component, ErrorKind, Frame, Keyspace, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+};
 
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, bodies, fresh, process_durability_options, record,

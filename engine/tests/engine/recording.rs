@@ -2,7 +2,10 @@
 
 use std::io::Read as _;
 
-use annals::{Component, Durability, ErrorKind, Frame, Options, RunSpec, Status, Store, kv::{History, ScanRange}};
+use annals::{
+    Component, Durability, ErrorKind, Frame, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+};
 
 fn options() -> Options {
     Options { durability: Durability::Process, ..crate::support::defaults() }

@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 
 use annals::io::sim::{Crash, SimIo};
 use annals::io::{Io, OpenMode};
-use annals::{Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store, kv::{History, ScanRange}, upkeep::{LostItem, RepairReport, repair}};
+use annals::{
+    Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
+    kv::{History, ScanRange},
+    upkeep::{LostItem, RepairReport, repair},
+};
 
 use crate::support::{GrowingConversation, SeededRng, assert_whole, record, seed, sim_options};
 

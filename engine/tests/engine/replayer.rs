@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use annals::io::RealIo;
 use annals::replay::matching::{Receipt, Rules, Shape};
-use annals::{Component, ErrorKind, Frame, Namespace, RunReader, RunSpec, Status, replay::{
+use annals::{
+    Component, ErrorKind, Frame, Namespace, RunReader, RunSpec, Status,
+    replay::{
         CallError, Calls, DriftingNondet, Nondet, Recorder, Replayer, ReplayingNondet, Request, SystemNondet,
-    }};
+    },
+};
 
 use crate::support::fresh;
 

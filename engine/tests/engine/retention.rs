@@ -3,7 +3,14 @@
 use std::sync::Arc;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Component, ErrorKind, Frame, Namespace, Options, RunSpec, Severity, Status, Store, ledger::GapKind, retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare}, runs::DroppedRun, upkeep::CompactOptions, vectors::Search};
+use annals::{
+    Component, ErrorKind, Frame, Namespace, Options, RunSpec, Severity, Status, Store,
+    ledger::GapKind,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    runs::DroppedRun,
+    upkeep::CompactOptions,
+    vectors::Search,
+};
 
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, delete_tables, frames, fresh, process_durability_options,

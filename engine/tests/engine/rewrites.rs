@@ -6,7 +6,12 @@ use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
-use annals::{ErrorKind, Frame as Spec, Options, RunSpec, Status, Store, kv::{History, ScanRange}, ledger::{Checkpoint, CheckpointDifference}, upkeep::CompactOptions};
+use annals::{
+    ErrorKind, Frame as Spec, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Checkpoint, CheckpointDifference},
+    upkeep::CompactOptions,
+};
 
 use crate::forge::{
     ForgedBatch, ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, crc, varint,

@@ -1,6 +1,9 @@
 //! Snapshots, and the properties of runs and frames: status, severity, names, tags, metadata, parents.
 
-use annals::{Component, ErrorKind, Frame, RunSpec, Severity, Status, Store, runs::{LlmFrame, ToolFrame}};
+use annals::{
+    Component, ErrorKind, Frame, RunSpec, Severity, Status, Store,
+    runs::{LlmFrame, ToolFrame},
+};
 use serde_json::json;
 
 use crate::support::{SeededRng, assert_whole, fresh, recorded};

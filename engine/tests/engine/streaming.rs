@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Component, Durability, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store, runs::{Ending, OpenFrame}};
+use annals::{
+    Component, Durability, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
+    runs::{Ending, OpenFrame},
+};
 
 use crate::support::{SeededRng, assert_whole, bodies, frames, fresh, recorded, sim_options};
 

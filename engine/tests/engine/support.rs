@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use annals::io::sim::SimIo;
-use annals::{Component, Durability, Frame, Namespace, Options, ReadMode, RecordedFrame, Run, RunReader, RunSpec, Store};
+use annals::{
+    Component, Durability, Frame, Namespace, Options, ReadMode, RecordedFrame, Run, RunReader, RunSpec, Store,
+};
 
 /// The default options, reading as `ANNALS_READ_MODE` says: `mapped` (the default) or `positional`.
 pub(crate) fn defaults() -> Options {

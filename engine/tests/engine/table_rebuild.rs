@@ -4,7 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::SimIo;
-use annals::{ErrorKind, Namespace, Options, RunSpec, Status, Store, kv::{History, ScanRange}};
+use annals::{
+    ErrorKind, Namespace, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
+};
 
 use crate::support::{GrowingConversation, SeededRng, assert_whole, bodies, record, seed, sim_options};
 

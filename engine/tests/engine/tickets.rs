@@ -7,7 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Component, Durability, ErrorKind, Frame, Options, RunSpec, Seqno, Status, Store, kv::{History, ScanRange}};
+use annals::{
+    Component, Durability, ErrorKind, Frame, Options, RunSpec, Seqno, Status, Store,
+    kv::{History, ScanRange},
+};
 
 use crate::support::{
     GrowingConversation, SeededRng, assert_whole, bodies, delete_tables, frames, fresh,

@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use annals::{ErrorKind, Keyspace, Namespace, Options, Store, kv::History, upkeep::{CompactOptions, Sharing, repair, restore}, vectors::{Owner, Search, SearchHit}};
+use annals::{
+    ErrorKind, Keyspace, Namespace, Options, Store,
+    kv::History,
+    upkeep::{CompactOptions, Sharing, repair, restore},
+    vectors::{Owner, Search, SearchHit},
+};
 
 use crate::support::{SeededRng, assert_whole, process_durability_options, seed, sim_options};
 

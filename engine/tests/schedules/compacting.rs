@@ -2,7 +2,9 @@
 //! stable, and the log keeps all acknowledged data.
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{ErrorKind, Frame, Keyspace, Namespace, RunSpec, Status, Store, kv::History, upkeep::CompactOptions};
+use annals::{
+    ErrorKind, Frame, Keyspace, Namespace, RunSpec, Status, Store, kv::History, upkeep::CompactOptions,
+};
 
 use crate::driver::explore;
 use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};

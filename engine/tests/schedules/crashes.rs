@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use annals::io::sim::{Crash, OpHistory, OpKind, SimIo, SimOp};
-use annals::{Component, Durability, ErrorKind, Frame, Keyspace, Namespace, Run, RunSpec, Store, kv::History as Keep};
+use annals::{
+    Component, Durability, ErrorKind, Frame, Keyspace, Namespace, Run, RunSpec, Store, kv::History as Keep,
+};
 
 use crate::driver::{announce, hook, number, once, schedules};
 use crate::support::{STORE, assert_whole, fresh, options, round_of, tiny_memory_options, value};

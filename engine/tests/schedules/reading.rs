@@ -1,7 +1,10 @@
 //! Readers beside the writer and the upkeep thread: in the writing process, and through files only.
 
 use annals::io::sim::{OpKind, SimIo};
-use annals::{Keyspace, Namespace, Options, Store, kv::{History, ScanRange}};
+use annals::{
+    Keyspace, Namespace, Options, Store,
+    kv::{History, ScanRange},
+};
 
 use crate::driver::explore;
 use crate::support::{STORE, assert_whole, fresh, options, reopened, round_of, tiny_memory_options, value};

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use annals::{Durability, Store, kv::{History, ScanRange}};
+use annals::{
+    Durability, Store,
+    kv::{History, ScanRange},
+};
 use serde::{Deserialize, Serialize};
 
 use super::config::ServeError;

@@ -15,7 +15,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::io::Io;
-use annals::{Durability, Keyspace, Namespace, Ticket, kv::{Content, History, ScanRange, StoredBlob}};
+use annals::{
+    Durability, Keyspace, Namespace, Ticket,
+    kv::{Content, History, ScanRange, StoredBlob},
+};
 use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 

@@ -9,7 +9,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annals::{Durability, Frame, Run, Status, Ticket, replay::{RecordingNondet, SystemNondet}, runs::{Ending, OpenFrame}};
+use annals::{
+    Durability, Frame, Run, Status, Ticket,
+    replay::{RecordingNondet, SystemNondet},
+    runs::{Ending, OpenFrame},
+};
 
 use super::tenant::Tenant;
 use super::turn::CommandRefusal;

@@ -5,7 +5,11 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use annals::{Durability, ErrorKind, Frame, Namespace, Run, RunSpec, Status, kv::StoredBlob, runs::{Ending, OpenFrame}};
+use annals::{
+    Durability, ErrorKind, Frame, Namespace, Run, RunSpec, Status,
+    kv::StoredBlob,
+    runs::{Ending, OpenFrame},
+};
 use annals_review::run_memory::remember_ended;
 
 use crate::embeddings::environment_embedder;

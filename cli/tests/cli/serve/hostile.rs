@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Bench, Daemon, ask, line};
+use super::{CliBench, ServeProcess, ask, line};
 
 /// What a connection that does nothing may take: what is read at once, and its task.
 const IDLE_KIB: u64 = 32;
@@ -21,9 +21,9 @@ const SLACK_KIB: u64 = 64 << 10;
 /// Requests after which memory that was let go has to be the system's again.
 const GIVEN_BACK_WITHIN: usize = 20_000;
 
-impl Daemon {
+impl ServeProcess {
     /// A line of the process' status, in KiB.
-    fn kib(&self, name: &str) -> u64 {
+    fn status_kib(&self, name: &str) -> u64 {
         #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
         let status = std::fs::read(format!("/proc/{}/status", self.child.id())).unwrap();
         let status = String::from_utf8(status).unwrap();
@@ -32,12 +32,12 @@ impl Daemon {
     }
 
     /// From now on the most that it had resident is counted anew.
-    fn count_anew(&self) {
+    fn reset_peak_memory(&self) {
         #[expect(clippy::disallowed_methods, reason = "a switch of the system's")]
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
     }
 
-    fn connected(&self, client: &mut (impl Read + Write)) -> u64 {
+    fn connected_clients(&self, client: &mut (impl Read + Write)) -> u64 {
         client.write_all(b"info clients\r\n").unwrap();
         let mut found = 0;
         for _ in 0..4 {
@@ -64,13 +64,13 @@ pub(super) fn many_files(wanted: u64) -> bool {
 /// sets and reads keys. The daemon takes at most `most_kib` beside what it had; once all of it is closed at most `kept_kib`, which is what the
 /// allocator does not give back of small pieces, and the third attack takes no more than the second, but for half of that: each thread has pieces of
 /// its own, and once a thread had its first of them in the third attack. It knows one connection then, and ends with 0.
-pub(super) fn besieged<T>(
+pub(super) fn attack_three_times<T>(
     options: &[&str],
     most_kib: u64,
     kept_kib: u64,
-    attack: impl Fn(&Bench, &Daemon) -> T,
+    attack: impl Fn(&CliBench, &ServeProcess) -> T,
 ) {
-    let bench = Bench::new();
+    let bench = CliBench::new();
     let daemon = bench.serve(options);
     let mut client = bench.connect();
     let mut one = |number: u64| {
@@ -82,10 +82,10 @@ pub(super) fn besieged<T>(
         assert_eq!(line(&mut client), number.to_string());
     };
     (0..200).for_each(&mut one);
-    let before = daemon.kib("VmRSS");
+    let before = daemon.status_kib("VmRSS");
     let mut peaks = Vec::new();
     for _ in 0..3 {
-        daemon.count_anew();
+        daemon.reset_peak_memory();
         let (rounds, over) = (AtomicU64::new(200), AtomicBool::new(false));
         let peak = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
@@ -93,25 +93,25 @@ pub(super) fn besieged<T>(
                     one(rounds.fetch_add(1, Ordering::Relaxed));
                 }
             });
-            let stop = Stop(&over);
+            let stop = StopOnDrop(&over);
             let held = attack(&bench, &daemon);
             let seen = rounds.load(Ordering::Relaxed);
             while rounds.load(Ordering::Relaxed) < seen + 50 && !other.is_finished() {
                 std::thread::yield_now();
             }
-            let peak = daemon.kib("VmHWM");
+            let peak = daemon.status_kib("VmHWM");
             drop((held, stop));
             other.join().unwrap();
             peak
         });
         let mut asks = bench.connect();
-        while daemon.connected(&mut asks) > 2 {
+        while daemon.connected_clients(&mut asks) > 2 {
             std::thread::yield_now();
         }
         // What was let go is given back to the system as the daemon goes on.
         let mut asked = 0;
         let after = loop {
-            let after = daemon.kib("VmRSS");
+            let after = daemon.status_kib("VmRSS");
             if after <= before + kept_kib + SLACK_KIB || asked == GIVEN_BACK_WITHIN {
                 break after;
             }
@@ -128,25 +128,25 @@ pub(super) fn besieged<T>(
     }
     assert!(peaks[2] <= peaks[1] + (kept_kib + SLACK_KIB) / 2, "it grows: {peaks:?}");
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);
 }
 
 /// The other client stops even where an attack panics.
-struct Stop<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-fn connections(bench: &Bench, count: usize) -> Vec<UnixStream> {
+fn connections(bench: &CliBench, count: usize) -> Vec<UnixStream> {
     (0..count).map(|_| bench.connect()).collect()
 }
 
 /// Writes until nothing more is taken for a while; gives how much was.
-fn stuff(stream: &UnixStream, piece: &[u8]) -> usize {
+fn write_until_blocked(stream: &UnixStream, piece: &[u8]) -> usize {
     stream.set_nonblocking(true).unwrap();
     let (mut sent, mut quiet) = (0, 0);
     while quiet < 20 {
@@ -164,11 +164,11 @@ fn stuff(stream: &UnixStream, piece: &[u8]) -> usize {
 }
 
 #[test]
-fn five_thousand_who_say_nothing_take_little() {
+fn five_thousand_idle_connections_take_little_memory() {
     if !many_files(5_500) {
         return;
     }
-    besieged(
+    attack_three_times(
         &["--tcp", "127.0.0.1:0", "--no-auth"],
         5_000 * IDLE_KIB,
         5_000 * IDLE_KIB / 2,
@@ -177,18 +177,18 @@ fn five_thousand_who_say_nothing_take_little() {
             held.iter_mut().for_each(|stream| assert_eq!(ask(stream, "ping"), "+PONG"));
             let unix = connections(bench, 2_500);
             let mut client = bench.connect();
-            while daemon.connected(&mut client) < 5_002 {
+            while daemon.connected_clients(&mut client) < 5_002 {
                 std::thread::yield_now();
             }
-            assert!(daemon.kib("VmRSS") < 300 << 10, "{} KiB", daemon.kib("VmRSS"));
+            assert!(daemon.status_kib("VmRSS") < 300 << 10, "{} KiB", daemon.status_kib("VmRSS"));
             (held, unix)
         },
     );
 }
 
 #[test]
-fn lengths_that_are_announced_take_nothing() {
-    besieged(&[], 400 * 200, 0, |bench, _| {
+fn announced_lengths_take_no_memory() {
+    attack_three_times(&[], 400 * 200, 0, |bench, _| {
         let mut held = connections(bench, 400);
         for (number, stream) in held.iter_mut().enumerate() {
             let (words, bytes) = [(2, 512 << 20), (1 << 20, 512 << 20), (3, 1 << 30)][number % 3];
@@ -204,10 +204,10 @@ fn lengths_that_are_announced_take_nothing() {
 }
 
 #[test]
-fn who_never_reads_is_not_worked_for() {
+fn commands_of_a_client_that_never_reads_are_held_back() {
     // Each may hold a read, a turn's replies, and one reply of 4 MiB: as a value, as a reply, and as its bytes. Once, on a busy machine, 160 MB
     // stayed after they had gone: blocks of one thread, let go on another, wait for the first to allocate again, and it slept.
-    besieged(&[], 20 * (16 << 10), 0, |bench, _| {
+    attack_three_times(&[], 20 * (16 << 10), 0, |bench, _| {
         let mut setup = bench.connect();
         let long = vec![b'x'; 4 << 20];
         setup.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();
@@ -215,17 +215,17 @@ fn who_never_reads_is_not_worked_for() {
         assert_eq!(ask(&mut setup, ""), "+OK");
         let held = connections(bench, 20);
         let requests = b"get long\r\n".repeat(1000);
-        held.iter().for_each(|stream| assert!(stuff(stream, &requests) > 0));
+        held.iter().for_each(|stream| assert!(write_until_blocked(stream, &requests) > 0));
         held
     });
 }
 
 #[test]
-fn a_long_pipeline_is_answered_once_it_is_read() {
-    besieged(&[], 64 << 10, 0, |bench, _| {
+fn long_pipeline_is_answered_once_read() {
+    attack_three_times(&[], 64 << 10, 0, |bench, _| {
         let mut stream = bench.connect();
         let piece = b"echo 0123456789\r\n";
-        let sent = stuff(&stream, &piece.repeat(1000));
+        let sent = write_until_blocked(&stream, &piece.repeat(1000));
         let answered = |stream: &mut UnixStream| {
             let mut reply = [0; 17];
             stream.read_exact(&mut reply).unwrap();
@@ -240,9 +240,9 @@ fn a_long_pipeline_is_answered_once_it_is_read() {
 }
 
 #[test]
-fn a_transaction_that_names_a_long_value_often_gives_a_part() {
+fn huge_transaction_reply_is_limited() {
     // What the replies may hold and one more, as values and as bytes on their way.
-    besieged(&[], 2 * ((512 + 32) << 10), 0, |bench, _| {
+    attack_three_times(&[], 2 * ((512 + 32) << 10), 0, |bench, _| {
         let mut client = bench.connect();
         let long = vec![b'x'; 32 << 20];
         client.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();
@@ -271,8 +271,8 @@ fn a_transaction_that_names_a_long_value_often_gives_a_part() {
 }
 
 #[test]
-fn who_hangs_up_half_way_or_without_a_word_leaves_nothing() {
-    besieged(&["--tcp", "127.0.0.1:0", "--no-auth"], 32 << 10, 0, |bench, daemon| {
+fn abandoned_connections_leave_nothing() {
+    attack_three_times(&["--tcp", "127.0.0.1:0", "--no-auth"], 32 << 10, 0, |bench, daemon| {
         for number in 0..300 {
             // Nothing more is said, and what was asked is answered all the same.
             let mut half = bench.connect();
@@ -296,8 +296,8 @@ fn who_hangs_up_half_way_or_without_a_word_leaves_nothing() {
 }
 
 #[test]
-fn nonsense_is_refused_at_its_first_byte() {
-    besieged(&[], 32 << 10, 0, |bench, _| {
+fn garbage_is_refused_at_its_first_byte() {
+    attack_three_times(&[], 32 << 10, 0, |bench, _| {
         let nested = b"*1\r\n".repeat(250_000);
         let mut state = 7_u64;
         let mut noise = vec![0; 64 << 10];
@@ -326,9 +326,9 @@ fn nonsense_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn logins_that_are_never_finished_take_little_and_keep_nobody_out() {
-    besieged(&["--tcp", "127.0.0.1:0"], 500 * IDLE_KIB + 500 * 80, 0, |_, daemon| {
-        let token = daemon.said("shown only once: ");
+fn unfinished_logins_take_little_and_block_nobody() {
+    attack_three_times(&["--tcp", "127.0.0.1:0"], 500 * IDLE_KIB + 500 * 80, 0, |_, daemon| {
+        let token = daemon.text_after("shown only once: ");
         let mut held: Vec<TcpStream> = (0..500).map(|_| daemon.tcp()).collect();
         for (number, stream) in held.iter_mut().enumerate() {
             let said =
@@ -344,8 +344,8 @@ fn logins_that_are_never_finished_take_little_and_keep_nobody_out() {
 }
 
 #[test]
-fn ten_thousand_connections_in_a_row_leave_nothing() {
-    besieged(&["--tcp", "127.0.0.1:0", "--no-auth"], 16 << 10, 0, |bench, daemon| {
+fn ten_thousand_sequential_connections_leave_nothing() {
+    attack_three_times(&["--tcp", "127.0.0.1:0", "--no-auth"], 16 << 10, 0, |bench, daemon| {
         for _ in 0..2_500 {
             assert_eq!(ask(&mut bench.connect(), "ping"), "+PONG");
             assert_eq!(ask(&mut daemon.tcp(), "ping"), "+PONG");
@@ -354,28 +354,28 @@ fn ten_thousand_connections_in_a_row_leave_nothing() {
 }
 
 #[test]
-fn it_ends_in_order_with_all_of_them_there() {
-    let bench = Bench::new();
+fn daemon_ends_cleanly_with_hostile_clients_connected() {
+    let bench = CliBench::new();
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
     let mut client = bench.connect();
     assert_eq!(ask(&mut client, &format!("set big {}", "x".repeat(60_000))), "+OK");
     let (greedy, mut waits, mut half, mut strange) =
         (bench.connect(), bench.connect(), bench.connect(), daemon.tcp());
-    stuff(&greedy, &b"get big\r\n".repeat(1000));
+    write_until_blocked(&greedy, &b"get big\r\n".repeat(1000));
     waits.write_all(b"xread block 0 streams nothing $\r\n").unwrap();
     half.write_all(b"*3\r\n$3\r\nSET\r\n$536870912\r\nabc").unwrap();
     strange.write_all(b"*2\r\n$4\r\nAUTH\r\n").unwrap();
     assert_eq!(ask(&mut client, "set last 1"), "+OK");
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.value("last").as_deref(), Some("1"));
     assert_eq!(bench.run("verify").code, 0);
 }
 
 /// Strangers by TCP once took every file that the process could open: the store could not begin its next segment, and wrote nothing from then on.
 #[test]
-fn strangers_do_not_take_the_files_that_the_store_needs() {
-    let bench = Bench::new();
+fn connections_do_not_exhaust_the_stores_files() {
+    let bench = CliBench::new();
     let mut command = std::process::Command::new("sh");
     command.args([
         "-c",
@@ -383,7 +383,7 @@ fn strangers_do_not_take_the_files_that_the_store_needs() {
         env!("CARGO_BIN_EXE_annals"),
     ]);
     command.current_dir(bench.path("")).env_remove("ANNALS_STORE");
-    let daemon = bench.served_by(command);
+    let daemon = bench.spawn_daemon(command);
     let mut client = bench.connect();
     assert_eq!(ask(&mut client, "ping"), "+PONG");
     let strangers: Vec<TcpStream> = (0..160).map(|_| daemon.tcp()).collect();
@@ -405,6 +405,6 @@ fn strangers_do_not_take_the_files_that_the_store_needs() {
     }
     drop(strangers);
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);
 }

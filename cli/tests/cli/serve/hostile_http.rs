@@ -3,15 +3,15 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use super::hostile::{besieged, many_files};
-use super::{Bench, Daemon, ask};
+use super::hostile::{attack_three_times, many_files};
+use super::{CliBench, ServeProcess, ask};
 
 const OPEN: [&str; 3] = ["--http", "127.0.0.1:0", "--no-auth"];
 /// What a connection may take: what is read at once, hyper's own room, and its task.
 const CONNECTION_KIB: u64 = 64;
 
 /// A connection over which this was sent, as far as it was taken.
-fn sent(daemon: &Daemon, head: &str, body: &[u8]) -> TcpStream {
+fn sent(daemon: &ServeProcess, head: &str, body: &[u8]) -> TcpStream {
     let mut stream = daemon.tcp();
     let address = stream.peer_addr().unwrap();
     stream.write_all(head.replace("HOST", &address.to_string()).as_bytes()).unwrap();
@@ -32,11 +32,11 @@ fn status(stream: &mut TcpStream) -> u16 {
 }
 
 #[test]
-fn thousands_who_were_answered_once_and_stay_take_little() {
+fn thousands_of_idle_http_clients_take_little_memory() {
     if !many_files(2_200) {
         return;
     }
-    besieged(&OPEN, 2_000 * CONNECTION_KIB, 2_000 * CONNECTION_KIB / 2, |_, daemon| {
+    attack_three_times(&OPEN, 2_000 * CONNECTION_KIB, 2_000 * CONNECTION_KIB / 2, |_, daemon| {
         let ask = "GET /healthz HTTP/1.1\r\nhost: HOST\r\n\r\n";
         let mut held: Vec<TcpStream> = (0..2_000).map(|_| sent(daemon, ask, b"")).collect();
         assert!(held.iter_mut().all(|stream| status(stream) == 200));
@@ -45,8 +45,8 @@ fn thousands_who_were_answered_once_and_stay_take_little() {
 }
 
 #[test]
-fn heads_that_never_end_take_little() {
-    besieged(&OPEN, 500 * CONNECTION_KIB, 0, |_, daemon| {
+fn endless_heads_take_little_memory() {
+    attack_three_times(&OPEN, 500 * CONNECTION_KIB, 0, |_, daemon| {
         let mut held: Vec<TcpStream> =
             (0..500).map(|_| sent(daemon, "GET /v1/runs HTTP/1.1\r\nhost: HOST\r\nx-slow: ", b"")).collect();
         for _ in 0..50 {
@@ -59,18 +59,18 @@ fn heads_that_never_end_take_little() {
 }
 
 #[test]
-fn bodies_that_never_end_share_what_all_of_them_may_take() {
+fn endless_bodies_share_one_memory_limit() {
     // Twenty of 40 MiB are more than all bodies may have together: some of them are refused. What is kept of a body doubles as it grows.
     let body = vec![b'x'; 40 << 20];
-    besieged(&OPEN, 2 * (512 << 10), 0, |_, daemon| {
+    attack_three_times(&OPEN, 2 * (512 << 10), 0, |_, daemon| {
         let head = "PUT /v1/databases/1/keys/k HTTP/1.1\r\nhost: HOST\r\ncontent-length: 50000000\r\n\r\n";
         (0..20).map(|_| sent(daemon, head, &body)).collect::<Vec<_>>()
     });
 }
 
 #[test]
-fn a_length_that_is_announced_takes_nothing_and_one_too_great_is_refused_at_once() {
-    besieged(&OPEN, 200 * CONNECTION_KIB, 0, |_, daemon| {
+fn announced_length_takes_no_memory_and_too_large_is_refused() {
+    attack_three_times(&OPEN, 200 * CONNECTION_KIB, 0, |_, daemon| {
         let put = |bytes: u64| {
             let head = "PUT /v1/databases/1/keys/k HTTP/1.1\r\nhost: HOST\r\ncontent-length: ";
             sent(daemon, &format!("{head}{bytes}\r\n\r\n"), b"abc")
@@ -81,8 +81,8 @@ fn a_length_that_is_announced_takes_nothing_and_one_too_great_is_refused_at_once
 }
 
 #[test]
-fn answers_that_nobody_reads_take_no_more_than_what_they_answer() {
-    besieged(&OPEN, 20 * (8 << 10), 0, |bench, daemon| {
+fn unread_answers_take_no_more_than_their_content() {
+    attack_three_times(&OPEN, 20 * (8 << 10), 0, |bench, daemon| {
         let mut setup = bench.connect();
         let long = vec![b'x'; 4 << 20];
         setup.write_all(format!("*3\r\n$3\r\nset\r\n$4\r\nlong\r\n${}\r\n", long.len()).as_bytes()).unwrap();
@@ -94,8 +94,8 @@ fn answers_that_nobody_reads_take_no_more_than_what_they_answer() {
 }
 
 #[test]
-fn it_ends_in_order_with_all_of_them_there() {
-    let bench = Bench::new();
+fn daemon_ends_cleanly_with_hostile_http_clients() {
+    let bench = CliBench::new();
     let daemon = bench.serve(&OPEN);
     let mut client = bench.connect();
     assert_eq!(ask(&mut client, "set last 1"), "+OK");
@@ -106,7 +106,7 @@ fn it_ends_in_order_with_all_of_them_there() {
     let (body, gone) = (sent(&daemon, put, b"abc"), sent(&daemon, put, b"abc"));
     gone.shutdown(Shutdown::Both).unwrap();
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     drop((asked, head, body));
     assert_eq!(bench.value("last").as_deref(), Some("1"));
     assert_eq!(bench.run("verify").code, 0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Bench, ask, line};
+use super::{CliBench, ask, line};
 
 const KILLS: u64 = 3;
 const CLIENTS: u64 = 12;
@@ -13,15 +13,15 @@ const WRITES: u64 = 300;
 
 /// What a client was told, and what it had under way at the end.
 #[derive(Default)]
-struct Told {
+struct AcknowledgedWrites {
     keys: BTreeMap<String, u64>,
     count: u64,
     entries: u64,
-    doubt: Option<(String, u64)>,
+    unacknowledged: Option<(String, u64)>,
 }
 
 /// Writes until the daemon goes, noting each reply before the next.
-fn load(mut client: impl Read + Write, name: u64, kill: u64, told: &mut Told, all: &AtomicU64) {
+fn load(mut client: impl Read + Write, name: u64, kill: u64, told: &mut AcknowledgedWrites, all: &AtomicU64) {
     for number in 0.. {
         let value = kill * 1_000_000 + number;
         let (command, replies) = match number % 4 {
@@ -30,7 +30,7 @@ fn load(mut client: impl Read + Write, name: u64, kill: u64, told: &mut Told, al
             2 => (format!("xadd x:{kill}:{name} * field {value}\r\n"), 2),
             _ => (format!("multi\r\nset m:{name}:a {value}\r\nset m:{name}:b {value}\r\nexec\r\n"), 6),
         };
-        told.doubt = Some((command.split_whitespace().next().unwrap_or_default().to_owned(), value));
+        told.unacknowledged = Some((command.split_whitespace().next().unwrap_or_default().to_owned(), value));
         let sent = client.write_all(command.as_bytes()).is_ok();
         let replies: Vec<String> = (0..if sent { replies } else { 0 }).map(|_| line(&mut client)).collect();
         if replies.last().is_none_or(|last| last.is_empty()) {
@@ -43,16 +43,16 @@ fn load(mut client: impl Read + Write, name: u64, kill: u64, told: &mut Told, al
             2 => told.entries += 1,
             _ => drop(told.keys.insert(format!("m:{name}:a"), value)),
         }
-        told.doubt = None;
+        told.unacknowledged = None;
         all.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn what_was_acknowledged_outlasts_every_kill_on_one_store() {
-    let bench = Bench::new();
+fn acknowledged_writes_survive_repeated_kills() {
+    let bench = CliBench::new();
     let options = ["--tcp", "127.0.0.1:0", "--no-auth"];
-    let mut told: Vec<Told> = (0..CLIENTS).map(|_| Told::default()).collect();
+    let mut told: Vec<AcknowledgedWrites> = (0..CLIENTS).map(|_| AcknowledgedWrites::default()).collect();
     let mut daemon = bench.serve(&options);
     for kill in 1..=KILLS {
         let all = AtomicU64::new(0);
@@ -75,7 +75,7 @@ fn what_was_acknowledged_outlasts_every_kill_on_one_store() {
             }
             daemon.signal("-KILL");
         });
-        assert_eq!(daemon.ended().0, None);
+        assert_eq!(daemon.wait_for_exit().0, None);
         daemon = bench.serve(&options);
         let mut client = bench.connect();
         let mut get = |command: &str| match ask(&mut client, command).as_str() {
@@ -84,7 +84,7 @@ fn what_was_acknowledged_outlasts_every_kill_on_one_store() {
             head => head.strip_prefix(':').map(|number| number.parse().unwrap()),
         };
         for (name, told) in (0..).zip(&mut told) {
-            let doubt = told.doubt.take();
+            let doubt = told.unacknowledged.take();
             let may_be = |kind: &str| doubt.as_ref().filter(|(of, _)| of == kind).map(|(_, value)| *value);
             for (key, value) in &mut told.keys {
                 let found = get(&format!("get {key}")).unwrap();
@@ -112,6 +112,6 @@ fn what_was_acknowledged_outlasts_every_kill_on_one_store() {
         }
     }
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);
 }

@@ -1,7 +1,12 @@
 //! A run's memory entries are deleted with it, whatever removes the run.
 
 use annals::io::sim::SimIo;
-use annals::{Component, ErrorKind, Frame, Namespace, Options, RunSpec, RunUid, Status, Store, kv::ScanRange, retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare}, upkeep::CompactOptions};
+use annals::{
+    Component, ErrorKind, Frame, Namespace, Options, RunSpec, RunUid, Status, Store,
+    kv::ScanRange,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    upkeep::CompactOptions,
+};
 use annals_memory::{Identity, Memory, MemoryEntry, MemoryQuery, WordEmbedder};
 
 use crate::support::{fresh, quick};

@@ -4,7 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annals::io::sim::SimIo;
-use annals::{Component, Durability, ErrorKind, Frame, Keyspace, Namespace, Options, Result, Run, RunSpec, Severity, Status, Store, kv::History, ledger::Checkpoint, retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare}, upkeep::CompactOptions};
+use annals::{
+    Component, Durability, ErrorKind, Frame, Keyspace, Namespace, Options, Result, Run, RunSpec, Severity,
+    Status, Store,
+    kv::History,
+    ledger::Checkpoint,
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    upkeep::CompactOptions,
+};
 
 use super::STORE;
 use super::model::{KEYS_BY, ModelFrame, ModelRun, PIN, RUNS_BY, SPACES, StoreModel, vector};

@@ -11,7 +11,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Error, ErrorKind, Keyspace, Namespace, RunReader, Status, Store, kv::{History, ScanRange}, ledger::{Checkpoint, GapKind}, runs::DroppedRun, vectors::{Owner, Search}};
+use annals::{
+    Error, ErrorKind, Keyspace, Namespace, RunReader, Status, Store,
+    kv::{History, ScanRange},
+    ledger::{Checkpoint, GapKind},
+    runs::DroppedRun,
+    vectors::{Owner, Search},
+};
 
 use super::drive::{DrivenCommit, IndexRoom};
 use super::model::{self, KEYS, ModelFrame, SPACES};

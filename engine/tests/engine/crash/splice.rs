@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use annals::io::sim::{Crash, SimIo};
-use annals::{Store, kv::{History, ScanRange}};
+use annals::{
+    Store,
+    kv::{History, ScanRange},
+};
 
 use super::STORE;
 use super::drive::IndexRoom;

@@ -1,7 +1,10 @@
 //! Blobs: bytes stored under their BLAKE3 hash in the keyspace `annals.blobs`. The bodies of frames are not
 //! among them: they belong to their run.
 
-use annals::{BlobId, Durability, Keyspace, Namespace, Ticket, kv::{BlobReader, Content, History, StoredBlob}};
+use annals::{
+    BlobId, Durability, Keyspace, Namespace, Ticket,
+    kv::{BlobReader, Content, History, StoredBlob},
+};
 
 use super::parse::{number, syntax};
 use crate::command_table::Handler;

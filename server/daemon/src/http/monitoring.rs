@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use annals::{Stats, upkeep::{Activity, SYNC_BOUNDS_NS}};
+use annals::{
+    Stats,
+    upkeep::{Activity, SYNC_BOUNDS_NS},
+};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;

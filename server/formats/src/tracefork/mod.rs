@@ -9,7 +9,7 @@
 mod parse;
 mod sqlite;
 
-pub use parse::{Event, Foreign, is_one};
+pub use parse::{TapeEvent, TraceforkTape, looks_like_tape};
 
 /// Why a tape cannot be read, in words.
-pub type Refusal = String;
+pub type TapeRefusal = String;

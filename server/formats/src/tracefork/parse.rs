@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::Refusal;
-use super::sqlite::{self, Database, Value};
+use super::TapeRefusal;
+use super::sqlite::{self, SqliteDatabase, SqliteValue};
 
 const MAGIC: &[u8] = b"TFTAPE\0";
 /// The last version of the bytes form that is read.
@@ -18,40 +18,40 @@ const VERSION_MAX: u16 = 4;
 /// Raw bytes of all blobs together.
 const RAW_BYTES_MAX: u64 = 1 << 30;
 
-type Body = Arc<Vec<u8>>;
+type TraceforkBody = Arc<Vec<u8>>;
 /// Request and answer.
-type Pair = (Body, Body);
+type TapeBodyPair = (TraceforkBody, TraceforkBody);
 
 /// An event, in the tape's order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum TapeEvent {
     /// Kind and value of something that was drawn.
     Draw(String, String),
     /// Request and answer of a model call.
-    Exchange(Body, Body),
+    Exchange(TraceforkBody, TraceforkBody),
     /// The same of a tool's.
-    Tool(Body, Body),
+    Tool(TraceforkBody, TraceforkBody),
 }
 
 /// A tape of tracefork.
 #[derive(Debug, Default)]
-pub struct Foreign {
+pub struct TraceforkTape {
     pub agent_name: String,
     pub boundary: String,
     pub content_redacted: bool,
     /// As tracefork wrote it, if it did.
     pub async_batches: Option<Json>,
-    pub events: Vec<Event>,
+    pub events: Vec<TapeEvent>,
 }
 
 /// Whether bytes begin as one of its forms does. The first form is any JSON object.
-pub fn is_one(bytes: &[u8]) -> bool {
+pub fn looks_like_tape(bytes: &[u8]) -> bool {
     bytes.starts_with(sqlite::MAGIC) || bytes.starts_with(MAGIC) || bytes.first() == Some(&b'{')
 }
 
 /// The header of the bytes form; of version 1 all of it.
 #[derive(Deserialize)]
-struct Header {
+struct TapeHeader {
     boundary: String,
     agent_name: String,
     #[serde(default)]
@@ -68,14 +68,14 @@ struct Header {
 
 /// Bodies by the SHA-256 that they are named by.
 #[derive(Default)]
-struct Blobs {
-    by_hash: HashMap<String, Body>,
+struct TapeBlobs {
+    by_hash: HashMap<String, TraceforkBody>,
     raw: u64,
 }
 
-impl Blobs {
+impl TapeBlobs {
     /// Adds a blob, and refuses one that is not what its name says.
-    fn add(&mut self, hash: &str, compressed: &[u8]) -> Result<(), Refusal> {
+    fn add(&mut self, hash: &str, compressed: &[u8]) -> Result<(), TapeRefusal> {
         let left = RAW_BYTES_MAX - self.raw;
         let mut bytes = Vec::new();
         let decoder = zstd::Decoder::with_buffer(compressed);
@@ -85,31 +85,31 @@ impl Blobs {
             return Err(format!("its blobs have more than {RAW_BYTES_MAX} bytes"));
         }
         self.raw += bytes.len() as u64;
-        if hex(&bytes) != hash {
+        if sha256_hex(&bytes) != hash {
             return Err(format!("blob {hash} is not what its name says: it was replaced or damaged"));
         }
         self.by_hash.insert(hash.to_owned(), Arc::new(bytes));
         Ok(())
     }
 
-    fn pair(&self, (request, answer): (&str, &str)) -> Result<Pair, Refusal> {
+    fn pair(&self, (request, answer): (&str, &str)) -> Result<TapeBodyPair, TapeRefusal> {
         let of =
             |hash: &str| self.by_hash.get(hash).cloned().ok_or_else(|| format!("blob {hash} is missing"));
         Ok((of(request)?, of(answer)?))
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn sha256_hex(bytes: &[u8]) -> String {
     annals_text::hex::encode(&Sha256::digest(bytes))
 }
 
-impl Foreign {
+impl TraceforkTape {
     /// Reads a tape; every blob of it is hashed.
-    pub fn read(bytes: &[u8]) -> Result<Self, Refusal> {
+    pub fn read(bytes: &[u8]) -> Result<Self, TapeRefusal> {
         if bytes.starts_with(sqlite::MAGIC) {
-            return Self::of_database(bytes);
+            return Self::from_database(bytes);
         }
-        let Some(rest) = bytes.strip_prefix(MAGIC) else { return Self::of_json(bytes) };
+        let Some(rest) = bytes.strip_prefix(MAGIC) else { return Self::from_json(bytes) };
         let (version, rest) = rest.split_first_chunk().ok_or("it ends in its head")?;
         let version = u16::from_be_bytes(*version);
         if !(2..=VERSION_MAX).contains(&version) {
@@ -118,8 +118,8 @@ impl Foreign {
         let (len, rest) = rest.split_first_chunk().ok_or("it ends in its head")?;
         let len = u32::from_be_bytes(*len) as usize;
         let (header, mut rest) = rest.split_at_checked(len).ok_or("it ends in its head")?;
-        let header: Header = serde_json::from_slice(header).map_err(|e| format!("its head: {e}"))?;
-        let mut blobs = Blobs::default();
+        let header: TapeHeader = serde_json::from_slice(header).map_err(|e| format!("its head: {e}"))?;
+        let mut blobs = TapeBlobs::default();
         for hash in &header.blob_hashes {
             let (len, after) = rest.split_first_chunk().ok_or("it ends before its last blob")?;
             let len = u32::from_be_bytes(*len) as usize;
@@ -130,39 +130,39 @@ impl Foreign {
         if !rest.is_empty() {
             return Err(format!("{} bytes follow its last blob", rest.len()));
         }
-        Self::of_header(header, |pair| blobs.pair(pair))
+        Self::from_header(header, |pair| blobs.pair(pair))
     }
 
     /// Version 1: bodies in base64.
-    fn of_json(bytes: &[u8]) -> Result<Self, Refusal> {
-        let header: Header = serde_json::from_slice(bytes).map_err(|e| format!("it is no tape: {e}"))?;
+    fn from_json(bytes: &[u8]) -> Result<Self, TapeRefusal> {
+        let header: TapeHeader = serde_json::from_slice(bytes).map_err(|e| format!("it is no tape: {e}"))?;
         let body = |text: &str| base64::decode(text).map(Arc::new).ok_or("a body is not base64".to_owned());
-        Self::of_header(header, |(request, answer)| Ok((body(request)?, body(answer)?)))
+        Self::from_header(header, |(request, answer)| Ok((body(request)?, body(answer)?)))
     }
 
-    fn of_header(
-        header: Header,
-        pair: impl Fn((&str, &str)) -> Result<Pair, Refusal>,
-    ) -> Result<Self, Refusal> {
-        let Header { boundary, agent_name, content_redacted, async_batches, .. } = header;
+    fn from_header(
+        header: TapeHeader,
+        pair: impl Fn((&str, &str)) -> Result<TapeBodyPair, TapeRefusal>,
+    ) -> Result<Self, TapeRefusal> {
+        let TapeHeader { boundary, agent_name, content_redacted, async_batches, .. } = header;
         let mut events: Vec<_> =
-            header.draws.into_iter().map(|(kind, value)| Event::Draw(kind, value)).collect();
+            header.draws.into_iter().map(|(kind, value)| TapeEvent::Draw(kind, value)).collect();
         for (request, answer) in &header.exchanges {
             let (request, answer) = pair((request, answer))?;
-            events.push(Event::Exchange(request, answer));
+            events.push(TapeEvent::Exchange(request, answer));
         }
         for (request, answer) in &header.tool_exchanges {
             let (request, answer) = pair((request, answer))?;
-            events.push(Event::Tool(request, answer));
+            events.push(TapeEvent::Tool(request, answer));
         }
         Ok(Self { agent_name, boundary, content_redacted, async_batches, events })
     }
 
-    fn of_database(bytes: &[u8]) -> Result<Self, Refusal> {
-        let mut database = Database::open(bytes)?;
-        let mut blobs = Blobs::default();
+    fn from_database(bytes: &[u8]) -> Result<Self, TapeRefusal> {
+        let mut database = SqliteDatabase::open(bytes)?;
+        let mut blobs = TapeBlobs::default();
         for row in database.table("blobs")? {
-            let [Value::Text(hash), Value::Blob(data)] = row.as_slice() else {
+            let [SqliteValue::Text(hash), SqliteValue::Blob(data)] = row.as_slice() else {
                 return Err("a row of its blobs is not as tracefork writes it".to_owned());
             };
             blobs.add(hash, data)?;
@@ -188,9 +188,9 @@ impl Foreign {
             };
             let (kind, a, b) = (kind.text()?, a.text()?, b.text()?);
             tape.events.push(match kind {
-                "draw" => Event::Draw(a.to_owned(), b.to_owned()),
-                "exchange" => blobs.pair((a, b)).map(|(a, b)| Event::Exchange(a, b))?,
-                "tool_exchange" => blobs.pair((a, b)).map(|(a, b)| Event::Tool(a, b))?,
+                "draw" => TapeEvent::Draw(a.to_owned(), b.to_owned()),
+                "exchange" => blobs.pair((a, b)).map(|(a, b)| TapeEvent::Exchange(a, b))?,
+                "tool_exchange" => blobs.pair((a, b)).map(|(a, b)| TapeEvent::Tool(a, b))?,
                 kind => return Err(format!("an event of the kind {kind:?} is not known")),
             });
         }
@@ -200,13 +200,14 @@ impl Foreign {
     /// tracefork's own fingerprint of what is on the tape: SHA-256 over the draws, then the exchanges, then the tools'.
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
-        let pair = |letter: char, a: &[u8], b: &[u8]| format!("{letter}:{}:{}\n", hex(a), hex(b));
+        let pair =
+            |letter: char, a: &[u8], b: &[u8]| format!("{letter}:{}:{}\n", sha256_hex(a), sha256_hex(b));
         for turn in 0..3 {
             for event in &self.events {
                 match (turn, event) {
-                    (0, Event::Draw(kind, value)) => hasher.update(format!("D:{kind}:{value}\n")),
-                    (1, Event::Exchange(a, b)) => hasher.update(pair('X', a, b)),
-                    (2, Event::Tool(a, b)) => hasher.update(pair('T', a, b)),
+                    (0, TapeEvent::Draw(kind, value)) => hasher.update(format!("D:{kind}:{value}\n")),
+                    (1, TapeEvent::Exchange(a, b)) => hasher.update(pair('X', a, b)),
+                    (2, TapeEvent::Tool(a, b)) => hasher.update(pair('T', a, b)),
                     _ => {}
                 }
             }
@@ -223,7 +224,7 @@ mod tests {
     const SINGLE_TURN: &[u8] = include_bytes!("../../../../cli/tests/data/tracefork_single_turn.tape.sqlite");
     const DIGEST: &str = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
 
-    fn text(digest: [u8; 32]) -> String {
+    fn digest_hex(digest: [u8; 32]) -> String {
         annals_text::hex::encode(&digest)
     }
 
@@ -240,53 +241,54 @@ mod tests {
     }
 
     #[test]
-    fn a_tape_of_its_own_has_the_digest_that_it_says() {
-        let tape = Foreign::read(SINGLE_TURN).unwrap();
-        assert_eq!(text(tape.digest()), DIGEST);
+    fn tracefork_tape_has_its_published_digest() {
+        let tape = TraceforkTape::read(SINGLE_TURN).unwrap();
+        assert_eq!(digest_hex(tape.digest()), DIGEST);
         assert_eq!((tape.agent_name.as_str(), tape.events.len()), ("single_turn", 1));
     }
 
     #[test]
-    fn all_forms_of_one_tape_have_one_digest() {
+    fn all_tape_forms_have_the_same_digest() {
         let draws = serde_json::json!([["clock", "1.5"], ["uuid", "u"]]);
         let (q, a) = (&b"{\"q\":1}"[..], &b"\xff answer"[..]);
         let header = |exchanges: Json, tools: Json| {
             serde_json::json!({ "boundary": "b", "agent_name": "n", "draws": draws, "exchanges": exchanges,
-                "tool_exchanges": tools, "blob_hashes": [hex(q), hex(a)] })
+                "tool_exchanges": tools, "blob_hashes": [sha256_hex(q), sha256_hex(a)] })
         };
-        let hashes = || serde_json::json!([[hex(q), hex(a)]]);
+        let hashes = || serde_json::json!([[sha256_hex(q), sha256_hex(a)]]);
         let mut first =
             header(serde_json::json!([[base64::encode(q), base64::encode(a)]]), Json::Array(vec![]));
         first.as_object_mut().unwrap().remove("tool_exchanges");
-        let one = Foreign::read(first.to_string().as_bytes()).unwrap();
-        let four = Foreign::read(&container(4, &header(hashes(), Json::Array(vec![])), &[q, a])).unwrap();
+        let one = TraceforkTape::read(first.to_string().as_bytes()).unwrap();
+        let four =
+            TraceforkTape::read(&container(4, &header(hashes(), Json::Array(vec![])), &[q, a])).unwrap();
         assert_eq!(one.events, four.events);
-        assert_eq!(text(one.digest()), text(four.digest()));
-        let tool = Foreign::read(&container(3, &header(hashes(), hashes()), &[q, a])).unwrap();
-        assert_ne!(text(tool.digest()), text(four.digest()));
+        assert_eq!(digest_hex(one.digest()), digest_hex(four.digest()));
+        let tool = TraceforkTape::read(&container(3, &header(hashes(), hashes()), &[q, a])).unwrap();
+        assert_ne!(digest_hex(tool.digest()), digest_hex(four.digest()));
         // What tracefork takes: another blob under the old name.
         let swapped = container(4, &header(hashes(), hashes()), &[q, b"another answer"]);
-        assert!(Foreign::read(&swapped).unwrap_err().contains("is not what its name says"));
+        assert!(TraceforkTape::read(&swapped).unwrap_err().contains("is not what its name says"));
         assert!(
-            Foreign::read(&container(6, &header(hashes(), hashes()), &[q, a]))
+            TraceforkTape::read(&container(6, &header(hashes(), hashes()), &[q, a]))
                 .unwrap_err()
                 .contains("version 6")
         );
     }
 
     #[test]
-    fn a_database_with_any_byte_changed_or_cut_is_refused_or_says_the_same() {
+    fn changed_or_cut_database_never_panics() {
         let mut refused = 0;
         for at in 0..SINGLE_TURN.len() {
             let mut bytes = SINGLE_TURN.to_vec();
             bytes[at] ^= 0x55;
-            match Foreign::read(&bytes) {
+            match TraceforkTape::read(&bytes) {
                 Ok(tape) => drop(tape.digest()),
                 Err(_) => refused += 1,
             }
         }
         for at in (0..SINGLE_TURN.len()).step_by(97) {
-            let _ = Foreign::read(&SINGLE_TURN[..at]).map(|tape| tape.digest());
+            let _ = TraceforkTape::read(&SINGLE_TURN[..at]).map(|tape| tape.digest());
         }
         assert!(refused > 300, "{refused}");
     }

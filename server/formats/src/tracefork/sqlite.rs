@@ -3,7 +3,7 @@
 //!
 //! Bytes are hostile: every page is read once at most, so no cycle ends in endless work.
 
-use super::Refusal;
+use super::TapeRefusal;
 
 /// What every database begins with.
 pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -12,15 +12,15 @@ const COLUMNS_MAX: usize = 64;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(super) enum SqliteValue {
     Null,
     Int(i64),
     Text(String),
     Blob(Vec<u8>),
 }
 
-impl Value {
-    pub(super) fn text(&self) -> Result<&str, Refusal> {
+impl SqliteValue {
+    pub(super) fn text(&self) -> Result<&str, TapeRefusal> {
         match self {
             Self::Text(text) => Ok(text),
             other => Err(format!("a text is expected, not {}", other.kind())),
@@ -39,7 +39,7 @@ impl Value {
 
 /// A database in memory.
 #[derive(Debug)]
-pub(super) struct Database<'a> {
+pub(super) struct SqliteDatabase<'a> {
     bytes: &'a [u8],
     page_bytes: usize,
     /// Bytes of a page without what is reserved at its end.
@@ -47,8 +47,8 @@ pub(super) struct Database<'a> {
     seen: Vec<bool>,
 }
 
-impl<'a> Database<'a> {
-    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, Refusal> {
+impl<'a> SqliteDatabase<'a> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, TapeRefusal> {
         let header = bytes.get(..100).filter(|header| header.starts_with(MAGIC));
         let header = header.ok_or("it is no SQLite database")?;
         let page_bytes = match u16::from_be_bytes([header[16], header[17]]) {
@@ -65,10 +65,11 @@ impl<'a> Database<'a> {
     }
 
     /// All rows of a table, by rowid. An INTEGER PRIMARY KEY is Null in them.
-    pub(super) fn table(&mut self, name: &str) -> Result<Vec<Vec<Value>>, Refusal> {
+    pub(super) fn table(&mut self, name: &str) -> Result<Vec<Vec<SqliteValue>>, TapeRefusal> {
         let mut root = None;
         for row in self.rows(1)? {
-            if let [Value::Text(kind), Value::Text(of), _, Value::Int(page), ..] = row.as_slice()
+            if let [SqliteValue::Text(kind), SqliteValue::Text(of), _, SqliteValue::Int(page), ..] =
+                row.as_slice()
                 && kind == "table"
                 && of == name
             {
@@ -78,7 +79,7 @@ impl<'a> Database<'a> {
         self.rows(root.ok_or_else(|| format!("it has no table {name:?}"))?)
     }
 
-    fn rows(&mut self, root: u32) -> Result<Vec<Vec<Value>>, Refusal> {
+    fn rows(&mut self, root: u32) -> Result<Vec<Vec<SqliteValue>>, TapeRefusal> {
         self.seen.fill(false);
         let mut rows = Vec::new();
         // The next page to be read is the last.
@@ -86,7 +87,7 @@ impl<'a> Database<'a> {
         while let Some(number) = pages.pop() {
             let page = self.page(number)?;
             let start = if number == 1 { 100 } else { 0 };
-            let kind = at(page, start, 1)?[0];
+            let kind = slice_at(page, start, 1)?[0];
             let cells = usize::from(be16(page, start + 3)?);
             let first = start + if kind == 5 { 12 } else { 8 };
             let places = (0..cells).map(|cell| be16(page, first + 2 * cell).map(usize::from));
@@ -101,7 +102,7 @@ impl<'a> Database<'a> {
                 13 => {
                     for place in places {
                         let payload = self.payload(page, place)?;
-                        rows.push(record(&payload)?);
+                        rows.push(parse_record(&payload)?);
                     }
                 }
                 kind => return Err(format!("page {number} is of kind {kind}, which is no table's")),
@@ -110,7 +111,7 @@ impl<'a> Database<'a> {
         Ok(rows)
     }
 
-    fn page(&mut self, number: u32) -> Result<&'a [u8], Refusal> {
+    fn page(&mut self, number: u32) -> Result<&'a [u8], TapeRefusal> {
         let index = (number as usize).checked_sub(1);
         let seen = index.and_then(|index| self.seen.get_mut(index));
         match seen {
@@ -118,11 +119,11 @@ impl<'a> Database<'a> {
             Some(_) => return Err(format!("page {number} is used twice")),
             None => return Err(format!("page {number} is not there")),
         }
-        at(self.bytes, (number as usize - 1) * self.page_bytes, self.page_bytes)
+        slice_at(self.bytes, (number as usize - 1) * self.page_bytes, self.page_bytes)
     }
 
     /// The payload of a leaf's cell, with what stands in overflow pages.
-    fn payload(&mut self, page: &[u8], mut place: usize) -> Result<Vec<u8>, Refusal> {
+    fn payload(&mut self, page: &[u8], mut place: usize) -> Result<Vec<u8>, TapeRefusal> {
         let len = varint(page, &mut place)?;
         let _rowid = varint(page, &mut place)?;
         let len = usize::try_from(len).ok().filter(|len| *len <= self.bytes.len());
@@ -137,13 +138,13 @@ impl<'a> Database<'a> {
                 if rest <= most { rest } else { least }
             }
         };
-        let mut payload = at(page, place, local)?.to_vec();
+        let mut payload = slice_at(page, place, local)?.to_vec();
         if local < len {
             let mut next = be32(page, place + local)?;
             while payload.len() < len {
                 let overflow = self.page(next)?;
                 let count = (len - payload.len()).min(usable - 4);
-                payload.extend_from_slice(at(overflow, 4, count)?);
+                payload.extend_from_slice(slice_at(overflow, 4, count)?);
                 next = be32(overflow, 0)?;
             }
         }
@@ -151,7 +152,7 @@ impl<'a> Database<'a> {
     }
 }
 
-fn record(bytes: &[u8]) -> Result<Vec<Value>, Refusal> {
+fn parse_record(bytes: &[u8]) -> Result<Vec<SqliteValue>, TapeRefusal> {
     let mut head = 0;
     let end = usize::try_from(varint(bytes, &mut head)?).map_err(|_| "a row's head is too long")?;
     let (mut body, mut row) = (end, Vec::new());
@@ -160,24 +161,24 @@ fn record(bytes: &[u8]) -> Result<Vec<Value>, Refusal> {
             return Err("a row has too many columns".to_owned());
         }
         let serial = varint(bytes, &mut head)?;
-        let mut take = |len: u64| -> Result<&[u8], Refusal> {
+        let mut take = |len: u64| -> Result<&[u8], TapeRefusal> {
             let len = usize::try_from(len).map_err(|_| "a value is too long")?;
-            let value = at(bytes, body, len)?;
+            let value = slice_at(bytes, body, len)?;
             body += len;
             Ok(value)
         };
         row.push(match serial {
-            0 => Value::Null,
+            0 => SqliteValue::Null,
             1..=6 => {
                 let value = take([1, 2, 3, 4, 6, 8][serial as usize - 1])?;
                 let sign = if value[0] & 0x80 != 0 { -1 } else { 0 };
-                Value::Int(value.iter().fold(sign, |number, byte| number << 8 | i64::from(*byte)))
+                SqliteValue::Int(value.iter().fold(sign, |number, byte| number << 8 | i64::from(*byte)))
             }
-            8 | 9 => Value::Int(serial as i64 - 8),
-            serial if serial >= 12 && serial % 2 == 0 => Value::Blob(take((serial - 12) / 2)?.to_vec()),
+            8 | 9 => SqliteValue::Int(serial as i64 - 8),
+            serial if serial >= 12 && serial % 2 == 0 => SqliteValue::Blob(take((serial - 12) / 2)?.to_vec()),
             serial if serial >= 13 => {
                 let text = take((serial - 13) / 2)?.to_vec();
-                Value::Text(String::from_utf8(text).map_err(|_| "a text is not UTF-8")?)
+                SqliteValue::Text(String::from_utf8(text).map_err(|_| "a text is not UTF-8")?)
             }
             _ => return Err(format!("a value of the kind {serial} is not one of tracefork's")),
         });
@@ -185,24 +186,24 @@ fn record(bytes: &[u8]) -> Result<Vec<Value>, Refusal> {
     Ok(row)
 }
 
-fn at(bytes: &[u8], from: usize, len: usize) -> Result<&[u8], Refusal> {
+fn slice_at(bytes: &[u8], from: usize, len: usize) -> Result<&[u8], TapeRefusal> {
     let range = from.checked_add(len).and_then(|to| bytes.get(from..to));
     range.ok_or_else(|| "it ends in the middle of something".to_owned())
 }
 
-fn be16(bytes: &[u8], from: usize) -> Result<u16, Refusal> {
-    at(bytes, from, 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+fn be16(bytes: &[u8], from: usize) -> Result<u16, TapeRefusal> {
+    slice_at(bytes, from, 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
 }
 
-fn be32(bytes: &[u8], from: usize) -> Result<u32, Refusal> {
-    at(bytes, from, 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+fn be32(bytes: &[u8], from: usize) -> Result<u32, TapeRefusal> {
+    slice_at(bytes, from, 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 /// One to nine bytes, the highest first; the ninth has eight bits.
-fn varint(bytes: &[u8], place: &mut usize) -> Result<u64, Refusal> {
+fn varint(bytes: &[u8], place: &mut usize) -> Result<u64, TapeRefusal> {
     let mut value = 0;
     for count in 0..9 {
-        let byte = at(bytes, *place, 1)?[0];
+        let byte = slice_at(bytes, *place, 1)?[0];
         *place += 1;
         if count == 8 {
             return Ok(value << 8 | u64::from(byte));

@@ -1,8 +1,11 @@
 //! Retention policies: how long runs are kept. docs/retention.md describes the format.
 
-use annals::{Component, Severity, Status, retention::{
+use annals::{
+    Component, Severity, Status,
+    retention::{
         RETENTION_RULES_MAX, RetentionLimit, RetentionPolicy, RetentionRule, RunShare, parse_duration_ns,
-    }};
+    },
+};
 
 use super::document::{Located, RulesDocument, RulesError, RulesResult, RulesSection};
 

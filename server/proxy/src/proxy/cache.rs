@@ -8,7 +8,10 @@
 
 use annals::io::{Io, RealIo};
 use annals::replay::matching::CallHash;
-use annals::{ErrorKind, Keyspace, Namespace, Run, kv::{History, ScanRange}};
+use annals::{
+    ErrorKind, Keyspace, Namespace, Run,
+    kv::{History, ScanRange},
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 

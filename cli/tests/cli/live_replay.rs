@@ -3,12 +3,12 @@
 use std::process::Stdio;
 
 use crate::record::{agent, says};
-use crate::upstream::Upstream;
-use crate::{Bench, Done};
+use crate::upstream::FakeUpstream;
+use crate::{CliBench, ProcessResult};
 
-impl Bench {
+impl CliBench {
     /// Replays a run with this upstream to go on with.
-    pub(crate) fn replay_live(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
+    pub(crate) fn replay_live(&self, args: &[&str], upstream: &str, doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = vec!["replay", "--on-divergence", "live", "--upstream", upstream];
         all.extend(args);
@@ -16,11 +16,11 @@ impl Bench {
         all.extend(doing);
         let mut command = self.command(all);
         command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 
     /// Records the agent doing this, with more options.
-    pub(crate) fn record_with(&self, args: &[&str], upstream: &str, doing: &[&str]) -> Done {
+    pub(crate) fn record_with(&self, args: &[&str], upstream: &str, doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = vec!["record", "--upstream", upstream];
         all.extend(args);
@@ -28,17 +28,17 @@ impl Bench {
         all.extend(doing);
         let mut command = self.command(all);
         command.env("OPENAI_API_KEY", "sk-a-real-secret").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     }
 }
 
-fn text(done: &Done) -> String {
+fn text(done: &ProcessResult) -> String {
     String::from_utf8(done.stdout.clone()).unwrap()
 }
 
 #[test]
-fn a_replay_goes_on_live_into_a_run_that_replays_alone() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn live_replay_records_a_run_that_replays_alone() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a,b,c"]).code, 0);
     let before = bench.run("show r --json").json();
 
@@ -77,8 +77,8 @@ fn a_replay_goes_on_live_into_a_run_that_replays_alone() {
 /// What was answered after the first call that was never asked for, or was asked in other words, is not in the prefix that the child
 /// shares: it is copied, as it was asked.
 #[test]
-fn a_child_has_what_was_answered_out_of_order_and_by_a_rule() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn live_run_has_reordered_and_rule_matched_answers() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a,b,c"]).code, 0);
     let gone = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "c,x"]);
     says(&gone, &["1 answered from r, then 1 request recorded"]);
@@ -96,8 +96,8 @@ fn a_child_has_what_was_answered_out_of_order_and_by_a_rule() {
 }
 
 #[test]
-fn a_replay_calls_nothing_unless_it_may() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn replay_calls_no_upstream_unless_live() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a"]).code, 0);
     for args in
         [&["r", "--upstream", "http://127.0.0.1:1"][..], &["r", "--cache", "both"], &["r", "--into", "x"]]
@@ -108,15 +108,15 @@ fn a_replay_calls_nothing_unless_it_may() {
     }
     let mut command = bench.command(["replay", "r", "--on-divergence", "live"]);
     command.env_remove("OPENAI_API_KEY").env_remove("AZURE_OPENAI_API_KEY").stdin(Stdio::null());
-    let done = Done::of(command.output().unwrap());
+    let done = ProcessResult::from_output(command.output().unwrap());
     assert_eq!(done.code, 125, "{done:?}");
     says(&done, &["OPENAI_API_KEY", "is not set"]);
     assert_eq!(upstream.asked(), 1);
 }
 
 #[test]
-fn answers_of_earlier_runs_are_taken_only_where_that_is_asked_for() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn cache_is_off_by_default() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let first = bench.record_with(&["--run", "a", "--cache", "write"], &upstream.url, &["noted", "1", "x,y"]);
     assert_eq!((first.code, upstream.asked()), (0, 2), "{first:?}");
     let other = bench.record_with(&["--run", "b"], &upstream.url, &["noted", "1", "x,y"]);
@@ -151,20 +151,20 @@ fn answers_of_earlier_runs_are_taken_only_where_that_is_asked_for() {
     // Another request, another place: neither is answered by these.
     let other = bench.record_with(&["--run", "f", "--cache", "read"], &upstream.url, &["noted", "2", "x"]);
     assert_eq!((other.code, upstream.asked()), (0, 7));
-    let elsewhere = Upstream::start();
+    let elsewhere = FakeUpstream::start();
     bench.record_with(&["--run", "g", "--cache", "read"], &elsewhere.url, &["noted", "1", "x"]);
     assert_eq!(elsewhere.asked(), 1);
 }
 
 /// Notes stayed when their run was swept, and its name with them; none ever had an end of its own.
 #[test]
-fn a_noted_answer_ends_with_its_run_and_at_its_deadline() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn cached_answer_ends_with_its_run_or_deadline() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let note = |run: &str, keep: &[&str], text: &str| {
         let options = [&["--run", run, "--cache", "both"][..], keep].concat();
         bench.record_with(&options, &upstream.url, &["noted", "1", text])
     };
-    let noted = |bench: &Bench| bench.run("scan --keyspace annals.answers --json").json().len() - 1;
+    let noted = |bench: &CliBench| bench.run("scan --keyspace annals.answers --json").json().len() - 1;
     assert_eq!((note("a", &[], "x").code, upstream.asked(), noted(&bench)), (0, 1, 1));
     assert_eq!((note("b", &[], "x").code, upstream.asked(), noted(&bench)), (0, 1, 1));
     bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
@@ -187,8 +187,8 @@ fn a_noted_answer_ends_with_its_run_and_at_its_deadline() {
 
 /// A run of the same name that took the place of another does not answer for it.
 #[test]
-fn an_answer_whose_run_is_another_by_now_is_none() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn cached_answer_of_replaced_run_is_not_used() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     bench.record_with(&["--run", "a", "--cache", "write"], &upstream.url, &["noted", "1", "x"]);
     let other = bench.replay(&["a"], &["noted", "1", "x"]);
     assert_eq!(other.code, 0);
@@ -202,13 +202,13 @@ fn an_answer_whose_run_is_another_by_now_is_none() {
 }
 
 #[test]
-fn a_fork_takes_an_answer_from_an_editor() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn fork_edit_takes_answer_from_editor() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     let fork = |editor: &str, name: &str| {
         let mut command = bench.command(["fork", "r@2", name, "--edit", "--upstream", &upstream.url]);
         command.env("OPENAI_API_KEY", "k").env_remove("VISUAL").env("EDITOR", editor).stdin(Stdio::null());
-        Done::of(command.output().unwrap())
+        ProcessResult::from_output(command.output().unwrap())
     };
     let edited = fork("sed -i s/you.said/EDITED/", "child");
     assert_eq!(edited.code, 0, "{edited:?}");
@@ -228,8 +228,8 @@ fn a_fork_takes_an_answer_from_an_editor() {
 }
 
 #[test]
-fn a_fork_tells_the_model_another_result_of_a_tool_in_all_later_steps() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn fork_tool_result_changes_all_later_requests() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["tools"]).code, 0);
     let cold = bench.write("cold", "-40 degrees");
     let forked = bench.fork(&["r@2", "child", "--tool-result", &cold], &upstream.url);

@@ -4,7 +4,7 @@
 
 use std::io::{self, IsTerminal};
 
-use crate::out::printable;
+use crate::output::printable;
 
 /// Columns between two cells.
 const GAP: usize = 2;
@@ -15,7 +15,7 @@ const COLUMNS_MIN: usize = 20;
 
 /// How a column is reduced if the table is too wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fit {
+pub(crate) enum ColumnFit {
     /// The column is never reduced.
     Fixed,
     /// The column is dropped; the lowest number first.
@@ -24,15 +24,15 @@ pub(crate) enum Fit {
     /// the second number of characters.
     Cut(u8, usize),
     /// The column is dropped if cutting is not enough.
-    Last,
+    DropLast,
 }
 
 /// A column's header (a leading `>` aligns to the right), and how it is reduced.
-pub(crate) type Column = (&'static str, Fit);
+pub(crate) type TableColumn = (&'static str, ColumnFit);
 
 /// A table that fits.
 #[derive(Debug)]
-pub(crate) struct Fitted {
+pub(crate) struct FittedTable {
     pub(crate) headers: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
     /// Headers of non-empty columns that are dropped or cut.
@@ -40,7 +40,7 @@ pub(crate) struct Fitted {
 }
 
 /// The width of the output: `$COLUMNS`, else that of the terminal; `None` if there is neither.
-pub(crate) fn columns() -> Option<usize> {
+pub(crate) fn output_columns() -> Option<usize> {
     let named = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
     let terminal = || {
         let size = io::stdout().is_terminal().then(|| rustix::termios::tcgetwinsize(io::stdout()).ok());
@@ -50,47 +50,52 @@ pub(crate) fn columns() -> Option<usize> {
 }
 
 /// A column while its table is fitted.
-struct Strip {
+struct FittingColumn {
     header: &'static str,
-    fit: Fit,
+    fit: ColumnFit,
     cells: Vec<String>,
     width: usize,
 }
 
-impl Strip {
+impl FittingColumn {
     /// The least width.
-    fn least(&self) -> usize {
+    fn width_min(&self) -> usize {
         match self.fit {
-            Fit::Cut(..) => self.width.min(chars(self.header).max(CELL_CHARS_MIN)),
-            Fit::Fixed | Fit::Drop(_) | Fit::Last => self.width,
+            ColumnFit::Cut(..) => self.width.min(char_count(self.header).max(CELL_CHARS_MIN)),
+            ColumnFit::Fixed | ColumnFit::Drop(_) | ColumnFit::DropLast => self.width,
         }
     }
 
     /// The width that it keeps while other columns can be dropped.
-    fn wished(&self) -> usize {
+    fn width_preferred(&self) -> usize {
         match self.fit {
-            Fit::Cut(_, wished) => self.width.min(wished),
+            ColumnFit::Cut(_, wished) => self.width.min(wished),
             _ => self.width,
         }
     }
 
     fn cut(&mut self, to: usize) {
         self.width = to;
-        for cell in self.cells.iter_mut().filter(|cell| chars(cell) > to) {
+        for cell in self.cells.iter_mut().filter(|cell| char_count(cell) > to) {
             *cell = cell.chars().take(to.saturating_sub(1)).chain(['…']).collect();
         }
     }
 }
 
 /// Fits a table into `width` characters. Columns without any text are always dropped.
-pub(crate) fn fit(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Fitted {
-    let strip = |(at, (header, fit)): (usize, &Column)| {
+pub(crate) fn fit(columns: &[TableColumn], rows: &[Vec<String>], width: Option<usize>) -> FittedTable {
+    let strip = |(at, (header, fit)): (usize, &TableColumn)| {
         let cells: Vec<_> =
             rows.iter().map(|row| row.get(at).map_or("".into(), |cell| printable(cell))).collect();
-        let widest = cells.iter().map(|cell| chars(cell)).max().unwrap_or(0);
-        Strip { header, fit: *fit, cells, width: widest.max(chars(header.trim_start_matches('>'))) }
+        let widest = cells.iter().map(|cell| char_count(cell)).max().unwrap_or(0);
+        FittingColumn {
+            header,
+            fit: *fit,
+            cells,
+            width: widest.max(char_count(header.trim_start_matches('>'))),
+        }
     };
-    let mut strips: Vec<Strip> = columns.iter().enumerate().map(strip).collect();
+    let mut strips: Vec<FittingColumn> = columns.iter().enumerate().map(strip).collect();
     strips.retain(|strip| strip.cells.iter().any(|cell| !cell.is_empty()));
     let mut reduced = Vec::new();
     if let Some(width) = width {
@@ -98,7 +103,7 @@ pub(crate) fn fit(columns: &[Column], rows: &[Vec<String>], width: Option<usize>
         cut_cells(&mut strips, width, &mut reduced);
     }
     let row = |at: usize| strips.iter().map(|strip| strip.cells[at].clone()).collect();
-    Fitted {
+    FittedTable {
         headers: strips.iter().map(|strip| strip.header).collect(),
         rows: (0..rows.len()).map(row).collect(),
         reduced,
@@ -110,33 +115,34 @@ fn excess(widths: impl Iterator<Item = usize>, width: usize) -> usize {
     widths.map(|one| one + GAP).sum::<usize>().saturating_sub(GAP + width)
 }
 
-fn drop_columns(strips: &mut Vec<Strip>, width: usize, reduced: &mut Vec<&'static str>) {
-    let mut drop = |strips: &mut Vec<Strip>, at: usize| {
+fn drop_columns(strips: &mut Vec<FittingColumn>, width: usize, reduced: &mut Vec<&'static str>) {
+    let mut drop = |strips: &mut Vec<FittingColumn>, at: usize| {
         reduced.push(strips.remove(at).header.trim_start_matches('>'));
     };
-    while excess(strips.iter().map(Strip::wished), width) > 0 {
-        let order = |strip: &Strip| if let Fit::Drop(order) = strip.fit { Some(order) } else { None };
+    while excess(strips.iter().map(FittingColumn::width_preferred), width) > 0 {
+        let order =
+            |strip: &FittingColumn| if let ColumnFit::Drop(order) = strip.fit { Some(order) } else { None };
         let Some(next) = strips.iter().filter_map(order).min() else { break };
         let Some(at) = strips.iter().position(|strip| order(strip) == Some(next)) else { break };
         drop(strips, at);
     }
-    while excess(strips.iter().map(Strip::least), width) > 0 {
-        let Some(at) = strips.iter().rposition(|strip| strip.fit == Fit::Last) else { break };
+    while excess(strips.iter().map(FittingColumn::width_min), width) > 0 {
+        let Some(at) = strips.iter().rposition(|strip| strip.fit == ColumnFit::DropLast) else { break };
         drop(strips, at);
     }
 }
 
-fn cut_cells(strips: &mut [Strip], width: usize, reduced: &mut Vec<&'static str>) {
+fn cut_cells(strips: &mut [FittingColumn], width: usize, reduced: &mut Vec<&'static str>) {
     let mut cuts: Vec<(u8, usize)> = Vec::new();
     for (at, strip) in strips.iter().enumerate() {
-        if let Fit::Cut(order, _) = strip.fit {
+        if let ColumnFit::Cut(order, _) = strip.fit {
             cuts.push((order, at));
         }
     }
     cuts.sort_unstable();
     for (_, at) in cuts {
         let excess = excess(strips.iter().map(|strip| strip.width), width);
-        let to = strips[at].width.saturating_sub(excess).max(strips[at].least());
+        let to = strips[at].width.saturating_sub(excess).max(strips[at].width_min());
         if to < strips[at].width {
             reduced.push(strips[at].header.trim_start_matches('>'));
             strips[at].cut(to);
@@ -144,7 +150,7 @@ fn cut_cells(strips: &mut [Strip], width: usize, reduced: &mut Vec<&'static str>
     }
 }
 
-fn chars(text: &str) -> usize {
+fn char_count(text: &str) -> usize {
     text.chars().count()
 }
 
@@ -153,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_gives_way_in_its_order() {
+    fn wide_table_is_reduced_in_column_order() {
         let columns = [
-            ("NAME", Fit::Cut(2, 20)),
-            ("N", Fit::Fixed),
-            ("MODEL", Fit::Cut(1, 10)),
-            ("F", Fit::Drop(1)),
-            ("T", Fit::Last),
+            ("NAME", ColumnFit::Cut(2, 20)),
+            ("N", ColumnFit::Fixed),
+            ("MODEL", ColumnFit::Cut(1, 10)),
+            ("F", ColumnFit::Drop(1)),
+            ("T", ColumnFit::DropLast),
         ];
         let cell = |text: &str, count: usize| text.repeat(count);
         let rows = [vec![cell("a", 20), cell("1", 3), cell("m", 20), cell("f", 9), cell("t", 5)]];
@@ -178,9 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_column_is_left_out_without_a_word() {
-        let fitted =
-            fit(&[("A", Fit::Fixed), ("B", Fit::Fixed)], &[vec!["x".into(), String::new()]], Some(80));
+    fn empty_column_is_omitted_silently() {
+        let fitted = fit(
+            &[("A", ColumnFit::Fixed), ("B", ColumnFit::Fixed)],
+            &[vec!["x".into(), String::new()]],
+            Some(80),
+        );
         assert_eq!((fitted.headers, fitted.reduced), (vec!["A"], vec![]));
     }
 }

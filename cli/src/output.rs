@@ -12,17 +12,17 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::failure::{Result, output};
+use crate::failure::{CliResult, output_failure};
 
 /// Standard output.
-pub(crate) struct Out {
+pub(crate) struct CliOutput {
     to: BufWriter<io::Stdout>,
     terminal: bool,
     colour: bool,
     pub(crate) json: bool,
 }
 
-impl Out {
+impl CliOutput {
     pub(crate) fn new(json: bool) -> Self {
         let stream = io::stdout();
         let colour = anstream::AutoStream::choice(&stream) != anstream::ColorChoice::Never;
@@ -31,12 +31,17 @@ impl Out {
     }
 
     /// A line of text.
-    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<()> {
-        writeln!(self.to, "{text}").map_err(output)
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> CliResult<()> {
+        writeln!(self.to, "{text}").map_err(output_failure)
     }
 
     /// A line of text with its first word in bold and colour.
-    pub(crate) fn marked(&mut self, good: bool, word: &str, rest: impl std::fmt::Display) -> Result<()> {
+    pub(crate) fn marked_line(
+        &mut self,
+        good: bool,
+        word: &str,
+        rest: impl std::fmt::Display,
+    ) -> CliResult<()> {
         if !self.colour {
             return self.line(format_args!("{word}{rest}"));
         }
@@ -46,12 +51,12 @@ impl Out {
     }
 
     /// Exact bytes.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        self.to.write_all(bytes).map_err(output)
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> CliResult<()> {
+        self.to.write_all(bytes).map_err(output_failure)
     }
 
     /// A value: exact bytes to a pipe or file; escaped text and a line end to a terminal.
-    pub(crate) fn value(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn value(&mut self, bytes: &[u8]) -> CliResult<()> {
         if !self.terminal {
             return self.bytes(bytes);
         }
@@ -59,13 +64,13 @@ impl Out {
     }
 
     /// A JSON object on a line of its own.
-    pub(crate) fn object(&mut self, object: &impl serde::Serialize) -> Result<()> {
-        serde_json::to_writer(&mut self.to, object).map_err(|error| output(error.into()))?;
+    pub(crate) fn object(&mut self, object: &impl serde::Serialize) -> CliResult<()> {
+        serde_json::to_writer(&mut self.to, object).map_err(|error| output_failure(error.into()))?;
         self.line("")
     }
 
     /// A table: headers (a leading `>` aligns to the right) and rows.
-    pub(crate) fn table(&mut self, headers: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
+    pub(crate) fn table(&mut self, headers: &[&str], rows: Vec<Vec<String>>) -> CliResult<()> {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(headers.iter().map(|header| Cell::new(header.trim_start_matches('>'))));
@@ -92,8 +97,8 @@ impl Out {
     }
 
     /// Writes out the buffer.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        self.to.flush().map_err(output)
+    pub(crate) fn flush(&mut self) -> CliResult<()> {
+        self.to.flush().map_err(output_failure)
     }
 }
 
@@ -159,7 +164,7 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// A number of things: `1 request`, `2 requests`.
-pub(crate) fn many(number: u64, what: &str) -> String {
+pub(crate) fn plural(number: u64, what: &str) -> String {
     format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
@@ -174,7 +179,7 @@ pub(crate) fn dollars(cost: &Cost) -> Option<String> {
         (0, 0) => None,
         (0, _) => Some("price unknown".to_owned()),
         (_, 0) => Some(known),
-        (_, unknown) => Some(format!("{known} and {} of unknown price", many(unknown, "call"))),
+        (_, unknown) => Some(format!("{known} and {} of unknown price", plural(unknown, "call"))),
     }
 }
 
@@ -197,13 +202,13 @@ pub(crate) fn time(ns: u64) -> String {
 }
 
 /// A time in UTC to the minute, for a table.
-pub(crate) fn minute(ns: u64) -> String {
+pub(crate) fn time_to_minute(ns: u64) -> String {
     let stamp = jiff::Timestamp::from_nanosecond(i128::from(ns));
     stamp.map_or_else(|_| format!("{ns} ns"), |stamp| stamp.strftime("%Y-%m-%d %H:%M").to_string())
 }
 
 /// A duration with a suitable unit.
-pub(crate) fn span(ns: u64) -> String {
+pub(crate) fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {
         0 => format!("{} ms", ns / 1_000_000),
@@ -215,7 +220,7 @@ pub(crate) fn span(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cost, bytes, count, dollars, metadata, minute, preview, printable, span, time};
+    use super::{Cost, bytes, count, dollars, duration, metadata, preview, printable, time, time_to_minute};
 
     #[test]
     fn numbers_are_readable() {
@@ -223,13 +228,13 @@ mod tests {
         let shown = [0, 999, 1000, 40_358, 31_000_000, 5_250_000_000].map(bytes);
         assert_eq!(shown, ["0 B", "999 B", "1.0 KB", "40.3 KB", "31.0 MB", "5.2 GB"]);
         assert_eq!(time(1_700_000_000_123_456_789), "2023-11-14T22:13:20.123Z");
-        assert_eq!(minute(1_700_000_000_123_456_789), "2023-11-14 22:13");
-        let spans = [7_000_000, 59_960_000_000, 245_000_000_000, 7_380_000_000_000].map(span);
+        assert_eq!(time_to_minute(1_700_000_000_123_456_789), "2023-11-14 22:13");
+        let spans = [7_000_000, 59_960_000_000, 245_000_000_000, 7_380_000_000_000].map(duration);
         assert_eq!(spans, ["7 ms", "59.9 s", "4m 05s", "2h 03m"]);
     }
 
     #[test]
-    fn a_cost_that_is_not_known_is_no_nothing() {
+    fn unknown_cost_is_not_shown_as_zero() {
         let of = |dollars_: f64, priced, unpriced| dollars(&Cost { dollars: dollars_, priced, unpriced });
         let told = [(0.0, 0, 0), (0.0, 0, 3), (0.0, 1, 0), (0.000_099, 1, 0), (0.0001, 1, 0), (1.5, 2, 1)];
         let told = told.map(|(amount, priced, unpriced)| of(amount, priced, unpriced).unwrap_or_default());
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_stands_in_json_only_where_that_keeps_its_bytes() {
+    fn metadata_is_json_only_if_its_bytes_survive() {
         let shown = |bytes: &[u8]| {
             let (raw, base64) = metadata(bytes);
             (raw.map(|raw| raw.get().to_owned()), base64)

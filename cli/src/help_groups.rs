@@ -6,7 +6,7 @@ use std::fmt::Write;
 use clap::{Command, CommandFactory};
 
 use crate::args::Cli;
-use crate::screen;
+use crate::table_fit;
 
 /// Headings and their verbs, in the order they are shown.
 const GROUPS: [(&str, &[&str]); 7] = [
@@ -27,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ),
     ("The daemon:", &["serve", "token"]),
 ];
-const OTHERS: &str = "Others:";
+const OTHERS_HEADING: &str = "Others:";
 /// Columns of the verb's name at the start of a line of help.
 const NAME_COLUMNS: usize = 19;
 /// The greatest width of help, and its width without a terminal.
@@ -36,22 +36,22 @@ const HELP_COLUMNS: usize = 100;
 /// The command line, with the verbs of its help in groups.
 pub(crate) fn command() -> Command {
     let command = Cli::command();
-    let width = screen::columns().unwrap_or(HELP_COLUMNS).clamp(40, HELP_COLUMNS);
-    let (head, verbs) = (anstyle::Style::new().bold().underline(), verbs(&command, width));
+    let width = table_fit::output_columns().unwrap_or(HELP_COLUMNS).clamp(40, HELP_COLUMNS);
+    let (head, verbs) = (anstyle::Style::new().bold().underline(), verb_list(&command, width));
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{verbs}\n{head}Options:{head:#}\n{{options}}{{after-help}}"
     ))
 }
 
 /// The verbs under their headings.
-fn verbs(command: &Command, width: usize) -> String {
+fn verb_list(command: &Command, width: usize) -> String {
     let mut text = String::new();
     let head = anstyle::Style::new().bold().underline();
-    for (heading, names) in grouped(command) {
+    for (heading, names) in verb_groups(command) {
         let _ = writeln!(text, "\n{head}{heading}{head:#}");
         for name in names {
             if let Some(verb) = command.find_subcommand(&name) {
-                line(verb, width, &mut text);
+                push_verb(verb, width, &mut text);
             }
         }
     }
@@ -59,7 +59,7 @@ fn verbs(command: &Command, width: usize) -> String {
 }
 
 /// The visible verbs of each heading.
-fn grouped(command: &Command) -> Vec<(&'static str, Vec<String>)> {
+fn verb_groups(command: &Command) -> Vec<(&'static str, Vec<String>)> {
     let visible = |name: &str| command.find_subcommand(name).is_some_and(|verb| !verb.is_hide_set());
     let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
     for (heading, names) in GROUPS {
@@ -68,13 +68,13 @@ fn grouped(command: &Command) -> Vec<(&'static str, Vec<String>)> {
     }
     let all = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|verb| verb.get_name());
     let rest = all.filter(|name| !GROUPS.iter().any(|(_, names)| names.contains(name)));
-    groups.push((OTHERS, rest.map(str::to_owned).collect()));
+    groups.push((OTHERS_HEADING, rest.map(str::to_owned).collect()));
     groups.retain(|(_, names)| !names.is_empty());
     groups
 }
 
 /// Appends a verb's name, its aliases and its description.
-fn line(verb: &Command, width: usize, text: &mut String) {
+fn push_verb(verb: &Command, width: usize, text: &mut String) {
     let bold = anstyle::Style::new().bold();
     let name = [verb.get_name()].into_iter().chain(verb.get_visible_aliases()).collect::<Vec<_>>().join(", ");
     let pad = NAME_COLUMNS.saturating_sub(name.chars().count() + 2).max(1);
@@ -102,17 +102,17 @@ mod tests {
 
     /// A new verb without a group would appear under "Others:".
     #[test]
-    fn every_visible_verb_stands_in_one_group_once() {
+    fn every_visible_verb_is_in_exactly_one_group() {
         let command = Cli::command();
-        let groups = grouped(&command);
-        assert!(groups.iter().all(|(heading, _)| *heading != OTHERS), "{groups:?}");
+        let groups = verb_groups(&command);
+        assert!(groups.iter().all(|(heading, _)| *heading != OTHERS_HEADING), "{groups:?}");
         let mut shown: Vec<_> = groups.into_iter().flat_map(|(_, names)| names).collect();
         let visible = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         let mut wanted: Vec<_> = visible.map(|verb| verb.get_name().to_owned()).collect();
         shown.sort_unstable();
         wanted.sort_unstable();
         assert_eq!(shown, wanted);
-        let text = verbs(&command, HELP_COLUMNS);
+        let text = verb_list(&command, HELP_COLUMNS);
         for name in wanted {
             let mark = format!("  {}{name}", anstyle::Style::new().bold());
             assert_eq!(text.matches(&format!("\n{mark}")).count(), 1, "{name}: {text}");
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn help_lines_fit_the_width() {
-        let plain = anstream::adapter::strip_str(&verbs(&Cli::command(), 60)).to_string();
+        let plain = anstream::adapter::strip_str(&verb_list(&Cli::command(), 60)).to_string();
         assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
     }
 }

@@ -6,36 +6,36 @@ use std::io::BufRead;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::Bench;
+use crate::CliBench;
 use crate::record::{agent, says};
-use crate::upstream::Upstream;
+use crate::upstream::FakeUpstream;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap())
 }
 
 /// How often each disturbance is made.
-fn rounds() -> u64 {
+fn disturbance_rounds() -> u64 {
     number("ANNALS_ROUGH", 3)
 }
 
 /// A number below `below` that follows from the seed and the round.
-fn chance(round: u64, below: u64) -> u64 {
+fn random_below(round: u64, below: u64) -> u64 {
     let seed = number("ANNALS_SEED", 1);
     let mixed = (seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed >> 17) % below
 }
 
 #[test]
-fn a_killed_recorder_leaves_a_run_that_replays_up_to_there() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn killed_recorder_leaves_a_replayable_prefix() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let words: Vec<String> = (0..400).map(|number| format!("w{number}")).collect();
     let mut served = 0;
-    for round in 0..rounds() {
+    for round in 0..disturbance_rounds() {
         let again = format!(
             "ANNALS_SEED={} ANNALS_ROUGH={} cargo test -p annals-cli --test cli rough",
             number("ANNALS_SEED", 1),
-            rounds()
+            disturbance_rounds()
         );
         let run = format!("r{round}");
         let agent = agent();
@@ -49,7 +49,7 @@ fn a_killed_recorder_leaves_a_run_that_replays_up_to_there() {
         let mut told = 1;
         let first = lines.next().unwrap().unwrap();
         assert!(first.contains("you said"), "{first}");
-        std::thread::sleep(Duration::from_millis(chance(round, 120)));
+        std::thread::sleep(Duration::from_millis(random_below(round, 120)));
         recorder.kill().unwrap();
         recorder.wait().unwrap();
         told += lines.map_while(Result::ok).filter(|line| line.contains("you said")).count();
@@ -62,8 +62,9 @@ fn a_killed_recorder_leaves_a_run_that_replays_up_to_there() {
         assert!(frames + 1 >= told as u64 && frames <= 400, "{again}: {told} answers, {of}");
         assert_eq!(bench.run(&format!("verify {run}")).code, 0, "{again}");
         let mut replay = bench.command(["replay", &run]);
-        let replayed =
-            crate::Done::of(replay.env_remove("OPENAI_BASE_URL").stdin(Stdio::null()).output().unwrap());
+        let replayed = crate::ProcessResult::from_output(
+            replay.env_remove("OPENAI_BASE_URL").stdin(Stdio::null()).output().unwrap(),
+        );
         // The program asks for more than there is: that is told, and what there is has been served.
         assert_eq!(replayed.code, 3, "{again}: {replayed:?}");
         says(&replayed, &["it ends after frame", "DIVERGED"]);
@@ -72,16 +73,16 @@ fn a_killed_recorder_leaves_a_run_that_replays_up_to_there() {
         assert!(again_told + 1 >= frames && again_told <= frames, "{again}: {again_told} of {frames}");
         served += again_told;
     }
-    println!("{} recorders killed, {served} answers served from what they left", rounds());
+    println!("{} recorders killed, {served} answers served from what they left", disturbance_rounds());
 }
 
 #[test]
-fn a_killed_agent_is_a_failed_run_that_replays_to_its_death() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
-    for round in 0..rounds() {
+fn killed_agent_leaves_a_failed_run_that_replays() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    for round in 0..disturbance_rounds() {
         let run = format!("r{round}");
         let (calls, bytes) =
-            (chance(round, 5).to_string(), (round % 3 * (1 + chance(round, 200))).to_string());
+            (random_below(round, 5).to_string(), (round % 3 * (1 + random_below(round, 200))).to_string());
         let recorded = bench.record(&upstream.url, &run, &["is_killed", &calls, &bytes]);
         assert_eq!(recorded.code, 128 + 9, "{recorded:?}");
         let replayed = bench.replay(&[&run], &[]);
@@ -94,14 +95,14 @@ fn a_killed_agent_is_a_failed_run_that_replays_to_its_death() {
         says(&replayed, &["unused 0"]);
     }
     let failed = bench.run("runs --failed --json").json();
-    assert_eq!(failed.len() as u64, rounds());
+    assert_eq!(failed.len() as u64, disturbance_rounds());
 }
 
 #[test]
-fn clients_that_hang_up_are_recorded_as_far_as_they_came() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
-    for round in 0..rounds() {
-        let (run, bytes) = (format!("r{round}"), (1 + chance(round, 380)).to_string());
+fn client_hang_up_is_recorded_as_far_as_it_came() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    for round in 0..disturbance_rounds() {
+        let (run, bytes) = (format!("r{round}"), (1 + random_below(round, 380)).to_string());
         let recorded = bench.record(&upstream.url, &run, &["hangs_up", &bytes]);
         assert_eq!(recorded.code, 0, "{recorded:?}");
         let frames = bench.run(&format!("replay {run} --json")).json();
@@ -112,8 +113,8 @@ fn clients_that_hang_up_are_recorded_as_far_as_they_came() {
 }
 
 #[test]
-fn pictures_sent_again_are_stored_once() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn repeated_pictures_are_stored_once() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record(&upstream.url, "r", &["pictures", "10", "1000000", "30"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let stats = &bench.run("stats --json").json()[0];
@@ -126,8 +127,8 @@ fn pictures_sent_again_are_stored_once() {
 }
 
 #[test]
-fn large_chunked_and_garbled_bodies_come_back_as_they_were() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn large_chunked_and_garbled_bodies_replay_exactly() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     for doing in [&["large", "100000000"][..], &["chunked"], &["garbled"]] {
         let recorded = bench.record(&upstream.url, doing[0], doing);
         assert_eq!(recorded.code, 0, "{recorded:?}");
@@ -146,8 +147,8 @@ fn large_chunked_and_garbled_bodies_come_back_as_they_were() {
 }
 
 #[test]
-fn an_upstream_that_speaks_no_tls_is_told_as_that() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn upstream_without_tls_is_reported() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = bench.record(&upstream.url.replace("http:", "https:"), "r", &["swapped", "a"]);
     assert_eq!(String::from_utf8_lossy(&recorded.stdout), "a 502\n", "{recorded:?}");
     let frames = bench.run("replay r --json").json();
@@ -158,7 +159,7 @@ fn an_upstream_that_speaks_no_tls_is_told_as_that() {
 }
 
 /// What somebody else's agent is started with, and the recorder that waits for it.
-pub(crate) fn attach(bench: &Bench, more: &[&str], secrets: &[(&str, &str)]) -> (Child, String) {
+pub(crate) fn attach(bench: &CliBench, more: &[&str], secrets: &[(&str, &str)]) -> (Child, String) {
     let mut command = bench.command([&["attach", "--run", "r"], more].concat());
     command.env_remove("OPENAI_BASE_URL").envs(secrets.iter().copied());
     let mut attached =
@@ -170,16 +171,16 @@ pub(crate) fn attach(bench: &Bench, more: &[&str], secrets: &[(&str, &str)]) -> 
 }
 
 /// Ends the recording as somebody does who is done.
-pub(crate) fn detach(attached: Child) -> crate::Done {
+pub(crate) fn detach(attached: Child) -> crate::ProcessResult {
     let pid = attached.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    crate::Done::of(attached.wait_with_output().unwrap())
+    crate::ProcessResult::from_output(attached.wait_with_output().unwrap())
 }
 
 /// The agent is started by somebody else, with the variables that `attach` prints.
 #[test]
-fn programs_started_elsewhere_are_recorded_while_the_proxy_is_held_open() {
-    let (bench, upstream) = (Bench::new(), Upstream::start());
+fn attach_records_programs_started_elsewhere() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let (attached, exports) = attach(&bench, &["--upstream", &upstream.url], &[]);
     let script = format!("{exports}\npython3 -B {} noted 1 a,b", agent());
     let told = std::process::Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();

@@ -8,8 +8,8 @@ use annals_memory::{Identity, Memory, MemoryQuery, Projection, SnapshotOptions, 
 use annals_server::ask_daemon;
 use serde_json::{Value, json};
 
-use crate::Bench;
-use crate::serve::{Daemon, http};
+use crate::CliBench;
+use crate::serve::{ServeProcess, http};
 
 const QUESTION: &str = "Why was application #42 rejected?";
 
@@ -45,23 +45,23 @@ const COMMITS: &str = "classify-risk: chose \"rejected\"\npick-reason: chose \"c
 const NARRATIVE: &str = "[Seed] application #42 received\n[ClassifyRisk] credit 580 < threshold 600 \u{2192} rejected\n[PickReason] chose credit-too-low (income above floor)";
 
 /// Each way keeps Monday for a tenant of its own.
-const DOORS: [&str; 4] = ["library", "command line", "socket", "http"];
+const INTERFACES: [&str; 4] = ["library", "command line", "socket", "http"];
 
-fn whose(tenant: &str, conversation: &str) -> Identity {
+fn identity(tenant: &str, conversation: &str) -> Identity {
     Identity { tenant: Some(tenant.into()), principal: None, conversation: Some(conversation.into()) }
 }
 
-fn wanted(across: bool) -> MemoryQuery<'static> {
+fn query(across: bool) -> MemoryQuery<'static> {
     MemoryQuery { k: 1, across_conversations: across, ..MemoryQuery::default() }
 }
 
 /// What one door tells on Friday.
-type Ask<'a> = &'a dyn Fn(&str, Projection, bool) -> String;
+type RecallFn<'a> = &'a dyn Fn(&str, Projection, bool) -> String;
 
 /// The story of one door: it finds what each of them kept, only when asked across conversations, and never another tenant's.
-fn friday(door: &str, ask: Ask<'_>) -> Vec<String> {
+fn check_all_tenants(door: &str, ask: RecallFn<'_>) -> Vec<String> {
     let mut times = Vec::new();
-    for kept_by in DOORS {
+    for kept_by in INTERFACES {
         let place = format!("kept by the {kept_by}, asked by the {door}");
         assert_eq!(ask(kept_by, Projection::Decisions, false), "", "a conversation of its own: {place}");
         for (projection, body) in [
@@ -97,14 +97,14 @@ fn by_library(store: &Store) -> impl Fn(&str, Projection, bool) -> String {
     let memory = Memory::open(&store.namespace("default").unwrap()).unwrap();
     move |tenant, projection, across| {
         let hits = memory
-            .recall(&whose(tenant, "app-42-followup"), QUESTION, &WordEmbedder, &wanted(across))
+            .recall(&identity(tenant, "app-42-followup"), QUESTION, &WordEmbedder, &query(across))
             .unwrap();
         assert!(hits.iter().all(|hit| hit.entry.value() == MONDAY), "byte for byte");
         prompt_text(&hits, projection, None)
     }
 }
 
-fn by_command_line(bench: &Bench) -> impl Fn(&str, Projection, bool) -> String {
+fn by_command_line(bench: &CliBench) -> impl Fn(&str, Projection, bool) -> String {
     move |tenant, projection, across| {
         let mut line = vec!["recall", QUESTION, "--tenant", tenant, "--conversation", "app-42-followup"];
         line.extend(["--projection", projection.name()]);
@@ -113,7 +113,7 @@ fn by_command_line(bench: &Bench) -> impl Fn(&str, Projection, bool) -> String {
     }
 }
 
-fn by_socket(bench: &Bench) -> impl Fn(&str, Projection, bool) -> String {
+fn by_socket(bench: &CliBench) -> impl Fn(&str, Projection, bool) -> String {
     move |tenant, projection, across| {
         let mut words: Vec<&[u8]> = vec![b"MEM.SEARCH", b"QUESTION", QUESTION.as_bytes()];
         words.extend([&b"TENANT"[..], tenant.as_bytes(), b"CONVERSATION", b"app-42-followup"]);
@@ -149,7 +149,7 @@ fn reply(from: &mut impl BufRead) -> Value {
     }
 }
 
-fn by_http(daemon: &Daemon) -> impl Fn(&str, Projection, bool) -> String {
+fn by_http(daemon: &ServeProcess) -> impl Fn(&str, Projection, bool) -> String {
     move |tenant, projection, across| {
         let asked = json!({ "question": QUESTION, "tenant": tenant, "conversation": "app-42-followup", "across": across, "projection": projection.name() });
         let (status, body) = http(daemon, "POST /v1/memory/search", "", &asked.to_string());
@@ -162,13 +162,13 @@ fn by_http(daemon: &Daemon) -> impl Fn(&str, Projection, bool) -> String {
 }
 
 #[test]
-fn what_was_decided_on_monday_is_told_on_friday_in_the_same_words_by_every_door() {
-    let bench = Bench::new();
+fn recall_text_is_equal_over_every_interface() {
+    let bench = CliBench::new();
     let library = || Store::open(bench.path(".annals")).unwrap();
     let store = library();
     let memory = Memory::open(&store.namespace("default").unwrap()).unwrap();
     memory
-        .write_snapshot(&whose("library", "app-42"), MONDAY, &WordEmbedder, &SnapshotOptions::default())
+        .write_snapshot(&identity("library", "app-42"), MONDAY, &WordEmbedder, &SnapshotOptions::default())
         .unwrap();
     store.close().unwrap();
     let line = ["remember", "monday.json", "--tenant", "command line", "--conversation", "app-42"];
@@ -184,12 +184,12 @@ fn what_was_decided_on_monday_is_told_on_friday_in_the_same_words_by_every_door(
     let kept = http(&daemon, "POST /v1/memory/entries", "", &body);
     assert_eq!(kept, (200, "{\"ids\":[\"snap-1\"]}\n".to_owned()));
 
-    let times = friday("command line", &by_command_line(&bench));
-    assert_eq!(times, friday("socket", &by_socket(&bench)));
-    assert_eq!(times, friday("http", &by_http(&daemon)));
+    let times = check_all_tenants("command line", &by_command_line(&bench));
+    assert_eq!(times, check_all_tenants("socket", &by_socket(&bench)));
+    assert_eq!(times, check_all_tenants("http", &by_http(&daemon)));
     daemon.signal("-TERM");
-    assert_eq!(daemon.ended().0, Some(0));
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
     let store = library();
-    assert_eq!(times, friday("library", &by_library(&store)));
+    assert_eq!(times, check_all_tenants("library", &by_library(&store)));
     store.close().unwrap();
 }
