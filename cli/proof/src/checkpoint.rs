@@ -63,7 +63,7 @@ pub(crate) struct CheckpointInput {
     time_ns: u64,
     marks: Vec<MarkInput>,
     digest: String,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_non_null")]
     signature: Option<SignatureInput>,
 }
 

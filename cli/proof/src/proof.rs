@@ -110,7 +110,7 @@ struct ProofInput {
     annals_proof: u32,
     about: ProofClaim,
     records: Vec<RecordInput>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_non_null")]
     consistency: Option<ConsistencyInput>,
     checkpoint: CheckpointInput,
 }
