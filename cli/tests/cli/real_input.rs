@@ -95,13 +95,13 @@ fn full_file_as_turns_replays_exactly() {
 
 #[test]
 fn bundled_runs_survive_random_kills() {
-    check_import_with_kills(&cut(ExpandMode::Turns), "carried_runs_survive_kills_at_random_moments");
+    check_import_with_kills(&cut(ExpandMode::Turns), "bundled_runs_survive_random_kills");
 }
 
 #[test]
 fn full_file_survives_random_kills() {
     if let Some(full) = full(ExpandMode::Turns) {
-        check_import_with_kills(&full, "the_full_file_survives_kills_at_random_moments");
+        check_import_with_kills(&full, "full_file_survives_random_kills");
     }
 }
 
