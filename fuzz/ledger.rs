@@ -40,13 +40,13 @@ pub(crate) fn put_right(json: &[u8]) -> Option<Vec<u8>> {
 pub(crate) fn checkpoint(data: &[u8]) {
     let data = put_right(data).unwrap_or_else(|| data.to_vec());
     let ours = annals::ledger::Checkpoint::from_json(&data);
-    match annals_proof::Checkpoint::parse(&data) {
+    match annals_proof::CheckedCheckpoint::parse(&data) {
         Ok(theirs) => {
             let ours = ours.unwrap_or_else(|e| panic!("the engine refuses what the checker takes: {e}"));
             assert_eq!(ours.statement(), theirs.statement());
             assert_eq!(ours.digest().0, theirs.digest());
             let again = ours.to_json(None).unwrap_or_default();
-            assert!(annals_proof::Checkpoint::parse(again.as_bytes()).is_ok(), "{again}");
+            assert!(annals_proof::CheckedCheckpoint::parse(again.as_bytes()).is_ok(), "{again}");
         }
         Err(error) if ours.is_ok() => {
             let signed = serde_json::from_slice::<Value>(&data).is_ok_and(|v| v.get("signature").is_some());
@@ -62,7 +62,7 @@ pub(crate) fn proof(data: &[u8]) {
     let Ok(verdict) = annals_proof::check(&data, None, None) else { return };
     let value: Value = serde_json::from_slice(&data).unwrap_or_default();
     let own = value.get("checkpoint").map(Value::to_string).unwrap_or_default();
-    let kept = annals_proof::Checkpoint::parse(own.as_bytes());
+    let kept = annals_proof::CheckedCheckpoint::parse(own.as_bytes());
     let kept = kept.unwrap_or_else(|e| panic!("its own checkpoint is refused: {e}"));
     let again = annals_proof::check(&data, None, Some(&kept));
     let again = again.unwrap_or_else(|e| panic!("refused with its own checkpoint: {e}"));

@@ -33,7 +33,7 @@ pub(crate) enum Failure {
 }
 
 /// Result of a command or a part of it.
-pub(crate) type CliResult<T> = std::result::Result<T, Failure>;
+pub(crate) type CliResult<T> = Result<T, Failure>;
 
 impl Failure {
     /// A failure with its hint.

@@ -146,7 +146,7 @@ impl SharedRecorder {
         &self,
         name: &str,
         wish: bool,
-        record: impl Fn(&Destination, &str) -> std::result::Result<T, SessionError>,
+        record: impl Fn(&Destination, &str) -> Result<T, SessionError>,
     ) -> CliResult<(String, T)> {
         let mut number = 1;
         loop {

@@ -54,7 +54,7 @@ fn supervision(stdin: StandardInput, args: &LingerArgs) -> CliResult<Supervision
             "--linger 0s waits for no process that outlives the program",
         )
     })?;
-    Ok(Supervision { stdin, linger, waiting })
+    Ok(Supervision { stdin, linger, waiting: print_waiting })
 }
 
 fn print_waiting(survivors: &[Survivor]) {

@@ -204,7 +204,7 @@ fn proof_agrees_only_with_checkpoints_of_its_own_history() {
         Ok(Some(CheckpointAgreement::SameLedger))
     );
     // Other histories.
-    let (_dir, _, other) = self::sample_store();
+    let (_dir, _, other) = sample_store();
     let theirs = other.prove("one", Some(2), None).unwrap().to_json(None).unwrap();
     assert!(matches!(agreed(&theirs, &old), Err(ProofError::Refused(_))));
     assert_eq!(other.prove("one", None, Some(&old)).unwrap_err().kind(), annals::ErrorKind::Invalid);

@@ -32,7 +32,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
     let chat = chat_options(args)?;
     let input = input::open(&args.file)?;
     let progress = ImportProgress::new(&input);
-    let runs: Box<dyn Iterator<Item = std::result::Result<ImportedRun, ImportError>>> = match args.format {
+    let runs: Box<dyn Iterator<Item = Result<ImportedRun, ImportError>>> = match args.format {
         ImportFormat::Chat => Box::new(ChatRuns::new(input.reader, chat)),
         ImportFormat::Frames => {
             let options = FrameOptions { model: args.model.clone(), ..FrameOptions::default() };

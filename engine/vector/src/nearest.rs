@@ -249,7 +249,7 @@ impl PartitionSearch<'_> {
                 self.take_candidates(&levels, query, candidates, &mut best)?;
             }
         }
-        Ok(self.into_hits(best)?)
+        Ok(self.collect_hits(best)?)
     }
 
     /// The score that a vector must at least have, given what was found.
@@ -387,7 +387,7 @@ impl PartitionSearch<'_> {
         }
     }
 
-    fn into_hits(&self, best: NearestHeap) -> Result<Vec<SearchHit>> {
+    fn collect_hits(&self, best: NearestHeap) -> Result<Vec<SearchHit>> {
         let found = best.heap.into_sorted_vec();
         let found = found.into_iter().map(|kept| {
             let owner = self.floor.resolve_owner(self.core, &kept.item.owner)?;

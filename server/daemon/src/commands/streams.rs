@@ -27,8 +27,6 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_ID: &str = "ERR Invalid stream ID specified as stream command argument";
 
-/// A command on one stream.
-
 pub(super) const HANDLERS: &[(&str, Handler)] = &[
     ("xadd", add),
     ("xlen", |call| Ok(Reply::count(find(call, 1)?.map_or(0, |reader| reader.info().frames as usize)))),

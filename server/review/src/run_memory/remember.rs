@@ -72,7 +72,7 @@ fn remember_reader(
     let Some((snapshot, tellings)) = snapshot_and_quotes(reader)? else {
         return Ok(RememberOutcome::Skipped("it has no question, or no answer"));
     };
-    let (memory, id) = (Memory::open(&space)?, format!("run-{}", info.name));
+    let (memory, id) = (Memory::open(space)?, format!("run-{}", info.name));
     let mut metadata = json!({ "run": info.name, "status": status.name() });
     if snapshot.tool_calls.is_empty() {
         // The sources are the entries quoted in the run's requests, whoever recalled them. A run that has
