@@ -1,8 +1,8 @@
-//! A fork that runs on: the frames before the fork's point are answered from the parent, what comes after goes to the
-//! upstreams and is recorded into the child.
+//! A fork that runs its program: frames before the fork point are answered from the parent. Later requests go
+//! to the upstreams and are recorded into the child.
 //!
-//! Requests are asserted while the shared frames last: one that is not the parent's then is a divergence, since
-//! everything after it would be another story than the one that was forked.
+//! While the shared frames last, each request must match the parent's. Any other request is a divergence,
+//! because everything after it would follow a different history.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,16 +23,16 @@ use crate::network::NetworkWatch;
 use crate::place::Place;
 use crate::providers::{Cost, set_tool_result};
 
-/// What is changed from the fork's point on.
+/// What a fork changes from its fork point on.
 #[derive(Debug, Clone, Default)]
 pub struct Edits {
-    /// The answer of the frame at which the run is forked, in place of the recorded one.
+    /// The answer of the frame at the fork point, in place of the recorded one.
     pub response: Option<Bytes>,
-    /// Values of the JSON request of that frame, by their places. They win over `set_all`.
+    /// Values set in the JSON request of that frame, by path. They win over `set_all`.
     pub set: Vec<(Place, Value)>,
-    /// Values of JSON requests, by their places, in every request from there on.
+    /// Values set in this and every later JSON request, by path.
     pub set_all: Vec<(Place, Value)>,
-    /// What tools had answered, by the ids of their calls, in every request from there on.
+    /// Tool results set in this and every later request, by call id.
     pub tool_results: Vec<(String, String)>,
 }
 
@@ -46,8 +46,9 @@ impl Edits {
             && self.tool_results.is_empty()
     }
 
-    /// A request's body as it is to be sent; `named` for the request of the frame at which the run is forked. One that is not
-    /// JSON, or has no such places, goes as it is. Notes in `applied` which edits changed something.
+    /// A request's body with the edits applied; `named` marks the request of the frame at the fork point. A
+    /// body that is not JSON, or lacks the paths, stays as it is. `applied` collects the edits that changed
+    /// something.
     fn apply(&self, body: &Bytes, named: bool, applied: &Applied) -> Option<Bytes> {
         let set: &[_] = if named { &self.set } else { &[] };
         if set.is_empty() && self.set_all.is_empty() && self.tool_results.is_empty() {
@@ -75,7 +76,7 @@ impl Edits {
     }
 }
 
-/// One edit of requests, by its number among those of its kind.
+/// One edit of requests: its kind and its number within that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Edit {
     /// Of [`Edits::set`].
@@ -91,7 +92,7 @@ pub enum Edit {
 struct Applied(Mutex<HashSet<Edit>>);
 
 impl Applied {
-    /// Gives `changed` back.
+    /// Returns `changed`.
     fn note(&self, edit: Edit, changed: bool) -> bool {
         if changed {
             self.edits().insert(edit);
@@ -104,21 +105,21 @@ impl Applied {
     }
 }
 
-/// A fork being run.
+/// Runs a fork behind the proxy.
 pub(crate) struct Branch(Arc<Inner>);
 
 struct Inner {
     parent: Replayer,
     child: Recorder,
-    /// Frames of the parent before this one are the child's, too.
+    /// The first frame that is not shared with the parent.
     from: u32,
     edits: Edits,
     applied: Applied,
-    /// The request of the frame `from` has come, or one that stands in its place.
+    /// Whether the request of frame `from`, or one in its place, has come.
     has_named: AtomicBool,
-    /// Calls of the shared frames that were not asked for yet.
+    /// Calls of the shared frames that have not been requested yet.
     left: AtomicU32,
-    /// Keeps the program from the network while the shared frames last.
+    /// Keeps the program off the network while the shared frames last.
     network: OnceLock<Arc<NetworkWatch>>,
 }
 
@@ -130,7 +131,7 @@ impl Branch {
         Self(Arc::new(Inner { parent, child, from, edits, applied, has_named, left, network }))
     }
 
-    /// The program's network, which is free once the shared frames are over.
+    /// Sets the program's network watch, which opens once the shared frames are over.
     pub(crate) fn watched_by(&self, network: Arc<NetworkWatch>) {
         if self.left() == 0 {
             network.go_live();
@@ -144,7 +145,7 @@ impl Branch {
         Ok(proxy)
     }
 
-    /// Calls of the shared frames that nobody asked for.
+    /// Calls of the shared frames that were never requested.
     pub(crate) fn left(&self) -> u32 {
         self.0.left.load(Ordering::SeqCst)
     }
@@ -159,7 +160,7 @@ impl Branch {
         self.0.edits.each().filter(|edit| !applied.contains(edit)).collect()
     }
 
-    /// As [`Replayer::settle`].
+    /// As [`ProxyReplayer::settle`].
     pub(crate) async fn settle(&self) {
         self.0.parent.settle().await;
     }
@@ -189,7 +190,7 @@ impl Handler for Inner {
                     self.parent.serve(seq, Instant::now(), asked.wire).await
                 }
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => {
-                    // Its recorded answer will not go out: nobody is to wait for it.
+                    // Its recorded answer will not go out, so no other answer may wait for it.
                     self.parent.give_up(seq);
                     match &self.edits.response {
                         Some(response) if seq == self.from => {
@@ -211,20 +212,21 @@ impl Inner {
         self.network.get().into_iter().for_each(|network| network.go_live());
     }
 
-    /// A request of the tail: live, and recorded. The recorded frame that it matches is `seq`.
+    /// Answers a request after the fork point live, and records it. `seq` is the recorded frame that it
+    /// matches.
     async fn on(&self, asked: Asked, seq: Option<u32>) -> Response<super::listen::Outgoing> {
         self.go_live();
-        // A program that asks otherwise than recorded right behind its prefix asks for the named step all the same.
+        // A first request after the prefix that matches no recorded frame still counts as the edited step.
         let stands_for = seq.is_none_or(|seq| seq == self.from);
         let named = stands_for && !self.has_named.swap(true, Ordering::SeqCst);
         let sent = self.edits.apply(&asked.body, named, &self.applied);
         self.child.exchange(asked, sent).await
     }
 
-    /// The frame at the fork's point, with another answer than the recorded one.
+    /// Answers the frame at the fork point with the replacement instead of the recorded answer.
     async fn swapped(&self, seq: u32, asked: &Asked, body: Bytes) -> Response<super::listen::Outgoing> {
         let (status, mut headers) = self.parent.head(seq);
-        // What is given is the plain body, however the recorded one was encoded.
+        // The replacement is a plain body, whatever the encoding of the recorded one.
         headers.remove(CONTENT_ENCODING);
         headers.remove(CONTENT_LENGTH);
         headers.insert(CONTENT_LENGTH, body.len().into());

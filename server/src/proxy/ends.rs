@@ -1,8 +1,9 @@
 //! When the recorded answers of a run ended, as their program saw it.
 //!
-//! A client may know the end of an answer before its connection has ended: it stops at `data: [DONE]`, and asks the next. So an
-//! answer ends with its last byte. Recordings say when that came ([`Volatile::data_ns`](super::exchange::Volatile::data_ns)); older ones say
-//! it in whole milliseconds, and then no later than the next request began.
+//! A client may know that an answer is complete before the connection ends: it stops at `data: [DONE]` and
+//! sends the next request. So an answer ends with its last byte. Recordings store that time
+//! ([`VolatileExchange::data_ns`](super::exchange::VolatileExchange::data_ns)). Older ones store whole
+//! milliseconds; there the end is at most the beginning of the next request.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +13,7 @@ use super::exchange::{Exchange, Volatile};
 
 const MS: u64 = 1_000_000;
 
-/// Makes calls end with the last byte of their answers.
+/// Sets the end of each call to the last byte of its answer.
 pub(super) fn end_with_data(calls: &mut [Call], exchanges: &HashMap<u32, Exchange>) {
     let mut begun: Vec<u64> = calls.iter().map(|call| call.begun_ns).collect();
     begun.sort_unstable();
@@ -23,7 +24,7 @@ pub(super) fn end_with_data(calls: &mut [Call], exchanges: &HashMap<u32, Exchang
     }
 }
 
-/// When the last byte of an answer came; `begun` is when requests came, in order.
+/// When the last byte of an answer came; `begun` holds the start times of all requests, in order.
 fn data_end(call: &Call, volatile: &Volatile, begun: &[u64]) -> u64 {
     if let Some(after) = volatile.data_ns {
         return call.ended_ns.min(call.begun_ns.saturating_add(after));
@@ -39,7 +40,7 @@ fn data_end(call: &Call, volatile: &Volatile, begun: &[u64]) -> u64 {
     begun.get(next).map_or(latest, |next| latest.min(*next))
 }
 
-/// The numbers of calls that overlap no other.
+/// The numbers of calls that overlap no other call.
 pub(super) fn alone(calls: &[Call]) -> HashSet<u32> {
     let mut by_begin: Vec<_> = calls.iter().map(|call| (call.begun_ns, call.ended_ns, call.seq)).collect();
     by_begin.sort_unstable();

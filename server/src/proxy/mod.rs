@@ -1,7 +1,14 @@
-//! The loopback proxy: `listen` takes connections and reads requests, `mounts` says which upstream an address stands for,
-//! `upstream` calls it, `record` records what goes through, `replay` answers
-//! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
-//! a long body on while it comes, `room` bounds what bodies take of memory, `many` does all this for many runs behind somebody else's listener, `backlog` writes while traffic goes on, `exchange` is the form in which a frame keeps it, `clearing` takes named secrets out of it.
+//! The loopback proxy.
+//!
+//! - `listen` accepts connections and reads requests.
+//! - `mounts` maps the proxy's addresses to upstreams, and `upstream` calls them.
+//! - `record` records exchanges, and `replay` answers from a recording; `branch` and `onward` do one after
+//! the other.
+//! - `cache` holds answers of earlier runs.
+//! - `upload` passes a long body on while it arrives, and `body_memory` limits the memory of bodies.
+//! - `multi_run` does all this for many runs behind another listener.
+//! - `backlog` writes to the store in the background.
+//! - `exchange` is the metadata of a frame, and `clearing` removes named secrets from it.
 
 mod awake;
 mod backlog;

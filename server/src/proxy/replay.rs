@@ -1,8 +1,9 @@
-//! Answering from a recording: every request is looked up by what it asks, and gets the answer that was recorded for it,
-//! in the parts in which it came. There is no upstream here.
+//! Answers requests from a recording. Each request is matched by its content and gets the recorded answer, in
+//! its recorded parts. No upstream is called.
 //!
-//! The last part of an answer waits for the answers whose data had ended before its own ([`super::ends`]), so that a program sees its calls
-//! end in the recorded order. An answer that would wait for ever is let go after a while, and that counts as a divergence.
+//! The last part of an answer waits for the answers that ended before it in the recording
+//! ([`super::answer_ends`]), so that a program sees its calls end in the recorded order. An answer that would
+//! wait for ever is sent after a while, and that counts as a divergence.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -34,64 +35,64 @@ use super::wire::Wire;
 use crate::providers::{Cost, Prices, Usage};
 use crate::redact::Secrets;
 
-/// How long an answer waits for others while nothing at all moves.
+/// How long an answer waits for others while nothing moves.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Longest time between two answers of identical requests.
+/// Maximum time between two answers to identical requests.
 const GAP_MAX: Duration = Duration::from_millis(3);
 
-/// The line break behind a chunk: a client may leave it unread until it wants more.
+/// The line break after a chunk: a client may leave it unread until it wants more.
 const CHUNK_END_BYTES: u64 = 2;
 
-/// What a broken answer is given to reach its client before the connection is cut.
+/// Time for a broken answer to reach its client before the connection is cut.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// How long answers on their way out are waited for once the program has ended.
+/// How long answers on their way out are waited for after the program has ended.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Divergences that are kept to be told of; all are counted.
+/// Maximum number of divergences kept for the report; all are counted.
 const DIVERGED_MAX: usize = 1000;
 
-/// What is held of a call, about: that, and its metadata as it was read.
+/// Approximate memory for one call, in bytes, and the factor for its metadata while it is read.
 const CALL_BYTES: usize = 512;
 const READ_TIMES: usize = 4;
 
-/// The longest time after its request at which a part goes out with `Timing::Recorded`: a day.
+/// The latest time after its request at which a part is sent with `Timing::Recorded`: one day.
 const PART_MS_MAX: u64 = 86_400_000;
 
-/// When the parts of an answer go out.
+/// When the parts of an answer are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timing {
-    /// As fast as they are taken.
+    /// As fast as the client takes them.
     #[default]
     None,
-    /// As long after the request as when they were recorded.
+    /// At their recorded times after the request.
     Recorded,
 }
 
-/// What is not of the replay's own choosing.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayOptions {
-    /// What of a request may differ.
+    /// Which parts of a request may differ.
     pub rules: Rules,
-    /// What models cost.
+    /// Model prices.
     pub prices: Prices,
-    /// When parts go out.
+    /// When parts are sent.
     pub timing: Timing,
-    /// Another order of answers that overlapped, by this seed.
+    /// Seed for another order of overlapping answers.
     pub chaos: Option<u64>,
-    /// What was taken out of the recording and is known here: requests are compared without it.
+    /// Secrets that were removed from the recording and are known here: requests are compared without them.
     pub secrets: Secrets,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone)]
 pub struct Replayed {
     /// Counts.
     pub receipt: Receipt,
-    /// What was not as recorded, in the order in which it came.
+    /// Deviations from the recording, in the order they came.
     pub diverged: Vec<Diverged>,
-    /// Tokens that the answers had cost.
+    /// Tokens that the answers had used.
     pub tokens: u64,
     /// What they had cost.
     pub cost: Cost,
@@ -108,21 +109,21 @@ struct Inner {
     exchanges: HashMap<u32, Exchange>,
     /// Mounts and paths of all calls.
     places: HashSet<(String, String)>,
-    /// Calls that overlapped no other when they were recorded.
+    /// Calls that overlapped no other call in the recording.
     alone: HashSet<u32>,
     matching: Mutex<Matching>,
-    /// Whether identical requests were under way at once.
+    /// Whether identical requests overlapped in the recording.
     has_batches: bool,
     lines: Lines,
     diverged: Mutex<Vec<Diverged>>,
     timing: Timing,
-    /// Counts what has moved: requests and releases.
+    /// Counts requests and releases.
     moved: watch::Sender<u64>,
-    /// Of whoever listens.
+    /// Set by the listener.
     awake: OnceLock<Awake>,
-    /// The memory that bodies come into.
+    /// The memory for request bodies.
     room: Room,
-    /// What is held of the run.
+    /// The memory held for the run.
     _held: Held,
 }
 
@@ -131,18 +132,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Replayer {
-    /// Reads what was recorded of each exchange; the bodies stay where they are.
+    /// Reads the metadata of each exchange; the bodies stay in the store.
     ///
     /// # Errors
-    /// `Damaged` where the run cannot be read; `Invalid` where a frame of it is not as the recorder writes it.
+    /// `Damaged` if the run cannot be read; `Invalid` if a frame is not in the recorder's form.
     pub(crate) fn new(reader: RunReader, key: [u8; 32], options: ReplayOptions) -> annals::Result<Self> {
         Self::within(reader, key, options, Room::of_process(), Room::of(usize::MAX).hold())
     }
 
-    /// The same, where what is held of the run is to be `held`, and bodies come into this room.
+    /// The same, with `held` for the run's memory and `room` for bodies.
     ///
     /// # Errors
-    /// `Unavailable` too, where not as much can be held.
+    /// Also `Unavailable` if there is not enough memory.
     pub(crate) fn within(
         reader: RunReader,
         key: [u8; 32],
@@ -155,7 +156,7 @@ impl Replayer {
         for seq in 1..=reader.info().frames {
             let frame = reader.frame_info(seq)?;
             let exchange = serde_json::from_slice::<Exchange>(&frame.metadata);
-            // Other frames are the program's own; one without an end has no answer to give.
+            // Other frames belong to the program; an unfinished frame has no answer.
             let Ok(exchange) = exchange else { continue };
             if frame.incomplete || exchange.http.status.is_none() {
                 continue;
@@ -203,7 +204,7 @@ impl Replayer {
         })))
     }
 
-    /// Gives a request the path under which the recording has it.
+    /// Changes a request's path to the form that the recording has.
     pub(crate) fn settle_path(&self, asked: &mut Asked) {
         self.0.settle_path(asked);
     }
@@ -213,16 +214,16 @@ impl Replayer {
         self.0.clone().answer(asked).await
     }
 
-    /// Listens.
+    /// Starts listening.
     ///
     /// # Errors
-    /// Where no port of the loopback can be had.
+    /// If no port of the loopback is free.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
         let _ = self.0.awake.set(Awake::new());
         Proxy::start(self.0.clone()).await
     }
 
-    /// The recorded call that answers a request, or what is different.
+    /// The recorded call that answers a request, or the differences.
     pub(crate) fn ask(&self, call: &str, body: &[u8]) -> annals::Result<Found> {
         self.0.find(call, body)
     }
@@ -237,18 +238,18 @@ impl Replayer {
         self.0.clone().serve(seq, began, wire).await
     }
 
-    /// Lets nobody wait for the recorded answer of a frame.
+    /// Releases other answers from waiting for this frame's answer.
     pub(crate) fn give_up(&self, seq: u32) {
         lock(&self.0.matching).give_up(seq);
         self.0.moved.send_modify(|moved| *moved += 1);
     }
 
-    /// Notes a divergence, and answers with it.
+    /// Notes a divergence, and returns the answer that reports it.
     pub(crate) fn diverge(&self, divergence: Box<Divergence>) -> Response<Outgoing> {
         self.0.diverge(divergence)
     }
 
-    /// Notes what is told at the end.
+    /// Notes a deviation for the final report.
     pub(crate) fn note(&self, diverged: Diverged) {
         self.0.note(diverged);
     }
@@ -257,13 +258,13 @@ impl Replayer {
         self.0.unreadable(error)
     }
 
-    /// Recorded calls before a frame.
+    /// Number of recorded calls before a frame.
     pub(crate) fn calls_before(&self, seq: u32) -> u32 {
         let before = self.0.exchanges.keys().filter(|of| **of < seq).count();
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
-    /// Why there was no answer, where the one recorded was made here in its place.
+    /// Why there was no answer, if the recorded answer was made by the proxy.
     #[cfg(feature = "middleware")]
     pub(crate) fn no_answer(&self, seq: u32) -> Option<String> {
         self.0.exchanges.get(&seq).filter(|of| made_here(of)).and_then(|of| of.http.broken.clone())
@@ -276,7 +277,7 @@ impl Replayer {
         (status.unwrap_or(StatusCode::OK), exchange.volatile.response_headers.to_map())
     }
 
-    /// Waits for answers that were asked for and are still on their way out, for a while: a program may end with the last byte of
+    /// Waits a while for requested answers that are still being sent: a program may end with the last byte of
     /// one.
     pub(crate) async fn settle(&self) {
         let mut moved = self.0.moved.subscribe();
@@ -293,14 +294,14 @@ impl Replayer {
         let _ = timeout(SETTLE, settled).await;
     }
 
-    /// What it has come to.
+    /// The result of the replay.
     pub(crate) fn finish(&self) -> Replayed {
         let receipt = lock(&self.0.matching).receipt();
         let (tokens, cost) = self.spent(|seq| !receipt.missing.contains(&seq));
         Replayed { receipt, diverged: lock(&self.0.diverged).clone(), tokens, cost }
     }
 
-    /// Tokens that these recorded calls had taken, and what they had cost.
+    /// Tokens and cost of these recorded calls.
     pub(crate) fn spent(&self, of: impl Fn(u32) -> bool) -> (u64, Cost) {
         let (mut tokens, mut cost) = (0_u64, Cost::default());
         for (_, exchange) in self.0.exchanges.iter().filter(|(seq, _)| of(**seq)) {
@@ -344,7 +345,7 @@ impl Handler for Inner {
 }
 
 impl Inner {
-    /// A run that was recorded with other paths than this version's keeps its own.
+    /// A run recorded with other paths than this version's keeps its own.
     fn settle_path(&self, asked: &mut Asked) {
         let Some(path) = recorded_path(&asked.mount, &asked.path) else { return };
         let is_recorded = |path: &str| self.places.contains(&(asked.mount.clone(), path.to_owned()));
@@ -365,8 +366,8 @@ impl Inner {
         found
     }
 
-    /// As `find`, once all requests that are identical to this one and were under way with it have come, or no more come: the one
-    /// that arrived first gets the answer of the recorded one that did.
+    /// As `find`, once all identical requests that overlapped have come, or no more are coming. The first to
+    /// arrive gets the answer of the recorded one that arrived first.
     async fn find_in_line(&self, call: &str, body: &[u8], arrived: Option<u64>) -> annals::Result<Found> {
         if !self.has_batches {
             return self.find(call, body);
@@ -396,11 +397,11 @@ impl Inner {
         }
     }
 
-    /// Gives all who wait in a line what they asked for.
+    /// Answers all requests of a queue.
     fn serve_line(&self, hash: &CallHash, call: &str, body: &[u8]) {
         let Some(line) = self.lines.lock().remove(hash) else { return };
         for place in line.places() {
-            // A client that has gone takes no answer; its request was made all the same.
+            // A client that has gone takes no answer, but its request was made.
             if let Err(Ok(Found::Exact(seq) | Found::Matched(seq))) = place.send(self.find(call, body)) {
                 self.released(seq);
             }
@@ -436,7 +437,7 @@ impl Inner {
         });
         let output = match read {
             Ok(_) => {
-                // It was asked for: what has no room is to keep others from asking, not this one from being answered.
+                // The request has used its answer. Missing memory must stop later requests, not this answer.
                 let mut held = self.room.hold();
                 held.over(output.len());
                 held.keep(Bytes::from(output))
@@ -491,7 +492,7 @@ impl Inner {
             let len = usize::try_from(*bytes).unwrap_or(usize::MAX).min(output.len());
             let part = if left == 0 { std::mem::take(&mut output) } else { output.split_to(len) };
             if self.timing == Timing::Recorded {
-                // Milliseconds come from the recording: no time that far away is waited for.
+                // The milliseconds come from the recording and may be arbitrarily large.
                 let pause = Duration::from_millis((*ms).min(PART_MS_MAX));
                 tokio::time::sleep_until(began + pause).await;
             }
@@ -511,12 +512,12 @@ impl Inner {
         }
         self.released(seq);
         match exchange.http.broken.as_deref() {
-            // An answer of our own is whole; so is one that nothing is wrong with.
+            // An answer made by the proxy is complete.
             None => {}
             Some(_) if made_here(exchange) => {}
             Some(why) => {
-                // The program hangs up by itself where it had done so; nobody waits for it for ever. Else what was sent has to
-                // be on its way before the connection is cut, which throws away what is not.
+                // The program hangs up by itself if it did so in the recording; the wait is limited.
+                // Otherwise the sent bytes need time before the connection is cut, which drops unsent ones.
                 let pause = if why == HUNG_UP { PATIENCE } else { FLUSH };
                 tokio::time::sleep(pause).await;
                 sender.abort(why.to_owned().into());
@@ -524,8 +525,8 @@ impl Inner {
         }
     }
 
-    /// Waits until the client has read an answer up to this byte of its connection, and for a moment more where only the order of
-    /// answers tells them apart: its threads may still go on in another order.
+    /// Waits until the client has read its connection up to this byte. Waits a moment longer if only the
+    /// order of answers tells them apart, because the client's threads may still run in another order.
     async fn taken(&self, seq: u32, exchange: &Exchange, upto: u64, wire: Option<&Wire>) {
         let sized = exchange.volatile.response_headers.get("content-length").is_some();
         if let Some(wire) = wire {
@@ -563,12 +564,12 @@ impl Inner {
     }
 }
 
-/// Whether the proxy itself made this answer when it was recorded.
+/// Whether the proxy made this answer when it was recorded.
 fn made_here(exchange: &Exchange) -> bool {
     exchange.volatile.response_headers.get(OURS).is_some()
 }
 
-/// What a program gets that asks for what was not recorded.
+/// The answer to a request that was not recorded.
 fn diverged(divergence: &Divergence) -> Response<Outgoing> {
     let nearest = divergence.nearest.iter().map(|near| {
         let fields = near.differences.iter().map(|difference| difference.path.clone()).collect::<Vec<_>>();

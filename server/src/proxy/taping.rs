@@ -1,7 +1,7 @@
-//! One exchange on its way into the store: a frame begun with its request, written on as its answer comes, and ended.
+//! Records one exchange: begins a frame with its request, extends it while its answer arrives, and ends it.
 //!
-//! Nothing here waits for the store; what is to be written is given to the recorder's thread, in order. One that is dropped before its
-//! end is ended as an exchange whose client has hung up.
+//! Nothing here waits for the store; writes go to the recorder's backlog, in order. An exchange that is
+//! dropped before its end is recorded as one whose client hung up.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,58 +28,58 @@ use super::upstream::chain;
 use crate::providers::{self, Api};
 use crate::share::NewFrame;
 
-/// Why an answer is not whole whose client went away.
+/// The reason stored when the client went away before the answer was complete.
 pub(crate) const HUNG_UP: &str = "the client hung up";
 
-/// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
+/// An exchange being recorded. If dropped before its end, it is recorded as one whose client hung up.
 pub(crate) struct Taping {
     recorder: Arc<Inner>,
     frame: Option<Arc<NewFrame>>,
     exchange: Exchange,
     api: Api,
     request: Bytes,
-    /// What of the answer is not in the store yet.
+    /// Bytes of the answer that are not in the store yet.
     unwritten: Arc<Mutex<Vec<u8>>>,
-    /// A copy of the answer to look at, as long as it is not too long and there is room for it.
+    /// A copy of the answer for the summary, while it is short enough and memory is free.
     answer: Option<Vec<u8>>,
     room: Held,
-    /// It is longer than can be searched for secrets.
+    /// Whether the answer is too long to be searched for secrets.
     too_long: bool,
-    /// What is stored of the request is not what was asked.
+    /// Whether the stored request differs from the original.
     cleared: bool,
-    /// What the request is known by in the cache.
+    /// The request's cache key.
     known_by: Option<CallHash>,
     started_ns: u64,
     began: Instant,
-    /// Until it is closed.
+    /// Kept until the frame is closed.
     waited_for: Option<WaitedFor>,
 }
 
-/// What an exchange says of the run and the frame whose answer it got.
+/// The metadata key for the run and frame that a cached answer came from.
 pub(super) const CACHED: &str = "cached";
 
-/// Why a frame is severe: among what is read from a copy or, where that hangs on time, among what is volatile.
+/// The metadata key for the reason of a severity; time-dependent reasons are stored under `volatile`.
 pub(crate) const WHY_SEVERE: &str = "why_severe";
 
-/// An answer with so much that is not in the store yet waits for the store.
+/// Maximum number of unwritten answer bytes; beyond it, the answer waits for the store.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
-/// How long what an answer brings waits to be written at most: for others of its stream, and for the moment after it, which belongs to the
-/// program.
+/// Maximum delay before answer bytes are written. It gathers parts of the stream, and leaves the moment after
+/// an answer to the program.
 const WRITTEN_WITHIN: Duration = Duration::from_millis(50);
 
-/// An answer longer than this is not looked into.
+/// Maximum length of an answer that is summarised, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Why an answer is stored only in part.
 const TOO_LONG: &str = "what follows is not stored: an answer is searched for secrets up to 64 MiB, and as long as there is memory for it";
 
-/// So much of an answer that was held back is handed to the store at a time.
+/// How much of a held-back answer is handed to the store at a time, in bytes.
 const HELD_PART_BYTES: usize = 4 << 20;
 
 impl Taping {
-    /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
-    /// what was asked.
+    /// `sent` is the body for the upstream if it differs from the original. It is the recorded one; the hash
+    /// stays that of the original.
     pub(super) fn begin(
         recorder: &Arc<Inner>,
         asked: &Asked,
@@ -94,7 +94,7 @@ impl Taping {
         let mut exchange = Exchange { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::of(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();
-        // Where there are no mounts, a request names its host.
+        // Without mounts, a request names its host.
         let host = recorder.mounts.get(&asked.mount).map_or(asked.mount.as_str(), |mount| &mount.origin);
         let host = host.split_once("://").map_or(host, |(_, host)| host);
         let api = providers::recognise(asked.method.as_str(), &asked.path, host);
@@ -145,18 +145,18 @@ impl Taping {
         self.recorder.mounts.get(&self.exchange.http.mount).map_or("", |mount| mount.origin.as_str())
     }
 
-    /// The answer that an earlier run got.
+    /// The answer of an earlier run.
     pub(super) fn cached(&mut self) -> Option<Cached> {
         let recorder = self.recorder.clone();
-        // Without its secrets it may be the same as another's.
+        // Without its secrets the request may equal another one.
         let cache = recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call() && !self.cleared)?;
         self.known_by = cache.known_by(self.origin(), &self.exchange.http, &self.request);
         let seq = self.frame.as_ref().map(|frame| frame.seq());
-        // It may be long, and waits for the disk.
+        // The read may be long and waits for the disk.
         tokio::task::block_in_place(|| cache.find(self.known_by?, self.origin(), seq))
     }
 
-    /// Gives the answer of an earlier run, recorded as one of this.
+    /// Sends the answer of an earlier run, recorded as an answer of this one.
     pub(super) fn repeat(mut self, cached: Cached) -> Response<Outgoing> {
         let Cached { exchange, body, from } = cached;
         let mut response = Response::new(whole(body.clone()));
@@ -171,12 +171,12 @@ impl Taping {
         response
     }
 
-    /// The answer of an upstream, recorded as it goes by.
+    /// An upstream's answer, recorded while it passes.
     pub(crate) fn answered(mut self, asked: &Method, response: reqwest::Response) -> Tee {
         self.head(response.status(), Headers::of(response.headers()));
         let status = response.status();
         let body: reqwest::Body = response.into();
-        // Of an answer that has no body nothing is ever asked for, and so no end would be seen.
+        // hyper never polls a body that must be empty, so its end would not be seen.
         let none = *asked == Method::HEAD
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || body.is_end_stream();
@@ -187,7 +187,7 @@ impl Taping {
         Tee { body, taping }
     }
 
-    /// An answer of our own, where there is none.
+    /// An answer made by the proxy, because there is no other.
     pub(crate) async fn refused(mut self, status: StatusCode, why: String) -> Response<Outgoing> {
         let (parts, body) = refused(status, &why).into_parts();
         self.head(status, Headers::of(&parts.headers));
@@ -213,7 +213,7 @@ impl Taping {
         }
         let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX)
             && self.room.more(bytes.len()).is_ok();
-        // What is to be searched for secrets is held back until all of it is here: one may be spread over parts.
+        // An answer that is searched for secrets is held back until it is complete: a secret may span parts.
         let held = self.recorder.secrets.get().is_some();
         if held && (self.too_long || !fits) {
             self.too_long = true;
@@ -238,12 +238,12 @@ impl Taping {
         if len >= UNWRITTEN_BYTES_MAX {
             self.recorder.tape.flush();
         }
-        // The first one's job takes what has come until then.
+        // The job of the first part takes everything that has come until then.
         if len > bytes.len() || bytes.is_empty() {
             return;
         }
         let (recorder, unwritten) = (self.recorder.clone(), self.unwritten.clone());
-        // The program has its part by the time that the store has it.
+        // The program gets its part no later than the store.
         self.recorder.tape.push(WRITTEN_WITHIN, move || {
             let bytes = std::mem::take(&mut *unwritten.lock().unwrap_or_else(PoisonError::into_inner));
             if !recorder.is_failed()
@@ -254,7 +254,7 @@ impl Taping {
         });
     }
 
-    /// Writes the frame's end, away from whoever carries the traffic.
+    /// Writes the frame's end in the background.
     pub(super) fn end(mut self, broken: Option<String>) {
         self.close(broken);
     }
@@ -274,7 +274,7 @@ impl Taping {
             {
                 let (kept, removed) = clear_answer(secrets, &mut exchange, held);
                 recorder.counts().secrets_removed += removed as u64;
-                // A later run would get what this one did not.
+                // A later run would get an answer that differs from this one's.
                 known_by = known_by.filter(|_| removed == 0);
                 if let Some(frame) = frame.as_ref().filter(|_| !recorder.is_failed())
                     && let Err(error) = kept.chunks(HELD_PART_BYTES).try_for_each(|part| frame.append(part))
@@ -285,7 +285,7 @@ impl Taping {
             }
             let (ending, counted) =
                 recorder.look_at(exchange, &api, &request, answer.as_deref(), duration_ns);
-            // All its parts are written; one that is not whole is not ended.
+            // All parts are written; an incomplete frame is not ended.
             let frame = frame.and_then(Arc::into_inner).filter(|_| !recorder.is_failed());
             let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
             if let Ok(Some(_)) = finished {
@@ -312,7 +312,7 @@ impl Drop for Taping {
     }
 }
 
-/// An answer on its way to the client, recorded as it goes by.
+/// An answer on its way to the client, recorded while it passes.
 pub(crate) struct Tee {
     body: reqwest::Body,
     taping: Option<Taping>,
@@ -339,7 +339,7 @@ impl Body for Tee {
                 if let (Some(bytes), Some(taping)) = (part.data_ref(), &mut self.taping) {
                     taping.part(bytes.clone());
                 }
-                // hyper asks no further once the announced length is there.
+                // hyper stops polling once the announced length has arrived.
                 if self.body.is_end_stream()
                     && let Some(taping) = self.taping.take()
                 {

@@ -1,4 +1,4 @@
-//! A long request's body on its way: to the upstream part by part as it comes, and kept whole for the recording.
+//! Passes a long request body to the upstream while it arrives, and keeps a whole copy for the recording.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -15,24 +15,24 @@ use tokio::task::JoinHandle;
 use super::listen::{Arriving, BoxError, no_room};
 use super::room::{Held, Room};
 
-/// Memory that is taken before the body has come, whatever its announced length.
+/// Memory that is allocated before the body arrives, whatever its announced length.
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
 
-/// A body that is still coming, its announced length in bytes, and the memory that it comes into.
+/// A body that is still arriving, its announced length in bytes, and the memory for it.
 #[derive(Debug)]
 pub(crate) struct Coming {
-    /// Nobody ever waits for it: a request is looked at by several threads, its body is read by one.
+    /// Never contended: several threads see the request, but only one reads its body.
     pub(crate) from: Mutex<Arriving>,
     pub(crate) len: u64,
     pub(crate) room: Room,
 }
 
-/// Why a body is not whole, and what is answered then.
+/// Why a body is incomplete, and the status of the answer.
 pub(crate) type Cut = (StatusCode, String);
 
 impl Coming {
-    /// The body for the upstream, and all of it once it is here. It is read to its end whatever the upstream takes of it and when:
-    /// one that answers before it has read all keeps nobody waiting.
+    /// The body for the upstream, and the whole body once it has arrived. It is read to its end even if the
+    /// upstream answers early or stops reading.
     pub(crate) fn fork(self) -> (Going, Gone) {
         let Self { from, len, room } = self;
         let mut from = from.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -52,11 +52,11 @@ impl Coming {
                     }
                 };
                 let Ok(bytes) = part.into_data() else { continue };
-                // It is still read to its end where there is no room for it, so that its client listens to what it is told.
+                // Without memory the body is still read to its end, so that its client listens to the answer.
                 if cut.is_some() {
                     continue;
                 }
-                // Once for what is kept, and once for what the upstream has not taken yet.
+                // Reserved once for the copy, and once for the bytes that the upstream has not taken yet.
                 let mut on_its_way = room.hold();
                 if let Err(full) = held.more(bytes.len()).and_then(|()| on_its_way.more(bytes.len())) {
                     kept = Vec::new();
@@ -65,7 +65,7 @@ impl Coming {
                     continue;
                 }
                 kept.extend_from_slice(&bytes);
-                // Nobody takes it where the upstream has gone.
+                // Nobody receives it if the upstream has gone.
                 let _ = parts.send(Ok((bytes, on_its_way)));
             }
             match cut {
@@ -77,7 +77,7 @@ impl Coming {
     }
 }
 
-/// What is kept of a body that has gone on.
+/// The copy of a body that was passed on.
 #[derive(Debug)]
 pub(crate) struct Gone {
     sent: oneshot::Receiver<()>,
@@ -85,19 +85,19 @@ pub(crate) struct Gone {
 }
 
 impl Gone {
-    /// Waits until the upstream has been sent all of it, or takes no more.
+    /// Waits until the upstream has been sent the whole body, or takes no more.
     pub(crate) async fn sent(&mut self) {
-        // Nothing is ever said: it ends with the body.
+        // Nothing is ever sent; the channel closes with the body.
         let _ = (&mut self.sent).await;
     }
 
-    /// All of it; else why it broke off.
+    /// The whole body; else why it broke off.
     pub(crate) async fn whole(self) -> Result<Bytes, Cut> {
         self.whole.await.unwrap_or_else(|error| Err((StatusCode::BAD_REQUEST, error.to_string())))
     }
 }
 
-/// A body of a known length on its way to an upstream: no two readers can differ on where it ends.
+/// A body of a known length on its way to an upstream: no two readers can disagree about its end.
 #[derive(Debug)]
 pub(crate) struct Going {
     parts: UnboundedReceiver<Result<(Bytes, Held), String>>,
@@ -140,7 +140,7 @@ mod tests {
     use super::super::listen::{Answer, Asked, Handler, Proxy, refused};
     use super::*;
 
-    /// Answers with what came of the body; the upstream takes a part of it, or nothing.
+    /// Answers with the result of the upload; takes one part of the body, or nothing.
     struct Upstream {
         takes: bool,
     }
@@ -194,7 +194,7 @@ mod tests {
         assert!(told(true, 100, 100).await.contains("short: 100"));
     }
 
-    /// Half of it is never taken for all of it.
+    /// Half a body must never be taken for a whole one.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_body_that_breaks_off_is_none() {
         let answer = told(true, 300_000, 150_000).await;

@@ -1,7 +1,7 @@
-//! Calling upstreams: the request as it came, to the origin of its mount and nowhere else.
+//! Calls upstreams: sends the request unchanged to the origin of its mount and nowhere else.
 //!
-//! No redirect is followed, nothing is decompressed, no answer is waited for longer than the client does. Addresses
-//! of the link itself, where clouds serve their machines' credentials, are never called, by whatever name.
+//! Redirects are not followed, bodies are not decompressed, and an answer is waited for only as long as the
+//! client waits. Link-local addresses, where clouds serve machine credentials, are never called, by any name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
@@ -17,13 +17,13 @@ use super::exchange::Headers;
 use super::listen::Asked;
 use super::mounts::{Mount, MountError, Mounts};
 
-/// How long a connection may take to be made.
+/// Maximum time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Which upstreams may be called.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
-    /// If there are any, only these hosts.
+    /// If not empty, only these hosts are allowed.
     pub allowed: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Guard {
     /// Refuses mounts that may not be called.
     ///
     /// # Errors
-    /// A host that is not allowed, or an address of the link itself.
+    /// A host that is not allowed, or a link-local address.
     pub fn check(&self, mounts: &Mounts) -> Result<(), MountError> {
         for mount in &mounts.0 {
             self.check_one(mount)?;
@@ -53,7 +53,7 @@ impl Guard {
     }
 }
 
-/// Link-local addresses, and the one of EC2's metadata in IPv6, also where they are mapped into IPv6.
+/// Link-local addresses and the IPv6 address of EC2's metadata, also mapped into IPv6.
 fn of_the_link(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.is_unspecified(),
@@ -65,7 +65,7 @@ fn of_the_link(ip: IpAddr) -> bool {
     }
 }
 
-/// The system's names, without addresses of the link: a name that leads there is not called.
+/// The system's resolver without link-local addresses: a name that only leads there is not called.
 #[derive(Debug)]
 struct Resolver;
 
@@ -82,15 +82,15 @@ impl Resolve for Resolver {
     }
 }
 
-/// The way to all upstreams of a run. Each client is made when it is first needed: reading the system's certificates takes longer
-/// than all else that happens before a program starts.
+/// The HTTP clients for all upstreams of a run. Each is made when first needed: reading the system's
+/// certificates takes longer than everything else before a program starts.
 #[derive(Debug, Default)]
 pub(crate) struct Upstream {
-    /// By way of the proxy that the environment names, if it does.
+    /// For other machines, through the proxy that the environment names, if any.
     far: OnceLock<Result<Client, String>>,
-    /// This machine, with encryption.
+    /// For this machine, with TLS.
     near: OnceLock<Result<Client, String>>,
-    /// This machine, without.
+    /// For this machine, without TLS.
     plain: OnceLock<Result<Client, String>>,
 }
 
@@ -109,7 +109,7 @@ impl Upstream {
         made.get_or_init(|| client(near, plain)).as_ref().map_err(Clone::clone)
     }
 
-    /// Sends a request; says in words why there is no answer.
+    /// Sends a request; the error says why there is no answer.
     pub(crate) async fn send(
         &self,
         mount: &Mount,
@@ -134,7 +134,7 @@ impl Upstream {
 }
 
 fn client(near: bool, plain: bool) -> Result<Client, String> {
-    // Whoever came first has chosen: that is as good.
+    // If another provider was installed first, that one is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = Client::builder()
         .redirect(Policy::none())

@@ -1,4 +1,4 @@
-//! A request that is passed on and recorded into the run that it names, which is begun with it where it is not there.
+//! Passes a request on and records it into the run that it names. A run that does not exist is begun.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::proxy::listen::{Arriving, Asked, Outgoing};
 use crate::proxy::record::{Recorder, WaitedFor};
 use crate::session::{Origin, random_key};
 
-/// The key of the requests' hashes in runs that were begun with metadata of their own, which has none. Such a run can be moved to another store and
-/// still be replayed; nothing that is secret is hashed.
+/// The request hash key of runs begun with metadata of their own, which store no key. A fixed key lets them
+/// be moved to another store and still be replayed; nothing secret is hashed.
 const KEY: [u8; 32] = *b"annals, for many runs at once. \0";
 
-/// Forks of forks that are looked at for a key.
+/// Maximum number of ancestors that are searched for a key.
 const FORKS_MAX: usize = 64;
 
 impl Many {
@@ -35,12 +35,12 @@ impl Many {
             return Ok(*refused);
         }
         let answer = recorder.exchange(asked, None).await;
-        // From here on the answer itself says that it is under way.
+        // From here on the answer itself keeps the run open.
         drop(here);
         Ok(answer)
     }
 
-    /// Whoever records this run.
+    /// The recorder of this run.
     async fn recorder<R: Runs>(
         &self,
         runs: &R,
@@ -70,7 +70,7 @@ impl Many {
         .await
     }
 
-    /// What a run is of that a request begins: whoever asks is not known here, and has no program.
+    /// The origin of a run that a request begins: its caller is unknown and has no program.
     fn origin(&self, key: &[u8; 32]) -> Origin {
         Origin {
             argv: Vec::new(),
@@ -88,7 +88,7 @@ impl Many {
     }
 }
 
-/// The key of the hashes of a run's requests: its own, else that of the run that it is a fork of.
+/// The request hash key of a run: its own, else that of its nearest ancestor.
 pub(super) fn key_of<R: Runs>(runs: &R, reader: &RunReader) -> Result<[u8; 32], Refused> {
     let mut reader = reader.clone();
     for _ in 0..FORKS_MAX {
@@ -98,7 +98,7 @@ pub(super) fn key_of<R: Runs>(runs: &R, reader: &RunReader) -> Result<[u8; 32], 
         let parent = reader.info().parent.as_ref().and_then(|parent| parent.run.clone());
         match parent.map(|parent| runs.read(&parent)) {
             Some(Ok(parent)) => reader = parent,
-            // One that is gone has no key any more.
+            // A dropped ancestor has no key any more.
             Some(Err(_)) | None => break,
         }
     }

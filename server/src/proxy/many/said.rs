@@ -1,15 +1,17 @@
-//! What a request says to annals besides what it asks of an upstream: a token, the run, the replay's session. All of it is taken out here, before
-//! anything else is done with the request.
+//! What a request says to annals besides its request to the upstream: a token, the run, the replay's session.
+//! All of it is removed here, before the request is used.
 //!
 //! ```text
 //! /proxy/[TOKEN@]RUN/MOUNT/v1/...                    the path
 //! x-annals-run: RUN, x-annals-token: TOKEN           headers, with /proxy/MOUNT/v1/...
-//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off      headers in any way: tags of a run that is begun
+//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off      headers in any form: tags
+//! of a new run
 //! Authorization: Bearer KEY+annals:[TOKEN:]RUN       behind a key, with /proxy/MOUNT/v1/...
 //! ```
 //!
-//! `/replay` is the same of a run that is replayed, and so is `x-annals-replay: RUN`; `RUN;SESSION` names a replay of several. TOKEN, RUN and SESSION are
-//! percent-decoded, once. What is said twice has to be the same. No refusal repeats what may be a token.
+//! `/replay` works the same for a replayed run, and so does `x-annals-replay: RUN`; `RUN;SESSION` names one
+//! of several replays. TOKEN, RUN and SESSION are percent-decoded once. Values given twice must agree. No
+//! refusal repeats a possible token.
 
 use annals::RUN_NAME_BYTES_MAX;
 use hyper::StatusCode;
@@ -21,11 +23,11 @@ use crate::percent;
 use crate::proxy::mounts::Mounts;
 use crate::run_memory;
 
-/// Where paths begin of requests that are recorded, and of those that are replayed.
+/// Path prefixes of requests to record and to replay.
 pub(crate) const RECORDED: &str = "/proxy";
 pub(crate) const REPLAYED: &str = "/replay";
 
-/// Headers that begin so are for annals.
+/// Headers with this prefix are for annals.
 const OURS: &str = "x-annals";
 const RUN: &str = "x-annals-run";
 const REPLAY: &str = "x-annals-replay";
@@ -40,19 +42,19 @@ const TAGS: [(&str, &str); 4] = [
 
 /// Headers that clients send a key in.
 const KEYS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
-/// What follows a key begins with this.
+/// Separates a key from the directives behind it.
 const MARK: &str = "+annals:";
 
 const TOKEN_BYTES_MAX: usize = 1024;
 const TAG_BYTES_MAX: usize = 2048;
 const SESSION_BYTES_MAX: usize = 128;
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
-    /// Passed on and recorded.
+    /// Pass it on and record it.
     Record,
-    /// Answered from a recording.
+    /// Answer it from a recording.
     Replay,
 }
 
@@ -62,19 +64,19 @@ pub(super) struct Said {
     pub(super) wants: Wants,
     pub(super) token: Option<String>,
     pub(super) run: String,
-    /// Empty where none is named.
+    /// Empty if none is named.
     pub(super) session: String,
     pub(super) mount: String,
-    /// What follows the mount.
+    /// The path below the mount.
     pub(super) path: String,
-    /// Tags of the run, where the request begins it.
+    /// Tags for the run, if the request begins it.
     pub(super) tags: Vec<(String, String)>,
 }
 
-/// Takes it out of a request. The request's own path is of no use any more after that.
+/// Removes the directives from a request. The request's own path must not be used afterwards.
 ///
 /// # Errors
-/// 400 where it makes no sense, or contradicts itself.
+/// 400 if the directives are malformed or contradict each other.
 pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> {
     let mut all = Gathered::default();
     let (begins, rest) = prefix(parts.uri.path()).ok_or_else(|| wrong("this is no address of the proxy"))?;
@@ -142,7 +144,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> 
     })
 }
 
-/// What was said so far.
+/// The directives found so far.
 #[derive(Debug, Default)]
 struct Gathered {
     token: Option<String>,
@@ -172,7 +174,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// A token, or nothing.
+    /// A token; may be empty.
     fn token(&mut self, said: &str) -> Result<(), Refused> {
         if said.is_empty() {
             return Ok(());
@@ -195,7 +197,8 @@ fn same(known: &mut Option<String>, said: String, otherwise: &str) -> Result<(),
     }
 }
 
-/// Cuts off what follows the keys of a header. A key that was nothing else is none.
+/// Removes the directives behind the keys of a header. A key that consisted only of directives is removed
+/// whole.
 fn cut(headers: &mut HeaderMap, name: &HeaderName, all: &mut Gathered) -> Result<(), Refused> {
     let has_mark = |value: &HeaderValue| memchr::memmem::find(value.as_bytes(), MARK.as_bytes()).is_some();
     if !headers.get_all(name).iter().any(has_mark) {
@@ -228,7 +231,7 @@ fn cut(headers: &mut HeaderMap, name: &HeaderName, all: &mut Gathered) -> Result
     Ok(())
 }
 
-/// Which of both a path begins with, and what follows.
+/// The prefix that a path begins with, and the rest.
 fn prefix(path: &str) -> Option<(&'static str, &str)> {
     let path = single(path);
     [RECORDED, REPLAYED].into_iter().find_map(|begins| {
@@ -237,13 +240,14 @@ fn prefix(path: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-/// The first segment of a path, and what follows. Some clients join a path to a base that ends in a slash and get two.
+/// The first segment of a path, and the rest. Some clients join a path to a base that ends in a slash, which
+/// gives two slashes.
 fn segment(path: &str) -> (&str, &str) {
     let path = path.trim_start_matches('/');
     path.split_at(path.find('/').unwrap_or(path.len()))
 }
 
-/// A path that begins with one slash where it began with several.
+/// The path with a single slash at its beginning.
 fn single(path: &str) -> &str {
     let doubled = path.len() - path.trim_start_matches('/').len();
     &path[doubled.saturating_sub(1)..]
@@ -337,7 +341,7 @@ mod tests {
         }
         let long = "x".repeat(RUN_NAME_BYTES_MAX + 1);
         assert!(said(&format!("/proxy/{long}/openai/v1"), &[]).0.is_err());
-        // A run whose name is that of an upstream is one all the same.
+        // A run may have the name of an upstream.
         is("/proxy/openai/openai/v1/%2F", &[], named("openai"), &[]);
         assert!(said("/proxyr/openai/v1", &[]).0.is_err());
     }
@@ -385,7 +389,7 @@ mod tests {
             assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path} {headers:?}");
             assert!(!refused.why.contains("t0ken"), "{}", refused.why);
         }
-        // The same, said in all three ways.
+        // The same value, given in all three ways.
         let all = [("x-annals-run", "a"), ("x-annals-token", "t"), ("authorization", "Bearer k+annals:t:a")];
         let expected = (Wants::Record, "t", "a", "", "openai", "/v1");
         is("/proxy/t@a/openai/v1", &all, expected, &[("authorization", "Bearer k")]);
