@@ -3,10 +3,10 @@
 //! ```no_run
 //! # async fn agent(space: annals::Namespace) -> Result<(), Box<dyn std::error::Error>> {
 //! use annals::{RunSpec, Status};
-//! use annals_server::middleware::Recording;
+//! use annals_server::middleware::ClientRecording;
 //! use reqwest_middleware::ClientBuilder;
 //!
-//! let recording = Recording::begin(&space, RunSpec::new("agent"))?;
+//! let recording = ClientRecording::begin(&space, RunSpec::new("agent"))?;
 //! let client = ClientBuilder::new(reqwest::Client::new()).with(recording.layer()).build();
 //! client.get("https://example.org").send().await?;
 //! recording.end(Status::Ok).await?;
@@ -14,8 +14,9 @@
 //! # }
 //! ```
 //!
-//! With [`Replaying`] in its place every request gets the recorded answer, and nothing is sent. The frames are those of the proxy; the mount
-//! of a request is its host. Bodies of requests are read whole before they go on; answers pass part by part.
+//! With [`ClientReplay`] instead, every request gets its recorded answer and nothing is sent. The frames are
+//! those of the proxy; a request's mount is its host. Request bodies are read whole before they are sent;
+//! answers pass part by part.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ use crate::session::{Origin, SessionError, random_key};
 
 type Handled<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Response>> + Send + 'a>>;
 
-/// A run that a client's requests are recorded into.
+/// A run that records a client's requests.
 #[derive(Debug)]
 pub struct Recording {
     run: Arc<Run>,
@@ -55,7 +56,7 @@ impl Recording {
         Ok(Self { run, recorder })
     }
 
-    /// What a client is given; any number of clients may be.
+    /// The middleware for any number of clients.
     pub fn layer(&self) -> impl Middleware + use<> {
         let recorder = self.recorder.clone();
         layer(move |request, extensions, next| {
@@ -63,13 +64,13 @@ impl Recording {
         })
     }
 
-    /// The run, for frames besides the requests.
+    /// The run, for frames other than requests.
     #[must_use]
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// Ends the run once the answers that are on their way were read or dropped, and says what was recorded.
+    /// Ends the run after all open answers were read or dropped, and returns the summary.
     ///
     /// # Errors
     /// As [`Run::end`].
@@ -96,7 +97,8 @@ async fn recorded(
             built(head.url(url).body(body))
         }
         Err(error) => {
-            // The program gets its own error; the recording has an answer that says it, as the proxy's has.
+            // The program gets its own error; the recording gets an answer that describes it, like the
+            // proxy's.
             taping.refused(hyper::StatusCode::BAD_GATEWAY, crate::proxy::chain(&error)).await;
             Err(error)
         }
@@ -117,7 +119,7 @@ impl Replaying {
     /// Answers from this run.
     ///
     /// # Errors
-    /// `Invalid` for a run that was not recorded over HTTP; `Damaged` for one that cannot be read.
+    /// `Invalid` if the run was not recorded over HTTP; `Damaged` if it cannot be read.
     pub fn of(reader: &RunReader, options: ReplayOptions) -> annals::Result<Self> {
         let origin = Origin::of(reader)?;
         let origin = origin.ok_or_else(|| {
@@ -126,13 +128,13 @@ impl Replaying {
         Ok(Self(Arc::new(Replayer::new(reader.clone(), origin.key_bytes()?, options)?)))
     }
 
-    /// What a client is given in place of [`Recording::layer`].
+    /// The middleware, used instead of [`ClientRecording::layer`].
     pub fn layer(&self) -> impl Middleware + use<> {
         let replayer = self.0.clone();
         layer(move |request, _, _| Box::pin(replayed(replayer.clone(), request)))
     }
 
-    /// What the replay came to. Its receipt says whether it was faithful.
+    /// The result of the replay. Its receipt says whether it was faithful.
     #[must_use]
     pub fn finish(&self) -> Replayed {
         self.0.finish()
@@ -165,7 +167,7 @@ async fn replayed(replayer: Arc<Replayer>, mut request: Request) -> Result<Respo
     built(head.url(url).body(Body::wrap(body)))
 }
 
-/// A function as a middleware of any lifetime.
+/// Wraps a function as a middleware.
 fn layer<F>(of: F) -> F
 where
     F: for<'a> Fn(Request, &'a mut Extensions, Next<'a>) -> Handled<'a> + Send + Sync + 'static,
@@ -181,7 +183,7 @@ fn built(response: hyper::http::Result<hyper::Response<Body>>) -> Result<Respons
     response.map(Response::from).map_err(|error| failed(error.to_string()))
 }
 
-/// A request as the proxy would have got it. Its body is read whole, and is in its place again.
+/// Converts a request to the proxy's form. Its body is read whole and put back.
 async fn asked(request: &mut Request) -> Result<Asked> {
     let body = match request.body_mut().take() {
         Some(body) => body.collect().await.map_err(Error::Reqwest)?.to_bytes(),
@@ -205,7 +207,7 @@ async fn asked(request: &mut Request) -> Result<Asked> {
     })
 }
 
-/// Host and port, without the port that the scheme has by itself.
+/// Host and port, without the scheme's default port.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

@@ -1,4 +1,4 @@
-//! All that is known of a program, put together, and what it comes to.
+//! Combines all facts about a program into the result of an inspection.
 
 use std::path::Path;
 
@@ -13,42 +13,42 @@ use crate::nondet::{Chain, End, chain};
 use crate::program::Program;
 use crate::proxy::Variable;
 
-/// What a program is called that reads a variable without a client library.
+/// The client's name if the program reads a variable without a client library.
 const ITSELF: &str = "the program itself";
-/// Modules and packages of WebSockets.
+/// Modules and packages for WebSockets.
 const WEB_SOCKETS: [&str; 3] = ["websockets", "websocket", "ws"];
 
-/// Why there is nothing to look at: the program would not start.
+/// Why there is nothing to inspect: the program would not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CannotStart {
-    /// 127 where there is no such command, 126 where it cannot be executed, as a shell says.
+    /// As a shell exits: 127 if there is no such command, 126 if it cannot be executed.
     pub code: u8,
-    /// In words.
+    /// The error message.
     pub message: String,
 }
 
-/// What is seen before a name is put to it.
+/// The facts collected so far.
 #[derive(Default)]
 struct Seen {
     clients: Vec<Client>,
     findings: Vec<Finding>,
     /// Variables that the program itself reads.
     reads: Vec<String>,
-    /// Variables that a recording leaves as they are here.
+    /// Variables that a recording leaves unchanged in this environment.
     left: Vec<String>,
-    /// What clients without a variable are to be given.
+    /// The base addresses that clients without a variable need.
     fixed_clients: Vec<(String, Fixed)>,
-    /// Variables to be named, with the path behind the address.
+    /// Variables to pass with --env, with the path after the address.
     envs: Vec<(String, String)>,
-    /// Of each fixed address the provider, if known, and the file.
+    /// For each fixed address the provider, if known, and the file.
     fixed: Vec<(Option<String>, String)>,
     not: Vec<String>,
 }
 
-/// Looks at a program without running anything. `set` gives a variable's value in its environment.
+/// Inspects a program without running anything. `set` returns a variable's value in its environment.
 ///
 /// # Errors
-/// Where it would not start: no such command, or one that cannot be executed.
+/// If it would not start: the command is missing or cannot be executed.
 pub fn inspect(program: &Program, set: &dyn Fn(&str) -> Option<String>) -> Result<Inspection, CannotStart> {
     let chain = chain(program);
     starts(program, &chain)?;
@@ -104,7 +104,7 @@ fn starts(program: &Program, chain: &Chain) -> Result<(), CannotStart> {
 }
 
 impl Seen {
-    /// A command that is a client itself.
+    /// Handles a command that is a client itself.
     fn command(&mut self, program: &Program) {
         let Some(command) = program.argv.first() else { return };
         let name = Path::new(command).file_name().unwrap_or_default().to_string_lossy();
@@ -125,7 +125,7 @@ impl Seen {
         self.clients.push(Client { name: name.to_owned(), providers, variables, place });
     }
 
-    /// The clients of a file and the variables that it reads; its addresses.
+    /// Collects a file's clients and the variables that it reads; returns its addresses.
     fn file(&mut self, source: &Source) -> Vec<Found> {
         let lines = Lines::of(&source.code);
         let place = |at| Place { file: source.looked.file.clone(), line: lines.line(at) };
@@ -225,7 +225,7 @@ impl Seen {
         }
     }
 
-    /// Clients that read no variable, where the program hands them none either.
+    /// Reports clients that read no variable and get no base address from the program either.
     fn clients_alone(&mut self) {
         let read = self.reads.iter().filter(|name| !self.left.contains(name));
         let read = read.map(String::as_str).collect::<Vec<_>>();
@@ -252,7 +252,7 @@ impl Seen {
         }
     }
 
-    /// Clients whose variables a recording leaves as they are.
+    /// Reports clients whose variables a recording leaves unchanged.
     fn clients_left(&mut self) {
         for client in &self.clients {
             let first = client
@@ -281,7 +281,7 @@ impl Seen {
         }
     }
 
-    /// The Node client of Azure takes OpenAI's address before its own.
+    /// The Node client of Azure prefers OpenAI's address to its own.
     fn azure_of_node(&mut self, place: Place) {
         if self.left.iter().any(|name| name == "OPENAI_BASE_URL") {
             return;
@@ -296,7 +296,7 @@ impl Seen {
         });
     }
 
-    /// Models that litellm asks without reading a variable that a recording sets.
+    /// Reports litellm models whose provider has no variable that a recording sets.
     fn models_of_litellm(&mut self, files: &[Source]) {
         let Some(client) = self.clients.iter().find(|client| is_litellm(&client.name)) else { return };
         let (name, first) = (client.name.clone(), client.place.clone());
@@ -326,7 +326,7 @@ impl Seen {
         }
     }
 
-    /// What is worth knowing where little or nothing was seen.
+    /// Adds hints if little or nothing was found.
     fn leftovers(&mut self, kind: Kind, files: &[Source], key: bool) {
         let note = |what, text: &str, next: &str| Finding {
             problem: false,
@@ -395,7 +395,7 @@ impl Seen {
     }
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for a shell.
 fn for_shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -412,7 +412,7 @@ mod tests {
     fn of(name: &str, text: &str) -> Inspection {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(name), text).unwrap();
-        // Any program that is there: only its name counts.
+        // Any existing program: only its name counts.
         std::os::unix::fs::symlink("/bin/sh", directory.path().join("python3")).unwrap();
         std::os::unix::fs::symlink("/bin/sh", directory.path().join("node")).unwrap();
         let by = if name.ends_with(".py") { "./python3" } else { "./node" };
@@ -439,7 +439,7 @@ mod tests {
         let [problem] = found.findings.as_slice() else { panic!("{:?}", found.findings) };
         assert_eq!(problem.place.as_ref().unwrap().to_string(), "a.py:3");
         assert!(problem.next.contains("ANTHROPIC_BASE_URL"), "{problem:?}");
-        // A base address that is somebody's is a problem where a client of a model is there.
+        // An unknown base address is a problem if the file has a model client.
         let found = of("a.py", "import openai\nopenai.OpenAI(base_url='http://10.0.0.1/v1')");
         assert_eq!((found.verdict.capture, found.verdict.likely.len()), (Capture::Unlikely, 0));
         assert_eq!(of("a.py", "Weather(base_url='http://10.0.0.1/v1')").verdict.capture, Capture::Unknown);

@@ -1,4 +1,5 @@
-//! The text of a program: the script that it begins with and the files beside it that are imported, each read once and in part if it is long.
+//! Reads the text of a program: its script and the local files that it imports. Each file is read once, long
+//! ones only in part.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
@@ -9,15 +10,15 @@ use super::report::{Finding, Kind, Looked};
 use super::text::{Import, imports, without_comments};
 use crate::nondet::regular;
 
-/// Files of a program that are read.
+/// Maximum number of files read.
 const FILES_MAX: usize = 64;
-/// Bytes of one file, from its beginning.
+/// Maximum number of bytes read of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of all of them.
+/// Maximum number of bytes read in total.
 const BYTES_MAX: u64 = 8 << 20;
-/// Files that are looked for, there or not.
+/// Maximum number of paths tried.
 const TRIED_MAX: usize = 4096;
-/// Bytes in which one that is zero makes a file no text.
+/// A zero byte among this many first bytes marks a file as binary.
 const BINARY_BYTES: usize = 8 << 10;
 const JAVASCRIPT_ENDS: [&str; 6] = ["js", "mjs", "cjs", "ts", "tsx", "jsx"];
 
@@ -31,7 +32,7 @@ pub(super) struct Source {
     pub(super) imports: Vec<Import>,
 }
 
-/// What was read, and what could not be.
+/// The files read, and problems with others.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) files: Vec<Source>,
@@ -46,7 +47,7 @@ fn finding(problem: bool, text: String, next: &str) -> Finding {
 }
 
 impl Sources {
-    /// Reads all that a start leads to.
+    /// Reads all files that a start leads to.
     pub(super) fn read(kind: Kind, start: &Start, directory: &Path) -> Self {
         let mut sources = Self::default();
         let mut waiting = VecDeque::new();
@@ -63,7 +64,7 @@ impl Sources {
             Start::Module(name) => {
                 let place = directory.join(name.replace('.', "/"));
                 let files = [place.with_extension("py"), place.join("__main__.py")];
-                // An installed one is not looked at.
+                // Installed modules are not inspected.
                 if let Some(path) = files.into_iter().find(|path| path.is_file()) {
                     let shown = path.strip_prefix(directory).unwrap_or(&path).to_owned();
                     sources.first(kind, &path, &shown, &mut waiting);
@@ -82,7 +83,7 @@ impl Sources {
             }
             let shown: PathBuf = path.strip_prefix(directory).unwrap_or(&path).components().collect();
             let shown = shown.display().to_string();
-            // What is imported and cannot be read is the program's own trouble.
+            // An unreadable import is the program's own problem.
             if let Ok((looked, text)) = sources.load(&path, &shown) {
                 sources.take(kind, &path, &root, looked, &text, &mut waiting);
             }
@@ -90,7 +91,7 @@ impl Sources {
         sources
     }
 
-    /// The file that the command line names: that it cannot be read is a problem.
+    /// Reads the file named by the command line; failing to read it is a problem.
     fn first(&mut self, kind: Kind, path: &Path, shown: &Path, waiting: &mut VecDeque<(Kind, PathBuf)>) {
         let shown = shown.display().to_string();
         self.fresh(path);
@@ -106,7 +107,7 @@ impl Sources {
         }
     }
 
-    /// A file's beginning.
+    /// Reads the beginning of a file.
     fn load(&mut self, path: &Path, shown: &str) -> Result<(Looked, String), String> {
         let file = regular(path).map_err(|error| error.to_string())?;
         let length = file.metadata().map_err(|error| error.to_string())?.len();
@@ -149,7 +150,7 @@ impl Sources {
         self.files.push(Source { kind, looked, code, imports });
     }
 
-    /// It is a file and was not met before, under whatever name.
+    /// Whether it is a file that was not read before under any name.
     fn fresh(&mut self, path: &Path) -> bool {
         self.tried += 1;
         self.tried <= TRIED_MAX
@@ -158,7 +159,7 @@ impl Sources {
     }
 }
 
-/// Where a file of the program's own may be that an import means.
+/// Paths where the local file of an import may be.
 fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
     match kind {
         Kind::Python => {
@@ -189,7 +190,7 @@ fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
             let place = here.join(&import.name);
             let mut found = vec![place.clone()];
             found.extend(JAVASCRIPT_ENDS.map(|end| file_of(&place, end)));
-            // TypeScript names what a file is compiled to.
+            // TypeScript imports name the compiled file.
             found.push(place.with_extension("ts"));
             found.extend(JAVASCRIPT_ENDS.map(|end| place.join(format!("index.{end}"))));
             found
@@ -201,7 +202,7 @@ fn near(kind: Kind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The path with this end, after one that it has.
+/// The path with this extension instead of its own.
 fn file_of(path: &Path, end: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(".");
@@ -286,7 +287,7 @@ mod tests {
         let looked = |name: &str| Sources::read(Kind::Python, &Start::File(name.into()), directory.path());
         assert_eq!(looked("a.py").files.len(), 1);
         assert!(looked("pipe.py").findings[0].problem && looked("loop.py").findings[0].problem);
-        // A chain of imports without an end is followed for a while.
+        // A very long chain of imports is followed up to the limit.
         for number in 0..200 {
             std::fs::write(path(&format!("m{number}.py")), format!("import m{}", number + 1)).unwrap();
         }

@@ -1,15 +1,15 @@
-//! What the environment and this machine say. Values of keys and of proxies are not looked at.
+//! What the environment and this machine tell. Values of keys and HTTP proxies are not read.
 
 use super::report::{Finding, Key, Kind, Nondet, Upstream};
 use crate::nondet::{Chain, End, possible};
 use crate::proxy::{Guard, Mount, Mounts, Variable, origin_of};
 use crate::session::KEYS;
 
-/// Variables that name a proxy.
+/// Variables that name an HTTP proxy.
 const PROXIES: [&str; 6] =
     ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
-/// The base addresses that are set, and what is wrong with them.
+/// The base addresses that are set, and the problems with them.
 pub(super) fn upstreams(set: &dyn Fn(&str) -> Option<String>) -> (Vec<Upstream>, Vec<Finding>) {
     let (mut upstreams, mut findings) = (Vec::new(), Vec::new());
     for variable in Variable::known() {
@@ -43,20 +43,20 @@ fn provider_of(name: &str) -> String {
         .map_or(String::new(), |found| found.provider)
 }
 
-/// Which keys are set.
+/// The key variables, and whether they are set.
 pub(super) fn keys(set: &dyn Fn(&str) -> Option<String>) -> Vec<Key> {
     let of =
         |name: &str| Key { variable: name.to_owned(), set: set(name).is_some_and(|value| !value.is_empty()) };
     KEYS.into_iter().map(of).collect()
 }
 
-/// Which proxies are named.
+/// The HTTP proxy variables that are set.
 pub(super) fn proxies(set: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let named = PROXIES.into_iter().filter(|name| set(name).is_some_and(|value| !value.is_empty()));
     named.map(str::to_owned).collect()
 }
 
-/// Whether clocks and randomness can be captured of what a command comes to.
+/// Whether clocks and randomness of a command can be captured.
 pub(super) fn nondet(kind: Kind, chain: &Chain) -> Nondet {
     let (works, mut not_covered) = match (possible(), &chain.end) {
         (Err(why), _) => (false, vec![why.0]),

@@ -1,4 +1,4 @@
-//! The network of one program, watched and, in a replay, guarded.
+//! Watches the network of one program and, in a replay, guards it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -22,17 +22,17 @@ use crate::proxy::{Mounts, Proxy};
 
 /// `SOCK_DGRAM`.
 const DATAGRAMS: i32 = 2;
-/// Uncovered programs that are named.
+/// Maximum number of uncovered programs in a report.
 const UNCOVERED_MAX: usize = 16;
 
 /// Why a program is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// All passes, and is noted.
+    /// Everything passes and is noted.
     Record,
-    /// Nothing passes that the policy does not allow.
+    /// Only allowed connections pass.
     Replay,
-    /// As a replay until [`NetworkWatch::go_live`], then as a recording.
+    /// Like a replay until [`NetworkWatch::go_live`], then like a recording.
     Prefix,
 }
 
@@ -61,16 +61,16 @@ struct WatchState {
 /// Why a program does not run in a namespace.
 enum ConfinementFailure {
     NotWanted,
-    /// The system does not permit it.
+    /// The system does not permit a namespace.
     Refused(std::io::Error),
     /// The program itself cannot be started.
     Program(std::io::Error),
-    /// It runs without one.
+    /// The program has started without a namespace.
     Started(Box<Child>),
 }
 
 impl NetworkWatch {
-    /// For a program behind the proxy at this port.
+    /// Watches a program behind the proxy at this port.
     pub(crate) fn begin(
         purpose: Purpose,
         policy: &NetworkPolicy,
@@ -101,7 +101,7 @@ impl NetworkWatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program's variables; `preloaded` is what else it loads.
+    /// The program's variables; `preloaded` lists other preloaded libraries.
     pub(crate) fn environment(&self, preloaded: Option<&str>) -> Vec<(String, String)> {
         match &self.library {
             Ok(library) => library.environment(preloaded).into(),
@@ -109,10 +109,10 @@ impl NetworkWatch {
         }
     }
 
-    /// Starts the program: in a namespace of its own where it is to have one, with the proxy at its address there.
+    /// Starts the program. If it gets a namespace of its own, the proxy also listens at its address there.
     ///
     /// # Errors
-    /// Where the program cannot be started.
+    /// If the program cannot be started.
     pub(crate) fn spawn(&self, command: &mut Command, proxy: &Proxy) -> std::io::Result<Child> {
         let mark = self.library.as_ref().map_or(Path::new("annals"), NetworkLibrary::directory);
         let table = SocketTable::before_start(mark, self.proxy);
@@ -159,7 +159,7 @@ impl NetworkWatch {
         Ok(child)
     }
 
-    /// Tells of refusals as they come, where somebody wants to know.
+    /// Reports refusals as they happen, if requested.
     fn follow(&self) -> Option<Notices> {
         let notices = Notices::new(self.policy.notice?);
         if let Ok(Ok(notes)) = self.library.as_ref().map(NetworkLibrary::follow) {
@@ -191,13 +191,13 @@ impl NetworkWatch {
         match (spawned, admitted) {
             (Ok(child), Ok(entered)) => Ok((child, entered)),
             (Err(error), Ok(_)) => Err(ConfinementFailure::Program(error)),
-            // The child's own error says what was refused.
+            // The child's own error names the refused step.
             (Err(error), Err(_)) => Err(ConfinementFailure::Refused(error)),
             (Ok(child), Err(_)) => Err(ConfinementFailure::Started(Box::new(child))),
         }
     }
 
-    /// From now on the program may reach everything, and what it reaches is noted.
+    /// From now on the program may reach everything, and its connections are noted.
     pub(crate) fn go_live(&self) {
         if !self.is_live.swap(true, Ordering::AcqRel)
             && let Ok(library) = &self.library
@@ -207,7 +207,7 @@ impl NetworkWatch {
         }
     }
 
-    /// What the program reached, once it has ended; processes of it may be left.
+    /// What the program reached, after its end; some of its processes may still run.
     pub(crate) fn finish(&self, are_left: bool) -> TrafficReport {
         if let (true, Ok(library)) = (are_left, &self.library) {
             library.leave();
@@ -242,7 +242,7 @@ impl NetworkWatch {
     }
 }
 
-/// Names that were looked up, by the addresses that were found.
+/// The looked-up names, by the addresses found.
 fn names(notes: &[Note]) -> BTreeMap<std::net::IpAddr, BTreeSet<String>> {
     let mut names: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for note in notes {
@@ -263,7 +263,7 @@ fn programs(notes: &[Note]) -> BTreeSet<String> {
     notes.iter().filter_map(of).collect()
 }
 
-/// A note as an event. A look-up that found something is none: what is done with the addresses says the rest.
+/// Converts a note into an event; `None` for a successful look-up, whose connections are noted themselves.
 fn event(note: Note) -> Option<Event> {
     match note {
         Note::Connect { process, is_datagram, address, port, passed } => Some(Event {
@@ -290,7 +290,7 @@ fn event(note: Note) -> Option<Event> {
     }
 }
 
-/// Samples of connections that no process with the library noted.
+/// Sampled connections that no process with the library has noted.
 fn sampled(samples: Samples, notes: &[Note]) -> Vec<Event> {
     let noted: HashSet<_> = notes
         .iter()
@@ -315,7 +315,7 @@ fn sampled(samples: Samples, notes: &[Note]) -> Vec<Event> {
     samples.map(event).collect()
 }
 
-/// Notes what the kernel reports of a namespace.
+/// Notes what the kernel reports about a namespace.
 #[derive(Debug)]
 struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -355,7 +355,7 @@ impl Supervisor {
     }
 }
 
-/// An attempt as an event; `None` where it goes to the proxy, to no network, or sends nothing.
+/// Converts an attempt into an event; `None` if it goes to the proxy, to no network, or sends nothing.
 fn attempted(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> Option<Event> {
     let place = || format!("{} [{process}]", sockets::name_of(process));
     let Some(to) = to else {
@@ -384,7 +384,8 @@ fn attempted(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> O
     })
 }
 
-/// Maps the users of a process in a new user namespace: all that this process has, where it may; else its own alone.
+/// Maps the users of a process in a new user namespace: all users of this process if permitted; else only its
+/// own.
 fn map_users(process: u32) -> std::io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
     let write = |name: &str, text: &str| std::fs::write(format!("/proc/{process}/{name}"), text);

@@ -1,11 +1,12 @@
-//! A program recorded, replayed or run on from a frame, from its beginning to its end.
+//! Sessions: a program is recorded, replayed or run on from a frame, from its beginning to its end.
 //!
-//! The run's metadata says what was started and how ([`Origin`]). Each exchange is a frame of its own. The last frames are
-//! the program's own: `stdin` (what it was given to read), `program` (input: what was started, output: its standard output, metadata: how it ended)
-//! and, where it wrote any, `stderr`.
+//! The run's metadata describes the program and its start ([`Origin`]). Each exchange is a frame. The last
+//! frames belong to the program: `stdin` (its input), `program` (input: the command; output: its standard
+//! output; metadata: how it ended) and `stderr`, if it wrote any.
 //!
-//! Layout: `origin` (what a run is of), `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
-//! `replay`, `onward` (a replay that goes on live), `fork`; `secrets` (what a run is recorded without).
+//! Layout: `origin` (the run's metadata), `stage` (starts a program behind a proxy, and ends a run), and the
+//! sessions: `record`, `replay`, `onward` (a replay that continues live), `fork`, `attach`; `secrets`
+//! (removed from recordings).
 
 mod attach;
 mod fork;
@@ -29,18 +30,18 @@ use crate::nondet::NondetError;
 use crate::program::ProgramError;
 use crate::proxy::{MountError, ProxyError};
 
-/// Why nothing was recorded.
+/// Why a session could not start.
 #[derive(Debug)]
 pub enum SessionError {
     /// The program could not be started.
     Program(ProgramError),
-    /// There is no proxy for it.
+    /// The proxy cannot listen.
     Proxy(ProxyError),
-    /// An upstream that may not be called.
+    /// An upstream is not allowed.
     Mount(MountError),
     /// Clocks and randomness cannot be captured.
     Nondet(NondetError),
-    /// A secret that cannot be kept out of what is stored.
+    /// A secret cannot be kept out of the store.
     Secret(String),
     /// The store.
     Store(annals::Error),

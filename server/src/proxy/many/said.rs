@@ -4,8 +4,8 @@
 //! ```text
 //! /proxy/[TOKEN@]RUN/MOUNT/v1/...                    the path
 //! x-annals-run: RUN, x-annals-token: TOKEN           headers, with /proxy/MOUNT/v1/...
-//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off      headers in any form: tags
-//! of a new run
+//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off
+//!                                                    headers in any form: tags of a new run
 //! Authorization: Bearer KEY+annals:[TOKEN:]RUN       behind a key, with /proxy/MOUNT/v1/...
 //! ```
 //!
