@@ -1,5 +1,5 @@
-//! Anthropic messages, plain and as events. Its `input_tokens` leave out what was read from and written to the
-//! cache; here they are added, so that counts mean the same for all providers.
+//! Anthropic messages, plain and as events. Anthropic's `input_tokens` exclude tokens read from and written
+//! to the cache; they are added here, so that counts mean the same for all providers.
 
 use super::json::{Fields, Node};
 use super::summary::{Summary, short};
@@ -15,7 +15,7 @@ pub(super) fn answer(fields: &Fields<'_>, summary: &mut Summary) {
     stop(fields, summary);
 }
 
-/// Input tokens as they are counted, in parts; an event may bring only some of them again.
+/// The parts of the input token count; a later event may repeat only some of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     plain: Option<u64>,
@@ -23,7 +23,7 @@ pub(super) struct Counts {
     written: Option<u64>,
 }
 
-/// One event. Gives whether it ends the stream.
+/// Reads one event. Returns whether it ends the stream.
 pub(super) fn event(name: &str, fields: &Fields<'_>, summary: &mut Summary, counts: &mut Counts) -> bool {
     let kind = fields.get("type").string().unwrap_or_else(|| name.to_owned());
     let index = fields.get("index").number().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What requests and answers say, whatever their form.
+//! Meanings of requests and answers, independent of their form.
 
 use super::api;
 use crate::providers::{Exchange, Meaning};
@@ -33,7 +33,7 @@ fn told(a: &Meaning, b: &Meaning) -> Vec<String> {
     a.differences(b).iter().map(ToString::to_string).collect()
 }
 
-/// Ids, the order of keys, spacing, the form of a content and marks for a cache are no part of what is said.
+/// Ids, key order, spacing, the form of content and cache marks are not part of the meaning.
 #[test]
 fn the_form_of_a_request_is_not_its_meaning() {
     for (path, a, b) in [
@@ -89,7 +89,7 @@ fn a_change_of_a_request_is_told_by_its_place() {
     );
 }
 
-/// A stream says what the whole answer says, however it was cut.
+/// A stream means the same as the complete answer, however it was cut.
 #[test]
 fn a_stream_is_compared_by_what_it_comes_to() {
     let event = |data: &str| format!("data: {data}\n\n");
@@ -158,7 +158,7 @@ fn a_stream_is_compared_by_what_it_comes_to() {
     }
 }
 
-/// What is not read whole is never said to be the same: its bytes count.
+/// Bodies that are not completely read never count as equal: their bytes are compared.
 #[test]
 fn what_cannot_be_read_whole_has_no_meaning() {
     for (path, answer) in [
