@@ -1,4 +1,5 @@
-//! What a profile takes out of a text: what its detectors, patterns and paths find, each with the placeholder that stands for it.
+//! Finds everything that a profile removes from a text, by detectors, patterns and paths, with a tag for each
+//! placeholder.
 
 use std::ops::Range;
 
@@ -6,24 +7,24 @@ use super::detect::{self, Detector, Hit, Near};
 use super::json::{What, decode, decode_percent, is_json, scan, written};
 use super::profile::{Kind, Rules};
 
-/// JSON in texts of JSON is looked into so many times over: the arguments of a tool's call are one.
+/// Maximum nesting of JSON within JSON texts, such as tool call arguments.
 const LAYERS_MAX: usize = 4;
 
-/// Bytes of a placeholder's hash.
+/// Length of a placeholder's hash, in bytes.
 const TAG_BYTES: usize = 6;
 
-/// What makes placeholders of equal values equal, and no others.
+/// The part of a placeholder that is equal exactly for equal values.
 pub(super) type Tag = [u8; TAG_BYTES];
 
-/// A stretch that goes.
+/// A range to be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) range: Range<usize>,
     pub(super) kind: Kind,
     pub(super) tag: Tag,
-    /// It is a JSON value that is no text: its placeholder needs quotes.
+    /// Whether it is a JSON value other than a text, whose placeholder needs quotes.
     pub(super) quoted: bool,
-    /// Whether the placeholder stands for it; not for later pieces of a value that came in pieces.
+    /// Whether the placeholder replaces it; false for later pieces of a value that came in pieces.
     pub(super) first: bool,
 }
 
@@ -48,7 +49,7 @@ impl<'p> Search<'p> {
         tag
     }
 
-    /// Finds in a text, which may be JSON itself.
+    /// Searches a text, which may itself be JSON.
     pub(super) fn text(&mut self, text: &[u8], near: Near, layer: usize, places: &mut Vec<Place>) {
         if layer < LAYERS_MAX && is_json(text) {
             let from = places.len();
@@ -72,7 +73,7 @@ impl<'p> Search<'p> {
         self.flat(text, near, places);
     }
 
-    /// Finds in a piece of JSON.
+    /// Searches a JSON token.
     pub(super) fn token(
         &mut self,
         json: &[u8],
@@ -121,7 +122,7 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// Finds in a text as it stands, and as it reads where parts of it are percent-encoded.
+    /// Searches a text as written, and decoded if parts of it are percent-encoded.
     pub(super) fn flat(&mut self, text: &[u8], near: Near, places: &mut Vec<Place>) {
         self.once(text, near, places);
         if memchr::memchr(b'%', text).is_none() {
@@ -164,7 +165,8 @@ impl<'p> Search<'p> {
     }
 }
 
-/// A value as it is the same however it is written: cards and phones by their digits, IBANs without blanks, addresses in small letters.
+/// The normal form of a value: digits of cards and phone numbers, IBANs without blanks, addresses in lower
+/// case.
 pub(super) fn same(detector: Detector, value: &[u8]) -> Vec<u8> {
     match detector {
         Detector::Card | Detector::Phone => value.iter().copied().filter(u8::is_ascii_digit).collect(),

@@ -1,9 +1,10 @@
-//! Bodies that are streams of events: server-sent ones, and lines of JSON. A value that a model spells over several events is found, and each
-//! piece is cut from its own event, so that what is left is a stream still.
+//! Redacts bodies that are streams of events: server-sent events, and lines of JSON. A value spelled over
+//! several events is found, and each piece is removed from its own event, so that the stream stays a stream.
 //!
-//! Each line of the stream (`data: {...}`, or a bare `{...}`) is taken as JSON, and its texts are joined line by line with those of the same way of names and the same
-//! `index` numbers: what a client would join. Texts that are parts by their name (`delta`, `text`, `arguments`, ...) are searched joined; others one by one, and joined only for what has
-//! a form that hardly anything else has. Lines that are no JSON are searched as they stand.
+//! Each line (`data: {...}`, or a bare `{...}`) is parsed as JSON. Its texts are appended to those with the
+//! same path of names and the same `index` numbers, as a client would join them. Texts named as parts
+//! (`delta`, `text`, `arguments`, ...) are searched joined. Other texts are searched one by one, and joined
+//! only for values of an unmistakable form. Lines that are not JSON are searched as written.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,10 +16,10 @@ use super::json::{Escape, Token, TooDeep, What, decode, is_json, scan, written};
 use super::profile::Kind;
 use super::search::{Place, Search};
 
-/// The most rows that are joined; texts of further ones are searched only where they stand.
+/// Maximum number of joined rows; further texts are searched individually.
 const ROWS_MAX: usize = 4096;
 
-/// Texts that belong together.
+/// Joined texts.
 #[derive(Debug, Default)]
 struct Row {
     text: Vec<u8>,
@@ -26,7 +27,7 @@ struct Row {
     pieces: Vec<Piece>,
 }
 
-/// A text of a row: where it begins there and in the body, and its escapes.
+/// A text of a row: its position in the row and in the body, and its escapes.
 #[derive(Debug)]
 struct Piece {
     at: usize,
@@ -34,7 +35,7 @@ struct Piece {
     escapes: Vec<Escape>,
 }
 
-/// The texts of a body's events, by the row that they belong to.
+/// The texts of a body's events, by row.
 #[derive(Default)]
 pub(super) struct Rows {
     rows: Vec<Row>,
@@ -54,7 +55,7 @@ pub(super) fn is_stream(body: &[u8]) -> bool {
     }
 }
 
-/// Finds in a stream of events.
+/// Searches a stream of events.
 pub(super) fn events(search: &mut Search<'_>, body: &[u8], places: &mut Vec<Place>) -> Result<(), TooDeep> {
     let mut rows = Rows::default();
     let mut plain = 0..0;
@@ -88,7 +89,7 @@ fn text(search: &mut Search<'_>, body: &[u8], range: Range<usize>, places: &mut 
 }
 
 impl Rows {
-    /// Takes the texts of an event; finds in what else it holds.
+    /// Adds an event's texts to their rows, and searches its other values.
     pub(super) fn add(
         &mut self,
         search: &mut Search<'_>,
@@ -113,7 +114,7 @@ impl Rows {
         }
         for token in texts.into_iter().filter(|token| !token.range.is_empty()) {
             let count = self.rows.len();
-            // Beyond so many, each text is a row of its own.
+            // Beyond the limit, each text is a row of its own.
             let key = if count < ROWS_MAX { (token.way, salt) } else { (u64::MAX, count as u64) };
             let row = *self.by_key.entry(key).or_insert(count);
             if row == count {
@@ -129,7 +130,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Finds in all that was taken.
+    /// Searches all rows.
     pub(super) fn find(&self, search: &mut Search<'_>, places: &mut Vec<Place>) {
         for row in &self.rows {
             row.find(search, places);
@@ -145,7 +146,7 @@ impl Row {
             let mut before: &[u8] = b"";
             for (number, piece) in self.pieces.iter().enumerate() {
                 let text = self.text.get(piece.at..self.end(number)).unwrap_or_default();
-                // The same again, in which nothing was found: an id, a model's name.
+                // A repeated text without matches: an id, a model's name.
                 if number > 0 && found.is_empty() && text == before {
                     continue;
                 }
@@ -195,12 +196,12 @@ impl Row {
         self.pieces.partition_point(|piece| piece.at <= at).saturating_sub(1)
     }
 
-    /// Where a piece ends in the row's text.
+    /// The end of a piece in the row's text.
     fn end(&self, number: usize) -> usize {
         self.pieces.get(number + 1).map_or(self.text.len(), |next| next.at)
     }
 
-    /// Cuts a stretch of the row out of each event that holds a part of it.
+    /// Removes a range of the row from each event that holds a part of it.
     fn cut(&self, place: &Place, places: &mut Vec<Place>) {
         let mut first = true;
         for number in self.piece_at(place.range.start)..self.pieces.len() {

@@ -44,12 +44,12 @@ struct Statement {
 /// One difference between two sides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// The message of the second side, of the first where only that has it; from 0. None for what stands beside the
+    /// The message of the second side, or of the first if only that has it; from 0. `None` for parts outside the
     /// messages, and for an answer.
     pub message: Option<usize>,
     /// The role, on the same side.
     pub role: String,
-    /// What it is.
+    /// The kind of the part.
     pub kind: Kind,
     /// The name of the parameter or the tool.
     pub name: String,
