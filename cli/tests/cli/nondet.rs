@@ -143,7 +143,7 @@ fn what_is_drawn_otherwise_is_said() {
     let (bench, upstream) = (Bench::new(), Upstream::start());
     assert_eq!(bench.draws(&upstream, "more", &["more", "5"]).code, 0);
     assert!(!bench.again(&["more"], &[]).stderr.contains("DRAWN OTHERWISE"));
-    for (times, what) in [("9", ": the rest are of now"), ("2", "were recorded\n")] {
+    for (times, what) in [("9", ": the rest are new values"), ("2", "were recorded\n")] {
         let replayed = bench.again(&["more"], &[("DRAW_TIMES", times)]);
         // What the program asked was the same all the same.
         assert_eq!(replayed.code, 0, "{replayed:?}");

@@ -208,7 +208,7 @@ fn a_file_of_rules_that_cannot_be_used_is_refused_with_its_place_before_anything
     bench.write("why.toml", "[[severity]]\nseverity = 'flagged'\nwhy = 'hunter-2-hunter'\nstatus = 500\n");
     let done = Done::of(command.env("TOKEN", "hunter-2-hunter").output().unwrap());
     assert_eq!(done.code, 125, "{done:?}");
-    says(&done, &["the file of rules holds the value of a secret"]);
+    says(&done, &["the rules file holds a secret"]);
 }
 
 #[test]

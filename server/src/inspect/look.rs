@@ -202,7 +202,7 @@ impl Seen {
                     ),
                     None => format!("read it from a variable of your own, with --env NAME={path}"),
                 };
-                self.not.push(format!("what goes to {} ({place})", found.shown));
+                self.not.push(format!("requests to {} ({place})", found.shown));
                 self.fixed.push((found.provider.clone(), file));
                 self.findings.push(Finding {
                     problem: true,
@@ -217,10 +217,10 @@ impl Seen {
                 what: "address",
                 place: Some(place),
                 text: format!(
-                    "{} is called a base address; if it is a model's, it is not captured",
+                    "{} is named like a base address; a model behind it is not captured",
                     found.shown
                 ),
-                next: format!("if it is, read it from a variable, with --env NAME={path}"),
+                next: format!("if a model is behind it, read it from a variable, with --env NAME={path}"),
             }),
         }
     }
@@ -239,7 +239,7 @@ impl Seen {
             let given = self.fixed_clients.iter().find(|(name, _)| *name == client.name);
             let given = given.map_or_else(String::new, |(_, Fixed { variable, path, .. })| match *path {
                 "" => format!("the value of {variable}"),
-                path => format!("the value of {variable} with {path} behind it"),
+                path => format!("the value of {variable} followed by {path}"),
             });
             self.not.push(format!("{} ({})", client.name, client.place));
             self.findings.push(Finding {
@@ -263,7 +263,7 @@ impl Seen {
             let provider = client.providers.first().map_or("", String::as_str);
             let next = match provider {
                 "bedrock" => {
-                    "name a gateway that checks no signature: --upstream bedrock=URL; AWS refuses what was signed for another address".to_owned()
+                    "name a gateway that checks no signature: --upstream bedrock=URL; AWS refuses requests signed for another address".to_owned()
                 }
                 provider => format!("set {variable}, or name the upstream: --upstream {provider}=URL"),
             };
@@ -273,7 +273,7 @@ impl Seen {
                 what: "client",
                 place: Some(client.place.clone()),
                 text: format!(
-                    "{} reads {variable}, which a recording leaves as it is in this environment",
+                    "{} reads {variable}, which a recording does not change in this environment",
                     client.name
                 ),
                 next,
@@ -290,7 +290,7 @@ impl Seen {
             problem: true,
             what: "client",
             place: Some(place),
-            text: "AzureOpenAI in Node goes to OPENAI_BASE_URL where that is set, which a recording does"
+            text: "AzureOpenAI in Node uses OPENAI_BASE_URL if it is set, and a recording sets it"
                 .to_owned(),
             next: "leave the variable out: annals record --env OPENAI_BASE_URL= -- ...".to_owned(),
         });
@@ -341,19 +341,19 @@ impl Seen {
             let next = "set the one that the program needs; a replay needs none";
             self.findings.push(note("key", "no key is set in this environment", next));
         }
-        let record = "record it: a recording that captured no model call says so loudly";
+        let record = "record it: a recording without model calls warns about it";
         if files.is_empty() && !self.findings.iter().any(|finding| finding.problem) {
             let what = if kind == Kind::Other {
-                "it is no script of Python, Node or a shell"
+                "it is not a Python, Node or shell script"
             } else {
-                "there is no script to look at"
+                "there is no script to inspect"
             };
-            self.findings.push(note("program", &format!("{what}: nothing is known of what it asks"), record));
+            self.findings.push(note("program", &format!("{what}: its requests are unknown"), record));
         } else if self.clients.is_empty() && self.not.is_empty() && self.envs.is_empty() && !files.is_empty()
         {
-            self.findings.push(note("nothing", "nothing was seen that sends requests", record));
+            self.findings.push(note("nothing", "no code that sends requests was found", record));
         } else if !asks && self.not.is_empty() && self.envs.is_empty() && !files.is_empty() {
-            let text = "plain HTTP clients only: they go where the program says";
+            let text = "plain HTTP clients only: the program sets their addresses";
             let next = "if it asks a model, read the address from a variable that annals sets, or from one named with --env NAME=/PATH";
             self.findings.push(note("nothing", text, next));
         }
@@ -378,7 +378,7 @@ impl Seen {
                 }
             })
             .collect();
-        likely.extend(self.envs.iter().map(|(name, _)| format!("what goes by {name}, with --env")));
+        likely.extend(self.envs.iter().map(|(name, _)| format!("requests to the address in {name}, with --env")));
         let capture = match (self.findings.iter().any(|finding| finding.problem), likely.is_empty()) {
             (true, _) => Capture::Unlikely,
             (false, false) => Capture::Likely,

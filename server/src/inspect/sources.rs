@@ -77,7 +77,7 @@ impl Sources {
         };
         while let Some((kind, path)) = waiting.pop_front() {
             if sources.files.len() >= FILES_MAX || sources.bytes >= BYTES_MAX {
-                let text = format!("the program has more files than were looked at ({FILES_MAX})");
+                let text = format!("the program has more files than were inspected ({FILES_MAX})");
                 sources.findings.push(finding(false, text, "a recording says what was captured"));
                 break;
             }
@@ -102,7 +102,7 @@ impl Sources {
             }
             Err(why) => {
                 let next = "check the file's name, its permissions and the working directory";
-                self.findings.push(finding(true, format!("{shown} cannot be looked at: {why}"), next));
+                self.findings.push(finding(true, format!("{shown} cannot be inspected: {why}"), next));
             }
         }
     }
@@ -115,12 +115,12 @@ impl Sources {
         file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         self.bytes += bytes.len() as u64;
         if memchr::memchr(0, &bytes[..bytes.len().min(BINARY_BYTES)]).is_some() {
-            return Err("it is no text".to_owned());
+            return Err("it is not text".to_owned());
         }
         let looked =
             Looked { file: shown.to_owned(), bytes: bytes.len() as u64, cut: length > bytes.len() as u64 };
         if looked.cut {
-            let text = format!("only the first {FILE_BYTES_MAX} bytes of {shown} were looked at");
+            let text = format!("only the first {FILE_BYTES_MAX} bytes of {shown} were inspected");
             self.findings.push(finding(false, text, "a recording says what was captured"));
         }
         Ok((looked, String::from_utf8_lossy(&bytes).into_owned()))
@@ -265,9 +265,9 @@ mod tests {
             assert!(looked.is_empty() && findings[0].problem, "{findings:?}");
             findings[0].text.clone()
         };
-        assert!(problem(&[("a.py", b"a\0b")]).contains("no text"));
+        assert!(problem(&[("a.py", b"a\0b")]).contains("not text"));
         assert!(problem(&[("a.py/b", b"")]).contains("directory"));
-        assert!(problem(&[]).contains("a.py cannot be looked at"));
+        assert!(problem(&[]).contains("a.py cannot be inspected"));
         let long = b"import openai\n".repeat(100_000);
         let (looked, findings) = read(&[("a.py", &long)], Kind::Python, &start);
         assert_eq!((looked.len(), findings.len(), findings[0].problem), (1, 1, false));

@@ -24,7 +24,7 @@ pub(super) fn upstreams(set: &dyn Fn(&str) -> Option<String>) -> (Vec<Upstream>,
                 problem: true,
                 what: "upstream",
                 place: None,
-                text: format!("what {} is set to cannot be an upstream: {why}", variable.name),
+                text: format!("the value of {} cannot be an upstream: {why}", variable.name),
                 next: format!(
                     "unset it, or name the upstream: --upstream {}=URL",
                     provider_of(&variable.name)
@@ -65,10 +65,10 @@ pub(super) fn nondet(kind: Kind, chain: &Chain) -> Nondet {
     };
     if works {
         if !matches!(kind, Kind::Python | Kind::Node) {
-            not_covered.push("it is tested with Python and Node".to_owned());
+            not_covered.push("only Python and Node are tested".to_owned());
         }
         not_covered.push(
-            "threads that race, randomness of OpenSSL and inside of the C library, static programs that it starts"
+            "racing threads, randomness drawn inside OpenSSL and the C library, static programs that it starts"
                 .to_owned(),
         );
     }
@@ -104,7 +104,7 @@ mod tests {
             ("OLLAMA_HOST", Some("http://10.0.0.7:999")),
         ];
         assert_eq!(origins, expected);
-        assert!(findings.len() == 2 && findings[1].text.contains("address of the link"), "{findings:?}");
+        assert!(findings.len() == 2 && findings[1].text.contains("link-local address"), "{findings:?}");
         let keys = keys(&set);
         let of = |name| keys.iter().find(|key| key.variable == name).unwrap().set;
         assert!(of("OPENAI_API_KEY") && !of("ANTHROPIC_API_KEY") && !of("MISTRAL_API_KEY"));

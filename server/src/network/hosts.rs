@@ -123,7 +123,7 @@ pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &
         let names = mount.variables.keys().map(String::as_str).collect::<Vec<_>>();
         let advice = match names.as_slice() {
             [] => format!("give its client the base address of the mount {:?}", mount.name),
-            names => format!("its client has to take its base address from {}", names.join(" or ")),
+            names => format!("make its client read its base address from {}", names.join(" or ")),
         };
         return DestinationKind::Model { provider, advice };
     }
@@ -131,7 +131,7 @@ pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &
         variable.default.as_deref().is_some_and(|origin| is_origin(origin, hosts, port))
     };
     if let Some(variable) = Variable::known().into_iter().find(is_at) {
-        let advice = format!("its client has to take its base address from {}", variable.name);
+        let advice = format!("make its client read its base address from {}", variable.name);
         return DestinationKind::Model { provider: variable.provider, advice };
     }
     if let Some((provider, _)) = PROVIDERS.iter().find(|(_, name)| hosts.iter().any(|host| under(host, name)))

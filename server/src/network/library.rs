@@ -75,7 +75,7 @@ impl NetworkLibrary {
             Err(error) => {
                 #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
                 let _ = std::fs::remove_dir_all(&directory);
-                Err(format!("the network library cannot be laid down for the program: {error}"))
+                Err(format!("the network library cannot be written for the program: {error}"))
             }
         }
     }

@@ -99,7 +99,7 @@ impl Capture {
             served,
             noted: Mutex::default(),
         };
-        capture.fill().map_err(|error| failed("the library cannot be laid down for the program", &error))?;
+        capture.fill().map_err(|error| failed("the library cannot be written for the program", &error))?;
         Ok(capture)
     }
 
@@ -211,7 +211,7 @@ impl Capture {
         self.keep(run);
         let mut captured = self.captured(&self.drawn());
         if let Some(why) = &self.noted().failed {
-            captured.missed.push(format!("what was drawn later could not be recorded: {why}"));
+            captured.missed.push(format!("later draws could not be recorded: {why}"));
         }
         captured
     }
@@ -257,12 +257,12 @@ impl Capture {
         }
         let (draws, odd) = drawn.count();
         for name in odd {
-            missed.push(format!("lane {name} was written over by the program"));
+            missed.push(format!("the program overwrote lane {name}"));
         }
         let full = drawn.0.iter().filter(|(_, bytes)| bytes.len() + FULL_MARGIN_BYTES > LANE_BYTES_MAX);
         for (name, _) in full {
             missed.push(format!(
-                "lane {name} is full: what was drawn after {LANE_BYTES_MAX} bytes is not in it"
+                "lane {name} is full: draws after {LANE_BYTES_MAX} bytes are missing"
             ));
         }
         let lanes = drawn.0.values().filter(|bytes| !bytes.is_empty()).count() as u64;
@@ -345,7 +345,7 @@ fn place() -> Result<PathBuf, NondetError> {
     let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
     places.find(fits).ok_or_else(|| {
         NondetError(
-            "there is no directory with room from which a library can be loaded (TMPDIR names one)"
+            "no directory has enough space and allows loading a library (set TMPDIR to one)"
                 .to_owned(),
         )
     })

@@ -136,7 +136,7 @@ impl Lanes {
         let of = process(name);
         match self.0.iter().filter(|(name, bytes)| process(name) == of && !bytes.is_empty()).count() {
             0 | 1 => String::new(),
-            many => format!(" (one of {many} threads of its process: their order may be another each time)"),
+            many => format!(" (one of {many} threads of its process: their order may differ each time)"),
         }
     }
 }
@@ -170,7 +170,7 @@ fn difference(before: &[u8], now: &[u8]) -> String {
             }
             (None, _) => {
                 let all = same + 1 + replayed.count() as u64;
-                return format!("drew {all} times, and {same} were recorded: the rest are of now");
+                return format!("drew {all} times, and {same} were recorded: the rest are new values");
             }
         }
     }
@@ -255,7 +255,7 @@ mod tests {
         let less = told(&lanes(&[("0", &a), ("0t1", &a)]));
         assert!(less.contains("lane 0 drew 1 times, and 2 were recorded (one of 2 threads"), "{less}");
         let more = told(&lanes(&[("0", &[a.clone(), bytes.clone(), b].concat()), ("0t1", &a)]));
-        assert!(more.contains("drew 3 times, and 2 were recorded: the rest are of now"), "{more}");
+        assert!(more.contains("drew 3 times, and 2 were recorded: the rest are new values"), "{more}");
         let other = told(&lanes(&[("0", &[bytes, a].concat())]));
         assert!(
             other.contains("lane 0 drew 4 random bytes as its draw 1, and a clock (time) was"),

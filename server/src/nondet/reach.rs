@@ -158,7 +158,7 @@ fn look(path: &Path) -> Look {
         .metadata()
         .is_ok_and(|file| file.mode() & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw());
     if privileged {
-        return not("runs as another user: nothing is loaded into it", false);
+        return not("runs as another user: the loader ignores the library", false);
     }
     if !head.starts_with(b"\x7fELF") || length < 64 {
         let text = head.iter().all(|byte| !matches!(byte, 0..=8 | 14..=31));
@@ -171,7 +171,7 @@ fn look(path: &Path) -> Look {
         None => not("is a static binary", false),
         Some(loader) if loader.windows(8).any(|part| part == b"ld-linux") => Look::Fine,
         Some(loader) => {
-            not(&format!("is loaded by {}, not by that of glibc", String::from_utf8_lossy(&loader)), true)
+            not(&format!("is loaded by {}, not by glibc's loader", String::from_utf8_lossy(&loader)), true)
         }
     }
 }

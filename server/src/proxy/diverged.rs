@@ -30,7 +30,7 @@ impl std::fmt::Display for Diverged {
                  the program waits for one before it asks for the other"
             ),
             Self::Unrecorded(why) => {
-                write!(f, "nothing goes on from there: no run can be begun for it: {why}")
+                write!(f, "the replay cannot continue live: no run can be begun: {why}")
             }
             Self::Unreadable(why) => write!(f, "the recording cannot be read: {why}"),
         }

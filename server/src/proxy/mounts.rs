@@ -88,7 +88,7 @@ impl Mounts {
                 (None, Some(value)) => {
                     let url = checked(&variable.address_in(&value)).map_err(|why| {
                         MountError(format!(
-                            "what {name} is set to cannot be an upstream: {why}; unset it, name one with --upstream {}=URL, or leave it out with --env {name}=",
+                            "the value of {name} cannot be an upstream: {why}; unset it, name one with --upstream {}=URL, or leave it out with --env {name}=",
                             variable.provider,
                             name = variable.name,
                         ))
@@ -346,7 +346,7 @@ mod tests {
         }
         for value in ["http://", "://", "http://[::1", "ftp://a", "http://me:pw@a", "http://a?b"] {
             let error = with(&[("OPENAI_BASE_URL", value)], &[]).unwrap_err();
-            assert!(error.0.contains("what OPENAI_BASE_URL is set to") && !error.0.contains("pw"), "{error}");
+            assert!(error.0.contains("the value of OPENAI_BASE_URL") && !error.0.contains("pw"), "{error}");
         }
     }
 

@@ -362,7 +362,7 @@ impl Inner {
         let answered = cut.map_or(answered, Err);
         let Some(taping) = taping else {
             // The program has its answer all the same.
-            self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
+            self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has stopped"));
             return match answered {
                 Ok(response) => {
                     let (status, headers) = (response.status(), Headers::of(response.headers()).to_map());

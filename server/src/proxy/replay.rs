@@ -428,7 +428,7 @@ impl Inner {
 
     async fn serve(self: Arc<Self>, seq: u32, began: Instant, wire: Option<Arc<Wire>>) -> Response<Outgoing> {
         let Some(exchange) = self.exchanges.get(&seq) else {
-            return refused(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
+            return refused(StatusCode::BAD_GATEWAY, "the recording lacks this exchange");
         };
         let mut output = Vec::new();
         let read = self.reader.output_reader(seq).and_then(|mut from| {

@@ -28,7 +28,7 @@ pub(crate) struct Full;
 
 impl Full {
     /// The message to the client.
-    pub(crate) const WHY: &str = "too many long bodies are under way at once: ask again in a moment";
+    pub(crate) const WHY: &str = "too many long bodies are under way: try again in a moment";
 }
 
 impl Room {

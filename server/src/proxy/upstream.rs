@@ -44,7 +44,7 @@ impl Guard {
         let url = Url::parse(&mount.origin).map_err(|e| MountError(format!("{}: {e}", mount.origin)))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
         if host.parse().is_ok_and(of_the_link) || host == "metadata.google.internal" {
-            return refuse("it is an address of the link itself, where clouds keep a machine's credentials");
+            return refuse("it is a link-local address, where clouds keep a machine's credentials");
         }
         if !self.allowed.is_empty() && !self.allowed.iter().any(|name| name.eq_ignore_ascii_case(&host)) {
             return refuse("its host is not among those of --allow-host");

@@ -88,7 +88,7 @@ impl Secrets {
         for (name, value) in named {
             let reason = if value.len() < SECRET_BYTES_MIN {
                 format!(
-                    "its value has {} bytes, and fewer than {SECRET_BYTES_MIN} are found by chance",
+                    "its value has {} bytes; values under {SECRET_BYTES_MIN} bytes match by chance",
                     value.len()
                 )
             } else if value.len() > SECRET_BYTES_MAX {

@@ -205,7 +205,7 @@ pub(super) fn credentials(reader: &RunReader) -> Result<(), SessionError> {
             exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_uppercase();
         let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
         if had && !names.is_empty() && !names.iter().any(|name| std::env::var_os(name).is_some()) {
-            let what = format!("frame {seq} was asked with a key, and {} is not set", names.join(" or "));
+            let what = format!("frame {seq} was requested with a key, and {} is not set", names.join(" or "));
             return Err(wrong(&what).into());
         }
     }

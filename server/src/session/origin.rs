@@ -210,7 +210,7 @@ impl Origin {
     /// Fails if a value that a replay needs unchanged holds a secret.
     fn without(self, secrets: &Secrets) -> Result<Self, SessionError> {
         if !secrets.is_empty() && secrets.redact(&self.metadata()).removed > 0 {
-            let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
+            let why = "the command, its directory or an upstream's address holds a secret, and a replay needs them unchanged";
             return Err(SessionError::Secret(why.to_owned()));
         }
         Ok(self)
@@ -230,7 +230,7 @@ impl Origin {
     /// `Secret` if the rules hold a secret.
     pub(super) fn ruled_by(mut self, rules: &RulesFile, secrets: &Secrets) -> Result<Self, SessionError> {
         if secrets.redact(rules.text().as_bytes()).removed > 0 {
-            let why = "the file of rules holds the value of a secret, and is kept with the run";
+            let why = "the rules file holds a secret, and is stored with the run";
             return Err(SessionError::Secret(why.to_owned()));
         }
         rules.text().clone_into(&mut self.rules);

@@ -20,7 +20,7 @@ pub(super) fn named(names: &[String]) -> Result<Secrets, SessionError> {
         match std::env::var_os(name).filter(|value| !value.is_empty()) {
             Some(value) => values.push((name.clone(), value.into_vec())),
             None => {
-                let why = format!("{name} is to be removed from what is recorded, and it is not set");
+                let why = format!("{name} is named as a secret, but is not set");
                 return Err(SessionError::Secret(why));
             }
         }

@@ -64,7 +64,7 @@ impl Many {
             let key = key_of(runs, &runs.read(run)?)?;
             proxied.begin(|| Ok(Recorder::among(&self.common, open, key, self.mounts.clone(), None)?))?;
             proxied.enter(run)?.ok_or_else(|| {
-                Refused::new(StatusCode::INTERNAL_SERVER_ERROR, format!("run {run} is recorded by nobody"))
+                Refused::new(StatusCode::INTERNAL_SERVER_ERROR, format!("run {run} has no recorder"))
             })
         })
         .await

@@ -78,7 +78,7 @@ impl Replays {
             return Ok(replay.clone());
         }
         if all.len() >= REPLAYS_MAX && !forget_idle(&mut all) {
-            let why = format!("{REPLAYS_MAX} replays go on at once: DELETE /replay/RUN;SESSION ends one");
+            let why = format!("{REPLAYS_MAX} replays are already running: DELETE /replay/RUN;SESSION ends one");
             return Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, why));
         }
         let replay = Arc::new(Replay { replayer: OnceCell::new(), used: Mutex::new(Instant::now()) });
@@ -169,7 +169,7 @@ impl Many {
     /// The state of a replay (GET), or its end (DELETE).
     fn about(&self, method: &Method, name: &Name) -> Result<Response<Outgoing>, Refused> {
         let missing = || {
-            let why = "nothing was asked of this replay yet: the address is /replay/RUN/UPSTREAM/...";
+            let why = "this replay has had no request yet: the address is /replay/RUN/UPSTREAM/...";
             Refused::new(StatusCode::NOT_FOUND, why)
         };
         match *method {
@@ -204,7 +204,7 @@ impl Many {
             }
             _ => Err(Refused::new(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "a replay is looked at (GET) or forgotten (DELETE)",
+                "a replay accepts GET (its state) and DELETE (end it)",
             )),
         }
     }

@@ -79,7 +79,7 @@ pub(super) struct Said {
 /// 400 if the directives are malformed or contradict each other.
 pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> {
     let mut all = Gathered::default();
-    let (begins, rest) = prefix(parts.uri.path()).ok_or_else(|| wrong("this is no address of the proxy"))?;
+    let (begins, rest) = prefix(parts.uri.path()).ok_or_else(|| wrong("this is not an address of the proxy"))?;
     let mut replays = begins == REPLAYED;
     for (name, is_replay) in [(RUN, false), (REPLAY, true)] {
         for value in parts.headers.get_all(name) {
@@ -101,7 +101,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> 
             if value.len() > TAG_BYTES_MAX {
                 return Err(wrong(format!("{name} has at most {TAG_BYTES_MAX} bytes")));
             }
-            same(&mut known, value, &format!("{name} is there twice and not the same"))?;
+            same(&mut known, value, &format!("{name} is given twice with different values"))?;
         }
         tags.extend(known.map(|value| (key.to_owned(), value)));
     }
@@ -131,7 +131,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<Said, Refused> 
     };
     let run = all.run.ok_or_else(|| wrong("no run is named"))?;
     if !replays && all.session.is_some() {
-        return Err(wrong("a session (RUN;SESSION) is of a replay: write ';' of a run's name as %3B"));
+        return Err(wrong("a session (RUN;SESSION) is only for a replay: write ';' in a run's name as %3B"));
     }
     Ok(Said {
         wants: if replays { Wants::Replay } else { Wants::Record },
@@ -163,13 +163,13 @@ impl Gathered {
         if !(1..=RUN_NAME_BYTES_MAX).contains(&run.len()) {
             return Err(wrong(format!("a run's name is UTF-8 of 1 to {RUN_NAME_BYTES_MAX} bytes")));
         }
-        same(&mut self.run, run, "two runs are named that are not the same")?;
+        same(&mut self.run, run, "two different runs are named")?;
         if let Some(session) = session {
             let session = decoded(session)?;
             if !(1..=SESSION_BYTES_MAX).contains(&session.len()) {
                 return Err(wrong(format!("a session's name is UTF-8 of 1 to {SESSION_BYTES_MAX} bytes")));
             }
-            same(&mut self.session, session, "two sessions are named that are not the same")?;
+            same(&mut self.session, session, "two different sessions are named")?;
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Gathered {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(wrong(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
         }
-        same(&mut self.token, token, "two tokens are given that are not the same")
+        same(&mut self.token, token, "two different tokens are given")
     }
 }
 
@@ -223,7 +223,7 @@ fn cut(headers: &mut HeaderMap, name: &HeaderName, all: &mut Gathered) -> Result
         all.run(run)?;
         if !matches!(key.trim().to_ascii_lowercase().as_str(), "" | "bearer") {
             let mut key =
-                HeaderValue::from_str(key).map_err(|_| wrong("a key is not what a header can hold"))?;
+                HeaderValue::from_str(key).map_err(|_| wrong("a key is not a valid header value"))?;
             key.set_sensitive(true);
             headers.append(name, key);
         }
@@ -254,12 +254,12 @@ fn single(path: &str) -> &str {
 }
 
 fn text(bytes: &[u8]) -> Result<&str, Refused> {
-    std::str::from_utf8(bytes).map_err(|_| wrong("what is said to annals in a header is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| wrong("a header for annals is not UTF-8"))
 }
 
 fn decoded(text: &str) -> Result<String, Refused> {
     percent::decode_exactly(text)
-        .ok_or_else(|| wrong("what is said to annals is percent-encoded UTF-8, a percent sign itself %25"))
+        .ok_or_else(|| wrong("values for annals are percent-encoded UTF-8; write a percent sign as %25"))
 }
 
 fn wrong(why: impl Into<String>) -> Refused {
