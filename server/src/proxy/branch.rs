@@ -79,11 +79,11 @@ impl Edits {
 /// One edit of requests: its kind and its number within that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Edit {
-    /// Of [`Edits::set`].
+    /// Of [`ForkEdits::set`].
     Set(usize),
-    /// Of [`Edits::set_all`].
+    /// Of [`ForkEdits::set_all`].
     SetAll(usize),
-    /// Of [`Edits::tool_results`].
+    /// Of [`ForkEdits::tool_results`].
     ToolResult(usize),
 }
 

@@ -86,7 +86,7 @@ impl Cache {
         Ok(Some(Self { space: space.clone(), answers, key, how: how.clone() }))
     }
 
-    /// As [`Cache::open`].
+    /// As [`AnswerCache::open`].
     ///
     /// # Errors
     /// Also `Locked` if another process holds the store.
