@@ -1,7 +1,9 @@
-//! Builds the two libraries that are preloaded into programs (server/preload): clocks and randomness, and the network. annals carries both.
+//! Builds the two libraries that are preloaded into programs (server/preload): one for clocks and randomness,
+//! one for the network. The server's binary embeds both.
 //!
-//! Each is one compiler call: a library has no dependencies, and ends by `panic=abort`, since nothing may unwind through another
-//! program's frames. Where a library cannot be loaded, the file that is carried is empty.
+//! Each is one compiler call. A library has no dependencies and uses `panic=abort`, because nothing may
+//! unwind through another program's frames. On systems where a library cannot be loaded, the embedded file is
+//! empty.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +14,7 @@ fn main() {
     let [system, library, machine] = target.each_ref().map(String::as_str);
     let is_linux = system == "linux" && matches!(machine, "x86_64" | "aarch64");
     build("preload", "lib.rs", &[], is_linux && library == "gnu");
-    // It needs no library, not even C's: it loads into programs of every C library.
+    // Has no dependencies, not even the C library: it loads into programs of every C library.
     build("network", "network_library.rs", &["-C", "link-arg=-nostdlib"], is_linux);
 }
 
@@ -20,7 +22,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// `preload/src/ROOT` as `OUT_DIR/NAME.so`; an empty file where it cannot be loaded here.
+/// Builds `preload/src/ROOT` into `OUT_DIR/NAME.so`; writes an empty file if it cannot be loaded here.
 fn build(name: &str, root: &str, more: &[&str], is_here: bool) {
     let library = Path::new(&variable("OUT_DIR")).join(format!("{name}.so"));
     if !is_here {
@@ -31,7 +33,8 @@ fn build(name: &str, root: &str, more: &[&str], is_here: bool) {
     let name = format!("annals_{name}");
     command.args(["--crate-name", &name, "--crate-type", "cdylib", "--edition", "2024", "--cfg", &name]);
     command.args(["--cap-lints", "allow", "-O", "-C", "panic=abort", "-C", "strip=symbols"]);
-    // It is loaded into every process of a program: all symbols are bound when it is, so that no call of it meets the linker.
+    // It is loaded into every process of a program: symbols are bound at load time, so that no call runs the
+    // linker.
     command.args(["-C", "link-arg=-Wl,-z,now", "-C", "codegen-units=1", "--target", &variable("TARGET")]);
     command.args(more);
     if let Some(linker) = std::env::var_os("RUSTC_LINKER") {

@@ -15,7 +15,8 @@ use annals_server::ReplayOptions;
 use annals_server::middleware::{ClientRecording, ClientReplay};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 
-/// Answers each connection once, and says how many it has had; breaks off what asks for it.
+/// A server that answers one request per connection and counts connections; breaks off if the request asks
+/// for it.
 fn upstream() -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, count) = (format!("http://{}", listener.local_addr().unwrap()), Arc::new(AtomicU64::new(0)));
@@ -83,7 +84,7 @@ fn space(directory: &tempfile::TempDir) -> Namespace {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn middleware_records_and_replays_a_client() {
-    // The client is the program's own, and so is the choice that this build of it leaves open.
+    // The program chooses its TLS provider; this build enables none by default.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (directory, (url, count)) = (tempfile::tempdir().unwrap(), upstream());
     let space = space(&directory);
@@ -105,7 +106,7 @@ async fn middleware_records_and_replays_a_client() {
         let done = replaying.finish();
         assert!(done.receipt.is_faithful() && done.diverged.is_empty(), "{done:?}");
     }
-    // Another request is refused, and named.
+    // A different request is refused, and the error names it.
     let replaying = ClientReplay::new(&reader, ReplayOptions::default()).unwrap();
     let client = ClientBuilder::new(reqwest::Client::new()).with(replaying.layer()).build();
     assert_eq!(ask(&client, &format!("{url}/a"), "other").await, "no answer");

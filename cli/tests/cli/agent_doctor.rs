@@ -169,7 +169,7 @@ fn program_that_cannot_start_is_an_error() {
 fn unusable_files_are_reported_and_skipped() {
     let bench = CliBench::new();
     let (text, _) = bench.doctor_text(1, &["python3", "gone.py"]);
-    assert!(text.contains("problem: gone.py cannot be looked at: "), "{text}");
+    assert!(text.contains("problem: gone.py cannot be inspected: "), "{text}");
     bench.write("binary.py", b"\x7fELF\0\0");
     assert!(bench.doctor_text(1, &["python3", "binary.py"]).0.contains("it is no text"));
     bench.write("closed.py", "import openai");
@@ -180,7 +180,7 @@ fn unusable_files_are_reported_and_skipped() {
     bench.doctor_text(i32::from(!may), &["python3", "closed.py"]);
     bench.write("huge.py", "import openai\n".repeat(3_000_000));
     let (text, json) = bench.doctor_text(0, &["python3", "huge.py"]);
-    assert!(text.contains("note: only the first 1048576 bytes of huge.py were looked at"), "{text}");
+    assert!(text.contains("note: only the first 1048576 bytes of huge.py were inspected"), "{text}");
     assert_eq!(json["files"][0], serde_json::json!({ "file": "huge.py", "bytes": 1_048_576, "cut": true }));
     bench.write("steer.py", "requests.get('https://api.openai.com\u{1b}[31m')\nimport x\u{1b}]0;y\u{7}\n");
     assert!(!bench.doctor_text(1, &["python3", "steer.py"]).0.contains('\u{1b}'));
@@ -200,7 +200,7 @@ fn environment_is_reported_without_secrets() {
         let text = String::from_utf8(done.stdout).unwrap();
         assert_eq!(done.code, 1, "{text}");
         for part in
-            ["http://127.0.0.1:9", "OPENAI_API_KEY", "HTTPS_PROXY", "ANTHROPIC_BASE_URL is set to cannot be"]
+            ["http://127.0.0.1:9", "OPENAI_API_KEY", "HTTPS_PROXY", "value of ANTHROPIC_BASE_URL cannot be"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -252,7 +252,7 @@ fn uncaptured_clients_are_problems() {
     is_problem(
         "a.mjs",
         "import { google } from '@ai-sdk/google'",
-        "GOOGLE_GEMINI_BASE_URL with /v1beta behind it",
+        "GOOGLE_GEMINI_BASE_URL followed by /v1beta",
     );
     is_problem("a.mjs", "import { groq } from '@ai-sdk/groq'", "the value of GROQ_API_BASE");
     is_problem("a.mjs", "import { bedrock } from '@ai-sdk/amazon-bedrock'", "--upstream bedrock=URL");
@@ -283,7 +283,7 @@ fn captured_clients_are_likely() {
     let done = bench.doctor(&[], &rival, &["python3", "a.py"]);
     let told = String::from_utf8(done.stdout).unwrap();
     assert!(
-        done.code == 1 && told.contains("openai reads OPENAI_BASE_URL, which a recording leaves"),
+        done.code == 1 && told.contains("openai reads OPENAI_BASE_URL, which a recording does not change"),
         "{told}"
     );
 }

@@ -149,7 +149,7 @@ fn changed_draws_are_reported() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.draws(&upstream, "more", &["more", "5"]).code, 0);
     assert!(!bench.replay_agent(&["more"], &[]).stderr.contains("DRAWN OTHERWISE"));
-    for (times, what) in [("9", ": the rest are of now"), ("2", "were recorded\n")] {
+    for (times, what) in [("9", ": the rest are new values"), ("2", "were recorded\n")] {
         let replayed = bench.replay_agent(&["more"], &[("DRAW_TIMES", times)]);
         // What the program asked was the same all the same.
         assert_eq!(replayed.code, 0, "{replayed:?}");

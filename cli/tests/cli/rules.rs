@@ -214,7 +214,7 @@ fn invalid_rules_file_is_refused_before_start() {
     bench.write("why.toml", "[[severity]]\nseverity = 'flagged'\nwhy = 'hunter-2-hunter'\nstatus = 500\n");
     let done = ProcessResult::from_output(command.env("TOKEN", "hunter-2-hunter").output().unwrap());
     assert_eq!(done.code, 125, "{done:?}");
-    says(&done, &["the file of rules holds the value of a secret"]);
+    says(&done, &["the rules file holds a secret"]);
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn forks_and_live_replays_remove_the_parents_secrets() {
     assert_eq!(traces(&bench.everything()), [""; 0]);
     let refused = bench.knowing(&["fork", "r@1", "g"], &[("PLAIN", PLAIN)], &[]);
     assert_eq!(refused.code, 125, "{refused:?}");
-    says(&refused, &["TOKEN is to be removed from what is recorded, and it is not set"]);
+    says(&refused, &["TOKEN is named as a secret, but is not set"]);
 }
 
 #[test]
@@ -190,9 +190,9 @@ fn unremovable_secrets_are_refused_before_start() {
             "ABSENT_TOKEN",
             "x",
             "nothing",
-            "ABSENT_TOKEN is to be removed from what is recorded, and it is not set",
+            "ABSENT_TOKEN is named as a secret, but is not set",
         ),
-        ("TOKEN", "", "nothing", "TOKEN is to be removed from what is recorded, and it is not set"),
+        ("TOKEN", "", "nothing", "TOKEN is named as a secret, but is not set"),
         ("TOKEN", "short", "nothing", "TOKEN is not removed from bodies: its value has 5 bytes"),
         (
             "TOKEN",

@@ -1,7 +1,8 @@
-//! An HTTP exchange as a frame keeps it: the request's body is the frame's input, the answer's body its output, both as
-//! they were on the wire but for the transfer coding; all else is this metadata.
+//! The metadata of a recorded HTTP exchange. The request's body is the frame's input, the answer's body its
+//! output; both are stored as sent, without the transfer coding.
 //!
-//! What differs between two recordings of the same exchange stands under `volatile`, which no fingerprint covers.
+//! Values that differ between two recordings of the same exchange are stored under `volatile`, which no
+//! fingerprint covers.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,13 @@ use crate::redact::{Secrets, redact_headers};
 /// Why a frame is severe: among what is read from a copy or, where that hangs on time, among what is volatile.
 pub const WHY_SEVERE: &str = "why_severe";
 
-/// Headers in the order they came. A value's bytes are the characters U+0000 to U+00FF, so that any value comes back.
+/// Headers in the order they came. Each byte of a value is stored as one character U+0000 to U+00FF, so any
+/// value round-trips.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Headers(pub Vec<(String, String)>);
 
-/// Headers that speak of one connection only (RFC 9110, section 7.6.1), and the one that names it.
+/// Headers that concern one connection only (RFC 9110, section 7.6.1), and `host`.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "keep-alive",
@@ -32,7 +34,7 @@ const HOP_BY_HOP: [&str; 10] = [
 ];
 
 impl Headers {
-    /// All headers but those of the connection.
+    /// All headers except those of the connection.
     #[must_use]
     pub fn from_map(map: &HeaderMap) -> Self {
         let named = connection_headers(map);
@@ -41,7 +43,7 @@ impl Headers {
         Self(pairs.map(|(name, value)| (name.as_str().to_owned(), latin1_text(value.as_bytes()))).collect())
     }
 
-    /// The headers as a map; one that is no header is left out.
+    /// The headers as a map; invalid headers are left out.
     #[must_use]
     pub fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::new();
@@ -49,20 +51,20 @@ impl Headers {
             if let (Ok(name), Ok(value)) =
                 (HeaderName::try_from(name), HeaderValue::from_bytes(&latin1_bytes(value)))
             {
-                // A map holds some 32,000: what a file claims beyond that is left out.
+                // A map holds some 32,000 headers; a file may claim more, and the rest is left out.
                 let _ = map.try_append(name, value);
             }
         }
         map
     }
 
-    /// The first value of a header; its name in lower case.
+    /// The first value of a header; `name` is in lower case.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
     }
 
-    /// Puts a fixed text in the place of every secret value; gives how many there were.
+    /// Replaces every secret value by a placeholder, and returns their number.
     pub fn remove_secrets(&mut self) -> usize {
         let mut pairs: Vec<_> = self.0.drain(..).map(|(name, value)| (name, latin1_bytes(&value))).collect();
         let removed = redact_headers(&mut pairs);
@@ -72,7 +74,7 @@ impl Headers {
 }
 
 impl Headers {
-    /// Takes named secrets out of every value; gives how many there were.
+    /// Removes named secrets from every value, and returns their number.
     pub fn remove_named(&mut self, secrets: &Secrets) -> usize {
         let mut removed = 0;
         for (_, value) in &mut self.0 {
@@ -106,7 +108,7 @@ fn latin1_bytes(value: &str) -> Vec<u8> {
 pub struct ExchangeMetadata {
     /// The request's line and the answer's status.
     pub http: HttpExchange,
-    /// Model, usage, finish reason and the like, read from a copy.
+    /// Model, usage, finish reason and similar facts, read from a copy.
     #[serde(flatten)]
     pub summary: Map<String, Value>,
     /// What differs between two recordings.
@@ -123,19 +125,19 @@ impl ExchangeMetadata {
 /// The request's line and the answer's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpExchange {
-    /// Which of the run's mounts was called.
+    /// The name of the mount that was called.
     pub mount: String,
     /// GET, POST, ...
     pub method: String,
-    /// The path, as the upstream is asked for it.
+    /// The path that the upstream was asked for.
     pub path: String,
     /// The query without its question mark and without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// The answer's status; none where no answer came.
+    /// The answer's status; `None` if no answer came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Why there is no whole answer.
+    /// Why there is no complete answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
 }
@@ -143,32 +145,34 @@ pub struct HttpExchange {
 /// What differs between two recordings of the same exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolatileExchange {
-    /// Keyed hash of the request as it came, before anything was removed from it; hexadecimal.
+    /// Keyed hash of the original request, before anything was removed from it; hexadecimal.
     pub asked: String,
     /// The request's headers.
     pub request_headers: Headers,
     /// The answer's headers.
     #[serde(default)]
     pub response_headers: Headers,
-    /// Bytes of each part of the answer as it came.
+    /// Bytes of each part of the answer, in order of arrival.
     #[serde(default)]
     pub part_bytes: Vec<u64>,
-    /// When each came, milliseconds after the request.
+    /// When each part came, in milliseconds after the request.
     #[serde(default)]
     pub part_ms: Vec<u64>,
-    /// When the last byte of the answer came, nanoseconds after the request. The connection may have ended later.
+    /// When the last byte of the answer came, in nanoseconds after the request. The connection may have ended
+    /// later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_ns: Option<u64>,
-    /// Order in which identical requests arrived, by the connections that brought them.
+    /// Arrival order of identical requests, by the connections that carried them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrived: Option<u64>,
-    /// Other such things, from the answer's body.
+    /// Other volatile values, from the answer's body.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl HttpExchange {
-    /// What requests are told apart by besides their bodies: `POST openai /v1/chat/completions?a=b`.
+    /// The call's name, which tells requests apart besides their bodies: `POST openai
+    /// /v1/chat/completions?a=b`.
     #[must_use]
     pub fn call(&self) -> String {
         let Self { mount, method, path, query, .. } = self;
@@ -184,7 +188,7 @@ mod tests {
     use super::*;
     use crate::redact::PLACEHOLDER;
 
-    /// A recording that claims more headers than a map can hold is read, not a panic.
+    /// A recording that claims more headers than a map can hold must not panic.
     #[test]
     fn too_many_headers_are_left_out() {
         let headers = Headers((0..40_000).map(|n| (format!("x-{n}"), "v".to_owned())).collect());

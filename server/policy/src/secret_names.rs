@@ -1,11 +1,11 @@
-//! Names whose values are secret, of query keys and, with the headers' own, of headers.
+//! Secret names of query keys and headers.
 //!
-//! A name too many costs a reader a value; one too few puts a secret on the disk. So words are looked for
-//! anywhere in a name, and the exceptions are what is known to be harmless and useful.
+//! A false match costs a reader a value; a missed one writes a secret to disk. So words match anywhere in a
+//! name, and the exceptions are known to be harmless and useful.
 
 use annals_text::percent;
 
-/// Words that make a name secret wherever they stand in it; `-` for any of `-`, `_` or nothing.
+/// Words that make a name secret anywhere in it; `-` matches `-`, `_` or nothing.
 const WORDS: [&str; 19] = [
     "token",
     "secret",
@@ -29,7 +29,7 @@ const WORDS: [&str; 19] = [
 ];
 /// Query keys that are secret only as a whole.
 const KEYS: [&str; 9] = ["key", "sig", "auth", "pwd", "pass", "sas", "apikey", "code-verifier", "assertion"];
-/// Ends of names that hold counts or places in a list.
+/// Suffixes of names that hold counts or list positions.
 const HARMLESS_ENDS: [&str; 8] = [
     "token-count",
     "tokens-count",
@@ -46,12 +46,12 @@ fn normalised(name: &str) -> String {
     name.trim().chars().map(|letter| if letter == '_' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
-/// Whether a name holds a word that makes it secret, whatever it is a name of.
+/// Whether a name of any kind contains a secret word.
 pub(crate) fn holds_secret_word(name: &str) -> bool {
     let name = normalised(name);
     let squeezed = name.replace('-', "");
     let harmless = |end: &str| name.ends_with(end) || squeezed.ends_with(&end.replace('-', ""));
-    // `x-ratelimit-remaining-tokens` and its like count.
+    // `x-ratelimit-remaining-tokens` and similar names hold counts.
     let counts = squeezed.contains("ratelimit") && squeezed.contains("tokens");
     if counts || HARMLESS_ENDS.iter().any(|end| harmless(end)) {
         return false;

@@ -1,8 +1,8 @@
-//! Programs that a program starts: each is told its lane's name through its environment.
+//! Passes a lane's name through the environment to each program that a program starts.
 //!
-//! This may run in a child that shares its parent's memory (`vfork`), so nothing is allocated, and the count of started
-//! processes is the parent's own. What is to be started leaves a note in `DIR/exec/LANE` with the program's path: a process
-//! that never makes its lane's file (a static binary) can be named afterwards.
+//! This may run in a child that shares its parent's memory (`vfork`), so it allocates nothing, and the count
+//! of started processes is the parent's. Each start leaves a note with the program's path in `DIR/exec/LANE`:
+//! a process that never creates its lane's file (a static binary) can be named afterwards.
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -10,10 +10,10 @@ use core::ptr;
 use crate::lane::{self, LaneName};
 use crate::{format, process, sys};
 
-/// Variables that are passed on; with more, the environment goes on as it is.
+/// Maximum number of environment variables; a larger environment is passed on unchanged.
 const VARIABLES_MAX: usize = 2048;
 
-/// Calls `start` with the environment that the new program is to have; `failed` says what of its result is a failure.
+/// Calls `start` with the new program's environment; `failed` tells whether its result is a failure.
 ///
 /// # Safety
 /// `program` is null or ends with a zero; `environment` is null or a list as `execve` takes it.
@@ -33,14 +33,14 @@ pub(crate) unsafe fn with_lane_environment<R: Copy>(
     let Some(child) = child.filter(|child| !child.is_none()) else { return start(environment) };
     let mut lane_variable = [0; 128];
     let mut list = [ptr::null(); VARIABLES_MAX];
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     let whole = unsafe { list_for(&child, environment, &mut lane_variable, &mut list) };
     let mut path = [0; process::PATH_BYTES_MAX];
     let note = process::path(&mut path, b"/exec/", &child);
     if let Some(note) = note
         && !program.is_null()
     {
-        // SAFETY: the caller's.
+        // SAFETY: promised by the caller.
         let program = unsafe { CStr::from_ptr(program) };
         let fd = sys::replace(note);
         if fd >= 0 {
@@ -58,7 +58,8 @@ pub(crate) unsafe fn with_lane_environment<R: Copy>(
     result
 }
 
-/// The environment with the lane's name, and with what the library needs where that was taken out.
+/// Builds the environment with the lane's name, and restores the library's variables if the program removed
+/// them.
 ///
 /// # Safety
 /// As [`starting`].
@@ -80,7 +81,7 @@ unsafe fn list_for(
     };
     let (mut count, mut has) = (0_usize, [false; 2]);
     let mut push = |entry: *const c_char| {
-        // One place is left for the null at the end.
+        // One place is reserved for the null at the end.
         let Some(to) = list.get_mut(..VARIABLES_MAX - 1).and_then(|list| list.get_mut(count)) else {
             return false;
         };

@@ -1,4 +1,4 @@
-//! The form of a lane: draws, one after the other.
+//! The byte format of a lane: draws, one after the other.
 //!
 //! ```text
 //! lane file   "annlane1" | used: u64 little-endian | `used` bytes of draws | zeros
@@ -12,16 +12,16 @@
 pub const MAGIC: [u8; 8] = *b"annlane1";
 /// Bytes before the draws of a lane file.
 pub const HEADER_BYTES: usize = 16;
-/// The largest lane file; what is drawn after that is not noted.
+/// Maximum size of a lane file; later draws are not noted.
 pub const LANE_BYTES_MAX: usize = 64 << 20;
-/// The longest name of a lane.
+/// Maximum length of a lane's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 95;
-/// Variable: the private directory.
+/// Environment variable: the private directory.
 pub const DIRECTORY: &str = "ANNALS_NONDET_DIR";
-/// Variable: the lane of a process's first thread.
+/// Environment variable: the lane of a process's first thread.
 pub const LANE: &str = "ANNALS_NONDET_LANE";
 
-/// Which function a clock was read by.
+/// The function that read a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Clock {
@@ -36,10 +36,10 @@ pub enum Clock {
 }
 
 const BYTES: u8 = 5;
-/// The longest varint.
+/// Maximum length of a varint, in bytes.
 pub const VARINT_BYTES_MAX: usize = 10;
 
-/// What was drawn.
+/// A value that a program drew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneDraw<'a> {
     /// The wall clock, in nanoseconds since 1970.
@@ -48,7 +48,7 @@ pub enum LaneDraw<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Reads draws.
+/// Iterates over the draws of a lane.
 #[derive(Debug, Clone)]
 pub struct DrawReader<'a> {
     bytes: &'a [u8],
@@ -57,18 +57,18 @@ pub struct DrawReader<'a> {
 }
 
 impl<'a> DrawReader<'a> {
-    /// Over the draws of a lane, without its header.
+    /// Reads the draws of a lane, without its header.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self::at(bytes, 0, 0)
     }
 
-    /// From a place on, with the clock draw before it.
+    /// Reads from a position on; `clock_ns` is the previous clock draw.
     pub(crate) fn at(bytes: &'a [u8], at: usize, clock_ns: u64) -> Self {
         Self { bytes, at, clock_ns }
     }
 
-    /// Bytes read.
+    /// Number of bytes read.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
@@ -84,7 +84,7 @@ impl<'a> DrawReader<'a> {
 impl<'a> Iterator for DrawReader<'a> {
     type Item = LaneDraw<'a>;
 
-    /// The next draw; none at the end, and from what is no draw on: [`Reader::position`] says which.
+    /// The next draw; `None` at the end or at malformed bytes: [`DrawReader::position`] tells which.
     fn next(&mut self) -> Option<LaneDraw<'a>> {
         let rest = self.bytes.get(self.at..)?;
         let (kind, rest) = rest.split_first()?;
@@ -109,7 +109,7 @@ impl<'a> Iterator for DrawReader<'a> {
     }
 }
 
-/// A number, and how many bytes it took.
+/// Decodes a varint: the number, and how many bytes it took.
 #[must_use]
 pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut number = 0_u64;
@@ -127,7 +127,7 @@ pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// A number as a varint: the bytes, and how many of them.
+/// Encodes a varint: the bytes, and how many of them are used.
 #[must_use]
 pub fn to_varint(mut number: u64) -> ([u8; VARINT_BYTES_MAX], usize) {
     let mut bytes = [0; VARINT_BYTES_MAX];
@@ -144,13 +144,13 @@ pub fn to_varint(mut number: u64) -> ([u8; VARINT_BYTES_MAX], usize) {
     (bytes, length)
 }
 
-/// The beginning of an entropy draw of so many bytes: the bytes, and how many of them.
+/// The head of an entropy draw of this length: the bytes, and how many of them are used.
 #[must_use]
 pub fn bytes_head(length: usize) -> ([u8; 1 + VARINT_BYTES_MAX], usize) {
     head(BYTES, length as u64)
 }
 
-/// A clock draw, after one of `before_ns`: the bytes, and how many of them.
+/// A clock draw that follows one of `before_ns`: the bytes, and how many of them are used.
 #[must_use]
 pub fn clock_draw(clock: Clock, before_ns: u64, ns: u64) -> ([u8; 1 + VARINT_BYTES_MAX], usize) {
     head(clock as u8, zigzag(ns.wrapping_sub(before_ns)))
@@ -206,7 +206,7 @@ mod tests {
         let mut reader = DrawReader::new(&bytes);
         assert_eq!(reader.by_ref().collect::<Vec<_>>(), draws);
         assert_eq!(reader.position(), bytes.len());
-        // Whatever is cut off, all draws before the cut come, and the position says that it is no end.
+        // At any cut, all draws before it are returned, and the position shows that the lane is incomplete.
         for cut in 0..bytes.len() {
             let mut reader = DrawReader::new(&bytes[..cut]);
             let whole = reader.by_ref().count();

@@ -1,9 +1,9 @@
-//! Network functions that stand before those of the C library: they note each connection and each name look-up that does not go to the
-//! proxy, and refuse it where the policy says so.
+//! Replacements for the C library's network functions: they note each connection and each name look-up that
+//! does not go to the proxy, and refuse it if the policy says so.
 //!
-//! This module and [`crate::traffic`] are built a second time as a library of their own, without Rust's standard library and without
-//! any library that it needs: it loads under every C library. It allocates nothing, keeps no file open and never panics; where a note
-//! cannot be written, the program goes on as before.
+//! This module and [`crate::traffic`] are also built as a library of their own, without Rust's standard
+//! library and without dependencies, so that it loads under every C library. It allocates nothing, keeps no
+//! file open and never panics. If a note cannot be written, the program continues normally.
 #![expect(clippy::missing_safety_doc, reason = "that of the C library's function of the name")]
 #![expect(missing_docs, reason = "documented by the C library")]
 
@@ -23,11 +23,11 @@ const DIRECTORY_BYTES_MAX: usize = 160;
 const PATH_BYTES_MAX: usize = DIRECTORY_BYTES_MAX + 16;
 const PROGRAM_BYTES_MAX: usize = 64;
 const VARIABLE_BYTES_MAX: usize = 1024;
-/// Variables that are passed on; with more, the environment goes on as it is.
+/// Maximum number of environment variables; a larger environment is passed on unchanged.
 const VARIABLES_MAX: usize = 2048;
-/// Addresses of allowed names that are remembered by one process.
+/// Maximum number of addresses of allowed names that one process remembers.
 const RESOLVED_MAX: usize = 64;
-/// Addresses of a look-up that are noted.
+/// Maximum number of addresses noted for a look-up.
 const NOTED_ADDRESSES_MAX: usize = 8;
 
 const ECONNREFUSED: c_int = 111;
@@ -40,7 +40,7 @@ const SOCK_DGRAM: c_int = 2;
 /// The mapped policy; null where this process is not watched.
 static POLICY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static DIRECTORY: StaticText<DIRECTORY_BYTES_MAX> = StaticText(UnsafeCell::new([0; DIRECTORY_BYTES_MAX]));
-/// What this process was started with: the library, and what else is loaded with it.
+/// The value of LD_PRELOAD at the start of this process: this library and any others.
 static PRELOADED: StaticText<VARIABLE_BYTES_MAX> = StaticText(UnsafeCell::new([0; VARIABLE_BYTES_MAX]));
 /// The file name of this process's program.
 static PROGRAM: StaticText<PROGRAM_BYTES_MAX> = StaticText(UnsafeCell::new([0; PROGRAM_BYTES_MAX]));
@@ -59,7 +59,7 @@ impl<const N: usize> StaticText<N> {
     }
 }
 
-/// An address that an allowed name resolved to: IPv6 form in four words, and whether it is set.
+/// An address of an allowed name: its IPv6 form in four words, and whether it is set.
 struct ResolvedAddress {
     words: [AtomicU32; 4],
     is_set: AtomicU32,
@@ -77,7 +77,7 @@ struct Endpoint {
     port: u16,
 }
 
-/// A line of notes in a fixed buffer. What does not fit is left out.
+/// A line of notes in a fixed buffer. Bytes that do not fit are dropped.
 struct NoteLine {
     bytes: [u8; traffic::NOTE_BYTES_MAX],
     length: usize,
@@ -92,7 +92,7 @@ impl NoteLine {
         line
     }
 
-    /// One place is kept for the end of the line.
+    /// Reserves one byte for the end of the line.
     fn push(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if let Some(to) =
@@ -104,7 +104,7 @@ impl NoteLine {
         }
     }
 
-    /// A field that comes from the program: no byte of it can end the line or the field.
+    /// Adds a field from the program: none of its bytes can end the line or the field.
     fn field(&mut self, bytes: &[u8]) {
         self.push(b"\t");
         for byte in bytes {
@@ -143,7 +143,7 @@ fn program() -> &'static [u8] {
     PROGRAM.get()
 }
 
-/// `DIRECTORY/NAME` as a path in this buffer.
+/// Writes the path `DIRECTORY/NAME` into this buffer.
 fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], name: &str) -> Option<&'a CStr> {
     let mut at = 0_usize;
     for part in [directory(), b"/", name.as_bytes(), b"\0"] {
@@ -154,13 +154,13 @@ fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], name: &str) -> Option<&'a CStr> {
     CStr::from_bytes_until_nul(to).ok()
 }
 
-/// The policy of this moment; `None` where this process is not watched.
+/// The current policy; `None` if this process is not watched.
 fn policy() -> Option<(GuardMode, u16, &'static [u8])> {
     let mapped = POLICY.load(Ordering::Acquire);
     if mapped.is_null() {
         return None;
     }
-    // SAFETY: mapped for reading with this length, and never unmapped. Its writer changes the first byte alone.
+    // SAFETY: mapped for reading with this length, and never unmapped. Only the first byte is ever changed.
     let (mode, page) =
         unsafe { (mapped.read_volatile(), slice::from_raw_parts(mapped.add(1), traffic::POLICY_BYTES - 1)) };
     let port = page.get(traffic::PORT_AT - 1..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))?;
@@ -169,7 +169,7 @@ fn policy() -> Option<(GuardMode, u16, &'static [u8])> {
     Some((GuardMode::from_byte(mode)?, port, allowed.get(..end)?))
 }
 
-/// Whether a line of the allowed hosts names this host and port; `None` stands for any port.
+/// Whether the allowed hosts contain this host and port; `None` stands for any port.
 fn allows(allowed: &[u8], host: &[u8], port: Option<u16>) -> bool {
     allowed.split(|byte| *byte == b'\n').any(|line| {
         let mut words = line.split(|byte| *byte == b' ');
@@ -187,12 +187,12 @@ fn parsed(text: &[u8]) -> Option<u16> {
     })
 }
 
-/// The endpoint of a socket address; `None` for other families.
+/// The endpoint of a socket address; `None` for other address families.
 unsafe fn endpoint(address: *const c_void, length: usize) -> Option<Endpoint> {
     if address.is_null() || length < 8 {
         return None;
     }
-    // SAFETY: the caller gives so many bytes.
+    // SAFETY: the caller provides this many bytes.
     let bytes = unsafe { slice::from_raw_parts(address.cast::<u8>(), length.min(28)) };
     let family = u16::from_ne_bytes(*bytes.first_chunk()?);
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
@@ -204,7 +204,7 @@ unsafe fn endpoint(address: *const c_void, length: usize) -> Option<Endpoint> {
     Some(Endpoint { address, port })
 }
 
-/// An unspecified address connects to the machine itself.
+/// Whether an address is local; an unspecified address connects to this machine.
 fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified()
 }
@@ -245,7 +245,7 @@ fn is_resolved(address: IpAddr) -> bool {
     })
 }
 
-/// What becomes of traffic to an address: `Some` is the error that the program gets.
+/// Decides about traffic to an address: `Some` is the error that the program gets.
 fn judge(fd: c_int, to: Endpoint) -> Option<c_int> {
     let (mode, proxy, allowed) = policy()?;
     let local = is_local(to.address);
@@ -282,7 +282,7 @@ const fn outcome(passes: bool) -> &'static str {
     if passes { "passed" } else { "refused" }
 }
 
-/// Whether a name may be looked up. `None`: nothing is to be noted of it.
+/// Whether a name may be looked up. `None`: nothing is noted.
 fn look_up(name: &[u8], port: Option<u16>) -> Option<bool> {
     let (mode, _, allowed) = policy()?;
     let numeric = core::str::from_utf8(name).is_ok_and(|name| {
@@ -307,11 +307,11 @@ fn note_look_up(name: &[u8], service: &[u8], passes: bool, addresses: &[IpAddr])
 }
 
 unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
-    // SAFETY: null or a text that ends with a zero, as the caller says.
+    // SAFETY: null or a text that ends with a zero, as the caller promises.
     if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
-/// The real function behind a name, found once.
+/// The C library's own function of a name, looked up once.
 struct RealNetworkFunction {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -322,7 +322,7 @@ impl RealNetworkFunction {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Null where there is none.
+    /// Null if there is none.
     fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Acquire);
         if !found.is_null() {
@@ -334,7 +334,7 @@ impl RealNetworkFunction {
     }
 }
 
-/// The real function as a function of this type, if there is one; unsafe as such a cast is.
+/// The C library's own function, cast to this type, if it exists. Unsafe like any such cast.
 macro_rules! real {
     ($name:literal, fn($($argument:ty),*) -> $result:ty) => {{
         static REAL: RealNetworkFunction = RealNetworkFunction::new($name);
@@ -345,7 +345,7 @@ macro_rules! real {
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, length: c_uint) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         if let Some(to) = endpoint(address, length as usize)
             && let Some(error) = judge(fd, to)
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn sendto(
     address: *const c_void,
     length: c_uint,
 ) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         if let Some(to) = endpoint(address, length as usize)
             && let Some(error) = judge(fd, to)
@@ -397,7 +397,7 @@ struct MessageHead {
 }
 
 unsafe fn judge_message(fd: c_int, message: *const c_void) -> Option<c_int> {
-    // SAFETY: null or a message, as the caller says.
+    // SAFETY: null or a message, as the caller promises.
     unsafe {
         let head = message.cast::<MessageHead>().as_ref()?;
         endpoint(head.name, head.name_length as usize).and_then(|to| judge(fd, to))
@@ -406,7 +406,7 @@ unsafe fn judge_message(fd: c_int, message: *const c_void) -> Option<c_int> {
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const c_void, flags: c_int) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         if let Some(error) = judge_message(fd, message) {
             return sys::fail(error);
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const c_void, flags: c_int
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut c_void, count: c_uint, flags: c_int) -> c_int {
-    // SAFETY: the caller's; the first message stands at the beginning.
+    // SAFETY: promised by the caller; the first message is at the beginning.
     unsafe {
         if count > 0
             && let Some(error) = judge_message(fd, messages)
@@ -457,7 +457,7 @@ pub unsafe extern "C" fn getaddrinfo(
     hints: *const c_void,
     to: *mut *const c_void,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let (name, service_text) = (text(node), text(service));
         let verdict = look_up(name, parsed(service_text).filter(|port| *port > 0));
@@ -505,7 +505,7 @@ struct HostEntry {
     addresses: *const *const c_void,
 }
 
-/// Notes what an older look-up found.
+/// Notes the result of a look-up by one of the older functions.
 unsafe fn note_host_entry(name: &[u8], entry: *const HostEntry) {
     let mut noted = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); NOTED_ADDRESSES_MAX];
     let mut count = 0_usize;
@@ -542,7 +542,7 @@ unsafe fn refuse_entry(name: &[u8]) -> *const c_void {
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn gethostbyname(name: *const c_char) -> *const c_void {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let verdict = look_up(text(name), None);
         if verdict == Some(false) {
@@ -561,7 +561,7 @@ pub unsafe extern "C" fn gethostbyname(name: *const c_char) -> *const c_void {
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn gethostbyname2(name: *const c_char, family: c_int) -> *const c_void {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let verdict = look_up(text(name), None);
         if verdict == Some(false) {
@@ -587,7 +587,7 @@ pub unsafe extern "C" fn gethostbyname_r(
     to: *mut *const c_void,
     error: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let verdict = look_up(text(name), None);
         if verdict == Some(false) {
@@ -615,7 +615,7 @@ pub unsafe extern "C" fn gethostbyname_r(
 
 type CStringArray = *const *const c_char;
 
-/// Calls `start` with an environment that keeps the library, and notes the program.
+/// Calls `start` with an environment that keeps the library loaded, and notes the program.
 ///
 /// # Safety
 /// `program` is null or ends with a zero; `environment` is null or a list as `execve` takes it.
@@ -628,18 +628,19 @@ unsafe fn with_library_environment<R>(
         return start(environment);
     }
     let mut line = NoteLine::new("exec");
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     line.field(unsafe { text(program) });
     line.write();
     let mut preload = [0; VARIABLE_BYTES_MAX];
     let mut directory = [0; VARIABLE_BYTES_MAX];
     let mut list = [ptr::null(); VARIABLES_MAX];
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     let whole = unsafe { list_for(environment, &mut preload, &mut directory, &mut list) };
     start(if whole { list.as_ptr() } else { environment })
 }
 
-/// The environment with what the library needs, where the program took it out. `false` where it does not fit.
+/// Builds the environment and restores the library's variables if the program removed them. `false` if it
+/// does not fit.
 unsafe fn list_for(
     environment: CStringArray,
     preload: &mut [u8; VARIABLE_BYTES_MAX],
@@ -650,7 +651,7 @@ unsafe fn list_for(
     let mut library = [0; PATH_BYTES_MAX];
     let Some(library) = path(&mut library, traffic::LIBRARY).map(CStr::to_bytes) else { return false };
     let mut next = environment;
-    // Two places are left for our variables, one for the null at the end.
+    // Two places are reserved for our variables, one for the null at the end.
     while !next.is_null() {
         // SAFETY: the list ends with a null, each entry with a zero.
         let (entry, behind) = unsafe { (*next, next.add(1)) };
@@ -685,7 +686,7 @@ unsafe fn list_for(
         count = count.wrapping_add(1);
     };
     if !has_preload {
-        // A second library of ours would take the variable that it finds for its own.
+        // A second library of annals would take the existing variable for its own.
         let own = PRELOADED.get();
         if !join(preload, &[b"LD_PRELOAD=", if own.is_empty() { library } else { own }]) {
             return false;
@@ -701,7 +702,7 @@ unsafe fn list_for(
     true
 }
 
-/// The parts one after the other, with a zero at the end.
+/// Joins the parts, with a zero at the end.
 fn join(to: &mut [u8; VARIABLE_BYTES_MAX], parts: &[&[u8]]) -> bool {
     let mut at = 0_usize;
     for part in parts.iter().chain([&b"\0".as_slice()]) {
@@ -719,7 +720,7 @@ pub unsafe extern "C" fn execve(
     arguments: CStringArray,
     environment: CStringArray,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let real = real!(c"execve", fn(*const c_char, CStringArray, CStringArray) -> c_int);
         with_library_environment(path, environment, |list| {
@@ -730,7 +731,7 @@ pub unsafe extern "C" fn execve(
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringArray) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { execve(path, arguments, sys::environ) }
 }
 
@@ -740,7 +741,7 @@ pub unsafe extern "C" fn execvpe(
     arguments: CStringArray,
     environment: CStringArray,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let real = real!(c"execvpe", fn(*const c_char, CStringArray, CStringArray) -> c_int);
         with_library_environment(file, environment, |list| {
@@ -751,11 +752,11 @@ pub unsafe extern "C" fn execvpe(
 
 #[cfg_attr(annals_network, unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringArray) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { execvpe(file, arguments, sys::environ) }
 }
 
-/// Both forms of `posix_spawn`.
+/// Defines both forms of `posix_spawn`.
 macro_rules! spawns {
     ($($name:ident $text:literal;)*) => {$(
         #[cfg_attr(annals_network, unsafe(no_mangle))]
@@ -767,7 +768,7 @@ macro_rules! spawns {
             arguments: CStringArray,
             environment: CStringArray,
         ) -> c_int {
-            // SAFETY: the caller's. ENOSYS is 38.
+            // SAFETY: promised by the caller. ENOSYS is 38.
             unsafe {
                 let real =
                     real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringArray, CStringArray) -> c_int);
@@ -784,7 +785,7 @@ spawns! {
     posix_spawnp c"posix_spawnp";
 }
 
-/// Maps the policy where the environment names a directory.
+/// Maps the policy if the environment names a directory.
 fn set_up() -> Option<()> {
     // SAFETY: a text that ends with a zero; nobody changes the environment before a program begins.
     let value = unsafe { text(sys::getenv(c"ANNALS_NETWORK_DIR".as_ptr())) };

@@ -1,7 +1,8 @@
-//! The functions that stand before those of the C library. Each has its name, its arguments and its results there.
+//! Replacements for functions of the C library, with the same names, arguments and results.
 //!
-//! `open`, `openat` and `syscall` have a variable number of arguments in C. On x86-64 and AArch64 these come in the same registers
-//! as fixed ones, so they are declared with as many as there can be; one that was not given is passed on and looked at by nobody.
+//! `open`, `openat` and `syscall` have a variable number of arguments in C. On x86-64 and AArch64 these use
+//! the same registers as fixed arguments, so the hooks declare the maximum number; missing ones are passed on
+//! without being read.
 #![expect(clippy::missing_safety_doc, reason = "that of the C library's function of the name")]
 #![expect(missing_docs, reason = "documented by the C library")]
 
@@ -18,7 +19,7 @@ use crate::{exec, process};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The real function behind a name, found once.
+/// The C library's own function of a name, looked up once.
 struct RealFunction {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -29,7 +30,7 @@ impl RealFunction {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Null where there is none, or while it is being looked for by this thread.
+    /// Null if there is none, or while this thread looks it up.
     fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Acquire);
         if found.is_null() { self.find() } else { found }
@@ -43,7 +44,7 @@ impl RealFunction {
     }
 }
 
-/// The real function as a function of this type, if there is one; unsafe as such a cast is.
+/// The C library's own function, cast to this type, if it exists. Unsafe like any such cast.
 macro_rules! real {
     ($name:literal, fn($($argument:ty),*) -> $result:ty) => {{
         static REAL: RealFunction = RealFunction::new($name);
@@ -79,7 +80,7 @@ impl TimeSpec {
 }
 
 unsafe fn real_clock(id: c_int, to: *mut TimeSpec) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         match real!(c"clock_gettime", fn(c_int, *mut TimeSpec) -> c_int) {
             Some(real) => real(id, to),
@@ -91,7 +92,7 @@ unsafe fn real_clock(id: c_int, to: *mut TimeSpec) -> c_int {
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn clock_gettime(id: c_int, to: *mut TimeSpec) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let done = real_clock(id, to);
         let clock = match id {
@@ -108,9 +109,9 @@ pub unsafe extern "C" fn clock_gettime(id: c_int, to: *mut TimeSpec) -> c_int {
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn timespec_get(to: *mut TimeSpec, base: c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
-        // TIME_UTC is 1; other bases are monotonic, or none.
+        // TIME_UTC is 1; other bases are monotonic or undefined.
         if base == 1 {
             return if clock_gettime(0, to) == 0 { base } else { 0 };
         }
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn timespec_get(to: *mut TimeSpec, base: c_int) -> c_int {
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn gettimeofday(to: *mut TimeVal, zone: *mut c_void) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         if let Some(real) = real!(c"gettimeofday", fn(*mut TimeVal, *mut c_void) -> c_int)
             && (!zone.is_null() || to.is_null())
@@ -142,10 +143,10 @@ pub unsafe extern "C" fn gettimeofday(to: *mut TimeVal, zone: *mut c_void) -> c_
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn time(to: *mut i64) -> i64 {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         let mut now = TimeSpec { seconds: 0, nanoseconds: 0 };
-        // The coarse clock is what `time` reads.
+        // `time` reads the coarse clock.
         real_clock(5, &raw mut now);
         let whole = now.seconds.cast_unsigned().wrapping_mul(SECOND_NS);
         let seconds = TimeSpec::from_ns(lane::clock(Clock::Time, whole)).seconds;
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn time(to: *mut i64) -> i64 {
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn getrandom(to: *mut c_void, length: usize, flags: c_uint) -> isize {
     let real = |to: *mut c_void, length: usize| {
-        // SAFETY: the caller's.
+        // SAFETY: promised by the caller.
         unsafe {
             match real!(c"getrandom", fn(*mut c_void, usize, c_uint) -> isize) {
                 Some(real) => real(to, length, flags),
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn getrandom(to: *mut c_void, length: usize, flags: c_uint
     if to.is_null() || length > isize::MAX.cast_unsigned() {
         return real(to, length);
     }
-    // SAFETY: the caller gives a buffer of this length; it may hold anything, and nothing of it is read before it is filled.
+    // SAFETY: the caller provides a buffer of this length; its bytes are written before any is read.
     let buffer = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), length) };
     lane::entropy(buffer, |to| real(to.as_mut_ptr().cast(), to.len()))
 }
@@ -181,10 +182,10 @@ pub unsafe extern "C" fn getrandom(to: *mut c_void, length: usize, flags: c_uint
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn getentropy(to: *mut c_void, length: usize) -> c_int {
     let real = |to: *mut c_void, length: usize| {
-        // SAFETY: the caller's.
+        // SAFETY: promised by the caller.
         unsafe { real!(c"getentropy", fn(*mut c_void, usize) -> c_int).map_or(-1, |real| real(to, length)) }
     };
-    // More than 256 bytes are an error, of which the real one tells.
+    // More than 256 bytes are an error, which the C library's own function reports.
     if to.is_null() || length > 256 {
         return real(to, length);
     }
@@ -207,7 +208,7 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         match usize::try_from(call) {
             Ok(number::GETRANDOM) => getrandom(ptr::with_exposed_provenance_mut(a), b, c as c_uint) as c_long,
@@ -222,17 +223,17 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// Files that were opened as a random device. Whether one still is, is asked at each read: files are closed in more ways than can be
-/// stood before.
+/// File descriptors that were opened as a random device. Each read checks whether one still is: not every way
+/// of closing a file can be hooked.
 static RANDOM: [AtomicI32; 16] = [const { AtomicI32::new(-1) }; 16];
 static ANY_RANDOM: AtomicBool = AtomicBool::new(false);
 
-/// Notes a file just opened, if it is one.
+/// Remembers a newly opened file if it is a random device.
 unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
     if fd < 0 || path.is_null() {
         return fd;
     }
-    // SAFETY: the real function took it for a path.
+    // SAFETY: the C library's own function accepted it as a path.
     let path = unsafe { CStr::from_ptr(path) };
     if path == c"/dev/urandom" || path == c"/dev/random" {
         let free =
@@ -260,7 +261,7 @@ fn is_random(fd: c_int) -> bool {
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: usize) -> isize {
     let real = |to: *mut c_void, length: usize| {
-        // SAFETY: the caller's.
+        // SAFETY: promised by the caller.
         unsafe {
             match real!(c"read", fn(c_int, *mut c_void, usize) -> isize) {
                 Some(real) => real(fd, to, length),
@@ -278,22 +279,22 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: usize) -> isiz
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, length: usize, room: usize) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe {
         match real!(c"__read_chk", fn(c_int, *mut c_void, usize, usize) -> isize) {
-            // It ends the program where there is no room.
+            // The C library's own function ends the program if the buffer is too small.
             Some(real) if length > room => real(fd, to, length, room),
             _ => read(fd, to, length),
         }
     }
 }
 
-/// Functions that open a file of this name.
+/// Defines functions that open a file.
 macro_rules! opens {
     ($($name:ident $text:literal $path:ident ($($argument:ident: $type:ty),*) $fallback:expr;)*) => {$(
         #[cfg_attr(annals_preload, unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the caller's.
+            // SAFETY: promised by the caller.
             unsafe {
                 let fd = match real!($text, fn($($type),*) -> c_int) {
                     Some(real) => real($($argument),*),
@@ -305,7 +306,7 @@ macro_rules! opens {
     )*};
 }
 
-/// The directory that paths begin at: AT_FDCWD.
+/// AT_FDCWD: relative paths start at the working directory.
 const HERE: usize = -100_isize as usize;
 
 opens! {
@@ -321,7 +322,7 @@ opens! {
     __open64_2 c"__open64_2" path (path: *const c_char, flags: c_int) [HERE, path.addr(), flags as usize, 0, 0, 0];
 }
 
-/// What a thread that is started by `pthread_create` does.
+/// The main function of a thread started by `pthread_create`.
 type ThreadMain = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
 struct ThreadStart {
@@ -330,16 +331,17 @@ struct ThreadStart {
     name: LaneName,
 }
 
-/// Ends in a call that leaves nothing of this function behind, so that whatever ends the thread early finds the stack it knows.
+/// Ends in a tail call that leaves no frame of this function, so that code that ends the thread early finds
+/// the stack it expects.
 unsafe extern "C" fn thread_begins(starting: *mut c_void) -> *mut c_void {
-    // SAFETY: `pthread_create` below made it, for this thread alone.
+    // SAFETY: allocated by `pthread_create` below for this thread alone.
     let (start, argument) = unsafe {
         let ThreadStart { start, argument, name } = starting.cast::<ThreadStart>().read();
         sys::free(starting);
         lane::with(|lane| lane.name = name);
         (start, argument)
     };
-    // SAFETY: as the program asked.
+    // SAFETY: called as the program requested.
     unsafe { start(argument) }
 }
 
@@ -350,7 +352,7 @@ pub unsafe extern "C" fn pthread_create(
     start: ThreadMain,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: its type.
+    // SAFETY: this is the function's type.
     let real =
         unsafe { real!(c"pthread_create", fn(*mut c_void, *const c_void, ThreadMain, *mut c_void) -> c_int) };
     let Some(real) = real else {
@@ -365,7 +367,8 @@ pub unsafe extern "C" fn pthread_create(
     } else {
         None
     };
-    // SAFETY: the caller's; the block is large enough, and is freed here where no thread takes it over.
+    // SAFETY: promised by the caller; the block is large enough, and is freed here if no thread takes it
+    // over.
     unsafe {
         let block = match name {
             Some(_) => sys::malloc(size_of::<ThreadStart>()).cast::<ThreadStart>(),
@@ -393,19 +396,19 @@ pub unsafe extern "C" fn execve(
     arguments: CStringList,
     environment: CStringList,
 ) -> c_int {
-    // SAFETY: its type.
+    // SAFETY: this is the function's type.
     let real = unsafe { real!(c"execve", fn(*const c_char, CStringList, CStringList) -> c_int) };
     let start = |list: CStringList| {
-        // SAFETY: the caller's.
+        // SAFETY: promised by the caller.
         real.map_or(NOT_POSSIBLE, |real| unsafe { real(path, arguments, list) })
     };
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { exec::with_lane_environment(path, environment, start, |_| true) }
 }
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringList) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { execve(path, arguments, sys::environ) }
 }
 
@@ -415,23 +418,23 @@ pub unsafe extern "C" fn execvpe(
     arguments: CStringList,
     environment: CStringList,
 ) -> c_int {
-    // SAFETY: its type.
+    // SAFETY: this is the function's type.
     let real = unsafe { real!(c"execvpe", fn(*const c_char, CStringList, CStringList) -> c_int) };
     let start = |list: CStringList| {
-        // SAFETY: the caller's.
+        // SAFETY: promised by the caller.
         real.map_or(NOT_POSSIBLE, |real| unsafe { real(file, arguments, list) })
     };
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { exec::with_lane_environment(file, environment, start, |_| true) }
 }
 
 #[cfg_attr(annals_preload, unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringList) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { execvpe(file, arguments, sys::environ) }
 }
 
-/// Both forms of `posix_spawn`.
+/// Defines both forms of `posix_spawn`.
 macro_rules! spawns {
     ($($name:ident $text:literal;)*) => {$(
         #[cfg_attr(annals_preload, unsafe(no_mangle))]
@@ -443,15 +446,15 @@ macro_rules! spawns {
             arguments: CStringList,
             environment: CStringList,
         ) -> c_int {
-            // SAFETY: its type.
+            // SAFETY: this is the function's type.
             let real = unsafe {
                 real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringList, CStringList) -> c_int)
             };
             let start = |list: CStringList| {
-                // SAFETY: the caller's. ENOSYS is 38.
+                // SAFETY: promised by the caller. ENOSYS is 38.
                 real.map_or(38, |real| unsafe { real(process, path, actions, attributes, arguments, list) })
             };
-            // SAFETY: the caller's.
+            // SAFETY: promised by the caller.
             unsafe { exec::with_lane_environment(path, environment, start, |done| done != 0) }
         }
     )*};

@@ -1,8 +1,8 @@
-//! A thread's lane: its name, what is served of it, what is noted.
+//! A thread's lane: its name, the draws to serve, and the draws noted.
 //!
-//! The file of a lane is mapped and closed again, so that a program that closes what it does not know, or counts its
-//! files, is not disturbed, and a draw costs no system call. It is filled with zeros before it is mapped: a full disk shows then, not as a
-//! signal. A lane belongs to its thread alone.
+//! A lane's file is mapped and closed again. So a program that closes unknown files, or counts its files, is
+//! not disturbed, and a draw costs no system call. The file is filled with zeros before it is mapped: a full
+//! disk then shows as an error, not as a signal. Only its own thread uses a lane.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::CStr;
@@ -39,7 +39,8 @@ impl LaneName {
         self.length == 0
     }
 
-    /// The name of what comes from here: `p` a process, `t` a thread, `~` one whose place is not known better. None where it grows too long.
+    /// The name of a child of this lane: `p` for a process, `t` for a thread, `~` if its position is unknown.
+    /// Empty if it would be too long.
     pub(crate) fn child(&self, kind: u8, number: u32) -> Self {
         let mut digits = [0; 10];
         let mut rest = number;
@@ -73,11 +74,11 @@ enum LanePhase {
     Off,
 }
 
-/// What a thread has of its own.
+/// The state of a thread.
 pub(crate) struct ThreadLane {
     phase: LanePhase,
     pub(crate) name: LaneName,
-    /// Threads and processes that this thread has started.
+    /// Number of threads and processes started by this thread.
     pub(crate) threads: u32,
     pub(crate) processes: u32,
     noted: *mut u8,
@@ -95,17 +96,17 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Works on this thread's lane; `None` from within such work.
+/// Calls `work` with this thread's lane; `None` if called from within `work`.
 pub(crate) fn with<R>(work: impl FnOnce(&mut ThreadLane) -> R) -> Option<R> {
     not_reentered(|| {
         LANE.with(|lane| {
-            // SAFETY: this thread's own, and BUSY keeps a second reference from being made.
+            // SAFETY: the lane belongs to this thread, and BUSY prevents a second reference.
             work(unsafe { &mut *lane.get() })
         })
     })
 }
 
-/// Does what must not be entered twice by one thread; `None` from within.
+/// Runs code that one thread must not enter twice; `None` from within.
 pub(crate) fn not_reentered<R>(work: impl FnOnce() -> R) -> Option<R> {
     BUSY.with(|busy| {
         if busy.replace(true) {
@@ -117,7 +118,7 @@ pub(crate) fn not_reentered<R>(work: impl FnOnce() -> R) -> Option<R> {
     })
 }
 
-/// What the program gets for a clock that reads so.
+/// The time that the program gets when a clock reads `real_ns`.
 pub(crate) fn clock(clock: Clock, real_ns: u64) -> u64 {
     if !process::is_on() {
         return real_ns;
@@ -125,8 +126,8 @@ pub(crate) fn clock(clock: Clock, real_ns: u64) -> u64 {
     with(|lane| lane.clock(clock, real_ns)).unwrap_or(real_ns)
 }
 
-/// Fills `to` as `real` does, which gives the number of bytes or what it gives for an error. The real function goes first, in a replay too:
-/// its errors are the program's own.
+/// Fills `to` like `real`, which returns a number of bytes or an error. `real` is called first, also in a
+/// replay, because its errors belong to the program.
 pub(crate) fn entropy(to: &mut [u8], real: impl Fn(&mut [u8]) -> isize) -> isize {
     let done = real(to);
     if let Ok(length @ 1..) = usize::try_from(done)
@@ -174,7 +175,7 @@ impl ThreadLane {
         ns
     }
 
-    /// Replaces what was drawn by what is served.
+    /// Replaces drawn bytes by the served ones.
     fn entropy(&mut self, drawn: &mut [u8]) {
         if !self.is_ready() {
             return;
@@ -190,12 +191,12 @@ impl ThreadLane {
         self.note(head.get(..length).unwrap_or_default(), drawn);
     }
 
-    /// The next draw that is to be served, and the reader behind it.
+    /// The next draw to serve, and the reader after it.
     fn next(&self) -> Option<(LaneDraw<'static>, DrawReader<'static>)> {
         if self.served.is_null() {
             return None;
         }
-        // SAFETY: mapped for reading with this size, and unmapped only when nothing is served any more.
+        // SAFETY: mapped for reading with this size, and unmapped only after the last draw was served.
         let bytes = unsafe { core::slice::from_raw_parts(self.served, self.served_size) };
         let mut reader = DrawReader::at(bytes, self.served_used, self.served_clock_ns);
         reader.next().map(|draw| (draw, reader))
@@ -212,7 +213,7 @@ impl ThreadLane {
         }
     }
 
-    /// Opens the lane with its first draw.
+    /// Opens the lane at its first draw.
     pub(crate) fn is_ready(&mut self) -> bool {
         if process::was_forked_past_fork() {
             process::adopt(self);
@@ -230,7 +231,7 @@ impl ThreadLane {
         self.phase == LanePhase::Open
     }
 
-    /// Takes over a lane's new file.
+    /// Maps a lane's new file.
     pub(crate) fn open(&mut self, fd: isize, path: &CStr) {
         self.phase = LanePhase::Off;
         if fd < 0 {
@@ -278,7 +279,7 @@ impl ThreadLane {
         true
     }
 
-    /// Notes a draw, whole: its length becomes known after its bytes.
+    /// Notes a complete draw: its length is written after its bytes.
     fn note(&mut self, head: &[u8], tail: &[u8]) {
         let from = HEADER_BYTES.wrapping_add(self.noted_used);
         let end = from.saturating_add(head.len()).saturating_add(tail.len());
@@ -295,7 +296,7 @@ impl ThreadLane {
             }
         }
         self.noted_used = end.wrapping_sub(HEADER_BYTES);
-        // SAFETY: `end` lies in what is mapped for writing; the map is page-aligned, so that 8 is aligned for u64.
+        // SAFETY: `end` lies in the writable map; the map is page-aligned, so offset 8 is aligned for u64.
         unsafe {
             ptr::copy_nonoverlapping(head.as_ptr(), self.noted.add(from), head.len());
             ptr::copy_nonoverlapping(tail.as_ptr(), self.noted.add(from).add(head.len()), tail.len());
@@ -304,13 +305,13 @@ impl ThreadLane {
         }
     }
 
-    /// What a forked process begins with: none of its parent's lane but the name.
+    /// Resets the lane in a forked process: only the name is taken from the parent.
     pub(crate) fn begin(&mut self, name: LaneName) {
         self.unmap();
         *self = Self { name, ..Self::NEW };
     }
 
-    /// Lets go of the maps; what is drawn from here on is not noted.
+    /// Unmaps the lane; later draws are not noted.
     pub(crate) fn unmap(&mut self) {
         self.stop_serving();
         if !self.noted.is_null() {

@@ -1,10 +1,11 @@
-//! A user and network namespace for one program, as its process enters it between `fork` and `exec`, and the kernel's reports of connections
-//! that are tried in it.
+//! A user and network namespace for one program, entered between `fork` and `exec`, and the kernel's reports
+//! of connection attempts in it.
 //!
-//! [`Entry::enter`] runs in the forked child: it makes system calls only and allocates nothing. In the new namespace there is a loopback and
-//! nothing else. The child binds the proxy's address there and sends the listening socket to its parent, which accepts on it from
-//! outside. It also installs a seccomp filter that reports `connect` and addressed `sendto` to the parent
-//! (`SECCOMP_RET_USER_NOTIF`, Linux 5.5); each goes on as it is. Where the filter cannot be had, the namespace still refuses.
+//! [`NamespaceEntry::enter`] runs in the forked child: it only makes system calls and allocates nothing. The
+//! new namespace contains only a loopback. The child binds the proxy's address there and sends the listening
+//! socket to its parent, which accepts connections from outside. It also installs a seccomp filter that
+//! reports `connect` and addressed `sendto` to the parent (`SECCOMP_RET_USER_NOTIF`, Linux 5.5); each call
+//! then continues unchanged. Without the filter the namespace still blocks the network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -67,33 +68,33 @@ fn checked(result: isize) -> io::Result<isize> {
     }
 }
 
-/// A system call whose arguments are plain numbers, or places that outlive it.
+/// A system call whose arguments are plain numbers or pointers that outlive it.
 fn call(number: usize, arguments: [usize; 6]) -> io::Result<isize> {
-    // SAFETY: the callers in this module give places of their own that are as long as the call needs.
+    // SAFETY: the callers in this module pass pointers to their own memory of the required length.
     checked(unsafe { sys::call(number, arguments) })
 }
 
-/// What a child needs to enter its namespace.
+/// The child's side: enters the namespace.
 #[derive(Debug)]
 pub struct NamespaceEntry {
     port: u16,
     channel: UnixStream,
 }
 
-/// The parent's side of [`Entry`].
+/// The parent's side of [`NamespaceEntry`].
 #[derive(Debug)]
 pub struct NamespaceGate(UnixStream);
 
-/// A namespace that was entered.
+/// A namespace that a program has entered.
 #[derive(Debug)]
 pub struct EnteredNamespace {
     /// Listens on the proxy's address within the namespace.
     pub listener: TcpListener,
-    /// The kernel's reports; `None` where it gives none.
+    /// The kernel's reports; `None` if it gives none.
     pub reports: Option<AttemptReports>,
 }
 
-/// Both sides of an entry; the proxy is to be at this port of the namespace's loopback.
+/// Both sides of a namespace entry; the proxy will listen on this port of the namespace's loopback.
 ///
 /// # Errors
 /// Those of the system.
@@ -103,16 +104,16 @@ pub fn entry(port: u16) -> io::Result<(NamespaceEntry, NamespaceGate)> {
 }
 
 impl NamespaceEntry {
-    /// Enters a new user and network namespace; called in the forked child, before it becomes its program.
+    /// Enters a new user and network namespace. Called in the forked child, before it executes its program.
     ///
     /// # Errors
-    /// Where the system does not permit it.
+    /// If the system does not permit it.
     pub fn enter(&self) -> io::Result<()> {
         call(number::UNSHARE, [CLONE_NEWUSER | CLONE_NEWNET, 0, 0, 0, 0, 0])?;
         let channel = self.channel.as_raw_fd();
         let process = (sys::process_id() as u32).to_ne_bytes();
         checked(sys::write(channel as isize, &process))?;
-        // The parent maps the users of this namespace, and then says so.
+        // The parent maps the users of this namespace, then sends a byte.
         let mut mapped = [0_u8];
         let read = call(sys::number::READ, [channel as usize, mapped.as_mut_ptr().addr(), 1, 0, 0, 0])?;
         if read != 1 || mapped != [1] {
@@ -163,7 +164,7 @@ const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-/// Reports `connect`, and `sendto` with an address (its fifth argument); all else passes.
+/// Reports `connect`, and `sendto` with an address (its fifth argument); all other calls pass.
 static FILTER: [FilterInstruction; 11] = [
     instruction(LOAD, 0, 0, 4),
     instruction(EQUAL, 0, 7, number::MACHINE),
@@ -210,7 +211,7 @@ struct SocketMessage {
     flags: i32,
 }
 
-/// `struct cmsghdr` with room for two files.
+/// `struct cmsghdr` with space for two files.
 #[repr(C, align(8))]
 struct ControlMessage {
     length: usize,
@@ -253,7 +254,7 @@ impl NamespaceGate {
     /// Waits until the child is in its namespace; `map` maps the users of the process with this id.
     ///
     /// # Errors
-    /// Where the child cannot enter, or its users cannot be mapped.
+    /// If the child cannot enter, or its users cannot be mapped.
     pub fn admit(self, map: impl FnOnce(u32) -> io::Result<()>) -> io::Result<EnteredNamespace> {
         use std::io::{Read, Write};
         let mut channel = self.0;
@@ -272,7 +273,7 @@ impl NamespaceGate {
         {
             return Err(io::Error::other("the program's process ended before it was in its namespace"));
         }
-        // SAFETY: the kernel has just made these files for this process, and nobody else has them.
+        // SAFETY: the kernel has just created these files for this process, and nobody else owns them.
         let (listener, reports) = unsafe {
             let reports = (count == 2).then(|| AttemptReports(OwnedFd::from_raw_fd(control.files[1])));
             (TcpListener::from_raw_fd(control.files[0]), reports)
@@ -281,7 +282,7 @@ impl NamespaceGate {
     }
 }
 
-/// What the kernel reports of the processes in a namespace.
+/// The kernel's reports about the processes in a namespace.
 #[derive(Debug)]
 pub struct AttemptReports(OwnedFd);
 
@@ -290,9 +291,9 @@ pub struct AttemptReports(OwnedFd);
 pub struct ConnectAttempt {
     /// The process.
     pub process: u32,
-    /// Its file of the socket.
+    /// The process's file descriptor of the socket.
     pub socket: i32,
-    /// Where to; `None` where the process's memory cannot be read.
+    /// The destination; `None` if the process's memory cannot be read.
     pub to: Option<SocketAddr>,
 }
 
@@ -327,8 +328,8 @@ struct PollFile {
 }
 
 impl AttemptReports {
-    /// Waits for an attempt, tells `note` of it and lets it go on. `false` once no process is left that could make one. Returns after
-    /// a tenth of a second at most where none is made.
+    /// Waits for an attempt, passes it to `note` and lets it continue. `false` once no process is left that
+    /// could make one. Returns after at most a tenth of a second without an attempt.
     ///
     /// # Errors
     /// Those of the system.
@@ -339,7 +340,8 @@ impl AttemptReports {
         let found = call(number::PPOLL, [(&raw mut poll).addr(), 1, wait.as_ptr().addr(), 0, 0, 0]);
         match found {
             Ok(0) => return Ok(true),
-            // A signal of this process, as at its child's end; whatever outlives the child still waits for answers.
+            // A signal to this process, for example when its child ends. Processes that outlive the child
+            // still wait for answers.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             found => found?,
         };
@@ -348,13 +350,13 @@ impl AttemptReports {
         }
         let mut notification = Notification::default();
         match call(number::IOCTL, [file as usize, NOTIF_RECV, (&raw mut notification).addr(), 0, 0, 0]) {
-            // The process ended, or was interrupted, before it could be asked about.
+            // The process ended or was interrupted before it could be examined.
             Err(error) if matches!(error.raw_os_error(), Some(2 | 4)) => return Ok(true),
             other => other?,
         };
         let attempt = attempt(&notification);
         let id = notification.id;
-        // What was read belongs to this attempt if it still waits.
+        // The values that were read belong to this attempt only if it still waits.
         if call(number::IOCTL, [file as usize, NOTIF_ID_VALID, (&raw const id).addr(), 0, 0, 0]).is_ok() {
             note(attempt);
         }
@@ -375,7 +377,7 @@ fn attempt(notification: &Notification) -> ConnectAttempt {
     }
 }
 
-/// A socket address in another process's memory. Families other than IPv4 and IPv6 come back as `0.0.0.0:0`.
+/// Reads a socket address from another process's memory. Families other than IPv4 and IPv6 give `0.0.0.0:0`.
 #[expect(clippy::disallowed_methods, reason = "another process's memory, not a file of a store")]
 fn address(process: u32, at: u64, length: u64) -> Option<SocketAddr> {
     let mut bytes = [0_u8; 28];
@@ -392,7 +394,7 @@ fn address(process: u32, at: u64, length: u64) -> Option<SocketAddr> {
     })
 }
 
-/// The type of another process's socket: 1 a stream, 2 datagrams; `None` where that cannot be learnt.
+/// The type of another process's socket: 1 a stream, 2 datagrams; `None` if unknown.
 #[must_use]
 pub fn socket_type(process: u32, socket: i32) -> Option<i32> {
     const PIDFD_OPEN: usize = 434;
@@ -406,7 +408,7 @@ pub fn socket_type(process: u32, socket: i32) -> Option<i32> {
     (kind > 0).then_some(kind)
 }
 
-/// The entry that a command's processes pass.
+/// The namespace entry of a command's processes.
 #[derive(Debug)]
 pub struct Confinement {
     is_off: Arc<AtomicBool>,
@@ -414,14 +416,14 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// The command's next process enters no namespace, and the gate waits for nobody.
+    /// The command's next process enters no namespace, and the gate stops waiting.
     pub fn give_up(&self) {
         self.is_off.store(true, Ordering::Release);
         let _ = self.channel.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// Runs `command` within the namespace of this entry.
+/// Runs `command` within a new namespace.
 ///
 /// # Errors
 /// Those of the system.
@@ -430,7 +432,8 @@ pub fn confine(command: &mut std::process::Command, entry: NamespaceEntry) -> io
     let is_off = Arc::new(AtomicBool::new(false));
     let confinement = Confinement { is_off: is_off.clone(), channel: entry.channel.try_clone()? };
     let enter = move || if is_off.load(Ordering::Acquire) { Ok(()) } else { entry.enter() };
-    // SAFETY: what runs between `fork` and `exec` makes system calls only; it takes no lock and allocates nothing.
+    // SAFETY: the code between `fork` and `exec` only makes system calls; it takes no lock and allocates
+    // nothing.
     unsafe { command.pre_exec(enter) };
     Ok(confinement)
 }

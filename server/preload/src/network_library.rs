@@ -1,4 +1,4 @@
-//! The root of the network library: `guard` and what it stands on, without Rust's standard library, so that the library needs no other
+//! The root of the network library: `guard` and its dependencies, without Rust's standard library. So the
 //! and loads under every C library. Built by `server/proxy/build.rs` alone.
 #![no_std]
 #![allow(dead_code, reason = "`sys` also serves the library of clocks")]
@@ -7,12 +7,12 @@ mod guard;
 mod sys;
 mod traffic;
 
-/// Nothing here panics; the language asks for a handler.
+/// Nothing here panics, but the language requires a handler.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// The precompiled core library refers to it; nothing unwinds here.
+/// Referenced by the precompiled core library; nothing unwinds here.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

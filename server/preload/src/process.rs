@@ -1,7 +1,7 @@
-//! What a process has of its own: whether anything is noted, where, and its lane's name.
+//! The state of a process: whether and where draws are noted, and its lane's name.
 //!
-//! A process takes its name by making its first lane's file, which must be new: two that were given one name (the C library's `system`
-//! starts programs past us) get `NAME~1`, `NAME~2` in the order in which they come.
+//! A process claims its name by creating its first lane's file, which must not exist. Processes given the
+//! same name (the C library's `system` bypasses the hooks) become `NAME~1`, `NAME~2` in order of their start.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_void};
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use crate::lane::{self, LaneName, ThreadLane};
 use crate::{format, sys};
 
-/// Processes of one name.
+/// Maximum number of processes with one name.
 const CLAIMS_MAX: u32 = 10_000;
 const DIRECTORY_BYTES_MAX: usize = 160;
 pub(crate) const PATH_BYTES_MAX: usize = DIRECTORY_BYTES_MAX + 8 + format::NAME_BYTES_MAX;
@@ -34,7 +34,7 @@ static FIXED: ProcessTextsCell = ProcessTextsCell(UnsafeCell::new(ProcessTexts {
 
 struct ProcessTexts {
     directory: [u8; DIRECTORY_BYTES_MAX],
-    /// `LD_PRELOAD=...` and `ANNALS_NONDET_DIR=...` as they were when this process began.
+    /// `LD_PRELOAD=...` and `ANNALS_NONDET_DIR=...` as this process was started.
     variables: [[u8; VARIABLE_BYTES_MAX]; 2],
     name: LaneName,
 }
@@ -45,20 +45,20 @@ struct ProcessTextsCell(UnsafeCell<ProcessTexts>);
 unsafe impl Sync for ProcessTextsCell {}
 
 fn texts() -> &'static ProcessTexts {
-    // SAFETY: nobody writes but `texts_mut`, when no other thread is there.
+    // SAFETY: only `texts_mut` writes, while there is no other thread.
     unsafe { &*FIXED.0.get() }
 }
 
-/// The texts for writing.
+/// The texts, for writing.
 ///
 /// # Safety
 /// Only while this process has one thread, and no reference to them is in use.
 unsafe fn texts_mut() -> &'static mut ProcessTexts {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     unsafe { &mut *FIXED.0.get() }
 }
 
-/// Draws are noted. The first call in a process finds out.
+/// Whether draws are noted. The first call in a process finds out.
 pub(crate) fn is_on() -> bool {
     match STATE.load(Ordering::Acquire) {
         ON => true,
@@ -72,7 +72,7 @@ fn begin() -> bool {
     if STATE.compare_exchange(UNKNOWN, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return false;
     }
-    // SAFETY: this is the library's constructor, or a draw of another's before it: one thread.
+    // SAFETY: called by the library's constructor, or by a draw of another library's constructor: one thread.
     let on = lane::with(|lane| unsafe { set_up(lane) }).is_some_and(|done| done.is_some());
     STATE.store(if on { ON } else { OFF }, Ordering::Release);
     on
@@ -81,7 +81,7 @@ fn begin() -> bool {
 /// # Safety
 /// As [`texts_mut`].
 unsafe fn set_up(lane: &mut ThreadLane) -> Option<()> {
-    // SAFETY: the caller's.
+    // SAFETY: promised by the caller.
     let texts = unsafe { texts_mut() };
     let [preload, directory] = &mut texts.variables;
     keep_variable(preload, c"LD_PRELOAD")?;
@@ -100,7 +100,7 @@ unsafe fn set_up(lane: &mut ThreadLane) -> Option<()> {
     STAMP.store(stamp, Ordering::Release);
     stamp_here();
     let mut key = 0;
-    // SAFETY: functions of ours that the C library calls as it says; the key has a place.
+    // SAFETY: these functions of ours match the types that the C library calls; the key has a place.
     unsafe {
         if sys::pthread_key_create(&raw mut key, Some(thread_ends)) == 0 {
             KEY.store(key, Ordering::Release);
@@ -118,7 +118,7 @@ fn variable(name: &CStr) -> Option<&'static [u8]> {
     }
 }
 
-/// `NAME=VALUE` and a zero; gives the length without it.
+/// Writes `NAME=VALUE` and a zero; returns the length without the zero.
 fn keep_variable(to: &mut [u8; VARIABLE_BYTES_MAX], name: &CStr) -> Option<usize> {
     let (name, value) = (name.to_bytes(), variable(name)?);
     let length = name.len() + 1 + value.len();
@@ -129,13 +129,13 @@ fn keep_variable(to: &mut [u8; VARIABLE_BYTES_MAX], name: &CStr) -> Option<usize
     (length < VARIABLE_BYTES_MAX).then_some(length)
 }
 
-/// The variables that a process of ours has, without that of its lane.
+/// The variables of the library, without the lane's.
 pub(crate) fn variables() -> [*const c_char; 2] {
     let [preload, directory] = &texts().variables;
     [preload.as_ptr().cast(), directory.as_ptr().cast()]
 }
 
-/// `DIRECTORY FOLDER NAME` as a path in this buffer.
+/// Writes the path `DIRECTORY FOLDER NAME` into this buffer.
 pub(crate) fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], folder: &[u8], name: &LaneName) -> Option<&'a CStr> {
     let directory = texts().directory.split(|byte| *byte == 0).next()?;
     let mut at = 0_usize;
@@ -148,7 +148,7 @@ pub(crate) fn path<'a>(to: &'a mut [u8; PATH_BYTES_MAX], folder: &[u8], name: &L
     (!name.is_none()).then(|| CStr::from_bytes_until_nul(to).ok())?
 }
 
-/// Makes this the first lane of its process, under this name or one like it.
+/// Makes this the first lane of its process, under this name or a numbered variant.
 fn claim(lane: &mut ThreadLane, wanted: LaneName) -> Option<()> {
     for number in 0..CLAIMS_MAX {
         let name = if number == 0 { wanted } else { wanted.child(b'~', number) };
@@ -159,7 +159,7 @@ fn claim(lane: &mut ThreadLane, wanted: LaneName) -> Option<()> {
             continue;
         }
         lane.begin(name);
-        // SAFETY: whoever claims is its process's only thread.
+        // SAFETY: the claiming thread is its process's only one.
         unsafe { texts_mut() }.name = name;
         lane.open(fd, path);
         return (fd >= 0).then_some(());
@@ -174,28 +174,28 @@ fn stamp_here() {
     }
 }
 
-/// This is a process that was forked off past `fork`.
+/// Whether this process was forked without calling the hooked `fork`.
 pub(crate) fn was_forked_past_fork() -> bool {
     // SAFETY: as above.
     unsafe { STAMP.load(Ordering::Acquire).as_ref() }.is_some_and(|stamp| stamp.load(Ordering::Acquire) == 0)
 }
 
-/// Gives such a process its place.
+/// Gives such a process a lane.
 pub(crate) fn adopt(lane: &mut ThreadLane) {
     stamp_here();
     let _ = claim(lane, texts().name);
 }
 
-/// A thread that was started past `pthread_create` is named when it first draws.
+/// The lane's name of a thread that was started without `pthread_create`; given at its first draw.
 pub(crate) fn unnamed_thread_lane() -> LaneName {
     texts().name.child(b'u', UNNAMED_THREADS.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
 }
 
-/// Has this thread's maps let go of when it ends.
+/// Registers this thread's maps to be unmapped at its end.
 pub(crate) fn unmap_at_thread_end() {
     let key = KEY.load(Ordering::Acquire);
     if key != u32::MAX {
-        // SAFETY: the key is ours; any value but null will do.
+        // SAFETY: the key is ours; any value except null works.
         unsafe { sys::pthread_setspecific(key, (&raw const KEY).cast()) };
     }
 }

@@ -1,8 +1,8 @@
-//! System calls without the C library: they enter no hook, touch no `errno` and work before anything is set up.
+//! System calls without the C library: they enter no hook, leave `errno` unchanged and work before any setup.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-/// What a system call gives where there is none for this machine.
+/// The result of a system call that this machine does not have.
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 const NO_SUCH_CALL: isize = -38;
 pub(crate) const EXISTS: isize = -17;
@@ -41,7 +41,7 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 269;
 }
 
-/// Those of x86-64; on yet other machines nothing is called.
+/// For x86-64; on other machines nothing is called.
 #[cfg(not(target_arch = "aarch64"))]
 pub(crate) mod number {
     pub(crate) const OPENAT: usize = 257;
@@ -66,20 +66,20 @@ pub(crate) mod number {
     pub(crate) const SENDMMSG: usize = 307;
 }
 
-/// Where `struct stat` has the mode and the device; the size is at 48 on both.
+/// Offsets of the mode and the device in `struct stat`; the size is at 48 on both.
 const STAT_MODE: usize = if cfg!(target_arch = "aarch64") { 16 } else { 24 };
 const STAT_DEVICE: usize = if cfg!(target_arch = "aarch64") { 32 } else { 40 };
 const STAT_SIZE: usize = 48;
 
-/// A system call: its result, or its error below zero.
+/// Makes a system call. Returns its result, or a negative error.
 ///
 /// # Safety
-/// As the call says of its arguments.
+/// The arguments must be valid for the call.
 pub(crate) unsafe fn call(number: usize, a: [usize; 6]) -> isize {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     {
         let result;
-        // SAFETY: the registers are those of the system call interface; the caller answers for the arguments.
+        // SAFETY: the registers follow the system call interface; the caller answers for the arguments.
         unsafe {
             core::arch::asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a[0], in("rsi") a[1],
                 in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _,
@@ -104,27 +104,27 @@ pub(crate) unsafe fn call(number: usize, a: [usize; 6]) -> isize {
     }
 }
 
-/// A new file; [`EXISTS`] where there is one.
+/// Creates a file; [`EXISTS`] if it exists.
 pub(crate) fn create(path: &CStr) -> isize {
     open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC)
 }
 
-/// A file that is there.
+/// Opens an existing file.
 pub(crate) fn open_again(path: &CStr) -> isize {
     open(path, O_RDWR | O_CLOEXEC)
 }
 
-/// A file, emptied where it is there.
+/// Opens a file and truncates it, or creates it.
 pub(crate) fn replace(path: &CStr) -> isize {
     open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC)
 }
 
-/// A file to be added to, made where there is none.
+/// Opens a file for appending, or creates it.
 pub(crate) fn append(path: &CStr) -> isize {
     open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC)
 }
 
-/// A file to be read.
+/// Opens a file for reading.
 pub(crate) fn open_to_read(path: &CStr) -> isize {
     open(path, O_CLOEXEC)
 }
@@ -140,12 +140,12 @@ pub(crate) fn unlink(path: &CStr) {
 }
 
 pub(crate) fn close(fd: isize) {
-    // SAFETY: of plain numbers; the file is ours.
+    // SAFETY: plain numbers; the file is ours.
     unsafe { call(number::CLOSE, [fd.cast_unsigned(), 0, 0, 0, 0, 0]) };
 }
 
 pub(crate) fn write(fd: isize, bytes: &[u8]) -> isize {
-    // SAFETY: the bytes are there to be read.
+    // SAFETY: the bytes are readable.
     unsafe { call(number::WRITE, [fd.cast_unsigned(), bytes.as_ptr().addr(), bytes.len(), 0, 0, 0]) }
 }
 
@@ -157,21 +157,21 @@ pub(crate) fn write_at(fd: isize, bytes: &[u8], at: usize) -> isize {
 /// Maps the beginning of a file: shared for writing, or private for reading.
 pub(crate) fn map(fd: isize, bytes: usize, shared: bool) -> Option<*mut u8> {
     let (protection, flags) = if shared { (3, 1) } else { (1, 2) };
-    // SAFETY: a mapping where the system chooses replaces no other.
+    // SAFETY: a mapping at an address chosen by the system replaces no other.
     checked(unsafe { call(number::MMAP, [0, bytes, protection, flags, fd.cast_unsigned(), 0]) })
 }
 
-/// Maps the beginning of a file for reading; later changes of the file show.
+/// Maps the beginning of a file for reading; later changes of the file are visible.
 pub(crate) fn map_shared(fd: isize, bytes: usize) -> Option<*mut u8> {
     // SAFETY: as above.
     checked(unsafe { call(number::MMAP, [0, bytes, 1, 1, fd.cast_unsigned(), 0]) })
 }
 
-/// A page that is zero in every process that is forked off.
+/// A page that is zero in every forked process.
 pub(crate) fn page_wiped_by_fork() -> Option<*mut u8> {
     // SAFETY: as above; 0x22 is private and anonymous.
     let page = checked(unsafe { call(number::MMAP, [0, 4096, 3, 0x22, usize::MAX, 0]) })?;
-    // SAFETY: of the page that was just mapped.
+    // SAFETY: concerns only the page just mapped.
     let wiped = unsafe { call(number::MADVISE, [page.addr(), 4096, MADV_WIPEONFORK, 0, 0, 0]) };
     (wiped == 0).then_some(page)
 }
@@ -181,7 +181,7 @@ fn checked(address: isize) -> Option<*mut u8> {
 }
 
 pub(crate) fn unmap(at: *const u8, bytes: usize) {
-    // SAFETY: the mapping is ours, and nothing points into it any more.
+    // SAFETY: the mapping is ours, and no pointer into it is left.
     unsafe { call(number::MUNMAP, [at.addr(), bytes, 0, 0, 0, 0]) };
 }
 
@@ -190,7 +190,7 @@ struct StatBuffer([u8; 256]);
 
 fn stat(fd: isize) -> Option<StatBuffer> {
     let mut stat = StatBuffer([0; 256]);
-    // SAFETY: the buffer is larger than the structure on any machine.
+    // SAFETY: the buffer is larger than the structure on every machine.
     let done = unsafe { call(number::FSTAT, [fd.cast_unsigned(), (&raw mut stat).addr(), 0, 0, 0, 0]) };
     (done == 0).then_some(stat)
 }
@@ -205,7 +205,7 @@ pub(crate) fn size(fd: isize) -> usize {
     stat(fd).map_or(0, |stat| stat.u64_at(STAT_SIZE) as usize)
 }
 
-/// It is `/dev/random` or `/dev/urandom`: character device 1:8 or 1:9.
+/// Whether the file is `/dev/random` or `/dev/urandom`: character device 1:8 or 1:9.
 pub(crate) fn is_random_device(fd: c_int) -> bool {
     stat(fd as isize).is_some_and(|stat| {
         stat.u64_at(STAT_MODE) as u32 & 0o170_000 == 0o020_000
@@ -214,34 +214,34 @@ pub(crate) fn is_random_device(fd: c_int) -> bool {
 }
 
 pub(crate) fn process_id() -> isize {
-    // SAFETY: it takes nothing.
+    // SAFETY: it takes no arguments.
     unsafe { call(number::GETPID, [0; 6]) }
 }
 
-/// What a link names, and its length; 0 where it cannot be read.
+/// Reads a link's target, and returns its length; 0 if it cannot be read.
 pub(crate) fn read_link(path: &CStr, to: &mut [u8]) -> usize {
     let at = [AT_FDCWD, path.as_ptr().addr(), to.as_mut_ptr().addr(), to.len(), 0, 0];
     // SAFETY: the path ends with a zero; the buffer has this length.
     usize::try_from(unsafe { call(number::READLINKAT, at) }).unwrap_or(0)
 }
 
-/// The type of a socket; -1 where it is none.
+/// The type of a socket; -1 if the file is not one.
 pub(crate) fn socket_type(fd: c_int) -> c_int {
     const SOL_SOCKET: usize = 1;
     const SO_TYPE: usize = 3;
     let (mut kind, mut length) = (-1 as c_int, size_of::<c_int>() as u32);
     let at = [fd as usize, SOL_SOCKET, SO_TYPE, (&raw mut kind).addr(), (&raw mut length).addr(), 0];
-    // SAFETY: both places are there to be written to.
+    // SAFETY: both buffers are writable.
     if unsafe { call(number::GETSOCKOPT, at) } == 0 { kind } else { -1 }
 }
 
-/// Bytes of a field of `struct utsname`; the machine's name is the second.
+/// Length of a field of `struct utsname`, in bytes; the machine's name is the second field.
 const NAME_FIELD_BYTES: usize = 65;
 
-/// Whether this is the machine's own name.
+/// Whether this is the name of this machine.
 pub(crate) fn is_own_name(name: &[u8]) -> bool {
     let mut names = [0_u8; 6 * NAME_FIELD_BYTES];
-    // SAFETY: the buffer is as long as the structure.
+    // SAFETY: the buffer has the structure's length.
     let done = unsafe { call(number::UNAME, [(&raw mut names).addr(), 0, 0, 0, 0, 0]) };
     let own = names.get(NAME_FIELD_BYTES..).and_then(|rest| rest.split(|byte| *byte == 0).next());
     done == 0 && own.is_some_and(|own| own.eq_ignore_ascii_case(name))
@@ -264,13 +264,13 @@ unsafe extern "C" {
     pub(crate) static environ: *const *const c_char;
 }
 
-/// The function of this name that the program would have had without us; null where there is none.
+/// The function that the program would call without this library; null if there is none.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
     // SAFETY: -1 is RTLD_NEXT, the name ends with a zero.
     unsafe { dlsym(core::ptr::without_provenance_mut(usize::MAX), name.as_ptr()) }
 }
 
-/// A system call's result as the C library gives it.
+/// Converts a system call's result to that of the C library.
 pub(crate) fn with_errno(result: isize) -> isize {
     if !(-4095..0).contains(&result) {
         return result;
@@ -278,14 +278,14 @@ pub(crate) fn with_errno(result: isize) -> isize {
     fail((-result) as c_int)
 }
 
-/// Sets `errno`, and gives what a function of the C library gives with it.
+/// Sets `errno`, and returns the C library's error result.
 pub(crate) fn fail(error: c_int) -> isize {
     set_errno(error);
     -1
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the place is this thread's own.
+    // SAFETY: the pointer refers to this thread's own variable.
     unsafe { *__errno_location() }
 }
 

@@ -1,4 +1,4 @@
-//! The two files through which the network library and the process that runs the program speak.
+//! The two files through which the network library communicates with the process that runs the program.
 //!
 //! ```text
 //! DIR/policy   mode u8 | 0 | proxy port u16 little-endian | allowed hosts, one `HOST` or `HOST PORT` a line | zeros
@@ -11,7 +11,7 @@
 //!
 //! The library maps `policy` and reads it at each event, so the mode may change while the program runs.
 
-/// Variable: the private directory with both files and the library.
+/// Environment variable: the private directory with both files and the library.
 pub const DIRECTORY: &str = "ANNALS_NETWORK_DIR";
 /// File name of the library in that directory.
 pub const LIBRARY: &str = "network.so";
@@ -19,18 +19,18 @@ pub const LIBRARY: &str = "network.so";
 pub const POLICY: &str = "policy";
 /// File name of the notes.
 pub const NOTES: &str = "notes";
-/// Length of the policy file.
+/// Length of the policy file, in bytes.
 pub const POLICY_BYTES: usize = 4096;
 /// Offset of the proxy's port in the policy.
 pub const PORT_AT: usize = 2;
 /// Offset of the allowed hosts in the policy.
 pub const ALLOWED_AT: usize = 4;
-/// Greatest length of a line of notes.
+/// Maximum length of a line of notes, in bytes.
 pub const NOTE_BYTES_MAX: usize = 512;
-/// The library notes nothing more once the file is this long.
+/// Maximum length of the notes file, in bytes; nothing is noted beyond it.
 pub const NOTES_BYTES_MAX: usize = 16 << 20;
 
-/// What the library does with a connection that does not go to the proxy.
+/// How the library treats a connection that does not go to the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GuardMode {
@@ -43,7 +43,7 @@ pub enum GuardMode {
 }
 
 impl GuardMode {
-    /// The mode of a policy's first byte.
+    /// The mode in a policy's first byte.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
@@ -55,8 +55,8 @@ impl GuardMode {
     }
 }
 
-/// Ports at which a datagram counts as traffic: DNS, DNS over TLS or QUIC, HTTP/3. Programs connect datagram sockets to other ports to
-/// learn their own address, and send nothing.
+/// Ports at which a datagram counts as traffic: DNS, DNS over TLS or QUIC, HTTP/3. Programs connect datagram
+/// sockets to other ports only to learn their own address, and send nothing.
 #[must_use]
 pub const fn is_datagram_service(port: u16) -> bool {
     matches!(port, 53 | 443 | 853)

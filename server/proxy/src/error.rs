@@ -16,18 +16,18 @@ impl std::fmt::Display for ProxyError {
 
 impl std::error::Error for ProxyError {}
 
-/// Why nothing was recorded.
+/// Why a session could not start.
 #[derive(Debug)]
 pub enum SessionError {
     /// The program could not be started.
     Program(ProgramError),
-    /// There is no proxy for it.
+    /// The proxy cannot listen.
     Proxy(ProxyError),
-    /// An upstream that may not be called.
+    /// An upstream is not allowed.
     Mount(MountError),
     /// Clocks and randomness cannot be captured.
     Nondet(NondetError),
-    /// A secret that cannot be kept out of what is stored.
+    /// A secret cannot be kept out of the store.
     Secret(String),
     /// The store.
     Store(annals::Error),

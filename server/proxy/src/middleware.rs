@@ -3,10 +3,10 @@
 //! ```no_run
 //! # async fn agent(space: annals::Namespace) -> Result<(), Box<dyn std::error::Error>> {
 //! use annals::{RunSpec, Status};
-//! use annals_server::middleware::Recording;
+//! use annals_server::middleware::ClientRecording;
 //! use reqwest_middleware::ClientBuilder;
 //!
-//! let recording = Recording::begin(&space, RunSpec::new("agent"))?;
+//! let recording = ClientRecording::begin(&space, RunSpec::new("agent"))?;
 //! let client = ClientBuilder::new(reqwest::Client::new()).with(recording.layer()).build();
 //! client.get("https://example.org").send().await?;
 //! recording.end(Status::Ok).await?;
@@ -14,8 +14,9 @@
 //! # }
 //! ```
 //!
-//! With [`Replaying`] in its place every request gets the recorded answer, and nothing is sent. The frames are those of the proxy; the mount
-//! of a request is its host. Bodies of requests are read whole before they go on; answers pass part by part.
+//! With [`ClientReplay`] instead, every request gets its recorded answer and nothing is sent. The frames are
+//! those of the proxy; a request's mount is its host. Request bodies are read whole before they are sent;
+//! answers pass part by part.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ use crate::proxy::{
 
 type MiddlewareFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Response>> + Send + 'a>>;
 
-/// A run that a client's requests are recorded into.
+/// A run that records a client's requests.
 #[derive(Debug)]
 pub struct ClientRecording {
     run: Arc<Run>,
@@ -60,7 +61,7 @@ impl ClientRecording {
         Ok(Self { run, recorder })
     }
 
-    /// What a client is given; any number of clients may be.
+    /// The middleware for any number of clients.
     pub fn layer(&self) -> impl Middleware + use<> {
         let recorder = self.recorder.clone();
         layer(move |request, extensions, next| {
@@ -68,13 +69,13 @@ impl ClientRecording {
         })
     }
 
-    /// The run, for frames besides the requests.
+    /// The run, for frames other than requests.
     #[must_use]
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// Ends the run once the answers that are on their way were read or dropped, and says what was recorded.
+    /// Ends the run after all open answers were read or dropped, and returns the summary.
     ///
     /// # Errors
     /// As [`Run::end`].
@@ -101,7 +102,8 @@ async fn record_request(
             built(head.url(url).body(body))
         }
         Err(error) => {
-            // The program gets its own error; the recording has an answer that says it, as the proxy's has.
+            // The program gets its own error; the recording gets an answer that describes it, like the
+            // proxy's.
             taping.record_refusal(hyper::StatusCode::BAD_GATEWAY, crate::upstream::error_chain(&error)).await;
             Err(error)
         }
@@ -122,7 +124,7 @@ impl ClientReplay {
     /// Answers from this run.
     ///
     /// # Errors
-    /// `Invalid` for a run that was not recorded over HTTP; `Damaged` for one that cannot be read.
+    /// `Invalid` if the run was not recorded over HTTP; `Damaged` if it cannot be read.
     pub fn new(reader: &RunReader, options: ReplayOptions) -> annals::Result<Self> {
         let origin = Origin::from_reader(reader)?;
         let origin = origin.ok_or_else(|| {
@@ -131,13 +133,13 @@ impl ClientReplay {
         Ok(Self(Arc::new(ProxyReplayer::new(reader.clone(), origin.key_bytes()?, options)?)))
     }
 
-    /// What a client is given in place of [`Recording::layer`].
+    /// The middleware, used instead of [`ClientRecording::layer`].
     pub fn layer(&self) -> impl Middleware + use<> {
         let replayer = self.0.clone();
         layer(move |request, _, _| Box::pin(replay_request(replayer.clone(), request)))
     }
 
-    /// What the replay came to. Its receipt says whether it was faithful.
+    /// The result of the replay. Its receipt says whether it was faithful.
     #[must_use]
     pub fn finish(&self) -> ReplaySummary {
         self.0.finish()
@@ -170,7 +172,7 @@ async fn replay_request(replayer: Arc<ProxyReplayer>, mut request: Request) -> R
     built(head.url(url).body(Body::wrap(body)))
 }
 
-/// A function as a middleware of any lifetime.
+/// Wraps a function as a middleware.
 fn layer<F>(of: F) -> F
 where
     F: for<'a> Fn(Request, &'a mut Extensions, Next<'a>) -> MiddlewareFuture<'a> + Send + Sync + 'static,
@@ -186,7 +188,7 @@ fn built(response: hyper::http::Result<hyper::Response<Body>>) -> Result<Respons
     response.map(Response::from).map_err(|error| failed(error.to_string()))
 }
 
-/// A request as the proxy would have got it. Its body is read whole, and is in its place again.
+/// Converts a request to the proxy's form. Its body is read whole and put back.
 async fn proxy_request(request: &mut Request) -> Result<ProxyRequest> {
     let body = match request.body_mut().take() {
         Some(body) => body.collect().await.map_err(Error::Reqwest)?.to_bytes(),
@@ -210,7 +212,7 @@ async fn proxy_request(request: &mut Request) -> Result<ProxyRequest> {
     })
 }
 
-/// Host and port, without the port that the scheme has by itself.
+/// Host and port, without the scheme's default port.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

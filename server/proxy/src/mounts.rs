@@ -1,8 +1,8 @@
-//! Which upstream an address of the proxy stands for, and which variables tell a program of it.
+//! Maps addresses of the proxy to upstreams, and names the variables that tell a program about them.
 //!
-//! The proxy's addresses are `http://127.0.0.1:PORT/SECRET-MOUNT` and on. A mount is one upstream origin; what
-//! follows the mount in a path is asked of the upstream as it is. Clients differ in what they take a base address to be: some
-//! want it to end in `/v1`, some join paths to it as a relative address, which needs a slash at its end.
+//! The proxy's addresses begin with `http://127.0.0.1:PORT/SECRET-MOUNT`. A mount is one upstream origin; the
+//! path below the mount is requested from the upstream unchanged. Clients expect different base addresses:
+//! some need `/v1` at the end; some join relative paths, which needs a final slash.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::variables::{Variable, public_path, public_paths, replace_prefix};
 /// An upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Its name in the proxy's addresses: the provider, with a number where there are two of one.
+    /// Its name in the proxy's addresses: the provider, with a number if it has several mounts.
     pub name: String,
     /// Scheme, host and port of the upstream, without a slash at the end.
     pub origin: String,
-    /// The variables that point at it, with what follows the origin in each.
+    /// The variables that point to it, each with the path after the origin.
     pub variables: BTreeMap<String, String>,
-    /// Beginnings of paths that some clients ask for, and what the upstream is asked for instead.
+    /// Path prefixes that some clients request, and their replacements for the upstream.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub paths: BTreeMap<String, String>,
 }
@@ -42,23 +42,24 @@ impl std::fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// The upstream of a variable with this value: scheme, host and port; or why it cannot be one.
+/// The origin (scheme, host and port) of a variable with this value; or why it cannot be an upstream.
 pub(crate) fn origin_of(variable: &Variable, value: &str) -> Result<String, String> {
     check_address(&variable.address_in(value)).map(|url| url.origin().ascii_serialization())
 }
 
 impl Mount {
-    /// The provider whose upstream it is.
+    /// The provider of the upstream.
     fn provider(&self) -> &str {
         self.name.trim_end_matches(|c: char| c.is_ascii_digit())
     }
 }
 
 impl Mounts {
-    /// The mounts of a program: for each variable the upstream given for its provider or for all, else its own address if it has one, else
-    /// its default. A variable that would lead a client elsewhere than without annals is left out ([`Variable`]).
+    /// The mounts of a program. Each variable leads to the upstream named for its provider or for all, else
+    /// to its own address, else to its default. A variable that would lead a client elsewhere than without
+    /// annals is left out ([`Variable`]).
     ///
-    /// `upstreams` are pairs of a provider (none: for all) and an address; `set` gives a variable's value in
+    /// `upstreams` are pairs of a provider (`None`: all) and an address; `set` returns a variable's value in
     /// the program's environment.
     ///
     /// # Errors
@@ -87,7 +88,7 @@ impl Mounts {
                 (None, Some(value)) => {
                     let url = check_address(&variable.address_in(&value)).map_err(|why| {
                         MountError(format!(
-                            "what {name} is set to cannot be an upstream: {why}; unset it, name one with --upstream {}=URL, or leave it out with --env {name}=",
+                            "the value of {name} cannot be an upstream: {why}; unset it, name one with --upstream {}=URL, or leave it out with --env {name}=",
                             variable.provider,
                             name = variable.name,
                         ))
@@ -114,7 +115,7 @@ impl Mounts {
         Ok(mounts)
     }
 
-    /// `[PROVIDER=]URL` as a pair for [`Mounts::new`].
+    /// Parses `[PROVIDER=]URL` into a pair for [`Mounts::new`].
     #[must_use]
     pub fn parse_upstream(text: &str) -> (Option<String>, String) {
         match text.split_once('=') {
@@ -125,7 +126,7 @@ impl Mounts {
         }
     }
 
-    /// Other origins in place of those there are: for all mounts, or for those of a provider.
+    /// Replaces the origins of all mounts, or of those of one provider.
     ///
     /// # Errors
     /// As [`Mounts::new`].
@@ -141,7 +142,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// `public`: what follows the origin in requests is what the provider's public address has.
+    /// `public`: whether request paths follow the form of the provider's public address.
     fn add(&mut self, variable: &Variable, url: &Url, public: bool) {
         let mount = self.mount_for(&variable.provider, &url.origin().ascii_serialization());
         if public {
@@ -153,7 +154,7 @@ impl Mounts {
         mount.variables.insert(variable.name.clone(), format!("{path}{end}"));
     }
 
-    /// The mount of an origin, made where there is none.
+    /// The mount of an origin; adds it if needed.
     fn mount_for(&mut self, provider: &str, origin: &str) -> &mut Mount {
         let same = |mount: &Mount| mount.origin == origin && mount.provider() == provider;
         let at = self.0.iter().position(same).unwrap_or_else(|| {
@@ -165,7 +166,7 @@ impl Mounts {
         &mut self.0[at]
     }
 
-    /// What the program's variables are set to, where the proxy's addresses begin so.
+    /// The values of the program's variables, for a proxy at this base address.
     #[must_use]
     pub fn environment(&self, base: &str, secret: &str) -> Vec<(String, String)> {
         let of = |mount: &Mount| {
@@ -177,7 +178,7 @@ impl Mounts {
         self.0.iter().flat_map(of).collect()
     }
 
-    /// What an upstream is asked for in place of this path; none where it is asked for the path itself.
+    /// The path to request from the upstream instead of this one; `None` if the path stays.
     pub(crate) fn upstream_path(&self, mount: &str, path: &str) -> Option<String> {
         self.get(mount)?.paths.iter().find_map(|(from, to)| replace_prefix(path, from, to))
     }
@@ -189,12 +190,12 @@ impl Mounts {
     }
 }
 
-/// What a recorded path may have been asked as: the form that the upstream of such a mount gets in place of this path.
+/// The upstream's form of a path, which the recording may hold instead of this one.
 pub(crate) fn recorded_path(mount: &str, path: &str) -> Option<String> {
     public_path(mount.trim_end_matches(|c: char| c.is_ascii_digit()), path)
 }
 
-/// A variable's address at an upstream that is given: an origin alone stands for the provider's usual paths at it.
+/// A variable's address at a given upstream: a bare origin stands for the provider's usual paths at it.
 fn variable_at(given: &Url, default: Option<&Url>) -> Result<Url, MountError> {
     let default = default.map_or("/", |default| default.path());
     match given.path() {
@@ -226,7 +227,8 @@ fn address(text: &str) -> Result<Url, MountError> {
     check_address(text).map_err(|why| wrong(text, &why))
 }
 
-/// An address that can be an upstream, or why this one cannot, without the address itself: it may hold a password.
+/// A valid upstream address, or the reason why it is not one. The reason omits the address, which may hold a
+/// password.
 pub(crate) fn check_address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|e| e.to_string())?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -303,7 +305,8 @@ mod tests {
         Mounts::new(&Variable::known(), upstreams, value)
     }
 
-    /// No client reads MISTRAL_API_ENDPOINT, so it is not set any more. What was recorded with it is replayed with it.
+    /// No client reads MISTRAL_API_ENDPOINT, so it is no longer set. Runs recorded with it are replayed with
+    /// it.
     #[test]
     fn older_runs_keep_their_variables_and_paths() {
         let old = r#"[{"name":"mistral","origin":"https://api.mistral.ai","variables":{"MISTRAL_API_ENDPOINT":""}},{"name":"anthropic","origin":"https://api.anthropic.com","variables":{"ANTHROPIC_BASE_URL":""}}]"#;
@@ -347,11 +350,11 @@ mod tests {
         }
         for value in ["http://", "://", "http://[::1", "ftp://a", "http://me:pw@a", "http://a?b"] {
             let error = mounts_with(&[("OPENAI_BASE_URL", value)], &[]).unwrap_err();
-            assert!(error.0.contains("what OPENAI_BASE_URL is set to") && !error.0.contains("pw"), "{error}");
+            assert!(error.0.contains("the value of OPENAI_BASE_URL") && !error.0.contains("pw"), "{error}");
         }
     }
 
-    /// A client that reads two variables goes by the first: annals must not set that one beside the user's.
+    /// A client that reads two variables uses the first: annals must not set that one beside the user's.
     #[test]
     fn rivals_of_a_set_variable_are_not_set() {
         let set = |pairs: &[(&str, &str)]| variables(&mounts_with(pairs, &[]).unwrap());
@@ -365,7 +368,8 @@ mod tests {
         assert!(redirected.contains_key("OPENAI_BASE_URL"), "all go to one upstream");
     }
 
-    /// Azure has no public address. AWS refuses a signature that was made for the proxy, and botocore sends a key over https only.
+    /// Azure has no public address. AWS refuses a signature made for the proxy, and botocore sends a key over
+    /// https only.
     #[test]
     fn azure_and_bedrock_are_set_where_they_can_work() {
         let bedrock = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME";

@@ -1,4 +1,4 @@
-//! What a run is of.
+//! The program and the settings that a run was recorded with.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,22 +18,22 @@ use crate::program::{InputKind, Program, StandardInput};
 use annals_policy::redact::{MaskedArgument, Secrets, mask_arguments, unmask_arguments};
 use annals_policy::rules::{RulesError, RulesFile};
 
-/// Variables whose values are kept with a run besides those that are named: they change what programs do, and hold no secret.
+/// Variables that are always stored with a run: they change what programs do, and hold no secret.
 const ENVIRONMENT: [&str; 8] =
     ["LANG", "LC_ALL", "TZ", "PATH", "PYTHONHASHSEED", "PYTHONPATH", "VIRTUAL_ENV", "NODE_OPTIONS"];
 
-/// The seed of Python's hashing where the environment names none.
+/// The seed for Python's hashing if the environment sets none.
 const FIXED_SEED: &str = "0";
 
-/// What is known of a program's standard input.
+/// How a program's standard input was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecordedInput {
-    /// It is the frame `stdin`; without one it was empty.
+    /// Stored as the frame `stdin`; without that frame it was empty.
     Recorded,
-    /// It was a terminal, of which nothing is recorded.
+    /// A terminal; nothing is recorded.
     Terminal,
-    /// It was left to the program, untouched and unrecorded.
+    /// Left to the program, unread and unrecorded.
     Untouched,
 }
 
@@ -47,41 +47,41 @@ impl RecordedInput {
     }
 }
 
-/// What a run is of: the metadata of a recorded run.
+/// The metadata of a recorded run: its program and settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Command and arguments; bytes that are no UTF-8 are replaced, arguments that look like secrets are masked.
+    /// Command and arguments. Invalid UTF-8 is replaced, and arguments that look like secrets are masked.
     pub argv: Vec<String>,
-    /// What was masked.
+    /// The masked arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub masked: Vec<MaskedArgument>,
-    /// What is known of the standard input; none in runs of older versions.
+    /// How the standard input was recorded; `None` in runs of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<RecordedInput>,
     /// The working directory.
     pub directory: String,
-    /// The git revision of that directory, with `-dirty` where files were changed.
+    /// The git revision of that directory, with `-dirty` if files were changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Named variables.
+    /// The stored environment variables.
     pub environment: BTreeMap<String, String>,
     /// The upstreams.
     pub mounts: Mounts,
-    /// The key of the requests' hashes, hexadecimal.
+    /// The request hash key, hexadecimal.
     pub key: String,
-    /// Clock reads and entropy were captured.
+    /// Whether clock reads and entropy were captured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub captured: bool,
-    /// Names of the variables whose values were taken out of all that was recorded.
+    /// Names of variables whose values were removed from the recording.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// The file of rules that it was recorded with, as it was read; empty where there was none.
+    /// The text of the rules file of the recording; empty if there was none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rules: String,
 }
 
 impl Origin {
-    /// What a run was recorded of; `None` where no program was.
+    /// The origin of a run; `None` if no program was recorded.
     ///
     /// # Errors
     /// As [`RunReader::metadata`].
@@ -94,10 +94,11 @@ impl Origin {
         Ok(metadata.ok().map(|metadata| metadata.program))
     }
 
-    /// The program as it was started: in its own directory, where that is still there. Masked arguments are taken from the environment.
+    /// The program as it was started, in its own directory if that still exists. Masked arguments come from
+    /// the environment.
     ///
     /// # Errors
-    /// Which argument is masked, and which variable would have it, where none is set.
+    /// Names the masked argument and its possible variables, if none of them is set.
     pub fn program(&self) -> Result<Program, String> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let argv = unmask_arguments(&self.argv, &self.masked, set).map_err(|mask| {
@@ -120,7 +121,7 @@ impl Origin {
         })
     }
 
-    /// The input that was recorded; `None` where it was not, or was lost with the run's end.
+    /// The recorded input; `None` if it was not recorded, or was lost with the run's end.
     ///
     /// # Errors
     /// As [`RunReader::frame`].
@@ -135,7 +136,8 @@ impl Origin {
         Ok(Some(StandardInput::Given(bytes)))
     }
 
-    /// What captures this program's draws, if the run has them or is to have them; it serves what `served` gives.
+    /// Captures this program's draws if the run has them or should have them; `served` gives the draws to
+    /// serve.
     pub(crate) fn capture<E: Into<SessionError>>(
         &self,
         program: &Program,
@@ -148,25 +150,25 @@ impl Origin {
         Ok(Some(Arc::new(NondetCapture::begin(program, served)?)))
     }
 
-    /// The variables by which a program's draws are captured.
+    /// The variables that make a program's draws captured.
     pub(crate) fn capture_environment(&self, capture: Option<&NondetCapture>) -> Vec<(String, String)> {
         let seed = self.environment.get(HASH_SEED).map_or(FIXED_SEED, String::as_str);
         capture.map(|capture| capture.environment(seed)).unwrap_or_default()
     }
 
-    /// The key of the requests' hashes.
+    /// The request hash key.
     pub fn key_bytes(&self) -> annals::Result<[u8; 32]> {
         hex::decode(&self.key)
             .and_then(|key| key.try_into().ok())
             .ok_or_else(|| invalid("the run's key is not 64 digits"))
     }
 
-    /// As a run's metadata.
+    /// The origin as a run's metadata.
     pub(crate) fn metadata(&self) -> Vec<u8> {
         serde_json::to_vec(&json!({ "program": self })).unwrap_or_default()
     }
 
-    /// What a recording is of.
+    /// The origin of a new recording.
     pub(crate) fn new(program: &Program, mounts: &Mounts, keep: &[String], key: &[u8; 32]) -> Self {
         let names = ENVIRONMENT.iter().copied().chain(keep.iter().map(String::as_str));
         let directory = directory_of(program);
@@ -188,10 +190,10 @@ impl Origin {
         }
     }
 
-    /// The same for a run of this program in place of the recorded one.
+    /// The same for a run of this program instead of the recorded one.
     ///
     /// # Errors
-    /// `Secret` where a secret stands in the command.
+    /// `Secret` if the command holds a secret.
     pub(crate) fn with_program(mut self, program: &Program, secrets: &Secrets) -> Result<Self, SessionError> {
         let directory = directory_of(program);
         let value = |name: &String| Some((name.clone(), std::env::var(name).ok()?));
@@ -208,30 +210,30 @@ impl Origin {
         self
     }
 
-    /// Refuses secrets in what a replay needs as it is.
+    /// Fails if a value that a replay needs unchanged holds a secret.
     fn check_without_secrets(self, secrets: &Secrets) -> Result<Self, SessionError> {
         if !secrets.is_empty() && secrets.redact(&self.metadata()).removed > 0 {
-            let why = "the command, its directory or an upstream's address holds the value of a secret, and a replay needs them as they are";
+            let why = "the command, its directory or an upstream's address holds a secret, and a replay needs them unchanged";
             return Err(SessionError::Secret(why.to_owned()));
         }
         Ok(self)
     }
 
-    /// The rules that it was recorded with.
+    /// The rules of the recording.
     ///
     /// # Errors
-    /// As [`RulesFile::parse`], where another version wrote them.
+    /// As [`RulesFile::parse`], if another version wrote them.
     pub fn rules(&self) -> Result<RulesFile, RulesError> {
         RulesFile::parse(&self.rules)
     }
 
-    /// The same, with these rules.
+    /// The same with these rules.
     ///
     /// # Errors
-    /// `Secret` where one stands in them.
+    /// `Secret` if the rules hold a secret.
     pub(crate) fn with_rules(mut self, rules: &RulesFile, secrets: &Secrets) -> Result<Self, SessionError> {
         if secrets.redact(rules.text().as_bytes()).removed > 0 {
-            let why = "the file of rules holds the value of a secret, and is kept with the run";
+            let why = "the rules file holds a secret, and is stored with the run";
             return Err(SessionError::Secret(why.to_owned()));
         }
         rules.text().clone_into(&mut self.rules);
@@ -241,7 +243,7 @@ impl Origin {
     /// The same without the values of these variables.
     ///
     /// # Errors
-    /// `Secret` where one stands in what a replay needs as it is.
+    /// `Secret` if a value that a replay needs unchanged holds a secret.
     pub(crate) fn with_secrets(mut self, names: &[String], secrets: &Secrets) -> Result<Self, SessionError> {
         if secrets.is_empty() {
             return Ok(self);
@@ -253,10 +255,10 @@ impl Origin {
         self.check_without_secrets(secrets)
     }
 
-    /// The same, its clock reads and entropy captured.
+    /// The same with captured clock reads and entropy.
     pub(crate) fn with_capture(mut self) -> Self {
         self.captured = true;
-        // A seed that Python would draw is no seed.
+        // A random or invalid seed would make Python draw its own.
         if self.environment.get(HASH_SEED).is_none_or(|seed| seed.parse::<u32>().is_err()) {
             self.environment.insert(HASH_SEED.to_owned(), FIXED_SEED.to_owned());
         }
@@ -272,7 +274,8 @@ fn directory_of(program: &Program) -> PathBuf {
     program.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default()
 }
 
-/// The command as it is stored, and what of it is masked. A secret that a variable has is looked for in that variable again.
+/// The command as stored, and its masked arguments. A masked value that a variable holds is later read from
+/// that variable.
 fn stored_command(program: &Program, known: &[(String, String)]) -> (Vec<String>, Vec<MaskedArgument>) {
     let words: Vec<_> = program.argv.iter().map(|word| lossy(word)).collect();
     let variables_of = |secret: &str| {
@@ -290,7 +293,7 @@ pub(crate) fn random_key() -> Result<[u8; 32], ProxyError> {
     Ok(key)
 }
 
-/// The revision that a directory is at, if git knows it.
+/// The git revision of a directory, if it has one.
 fn revision(directory: &Path) -> Option<String> {
     let mut command = std::process::Command::new("git");
     command.arg("-C").arg(directory).args(["status", "--porcelain=v2", "--branch", "--untracked-files=no"]);
@@ -298,7 +301,8 @@ fn revision(directory: &Path) -> Option<String> {
     output.status.success().then(|| revision_in(&String::from_utf8_lossy(&output.stdout))).flatten()
 }
 
-/// Of git's second format of a status: a header line has the revision, other lines are changed files.
+/// Parses git's status in porcelain format 2: a header line holds the revision, other lines are changed
+/// files.
 fn revision_in(status: &str) -> Option<String> {
     let head = status.lines().find_map(|line| line.strip_prefix("# branch.oid "))?;
     let changed = status.lines().any(|line| !line.starts_with('#'));

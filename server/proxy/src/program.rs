@@ -1,7 +1,7 @@
-//! The program that is recorded or replayed: its environment, its output, its end.
+//! The program that is recorded or replayed: its environment, output and end.
 //!
-//! What it writes goes on to where it would have gone, and is kept. A signal that ends a program at a terminal reaches it
-//! by itself; one that is sent to annals alone is handed on.
+//! Its output is passed on unchanged and kept. A terminal delivers its signals to the program directly;
+//! signals sent to annals alone are passed on.
 //!
 //! Layout: `input` (its standard input), `survivors` (processes that it leaves behind).
 
@@ -29,33 +29,33 @@ pub use input::StandardInput;
 pub use survivors::Survivor;
 use survivors::survivors;
 
-/// How long output is waited for once the program has ended and others hold its pipe open.
+/// How long output is read after the program has ended, while other processes hold its pipe open.
 const LINGER: Duration = Duration::from_millis(500);
-/// How often processes that outlive the program are looked for while they are waited for.
+/// Interval between two searches for processes that outlive the program.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Parts of output on their way.
+/// Maximum number of output parts in transit.
 const PARTS_MAX: usize = 64;
 const PART_BYTES: usize = 64 << 10;
 
-/// What is to be run.
+/// The command to run.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The command and its arguments, at least one.
     pub argv: Vec<OsString>,
-    /// Where; this process's own directory if not said.
+    /// The working directory; `None`: the directory of this process.
     pub directory: Option<PathBuf>,
-    /// Variables besides those of this process.
+    /// Variables added to those of this process.
     pub environment: Vec<(String, String)>,
 }
 
-/// What a program is given, and what becomes of processes that outlive it.
+/// A program's input, and the treatment of processes that outlive it.
 #[derive(Debug, Clone)]
 pub struct Supervision {
     /// Its standard input.
     pub stdin: StandardInput,
-    /// How long processes that outlive it keep their proxy.
+    /// How long processes that outlive the program keep their proxy.
     pub linger: Duration,
-    /// Is told which processes are about to be waited for.
+    /// Called with the processes that are about to be waited for.
     pub waiting: fn(&[Survivor]),
 }
 
@@ -68,36 +68,36 @@ impl Default for Supervision {
 /// Why a program could not be started.
 #[derive(Debug)]
 pub struct ProgramError {
-    /// 127 where there is no such command, 126 where it cannot be executed.
+    /// 127 if there is no such command, 126 if it cannot be executed.
     pub code: u8,
-    /// In words.
+    /// The error message.
     pub message: String,
 }
 
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) struct ProgramExit<T> {
-    /// Its exit code; 128 and the signal's number where a signal ended it.
+    /// Its exit code; 128 and the signal's number if a signal ended it.
     pub code: u8,
     /// The signal that ended it.
     pub signal: Option<i32>,
     /// How long it ran.
     pub ran: Duration,
-    /// Processes that outlived it and are still there.
+    /// Processes that outlived it and still run.
     pub survivors: Vec<Survivor>,
-    /// What became of its standard input, where it was passed on.
+    /// What `keep` made of its standard input, if that was passed on.
     pub stdin: Option<T>,
-    /// What became of its standard output.
+    /// What `keep` made of its standard output.
     pub stdout: T,
-    /// What became of its standard error.
+    /// What `keep` made of its standard error.
     pub stderr: T,
 }
 
 impl Program {
-    /// Whether its command can be found and executed.
+    /// Whether its command exists and can be executed.
     ///
     /// # Errors
-    /// Where it cannot be: as a shell says it, 127 or 126.
+    /// If not: 127 or 126, as a shell would exit.
     pub fn check(&self) -> Result<(), ProgramError> {
         use rustix::io::Errno;
         let Some(name) = self.argv.first() else { return Ok(()) };
@@ -120,12 +120,12 @@ impl Program {
         Err(ProgramError::from_io(name, &why.into()))
     }
 
-    /// Runs it to its end. `spawn` starts its process. `keep` is given each of both outputs, and the input that is passed on, as a stream, on a thread of its own,
-    /// and may stop reading; all of it goes on all the same. Processes that have `marker` in their environment and outlive the program
-    /// are waited for.
+    /// Runs the program to its end. `spawn` starts its process. `keep` gets each output, and the input if it
+    /// is passed on, as a stream on a thread of its own. It may stop reading; the stream is passed on all the
+    /// same. Processes that outlive the program and have `marker` in their environment are waited for.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         spawn: impl FnOnce(&mut Command) -> std::io::Result<Child>,
@@ -148,7 +148,7 @@ impl Program {
         let input = InputRelay::new(&supervision.stdin, &mut command);
         let spawned = input.and_then(|input| Ok((input, spawn(&mut command)?)));
         let (input, mut child) = spawned.map_err(|error| ProgramError::from_io(program, &error))?;
-        // Holds the program's end of its input.
+        // The command holds the program's end of its input.
         drop(command);
         let input = input.map(|input| input.start(keep.clone())).transpose();
         let input = input.map_err(|error| ProgramError::from_io(program, &error))?;
@@ -184,8 +184,8 @@ impl ProgramError {
     }
 }
 
-/// Waits for processes that outlive their program: those with the marker, and those that hold its output open. Gives those that are
-/// still there after the time for lingering, or once this process was told to end.
+/// Waits for processes that outlive their program: those with the marker, and those that hold its output
+/// open. Returns those still running after the linger time, or once this process is told to end.
 async fn wait_for_survivors(
     supervision: &Supervision,
     marker: &str,
@@ -194,7 +194,7 @@ async fn wait_for_survivors(
     open: impl Fn() -> bool,
 ) -> Vec<Survivor> {
     let (ended, mut known) = (Instant::now(), Vec::new());
-    // Output that is on its way holds a pipe open for a moment.
+    // Output in transit holds a pipe open for a moment.
     while open() && ended.elapsed() < LINGER {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -214,12 +214,12 @@ async fn wait_for_survivors(
     }
 }
 
-/// The number by which the system knows a pipe.
+/// The inode of a pipe.
 fn inode(pipe: &impl AsFd) -> Option<u64> {
     rustix::fs::fstat(pipe).ok().map(|known| known.st_ino)
 }
 
-/// The tasks that read an output, and that make something of it.
+/// The tasks that read an output and process it.
 type RelayTasks<T> = (JoinHandle<()>, JoinHandle<T>);
 
 async fn join<T>(output: Option<RelayTasks<T>>) -> Option<T> {
@@ -234,7 +234,7 @@ fn code_of(status: ExitStatus) -> (u8, Option<i32>) {
     }
 }
 
-/// Passes a pipe on to `to`, and to `keep` on the way.
+/// Copies a pipe to `to` and to `keep`.
 fn relay<T: Send + 'static>(
     mut from: impl AsyncRead + Unpin + Send + 'static,
     to: impl Write + Send + 'static,
@@ -254,7 +254,7 @@ fn relay<T: Send + 'static>(
                 biased;
                 read = from.read(&mut buffer) => match read {
                     Ok(0) | Err(_) => return,
-                    // Nobody takes it any more: the program gets the broken pipe that it would have had.
+                    // If nobody reads any more, the program gets the broken pipe that it would have had.
                     Ok(read) => if parts.send(Bytes::copy_from_slice(&buffer[..read])).await.is_err() { return },
                 },
                 () = &mut lingering => return,
@@ -291,14 +291,15 @@ impl<W: Write> Read for RelayReader<W> {
     }
 }
 
-/// What this process is sent from now on ends nothing by itself; the future is over once anything was.
+/// Completes when this process is sent a signal that asks it to end. From now on these signals do not end the
+/// process.
 pub fn interrupted() -> impl Future<Output = ()> {
     let mut signals = EndSignals::new();
     async move { signals.wait_for_any().await }
 }
 
-/// Has `then` done once this process is asked to end; by itself that ends nothing any more. Where signals cannot be waited for, they end it
-/// as ever.
+/// Runs `then` once this process is asked to end; the signal itself no longer ends it. If signals cannot be
+/// handled, they end the process as usual.
 pub fn when_interrupted(then: impl FnOnce() + Send + 'static) {
     let (listens, listening) = std::sync::mpsc::channel();
     let wait = move || {
@@ -311,7 +312,7 @@ pub fn when_interrupted(then: impl FnOnce() + Send + 'static) {
         then();
     };
     let _ = std::thread::Builder::new().name("annals-signals".to_owned()).spawn(wait);
-    // Over once it listens, and where it never will.
+    // Returns once the thread listens, or never will.
     let _: Result<(), _> = listening.recv();
 }
 
@@ -342,7 +343,7 @@ impl EndSignals {
         }
     }
 
-    /// Waits for the program, and hands on what this process is sent meanwhile.
+    /// Waits for the program, and passes on the signals that this process gets meanwhile.
     async fn pass_on(&mut self, child: &mut Child) -> std::io::Result<ExitStatus> {
         let Some([interrupt, terminate, hangup]) = &mut self.0 else { return child.wait().await };
         loop {
@@ -352,7 +353,7 @@ impl EndSignals {
                 _ = terminate.0.recv() => terminate.1,
                 _ = hangup.0.recv() => hangup.1,
             };
-            // Ctrl-C at a terminal goes to the program as well as to us.
+            // Ctrl-C at a terminal reaches the program as well as annals.
             let by_terminal = sent == rustix::process::Signal::INT && std::io::stdin().is_terminal();
             if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok())
                 && let Some(pid) = rustix::process::Pid::from_raw(pid)

@@ -1,7 +1,7 @@
-//! Calling upstreams: the request as it came, to the origin of its mount and nowhere else.
+//! Calls upstreams: sends the request unchanged to the origin of its mount and nowhere else.
 //!
-//! No redirect is followed, nothing is decompressed, no answer is waited for longer than the client does. Addresses
-//! of the link itself, where clouds serve their machines' credentials, are never called, by whatever name.
+//! Redirects are not followed, bodies are not decompressed, and an answer is waited for only as long as the
+//! client waits. Link-local addresses, where clouds serve machine credentials, are never called, by any name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
@@ -13,13 +13,13 @@ use reqwest::{Client, Url};
 
 use crate::mounts::{Mount, MountError, Mounts};
 
-/// How long a connection may take to be made.
+/// Maximum time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Which upstreams may be called.
 #[derive(Debug, Clone, Default)]
 pub struct UpstreamGuard {
-    /// If there are any, only these hosts.
+    /// If not empty, only these hosts are allowed.
     pub allowed: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl UpstreamGuard {
     /// Refuses mounts that may not be called.
     ///
     /// # Errors
-    /// A host that is not allowed, or an address of the link itself.
+    /// A host that is not allowed, or a link-local address.
     pub fn check(&self, mounts: &Mounts) -> Result<(), MountError> {
         for mount in &mounts.0 {
             self.check_one(mount)?;
@@ -40,7 +40,7 @@ impl UpstreamGuard {
         let url = Url::parse(&mount.origin).map_err(|e| MountError(format!("{}: {e}", mount.origin)))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_ascii_lowercase();
         if host.parse().is_ok_and(is_link_local) || host == "metadata.google.internal" {
-            return refuse("it is an address of the link itself, where clouds keep a machine's credentials");
+            return refuse("it is a link-local address, where clouds keep a machine's credentials");
         }
         if !self.allowed.is_empty() && !self.allowed.iter().any(|name| name.eq_ignore_ascii_case(&host)) {
             return refuse("its host is not among those of --allow-host");
@@ -49,7 +49,7 @@ impl UpstreamGuard {
     }
 }
 
-/// Link-local addresses, and the one of EC2's metadata in IPv6, also where they are mapped into IPv6.
+/// Link-local addresses and the IPv6 address of EC2's metadata, also mapped into IPv6.
 fn is_link_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.is_unspecified(),
@@ -61,7 +61,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// The system's names, without addresses of the link: a name that leads there is not called.
+/// The system's resolver without link-local addresses: a name that only leads there is not called.
 #[derive(Debug)]
 struct UpstreamResolver;
 
@@ -78,15 +78,15 @@ impl Resolve for UpstreamResolver {
     }
 }
 
-/// The way to all upstreams of a run. Each client is made when it is first needed: reading the system's certificates takes longer
-/// than all else that happens before a program starts.
+/// The HTTP clients for all upstreams of a run. Each is made when first needed: reading the system's
+/// certificates takes longer than everything else before a program starts.
 #[derive(Debug, Default)]
 pub(crate) struct UpstreamClients {
-    /// By way of the proxy that the environment names, if it does.
+    /// For other machines, through the proxy that the environment names, if any.
     remote: OnceLock<Result<Client, String>>,
-    /// This machine, with encryption.
+    /// For this machine, with TLS.
     loopback_tls: OnceLock<Result<Client, String>>,
-    /// This machine, without.
+    /// For this machine, without TLS.
     loopback: OnceLock<Result<Client, String>>,
 }
 
@@ -107,7 +107,7 @@ impl UpstreamClients {
 }
 
 fn client(near: bool, plain: bool) -> Result<Client, String> {
-    // Whoever came first has chosen: that is as good.
+    // If another provider was installed first, that one is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = Client::builder()
         .redirect(Policy::none())

@@ -1,7 +1,7 @@
 //! The variables that clients read a base address from, and when a program gets them.
 //!
-//! A variable stands here only if a client was seen to read it: docs/record.md names the client and its version.
-//! A variable that is wrongly set breaks a working program, so each rule here has a client behind it.
+//! A variable is listed only if a client was seen to read it: docs/record.md names the client and its
+//! version. A wrongly set variable breaks a working program, so each rule here has a client behind it.
 
 use crate::mounts::check_address;
 
@@ -12,9 +12,9 @@ pub struct Variable {
     pub name: String,
     /// The provider whose address it is.
     pub provider: String,
-    /// The address that clients take where it is not set; none where the provider has no public address.
+    /// The address that clients use if it is not set; `None` if the provider has no public address.
     pub default: Option<String>,
-    /// Whether its address has to end in a slash.
+    /// Whether its address must end in a slash.
     pub slash: bool,
 }
 
@@ -62,12 +62,13 @@ const VARIABLES: [(&str, &str, &str, bool); 40] = [
     ("ANTHROPIC_BEDROCK_BASE_URL", "bedrock", "", false),
 ];
 
-/// What botocore and Vercel's client of Bedrock read.
+/// Read by botocore and by Vercel's Bedrock client.
 const AWS_ENDPOINT: &str = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME";
 /// A key for Bedrock, sent as it is: requests with it carry no signature.
 const AWS_BEARER: &str = "AWS_BEARER_TOKEN_BEDROCK";
 
-/// Variables of which one client reads several, the first that is set. Where a program has one of them, another would lead the client elsewhere.
+/// Variables of which one client reads several and uses the first that is set. If a program has one of them,
+/// setting another would lead the client elsewhere.
 const RIVALS: [&[&str]; 3] = [
     // litellm, langchain-openai.
     &["OPENAI_BASE_URL", "OPENAI_API_BASE"],
@@ -77,22 +78,23 @@ const RIVALS: [&[&str]; 3] = [
     &["GROQ_BASE_URL", "GROQ_API_BASE"],
 ];
 
-/// Provider, beginning of a path, and what its public address has in that place: clients that read one variable differ in what they join to it.
+/// Provider, path prefix, and its replacement at the public address: clients of one variable join different
+/// paths to it.
 const PATHS: [(&str, &str, &str); 5] = [
-    // Vercel's @ai-sdk/anthropic takes the address to end in /v1.
+    // Vercel's @ai-sdk/anthropic expects the address to end in /v1.
     ("anthropic", "/messages", "/v1/messages"),
-    // langchain-groq reads litellm's variable and joins what litellm has in the address.
+    // langchain-groq reads litellm's variable and joins a path that litellm has in the address.
     ("groq", "/openai/v1/openai/v1", "/openai/v1"),
-    // mistralai takes an address without /v1, langchain-mistralai one with it.
+    // mistralai expects an address without /v1, langchain-mistralai one with it.
     ("mistral", "/v1/v1", "/v1"),
-    // litellm joins its ranking to the address of its chats.
+    // litellm joins its ranking path to the address of its chats.
     ("dashscope", "/compatible-mode/v1/reranks", "/compatible-api/v1/reranks"),
     // langchain-fireworks, the same as langchain-groq.
     ("fireworks", "/inference/v1/v1", "/inference/v1"),
 ];
 
 impl Variable {
-    /// The variables that are known.
+    /// The known variables.
     #[must_use]
     pub fn known() -> Vec<Self> {
         let of = |(name, provider, default, slash): (&str, &str, &str, bool)| Self {
@@ -104,7 +106,7 @@ impl Variable {
         VARIABLES.into_iter().map(of).collect()
     }
 
-    /// One that only its own program reads: its upstream has to be said, or be its value.
+    /// A variable that only its own program reads: its upstream must be given, or be its value.
     #[must_use]
     pub fn custom(name: &str, path: &str) -> Self {
         let provider = name.to_ascii_lowercase().replace('_', "-");
@@ -112,23 +114,23 @@ impl Variable {
         Self { name: name.to_owned(), provider, default, slash: path.len() > 1 && path.ends_with('/') }
     }
 
-    /// Whether a recording points it at the proxy where no upstream is named; `set` gives the value that a variable has.
+    /// Whether a recording without a named upstream points it to the proxy; `set` returns a variable's value.
     pub(crate) fn is_recorded(&self, set: &dyn Fn(&str) -> Option<String>) -> bool {
         !self.is_left_unset(false, &|name| set(name).filter(|value| !value.is_empty()))
     }
 
-    /// Whether a recording that names no upstream of the provider leaves the variable as it is; `redirected`: it has one for all providers.
-    /// `set` gives the value that a variable has.
+    /// Whether a recording that names no upstream of the provider leaves the variable unchanged;
+    /// `redirected`: there is an upstream for all providers. `set` returns a variable's value.
     pub(crate) fn is_left_unset(&self, redirected: bool, set: &dyn Fn(&str) -> Option<String>) -> bool {
         match (set(&self.name), self.name.as_str()) {
             // botocore sends a key over https only.
             (Some(_), AWS_ENDPOINT) if set(AWS_BEARER).is_some() => true,
-            // A signature covers host and path: AWS refuses what was signed for the proxy.
+            // A signature covers host and path: AWS refuses a request signed for the proxy.
             (Some(value), _) if self.provider == "bedrock" => {
                 !redirected && set(AWS_BEARER).is_none() && is_aws(&value)
             }
             (Some(_), _) => false,
-            // The Node client of Azure takes OpenAI's address before its own.
+            // The Node client of Azure prefers OpenAI's address to its own.
             (None, "OPENAI_BASE_URL") if is_azure_only(set) => true,
             (None, name) => {
                 self.default.is_none()
@@ -137,7 +139,7 @@ impl Variable {
         }
     }
 
-    /// The value of a variable as its clients read it, as an address.
+    /// A variable's value as its clients read it, as an address.
     pub(crate) fn address_in(&self, value: &str) -> String {
         if self.name == "OLLAMA_HOST" { ollama_host(value) } else { with_scheme(value) }
     }
@@ -158,12 +160,12 @@ fn is_aws(value: &str) -> bool {
     host.is_some_and(|host| host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn"))
 }
 
-/// An address without a scheme is one of http.
+/// An address without a scheme uses http.
 pub(crate) fn with_scheme(text: &str) -> String {
     if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
 }
 
-/// Ollama's variable is also what its server listens on: `0.0.0.0`, a host without a port, a port alone.
+/// Ollama's variable is also its server's listening address: `0.0.0.0`, a host without a port, a port alone.
 fn ollama_host(value: &str) -> String {
     let value = value.trim();
     if value.contains("://") {
@@ -177,7 +179,7 @@ fn ollama_host(value: &str) -> String {
     format!("http://{host}{port}{path}")
 }
 
-/// The path that a provider's public address has in place of this one, if clients ask for it in another form.
+/// The path at the provider's public address, if clients request it in another form.
 pub(crate) fn public_path(provider: &str, path: &str) -> Option<String> {
     PATHS.into_iter().find_map(|(of, from, to)| (of == provider).then(|| replace_prefix(path, from, to))?)
 }
@@ -187,7 +189,7 @@ pub(crate) fn public_paths(provider: &str) -> impl Iterator<Item = (&'static str
     PATHS.into_iter().filter(move |(of, ..)| *of == provider).map(|(_, from, to)| (from, to))
 }
 
-/// A path with another beginning, where it begins with all of `from`.
+/// A path with another prefix, if it begins with all of `from`.
 pub(crate) fn replace_prefix(path: &str, from: &str, to: &str) -> Option<String> {
     let rest = path.strip_prefix(from)?;
     (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::{before, is_alnum, is_escape};
 
-/// The longest local part and domain (RFC 5321, section 4.5.3.1).
+/// Maximum length of a local part and a domain (RFC 5321, section 4.5.3.1).
 const LOCAL_BYTES_MAX: usize = 64;
 const DOMAIN_BYTES_MAX: usize = 255;
 
-/// The address whose `@` stands at `at`.
+/// The e-mail address whose `@` is at `at`.
 pub(super) fn email(text: &[u8], at: usize) -> Option<Range<usize>> {
     let mut start = at;
     while start > 0 && at - start < LOCAL_BYTES_MAX {
@@ -39,7 +39,8 @@ pub(super) fn email(text: &[u8], at: usize) -> Option<Range<usize>> {
     while end > domain_from && matches!(text[end - 1], b'.' | b'-') {
         end -= 1;
     }
-    // Labels at whose end a top-level domain stands. What is glued on (`a@b.com.Next`) stays part of it: better a word too many.
+    // Ends of labels where a top-level domain may end. Attached words (`a@b.com.Next`) are included:
+    // redacting too much is safer.
     let domain = text.get(domain_from..end)?;
     let last = memchr::memrchr(b'.', domain)?;
     let top = domain.get(last + 1..)?;
@@ -49,18 +50,18 @@ pub(super) fn email(text: &[u8], at: usize) -> Option<Range<usize>> {
     (is_top && !is_picture && !has_empty).then_some(start..end)
 }
 
-/// The length of a character of a local part that ends at `at`.
+/// The length of a local part's character that ends at `at`.
 fn letter_before(text: &[u8], at: usize) -> Option<usize> {
     let byte = before(text, at)?;
     if is_alnum(byte) || matches!(byte, b'.' | b'_' | b'+' | b'-' | b'%' | b'\'') {
         return Some(1);
     }
-    // Letters of European alphabets; those of others are as often the sentence around.
+    // Letters of European alphabets; letters of other scripts often belong to the surrounding sentence.
     let is_letter = byte & 0xc0 == 0x80 && at >= 2 && (0xc3..=0xd1).contains(&text[at - 2]);
     is_letter.then_some(2)
 }
 
-/// Addresses of version 4 in a run.
+/// Finds IPv4 addresses in a run.
 pub(super) fn ip_v4(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<usize>)) {
     let mut at = run.start;
     while at < run.end {
@@ -86,15 +87,15 @@ pub(super) fn ip_v4(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<
     }
 }
 
-/// Loopback, any, everybody, a mask.
+/// Loopback, unspecified, broadcast, or a mask.
 fn is_reserved(address: Ipv4Addr) -> bool {
     address.is_loopback() || address.octets()[0] == 255 || address.octets()[0] == 0
 }
 
-/// Whether the word before says that this is a version.
+/// Whether the preceding word marks a version number.
 fn is_version(text: &[u8], at: usize) -> bool {
     let head = text.get(at.saturating_sub(24)..at).unwrap_or_default();
-    // `Chrome/120.0.0.1`, and not `http://10.0.0.1`.
+    // Matches `Chrome/120.0.0.1`, but not `http://10.0.0.1`.
     if let [.., letter, b'/'] = head
         && is_alnum(*letter)
     {
@@ -109,7 +110,7 @@ fn is_version(text: &[u8], at: usize) -> bool {
         .any(|word| words.ends_with(word))
 }
 
-/// Addresses of version 6 in a run.
+/// Finds IPv6 addresses in a run.
 pub(super) fn ip_v6(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<usize>)) {
     let is_part = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
     let mut at = run.start;

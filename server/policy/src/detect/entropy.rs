@@ -1,21 +1,22 @@
-//! Words that look drawn at random.
+//! Finds words that look random.
 //!
-//! A random word changes between capitals, small letters and digits at more than half of its places; names that people give, paths and
-//! identifiers do at a quarter. Together with the count of different characters that tells them apart without a table of languages.
-//! Hexadecimal words are digests, ids and revisions far more often than secrets, so they count only where a name says so.
+//! A random word changes between capitals, small letters and digits at more than half of its positions;
+//! names, paths and identifiers do so at a quarter. Together with the number of different characters, this
+//! tells them apart without a table of languages. Hexadecimal words are usually digests, ids and revisions,
+//! so they count only if a name marks them as secret.
 
 use std::ops::Range;
 
 use super::key::distinct;
 use super::{before, class, is_alnum, is_escape};
 
-/// Lengths of a secret, in characters; what is longer is data.
+/// Length limits of a secret, in characters; longer words are data.
 const MIN: usize = 20;
 const MAX: usize = 128;
-/// The fewest where a name says that it is one.
+/// The minimum length if a name marks the word as secret.
 const NAMED_MIN: usize = 16;
 
-/// Hands on the stretches of a run that look random. `secret`: the name that the text stands under says that it is one.
+/// Passes on the parts of a run that look random. `secret`: the text's name marks it as secret.
 pub(super) fn tokens(text: &[u8], run: Range<usize>, secret: bool, mut found: impl FnMut(Range<usize>)) {
     let is_part = |byte: u8| is_alnum(byte) || matches!(byte, b'_' | b'-' | b'+' | b'/');
     let mut at = run.start;
@@ -99,14 +100,14 @@ fn is_random(token: &[u8], named: bool) -> bool {
     }
 }
 
-/// Whether it is a digest that says so: `sha512-...`.
+/// Whether it is a labelled digest: `sha512-...`.
 fn is_digest(token: &[u8]) -> bool {
     let Some(rest) = token.strip_prefix(b"sha") else { return false };
     let digits = rest.iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
     digits > 0 && rest.get(digits) == Some(&b'-')
 }
 
-/// Whether it is an id with the kind of thing before it: `toolu_...`, `call_...`, `req-...`.
+/// Whether it is an id with a type prefix: `toolu_...`, `call_...`, `req-...`.
 fn is_prefixed(token: &[u8]) -> bool {
     let len = token.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
     (2..=12).contains(&len) && matches!(token.get(len), Some(b'_' | b'-'))
@@ -117,7 +118,7 @@ fn is_data(text: &[u8], at: usize) -> bool {
     text.get(at.saturating_sub(8)..at).is_some_and(|head| head.ends_with(b"base64,"))
 }
 
-/// Whether it is a line of a block of base64: a certificate, an attachment.
+/// Whether it is a line of a base64 block: a certificate, an attachment.
 fn is_line_of_block(text: &[u8], start: usize, end: usize) -> bool {
     const LINE: usize = 20;
     let is_base64 = |line: &[u8]| {
@@ -141,7 +142,7 @@ fn is_line_of_block(text: &[u8], start: usize, end: usize) -> bool {
     false
 }
 
-/// Whether the name before a value says that it is secret: `DB_PASSWORD=`, `"client_secret": "`.
+/// Whether the name before a value marks it as secret: `DB_PASSWORD=`, `"client_secret": "`.
 fn says_secret(text: &[u8], at: usize) -> bool {
     let head = text.get(at.saturating_sub(48)..at).unwrap_or_default();
     let gap = head.iter().rev().take_while(|byte| b"\"'` :=>\\(,".contains(byte)).count();

@@ -1,17 +1,17 @@
-//! Keys that say what they are: providers' prefixes, JSON Web Tokens, what follows `Bearer`, private keys.
+//! Finds self-describing keys: provider prefixes, JSON Web Tokens, values after `Bearer`, private keys.
 
 use std::ops::Range;
 
 use super::{begins, is_alnum};
 
-/// The longest key that is looked for, in bytes.
+/// Maximum length of a key, in bytes.
 const KEY_BYTES_MAX: usize = 512;
-/// The longest private key.
+/// Maximum length of a private key, in bytes.
 const PRIVATE_BYTES_MAX: usize = 16 << 10;
-/// Fewer different characters make an example: `sk-xxxxxxxx`.
+/// Minimum number of different characters; fewer make an example: `sk-xxxxxxxx`.
 const DISTINCT_MIN: u32 = 7;
 
-/// What a key is made of after its prefix.
+/// The alphabet of a key after its prefix.
 #[derive(Debug, Clone, Copy)]
 enum KeyAlphabet {
     /// Letters and digits.
@@ -20,7 +20,7 @@ enum KeyAlphabet {
     Capitals,
     /// Digits and a to f.
     Hex,
-    /// The alphabet of base64url, and dots where the second is set.
+    /// The base64url alphabet; `Dotted` also allows dots.
     Url,
     Dotted,
 }
@@ -37,9 +37,10 @@ impl KeyAlphabet {
     }
 }
 
-/// Prefix, alphabet, the fewest and the most characters after it. Longer prefixes stand before those that they begin with.
+/// Prefix, alphabet, minimum and maximum number of characters after it. A longer prefix precedes its own
+/// prefixes.
 const PREFIXES: &[(&[u8], KeyAlphabet, usize, usize)] = &[
-    // Anthropic, OpenAI and who writes keys like them
+    // Anthropic, OpenAI and others with similar keys
     (b"sk-ant-", KeyAlphabet::Url, 20, 200),
     (b"sk-proj-", KeyAlphabet::Url, 20, 250),
     (b"sk-svcacct-", KeyAlphabet::Url, 20, 250),
@@ -96,7 +97,7 @@ const PREFIXES: &[(&[u8], KeyAlphabet, usize, usize)] = &[
     (b"ntn_", KeyAlphabet::Plain, 32, 60),
 ];
 
-/// By the first byte: where in [`PREFIXES`] to begin looking; none where no prefix begins so.
+/// The first entry of [`PREFIXES`] for each first byte; `u8::MAX` if there is none.
 static FIRST: [u8; 128] = {
     let mut first = [u8::MAX; 128];
     let mut at = PREFIXES.len();
@@ -107,7 +108,7 @@ static FIRST: [u8; 128] = {
     first
 };
 
-/// Where the provider's key ends that begins here.
+/// The end of the provider key that begins here.
 pub(super) fn provider(text: &[u8], at: usize) -> Option<usize> {
     let from = FIRST.get(text[at] as usize).copied().filter(|from| *from != u8::MAX)?;
     let rest = text.get(at..)?;
@@ -130,12 +131,12 @@ pub(super) fn provider(text: &[u8], at: usize) -> Option<usize> {
     None
 }
 
-/// How many different characters.
+/// The number of different characters.
 pub(super) fn distinct(text: &[u8]) -> u32 {
     text.iter().fold(0u128, |seen, byte| seen | 1 << (byte & 127)).count_ones()
 }
 
-/// Where what may be a JSON Web Token ends that begins here, and whether it is one.
+/// The end of a possible JSON Web Token that begins here, and whether it is valid.
 pub(super) fn jwt(text: &[u8], at: usize) -> (usize, bool) {
     if !text.get(at..).is_some_and(|rest| rest.starts_with(b"eyJ")) {
         return (at, false);
@@ -156,7 +157,7 @@ pub(super) fn jwt(text: &[u8], at: usize) -> (usize, bool) {
     (end, parts >= 3 && end - at >= 36)
 }
 
-/// What follows the name of a scheme of authorization that ends at `end`.
+/// The value after the name of an authorization scheme that ends at `end`.
 pub(super) fn after_scheme(text: &[u8], start: usize, end: usize) -> Option<Range<usize>> {
     let ends_with = |name: &[u8]| {
         let from = end.checked_sub(name.len())?;
@@ -184,19 +185,20 @@ pub(super) fn after_scheme(text: &[u8], start: usize, end: usize) -> Option<Rang
         .then_some(from..from + len)
 }
 
-/// Whether base64 holds `user:password`.
+/// Whether base64 decodes to `user:password`.
 fn is_user_and_password(token: &[u8]) -> bool {
     use base64::Engine as _;
     let decoded = base64::engine::general_purpose::STANDARD.decode(token).unwrap_or_default();
     decoded.contains(&b':') && decoded.iter().all(|byte| (0x20..0x7f).contains(byte))
 }
 
-/// The private key (RFC 7468) that begins here. One without an end goes as far as it looks like one.
+/// The private key (RFC 7468) that begins here. Without an end marker it extends as far as it looks like a
+/// key.
 pub(super) fn private(text: &[u8], at: usize) -> Option<Range<usize>> {
     let rest = text.get(at..text.len().min(at + PRIVATE_BYTES_MAX))?;
     let label = rest.get(b"-----BEGIN".len()..rest.len().min(64))?;
     let label = label.get(..memchr::memmem::find(label, b"-----")?)?;
-    // A blank or a kind stands before it.
+    // A blank or a key type precedes it.
     memchr::memmem::find(label, b"PRIVATE KEY").filter(|place| *place > 0)?;
     let head = b"-----BEGIN".len() + label.len() + 5;
     let body = rest.get(head..)?;

@@ -1,10 +1,12 @@
-//! What is found by its shape: addresses, numbers, keys. Pure: a text in, stretches out.
+//! Finds values by their shape: addresses, numbers, keys. Pure: takes a text, returns ranges.
 //!
-//! One pass over a text cuts it into runs of the characters that values are made of ([`class`]); what a run holds (a digit, an `@`, length) says which
-//! detectors look at it. Most runs are short words, which none does. Each look reads a bounded stretch, or what it reads is skipped afterwards, so the time is linear in
-//! the text's length whatever it holds.
+//! One pass splits a text into runs of the characters that values consist of ([`class`]). The contents of a
+//! run (a digit, an `@`, its length) select the detectors. Most runs are short words that no detector
+//! examines. Each detector reads a bounded range, or its range is skipped afterwards, so the time is linear
+//! in the text's length for any text.
 //!
-//! Left out on purpose: names of people and places, passwords that are words, values in base64 or hexadecimal of something else.
+//! Left out on purpose: names of people and places, passwords that are words, values encoded in base64 or
+//! hexadecimal.
 
 mod address;
 mod entropy;
@@ -19,28 +21,28 @@ use foldhash::fast::RandomState;
 
 use crate::secret_names::is_secret_key;
 
-/// What a detector looks for.
+/// A kind of value to detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Detector {
     /// `-----BEGIN ... PRIVATE KEY-----` to its end.
     PrivateKey,
-    /// Keys that providers' prefixes mark: OpenAI, Anthropic, AWS, GitHub, Google, Slack, Stripe and others.
+    /// Keys with a provider's prefix: OpenAI, Anthropic, AWS, GitHub, Google, Slack, Stripe and others.
     ApiKey,
     /// JSON Web Tokens (RFC 7519).
     Jwt,
-    /// What follows `Bearer` (RFC 6750), and `Basic` (RFC 7617).
+    /// Values after `Bearer` (RFC 6750) and `Basic` (RFC 7617).
     Bearer,
     /// E-mail addresses.
     Email,
-    /// Numbers of payment cards, by issuer, length and Luhn's check digit (ISO/IEC 7812).
+    /// Payment card numbers, by issuer, length and Luhn check digit (ISO/IEC 7812).
     Card,
-    /// IBAN, by country, length and its check digits (ISO 13616, mod 97).
+    /// IBANs, by country, length and check digits (ISO 13616, mod 97).
     Iban,
-    /// IP addresses, version 4 and 6; not those that name nobody (loopback, masks).
+    /// IPv4 and IPv6 addresses, except reserved ones (loopback, masks).
     Ip,
-    /// Phone numbers: international ones, North American ones, others where a name or word says so.
+    /// Phone numbers: international and North American ones; others only after a telling name or word.
     Phone,
-    /// Random-looking words, and hexadecimal ones where a name says that they are secret.
+    /// Random-looking words; hexadecimal ones only if a name marks them as secret.
     Entropy,
 }
 
@@ -59,7 +61,7 @@ impl Detector {
         Self::Entropy,
     ];
 
-    /// As profiles and placeholders name it.
+    /// The name in profiles and placeholders.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -76,18 +78,18 @@ impl Detector {
         }
     }
 
-    /// Whether what it finds has a form that hardly anything else has.
+    /// Whether its matches have an unmistakable form.
     pub(crate) fn is_strong(self) -> bool {
         !matches!(self, Self::Phone | Self::Entropy | Self::Ip | Self::Card)
     }
 
-    /// Whether it also looks at ids that programs need.
+    /// Whether it also examines ids that programs need.
     fn looks_at_ids(self) -> bool {
         self <= Self::Email
     }
 }
 
-/// Which detectors look.
+/// The set of active detectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Detectors(u16);
 
@@ -104,31 +106,31 @@ impl Detectors {
     }
 }
 
-/// Names that are longer are sentences.
+/// Maximum length of a name, in bytes; longer ones are sentences.
 const NAME_BYTES_MAX: usize = 48;
-/// Names that are remembered at a time.
+/// Maximum number of cached names.
 const KNOWN_MAX: usize = 4096;
 
 thread_local! {
     static KNOWN: RefCell<HashMap<Box<[u8]>, NameHint, RandomState>> = RefCell::default();
 }
 
-/// What the name that a text stands under says of it.
+/// What a text's name says about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NameHint(u8);
 
 impl NameHint {
     pub(crate) const NOTHING: Self = Self(0);
-    /// An id that programs need, a signature, encrypted reasoning, a model's name.
+    /// An id that programs need, a signature, encrypted reasoning, or a model's name.
     const ID: u8 = 1;
-    /// A digest, or bytes in base64.
+    /// A digest, or base64 data.
     const DIGEST: u8 = 2;
     const PHONE: u8 = 4;
     const SECRET: u8 = 8;
-    /// Part of a text that a stream spells.
+    /// A part of a text that a stream spells.
     const PART: u8 = 16;
 
-    /// Of a member's name. Bodies have the same few over and over, so what was found is remembered.
+    /// The hint of a member's name. Bodies repeat a few names, so hints are cached.
     pub(crate) fn from_name(name: &[u8]) -> Self {
         if name.len() > NAME_BYTES_MAX {
             return Self::NOTHING;
@@ -176,7 +178,7 @@ impl NameHint {
         Self(near)
     }
 
-    /// Whether texts of this name are parts of one, where there are several in a stream.
+    /// Whether texts with this name are parts of one text in a stream.
     pub(crate) fn is_part(self) -> bool {
         self.has(Self::PART)
     }
@@ -191,7 +193,7 @@ impl NameHint {
     }
 }
 
-/// Names of what programs need as it is.
+/// Names of values that programs need unchanged.
 const IDS: &[&[u8]] = &[
     b"id",
     b"uid",
@@ -217,7 +219,7 @@ const IDS: &[&[u8]] = &[
     b"span_id",
 ];
 
-/// Names of parts of a text, as providers stream them.
+/// Names of text parts in provider streams.
 const PARTS: &[&[u8]] = &[
     b"delta",
     b"text",
@@ -239,14 +241,14 @@ const PARTS: &[&[u8]] = &[
     b"answer",
 ];
 
-/// A stretch of a text, and what was found there.
+/// A match: its range and its detector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DetectorHit {
     pub(crate) range: Range<usize>,
     pub(crate) detector: Detector,
 }
 
-/// What a byte is.
+/// Character classes.
 mod class {
     pub(super) const DIGIT: u8 = 1;
     pub(super) const UPPER: u8 = 2;
@@ -254,7 +256,7 @@ mod class {
     pub(super) const AT: u8 = 8;
     pub(super) const COLON: u8 = 16;
     pub(super) const DOT: u8 = 32;
-    /// All that values are made of.
+    /// All characters that values consist of.
     pub(super) const RUN: u8 = 64;
     pub(super) const ALNUM: u8 = DIGIT | UPPER | LOWER;
 
@@ -282,29 +284,29 @@ fn is_alnum(byte: u8) -> bool {
     class::OF[byte as usize] & class::ALNUM != 0
 }
 
-/// The byte before a place.
+/// The byte before a position.
 fn before(text: &[u8], at: usize) -> Option<u8> {
     at.checked_sub(1).and_then(|at| text.get(at)).copied()
 }
 
-/// Whether a letter before a place is the end of an escape: `\n` of a text that was escaped twice.
+/// Whether a letter before a position ends an escape: `\n` in a text that was escaped twice.
 fn is_escape(text: &[u8], at: usize) -> bool {
     at >= 1 && text[at - 1] == b'\\' && matches!(text.get(at), Some(b'n' | b'r' | b't'))
 }
 
-/// Whether something may begin at a place: no letter or digit goes on there.
+/// Whether a value may begin at a position: not within a word.
 fn begins(text: &[u8], at: usize) -> bool {
     before(text, at).is_none_or(|byte| !is_alnum(byte)) || at >= 2 && is_escape(text, at - 1)
 }
 
-/// Where the key or the JSON Web Token of a provider ends that begins at a place.
+/// The end of a provider key or JSON Web Token that begins at a position.
 pub(crate) fn key_end(text: &[u8], at: usize) -> Option<usize> {
     let begins = at == 0 || !text[at - 1].is_ascii_alphanumeric();
     let token = || Some(key::jwt(text, at)).filter(|(_, is_token)| *is_token).map(|(end, _)| end);
     begins.then(|| key::provider(text, at).or_else(token)).flatten()
 }
 
-/// Finds in `text`; what is found may overlap. `near` is what the name says that it stands under.
+/// Finds values in `text`; matches may overlap. `near` is the hint of the text's name.
 pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Vec<DetectorHit>) {
     if wanted == Detectors::NONE {
         return;
@@ -336,9 +338,9 @@ struct DetectorScan<'t, 'h> {
     wanted: Detectors,
     near: NameHint,
     hits: &'h mut Vec<DetectorHit>,
-    /// Numbers before this place are part of one that was found.
+    /// Numbers before this position belong to an earlier match.
     numbers_from: usize,
-    /// Before this place no JSON Web Token begins: too few dots follow.
+    /// No JSON Web Token begins before this position: too few dots follow.
     tokens_from: usize,
 }
 
@@ -351,7 +353,7 @@ impl DetectorScan<'_, '_> {
         self.hits.push(DetectorHit { range, detector });
     }
 
-    /// Looks at a run; gives where to go on.
+    /// Examines a run; returns where to continue.
     fn run(&mut self, start: usize, end: usize, holds: u8) -> usize {
         let len = end - start;
         if holds & (class::DIGIT | class::AT) == 0 && len < 16 {
@@ -397,11 +399,11 @@ impl DetectorScan<'_, '_> {
                 self.hits.push(DetectorHit { range, detector: Detector::Entropy });
             });
         }
-        // A scheme may stand at the run's end: `authorization:Bearer`.
+        // A scheme may end the run: `authorization:Bearer`.
         next.max(if has_digit { end } else { self.word(start, end) })
     }
 
-    /// Looks at a place where something may begin; gives where what was found ends.
+    /// Examines a possible beginning of a value; returns the match's end.
     fn at(&mut self, at: usize, has_digit: bool, is_long: bool) -> usize {
         let byte = self.text[at];
         if byte.is_ascii_digit() {
@@ -461,14 +463,14 @@ impl DetectorScan<'_, '_> {
         at
     }
 
-    /// Looks at a word that something may follow.
+    /// Examines a word that a value may follow.
     fn word(&mut self, start: usize, end: usize) -> usize {
         let word = self.text.get(start..end).unwrap_or_default();
         match word.last() {
             Some(b'r' | b'R' | b'c' | b'C') if self.wants(Detector::Bearer) => {
                 if let Some(range) = key::after_scheme(self.text, start, end) {
                     self.hit(Detector::Bearer, range.clone());
-                    // What it is may be told better by others: they look at it, too.
+                    // Other detectors also examine it, because they may name it more precisely.
                 }
                 end
             }

@@ -1,10 +1,10 @@
-//! Numbers in groups: payment cards and phones; and IBANs.
+//! Finds numbers in groups: payment cards and phone numbers; and IBANs.
 
 use std::ops::Range;
 
 use super::{before, begins, is_alnum};
 
-/// The most groups, and digits, of a number.
+/// Maximum number of groups, and of digits, in a number.
 const GROUPS_MAX: usize = 8;
 const DIGITS_MAX: usize = 20;
 
@@ -19,7 +19,8 @@ pub(super) struct DigitGroups {
 struct DigitGroup {
     start: usize,
     end: usize,
-    /// What stands before it: a blank, `-`, `.`, `/`, `)` for a bracket and what may follow it, `(` for one that opens; 0 for the first.
+    /// The separator before it: a blank, `-`, `.`, `/`, `)` for a bracket and what may follow it, `(` for an
+    /// opening one; 0 for the first group.
     separator: u8,
 }
 
@@ -30,7 +31,7 @@ impl DigitGroup {
 }
 
 impl DigitGroups {
-    /// Reads the groups from a digit on; none where the number is longer than any.
+    /// Reads the groups from a digit on; `None` if the number is too long.
     pub(super) fn read(text: &[u8], at: usize) -> Option<Self> {
         let mut groups = Self { all: Default::default(), count: 0 };
         let (mut from, mut separator, mut digits) = (at, 0, 0);
@@ -63,11 +64,11 @@ impl DigitGroups {
         self.all.get(..self.count).unwrap_or_default()
     }
 
-    /// Where the card's number ends that begins here.
+    /// The end of the card number that begins here.
     pub(super) fn card(&self, text: &[u8]) -> Option<usize> {
         let groups = self.groups();
         let first = groups.first()?;
-        // Not the tail of a longer chain: `1.4111...`, `7-4111-...`.
+        // Not the end of a longer chain: `1.4111...`, `7-4111-...`.
         if first.start >= 2 && matches!(text[first.start - 1], b'.' | b'-') && is_alnum(text[first.start - 2])
         {
             return None;
@@ -105,7 +106,7 @@ impl DigitGroups {
         fits(parts).or_else(|| if parts == 5 { fits(4) } else { None })
     }
 
-    /// Where the phone number stands whose first group this is. `named`: a name says that it is one.
+    /// The range of the phone number that begins with the first group. `named`: a name marks it as one.
     pub(super) fn phone(&self, text: &[u8], named: bool) -> Option<Range<usize>> {
         let groups = self.groups();
         let first = groups.first()?;
@@ -119,7 +120,7 @@ impl DigitGroups {
         if opened && before(text, start) == Some(b'+') {
             return None;
         }
-        // Within a longer word, chain or sum it is none.
+        // Not within a longer word, chain or sum.
         if !plus && !opened && matches!(before_it, Some(b'-' | b'.' | b'/' | b'+' | b'_' | b'#' | b'$')) {
             return None;
         }
@@ -149,7 +150,7 @@ impl DigitGroups {
             }
             return ends(parts).map(|end| start..end);
         }
-        // North America: an area and an exchange begin with 2 to 9.
+        // North America: area and exchange codes begin with 2 to 9.
         let skip = usize::from(groups.len() > 3 && first.len() == 1 && text[first.start] == b'1');
         if let [area, exchange, line, ..] = groups.get(skip..).unwrap_or_default()
             && (area.len(), exchange.len(), line.len()) == (3, 3, 4)
@@ -175,7 +176,7 @@ impl DigitGroups {
     }
 }
 
-/// Whether a word before a number says that it is a phone's.
+/// Whether a word before a number marks it as a phone number.
 fn says_phone(text: &[u8], at: usize) -> bool {
     let head = text.get(at.saturating_sub(20)..at).unwrap_or_default().to_ascii_lowercase();
     let words: [&[u8]; 11] = [
@@ -197,7 +198,7 @@ fn says_phone(text: &[u8], at: usize) -> bool {
     })
 }
 
-/// Whether an issuer gives numbers of this beginning and length.
+/// Whether an issuer uses this prefix and length.
 fn is_issued(digits: &[u8]) -> bool {
     let head =
         |count: usize| digits.iter().take(count).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
@@ -215,7 +216,7 @@ fn is_issued(digits: &[u8]) -> bool {
     }
 }
 
-/// The check digit of ISO/IEC 7812-1.
+/// Checks the check digit of ISO/IEC 7812-1.
 fn luhn(digits: &[u8]) -> bool {
     let sum: u32 = digits
         .iter()
@@ -229,7 +230,7 @@ fn luhn(digits: &[u8]) -> bool {
     sum.is_multiple_of(10) && digits.iter().any(|digit| *digit != digits[0])
 }
 
-/// How long an IBAN is, by country (the registry of ISO 13616).
+/// The length of an IBAN by country (the registry of ISO 13616).
 const COUNTRIES: &[(&[u8; 2], usize)] = &[
     (b"AD", 24),
     (b"AE", 23),
@@ -321,7 +322,7 @@ const COUNTRIES: &[(&[u8; 2], usize)] = &[
     (b"YE", 30),
 ];
 
-/// The IBAN that begins here, with single blanks or hyphens in it or without.
+/// The IBAN that begins here, with or without single blanks or hyphens.
 pub(super) fn iban(text: &[u8], at: usize) -> Option<Range<usize>> {
     let [a, b, c, d, ..] = text.get(at..)? else { return None };
     if !(b.is_ascii_alphabetic() && c.is_ascii_digit() && d.is_ascii_digit()) {
@@ -344,7 +345,7 @@ pub(super) fn iban(text: &[u8], at: usize) -> Option<Range<usize>> {
     if text.get(end).is_some_and(|byte| is_alnum(*byte)) {
         return None;
     }
-    // ISO 7064, mod 97-10: the head goes to the end, letters count from 10.
+    // ISO 7064, mod 97-10: the head moves to the end, letters count from 10.
     let moved = plain.get(4..count)?.iter().chain(plain.get(..4)?);
     let rest = moved.fold(0u32, |rest, byte| match byte {
         b'0'..=b'9' => (rest * 10 + u32::from(byte - b'0')) % 97,

@@ -1,4 +1,4 @@
-//! A body as a whole: what it is, and what is left of it.
+//! Redacts a whole body according to its kind.
 
 use std::borrow::Cow;
 
@@ -36,7 +36,7 @@ pub(super) fn redact<'a>(
     let mut places = Vec::new();
     if find(&mut search, &decoded.bytes, &mut places).is_err() {
         let mut shown = replace_whole(&search, "deep", &decoded.bytes, "application/json");
-        // JSON stays JSON.
+        // JSON must stay JSON.
         let bytes = shown.bytes.to_mut();
         bytes.insert(0, b'"');
         bytes.push(b'"');
@@ -78,7 +78,7 @@ fn find(
     }
     search.flat(body, NameHint::NOTHING, places);
     if matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
-        // JSON that was cut off: what its texts read as, besides what stands there.
+        // For JSON that was cut off, the decoded texts are searched as well as the source.
         let mut cut = Vec::new();
         let paths = &search.rules.paths;
         scan(text, paths, &mut |token| {
@@ -92,13 +92,13 @@ fn find(
     Ok(())
 }
 
-/// Whether it is the array that Gemini streams, each element a part of the answer.
+/// Whether the body is the array that Gemini streams, with a part of the answer in each element.
 fn is_streamed_array(text: &[u8]) -> bool {
     let head = text.get(..text.len().min(512)).unwrap_or_default();
     text.trim_ascii_start().starts_with(b"[") && memchr::memmem::find(head, b"\"candidates\"").is_some()
 }
 
-/// Replaces the places.
+/// Replaces the spans.
 fn replace_spans<'a>(rules: &ProfileRules, body: &[u8], mut places: Vec<RedactionSpan>) -> RedactedBody<'a> {
     places.sort_by_key(|place| (place.range.start, place.kind));
     places.dedup_by(|next, place| {
@@ -141,14 +141,14 @@ fn name(rules: &ProfileRules, kind: RedactionKind) -> &str {
     }
 }
 
-/// `[email:3f2a9c01d2e4]`: plain in JSON, however often escaped, and in text.
+/// `[email:3f2a9c01d2e4]`: needs no escaping in JSON of any depth, or in text.
 fn placeholder(name: &str, tag: PlaceholderTag) -> String {
     let mut text = format!("[{name}:{}", encode(&tag));
     text.push(']');
     text
 }
 
-/// A placeholder for all of a body, with its type and size.
+/// A placeholder for a whole body, with its type and size.
 fn replace_whole<'a>(search: &RedactionSearch<'_>, name: &str, body: &[u8], of: &str) -> RedactedBody<'a> {
     let tag = encode(&search.tag(name, body));
     let text = format!("[{name}:{tag} {of}, {} bytes]", body.len());
@@ -163,7 +163,7 @@ fn sniff_encoding(body: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Whether a body is no text: it holds zero bytes, or much that is no UTF-8.
+/// Whether a body is not text: it holds zero bytes, or much invalid UTF-8.
 fn is_binary(body: &[u8]) -> bool {
     if memchr::memchr(0, body).is_some() {
         return true;
@@ -175,7 +175,7 @@ fn is_binary(body: &[u8]) -> bool {
     invalid * 8 > body.len()
 }
 
-/// What a binary body is, by its first bytes.
+/// The media type of a binary body, by its first bytes.
 fn media_type(body: &[u8]) -> &'static str {
     let known: [(&[u8], &str); 12] = [
         (b"\x89PNG", "image/png"),

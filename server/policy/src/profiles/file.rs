@@ -1,4 +1,4 @@
-//! Profiles of the user's own, in one TOML file. docs/redaction.md has the format as tables.
+//! User profiles in one TOML file. docs/redaction.md has tables of the format.
 
 use annals::replay::matching::Path;
 use regex::RegexBuilder;
@@ -9,22 +9,24 @@ use crate::detect::{Detector, Detectors};
 use crate::rules::RulesError;
 use crate::rules::document::{RulesDocument, RulesSection, join_names};
 
-/// Greatest length of a file of profiles, in bytes.
+/// Maximum size of a profiles file, in bytes.
 pub const PROFILES_BYTES_MAX: usize = 256 << 10;
-/// The most profiles of a file, and patterns and paths of a profile: each is tried on every text.
+/// Maximum number of profiles in a file, and of patterns and paths in a profile: each is applied to every
+/// text.
 const PROFILES_MAX: usize = 64;
 const PATTERNS_MAX: usize = 64;
 const PATHS_MAX: usize = 64;
-/// What a regular expression may take once it is compiled, in bytes: its time for each character of a text grows with that.
+/// Maximum size of a compiled regular expression, in bytes: its time per character grows with the size.
 const REGEX_BYTES_MAX: usize = 256 << 10;
-/// Greatest length of a profile's or pattern's name, in bytes.
+/// Maximum length of a profile's or pattern's name, in bytes.
 const NAME_BYTES_MAX: usize = 32;
-/// The fewest bytes of a key: one that can be guessed would let placeholders be confirmed.
+/// Minimum length of a key, in bytes: a guessable key would let others confirm the values behind
+/// placeholders.
 const KEY_BYTES_MIN: usize = 16;
 
 const PROFILE: [&str; 6] = ["name", "detect", "patterns", "paths", "keep", "key"];
 
-/// The profiles that a reader may be given: those of a file, and `raw` and `safe`.
+/// The available profiles: those of a file, and `raw` and `safe`.
 ///
 /// ```
 /// use annals_server::profiles::Profiles;
@@ -51,11 +53,11 @@ impl Default for Profiles {
 }
 
 impl Profiles {
-    /// Reads a file of profiles.
+    /// Parses a profiles file.
     ///
     /// # Errors
-    /// Says what is wrong, where, and what is allowed: what is no TOML, is not known, has another type, is there twice; a pattern that is none or is too
-    /// large; too many of them.
+    /// What is wrong, where, and what is allowed: invalid TOML, unknown keys, wrong types, duplicates,
+    /// invalid or too large patterns, too many entries.
     pub fn parse(text: &str) -> Result<Self, RulesError> {
         if text.len() > PROFILES_BYTES_MAX {
             let what = format!("the file has {} bytes; at most {PROFILES_BYTES_MAX} are allowed", text.len());
@@ -83,13 +85,13 @@ impl Profiles {
         Ok(profiles)
     }
 
-    /// The profile of this name.
+    /// The profile with this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Profile> {
         self.0.iter().find(|profile| profile.name() == name)
     }
 
-    /// The names that there are.
+    /// The names of all profiles.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(Profile::name)
     }
@@ -155,7 +157,7 @@ fn patterns(section: &RulesSection<'_, '_>) -> Result<Vec<ProfilePattern>, Rules
                 regex::Error::CompiledTooBig(_) => {
                     format!("it is too large: more than {REGEX_BYTES_MAX} bytes once compiled")
                 }
-                // The last line says what; those before it draw where.
+                // The last line is the message; the lines before it mark the position.
                 other => other.to_string().lines().last().unwrap_or_default().trim().to_owned(),
             };
             let what = format!("{} is a regular expression without backreferences: {why}", name.value);

@@ -1,4 +1,4 @@
-//! A door for fuzzers: profiles and bodies.
+//! The entry point for fuzzers: profiles and bodies.
 
 use serde_json::Value;
 
@@ -8,10 +8,11 @@ use crate::fuzzing::byte;
 const ENCODINGS: [Option<&str>; 6] =
     [None, Some("gzip"), Some("deflate"), Some("br"), Some("zstd"), Some("what nobody knows")];
 
-/// A byte for the body's content encoding, two bytes for the length of a file of profiles, the file, a body.
+/// Input: a byte for the body's content encoding, two bytes for the length of a profiles file, the file, a
+/// body.
 ///
-/// Its oracle: the file is read or refused with a place that it has; each of its profiles shows a body the same each time, by its bytes as they are where
-/// nothing is replaced, JSON as JSON and text as text.
+/// Oracle: the file is parsed, or refused with a position inside it. Each of its profiles redacts a body to
+/// the same result every time. Unredacted bodies keep their bytes, JSON stays JSON, and text stays text.
 pub fn redaction(mut data: &[u8]) {
     let encoding = ENCODINGS.get(usize::from(byte(&mut data)) % ENCODINGS.len()).copied().flatten();
     let len = usize::from(byte(&mut data)) | usize::from(byte(&mut data)) << 8;
@@ -43,7 +44,7 @@ pub fn redaction(mut data: &[u8]) {
                 "text is none any more"
             );
             let is_json = || serde_json::from_slice::<Value>(&shown.bytes).is_ok();
-            // What is nested too deep is replaced as a whole.
+            // JSON that is nested too deep is replaced as a whole.
             let whole = shown.bytes.starts_with(b"[deep:");
             assert!(!as_it_was || !json || whole || is_json(), "JSON is none any more");
         }

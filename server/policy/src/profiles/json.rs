@@ -1,7 +1,8 @@
-//! JSON as texts that know where they stand: one pass, no tree, a stack of bounded depth.
+//! Scans JSON into texts with positions: one pass, no tree, a stack of bounded depth.
 //!
-//! What is scanned here is known to be JSON ([`is_json`]). A text is handed on as it is written; [`decode`] undoes its escapes and remembers where
-//! each stood, so that what is found in the text is cut out of what is written, byte for byte the same around it.
+//! The input is known to be JSON ([`is_json`]). Texts are passed on as written. [`decode`] undoes their
+//! escapes and remembers the positions, so that a match in the decoded text is removed from the source, and
+//! all bytes around it stay.
 
 use std::hash::BuildHasher as _;
 use std::ops::Range;
@@ -12,20 +13,20 @@ use serde::de::IgnoredAny;
 
 use crate::detect::NameHint;
 
-/// How deep JSON may be nested; deeper, it is replaced as a whole.
+/// Maximum nesting depth; deeper JSON is replaced as a whole.
 const DEPTH_MAX: usize = 1024;
 
-/// JSON that is nested too deep.
+/// The JSON is nested too deep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NestingTooDeep;
 
-/// Whether a text is JSON, one value.
+/// Whether a text is one JSON value.
 pub(super) fn is_json(text: &[u8]) -> bool {
     matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
         && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// What of JSON is handed on.
+/// The kind of a JSON token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LenientTokenKind {
     /// A member's name, without its quotes.
@@ -34,31 +35,31 @@ pub(super) enum LenientTokenKind {
     Text,
     /// A number.
     Number,
-    /// A text, without its quotes, that a path names.
+    /// A text selected by a path, without its quotes.
     NamedText,
-    /// Any other value that a path names, as a whole.
+    /// Any other value selected by a path, as a whole.
     NamedValue,
 }
 
-/// A piece of JSON.
+/// A token of JSON.
 #[derive(Debug, Clone)]
 pub(super) struct LenientToken {
     pub(super) what: LenientTokenKind,
     pub(super) range: Range<usize>,
-    /// What the name says that it stands under.
+    /// The hint of the name above it.
     pub(super) hint: NameHint,
-    /// Hash of the names on the way there.
+    /// Hash of the names on its path.
     pub(super) path_hash: u64,
 }
 
-/// The paths whose values go, and those whose values stay.
+/// The paths whose values are removed, and those whose values are kept.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ProfilePaths {
     pub(super) removed: Vec<Path>,
     pub(super) retained: Vec<Path>,
 }
 
-/// Where on a path: its number among those that go and then those that stay, and the step that is next.
+/// A position on a path: the path's number, counting removed paths first, then kept ones; and its next step.
 type PathPosition = (u16, u16);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl ProfilePaths {
         ((0..all).filter(|number| !self.steps(*number).is_empty()).map(|number| (number, 0)).collect(), whole)
     }
 
-    /// From a container's states to a child's; what the child is named by.
+    /// The states of a child, from those of its container; and the effect that selects the child.
     fn step(
         &self,
         states: &[PathPosition],
@@ -113,7 +114,7 @@ impl ProfilePaths {
                 push((number, at));
             }
             if is_there && usize::from(at) + 1 == steps.len() {
-                // What stays wins, wherever it stands in the file.
+                // Kept paths win, independent of their order in the file.
                 if found != Some(PathEffect::Retained) {
                     found = Some(self.effect(number));
                 }
@@ -125,11 +126,11 @@ impl ProfilePaths {
     }
 }
 
-/// An object or array that a scan is in.
+/// An object or array being scanned.
 struct JsonLevel {
     object: bool,
     wants_name: bool,
-    /// Of what comes next in it.
+    /// Of the next value in it.
     near: NameHint,
     way: u64,
     own_way: u64,
@@ -137,11 +138,11 @@ struct JsonLevel {
     index: usize,
     states: Vec<PathPosition>,
     next: (Vec<PathPosition>, Option<PathEffect>),
-    /// It is named by a path, and begins there.
+    /// Selected by a path, from this position on.
     named: Option<(PathEffect, usize)>,
 }
 
-/// Hands on each token, and gives a hash of the members whose names end in `index`.
+/// Passes on each token, and returns a hash of the members whose names end in `index`.
 pub(super) fn scan(
     json: &[u8],
     paths: &ProfilePaths,
@@ -151,7 +152,7 @@ pub(super) fn scan(
     let with_paths = !paths.is_empty();
     let mut levels: Vec<JsonLevel> = Vec::new();
     let mut first = if with_paths { paths.begin() } else { (Vec::new(), None) };
-    // How many of the levels are within a value that a path names.
+    // How many levels are inside a value selected by a path.
     let mut within = 0usize;
     let (mut salt, mut at) = (0u64, 0);
     while let Some(&byte) = json.get(at) {
@@ -275,7 +276,7 @@ pub(super) fn scan(
     Ok(salt)
 }
 
-/// What paths say of a level's next value.
+/// The path states for a level's next value.
 fn next_value(
     level: &mut JsonLevel,
     paths: &ProfilePaths,
@@ -288,7 +289,7 @@ fn next_value(
     }
 }
 
-/// A name without its escapes.
+/// A name with its escapes decoded.
 fn plain(text: &[u8]) -> std::borrow::Cow<'_, str> {
     if memchr::memchr(b'\\', text).is_none() {
         return String::from_utf8_lossy(text);
@@ -298,7 +299,7 @@ fn plain(text: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(&decoded).into_owned().into()
 }
 
-/// Where the quote stands that ends a text.
+/// The position of the quote that ends a text.
 fn text_end(json: &[u8], start: usize) -> usize {
     let mut at = start;
     while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
@@ -311,7 +312,7 @@ fn text_end(json: &[u8], start: usize) -> usize {
     json.len()
 }
 
-/// A stretch that is written otherwise than it reads.
+/// A range whose source differs from its decoded text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EscapeSpan {
     pub(super) read_at: usize,
@@ -320,7 +321,7 @@ pub(super) struct EscapeSpan {
     pub(super) written_len: usize,
 }
 
-/// Undoes the escapes of a JSON text, whose places are remembered.
+/// Undoes the escapes of a JSON text, and records their positions.
 pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<EscapeSpan>) {
     let begun = read.len();
     let mut at = 0;
@@ -364,7 +365,7 @@ pub(super) fn decode(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<Escap
     read.extend_from_slice(written.get(at..).unwrap_or_default());
 }
 
-/// Where a stretch of what is read is written: whole escapes.
+/// The source range of a decoded range, extended to whole escapes.
 pub(super) fn written(range: Range<usize>, escapes: &[EscapeSpan]) -> Range<usize> {
     let place = |at: usize, is_end: bool| {
         let before = escapes.partition_point(|escape| escape.read_at < at);
@@ -381,7 +382,7 @@ pub(super) fn written(range: Range<usize>, escapes: &[EscapeSpan]) -> Range<usiz
     place(range.start, false)..place(range.end, true)
 }
 
-/// Undoes percent-encoding, whose places are remembered. Says whether there was any.
+/// Undoes percent-encoding, and records its positions. Returns whether there was any.
 pub(super) fn decode_percent(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<EscapeSpan>) -> bool {
     let mut at = 0;
     while let Some(found) = memchr::memchr(b'%', written.get(at..).unwrap_or_default()) {

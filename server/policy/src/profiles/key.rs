@@ -1,13 +1,13 @@
-//! The store's key: what makes placeholders of one store equal for equal values, and of no other.
+//! The store's placeholder key: within one store, equal values get equal placeholders; other stores differ.
 
 use annals::{Durability, Store, kv::History};
 
-/// Where it stands: in the namespace of what is about the store itself.
+/// Its location: the namespace for data about the store itself.
 const NAMESPACE: &str = "annals";
 const KEYSPACE: &str = "annals.placeholders";
 const KEY: &[u8] = b"key";
 
-/// The store's key, if it has one yet.
+/// The store's key, if it has one.
 ///
 /// # Errors
 /// Those of the store.
@@ -19,10 +19,10 @@ pub fn placeholder_key(store: &Store) -> annals::Result<Option<[u8; 32]>> {
     Ok(keyspace.get(KEY)?.and_then(|key| key.try_into().ok()))
 }
 
-/// A key that nobody keeps: placeholders made by it are equal among themselves only.
+/// A key that is not stored: its placeholders can only be compared among themselves.
 ///
 /// # Errors
-/// `Unavailable` where the system has no randomness.
+/// `Unavailable` if the system has no randomness.
 pub fn temporary_key() -> annals::Result<[u8; 32]> {
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(|error| {
@@ -31,10 +31,10 @@ pub fn temporary_key() -> annals::Result<[u8; 32]> {
     Ok(key)
 }
 
-/// The store's key; draws one, on disk when this returns, where there is none.
+/// The store's key; creates one if there is none. It is on disk when this returns.
 ///
 /// # Errors
-/// Those of the store; `Unavailable` where the system has no randomness.
+/// Those of the store; `Unavailable` if the system has no randomness.
 pub fn make_placeholder_key(store: &Store) -> annals::Result<[u8; 32]> {
     if let Some(key) = placeholder_key(store)? {
         return Ok(key);

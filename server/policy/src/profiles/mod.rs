@@ -1,17 +1,19 @@
-//! Redaction when reading: the store keeps everything, and a reader's profile decides what is shown of it.
+//! Read-time redaction: the store keeps everything, and a reader's profile decides what is shown.
 //!
-//! A profile names detectors, patterns and JSON paths; a [`Redactor`] shows bodies by it. What goes is replaced by a placeholder as `[email:3f2a9c01d2e4]`, whose
-//! digits are a keyed hash of the value: equal values have equal placeholders, and nobody without the key can try guesses.
+//! A profile names detectors, patterns and JSON paths; a [`Redactor`] applies it to bodies. Removed values
+//! become placeholders such as `[email:3f2a9c01d2e4]`, whose digits are a keyed hash of the value. Equal
+//! values have equal placeholders, and without the key nobody can test guesses.
 //!
-//! Invariants: what is JSON stays JSON, a stream stays a stream with all its events, text stays text; what cannot be looked into (binary, too long, nested too
-//! deep, in an unknown encoding) is replaced as a whole. Bytes around what is replaced stay as they are written. Nothing is changed in the store. Pure: bytes in, bytes out, bounded memory, time linear in
-//! the body's length (and, for patterns, in their size).
+//! Invariants: JSON stays JSON, a stream keeps all its events, and text stays text. Bodies that cannot be
+//! searched (binary, too long, nested too deep, in an unknown encoding) are replaced as a whole. Bytes around
+//! a replacement stay unchanged, and the store is never changed. Pure: bounded memory, and time linear in the
+//! body's length (for patterns, also in their size).
 //!
 //! Values are found by their form in `crate::detect`. Layout: `json` (texts and where they stand), `stream` (events whose texts belong together), `search` (all of
 //! it with tags), `body` (what a body is, and the cut), `profile` (what a reader sees), `file` (profiles in TOML), `key` (the store's, which makes placeholders).
 //!
-//! Write-time redaction is [`mod@crate::redact`]: it knows the values that it looks for, in any form that they may stand in, and nothing of shapes; here it is the other way
-//! round. What both know of names that are secret is kept there.
+//! Write-time redaction is [`mod@crate::redact`]: it searches for known values in any form, without knowledge
+//! of shapes; here it is the reverse. Secret names that both need are defined there.
 
 mod body;
 mod file;

@@ -1,4 +1,4 @@
-//! What a reader sees: a profile's rules, and the redactor that goes by them.
+//! Profiles: the rules for what a reader sees, and the redactor that applies them.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -11,40 +11,40 @@ use super::json::ProfilePaths;
 use crate::detect::{Detector, Detectors};
 use crate::exchange::ExchangeMetadata;
 
-/// The longest body that is redacted, in bytes, and the most that a compressed one may become: it is held in memory as a whole. A longer one
-/// is replaced by a placeholder.
+/// Maximum size of a redacted body in bytes, also after decompression: it is held in memory as a whole. A
+/// longer body is replaced by a placeholder.
 pub const REDACTED_BODY_BYTES_MAX: usize = 32 << 20;
 
-/// What was found.
+/// What a match was found by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RedactionKind {
-    /// A JSON path names it.
+    /// A JSON path.
     Path,
-    /// JSON that is nested too deep to be looked into.
+    /// The body is JSON that is nested too deep to be searched.
     Deep,
     /// A pattern of the profile, by its number.
     Pattern(u16),
     Detector(Detector),
 }
 
-/// A regular expression of the user's own.
+/// A regular expression of the user.
 #[derive(Debug, Clone)]
 pub(super) struct ProfilePattern {
     pub(super) name: String,
     pub(super) regex: Regex,
 }
 
-/// What a profile takes out.
+/// What a profile removes.
 #[derive(Debug, Clone)]
 pub(super) struct ProfileRules {
     pub(super) detectors: Detectors,
     pub(super) patterns: Vec<ProfilePattern>,
     pub(super) paths: ProfilePaths,
-    /// Makes the placeholders, in place of the store's key.
+    /// Makes the placeholders instead of the store's key.
     pub(super) key: Option<[u8; 32]>,
 }
 
-/// What a reader sees of what is stored.
+/// What a reader sees of the stored data.
 ///
 /// ```
 /// use annals_server::profiles::{Profile, Redactor};
@@ -58,18 +58,18 @@ pub(super) struct ProfileRules {
 #[derive(Debug, Clone)]
 pub struct Profile {
     name: Arc<str>,
-    /// None: everything is shown as it is.
+    /// `None`: everything is shown unchanged.
     pub(super) rules: Option<Arc<ProfileRules>>,
 }
 
 impl Profile {
-    /// Everything as it is stored.
+    /// Everything as stored.
     #[must_use]
     pub fn raw() -> Self {
         Self { name: "raw".into(), rules: None }
     }
 
-    /// All detectors, and nothing of one's own.
+    /// All detectors, without user rules.
     #[must_use]
     pub fn safe() -> Self {
         let rules = ProfileRules {
@@ -91,34 +91,34 @@ impl Profile {
         &self.name
     }
 
-    /// Whether it shows everything as it is stored.
+    /// Whether it shows everything as stored.
     #[must_use]
     pub fn is_raw(&self) -> bool {
         self.rules.is_none()
     }
 
-    /// Whether it has a key of its own, so that the store's is not needed.
+    /// Whether it has a key of its own and does not need the store's.
     #[must_use]
     pub fn has_key(&self) -> bool {
         self.rules.as_ref().is_none_or(|rules| rules.key.is_some())
     }
 }
 
-/// Shows bodies by a profile.
+/// Applies a profile to bodies.
 #[derive(Clone)]
 pub struct Redactor {
     profile: Profile,
     key: [u8; 32],
-    /// The profile's rules for metadata, which holds hashes of what was said.
+    /// The profile's rules for metadata, which contains hashes of requests.
     metadata_rules: Option<Arc<ProfileRules>>,
 }
 
 /// A body as a reader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedactedBody<'a> {
-    /// The bytes; borrowed where nothing was replaced.
+    /// The bytes; borrowed if nothing was replaced.
     pub bytes: Cow<'a, [u8]>,
-    /// How many placeholders stand in it.
+    /// The number of placeholders in it.
     pub replaced: usize,
 }
 
@@ -133,20 +133,20 @@ pub struct RedactedFrame {
     pub metadata: Vec<u8>,
 }
 
-/// The content encodings of a frame's input and output, as its metadata has them.
+/// The content encodings of a frame's input and output, from its metadata.
 pub fn encodings(metadata: &[u8]) -> (Option<String>, Option<String>) {
     let Ok(of) = serde_json::from_slice::<ExchangeMetadata>(metadata) else { return (None, None) };
     let encoding = |headers: &crate::exchange::Headers| headers.get("content-encoding").map(str::to_owned);
     (encoding(&of.volatile.request_headers), encoding(&of.volatile.response_headers))
 }
 
-/// What of a run's and a frame's metadata would let somebody try guesses of what was said: the key of requests' hashes, and the hashes.
+/// The metadata values that would allow guesses to be tested: the request hash key, and the hashes.
 static METADATA_PATHS: LazyLock<Vec<Path>> = LazyLock::new(|| {
     ["$.program.key", "$.volatile.asked"].iter().filter_map(|path| Path::parse(path).ok()).collect()
 });
 
 impl Redactor {
-    /// Of a profile; `key` makes the placeholders where the profile has none of its own.
+    /// A redactor for a profile; `key` makes the placeholders if the profile has no key.
     #[must_use]
     pub fn new(profile: &Profile, key: [u8; 32]) -> Self {
         let own = profile.rules.as_ref().and_then(|rules| rules.key);
@@ -164,8 +164,9 @@ impl Redactor {
         &self.profile
     }
 
-    /// A body as it is shown. One in a content encoding is shown plain where it has to be changed; one whose encoding is not known, that is
-    /// binary, or that is longer than [`REDACTED_BODY_BYTES_MAX`] is a placeholder that names type and size.
+    /// Redacts a body. A changed body is returned without its content encoding. If the encoding is unknown,
+    /// or the body is binary or longer than [`REDACTED_BODY_BYTES_MAX`], the result is a placeholder with
+    /// type and size.
     #[must_use]
     pub fn body<'a>(&self, stored: &'a [u8], content_encoding: Option<&str>) -> RedactedBody<'a> {
         match &self.profile.rules {
@@ -174,7 +175,8 @@ impl Redactor {
         }
     }
 
-    /// The metadata of a run or a frame as it is shown. Hashes by which somebody could try guesses go, too.
+    /// Redacts the metadata of a run or a frame. Hashes that would allow guesses to be tested are removed,
+    /// too.
     #[must_use]
     pub fn metadata<'a>(&self, stored: &'a [u8]) -> RedactedBody<'a> {
         match &self.metadata_rules {
@@ -183,7 +185,7 @@ impl Redactor {
         }
     }
 
-    /// A frame as it is shown.
+    /// Redacts a frame.
     #[must_use]
     pub fn frame(&self, input: &[u8], output: &[u8], metadata: &[u8]) -> RedactedFrame {
         let (asked, answered) = encodings(metadata);
@@ -194,19 +196,19 @@ impl Redactor {
         }
     }
 
-    /// Whether a body of so many bytes is read at all to be redacted.
+    /// Whether a body of this length is read for redaction.
     #[must_use]
     pub fn can_read(len: u64) -> bool {
         len <= REDACTED_BODY_BYTES_MAX as u64
     }
 
-    /// A text as it is shown: a tag's value.
+    /// Redacts a text: a tag's value.
     #[must_use]
     pub fn text(&self, stored: &str) -> String {
         String::from_utf8_lossy(&self.body(stored.as_bytes(), None).bytes).into_owned()
     }
 
-    /// The placeholder of a body that is too long to be read, `len` bytes of it.
+    /// The placeholder for a body of `len` bytes that is too long to be read.
     #[must_use]
     pub fn too_long(len: u64) -> Vec<u8> {
         format!("[large: {len} bytes]").into_bytes()

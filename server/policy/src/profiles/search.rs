@@ -1,4 +1,5 @@
-//! What a profile takes out of a text: what its detectors, patterns and paths find, each with the placeholder that stands for it.
+//! Finds everything that a profile removes from a text, by detectors, patterns and paths, with a tag for each
+//! placeholder.
 
 use std::ops::Range;
 
@@ -6,24 +7,24 @@ use super::json::{LenientTokenKind, decode, decode_percent, is_json, scan, writt
 use super::profile::{ProfileRules, RedactionKind};
 use crate::detect::{self, Detector, DetectorHit, NameHint};
 
-/// JSON in texts of JSON is looked into so many times over: the arguments of a tool's call are one.
+/// Maximum nesting of JSON within JSON texts, such as tool call arguments.
 const LAYERS_MAX: usize = 4;
 
-/// Bytes of a placeholder's hash.
+/// Length of a placeholder's hash, in bytes.
 const TAG_BYTES: usize = 6;
 
-/// What makes placeholders of equal values equal, and no others.
+/// The part of a placeholder that is equal exactly for equal values.
 pub(super) type PlaceholderTag = [u8; TAG_BYTES];
 
-/// A stretch that goes.
+/// A range to be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RedactionSpan {
     pub(super) range: Range<usize>,
     pub(super) kind: RedactionKind,
     pub(super) tag: PlaceholderTag,
-    /// It is a JSON value that is no text: its placeholder needs quotes.
+    /// Whether it is a JSON value other than a text, whose placeholder needs quotes.
     pub(super) quoted: bool,
-    /// Whether the placeholder stands for it; not for later pieces of a value that came in pieces.
+    /// Whether the placeholder replaces it; false for later pieces of a value that came in pieces.
     pub(super) first: bool,
 }
 
@@ -48,7 +49,7 @@ impl<'p> RedactionSearch<'p> {
         tag
     }
 
-    /// Finds in a text, which may be JSON itself.
+    /// Searches a text, which may itself be JSON.
     pub(super) fn text(
         &mut self,
         text: &[u8],
@@ -78,7 +79,7 @@ impl<'p> RedactionSearch<'p> {
         self.flat(text, near, places);
     }
 
-    /// Finds in a piece of JSON.
+    /// Searches a JSON token.
     pub(super) fn token(
         &mut self,
         json: &[u8],
@@ -139,7 +140,7 @@ impl<'p> RedactionSearch<'p> {
         }
     }
 
-    /// Finds in a text as it stands, and as it reads where parts of it are percent-encoded.
+    /// Searches a text as written, and decoded if parts of it are percent-encoded.
     pub(super) fn flat(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
         self.search_once(text, near, places);
         if memchr::memchr(b'%', text).is_none() {
@@ -188,7 +189,8 @@ impl<'p> RedactionSearch<'p> {
     }
 }
 
-/// A value as it is the same however it is written: cards and phones by their digits, IBANs without blanks, addresses in small letters.
+/// The normal form of a value: digits of cards and phone numbers, IBANs without blanks, addresses in lower
+/// case.
 pub(super) fn normalise(detector: Detector, value: &[u8]) -> Vec<u8> {
     match detector {
         Detector::Card | Detector::Phone => value.iter().copied().filter(u8::is_ascii_digit).collect(),

@@ -1,9 +1,10 @@
-//! Bodies that are streams of events: server-sent ones, and lines of JSON. A value that a model spells over several events is found, and each
-//! piece is cut from its own event, so that what is left is a stream still.
+//! Redacts bodies that are streams of events: server-sent events, and lines of JSON. A value spelled over
+//! several events is found, and each piece is removed from its own event, so that the stream stays a stream.
 //!
-//! Each line of the stream (`data: {...}`, or a bare `{...}`) is taken as JSON, and its texts are joined line by line with those of the same way of names and the same
-//! `index` numbers: what a client would join. Texts that are parts by their name (`delta`, `text`, `arguments`, ...) are searched joined; others one by one, and joined only for what has
-//! a form that hardly anything else has. Lines that are no JSON are searched as they stand.
+//! Each line (`data: {...}`, or a bare `{...}`) is parsed as JSON. Its texts are appended to those with the
+//! same path of names and the same `index` numbers, as a client would join them. Texts named as parts
+//! (`delta`, `text`, `arguments`, ...) are searched joined. Other texts are searched one by one, and joined
+//! only for values of an unmistakable form. Lines that are not JSON are searched as written.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,10 +18,10 @@ use super::profile::RedactionKind;
 use super::search::{RedactionSearch, RedactionSpan};
 use crate::detect::NameHint;
 
-/// The most rows that are joined; texts of further ones are searched only where they stand.
+/// Maximum number of joined rows; further texts are searched individually.
 const ROWS_MAX: usize = 4096;
 
-/// Texts that belong together.
+/// Joined texts.
 #[derive(Debug, Default)]
 struct EventTextRow {
     text: Vec<u8>,
@@ -28,7 +29,7 @@ struct EventTextRow {
     pieces: Vec<EventTextPiece>,
 }
 
-/// A text of a row: where it begins there and in the body, and its escapes.
+/// A text of a row: its position in the row and in the body, and its escapes.
 #[derive(Debug)]
 struct EventTextPiece {
     at: usize,
@@ -36,7 +37,7 @@ struct EventTextPiece {
     escapes: Vec<EscapeSpan>,
 }
 
-/// The texts of a body's events, by the row that they belong to.
+/// The texts of a body's events, by row.
 #[derive(Default)]
 pub(super) struct EventTextRows {
     rows: Vec<EventTextRow>,
@@ -56,7 +57,7 @@ pub(super) fn is_stream(body: &[u8]) -> bool {
     }
 }
 
-/// Finds in a stream of events.
+/// Searches a stream of events.
 pub(super) fn events(
     search: &mut RedactionSearch<'_>,
     body: &[u8],
@@ -94,7 +95,7 @@ fn text(search: &mut RedactionSearch<'_>, body: &[u8], range: Range<usize>, plac
 }
 
 impl EventTextRows {
-    /// Takes the texts of an event; finds in what else it holds.
+    /// Adds an event's texts to their rows, and searches its other values.
     pub(super) fn add(
         &mut self,
         search: &mut RedactionSearch<'_>,
@@ -119,7 +120,7 @@ impl EventTextRows {
         }
         for token in texts.into_iter().filter(|token| !token.range.is_empty()) {
             let count = self.rows.len();
-            // Beyond so many, each text is a row of its own.
+            // Beyond the limit, each text is a row of its own.
             let key = if count < ROWS_MAX { (token.path_hash, salt) } else { (u64::MAX, count as u64) };
             let row = *self.by_key.entry(key).or_insert(count);
             if row == count {
@@ -135,7 +136,7 @@ impl EventTextRows {
         Ok(())
     }
 
-    /// Finds in all that was taken.
+    /// Searches all rows.
     pub(super) fn find(&self, search: &mut RedactionSearch<'_>, places: &mut Vec<RedactionSpan>) {
         for row in &self.rows {
             row.find(search, places);
@@ -151,7 +152,7 @@ impl EventTextRow {
             let mut before: &[u8] = b"";
             for (number, piece) in self.pieces.iter().enumerate() {
                 let text = self.text.get(piece.at..self.end(number)).unwrap_or_default();
-                // The same again, in which nothing was found: an id, a model's name.
+                // A repeated text without matches: an id, a model's name.
                 if number > 0 && found.is_empty() && text == before {
                     continue;
                 }
@@ -201,12 +202,12 @@ impl EventTextRow {
         self.pieces.partition_point(|piece| piece.at <= at).saturating_sub(1)
     }
 
-    /// Where a piece ends in the row's text.
+    /// The end of a piece in the row's text.
     fn end(&self, number: usize) -> usize {
         self.pieces.get(number + 1).map_or(self.text.len(), |next| next.at)
     }
 
-    /// Cuts a stretch of the row out of each event that holds a part of it.
+    /// Removes a range of the row from each event that holds a part of it.
     fn cut(&self, place: &RedactionSpan, places: &mut Vec<RedactionSpan>) {
         let mut first = true;
         for number in self.piece_at(place.range.start)..self.pieces.len() {

@@ -1,4 +1,4 @@
-//! Profiles: what goes, what stays, what a body is afterwards.
+//! Profiles: what is removed, what stays, and the kind of the resulting body.
 
 mod labelled;
 mod shapes;
@@ -11,7 +11,7 @@ fn safe() -> Redactor {
     Redactor::new(&Profile::safe(), KEY)
 }
 
-/// A profile of a file with one of this name and these lines.
+/// A redactor for a file's profile with these lines.
 fn redactor_with(lines: &str) -> Redactor {
     let profiles = Profiles::parse(&format!("[[profile]]\nname = \"mine\"\n{lines}")).unwrap();
     Redactor::new(profiles.find("mine").unwrap(), KEY)
@@ -21,7 +21,7 @@ fn shown(redactor: &Redactor, body: &str) -> String {
     String::from_utf8(redactor.body(body.as_bytes(), None).bytes.into_owned()).unwrap()
 }
 
-/// The text with each placeholder's hash left out: `[email]`.
+/// The text with the placeholders' hashes removed: `[email]`.
 fn short(text: &str) -> String {
     let tags = regex::Regex::new(r"\[([a-z0-9-]+):[0-9a-f]{12}").unwrap();
     tags.replace_all(text, "[$1").into_owned()

@@ -1,5 +1,5 @@
-//! Anthropic messages, plain and as events. Its `input_tokens` leave out what was read from and written to the
-//! cache; here they are added, so that counts mean the same for all providers.
+//! Anthropic messages, plain and as events. Anthropic's `input_tokens` exclude tokens read from and written
+//! to the cache; they are added here, so that counts mean the same for all providers.
 
 use super::json::{JsonFields, JsonNode};
 use super::summary::{ExchangeSummary, short};
@@ -15,7 +15,7 @@ pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     stop(fields, summary);
 }
 
-/// Input tokens as they are counted, in parts; an event may bring only some of them again.
+/// The parts of the input token count; a later event may repeat only some of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InputTokenCounts {
     plain: Option<u64>,
@@ -23,7 +23,7 @@ pub(super) struct InputTokenCounts {
     written: Option<u64>,
 }
 
-/// One event. Gives whether it ends the stream.
+/// Reads one event. Returns whether it ends the stream.
 pub(super) fn event(
     name: &str,
     fields: &JsonFields<'_>,

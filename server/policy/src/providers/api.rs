@@ -1,32 +1,32 @@
-//! Which interface of a model provider a request speaks, told from its method, path and host alone.
+//! Recognises the interface of a model provider from a request's method, path and host.
 //!
-//! The path decides, since the same interface is spoken by many servers and proxies; the host only names the
-//! provider. A path that is not known is not an error: the exchange is opaque, passed on and recorded as bytes.
+//! The path decides, because many servers and proxies speak the same interface; the host only names the
+//! provider. An unknown path is not an error: the exchange is opaque, passed on and recorded as bytes.
 
 use std::fmt;
 
 use super::bedrock;
 use annals_text::percent;
 
-/// The interface of a request, with what its address says about the model.
+/// The interface of a request, and what its address says about the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelApi {
-    /// How requests and answers are written.
+    /// The form of requests and answers.
     pub shape: ApiShape,
-    /// Whose server it is: `openai`, `azure`, `anthropic`, `gemini`, ...; `openai-compatible` and the like
-    /// where the host says nothing; `http` for what is opaque.
+    /// The provider: `openai`, `azure`, `anthropic`, `gemini`, ...; `openai-compatible` and similar names if
+    /// the host is unknown; `http` if the exchange is opaque.
     pub provider: &'static str,
-    /// The model, where the address names it: Gemini, Azure, Vertex, Bedrock.
+    /// The model, if the address names it: Gemini, Azure, Vertex, Bedrock.
     pub model: Option<String>,
     /// Whether the address asks for a stream.
     pub streams: bool,
 }
 
-/// How the bodies of an exchange are written.
+/// The form of an exchange's bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ApiShape {
-    /// OpenAI chat completions, and whoever speaks them.
+    /// OpenAI chat completions, also from compatible servers.
     OpenAiChat,
     /// OpenAI responses.
     OpenAiResponses,
@@ -38,18 +38,18 @@ pub enum ApiShape {
     Gemini,
     /// Amazon Bedrock's Converse and ConverseStream.
     BedrockConverse,
-    /// Amazon Bedrock's InvokeModel, of a model that is not known to be Anthropic's.
+    /// Amazon Bedrock's InvokeModel with a model that is not known to be Anthropic's.
     BedrockInvoke,
     /// Ollama's own `/api/chat` and `/api/generate`.
     Ollama,
-    /// Counting of tokens: asks no model for an answer.
+    /// Token counting: no model answers.
     CountTokens,
     /// Anything else over HTTP.
     Opaque,
 }
 
 impl ApiShape {
-    /// All of them.
+    /// All forms.
     pub(crate) const ALL: [Self; 10] = [
         Self::OpenAiChat,
         Self::OpenAiResponses,
@@ -63,7 +63,7 @@ impl ApiShape {
         Self::Opaque,
     ];
 
-    /// The name that metadata has.
+    /// The name in metadata.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ impl fmt::Display for ApiShape {
     }
 }
 
-/// Hosts, by their end, and the provider that they belong to.
+/// Host suffixes and their providers.
 const HOSTS: [(&str, &str); 29] = [
     ("api.openai.com", "openai"),
     (".openai.azure.com", "azure"),
@@ -126,11 +126,11 @@ const HOSTS: [(&str, &str); 29] = [
     ("ollama.com", "ollama"),
 ];
 
-/// Tells what a request speaks. `path` may carry a query; `host` may carry a port.
+/// Recognises a request's interface. `path` may include a query, `host` a port.
 #[must_use]
 pub fn recognise(method: &str, path: &str, host: &str) -> ModelApi {
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    // Decoded before it is split: `%3A` stands for the colon of Gemini's verbs in some clients.
+    // Decoded before it is split: some clients send `%3A` for the colon of Gemini's verbs.
     let path = percent::decode(path);
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     let is_post = method.eq_ignore_ascii_case("POST");
@@ -145,7 +145,7 @@ pub fn recognise(method: &str, path: &str, host: &str) -> ModelApi {
 type RecognisedPath<'a> = (ApiShape, &'static str, Option<&'a str>, bool);
 
 fn by_path<'a>(segments: &[&'a str]) -> Option<RecognisedPath<'a>> {
-    // `/openai/deployments/NAME/...` names Azure's deployment, which stands for the model.
+    // `/openai/deployments/NAME/...` names Azure's deployment, which serves as the model.
     let deployment = segments
         .iter()
         .position(|segment| *segment == "deployments")
@@ -185,8 +185,8 @@ fn by_verb(last: &str) -> Option<RecognisedPath<'_>> {
     })
 }
 
-/// Whether a path up to its last segment is a base address: words such as `responses` are too common to be taken
-/// anywhere.
+/// Whether the path before the last segment is a base address. Words such as `responses` are too common to be
+/// recognised anywhere.
 fn is_base(rest: &[&str], deployment: Option<&str>) -> bool {
     match rest.last() {
         None => true,

@@ -1,13 +1,15 @@
-//! The binary event stream of AWS (`application/vnd.amazon.eventstream`): frames out of bytes, each checked before it is used.
+//! Decodes the binary event stream of AWS (`application/vnd.amazon.eventstream`); each frame is checked
+//! before use.
 //!
 //! ```text
 //! total length u32 | headers length u32 | CRC-32 of these 8 bytes | headers | payload | CRC-32 of all before     big-endian
 //! header: name length u8 | name | type u8 | value, whose length the type says or a u16 before it
 //! ```
 //!
-//! Source: the event stream encoding of the AWS SDK for Java's documentation, and botocore's reader, which reads what the tests write.
+//! Source: the event stream encoding in the AWS SDK for Java's documentation, and botocore's reader, which
+//! accepts the bytes written by the tests.
 
-/// Bytes of one frame. AWS allows 16 MiB of payload and 128 KiB of headers.
+/// Maximum frame size in bytes. AWS allows 16 MiB of payload and 128 KiB of headers.
 const FRAME_BYTES_MAX: usize = (16 << 20) + HEADERS_BYTES_MAX + FRAME_BYTES_MIN;
 const HEADERS_BYTES_MAX: usize = 128 << 10;
 /// Two lengths and two checksums.
@@ -15,19 +17,19 @@ const FRAME_BYTES_MIN: usize = 16;
 const PRELUDE_BYTES: usize = 12;
 const CRC_BYTES: usize = 4;
 
-/// One frame; a header that is absent is empty.
+/// One frame; a missing header is empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct AwsEvent<'a> {
     /// `event`, `exception` or `error`.
     pub(super) message_type: &'a str,
     /// The event, the exception or the error's code.
     pub(super) name: &'a str,
-    /// The message of an error, which has no payload.
+    /// The message of an error frame, which has no payload.
     pub(super) error_message: &'a str,
     pub(super) payload: &'a [u8],
 }
 
-/// Frames of a body; the first that is not whole or not sound ends it.
+/// The frames of a body; ends at the first incomplete or damaged frame.
 #[derive(Debug)]
 pub(super) struct AwsEvents<'a> {
     rest: &'a [u8],
@@ -40,7 +42,7 @@ impl<'a> AwsEvents<'a> {
 }
 
 impl<'a> Iterator for AwsEvents<'a> {
-    /// A sentence that says what is wrong with a frame.
+    /// The error is a sentence about a damaged frame.
     type Item = Result<AwsEvent<'a>, &'static str>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -117,7 +119,7 @@ fn read_headers<'a>(mut rest: &'a [u8], event: &mut AwsEvent<'a>) -> Option<()> 
 pub(super) mod tests {
     use super::*;
 
-    /// A frame with these headers of text.
+    /// A frame with these text headers.
     pub(in crate::providers) fn encoded(headers: &[(&str, &str)], payload: &[u8]) -> Vec<u8> {
         let mut head = Vec::new();
         for (name, value) in headers {
@@ -149,7 +151,7 @@ pub(super) mod tests {
         (whole, all.last().and_then(|last| last.err()))
     }
 
-    /// botocore's own reader was given these bytes and read the same (1.44.5).
+    /// botocore 1.44.5 read the same from these bytes.
     #[test]
     fn botocore_frame_is_read() {
         let bytes = event("messageStart", r#"{"role": "assistant"}"#);
@@ -181,7 +183,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Lengths that lie under a checksum that is right.
+    /// Wrong lengths with a correct checksum.
     #[test]
     fn wrong_lengths_end_the_body() {
         let lying = |total: u32, headers: u32| {

@@ -1,6 +1,7 @@
-//! Amazon Bedrock: Converse, and InvokeModel with the body of whatever family the model is of; plain and as AWS's event stream.
+//! Amazon Bedrock: Converse, and InvokeModel with bodies of the model's family; plain and as AWS's event
+//! stream.
 //!
-//! The model stands in the path. Bedrock counts input tokens as Anthropic does: those of the cache come on top.
+//! The path names the model. Bedrock counts input tokens as Anthropic does: cached tokens are not included.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,16 +12,16 @@ use super::json::{JsonFields, JsonNode};
 use super::summary::{ExchangeSummary, ProviderError, short};
 use super::{anthropic, openai_chat};
 
-/// What Anthropic's events begin with.
+/// Prefixes of Anthropic's events.
 const ANTHROPIC_EVENTS: [&str; 3] = ["message_", "content_block_", "error"];
-/// Events of Converse, which Nova sends within its chunks.
+/// Converse events, which Nova also sends inside its chunks.
 const CONVERSE_EVENTS: [&str; 4] = ["contentBlockStart", "contentBlockDelta", "messageStop", "metadata"];
-/// What Bedrock adds to the last chunk.
+/// The key that Bedrock adds to the last chunk.
 const METRICS: &str = "amazon-bedrock-invocationMetrics";
 const INPUT_HEADER: &str = "x-amzn-bedrock-input-token-count";
 const OUTPUT_HEADER: &str = "x-amzn-bedrock-output-token-count";
 
-/// Shape, model and whether it streams, of `/model/ID/VERB`. An id may be an ARN with slashes.
+/// Form, model, and whether it streams, for `/model/ID/VERB`. An id may be an ARN with slashes.
 pub(super) fn by_path(segments: &[&str]) -> Option<(ApiShape, String, bool)> {
     let at = segments.iter().position(|segment| *segment == "model")?;
     let (verb, id) = segments.get(at + 1..)?.split_last()?;
@@ -39,12 +40,12 @@ pub(super) fn by_path(segments: &[&str]) -> Option<(ApiShape, String, bool)> {
     Some((shape, id, streams))
 }
 
-/// Whether a body is AWS's event stream, by its type.
+/// Whether the content type is AWS's event stream.
 pub(super) fn is_event_stream(content_type: &str) -> bool {
     content_type.starts_with("application/vnd.amazon.eventstream")
 }
 
-/// A whole answer of Converse.
+/// Reads a complete Converse answer.
 pub(super) fn converse(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let content = fields.get("output").get("message").get("content");
     for (at, block) in content.items().nodes.into_iter().enumerate() {
@@ -61,7 +62,7 @@ pub(super) fn converse(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     usage(fields.get("usage"), summary);
 }
 
-/// A whole answer of InvokeModel.
+/// Reads a complete InvokeModel answer.
 pub(super) fn invoke(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     if fields.get("type").string().as_deref() == Some("message") {
         anthropic::answer(fields, summary);
@@ -74,7 +75,7 @@ pub(super) fn invoke(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     }
 }
 
-/// An answer, or a chunk, of Llama or Titan.
+/// Reads an answer or a chunk of Llama or Titan.
 fn plain(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     for key in ["generation", "outputText"] {
         summary.text.push(&fields.get(key).text().unwrap_or_default());
@@ -95,7 +96,7 @@ fn plain(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     has_ended
 }
 
-/// A body in AWS's event stream.
+/// Reads a body in AWS's event stream.
 pub(super) fn events(shape: ApiShape, body: &[u8], summary: &mut ExchangeSummary) {
     let mut counts = anthropic::InputTokenCounts::default();
     let mut has_ended = false;
@@ -108,7 +109,7 @@ pub(super) fn events(shape: ApiShape, body: &[u8], summary: &mut ExchangeSummary
     summary.complete = Some(has_ended);
 }
 
-/// One event. Gives whether it ends the answer.
+/// Reads one event. Returns whether it ends the answer.
 fn read_event(
     shape: ApiShape,
     event: &AwsEvent<'_>,

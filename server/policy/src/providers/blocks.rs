@@ -1,12 +1,12 @@
-//! The parts of one message, by the forms of all providers at once: they tell themselves apart by role, `type` and
-//! keys, so that one reader serves the servers that mix them, too.
+//! Reads the parts of one message in the forms of all providers at once. Role, `type` and keys tell the forms
+//! apart, so one reader also serves servers that mix them.
 
 use super::json::{JsonFields, JsonNode};
 use super::messages::{MessageView, PARTS_MAX, PREVIEW_BYTES, PREVIEW_CHARS, PartKind, RequestPart};
 use super::summary::short;
 use super::text::one_line;
 
-/// How a text begins that tells of a tool's failure, where no field does.
+/// Prefixes of texts that report a tool's failure, if no field does.
 const FAILURES: [&str; 4] = ["Error:", "error:", "ERROR:", "Traceback (most recent call last)"];
 
 /// The parts of one message, or of one item of a Responses request.
@@ -43,12 +43,12 @@ pub(super) fn message_parts<'a>(at: usize, node: JsonNode<'a>, parts: &mut Vec<R
     }
 }
 
-/// How many more parts are taken.
+/// How many more parts fit.
 pub(super) fn parts_left(parts: &[RequestPart<'_>]) -> usize {
     PARTS_MAX.saturating_sub(parts.len())
 }
 
-/// Whether the model said it.
+/// Whether a message is from the model.
 pub(super) fn is_model(node: JsonNode<'_>) -> bool {
     let fields = node.fields();
     match fields.get("role").string().as_deref() {
@@ -96,7 +96,7 @@ fn message<'a>(role: &str, node: JsonNode<'a>, fields: &JsonFields<'a>, parts: &
     }
 }
 
-/// Content as a text, a list of blocks, or Gemini's object of parts.
+/// Reads content: a text, a list of blocks, or Gemini's object of parts.
 pub(super) fn content<'a>(role: &str, node: JsonNode<'a>, parts: &mut Vec<RequestPart<'a>>) {
     if node.is_array() {
         for node in node.items().nodes.into_iter().take(parts_left(parts)) {
@@ -160,7 +160,7 @@ fn gemini<'a>(role: &str, node: JsonNode<'a>, fields: &JsonFields<'a>) -> Reques
         };
         return shown(role, kind, node, JsonNode::default());
     }
-    // Bedrock's Converse names its blocks by their keys, too.
+    // Bedrock's Converse also names its blocks by their keys.
     let called = fields.get("toolUse");
     if called.is_object() {
         let name = called.get("name").string().unwrap_or_default();
@@ -224,8 +224,8 @@ fn result<'a>(
     part
 }
 
-/// Whether what a tool gave tells of a failure: an object, also as text, with an `error` that is something, or
-/// a text that begins as reports of errors do. A guess, where the provider has no field for it.
+/// Whether a tool's result reports a failure: an object (also as text) with a non-empty `error`, or a text
+/// that begins like an error report. A guess for providers without a field for it.
 fn tells_failure(given: JsonNode<'_>) -> bool {
     let failed = |node: JsonNode<'_>| {
         let error = node.get("error");
@@ -241,7 +241,7 @@ fn tells_failure(given: JsonNode<'_>) -> bool {
         || (text.starts_with('{') && JsonNode::parse(text.as_bytes()).is_ok_and(failed))
 }
 
-/// A part whose preview is `visible`, else its source.
+/// A part whose preview shows `visible`; without it, its source.
 fn shown<'a>(role: &str, kind: PartKind, node: JsonNode<'a>, visible: JsonNode<'a>) -> RequestPart<'a> {
     let mut part = part(role, kind, "", node);
     part.view.preview = preview(kind, visible, node);
@@ -262,7 +262,7 @@ pub(super) fn part<'a>(role: &str, kind: PartKind, name: &str, node: JsonNode<'a
     let fields = if matches!(kind, PartKind::Parameter) { JsonFields::default() } else { node.fields() };
     let mut any = false;
     for (key, node) in fields.iter() {
-        // The type of a text differs by the form it stands in, and its kind says it already.
+        // A text's type depends on the form around it; the kind already states it.
         if key == "cache_control" || (key == "type" && kind == PartKind::Text) {
             continue;
         }
@@ -270,7 +270,7 @@ pub(super) fn part<'a>(role: &str, kind: PartKind, name: &str, node: JsonNode<'a
         update(key);
         update(node.source());
     }
-    // Keys beyond what is looked at count, too.
+    // Keys beyond the limit are included in the hash, too.
     if !any || fields.is_clipped() {
         update(if node.is_string() { "text" } else { "" });
         update(node.source());

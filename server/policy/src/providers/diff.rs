@@ -1,8 +1,8 @@
-//! What a request adds, drops or changes against the one before, part by part.
+//! Compares a request with the previous one, part by part.
 //!
 //! Parameters, tools and the system prompt are compared by name. Messages are aligned by the parts that both
-//! requests hold exactly once, in the longest order that both keep (patience diff, after Bram Cohen); what
-//! stands between two such parts is paired in order where role and kind agree. n log n in the number of parts,
+//! requests contain exactly once, in the longest common order (patience diff, Bram Cohen). Parts between two
+//! aligned ones are paired in order if role and kind agree. The time is n log n in the number of parts, and
 //! linear in the bytes.
 
 use std::collections::HashMap;
@@ -13,24 +13,24 @@ use super::api::ModelApi;
 use super::messages::{MessageView, PartKind, RequestPart, parts};
 use super::text::{clip, one_line};
 
-/// Characters shown of each side of a difference.
+/// Maximum number of characters shown for each side of a difference.
 const SPAN_CHARS: usize = 60;
-/// Bytes shown before a difference.
+/// Number of bytes shown before a difference.
 const LEAD_BYTES: usize = 16;
 
 /// One difference between two requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartChange {
-    /// It was not in the request before.
+    /// Only the later request has it.
     Added(MessageView),
-    /// It was in the request before.
+    /// Only the earlier request has it.
     Dropped(MessageView),
-    /// It stands in the place of another.
+    /// It replaces another part.
     Changed {
-        /// What stood there.
+        /// The earlier part.
         before: MessageView,
-        /// What stands there.
+        /// The later part.
         after: MessageView,
         /// Where their sources first differ.
         span: FirstDifference,
@@ -40,34 +40,34 @@ pub enum PartChange {
 /// Where two sources first differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstDifference {
-    /// The first byte that differs, from the start of the part's JSON source.
+    /// Offset of the first different byte in the part's JSON source.
     pub at: usize,
-    /// What was there, on one line, with a little of what stands before it.
+    /// The earlier text on one line, with a few bytes before the difference.
     pub was: String,
-    /// What is there.
+    /// The later text.
     pub is: String,
 }
 
-/// What one request has that the one before had not, and the reverse. Its `Display` has a line for each.
+/// The changes from one request to the next. Its `Display` writes a line for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestChanges {
     /// The differences: parameters, system prompt, tools, then messages in order.
     pub changes: Vec<PartChange>,
-    /// How many parts are the same in both.
+    /// How many parts are equal in both.
     pub same: usize,
 }
 
-/// A part that is compared with others.
+/// A part that can be compared.
 pub(super) trait ComparablePart {
     fn kind(&self) -> PartKind;
     fn name(&self) -> &str;
-    /// Equal for parts that are the same.
+    /// Equal parts have equal hashes.
     fn hash(&self) -> &[u8; 32];
-    /// Whether two parts that are not the same, at the same place, are two forms of one.
+    /// Whether two different parts at the same position are versions of one.
     fn is_like(&self, other: &Self) -> bool;
 }
 
-/// How two lists of parts match.
+/// How a part matches between two lists.
 #[derive(Debug)]
 pub(super) enum PartMatch<'p, T> {
     Same,
@@ -76,8 +76,8 @@ pub(super) enum PartMatch<'p, T> {
     Changed(&'p T, &'p T),
 }
 
-/// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; one that
-/// is not reads as empty.
+/// Compares two requests of the same interface. Bodies are JSON, decoded from their content encoding; any
+/// other body counts as empty.
 #[must_use]
 pub fn request_changes(api: &ModelApi, before: &[u8], after: &[u8]) -> RequestChanges {
     let (before, after) = (parts(api, before), parts(api, after));
@@ -115,7 +115,7 @@ impl ComparablePart for RequestPart<'_> {
     }
 }
 
-/// Matches the parts of two requests. Parameters, system prompt and tools stand before the messages.
+/// Matches the parts of two requests. Parameters, system prompt and tools precede the messages.
 pub(super) fn matches<'p, T: ComparablePart>(before: &'p [T], after: &'p [T]) -> Vec<PartMatch<'p, T>> {
     let beside = |part: &&T| matches!(part.kind(), PartKind::Parameter | PartKind::System | PartKind::Tool);
     let split = |parts: &[T]| parts.iter().take_while(beside).count();
@@ -128,7 +128,7 @@ pub(super) fn matches<'p, T: ComparablePart>(before: &'p [T], after: &'p [T]) ->
 }
 
 fn by_name<'p, T: ComparablePart>(before: &'p [T], after: &'p [T], found: &mut Vec<PartMatch<'p, T>>) {
-    // Two of one name are told apart by their order.
+    // Equal names are told apart by their order.
     fn keyed<T: ComparablePart>(parts: &[T]) -> Vec<((PartKind, &str, usize), &T)> {
         let mut counts: HashMap<(PartKind, &str), usize> = HashMap::new();
         let mut keyed = Vec::with_capacity(parts.len());
@@ -169,13 +169,13 @@ fn in_order<'p, T: ComparablePart>(before: &'p [T], after: &'p [T], found: &mut 
     pair_unmatched(&before[from..], &after[to..], found);
 }
 
-/// Pairs of places that hold the same part, rising on both sides.
+/// Positions of equal parts, ascending on both sides.
 fn anchors<T: ComparablePart>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
     let old = unique(before);
     let mut pairs: Vec<(usize, usize)> =
         unique(after).into_iter().filter_map(|(hash, at)| Some(((*old.get(hash)?)?, at?))).collect();
     pairs.sort_unstable_by_key(|(_, after)| *after);
-    // The longest rising row of the first of each pair, by patience sorting.
+    // The longest ascending subsequence, by patience sorting.
     let mut piles: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
     for (index, pair) in pairs.iter().enumerate() {
@@ -196,7 +196,7 @@ fn anchors<T: ComparablePart>(before: &[T], after: &[T]) -> Vec<(usize, usize)> 
     row
 }
 
-/// Each hash with its place, or with none if it stands more than once.
+/// Each hash with its position, or `None` if it occurs more than once.
 fn unique<T: ComparablePart>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
     let mut places = HashMap::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
@@ -212,7 +212,7 @@ fn unique<T: ComparablePart>(parts: &[T]) -> HashMap<&[u8; 32], Option<usize>> {
     places
 }
 
-/// What stands between two parts that both have.
+/// Matches the parts between two aligned ones.
 fn pair_unmatched<'p, T: ComparablePart>(before: &'p [T], after: &'p [T], found: &mut Vec<PartMatch<'p, T>>) {
     let paired = before.iter().zip(after).take_while(|(a, b)| a.is_like(b)).count();
     found.extend(before.iter().zip(after).take(paired).map(|(old, part)| match_pair(old, part)));
@@ -246,7 +246,7 @@ impl fmt::Display for RequestChanges {
         for change in &self.changes {
             writeln!(formatter, "{change}")?;
         }
-        // Of a first request there is nothing before.
+        // A first request has no earlier parts.
         if self.same == 0 { Ok(()) } else { writeln!(formatter, "  and {} {parts} as before", self.same) }
     }
 }
@@ -302,7 +302,7 @@ struct ByteSize(u64);
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Shown to one decimal; that much a float holds.
+        // Shown with one decimal; a float is exact enough.
         #[expect(clippy::cast_precision_loss, reason = "shown to one decimal")]
         let bytes = self.0 as f64;
         match self.0 {

@@ -1,29 +1,29 @@
-//! Undoing a `Content-Encoding` (RFC 9110, section 8.4) on a copy, with a limit on what comes out.
+//! Undoes a `Content-Encoding` (RFC 9110, section 8.4) on a copy, with a limit on the output.
 //!
-//! Bodies are stored as they were sent; this is for looking into them. A body that is cut or damaged gives what
-//! could be decoded before that, with the reason.
+//! Bodies are stored as sent; decoding serves to read them. A cut or damaged body gives the bytes decoded
+//! before the fault, with the reason.
 
 use std::borrow::Cow;
 use std::io::Read;
 
-/// The most bytes that come out: 256 MiB.
+/// Maximum size of a decoded body: 256 MiB.
 pub const DECODED_BYTES_MAX: usize = 256 << 20;
-/// The most encodings that are undone, one after another.
+/// Maximum number of encodings undone, one after another.
 const LAYERS_MAX: usize = 4;
-/// The greatest zstd window, as a power of two: 8 MiB, as RFC 9659 has it for HTTP.
+/// Maximum zstd window, as a power of two: 8 MiB, as RFC 9659 requires for HTTP.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// A body without its encodings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedBody<'a> {
-    /// The bytes, or those that came out before it went wrong.
+    /// The decoded bytes, up to a fault.
     pub bytes: Cow<'a, [u8]>,
-    /// Why there are no more of them.
+    /// Why decoding stopped early.
     pub fault: Option<String>,
 }
 
-/// Undoes `content_encoding` (`gzip`, `br`, `zstd`, `deflate`, or several with commas between), giving `limit`
-/// bytes at most.
+/// Undoes `content_encoding` (`gzip`, `br`, `zstd`, `deflate`, or several separated by commas), with at most
+/// `limit` bytes of output.
 #[must_use]
 pub fn decode<'a>(content_encoding: Option<&str>, body: &'a [u8], limit: usize) -> DecodedBody<'a> {
     let mut decoded = DecodedBody { bytes: Cow::Borrowed(body), fault: None };
@@ -38,7 +38,7 @@ pub fn decode<'a>(content_encoding: Option<&str>, body: &'a [u8], limit: usize) 
         decoded.fault = Some(format!("has more than {LAYERS_MAX} content encodings"));
         return decoded;
     }
-    // They are listed in the order in which they were applied.
+    // They are listed in the order of application.
     for name in layers.iter().rev() {
         if decoded.bytes.is_empty() {
             break;
@@ -59,12 +59,12 @@ type DecodeResult = Result<(Vec<u8>, Option<String>), String>;
 fn undo(name: &str, body: &[u8], limit: usize) -> DecodeResult {
     match name.to_ascii_lowercase().as_str() {
         "gzip" | "x-gzip" => Ok(read(name, flate2::read::MultiGzDecoder::new(body), limit)),
-        // RFC 9110 says zlib; some servers send it bare.
+        // RFC 9110 requires zlib; some servers send raw deflate.
         "deflate" if body.first().is_some_and(|byte| byte & 0x0f == 8) => {
             Ok(read(name, flate2::read::ZlibDecoder::new(body), limit))
         }
         "deflate" => Ok(read(name, flate2::read::DeflateDecoder::new(body), limit)),
-        // 'Large window' streams are no part of RFC 7932, and would take a gigabyte.
+        // 'Large window' streams are not part of RFC 7932 and would need a gigabyte.
         "br" if body.first().is_some_and(|byte| byte & 0x7f == 0x11) => {
             Err("is brotli with a large window, which HTTP does not have".to_owned())
         }
@@ -86,7 +86,7 @@ fn clip(name: &str) -> &str {
     name.get(..name.floor_char_boundary(40)).unwrap_or_default()
 }
 
-/// Reads in pieces, so that what came before a fault is kept.
+/// Reads in pieces, so that the bytes before a fault are kept.
 fn read(name: &str, mut decoder: impl Read, limit: usize) -> (Vec<u8>, Option<String>) {
     let mut bytes = Vec::new();
     let mut piece = [0; 16 << 10];

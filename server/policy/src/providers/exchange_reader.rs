@@ -1,5 +1,5 @@
-//! Reading an exchange into a [`Summary`]: the request's parameters, then the answer, whole or as a stream that is
-//! joined event by event. Nothing fails: what cannot be read is said in `unparsed`.
+//! Reads an exchange into an [`ExchangeSummary`]: the request's parameters, then the answer, complete or as a
+//! stream joined event by event. Nothing fails: unreadable parts are described in `unparsed`.
 
 use std::borrow::Cow;
 
@@ -13,26 +13,26 @@ use super::summary::{ExchangeSummary, ProviderError, SAMPLING_MAX, short};
 use super::text::{BoundedText, TEXT_BYTES_MAX, clip, one_line};
 use super::{anthropic, bedrock, gemini, messages, ollama, openai_chat, openai_responses};
 
-/// One exchange as it went over the wire, transfer coding undone.
+/// One exchange as sent over the wire, without transfer coding.
 #[derive(Debug, Clone, Copy)]
 pub struct WireExchange<'a> {
-    /// What the request speaks.
+    /// The request's interface.
     pub api: &'a ModelApi,
     /// The request's body.
     pub request: &'a [u8],
     /// Its `Content-Encoding`.
     pub request_encoding: Option<&'a str>,
-    /// The answer's status; 0 where none came.
+    /// The answer's status; 0 if none came.
     pub status: u16,
     /// The answer's `Content-Type`.
     pub content_type: Option<&'a str>,
     /// The answer's `Content-Encoding`.
     pub content_encoding: Option<&'a str>,
-    /// The answer's body, or what arrived of it.
+    /// The answer's body, or the part that arrived.
     pub response: &'a [u8],
 }
 
-/// Parameters of sampling and limits, by the names of all providers.
+/// Sampling and limit parameters, by the names of all providers.
 const SAMPLING: [&str; 34] = [
     "temperature",
     "top_p",
@@ -71,18 +71,17 @@ const SAMPLING: [&str; 34] = [
 ];
 /// Objects whose fields are such parameters.
 const NESTED: [&str; 4] = ["generationConfig", "generation_config", "options", "inferenceConfig"];
-/// A value longer than this is not kept in metadata.
+/// Longer values are not stored in metadata.
 const VALUE_BYTES_MAX: usize = 1024;
 
-/// What is known about an exchange. Reads copies, changes nothing, never fails; linear in the size of the bodies.
-/// Names, texts and errors go into the summary as they stand: where secrets are removed from bodies, it is given the
-/// bodies without them.
+/// Summarises an exchange. Reads copies, changes nothing and never fails; linear in the size of the bodies.
+/// Names, texts and errors enter the summary unchanged, so secrets must be removed from the bodies before.
 ///
 /// ```
-/// use annals_server::providers::{Exchange, recognise, summary};
+/// use annals_server::providers::{WireExchange, recognise, summary};
 ///
 /// let api = recognise("POST", "/v1/messages", "api.anthropic.com");
-/// let known = summary(&Exchange {
+/// let known = summary(&WireExchange {
 ///     api: &api,
 ///     request: br#"{"model":"claude-x","messages":[{"role":"user","content":"hi"}]}"#,
 ///     request_encoding: None,
@@ -99,7 +98,7 @@ pub fn summary(exchange: &WireExchange<'_>) -> ExchangeSummary {
     summary_with(exchange, TEXT_BYTES_MAX)
 }
 
-/// The same with so many bytes of the answer's text.
+/// The same, with this limit on the answer's text.
 pub fn summary_with(exchange: &WireExchange<'_>, text_bytes_max: usize) -> ExchangeSummary {
     let api = exchange.api;
     let mut summary = ExchangeSummary::new(api.provider, api.shape, exchange.status);
@@ -133,7 +132,7 @@ fn note(summary: &mut ExchangeSummary, what: &str, fault: Option<&str>) {
 fn request(api: &ModelApi, node: JsonNode<'_>, summary: &mut ExchangeSummary) {
     let fields = node.fields();
     summary.model_requested = fields.get("model").string().or_else(|| api.model.clone()).map(short);
-    // Ollama streams unless told otherwise.
+    // Ollama streams by default.
     let by_default = api.streams || api.shape == ApiShape::Ollama;
     summary.stream = Some(fields.get("stream").truth().unwrap_or(by_default));
     for (key, value) in fields.iter() {
@@ -161,8 +160,8 @@ fn parameter(key: &str, node: JsonNode<'_>, summary: &mut ExchangeSummary) {
 fn response(exchange: &WireExchange<'_>, body: &[u8], faulty: bool, summary: &mut ExchangeSummary) {
     let kind = exchange.content_type.unwrap_or_default().to_ascii_lowercase();
     let shape = exchange.api.shape;
-    // Types lie both ways: errors come as JSON under the type of a stream, and streams under none. No JSON
-    // begins as an event does.
+    // Content types are unreliable: errors come as JSON under a stream's type, and streams under no type. No
+    // JSON begins like an event.
     let is_json = body.trim_ascii_start().starts_with(b"{") || body.trim_ascii_start().starts_with(b"[");
     if bedrock::is_event_stream(&kind) && !is_json {
         bedrock::events(shape, body, summary);
@@ -195,7 +194,7 @@ fn response(exchange: &WireExchange<'_>, body: &[u8], faulty: bool, summary: &mu
     }
 }
 
-/// Whether a body without a usable type begins as an event stream does.
+/// Whether a body without a usable type begins like an event stream.
 fn looks_like_events(body: &[u8]) -> bool {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
     [&b"data:"[..], b"event:", b"id:", b"retry:", b":"].iter().any(|field| body.starts_with(field))
@@ -223,7 +222,7 @@ fn answer(shape: ApiShape, fields: &JsonFields<'_>, summary: &mut ExchangeSummar
     false
 }
 
-/// Objects one after another.
+/// Reads a sequence of objects.
 fn row(shape: ApiShape, text: &str, summary: &mut ExchangeSummary) {
     let (nodes, rest) = values(text);
     let mut ended = false;
@@ -284,13 +283,13 @@ fn events(shape: ApiShape, body: &[u8], summary: &mut ExchangeSummary) {
     let finished = matches!(shape, ApiShape::Gemini) && !summary.finish_reasons.is_empty();
     summary.complete = Some(ended || finished);
     if shape == ApiShape::OpenAiChat {
-        // Some servers leave the closing mark out; a choice that says why it ended has ended.
+        // Some servers omit the final mark; a choice with a finish reason has ended.
         summary.complete = Some(ended || !summary.finish_reasons.is_empty());
     }
 }
 
-/// Takes the error of an answer or event: an object, or a bare text, under `error`; else, where the status says so,
-/// the message at the top.
+/// Reads the error of an answer or event: an object or plain text under `error`; for an error status also the
+/// message at the top level.
 pub(super) fn error(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     let node = fields.get("error");
     if let Some(message) = node.string() {

@@ -1,13 +1,13 @@
-//! Gemini `generateContent`; a stream is a row of the same objects, as events or as an array.
+//! Gemini `generateContent`; a stream is a sequence of the same objects, as events or as an array.
 
 use super::json::JsonFields;
 use super::summary::{ExchangeSummary, short};
 
-/// Ends of an answer that mean that a guard stopped it.
+/// Finish reasons of answers that a guard stopped.
 const BLOCKED: [&str; 6] =
     ["SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII", "RECITATION", "IMAGE_SAFETY"];
 
-/// An answer, or one piece of a stream.
+/// Reads an answer, or one piece of a stream.
 pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     if let Some(model) = fields.get("modelVersion").string() {
         summary.model_answered = Some(short(model));
@@ -54,7 +54,7 @@ fn usage(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     usage.input = fields.get("promptTokenCount").number().or(usage.input);
     usage.cached_input = fields.get("cachedContentTokenCount").number().or(usage.cached_input);
     usage.reasoning = fields.get("thoughtsTokenCount").number().or(usage.reasoning);
-    // Candidates leave out the thoughts; here they are added, as other providers count.
+    // Gemini's candidates exclude thinking tokens; they are added here, as other providers count.
     let said = fields.get("candidatesTokenCount").number();
     let thought = fields.get("thoughtsTokenCount").number();
     if said.is_some() || thought.is_some() {

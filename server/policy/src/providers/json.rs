@@ -1,11 +1,11 @@
-//! Looking into JSON from outside without building a tree of it.
+//! Reads parts of JSON from outside without building a tree.
 //!
-//! A `Node` is a piece of the source text. Each step down scans that piece once, so a walk of fixed depth is
-//! linear in the body, memory follows what is looked at and not what was sent, and nesting of any depth costs
-//! no stack: what is not looked at is skipped by serde_json's scanner, which keeps its own. What is absent,
-//! null or of another type reads as absent; nothing here fails.
+//! A `JsonNode` is a piece of the source text. Each step down scans that piece once, so a walk of fixed depth
+//! is linear in the body. Memory depends on the parts read, not on the body. Deep nesting uses no stack:
+//! skipped values are handled by serde_json's scanner, which has its own. Absent, null and wrongly typed
+//! values read as absent; nothing here fails.
 //!
-//! Left out on purpose: numbers beyond 64 bits, and which of two equal keys came first (the last one counts).
+//! Left out on purpose: numbers beyond 64 bits, and the order of equal keys (the last one counts).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,20 +14,20 @@ use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The most keys of one object that are looked at.
+/// Maximum number of keys read of one object.
 const FIELDS_MAX: usize = 4096;
-/// The most items of one array that are looked at.
+/// Maximum number of items read of one array.
 pub(super) const ITEMS_MAX: usize = 1 << 17;
 
-/// A piece of JSON source, or nothing. Never `null`: that reads as nothing.
+/// A piece of JSON source, or nothing. Never `null`, which reads as nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct JsonNode<'a>(&'a str);
 
-/// The keys of an object with their values, in the order of the source.
+/// The keys and values of an object, in source order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JsonFields<'a>(Vec<(String, JsonNode<'a>)>);
 
-/// The items of an array, and how many more there were than are looked at.
+/// The items of an array, and how many more there were.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JsonItems<'a> {
     pub(super) nodes: Vec<JsonNode<'a>>,
@@ -35,7 +35,7 @@ pub(super) struct JsonItems<'a> {
 }
 
 impl<'a> JsonNode<'a> {
-    /// The one JSON value that `bytes` are.
+    /// Parses `bytes` as one JSON value.
     ///
     /// # Errors
     /// A sentence that says where it stops being JSON.
@@ -50,7 +50,7 @@ impl<'a> JsonNode<'a> {
         Self(if raw.get() == "null" { "" } else { raw.get() })
     }
 
-    /// The source text; empty where there is nothing.
+    /// The source text; empty for an absent value.
     pub(super) fn source(self) -> &'a str {
         self.0
     }
@@ -71,7 +71,7 @@ impl<'a> JsonNode<'a> {
         self.0.starts_with('{')
     }
 
-    /// The value under `key`. Scans the whole object; take [`Self::fields`] for more than one or two keys.
+    /// The value under `key`. Scans the whole object; use [`Self::fields`] for more than one or two keys.
     pub(super) fn get(self, key: &str) -> Self {
         self.fields().get(key)
     }
@@ -90,7 +90,8 @@ impl<'a> JsonNode<'a> {
         serde_json::Deserializer::from_str(self.0).deserialize_seq(JsonItemsVisitor).unwrap_or_default()
     }
 
-    /// A string's text. Where its escapes are no text (half a surrogate pair), the source between the quotes.
+    /// The text of a string. If its escapes are invalid (half a surrogate pair), the source between the
+    /// quotes.
     pub(super) fn text(self) -> Option<Cow<'a, str>> {
         let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
         if !inner.contains('\\') {
@@ -99,11 +100,11 @@ impl<'a> JsonNode<'a> {
         Some(serde_json::from_str(self.0).map_or(Cow::Borrowed(inner), Cow::Owned))
     }
 
-    /// The beginning of a string's text: of its source no more than `bytes_max` are decoded.
+    /// The beginning of a string's text; decodes at most `bytes_max` bytes of its source.
     pub(super) fn text_head(self, bytes_max: usize) -> Option<String> {
         let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
         let mut head = super::text::clip(inner, bytes_max);
-        // The cut may fall into an escape, of at most twelve bytes for a surrogate pair.
+        // The cut may split an escape, of at most twelve bytes for a surrogate pair.
         for _ in 0..12 {
             if let Ok(text) = serde_json::from_str::<String>(&format!("\"{head}\"")) {
                 return Some(text);
@@ -117,7 +118,7 @@ impl<'a> JsonNode<'a> {
         self.text().map(Cow::into_owned)
     }
 
-    /// A string's text, or the source of a number or truth value: codes come as either.
+    /// A string's text, or the source of a number or boolean: codes occur as either.
     pub(super) fn scalar(self) -> Option<String> {
         if self.is_absent() || self.is_array() || self.is_object() {
             return None;
@@ -139,7 +140,7 @@ impl<'a> JsonFields<'a> {
         self.0.iter().rev().find(|(name, _)| name == key).map_or(JsonNode::default(), |(_, node)| *node)
     }
 
-    /// Whether there may be more keys than are looked at.
+    /// Whether there may be more keys than were read.
     pub(super) fn is_clipped(&self) -> bool {
         self.0.len() == FIELDS_MAX
     }
@@ -191,8 +192,8 @@ impl<'de> Visitor<'de> for JsonItemsVisitor {
     }
 }
 
-/// The whole values of a sequence of them: one after another, or as an array that may have been cut off. The second
-/// is how many bytes at the end were none.
+/// The complete values of a sequence: one after another, or a possibly cut array. The second result is the
+/// number of remaining bytes that are no value.
 pub(super) fn values(text: &str) -> (Vec<JsonNode<'_>>, usize) {
     let mut nodes = Vec::new();
     let mut rest = text.trim_ascii_start();

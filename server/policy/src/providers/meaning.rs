@@ -1,8 +1,9 @@
-//! What a request or an answer says, without its form: roles, texts, tool calls with their arguments, parameters.
+//! The content of a request or an answer, without its form: roles, texts, tool calls with arguments,
+//! parameters.
 //!
-//! Two recordings of one program differ in ids, times, counts of tokens, spacing and in where a stream was cut. None of
-//! these is part of a meaning. Where a body holds more than is read here (sounds, images of an answer, several choices, a
-//! text that is too long), there is no meaning of it, and its bytes count.
+//! Two recordings of one program differ in ids, times, token counts, spacing and the cuts of a stream. None
+//! of these is part of the meaning. A body with content that is not read here (sound, images in an answer,
+//! several choices, overlong text) has no meaning, and its bytes are compared.
 
 use std::fmt;
 
@@ -17,15 +18,15 @@ use super::messages::{PARTS_MAX, PartKind, RequestPart, parts};
 use super::summary::ExchangeSummary;
 use super::text::one_line;
 
-/// Characters shown of a value.
+/// Maximum number of characters shown of a value.
 const VALUE_CHARS: usize = 60;
-/// Values of one part that are listed.
+/// Maximum number of values listed for one part.
 const PATHS_MAX: usize = 20;
-/// What an answer may hold that no summary has.
+/// Content of an answer that no summary holds.
 const UNREAD: [&[u8]; 5] =
     [b"inlineData", b"inline_data", b"image_generation_call", b"\"audio\":", b"b64_json"];
 
-/// What a request or an answer says.
+/// The content of a request or an answer.
 #[derive(Debug, Clone, Default)]
 pub struct Meaning(Vec<MeaningPart>);
 
@@ -40,63 +41,63 @@ struct MeaningPart {
     hash: [u8; 32],
 }
 
-/// One thing that two sides say differently.
+/// One difference between two sides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeaningDifference {
-    /// The message of the second side, of the first where only that has it; from 0. None for what stands beside the
+    /// The message of the second side, or of the first if only that has it; from 0. `None` for parts outside the
     /// messages, and for an answer.
     pub message: Option<usize>,
-    /// Who says it, on the same side.
+    /// The role, on the same side.
     pub role: String,
-    /// What it is.
+    /// The kind of the part.
     pub kind: PartKind,
-    /// The parameter, or the tool.
+    /// The name of the parameter or the tool.
     pub name: String,
-    /// What differs.
+    /// The difference.
     pub detail: MeaningDetail,
 }
 
-/// What differs of one part.
+/// The difference of one part.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum MeaningDetail {
-    /// Only the second side says it; its beginning.
+    /// Only the second side has it; its beginning.
     Added(String),
-    /// Only the first side says it; its beginning.
+    /// Only the first side has it; its beginning.
     Dropped(String),
-    /// Somebody else says the same.
+    /// The role differs.
     Role {
         /// On the first side.
         a: String,
         /// On the second.
         b: String,
     },
-    /// Another tool is called, or answers.
+    /// The tool that is called or answers differs.
     Tool {
         /// On the first side.
         a: String,
         /// On the second.
         b: String,
     },
-    /// Another text.
+    /// The text differs.
     Text(FirstDifference),
-    /// Other values of a parameter, of arguments, of a tool's result; and how many more there are.
+    /// Values of a parameter, of arguments or of a tool's result differ; and how many more.
     Values(Vec<ValueChange>, usize),
 }
 
 /// A value that differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValueChange {
-    /// Where it stands: `$.city`, `$.items[2]`; `$` for the whole.
+    /// Its path: `$.city`, `$.items[2]`; `$` for the whole.
     pub path: String,
-    /// On the first side, if there.
+    /// On the first side, if present.
     pub a: Option<Value>,
-    /// On the second side, if there.
+    /// On the second side, if present.
     pub b: Option<Value>,
 }
 
 impl Meaning {
-    /// What a request says; its body is decoded. None where it cannot be read whole.
+    /// The meaning of a request; its body is decoded. `None` if it cannot be read completely.
     #[must_use]
     pub fn of_request(api: &ModelApi, body: &[u8]) -> Option<Self> {
         let parts = parts(api, body);
@@ -106,7 +107,7 @@ impl Meaning {
         Some(Self(parts.iter().map(MeaningPart::from_part).collect()))
     }
 
-    /// What a recorded message says that stands for an answer, as imports have it.
+    /// The meaning of a recorded message that serves as an answer, as imports have it.
     #[must_use]
     pub fn of_message(api: &ModelApi, message: &[u8]) -> Option<Self> {
         let node = JsonNode::parse(message).ok()?;
@@ -121,7 +122,7 @@ impl Meaning {
         Some(meaning)
     }
 
-    /// What the answer of an exchange says. None where it cannot be read whole.
+    /// The meaning of an exchange's answer. `None` if it cannot be read completely.
     #[must_use]
     pub fn of_answer(exchange: &WireExchange<'_>) -> Option<Self> {
         if !exchange.api.shape.is_model_call() || exchange.api.shape == ApiShape::OpenAiEmbeddings {
@@ -137,7 +138,7 @@ impl Meaning {
         (statements.len() > 1).then_some(Self(statements))
     }
 
-    /// The same for two sides that say the same.
+    /// Equal for sides with the same meaning.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -147,7 +148,7 @@ impl Meaning {
         *hasher.finalize().as_bytes()
     }
 
-    /// What another side says differently, in order: parameters, prompt, tools, then messages.
+    /// The differences to another side, in order: parameters, prompt, tools, then messages.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<MeaningDifference> {
         let of = |found: PartMatch<'_, MeaningPart>| match found {
@@ -160,7 +161,7 @@ impl Meaning {
     }
 }
 
-/// Status, end and error of an answer.
+/// Status, finish reason and error of an answer.
 fn status_parts(summary: &ExchangeSummary) -> Vec<MeaningPart> {
     let mut facts = vec![("status", Value::from(summary.status))];
     if !summary.finish_reasons.is_empty() {
@@ -182,7 +183,7 @@ fn status_parts(summary: &ExchangeSummary) -> Vec<MeaningPart> {
     facts.into_iter().map(parameter).collect()
 }
 
-/// What the model says: a text, a refusal, calls of tools. None where it is not all there.
+/// The model's output: a text, a refusal, tool calls. `None` if it is incomplete.
 fn answer_parts(summary: &ExchangeSummary) -> Option<Vec<MeaningPart>> {
     let whole = summary.text.bytes() == summary.text.head().len() as u64;
     let calls = &summary.tool_calls;
@@ -283,7 +284,7 @@ fn changed(a: &MeaningPart, b: &MeaningPart) -> Vec<MeaningDifference> {
     found
 }
 
-/// Where two values differ. Values from outside are at most 128 deep, as serde_json reads them.
+/// Lists where two values differ. Values from outside are at most 128 levels deep, the limit of serde_json.
 fn compare(path: &str, a: Option<&Value>, b: Option<&Value>, into: &mut Vec<ValueChange>, more: &mut usize) {
     match (a, b) {
         (a, b) if a == b => {}
@@ -310,7 +311,7 @@ fn member(path: &str, key: &str) -> String {
     if plain { format!("{path}.{key}") } else { format!("{path}['{key}']") }
 }
 
-/// The words of a text, of a list of texts, or a value; of a tool's, JSON in a text counts as JSON.
+/// The text of a string or a list of strings, or a value. For a tool, JSON in a string counts as JSON.
 fn said_value(node: JsonNode<'_>, of_tool: bool) -> Value {
     let texts: Option<Vec<String>> = match node.is_array() {
         true => node.items().nodes.iter().map(|item| item.get("text").string()).collect(),
@@ -323,14 +324,14 @@ fn said_value(node: JsonNode<'_>, of_tool: bool) -> Value {
     }
 }
 
-/// A text, or the object or list that it is the source of.
+/// A text, or the object or array that it encodes.
 fn structured(text: &str) -> Value {
     let is_json = text.trim_ascii_start().starts_with(['{', '[']);
     let parsed = if is_json { serde_json::from_str(text).ok() } else { None };
     parsed.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// A value as it is, without marks for the provider's cache.
+/// A value without marks for the provider's cache.
 fn plain(source: &str) -> Value {
     match serde_json::from_str(source) {
         Ok(Value::Object(mut object)) => {
@@ -342,7 +343,7 @@ fn plain(source: &str) -> Value {
     }
 }
 
-/// A value whose keys stand in order, however maps keep them.
+/// A value with sorted keys, independent of map order.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(object) => {

@@ -1,10 +1,9 @@
-//! A request taken apart into what a person tells apart: parameters, system prompt, tools, and the parts of each
-//! message, whatever provider it is for.
+//! Splits a request of any provider into its parts: parameters, system prompt, tools, and the parts of each
+//! message.
 //!
-//! A view's hash covers role, kind and source of its part, so that parts of two requests compare without their
-//! text. Marks for the provider's cache (`cache_control`) are left out of it, and a text is the same whether it
-//! stands alone or as the one block of a list: clients move and change both from call to call, and neither
-//! changes what is said.
+//! A view's hash covers the part's role, kind and source, so that parts of two requests can be compared
+//! without their text. Cache marks (`cache_control`) are excluded. A text alone and a text as the only block
+//! of a list are the same. Clients change both from call to call, without changing the content.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,32 +13,32 @@ use super::blocks;
 use super::json::{JsonFields, JsonNode};
 use super::text::one_line;
 
-/// Characters of a preview.
+/// Maximum number of characters in a preview.
 pub const PREVIEW_CHARS: usize = 120;
-/// The most parts of a request that are told apart.
+/// Maximum number of parts of a request.
 pub const PARTS_MAX: usize = 1 << 17;
-/// Source bytes that are decoded for a preview.
+/// Maximum number of source bytes decoded for a preview.
 pub(super) const PREVIEW_BYTES: usize = 1024;
-/// The most failed tool results that are told of.
+/// Maximum number of failed tool results listed.
 const FAILURES_MAX: usize = 8;
 
-/// What a part of a request is.
+/// The kind of a request's part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PartKind {
     /// A field beside the conversation: model, temperature, ...
     Parameter,
-    /// The system prompt, where it stands beside the messages.
+    /// The system prompt outside the messages.
     System,
-    /// A tool that is offered.
+    /// An offered tool.
     Tool,
     /// Text of a message.
     Text,
-    /// Thinking that is sent back.
+    /// Thinking, sent back to the model.
     Thinking,
-    /// A call of a tool.
+    /// A tool call.
     ToolCall,
-    /// What a tool gave.
+    /// A tool's result.
     ToolResult,
     /// An image.
     Image,
@@ -47,7 +46,7 @@ pub enum PartKind {
     Audio,
     /// A file.
     Document,
-    /// A refusal that is sent back.
+    /// A refusal, sent back to the model.
     Refusal,
     /// Anything else.
     Other,
@@ -75,13 +74,13 @@ impl fmt::Display for PartKind {
 /// One part of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageView {
-    /// The message it is part of, from 0; none for what stands beside the messages.
+    /// The message's number, from 0; `None` outside the messages.
     pub message: Option<usize>,
-    /// Who says it, by the provider's own word; empty for parameters and tools.
+    /// The role in the provider's own word; empty for parameters and tools.
     pub role: String,
     /// What it is.
     pub kind: PartKind,
-    /// The parameter, the tool, or the tool that a call or result is of.
+    /// The name of the parameter, the tool, or the tool of a call or result.
     pub name: String,
     /// Its beginning, on one line.
     pub preview: String,
@@ -89,30 +88,30 @@ pub struct MessageView {
     pub bytes: u64,
     /// BLAKE3 of role, kind and source.
     pub hash: [u8; 32],
-    /// Of a tool result: whether it says that the tool failed.
+    /// Whether a tool result reports a failure.
     pub failed: bool,
 }
 
-/// A part with what is needed beside its view.
+/// A part with more data than its view.
 #[derive(Debug, Clone)]
 pub(super) struct RequestPart<'a> {
     pub(super) view: MessageView,
     pub(super) source: &'a str,
-    /// What of it is said, called with or given: a text, arguments, a tool's result.
+    /// The content: a text, arguments, or a tool's result.
     pub(super) content: JsonNode<'a>,
     /// The id of the call that it is or answers.
     pub(super) call_id: String,
 }
 
-/// Keys of the conversation; every other key is a parameter.
+/// Keys of the conversation; all other keys are parameters.
 const SYSTEM_KEYS: [&str; 4] = ["system", "instructions", "systemInstruction", "system_instruction"];
 const TOOL_KEYS: [&str; 2] = ["tools", "functions"];
 const TOOL_CONFIG: &str = "toolConfig";
 const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 
 /// The parts of a request, in the order parameters, system prompt, tools, messages. `body` is JSON, decoded
-/// from its content encoding; empty for one that is none, or that is opaque. Parts beyond [`PARTS_MAX`] are left out, which a last
-/// part says. Linear in its size.
+/// from its content encoding; the result is empty for invalid or opaque bodies. Parts beyond [`PARTS_MAX`]
+/// are dropped, and a last part says so. Linear in the body's size.
 #[must_use]
 pub fn messages(api: &ModelApi, body: &[u8]) -> Vec<MessageView> {
     parts(api, body).into_iter().map(|part| part.view).collect()
@@ -126,7 +125,7 @@ pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> 
     let fields = node.fields();
     let mut parts = Vec::new();
     for (key, node) in fields.iter() {
-        // Bedrock's Converse has its tools one deeper; Gemini has no tools there.
+        // Bedrock's Converse nests its tools one level deeper; Gemini has none there.
         let has_tools = key == TOOL_CONFIG && node.get("tools").is_array();
         let beside =
             SYSTEM_KEYS.contains(&key) || TOOL_KEYS.contains(&key) || TURN_KEYS.contains(&key) || has_tools;
@@ -163,7 +162,7 @@ pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> 
     parts
 }
 
-/// The messages, and how many more there are than are looked at.
+/// The messages, and how many more there are.
 pub(super) fn request_turns<'a>(fields: &JsonFields<'a>) -> (Vec<JsonNode<'a>>, usize) {
     for key in TURN_KEYS {
         let node = fields.get(key);
@@ -200,7 +199,7 @@ fn tool<'a>(node: JsonNode<'a>, parts: &mut Vec<RequestPart<'a>>) {
     parts.push(blocks::part("", PartKind::Tool, &name.unwrap_or_default(), node));
 }
 
-/// Gives tool results, which carry only the id of their call, the name of the tool.
+/// Adds the tool's name to results that only have their call's id.
 fn name_results(parts: &mut [RequestPart<'_>]) {
     let mut names: HashMap<String, String> = HashMap::new();
     for part in parts {
@@ -216,8 +215,8 @@ fn name_results(parts: &mut [RequestPart<'_>]) {
     }
 }
 
-/// The tool results of the last turn, after the last message of the model, that say that a tool failed. Earlier
-/// ones were told of when they were new.
+/// Failed tool results of the last turn, after the model's last message. Earlier ones were reported when they
+/// were new.
 pub(super) fn failed_tools(api: &ModelApi, fields: &JsonFields<'_>) -> Vec<String> {
     if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
         return Vec::new();
@@ -225,7 +224,7 @@ pub(super) fn failed_tools(api: &ModelApi, fields: &JsonFields<'_>) -> Vec<Strin
     let (turns, _) = request_turns(fields);
     let is_model = |node: &JsonNode<'_>| blocks::is_model(*node);
     let answered = turns.iter().rposition(is_model).map_or(0, |at| at + 1);
-    // The calls stand just before; they have the names.
+    // The calls just before have the tools' names.
     let from = turns[..answered].iter().rposition(|node| !is_model(node)).map_or(0, |at| at + 1);
     let mut parts = Vec::new();
     for (at, turn) in turns.into_iter().enumerate().skip(from) {

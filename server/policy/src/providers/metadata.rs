@@ -1,21 +1,21 @@
-//! A [`Summary`] as the metadata of a frame.
+//! The form of an [`ExchangeSummary`] in a frame's metadata.
 //!
-//! Metadata goes into a run's fingerprint, so what differs between two recordings of one call stands apart, under
-//! `volatile`; keys are stable, and one without a value is left out.
+//! Metadata is part of a run's fingerprint, so values that differ between two recordings of one call are
+//! stored under `volatile`. Keys are stable; keys without a value are left out.
 
 use serde_json::{Map, Value, json};
 
 use super::summary::{ExchangeSummary, ModelToolCall, TokenUsage};
 use super::text::{clip, one_line};
 
-/// Characters of the answer's text in metadata.
+/// Maximum number of characters of the answer's text in metadata.
 const PREVIEW_CHARS: usize = 200;
-/// Bytes of a tool call's arguments in metadata.
+/// Maximum number of bytes of a tool call's arguments in metadata.
 const ARGUMENTS_BYTES: usize = 4096;
 
 impl ExchangeSummary {
-    /// The metadata object of a frame. Keys without a value are left out. What differs between two recordings of
-    /// the same call, ids and times, stands under `volatile`.
+    /// The metadata object of a frame. Keys without a value are left out. Values that differ between two
+    /// recordings of the same call (ids, times) are under `volatile`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();

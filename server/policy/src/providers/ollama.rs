@@ -1,9 +1,10 @@
-//! Ollama's own interface: `/api/chat` and `/api/generate`; a stream is a row of the same objects, one a line.
+//! Ollama's own interface: `/api/chat` and `/api/generate`; a stream is a sequence of the same objects, one
+//! per line.
 
 use super::json::JsonFields;
 use super::summary::{ExchangeSummary, short};
 
-/// An answer, or one line of a stream. Gives whether it is the last.
+/// Reads an answer, or one line of a stream. Returns whether it is the last.
 pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     if let Some(model) = fields.get("model").string() {
         summary.model_answered = Some(short(model));

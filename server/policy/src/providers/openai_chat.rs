@@ -1,11 +1,11 @@
-//! OpenAI chat completions, plain and streamed, and embeddings; also as others speak them: `reasoning_content`
-//! and `reasoning` (DeepSeek, OpenRouter), content in parts (Mistral), `prompt_cache_hit_tokens`, the old
-//! `function_call`.
+//! OpenAI chat completions, plain and streamed, and embeddings. Also variants of other servers:
+//! `reasoning_content` and `reasoning` (DeepSeek, OpenRouter), content in parts (Mistral),
+//! `prompt_cache_hit_tokens`, the old `function_call`.
 
 use super::json::{JsonFields, JsonNode};
 use super::summary::{ExchangeSummary, ModelToolCall, short};
 
-/// An answer, or one piece of a stream: the same but for `message`, which is then `delta`.
+/// Reads an answer, or one piece of a stream: the same except for `message`, which is then `delta`.
 pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     envelope(fields, summary);
     for (at, choice) in fields.get("choices").items().nodes.into_iter().enumerate() {
@@ -60,7 +60,7 @@ fn content(node: JsonNode<'_>, summary: &mut ExchangeSummary) {
 fn function(node: JsonNode<'_>, slot: (u64, u64), id: Option<String>, summary: &mut ExchangeSummary) {
     let fields = node.fields();
     let id = id.filter(|id| !id.is_empty()).map(short);
-    // Some servers give every call the same index; another id makes it another call.
+    // Some servers give every call the same index; a different id makes it a different call.
     let taken = |call: &ModelToolCall| call.slot == slot && !call.id.is_empty();
     let last = summary.tool_calls.iter().rev().find(|call| taken(call)).map(|call| &call.id);
     let call = if id.is_some() && last.is_some() && last != id.as_ref() {

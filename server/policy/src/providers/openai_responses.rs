@@ -1,5 +1,5 @@
-//! OpenAI responses, plain and as events. The event that ends a stream carries the whole answer and counts; where a
-//! stream was cut before it, the pieces stand for it.
+//! OpenAI responses, plain and as events. The event that ends a stream contains the complete answer and is
+//! used; if the stream was cut before it, the pieces are used.
 
 use super::json::{JsonFields, JsonNode};
 use super::summary::{ExchangeSummary, short};
@@ -31,7 +31,7 @@ pub(super) fn answer(fields: &JsonFields<'_>, summary: &mut ExchangeSummary) {
     }
 }
 
-/// One event. Gives whether it ends the stream.
+/// Reads one event. Returns whether it ends the stream.
 pub(super) fn event(name: &str, fields: &JsonFields<'_>, summary: &mut ExchangeSummary) -> bool {
     let kind = fields.get("type").string().unwrap_or_else(|| name.to_owned());
     let index = fields.get("output_index").number().unwrap_or(0);
@@ -63,7 +63,7 @@ pub(super) fn event(name: &str, fields: &JsonFields<'_>, summary: &mut ExchangeS
                 _ => {}
             }
         }
-        // Its fields stand at the top, and its type is that of the event.
+        // Its fields are at the top level, and its type is the event's.
         "error" => {
             let kind = fields.get("code").scalar().or(Some("error".to_owned()));
             let message = fields.get("message").string().map(short);

@@ -1,6 +1,5 @@
-//! What a call cost, by a table in TOML. The table that comes along is a starting point, with its date in it; a
-//! user's own is laid over it. Batch discounts, long-context steps, and tools that are billed by the call are
-//! left out on purpose.
+//! The cost of a call, by a price table in TOML. The built-in table is a dated starting point; a user's own
+//! table overrides it. Left out on purpose: batch discounts, long-context tiers, and tools billed per call.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -10,38 +9,38 @@ use serde::Deserialize;
 use super::summary::{ExchangeSummary, TokenUsage};
 
 const DEFAULT: &str = include_str!("prices.toml");
-/// A table of prices is text that a person wrote.
+/// Maximum size of a price table, which is text written by a person.
 const TABLE_BYTES_MAX: usize = 4 << 20;
 
-/// Prices by the beginning of a model's name.
+/// Prices by prefix of the model's name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prices {
     by_prefix: BTreeMap<String, Price>,
 }
 
-/// Prices of one model, in US dollars for a million tokens.
+/// Prices of one model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Of tokens that go in.
+    /// Input tokens.
     pub input: f64,
-    /// Of tokens that come out, reasoning included.
+    /// Output tokens, reasoning included.
     #[serde(default)]
     pub output: f64,
-    /// Of tokens that were read from the provider's cache; as `input` if not said.
+    /// Tokens read from the provider's cache; default: `input`.
     pub cached_input: Option<f64>,
-    /// Of tokens that were written to it; as `input` if not said.
+    /// Tokens written to the cache; default: `input`.
     pub cache_write: Option<f64>,
 }
 
-/// What calls cost, as far as it is known.
+/// The known cost of calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
-    /// US dollars of the calls whose model has a price.
+    /// US dollars of calls whose model has a price.
     pub dollars: f64,
-    /// How many calls those are.
+    /// The number of these calls.
     pub priced: u64,
-    /// Calls whose tokens were counted and whose model has no price.
+    /// Calls with a token count whose model has no price.
     pub unpriced: u64,
 }
 
@@ -68,17 +67,17 @@ struct PriceTable {
     models: BTreeMap<String, Price>,
 }
 
-/// A table of prices that cannot be used.
+/// A price table that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the table of prices {0}")]
 pub struct PricesError(String);
 
 impl Prices {
-    /// Reads a table: `[models]`, with a line such as `"gpt-4o" = { input = 2.5, output = 10, cached_input =
-    /// 1.25 }` for each.
+    /// Parses a table: `[models]`, with a line such as `"gpt-4o" = { input = 2.5, output = 10, cached_input =
+    /// 1.25 }` for each model.
     ///
     /// # Errors
-    /// Says what is wrong and where: no TOML, an unknown key, a price that is negative or no number.
+    /// What is wrong and where: invalid TOML, an unknown key, a negative or non-finite price.
     pub fn parse(text: &str) -> Result<Self, PricesError> {
         if text.len() > TABLE_BYTES_MAX {
             return Err(PricesError(format!("is longer than {TABLE_BYTES_MAX} bytes")));
@@ -91,23 +90,23 @@ impl Prices {
                 return Err(PricesError(format!("has a price for {model:?} that is none")));
             }
         }
-        // A model is looked up in lower case.
+        // Models are looked up in lower case.
         let of = |(model, price): (String, Price)| (model.to_ascii_lowercase(), price);
         Ok(Self { by_prefix: table.models.into_iter().map(of).collect() })
     }
 
-    /// The table that comes along.
+    /// The built-in table.
     #[must_use]
     pub fn built_in() -> Self {
         Self::parse(DEFAULT).unwrap_or_else(|_| Self::none())
     }
 
-    /// A table without a price.
+    /// A table without prices.
     pub(crate) fn none() -> Self {
         Self { by_prefix: BTreeMap::new() }
     }
 
-    /// Adds a price; `false`, and nothing is added, where there is one for this beginning of names.
+    /// Adds a price; returns `false` and changes nothing if this prefix has one.
     pub(crate) fn add(&mut self, model: &str, price: Price) -> bool {
         let model = model.to_ascii_lowercase();
         let new = !self.by_prefix.contains_key(&model);
@@ -117,15 +116,15 @@ impl Prices {
         new
     }
 
-    /// This table, with `other`'s prices in place of its own where both name the same prefix.
+    /// This table, with `other`'s prices where both name the same prefix.
     #[must_use]
     pub fn overlaid(mut self, other: Self) -> Self {
         self.by_prefix.extend(other.by_prefix);
         self
     }
 
-    /// The price of `model`: that of the longest prefix that ends where a part of the name does. Providers'
-    /// prefixes (`openai/`, `models/`, `anthropic.`) are passed over.
+    /// The price of `model`: that of the longest prefix that ends at a part of the name. Provider prefixes
+    /// (`openai/`, `models/`, `anthropic.`) are skipped.
     #[must_use]
     pub fn price(&self, model: &str) -> Option<Price> {
         let model = model.to_ascii_lowercase();
@@ -139,13 +138,13 @@ impl Prices {
         }
     }
 
-    /// What an exchange cost, by the model that answered, else by the one that was asked for.
+    /// The cost of an exchange, by the answering model, else by the requested one.
     #[must_use]
     pub fn cost(&self, summary: &ExchangeSummary) -> Cost {
         self.cost_by(&summary.usage, [summary.model_answered.as_deref(), summary.model_requested.as_deref()])
     }
 
-    /// What so many tokens cost, by the first of these models that has a price.
+    /// The cost of a token usage, by the first of these models with a price.
     #[must_use]
     pub fn cost_by(&self, usage: &TokenUsage, models: [Option<&str>; 2]) -> Cost {
         let counted = usage.input.is_some() || usage.output.is_some();
@@ -155,7 +154,7 @@ impl Prices {
         }
     }
 
-    /// What so many tokens of a model cost, in US dollars; none where the model has no price here or nothing was counted.
+    /// The cost of a model's token usage in US dollars; `None` without a price or a count.
     #[must_use]
     pub fn cost_of(&self, model: &str, usage: &TokenUsage) -> Option<f64> {
         if usage.input.is_none() && usage.output.is_none() {
@@ -173,7 +172,7 @@ impl Prices {
     }
 }
 
-/// Where the parts of a name end, from the shortest beginning to the whole.
+/// The ends of a name's parts, from the shortest prefix to the whole name.
 fn ends(name: &str) -> impl Iterator<Item = usize> {
     let borders =
         name.bytes().enumerate().filter(|(_, byte)| matches!(byte, b'-' | b':' | b'@')).map(|(at, _)| at);
@@ -248,7 +247,7 @@ mod tests {
         let odd =
             TokenUsage { input: Some(1), cached_input: Some(u64::MAX), cache_write: Some(u64::MAX), ..usage };
         assert!(dollars("m", odd) > 0.0);
-        // The model that answered has no price, and the one that was asked for has.
+        // The answering model has no price; the requested one has.
         let asked = ExchangeSummary { model_requested: Some("m".to_owned()), ..summary("x", usage) };
         assert_eq!(prices.cost(&asked), Cost { dollars: cost, priced: 1, unpriced: 0 });
     }

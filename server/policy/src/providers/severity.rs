@@ -1,11 +1,11 @@
-//! How much an exchange matters, told by itself: what is built in, and rules of the user's, which raise it further.
+//! The severity of an exchange: built-in conditions, and user rules that raise it further.
 //!
-//! Built in: a connection that failed, an error status (429, too, though clients try again: nobody knows yet whether
-//! they will), an error within a stream, a stream that was cut, a refusal, and a tool result that reports a failure are
-//! flagged.
+//! The built-in conditions flag a failed connection, an error status, an error within a stream, a cut stream,
+//! a refusal, and a tool result that reports a failure. Status 429 is included although clients retry,
+//! because nobody knows yet whether they will.
 //!
-//! Invariant: no rule lowers a severity. The greatest of all that hold counts; among equals the first rule, then what is
-//! built in.
+//! Invariant: no rule lowers a severity. The greatest one wins; among equals the first rule, then the
+//! built-in conditions.
 
 use annals::Severity;
 use regex::Regex;
@@ -17,29 +17,29 @@ use super::summary::ExchangeSummary;
 use super::text::{TEXT_BYTES_MAX, one_line};
 use crate::body_path::{BodyPath, BodyPathStep};
 
-/// Characters of a provider's words in a reason.
+/// Maximum number of characters of a provider's words in a reason.
 const REASON_CHARS: usize = 160;
 
-/// What an exchange is judged by.
+/// The facts that an exchange is judged by.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
-    /// What is known about the exchange.
+    /// The summary of the exchange.
     pub summary: &'a ExchangeSummary,
-    /// Which of the run's mounts was called.
+    /// The name of the called mount.
     pub mount: &'a str,
     /// The request's path.
     pub path: &'a str,
-    /// Why no whole answer came, if the connection failed or timed out.
+    /// Why no complete answer came, if the connection failed or timed out.
     pub transport: Option<&'a str>,
     /// Milliseconds from the request to the answer's end.
     pub duration_ms: u64,
     /// The request's body.
     pub input: EncodedBody<'a>,
-    /// The answer's body, or what arrived of it.
+    /// The answer's body, or the part that arrived.
     pub output: EncodedBody<'a>,
 }
 
-/// A body as it was sent.
+/// A body as sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EncodedBody<'a> {
     /// Its bytes.
@@ -48,24 +48,25 @@ pub struct EncodedBody<'a> {
     pub encoding: Option<&'a str>,
 }
 
-/// A severity and why.
+/// A severity and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeverityVerdict {
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// Why, as a sentence without its full stop.
+    /// The reason, as a sentence without its full stop.
     pub reason: String,
-    /// It hangs on how long the exchange took, so that it may be otherwise for the same exchange at another time.
+    /// Whether it depends on the exchange's duration, and so may differ for the same exchange at another
+    /// time.
     pub timed: bool,
 }
 
-/// Rules by which an exchange matters more than it would by itself. None of them: only what is built in.
+/// Rules that raise the severity of exchanges. An empty set leaves only the built-in conditions.
 #[derive(Debug, Clone, Default)]
 pub struct SeverityRules {
     rules: Vec<SeverityRule>,
 }
 
-/// One rule: it holds where each of its conditions does. One that is empty or none is no condition.
+/// One rule: it holds if all its conditions do. Empty and absent conditions are ignored.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeverityRule {
     pub(crate) severity: Severity,
@@ -79,7 +80,7 @@ pub(crate) struct SeverityRule {
     pub(crate) finish_reason: Vec<NamePattern>,
     pub(crate) error_type: Vec<NamePattern>,
     pub(crate) tool: Vec<NamePattern>,
-    /// One of these texts.
+    /// At least one of these texts.
     pub(crate) contains: Vec<String>,
     pub(crate) matches: Option<Regex>,
     pub(crate) duration_over_ms: Option<u64>,
@@ -87,27 +88,27 @@ pub(crate) struct SeverityRule {
     pub(crate) tool_errors: Option<bool>,
     pub(crate) cut_short: Option<bool>,
     pub(crate) broken: Option<bool>,
-    /// Values at places of the request, if that is JSON.
+    /// Values at paths of the request, if it is JSON.
     pub(crate) input: Vec<(BodyPath, ExpectedScalar)>,
-    /// Values at places of the answer, if that is JSON.
+    /// Values at paths of the answer, if it is JSON.
     pub(crate) output: Vec<(BodyPath, ExpectedScalar)>,
 }
 
-/// Statuses from one to another.
+/// A range of statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StatusRange {
     pub(crate) from: u16,
     pub(crate) to: u16,
 }
 
-/// A name, or how names begin (`gpt-4*`).
+/// A name, or a prefix (`gpt-4*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamePattern {
     head: String,
     whole: bool,
 }
 
-/// What a place in a body is to hold.
+/// The expected value at a path of a body.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ExpectedScalar {
     Text(String),
@@ -121,7 +122,7 @@ impl SeverityRules {
         Self { rules }
     }
 
-    /// The severity of an exchange and the reason; none where nothing stands out.
+    /// The severity of an exchange and the reason; `None` if nothing stands out.
     #[must_use]
     pub fn judge(&self, evidence: &Evidence<'_>) -> Option<SeverityVerdict> {
         let bodies = EvidenceBodies::decode(&self.rules, evidence);
@@ -177,15 +178,15 @@ fn built_in(evidence: &Evidence<'_>) -> Option<String> {
     Some(format!("a tool failed: {}", one_line(failed, REASON_CHARS)))
 }
 
-/// What rules look for in bodies, decoded once for all of them, and only where one looks there.
+/// The bodies that rules search, decoded once for all rules, and only if a rule needs them.
 struct EvidenceBodies<'a> {
     input: Option<DecodedBody<'a>>,
     output: Option<DecodedBody<'a>>,
-    /// The beginning of an answer of which no text is known.
+    /// The beginning of an answer without a known text.
     opaque: Option<DecodedBody<'a>>,
 }
 
-/// The same, as JSON where they are that.
+/// The bodies as JSON, if they are JSON.
 struct EvidenceJson<'a> {
     input: JsonNode<'a>,
     output: JsonNode<'a>,
@@ -216,7 +217,7 @@ impl<'a> EvidenceBodies<'a> {
 }
 
 impl SeverityRule {
-    /// How many conditions it has.
+    /// Number of conditions.
     pub(crate) fn conditions(&self) -> usize {
         let names = self.names().into_iter().filter(|names| !names.is_empty()).count();
         let truths = [self.refusal, self.tool_errors, self.cut_short, self.broken];
@@ -262,12 +263,12 @@ impl SeverityRule {
     }
 }
 
-/// Whether one of the names that were found is one of those that are wanted, if any are.
+/// Whether a found name matches a wanted one; true if none is wanted.
 fn any<'a>(wanted: &[NamePattern], found: impl IntoIterator<Item = &'a str>) -> bool {
     wanted.is_empty() || found.into_iter().any(|found| wanted.iter().any(|name| name.is(found)))
 }
 
-/// What the answer says in words.
+/// The texts of the answer.
 fn texts<'a>(summary: &'a ExchangeSummary, bodies: &'a EvidenceJson<'_>) -> impl Iterator<Item = &'a str> {
     let error = summary.error.as_ref().and_then(|error| error.message.as_deref());
     let arguments = summary.tool_calls.iter().map(|call| call.arguments.head());
@@ -275,7 +276,7 @@ fn texts<'a>(summary: &'a ExchangeSummary, bodies: &'a EvidenceJson<'_>) -> impl
     words.into_iter().flatten().chain(arguments).filter(|text| !text.is_empty())
 }
 
-/// The value at a place; nothing where there is no such place.
+/// The value at a path; absent if there is none.
 fn at<'a>(body: JsonNode<'a>, place: &BodyPath) -> JsonNode<'a> {
     place.steps().iter().fold(body, |node, step| match step {
         BodyPathStep::Member(name) => node.get(name),
@@ -290,7 +291,7 @@ impl StatusRange {
 }
 
 impl NamePattern {
-    /// A name; what ends with `*` is how names begin.
+    /// A name; a final `*` makes it a prefix.
     pub(crate) fn parse(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some(head) => Self { head: head.to_owned(), whole: false },
@@ -306,7 +307,7 @@ impl NamePattern {
 impl ExpectedScalar {
     fn is(&self, node: JsonNode<'_>) -> bool {
         match self {
-            // What is much longer is another text, whatever it is.
+            // A much longer source must be a different text.
             Self::Text(text) => {
                 let may_be = node.is_string() && node.source().len() <= text.len() * 6 + 2;
                 may_be && node.text().is_some_and(|found| found == text.as_str())
@@ -321,7 +322,7 @@ impl ExpectedScalar {
     }
 }
 
-/// Whether a JSON number is this one, however it is spelt.
+/// Whether a JSON number equals this one, in any spelling.
 fn same(node: JsonNode<'_>, number: f64) -> bool {
     node.source().parse::<f64>().is_ok_and(|found| found == number)
 }

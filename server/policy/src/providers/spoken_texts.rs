@@ -1,4 +1,4 @@
-//! What a request says in full where a view has a preview: the user's question, and what tools gave.
+//! Full texts of a request, of which a view only has previews: the user's question and tool results.
 
 use super::api::{ApiShape, ModelApi};
 use super::blocks;
@@ -6,21 +6,22 @@ use super::json::JsonNode;
 use super::messages::{PartKind, RequestPart, request_turns};
 use super::text::clip;
 
-/// What a tool gave.
+/// A tool's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolResult {
-    /// The id of the call that it answers; empty where the provider gives none.
+    /// The id of the answered call; empty if the provider gives none.
     pub call_id: String,
-    /// The tool, where the result names it.
+    /// The tool, if the result names it.
     pub name: String,
-    /// A text as it is, texts in blocks one after another, anything else as its JSON source; its beginning.
+    /// The beginning of the result: a text, texts of blocks joined, or other values as JSON source.
     pub text: String,
-    /// Whether it says that the tool failed.
+    /// Whether it reports a failure.
     pub failed: bool,
 }
 
-/// What the user asks: the first message of theirs behind the model's last, since what stands before that is of earlier calls, or an example; else
-/// their last one. At most so many bytes of it. `body` is JSON, decoded from its content encoding.
+/// The user's question, at most `bytes_max` bytes: the first user message after the model's last message,
+/// else the user's last message. Messages before the model's last one belong to earlier calls or are
+/// examples. `body` is JSON, decoded from its content encoding.
 pub fn question(api: &ModelApi, body: &[u8], bytes_max: usize) -> Option<String> {
     let turns = conversation(api, body)?;
     let answered = turns.iter().rposition(|turn| blocks::is_model(*turn)).map_or(0, |at| at + 1);
@@ -28,8 +29,9 @@ pub fn question(api: &ModelApi, body: &[u8], bytes_max: usize) -> Option<String>
     (answered..turns.len()).find_map(asked).or_else(|| (0..answered).rev().find_map(asked))
 }
 
-/// What tools gave to calls that `waits` for their ids, the newest first. A result without an id is taken where it stands behind the model's last message:
-/// older ones were new in an earlier request. At most so many bytes of each.
+/// Results of the tool calls whose ids `waits` accepts, newest first, at most `bytes_max` bytes each. A
+/// result without an id counts only after the model's last message: older ones were new in an earlier
+/// request.
 pub fn tool_results(
     api: &ModelApi,
     body: &[u8],
@@ -73,7 +75,7 @@ fn parts(at: usize, turn: JsonNode<'_>) -> Vec<RequestPart<'_>> {
     parts
 }
 
-/// The text of a message of the user.
+/// The text of a user message.
 fn user_text(at: usize, turn: JsonNode<'_>, bytes_max: usize) -> Option<String> {
     let mut texts = String::new();
     for part in parts(at, turn) {
@@ -101,7 +103,7 @@ fn text(node: JsonNode<'_>, bytes_max: usize) -> String {
     texts
 }
 
-/// Adds a text in a line of its own, as far as there is room.
+/// Adds a text on a line of its own, as far as it fits.
 fn add(texts: &mut String, text: &str, bytes_max: usize) {
     if !texts.is_empty() && texts.len() < bytes_max {
         texts.push('\n');
@@ -184,7 +186,7 @@ mod tests {
         assert!(of(OPENAI, chat, &[]).is_empty());
         let claude = r#"{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","is_error":true,"content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]}]}]}"#;
         assert_eq!(of(CLAUDE, claude, &["a"]), ["a||x\ny|true"]);
-        // Some clients put each output behind its own call.
+        // Some clients put each output after its own call.
         let items = r#"{"input":[{"type":"function_call","call_id":"a","name":"f"},{"type":"function_call_output","call_id":"a","output":"1"},{"type":"function_call","call_id":"b","name":"f"},{"type":"function_call_output","call_id":"b","output":"2"}]}"#;
         assert_eq!(of(RESPONSES, items, &["a", "b"]), ["b||2|false", "a||1|false"]);
         let gemini = r#"{"contents":[{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"old":1}}}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{}}}]},{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"n":1}}},{"functionResponse":{"name":"g","response":{"n":2}}}]}]}"#;

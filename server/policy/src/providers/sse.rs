@@ -1,29 +1,29 @@
-//! Server-sent events, incrementally, by the rules of the WHATWG HTML standard (section 9.2.6, 'Interpreting an
-//! event stream'): lines end in LF, CR or CR LF, one byte order mark at the start is skipped, lines that begin
-//! with a colon are comments, `data` lines are joined by LF, an event without data is none, an event that the
-//! end of the stream cuts is dropped. Input may be split anywhere, also inside a line end, a byte order mark or
-//! a character.
+//! An incremental parser of server-sent events, by the WHATWG HTML standard (section 9.2.6, 'Interpreting an
+//! event stream'). Lines end in LF, CR or CR LF. One byte order mark at the start is skipped. Lines that
+//! begin with a colon are comments. `data` lines are joined by LF. An event without data is ignored, and an
+//! event cut by the end of the stream is dropped. Input may be split anywhere, also inside a line end, a byte
+//! order mark or a character.
 //!
-//! An event holds at most [`EVENT_BYTES_MAX`] bytes; a longer one is dropped and counted, and the next one is
-//! read as usual.
+//! An event holds at most [`EVENT_BYTES_MAX`] bytes; a longer one is dropped and counted, and parsing
+//! continues with the next.
 //!
-//! Left out on purpose: connecting again, which is the client's business. `retry` is read, for the record.
+//! Left out on purpose: reconnecting, which is up to the client. `retry` is read for the record.
 
 use std::borrow::Cow;
 
-/// The most bytes of data, of one line, that an event is read with: 16 MiB.
+/// Maximum size of an event's data, and of one line: 16 MiB.
 pub const EVENT_BYTES_MAX: usize = 16 << 20;
 
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// One event as it was dispatched. Bytes that are not UTF-8 read as U+FFFD.
+/// One dispatched event. Bytes that are not UTF-8 read as U+FFFD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SseEvent<'a> {
-    /// Its type; `message` where the stream names none.
+    /// Its type; `message` if the stream names none.
     pub name: Cow<'a, str>,
     /// Its data lines, joined by LF.
     pub data: Cow<'a, str>,
-    /// The last id that the stream has set so far; empty if none.
+    /// The last id set by the stream; empty if none.
     pub id: Cow<'a, str>,
 }
 
@@ -31,20 +31,20 @@ pub struct SseEvent<'a> {
 #[derive(Debug, Clone)]
 pub struct SseParser {
     limit: usize,
-    /// How many bytes of a byte order mark were seen at the start; none once that is decided.
+    /// Number of byte order mark bytes seen at the start; `None` once the mark is decided.
     mark: Option<usize>,
-    /// The last byte was a CR that ended a line: an LF that follows belongs to it.
+    /// Whether the last byte was a CR that ended a line: a following LF belongs to it.
     after_cr: bool,
     line: Vec<u8>,
     data: Vec<u8>,
     name: Vec<u8>,
     id: Vec<u8>,
     retry_ms: Option<u64>,
-    /// Bytes of this line were left out.
+    /// Whether bytes of this line were dropped.
     line_cut: bool,
-    /// The event that is being read is too long.
+    /// Whether the current event is too long.
     overlong: bool,
-    /// Something of an event was read since the last blank line.
+    /// Whether any part of an event was read since the last blank line.
     pending: bool,
     dropped: u64,
 }
@@ -56,7 +56,7 @@ impl Default for SseParser {
 }
 
 impl SseParser {
-    /// A parser whose events hold at most `limit` bytes of data.
+    /// A parser with at most `limit` bytes of data per event.
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl SseParser {
         }
     }
 
-    /// Takes the next bytes and hands each event that they complete to `sink`.
+    /// Parses the next bytes, and passes each completed event to `sink`.
     pub fn push(&mut self, bytes: &[u8], sink: &mut impl FnMut(SseEvent<'_>)) {
         let mut rest = self.skip_mark(bytes);
         while let Some(first) = rest.first() {
@@ -101,7 +101,7 @@ impl SseParser {
         }
     }
 
-    /// How long the stream last asked its client to wait before it connects again, in milliseconds.
+    /// The reconnection time last sent by the stream, in milliseconds.
     #[must_use]
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
@@ -113,7 +113,7 @@ impl SseParser {
         self.dropped
     }
 
-    /// Whether an event was begun and not ended; after the last byte, that the stream was cut.
+    /// Whether an event has begun and not ended; after the last byte this means that the stream was cut.
     #[must_use]
     pub fn is_within_event(&self) -> bool {
         self.pending || !self.line.is_empty() || self.mark.is_some_and(|seen| seen > 0)
@@ -125,7 +125,7 @@ impl SseParser {
                 self.mark = if seen + 1 == MARK.len() { None } else { Some(seen + 1) };
                 bytes = &bytes[1..];
             } else {
-                // It only looked like a mark: those bytes begin the first line.
+                // Not a byte order mark: the bytes begin the first line.
                 self.line.extend_from_slice(&MARK[..seen]);
                 self.mark = None;
             }
@@ -134,7 +134,7 @@ impl SseParser {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        // Room for a field's name and its colon beside the data.
+        // Leaves space for the field's name and its colon.
         if self.line.len() + bytes.len() > self.limit.saturating_add(64) {
             self.line_cut = true;
             // The beginning stays, so that a comment stays a comment and the line does not look blank.

@@ -1,51 +1,51 @@
-//! What is known about one exchange with a model: the data. Its form as a frame's metadata is in `metadata`.
+//! The summary of one exchange with a model. Its form in a frame's metadata is in `metadata`.
 //!
-//! It is made from a copy by [`summary`](super::summary()) and never stands for the bytes, which are stored as
-//! they were. Everything in it is bounded.
+//! [`summary`](super::summary()) derives it from a copy; the bytes are stored unchanged. Everything in it is
+//! bounded.
 
 use serde_json::{Map, Value};
 
 use super::api::ApiShape;
 use super::text::{BoundedText, clip};
 
-/// The most tool calls that are kept.
+/// Maximum number of tool calls kept.
 pub const TOOL_CALLS_MAX: usize = 256;
-/// The most bytes of any name, id or message that is kept.
+/// Maximum length of a name, id or message, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
-/// The most sampling parameters that are kept.
+/// Maximum number of sampling parameters kept.
 pub(super) const SAMPLING_MAX: usize = 64;
-/// The most choices whose ends are kept.
+/// Maximum number of choices whose finish reasons are kept.
 const CHOICES_MAX: usize = 128;
-/// Token counts, in one meaning for all providers. None where the provider did not say.
+/// Token counts, with one meaning for all providers. `None` if the provider gives none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct TokenUsage {
-    /// All tokens of the request, those read from a cache included.
+    /// All tokens of the request, including those read from a cache.
     pub input: Option<u64>,
-    /// All tokens of the answer, reasoning included.
+    /// All tokens of the answer, including reasoning.
     pub output: Option<u64>,
-    /// Of `input`: read from the provider's cache.
+    /// The part of `input` read from the provider's cache.
     pub cached_input: Option<u64>,
-    /// Of `input`: written to the provider's cache.
+    /// The part of `input` written to the provider's cache.
     pub cache_write: Option<u64>,
-    /// Of `output`: spent on reasoning.
+    /// The part of `output` spent on reasoning.
     pub reasoning: Option<u64>,
 }
 
-/// A call of a tool that the model asks for.
+/// A tool call requested by the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelToolCall {
-    /// Its id; empty where the provider gives none.
+    /// Its id; empty if the provider gives none.
     pub id: String,
     /// The tool.
     pub name: String,
     /// Its arguments, as JSON source.
     pub arguments: BoundedText,
-    /// Which of the answer's calls it is, for pieces that follow.
+    /// The position among the answer's calls, for the pieces that follow.
     pub(super) slot: (u64, u64),
 }
 
-/// An error as the provider worded it.
+/// An error in the provider's words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProviderError {
     /// Its type or status (`rate_limit_error`, `RESOURCE_EXHAUSTED`); else its code.
@@ -54,48 +54,48 @@ pub struct ProviderError {
     pub message: Option<String>,
 }
 
-/// What is known about one exchange.
+/// The facts known about one exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeSummary {
-    /// Whose server answered; see [`Api`](super::Api).
+    /// The provider that answered; see [`ModelApi`](super::ModelApi).
     pub provider: &'static str,
-    /// How the bodies are written.
+    /// The form of the bodies.
     pub shape: ApiShape,
-    /// The answer's HTTP status; 0 where there was none.
+    /// The answer's HTTP status; 0 if there was none.
     pub status: u16,
-    /// The model that was asked for.
+    /// The requested model.
     pub model_requested: Option<String>,
-    /// The model that says it answered.
+    /// The model named in the answer.
     pub model_answered: Option<String>,
-    /// Parameters of sampling and limits, by the provider's own names.
+    /// Sampling and limit parameters, by the provider's own names.
     pub sampling: Map<String, Value>,
-    /// Whether a stream was asked for.
+    /// Whether a stream was requested.
     pub stream: Option<bool>,
-    /// Of a streamed answer: whether its end arrived.
+    /// Whether the end of a streamed answer arrived.
     pub complete: Option<bool>,
     /// Token counts.
     pub usage: TokenUsage,
-    /// Why the answer ended, one for each choice, by the provider's own words.
+    /// The finish reason of each choice, in the provider's own words.
     pub finish_reasons: Vec<String>,
     /// Tools that the answer calls.
     pub tool_calls: Vec<ModelToolCall>,
-    /// Tool calls beyond [`TOOL_CALLS_MAX`], or, of a stream, their pieces.
+    /// Number of tool calls beyond [`TOOL_CALLS_MAX`], or of their pieces in a stream.
     pub tool_calls_more: u64,
-    /// Bytes of thinking in the answer; 0 where it is there and hidden, none where there is none.
+    /// Bytes of thinking in the answer; 0 if it is hidden, `None` if there is none.
     pub thinking_bytes: Option<u64>,
-    /// Why or with what words the model or its guard refused.
+    /// Why, or in which words, the model or its guard refused.
     pub refusal: Option<String>,
-    /// The answer's text; of the first choice where there are several.
+    /// The answer's text; of the first choice if there are several.
     pub text: BoundedText,
     /// The provider's error.
     pub error: Option<ProviderError>,
-    /// Results in the request's last turn that say a tool failed: `TOOL: TEXT`.
+    /// Failed tool results in the request's last turn: `TOOL: TEXT`.
     pub tool_errors: Vec<String>,
     /// The answer's id.
     pub response_id: Option<String>,
-    /// When the answer was made, by its maker.
+    /// When the answer was made, according to the provider.
     pub created: Option<String>,
-    /// The version of the provider's set-up.
+    /// The version of the provider's system.
     pub system_fingerprint: Option<String>,
     /// What could not be read, as a sentence.
     pub unparsed: Option<String>,
@@ -128,13 +128,13 @@ impl ExchangeSummary {
         }
     }
 
-    /// The model that answered, else the one that was asked for.
+    /// The answering model, else the requested one.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.model_answered.as_deref().or(self.model_requested.as_deref())
     }
 
-    /// Notes something that could not be read; the first few are kept.
+    /// Notes something that could not be read; only the first few are kept.
     pub(super) fn note(&mut self, what: &str) {
         let noted = self.unparsed.get_or_insert_default();
         if noted.len() < NAME_BYTES_MAX {
@@ -145,7 +145,7 @@ impl ExchangeSummary {
         }
     }
 
-    /// The tool call of `slot`, made if it is new; none where there are too many.
+    /// The tool call of `slot`, added if new; `None` if there are too many.
     pub(super) fn tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ModelToolCall> {
         match self.tool_calls.iter().rposition(|call| call.slot == slot) {
             Some(found) => self.tool_calls.get_mut(found),
@@ -153,12 +153,12 @@ impl ExchangeSummary {
         }
     }
 
-    /// The tool call of `slot` that has begun.
+    /// The existing tool call of `slot`.
     pub(super) fn tool_call_of(&mut self, slot: (u64, u64)) -> Option<&mut ModelToolCall> {
         self.tool_calls.iter_mut().rfind(|call| call.slot == slot)
     }
 
-    /// A new tool call; pieces of `slot` that follow are its own.
+    /// A new tool call; later pieces of `slot` belong to it.
     pub(super) fn new_tool_call(&mut self, slot: (u64, u64)) -> Option<&mut ModelToolCall> {
         if self.tool_calls.len() == TOOL_CALLS_MAX {
             self.tool_calls_more += 1;
@@ -168,7 +168,7 @@ impl ExchangeSummary {
         self.tool_calls.last_mut()
     }
 
-    /// Notes a whole tool call. `arguments` is JSON source.
+    /// Notes a complete tool call. `arguments` is JSON source.
     pub(super) fn add_tool_call(
         &mut self,
         slot: (u64, u64),
@@ -184,7 +184,7 @@ impl ExchangeSummary {
         }
     }
 
-    /// The slot after those that are taken, for answers that give no index.
+    /// The slot after the used ones, for answers without an index.
     pub(super) fn next_slot(&self) -> (u64, u64) {
         (0, self.tool_calls.len() as u64 + self.tool_calls_more)
     }
@@ -207,7 +207,7 @@ impl ExchangeSummary {
         refusal.push_str(clip(words, room));
     }
 
-    /// Forgets the pieces of an answer, before the whole of it is read.
+    /// Drops the pieces of an answer before the complete answer is read.
     pub(super) fn forget_pieces(&mut self) {
         self.text.clear();
         self.tool_calls.clear();
@@ -217,7 +217,7 @@ impl ExchangeSummary {
     }
 }
 
-/// A name from outside, cut to its bound.
+/// A name from outside, cut to its maximum length.
 pub(super) fn short(text: String) -> String {
     if text.len() <= NAME_BYTES_MAX { text } else { clip(&text, NAME_BYTES_MAX).to_owned() }
 }

@@ -1,15 +1,15 @@
-//! Text from outside, bounded: beginnings of known length, and one line that is safe to print.
+//! Bounded texts from outside: beginnings with a known total length, and single lines that are safe to print.
 
-/// The beginning of a text that comes in pieces, and how long all of it is.
+/// The beginning of a text that arrives in pieces, and its total length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundedText {
     head: String,
     bytes: u64,
-    /// So much of it is kept.
+    /// Maximum number of bytes kept.
     head_max: usize,
 }
 
-/// How much of a text is kept: 64 KiB.
+/// The default maximum length of a kept text: 64 KiB.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 impl Default for BoundedText {
@@ -19,12 +19,12 @@ impl Default for BoundedText {
 }
 
 impl BoundedText {
-    /// One of which so many bytes are kept.
+    /// A text of which at most `head_max` bytes are kept.
     pub(super) fn up_to(head_max: usize) -> Self {
         Self { head: String::new(), bytes: 0, head_max }
     }
 
-    /// Forgets what has come.
+    /// Forgets the text.
     pub(super) fn clear(&mut self) {
         *self = Self::up_to(self.head_max);
     }
@@ -38,31 +38,31 @@ impl BoundedText {
         self.bytes += piece.len() as u64;
     }
 
-    /// The first [`TEXT_BYTES_MAX`] bytes, unless more were asked for; cut between characters.
+    /// The first [`TEXT_BYTES_MAX`] bytes, or the requested number; cut between characters.
     #[must_use]
     pub fn head(&self) -> &str {
         &self.head
     }
 
-    /// How long all of it is, in bytes of UTF-8.
+    /// The total length in bytes of UTF-8.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// The beginning of `text`, of at most `bytes_max` bytes, cut between characters.
+/// The beginning of `text`, at most `bytes_max` bytes, cut between characters.
 pub(super) fn clip(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
 }
 
-/// The beginning of `text` as one line of at most `chars_max` characters: white space and control characters, which
-/// could steer a terminal, become one space; an ellipsis stands for what is left out.
+/// The beginning of `text` as one line of at most `chars_max` characters. White space and control characters,
+/// which could control a terminal, become one space; an ellipsis marks omitted text.
 pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let mut count = 0;
     let mut gap = false;
-    // White space may be long: it is looked at up to a bound, too.
+    // Runs of white space are read only up to this bound.
     for character in clip(text, chars_max.saturating_mul(16)).chars() {
         if character.is_whitespace() || character.is_control() || steers(character) {
             gap = !line.is_empty();
@@ -85,7 +85,7 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// Characters that turn the direction of what follows.
+/// Characters that change the text direction.
 fn steers(character: char) -> bool {
     matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,13 +1,13 @@
-//! What tools answered, as requests carry it back to a model.
+//! Tool results that a request carries back to a model.
 
 use serde_json::{Map, Value};
 
 use super::summary::ExchangeSummary;
 
-/// Deepest nesting that is looked into.
+/// Maximum nesting depth that is searched.
 const DEPTH_MAX: usize = 32;
 
-/// The ids of the tool calls that a request carries results of, in its order. A result without an id has none.
+/// The ids of the tool calls whose results a request carries, in order. Results without an id are skipped.
 #[must_use]
 pub fn tool_result_ids(request: &Value) -> Vec<String> {
     let mut ids = Vec::new();
@@ -21,13 +21,14 @@ pub fn tool_result_ids(request: &Value) -> Vec<String> {
 }
 
 impl ExchangeSummary {
-    /// Whether the answer calls tools, or the request brings results of them.
+    /// Whether the answer calls tools, or the request carries tool results.
     pub fn has_tools(&self, request: &[u8]) -> bool {
         self.shape.is_model_call() && (!self.tool_calls.is_empty() || brings_results(request))
     }
 }
 
-/// Whether a request may carry results of tools, by a word of each provider's form: a long conversation is not parsed for it.
+/// Whether a request may carry tool results, by a keyword of each provider's form: avoids parsing a long
+/// conversation.
 fn brings_results(request: &[u8]) -> bool {
     const WORDS: [&str; 6] = [
         "tool_call_id",
@@ -41,7 +42,7 @@ fn brings_results(request: &[u8]) -> bool {
     WORDS.into_iter().any(has)
 }
 
-/// Puts a text in the place of every result of a tool call; `false` where there is none.
+/// Replaces every result of a tool call by a text; `false` if there is none.
 pub fn set_tool_result(request: &mut Value, wanted: &str, text: &str) -> bool {
     let mut found = false;
     each_result(request, 0, &mut |id, result| {
@@ -53,7 +54,7 @@ pub fn set_tool_result(request: &mut Value, wanted: &str, text: &str) -> bool {
                         Value::Object(Map::from_iter([("result".to_owned(), Value::from(text))]))
                     })
                 }
-                // Bedrock's Converse takes blocks only.
+                // Bedrock's Converse accepts only blocks.
                 Value::Array(blocks) if blocks.iter().any(is_converse_block) => {
                     serde_json::json!([{ "text": text }])
                 }
@@ -69,7 +70,7 @@ fn is_converse_block(block: &Value) -> bool {
     block.get("type").is_none() && ["text", "json"].iter().any(|key| block.get(*key).is_some())
 }
 
-/// Every tool result below a value: its call's id, and where it stands.
+/// Calls `seen` for every tool result in a value, with its call's id.
 fn each_result(value: &mut Value, depth: usize, seen: &mut dyn FnMut(&str, &mut Value)) {
     if depth > DEPTH_MAX {
         return;
@@ -90,8 +91,8 @@ fn each_result(value: &mut Value, depth: usize, seen: &mut dyn FnMut(&str, &mut 
     }
 }
 
-/// The id of the call and the member with the result, where an object is a tool's result: OpenAI chat completions and Ollama, Anthropic,
-/// OpenAI responses, Bedrock's Converse, Gemini.
+/// The call's id and the key of the result, if an object is a tool result: OpenAI chat completions and
+/// Ollama, Anthropic, OpenAI responses, Bedrock's Converse, Gemini.
 fn result_of(object: &Map<String, Value>) -> Option<(&str, &'static str)> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     match (text("role"), text("type")) {

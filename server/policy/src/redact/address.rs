@@ -1,10 +1,11 @@
-//! Secrets in addresses: values of query keys, and the password before a host.
+//! Removes secrets from addresses: values of query keys, and the password before a host.
 
 use super::PLACEHOLDER;
 use crate::secret_names::is_secret_key;
 
-/// Replaces the values of secret query keys in a request's target, byte for byte the same otherwise. A fragment is
-/// read as a query is: some servers hand out tokens in it. Gives the new target and how many values were removed.
+/// Replaces the values of secret query keys in a request's target; all other bytes stay. A fragment is
+/// treated like a query, because some servers put tokens into it. Returns the new target and the number of
+/// removed values.
 #[must_use]
 pub fn redact_target(target: &[u8]) -> (Vec<u8>, usize) {
     let Some(first) = memchr::memchr2(b'?', b'#', target) else { return (target.to_vec(), 0) };
@@ -43,7 +44,7 @@ pub fn redact_url(url: &[u8]) -> (Vec<u8>, usize) {
     (redacted, removed)
 }
 
-/// Where a password stands, if one does.
+/// The position of a password, if there is one.
 fn password(url: &[u8]) -> Option<(usize, usize)> {
     let start = memchr::memmem::find(url, b"//")? + 2;
     let authority = url[start..].split(|byte| matches!(byte, b'/' | b'?' | b'#')).next()?;

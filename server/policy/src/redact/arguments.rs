@@ -1,6 +1,7 @@
-//! Secrets in the arguments of a command: masked where the command is stored, and taken from the environment for a replay.
+//! Secrets in a command's arguments: masked in the stored command, and read from the environment for a
+//! replay.
 //!
-//! An argument too many costs a replay `-- CMD`; one too few puts a secret on the disk.
+//! Masking too much costs a replay `-- CMD`; masking too little writes a secret to disk.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,23 +15,23 @@ use super::headers::is_secret_header;
 use crate::detect::key_end;
 use crate::secret_names::is_secret_key;
 
-/// A part of an argument that is not stored.
+/// A masked part of an argument.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskedArgument {
     /// The argument's index; the command's is 0.
     pub at: usize,
-    /// Variables that may hold the value, the likeliest first.
+    /// Variables that may hold the value, most likely first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
 }
 
-/// A secret within an argument, and the name that it was given under.
+/// A secret within an argument, and its option's or variable's name.
 struct ArgumentSecret {
     place: Range<usize>,
     name: Option<String>,
 }
 
-/// Text patterns: the name first, the value last.
+/// Text patterns: the name is the first group, the value the last.
 static HEADER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?:^|["'])([A-Za-z][A-Za-z0-9-]*)[ \t]*:[ \t]+((?i:bearer|basic|token)[ \t]+)?([^\s"']+)"#)
         .ok()
@@ -44,8 +45,8 @@ static FLAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static ADDRESS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r#"[a-z][a-z0-9+.-]*://([^/\s:@]*):([^@/\s]+)@"#).ok());
 
-/// A command with its secrets masked, and what was masked. `known` are secrets by the names of their variables; `variables_of` gives the
-/// names of the variables that have this value.
+/// Masks the secrets of a command. `known` are secrets by the names of their variables; `variables_of`
+/// returns the variables that have a value.
 pub fn mask_arguments(
     words: &[String],
     known: &[(String, String)],
@@ -70,10 +71,10 @@ pub fn mask_arguments(
     (stored, masked)
 }
 
-/// A command with the values of variables in the place of what was masked.
+/// Replaces the masked parts of a command by the values of variables.
 ///
 /// # Errors
-/// A masked argument that no variable is set for.
+/// A masked argument without a set variable.
 pub fn unmask_arguments(
     stored: &[String],
     masked: &[MaskedArgument],
@@ -84,7 +85,7 @@ pub fn unmask_arguments(
     for mask in masked {
         let value = mask.variables.iter().find_map(|name| value_of(name)).ok_or_else(|| mask.clone())?;
         let word = words.get_mut(mask.at).ok_or_else(|| mask.clone())?;
-        // Several masks of one argument stand in their order.
+        // Several masks of one argument are in order.
         let start = if from.0 == mask.at { from.1 } else { 0 };
         let found = word.get(start..).and_then(|rest| rest.find(PLACEHOLDER)).ok_or_else(|| mask.clone())?;
         let place = start + found..start + found + PLACEHOLDER.len();
@@ -115,13 +116,13 @@ fn known_secrets_in(word: &str, known: &[(String, String)]) -> Vec<ArgumentSecre
     found
 }
 
-/// The secrets of an argument, in order, none within another.
+/// The secrets of an argument, in order and disjoint.
 fn secrets(word: &str, before: &str) -> Vec<ArgumentSecret> {
     let is_whole_value = names_secret(before) && before.starts_with('-') && !before.contains('=');
     if is_whole_value && !word.starts_with('-') && may_be_secret(before, word) {
         return vec![ArgumentSecret { place: 0..word.len(), name: Some(variable(before)) }];
     }
-    // The text of `sh -c` is a command of its own; an assignment alone goes to its argument's end.
+    // The text of `sh -c` is a command of its own; a lone assignment extends to the argument's end.
     let is_text = before.starts_with('-') && !before.starts_with("--") && before.ends_with('c');
     if !is_text
         && let Some((name, value)) = word.split_once('=')
@@ -153,7 +154,7 @@ fn secrets(word: &str, before: &str) -> Vec<ArgumentSecret> {
     found
 }
 
-/// Values that stand in a text behind a secret name.
+/// Values in a text that follow a secret name.
 fn named_secrets_in(word: &str) -> Vec<ArgumentSecret> {
     let mut found = Vec::new();
     let patterns = [(&HEADER, 3, 0), (&ASSIGNMENT, 2, 1), (&FLAG, 2, 2), (&ADDRESS, 2, 3)];
@@ -178,7 +179,7 @@ fn named_secrets_in(word: &str) -> Vec<ArgumentSecret> {
     found
 }
 
-/// Words of names whose values are secret, and those that make them harmless.
+/// Words that make a name secret, and words that make it harmless.
 const SECRET: [&str; 13] = [
     "key",
     "apikey",
@@ -219,7 +220,7 @@ const HARMLESS: [&str; 22] = [
     "per",
 ];
 
-/// Whether an option or a variable is named as a secret is: `--api-key`, `OPENAI_API_KEY`.
+/// Whether the name of an option or variable marks a secret: `--api-key`, `OPENAI_API_KEY`.
 fn names_secret(name: &str) -> bool {
     let name = name.trim_start_matches('-').to_ascii_lowercase();
     let is_name = !name.is_empty()
@@ -232,11 +233,11 @@ fn names_secret(name: &str) -> bool {
         && words.any(|word| SECRET.contains(&word) || ends.iter().any(|end| word.ends_with(end)))
 }
 
-/// Whether a value may be a secret: not one of a count, a path, a variable's name or a sort key.
+/// Whether a value may be a secret: not a count, a path, a variable's name or a sort key.
 fn may_be_secret(name: &str, value: &str) -> bool {
     let is_small_number = value.len() < 8 && value.bytes().all(|byte| byte.is_ascii_digit());
     let is_password = is_secret_key(name) && name.to_ascii_lowercase().contains("pass");
-    // `--key` is often the key of a table or of a sort.
+    // `--key` often names the key of a table or a sort.
     let is_bare = name.trim_start_matches('-').eq_ignore_ascii_case("key") && name.starts_with('-');
     let is_short = is_bare && value.len() < 16;
     !value.is_empty()
@@ -248,7 +249,7 @@ fn may_be_secret(name: &str, value: &str) -> bool {
         && !Path::new(value).exists()
 }
 
-/// The variable that an option's value is looked for in: `--api-key` in API_KEY.
+/// The variable for an option's value: `--api-key` is read from API_KEY.
 fn variable(name: &str) -> String {
     name.trim_start_matches('-').replace(['-', '.'], "_").to_ascii_uppercase()
 }

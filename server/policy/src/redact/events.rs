@@ -1,10 +1,10 @@
-//! Values that a stream spells in pieces: a model that repeats a secret sends it a few characters an event, and no
-//! search over the bytes finds it.
+//! Finds values that a stream spells in pieces: a model that repeats a secret sends a few characters per
+//! event, which no search over the bytes finds.
 //!
-//! Each line of a stream (`data: {...}`, or a bare `{...}`) is taken as JSON, and its texts are joined line by
-//! line with those of the same path and the same `index` numbers: what a client would join. Searching those
-//! rows finds the value, and each piece is cut from its own line. A second line end within one event's JSON
-//! hides it; no provider writes so.
+//! Each line of a stream (`data: {...}`, or a bare `{...}`) is parsed as JSON. Its texts are appended to
+//! those with the same path and the same `index` numbers, as a client would join them. The joined rows are
+//! searched, and each piece is removed from its own line. A second line end within one event's JSON would
+//! hide a value; no provider writes that.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -12,22 +12,22 @@ use std::hash::{Hash as _, Hasher as _};
 
 use super::secrets::{SecretSpan, Secrets};
 
-/// The most rows that are joined; texts of further ones are searched only where they stand.
+/// Maximum number of joined rows; further texts are searched individually.
 const ROWS_MAX: usize = 4096;
-/// The most texts of one line that are joined with those of others.
+/// Maximum number of texts of one line that are joined with others.
 const TEXTS_MAX: usize = 1 << 16;
-/// How deep texts are looked for.
+/// Maximum depth of texts.
 const DEPTH_MAX: usize = 64;
 
-/// Pieces of JSON text that belong together.
+/// Joined pieces of JSON text.
 #[derive(Debug, Default)]
 struct SpelledRow {
     text: Vec<u8>,
-    /// Where in `text` and where in the body each piece begins.
+    /// Where each piece begins, in `text` and in the body.
     starts: Vec<(usize, usize)>,
 }
 
-/// The places of values that are spelt over more than one line.
+/// The positions of values spelled over more than one line.
 pub(super) fn find_spelled(secrets: &Secrets, body: &[u8]) -> Vec<SecretSpan> {
     let mut rows: HashMap<u64, SpelledRow> = HashMap::new();
     let mut texts = Vec::new();
@@ -74,18 +74,18 @@ pub(super) fn find_spelled(secrets: &Secrets, body: &[u8]) -> Vec<SecretSpan> {
     places
 }
 
-/// Where a scan stands in an object or array.
+/// The state of a scan within an object or array.
 struct EventScanLevel {
     object: bool,
     path: u64,
-    /// The path of the value that comes; of the level itself where a key comes.
+    /// The path of the next value; the level's own path before a key.
     value_path: u64,
     wants_key: bool,
     is_index: bool,
 }
 
-/// Collects the texts of one line of JSON as (path, start, end), and gives a hash of its `index` numbers. Stops
-/// quietly where it is no JSON.
+/// Collects the texts of one line of JSON as (path, start, end), and returns a hash of its `index` numbers.
+/// Stops silently at invalid JSON.
 fn scan(json: &[u8], texts: &mut Vec<(u64, usize, usize)>) -> u64 {
     let mut levels: Vec<EventScanLevel> = Vec::new();
     let mut salt = DefaultHasher::new();
@@ -146,7 +146,7 @@ fn scan(json: &[u8], texts: &mut Vec<(u64, usize, usize)>) -> u64 {
     salt.finish()
 }
 
-/// The length of a text whose opening quote was read.
+/// The length of a text after its opening quote.
 fn text_len(rest: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -1,8 +1,9 @@
-//! The forms in which a value may stand in a body: as it is, escaped in JSON (also JSON within JSON, and as programs print texts),
-//! percent-encoded, in base64 at any of the three alignments.
+//! The forms in which a value may occur in a body: unchanged, escaped in JSON (also JSON within JSON, and
+//! printed texts), percent-encoded, or in base64 at any of the three alignments.
 //!
-//! Left out on purpose: base64 with line breaks, hexadecimal, and escapes that no encoder in use makes
-//! (`\u0061` for `a`). Of base64, the few bits at either end that share a character with what stands around stay.
+//! Left out on purpose: base64 with line breaks, hexadecimal, and escapes that no common encoder writes
+//! (`\u0061` for `a`). In base64, the few bits at either end that share a character with their neighbours
+//! stay.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,8 +11,8 @@ use std::fmt::Write as _;
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// What percent-encoders leave as it is beside letters and digits: RFC 3986; JavaScript's `encodeURIComponent` and
-/// `encodeURI`; Python's `quote`; forms.
+/// Characters besides letters and digits that percent-encoders keep: RFC 3986; JavaScript's
+/// `encodeURIComponent` and `encodeURI`; Python's `quote`; forms.
 const KEPT: [&str; 5] = ["-._~", "-._~!*'()", "-._~!*'();/?:@&=+$,#", "-._~/", "*-._"];
 
 /// Each distinct form of `value`.
@@ -21,7 +22,7 @@ pub(super) fn forms(value: &[u8]) -> BTreeSet<Vec<u8>> {
         for style in EscapeStyle::all() {
             let once = style.escape(text);
             forms.insert(style.escape(&once).into_bytes());
-            // As Python and others print a text for people: quotes stay, within what was JSON too.
+            // Texts as Python and others print them: quotes stay, also within JSON.
             forms.insert(once.replace("\\\"", "\"").into_bytes());
             forms.insert(once.replace('\\', "\\\\").into_bytes());
             forms.insert(once.into_bytes());
@@ -36,7 +37,7 @@ pub(super) fn forms(value: &[u8]) -> BTreeSet<Vec<u8>> {
     for alphabet in [STANDARD, URL_SAFE] {
         for offset in 0..3 {
             let form = base64_inner(value, offset, alphabet);
-            // As some encoders of JSON write it.
+            // Some JSON encoders escape the slash.
             let text = String::from_utf8_lossy(&form).replace('/', "\\/");
             forms.insert(text.into_bytes());
             forms.insert(form);
@@ -45,7 +46,7 @@ pub(super) fn forms(value: &[u8]) -> BTreeSet<Vec<u8>> {
     forms
 }
 
-/// What an encoder of JSON escapes beyond what it must (RFC 8259, section 7).
+/// The characters that a JSON encoder escapes beyond the required ones (RFC 8259, section 7).
 #[derive(Debug, Clone, Copy)]
 struct EscapeStyle {
     ascii: bool,
@@ -110,7 +111,7 @@ fn percent(value: &[u8], kept: &[u8], upper: bool, plus: bool) -> Vec<u8> {
     encoded.into_bytes()
 }
 
-/// The characters of base64 (RFC 4648) that `value` alone decides, where it begins `offset` bytes after a group.
+/// The base64 characters (RFC 4648) that depend on `value` alone, if it begins `offset` bytes after a group.
 fn base64_inner(value: &[u8], offset: usize, alphabet: &[u8; 64]) -> Vec<u8> {
     let mut bytes = vec![0; offset];
     bytes.extend_from_slice(value);

@@ -1,27 +1,28 @@
-//! Secret headers: their values are replaced, their names and order stay.
+//! Secret headers: their values are replaced; names and order stay.
 
 use super::PLACEHOLDER;
 use super::address::redact_url;
 use crate::secret_names::holds_secret_word;
 
-/// Headers that are secret by a name that holds none of the words.
+/// Secret headers whose names contain no secret word.
 const NAMES: [&str; 3] = ["x-auth", "x-key", "x-pass"];
-/// Headers whose value is an address, which may carry a secret itself.
+/// Headers with an address as value, which may contain a secret.
 const ADDRESSES: [&str; 5] =
     ["location", "content-location", "referer", "azure-asyncoperation", "operation-location"];
-/// Headers that hold one of the words and no secret.
+/// Harmless headers whose names contain a secret word.
 const HARMLESS: [&str; 2] = ["sec-websocket-key", "access-control-allow-credentials"];
 
 /// Whether a header's value is secret: `authorization`, `proxy-authorization`, `x-api-key`, `api-key`,
-/// `x-goog-api-key`, `cookie`, `set-cookie`, `x-amz-security-token`, and each whose name holds such a word.
+/// `x-goog-api-key`, `cookie`, `set-cookie`, `x-amz-security-token`, and every name that contains a secret
+/// word.
 #[must_use]
 pub fn is_secret_header(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
     !HARMLESS.contains(&name.as_str()) && (NAMES.contains(&name.as_str()) || holds_secret_word(&name))
 }
 
-/// Replaces the values of secret headers, and secrets within addresses such as `location`. Gives how many values
-/// were removed; empty ones hold nothing and stay.
+/// Replaces the values of secret headers, and secrets within addresses such as `location`. Returns the number
+/// of removed values; empty ones stay.
 pub fn redact_headers(headers: &mut [(String, Vec<u8>)]) -> usize {
     let mut removed = 0;
     for (name, value) in headers {

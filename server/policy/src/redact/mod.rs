@@ -1,9 +1,9 @@
-//! What must not reach the disk: values of secret headers and query keys, always; named secrets in bodies,
-//! where it was asked for.
+//! Removes secrets before anything is stored: values of secret headers and query keys always, named secrets
+//! in bodies on request.
 //!
-//! In the place of what is removed stands [`PLACEHOLDER`], the same in every recording and without a salt, so that
-//! two recordings of one program stay equal. Matching on replay works on a keyed hash of the original, which is not
-//! made here.
+//! Removed values become [`PLACEHOLDER`], which is the same in every recording and unsalted, so that two
+//! recordings of one program stay equal. A replay matches requests by a keyed hash of the original, which is
+//! computed elsewhere.
 
 mod address;
 mod arguments;
@@ -23,5 +23,5 @@ pub use headers::{is_secret_header, redact_headers};
 pub use secrets::{RedactedBytes, RefusedSecret, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
 pub use stream::RedactingReader;
 
-/// What stands where a secret stood: plain in a header, an address, JSON and base64 alike.
+/// The replacement for a secret: unescaped in a header, an address, JSON and base64 alike.
 pub const PLACEHOLDER: &str = "annals-redacted";

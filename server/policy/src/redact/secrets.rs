@@ -1,8 +1,9 @@
-//! Named secrets in bodies: the values of environment variables, say, wherever and in whatever form they stand.
+//! Removes named secrets from bodies, for example the values of environment variables, in any form and
+//! position.
 //!
-//! All forms of all values are searched for at once (Aho and Corasick, 1975), in one pass over the body, so the
-//! time is linear in its size. A body that comes in chunks is given joined, so that no border hides a value;
-//! one that is spelt over the events of a stream is found too (`events`).
+//! One pass over the body searches for all forms of all values (Aho and Corasick, 1975), so the time is
+//! linear in its size. Bodies that arrive in chunks are joined first, so that no border hides a value. Values
+//! spelled over the events of a stream are found too (`events`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,16 +16,16 @@ use super::events::find_spelled;
 use super::forms::forms;
 use crate::providers::{DECODED_BYTES_MAX, decode};
 
-/// The shortest value that is looked for: a shorter one would be found where it is not meant.
+/// Minimum length of a searched value: shorter ones would match by chance.
 pub const SECRET_BYTES_MIN: usize = 8;
-/// The longest value that is looked for.
+/// Maximum length of a searched value.
 const SECRET_BYTES_MAX: usize = 16 << 10;
-/// The most bytes of all forms of all values; the search takes some 300 bytes of memory for each.
+/// Maximum total size of all forms of all values; the search needs some 300 bytes of memory for each byte.
 const FORMS_BYTES_MAX: usize = 512 << 10;
-/// The most values that are looked for.
+/// Maximum number of values.
 pub const SECRETS_MAX: usize = 256;
 
-/// Values that bodies are cleared of. Its `Debug` shows no value.
+/// The values to remove from bodies. Its `Debug` shows no value.
 ///
 /// ```
 /// use annals_server::redact::Secrets;
@@ -39,46 +40,45 @@ pub const SECRETS_MAX: usize = 256;
 pub struct Secrets {
     automaton: Option<AhoCorasick>,
     names: Vec<String>,
-    /// Bytes of the longest form.
+    /// Length of the longest form, in bytes.
     longest: usize,
 }
 
-/// A secret that is not looked for, and why.
+/// A secret that cannot be searched for, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is not removed from bodies: {reason}")]
 pub struct RefusedSecret {
     /// Its name.
     pub name: String,
-    /// Why, without its value.
+    /// The reason, without the value.
     pub reason: String,
 }
 
 /// A body without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedactedBytes<'a> {
-    /// The bytes; borrowed where nothing was removed.
+    /// The bytes; borrowed if nothing was removed.
     pub bytes: Cow<'a, [u8]>,
     /// How many values were removed.
     pub removed: usize,
-    /// Whether the bytes are no longer in the content encoding that they came in, since something had to be
-    /// removed.
+    /// Whether the bytes are decoded from their content encoding, because something had to be removed.
     pub decoded: bool,
     places: Vec<SecretSpan>,
-    /// Where each of them begins now.
+    /// Where each of them begins in the result.
     places_now: Vec<usize>,
 }
 
-/// A stretch of a body that goes.
+/// A removed range of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SecretSpan {
     pub(super) range: Range<usize>,
-    /// Whether the placeholder stands for it; not for the later pieces of a value that was spelt in pieces.
+    /// Whether the placeholder replaces it; false for later pieces of a value spelled in pieces.
     pub(super) first: bool,
 }
 
 impl Secrets {
-    /// Takes names and values. Gives those that are refused: shorter than [`SECRET_BYTES_MIN`], longer than 16
-    /// KiB, or beyond [`SECRETS_MAX`] values or 512 KiB of their forms.
+    /// Takes names and values. Also returns the refused ones: shorter than [`SECRET_BYTES_MIN`], longer than
+    /// 16 KiB, or beyond [`SECRETS_MAX`] values or 512 KiB of their forms.
     #[must_use]
     pub fn new(named: &[(String, Vec<u8>)]) -> (Self, Vec<RefusedSecret>) {
         let mut refused = Vec::new();
@@ -88,7 +88,7 @@ impl Secrets {
         for (name, value) in named {
             let reason = if value.len() < SECRET_BYTES_MIN {
                 format!(
-                    "its value has {} bytes, and fewer than {SECRET_BYTES_MIN} are found by chance",
+                    "its value has {} bytes; values under {SECRET_BYTES_MIN} bytes match by chance",
                     value.len()
                 )
             } else if value.len() > SECRET_BYTES_MAX {
@@ -114,7 +114,7 @@ impl Secrets {
         let longest = patterns.iter().map(Vec::len).max().unwrap_or(0);
         match AhoCorasick::builder().match_kind(MatchKind::Standard).build(&patterns) {
             Ok(automaton) => (Self { automaton: Some(automaton), names, longest }, refused),
-            // Too many states: not with the limits above. Refusing all is the safe side of a mistake here.
+            // Too many states, which the limits above exclude. Refusing all values is the safe choice.
             Err(error) => {
                 let reason = format!("the search cannot be built: {error}");
                 refused.extend(names.into_iter().map(|name| RefusedSecret { name, reason: reason.clone() }));
@@ -123,13 +123,13 @@ impl Secrets {
         }
     }
 
-    /// The names of the secrets that are looked for.
+    /// The names of the searched secrets.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Whether nothing is looked for.
+    /// Whether nothing is searched for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
@@ -140,7 +140,7 @@ impl Secrets {
         self.longest
     }
 
-    /// Replaces each value in `body` by the placeholder. `body` is whole: all chunks joined.
+    /// Replaces each value in `body` by the placeholder. `body` is complete: all chunks joined.
     #[must_use]
     pub fn redact<'a>(&self, body: &'a [u8]) -> RedactedBytes<'a> {
         let mut places: Vec<SecretSpan> =
@@ -182,12 +182,11 @@ impl Secrets {
         RedactedBytes { bytes: Cow::Owned(bytes), removed, decoded: false, places, places_now }
     }
 
-    /// As [`Self::redact`], for a body with a content encoding. Where it holds a secret the body is given
-    /// decoded; the header then no longer fits. Of one that is cut or damaged, and holds a secret, what could
-    /// be decoded is given.
+    /// As [`Self::redact`], for a body with a content encoding. If it holds a secret, the result is decoded,
+    /// and the header no longer fits. If such a body is cut or damaged, the result is the decodable part.
     ///
     /// # Errors
-    /// A sentence on why it cannot be looked into: it is damaged, too long, or in an encoding that is not known.
+    /// Why it cannot be searched: it is damaged, too long, or in an unknown encoding.
     pub fn redact_encoded<'a>(
         &self,
         content_encoding: Option<&str>,
@@ -217,11 +216,11 @@ impl Secrets {
         }
     }
 
-    /// Stretches that hold a value, in order, not overlapping: values that share bytes make one.
+    /// Ranges that hold a value, in order and disjoint: overlapping values form one range.
     pub(super) fn find<'s>(&'s self, body: &'s [u8]) -> impl Iterator<Item = Range<usize>> + 's {
         let mut stretches: Vec<Range<usize>> = Vec::new();
         let matches = self.automaton.as_ref().map(|automaton| automaton.find_overlapping_iter(body));
-        // They come in the order of their ends.
+        // Matches come in the order of their ends.
         for found in matches.into_iter().flatten() {
             let mut stretch = found.range();
             while let Some(last) = stretches.pop_if(|last| last.end > stretch.start) {
@@ -234,8 +233,8 @@ impl Secrets {
 }
 
 impl RedactedBytes<'_> {
-    /// Where a border at `offset` of the body before stands now: chunk borders move with what was removed. One
-    /// within a removed value comes to stand after the placeholder.
+    /// The new position of a border at `offset` of the original body: chunk borders move with removed bytes.
+    /// A border within a removed value moves behind its placeholder.
     #[must_use]
     pub fn border(&self, offset: usize) -> usize {
         let before = self.places.partition_point(|place| place.range.start < offset);

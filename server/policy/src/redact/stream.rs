@@ -1,46 +1,46 @@
-//! Named secrets in what comes as a stream and is not held whole: a program's output.
+//! Removes named secrets from a stream that is not held in memory: a program's output.
 //!
-//! What might yet become a value is held back, so that no border between two reads hides one. Left out on purpose:
-//! values spelt over several lines of JSON, and compressed output.
+//! Bytes that may belong to a value are held back, so that no border between two reads hides one. Left out on
+//! purpose: values spelled over several lines of JSON, and compressed output.
 
 use std::io::{ErrorKind, Read, Result};
 
 use super::secrets::Secrets;
 
-/// Bytes asked for at a time.
+/// Number of bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Values that overlap one another without end are cut after so many bytes.
+/// Endlessly overlapping values are cut after this many bytes.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Reads what another reader has, its secrets replaced.
+/// A reader that replaces secrets in another reader's data.
 #[derive(Debug)]
 pub struct RedactingReader<R> {
     from: R,
     secrets: Secrets,
-    /// Read, and not yet searched to its end.
+    /// Read but not completely searched.
     held: Vec<u8>,
     out: Vec<u8>,
-    /// Of `out` is taken.
+    /// Number of consumed bytes of `out`.
     taken: usize,
     at_end: bool,
     removed: u64,
 }
 
 impl<R: Read> RedactingReader<R> {
-    /// Clears what `from` has of `secrets`.
+    /// Removes `secrets` from the data of `from`.
     #[must_use]
     pub fn new(from: R, secrets: &Secrets) -> Self {
         let (secrets, held, out) = (secrets.clone(), Vec::new(), Vec::new());
         Self { from, secrets, held, out, taken: 0, at_end: false, removed: 0 }
     }
 
-    /// How many values were removed of what was read.
+    /// Number of values removed so far.
     #[must_use]
     pub fn removed(&self) -> u64 {
         self.removed
     }
 
-    /// Up to where no value can begin that has not ended.
+    /// The position before which no value can begin without having ended.
     fn settled(&self) -> usize {
         if self.at_end {
             return self.held.len();
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::redact::PLACEHOLDER;
 
-    /// Gives so many bytes at a time.
+    /// Returns this many bytes at a time.
     struct ChunkedReader<'a>(&'a [u8], usize);
 
     impl Read for ChunkedReader<'_> {

@@ -33,7 +33,7 @@ fn values_are_removed_in_every_form() {
             1,
         ),
         ("?k=pa%22ss%2fw%c3%b6rd%2b1&b".to_owned(), format!("?k={PLACEHOLDER}&b"), 1),
-        // base64 of `u:sk-ant-0123456789`, whose first characters are the user's.
+        // base64 of `u:sk-ant-0123456789`, whose first characters belong to the user name.
         ("Basic dTpzay1hbnQtMDEyMzQ1Njc4OQ==".to_owned(), format!("Basic dTp{PLACEHOLDER}OQ=="), 1),
         ("nothing".to_owned(), "nothing".to_owned(), 0),
     ] {
@@ -86,7 +86,7 @@ fn value_spelled_over_events_is_removed() {
         text,
         format!("{{\"message\":{{\"content\":\"{PLACEHOLDER}\"}}}}\n{{\"message\":{{\"content\":\"\"}}}}\n")
     );
-    // Two choices that take turns do not make one text.
+    // Two alternating choices do not form one text.
     let apart = stream(&[(0, "sk-ant-01"), (1, "23456789")]);
     assert_eq!(redacted(&secrets, &apart), (apart.clone(), 0));
 }

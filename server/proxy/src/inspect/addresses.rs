@@ -1,4 +1,5 @@
-//! Addresses in a program's text: those of model providers and those that a client is given as its base address, fixed or from a variable.
+//! Finds addresses in a program's text: those of model providers, and base addresses of clients, fixed or
+//! from a variable.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +11,47 @@ use super::sources::SourceFile;
 use super::text::{EnvRead, LineIndex, env_reads, is_name};
 use crate::variables::Variable;
 
-/// Addresses of one file that are told.
+/// Maximum number of addresses reported for one file.
 const FOUND_MAX: usize = 64;
-/// How far an expression is followed on its line, and how far before an address a variable makes it a default.
+/// How far an expression is followed on its line, and the distance within which a variable makes an address
+/// its default.
 const EXPRESSION_BYTES: usize = 200;
 const HOST_BYTES_MAX: usize = 253;
-/// What base addresses are called, in lower case; other words may stand before.
+/// Names of base addresses, in lower case; other words may precede them.
 const BASES: [&str; 5] = ["base_url", "baseurl", "api_base", "basepath", "azure_endpoint"];
-/// Hosts of providers that no variable of annals' stands for; with a dot before, all below.
+/// Hosts of providers without a variable in annals; a leading dot covers all subdomains.
 const OTHER_HOSTS: [&str; 4] =
     ["api.together.xyz", "router.huggingface.co", ".openai.azure.com", ".aiplatform.googleapis.com"];
-/// What only realtime interfaces are called by.
+/// Calls that only realtime interfaces have.
 const REALTIME: [&str; 4] = ["realtime.connect(", ".live.connect(", "/v1/realtime", "OpenAIRealtime"];
 
-/// What an address in a text comes to.
+/// The kind of an address in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AddressKind {
-    /// It is fixed, and a model provider's or given to a client as its base address.
+    /// Fixed, and a model provider's or a client's base address.
     Fixed,
-    /// It is called a base address and may be anything's.
+    /// Named like a base address, but of unknown use.
     Possible,
-    /// It comes from this variable, which annals does not set by itself.
+    /// Read from this variable, which annals does not set by itself.
     FromVariable(String),
-    /// A WebSocket's; of a model where that is known.
+    /// A WebSocket; of a model, if that is known.
     WebSocket { model: bool },
 }
 
-/// An address that was found.
+/// An address found in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundAddress {
     pub(super) line: u64,
     pub(super) address: AddressKind,
-    /// Scheme, host and port, or the text that was found.
+    /// Scheme, host and port, or the text found.
     pub(super) shown: String,
-    /// What follows them, which belongs behind the proxy's address.
+    /// The path after them, which follows the proxy's address.
     pub(super) path: String,
-    /// The provider, where the host is known.
+    /// The provider, if the host is known.
     pub(super) provider: Option<String>,
 }
 
-/// An address as it stands in a text.
+/// An address written in a text.
 #[derive(Debug, Clone)]
 struct AddressLiteral<'a> {
     at: usize,
@@ -58,7 +60,7 @@ struct AddressLiteral<'a> {
     path: &'a str,
 }
 
-/// The addresses of a file that a recording does not see, or only if told, and the variables that it reads.
+/// The addresses in a file that a recording misses or needs to be told of, and the variables that it reads.
 pub(super) fn addresses(source: &SourceFile) -> (Vec<FoundAddress>, Vec<EnvRead>) {
     let code = source.code.as_str();
     let reads = env_reads(code, source.kind);
@@ -123,7 +125,7 @@ impl<'a> SourceText<'a> {
             let host = url.host_str().unwrap_or_default();
             let local = host == "127.0.0.1" && literal.host == "localhost";
             let port = url.port().is_none_or(|port| literal.origin.ends_with(&format!(":{port}")));
-            // A provider's site is not its interface.
+            // A provider's website is not its interface.
             let whole = host.starts_with("api.") || url.path() == "/";
             (local || literal.host.eq_ignore_ascii_case(host))
                 && port
@@ -137,27 +139,27 @@ impl<'a> SourceText<'a> {
         known.or_else(|| OTHER_HOSTS.iter().find(other).map(|host| host.trim_start_matches('.').to_owned()))
     }
 
-    /// What comes from a variable needs to be told where annals does not set it.
+    /// A variable that annals does not set must be reported.
     fn from(&self, name: &str) -> Option<AddressKind> {
         let known = self.known.iter().any(|variable| variable.name == name);
         (!known).then(|| AddressKind::FromVariable(name.to_owned()))
     }
 
-    /// The variable that is read shortly before this on its line: what stands here is what it is otherwise.
+    /// The variable read shortly before this on its line: the address here is its default.
     fn variable_before(&self, at: usize) -> Option<&'a str> {
         let begin = self.lines.begin(at).max(at.saturating_sub(EXPRESSION_BYTES));
         let read = self.reads[..self.reads.partition_point(|read| read.at < at)].last()?;
         (read.at >= begin).then_some(read.name.as_str())
     }
 
-    /// The variable that is read shortly after this on its line.
+    /// The variable read shortly after this on its line.
     fn variable_after(&self, at: usize) -> Option<&'a str> {
         let read = self.reads.get(self.reads.partition_point(|read| read.at < at))?;
         let near = read.at - at < EXPRESSION_BYTES && self.lines.line(read.at) == self.lines.line(at);
         near.then_some(read.name.as_str())
     }
 
-    /// What clients are given as base addresses.
+    /// Base addresses given to clients.
     fn base_addresses(
         &self,
         literals: &[AddressLiteral<'a>],
@@ -179,13 +181,14 @@ impl<'a> SourceText<'a> {
                 let value = after + gap + 1;
                 let rest = &self.code[value..];
                 let blank = rest.len() - rest.trim_start_matches(' ').len();
-                // A comparison; and `${BASE_URL:-...}`, what a variable is otherwise.
+                // A comparison, or `${BASE_URL:-...}`, the default of a variable.
                 if rest.starts_with(['=', '>']) || (sep == ':' && self.kind == ProgramKind::Shell) {
                     continue;
                 }
-                // `base_url=`, `"base_url":`, `environ["OPENAI_BASE_URL"] =`; a name of the program's own has blanks there.
+                // `base_url=`, `"base_url":`, `environ["OPENAI_BASE_URL"] =`; assignments to the program's
+                // own names have blanks there.
                 let given = sep == ':' || gap == 0 || rest_before.contains(']');
-                // The quote, and a letter before it, stand between.
+                // Allows for the quote and a prefix letter.
                 if let Some(literal) = literal_in(value, value + blank + 4) {
                     let address = if given { AddressKind::Fixed } else { AddressKind::Possible };
                     found.entry(literal.at).or_insert((address, literal.clone()));
@@ -217,7 +220,7 @@ impl<'a> SourceText<'a> {
         }
     }
 
-    /// Names that are set to an address, or to a variable of the environment.
+    /// Names assigned an address, or an environment variable.
     fn assignments<'b>(
         &self,
         literals: &'b [AddressLiteral<'a>],
@@ -248,7 +251,7 @@ enum AssignedValue<'a, 'b> {
     Variable(&'a str, usize),
 }
 
-/// All addresses of a text, in their order. A user and a password in one are left out.
+/// All addresses of a text, in order. A user and a password in an address are left out.
 fn literals(code: &str) -> Vec<AddressLiteral<'_>> {
     let mut found = Vec::new();
     for colon in memmem::find_iter(code.as_bytes(), "://") {
@@ -269,7 +272,7 @@ fn literals(code: &str) -> Vec<AddressLiteral<'_>> {
         let path = if path.starts_with('/') { path } else { "" };
         let end = path.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_')));
         let end = end.unwrap_or(path.len()).min(EXPRESSION_BYTES);
-        // Shown without a user: then it is the host alone.
+        // With a user in the address, only the host is shown.
         let origin = if host.len() == authority.len() { &code[at..from + authority.len()] } else { host };
         let name = host.split(':').next().unwrap_or(host);
         found.push(AddressLiteral { at, origin, host: name, path: &path[..end] });
@@ -316,7 +319,7 @@ mod tests {
         );
         let python = "os.environ['OPENAI_BASE_URL'] = 'https://api.openai.com/v1'";
         assert_eq!(of(python, ProgramKind::Python), [fixed(1, "https://api.openai.com")]);
-        // By way of a name; and a name that nobody uses.
+        // Through a name; and a name that nobody uses.
         let python = "LLM = 'https://llm.example/v1'\nOTHER_BASE_URL = 'https://weather.example'\nc = OpenAI(base_url=LLM)";
         let found = of(python, ProgramKind::Python);
         assert_eq!(found[0], fixed(1, "https://llm.example"));

@@ -1,6 +1,7 @@
-//! What is known of libraries and commands: which variables each reads its base address from.
+//! Known libraries and commands, and the variables that each reads its base address from.
 //!
-//! What a variable is the address of stands in [`Variable::known`] alone; here are names only, as the installed clients read them in November 2026.
+//! [`Variable::known`] alone maps variables to addresses. Here are names only, as the clients of November
+//! 2026 read them.
 
 use memchr::memmem;
 
@@ -8,17 +9,18 @@ use super::report::ProgramKind;
 use super::text::is_name;
 use crate::variables::Variable;
 
-/// Places of a name that are looked at.
+/// Maximum number of occurrences of a name that are checked.
 const CALLS_MAX: usize = 1024;
 
 /// A library or a command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownClient {
-    /// The module or the package, without what is below it; the command's name.
+    /// The module or package, without submodules; or the command's name.
     pub(super) name: &'static str,
     /// The variables that it reads.
     pub(super) variables: &'static [&'static str],
-    /// Where it reads none: the provider whose address is fixed in it. None for a plain HTTP client.
+    /// The provider whose address is fixed in a client that reads no variable. `None` for a plain HTTP
+    /// client.
     pub(super) fixed: Option<FixedAddress>,
 }
 
@@ -26,7 +28,8 @@ pub(super) struct KnownClient {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FixedAddress {
     pub(super) provider: &'static str,
-    /// The variable whose value serves as the client's base address, with this path behind it; empty where there is none.
+    /// The variable whose value serves as the client's base address, followed by this path; empty if there is
+    /// none.
     pub(super) variable: &'static str,
     pub(super) path: &'static str,
 }
@@ -130,7 +133,7 @@ const NODE: [KnownClient; 25] = [
 const SHELL: [KnownClient; 4] =
     [reads("ollama", &["OLLAMA_HOST"]), reads("claude", &["ANTHROPIC_BASE_URL"]), http("curl"), http("wget")];
 
-/// Clients of libraries that have several, by the name that calls them.
+/// Clients of libraries with several clients, by constructor name.
 const CALLED: [KnownClient; 4] = [
     reads(AZURE, &["AZURE_OPENAI_ENDPOINT"]),
     reads("AzureChatOpenAI", &["AZURE_OPENAI_ENDPOINT"]),
@@ -140,7 +143,7 @@ const CALLED: [KnownClient; 4] = [
 ];
 pub(super) const AZURE: &str = "AzureOpenAI";
 
-/// Providers of litellm for which it reads no variable that a recording sets by itself, as its models' names begin.
+/// litellm providers, as its model names begin, without a variable that a recording sets.
 const LITELLM_OTHERS: [&str; 30] = [
     "ai21",
     "ai21_chat",
@@ -174,12 +177,13 @@ const LITELLM_OTHERS: [&str; 30] = [
     "watsonx",
 ];
 
-/// Whether a client asks models by the provider in their names.
+/// Whether a client selects the provider by the model's name.
 pub(super) fn is_litellm(name: &str) -> bool {
     name == LITELLM
 }
 
-/// The first model of litellm in a text that goes to a provider without a variable: where, and the provider.
+/// The first litellm model in a text that goes to a provider without a variable: its offset, and the
+/// provider.
 pub(super) fn other_model(code: &str) -> Option<(usize, &'static str)> {
     let find = |provider: &'static str| {
         let found = ['"', '\''].into_iter().filter_map(|quote| {
@@ -190,7 +194,7 @@ pub(super) fn other_model(code: &str) -> Option<(usize, &'static str)> {
     LITELLM_OTHERS.into_iter().filter_map(find).min()
 }
 
-/// The clients that a text calls, and where each is called first.
+/// The clients that a text calls, with the offset of each first call.
 pub(super) fn called(code: &str) -> impl Iterator<Item = (&'static KnownClient, usize)> {
     let is_call = |name: &str, at: usize| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);
@@ -206,7 +210,7 @@ pub(super) fn called(code: &str) -> impl Iterator<Item = (&'static KnownClient, 
     })
 }
 
-/// What is known of a module, a package or a command of this name, or of what it is a part of.
+/// The known client for this module, package or command, or for its parent.
 pub(super) fn known(kind: ProgramKind, name: &str) -> Option<&'static KnownClient> {
     let (all, below): (&'static [KnownClient], char) = match kind {
         ProgramKind::Python => (&PYTHON, '.'),
@@ -219,7 +223,7 @@ pub(super) fn known(kind: ProgramKind, name: &str) -> Option<&'static KnownClien
     all.iter().find(is)
 }
 
-/// The providers whose addresses these variables are.
+/// The providers that these variables belong to.
 pub(super) fn providers(variables: &[&str]) -> Vec<String> {
     let mut providers: Vec<_> = Variable::known()
         .into_iter()

@@ -1,4 +1,4 @@
-//! Which text a command line runs: the script that it names, or what stands in the command line itself.
+//! Finds the text that a command line runs: a script, or code within the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,23 +8,23 @@ use super::report::ProgramKind;
 use crate::nondet::ExecChain;
 use crate::program::Program;
 
-/// Arguments that are looked at.
+/// Maximum number of arguments examined.
 const ARGUMENTS_MAX: usize = 256;
 
 /// Where a program's text is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ScriptSource {
-    /// A file, as it is named.
+    /// A file, by its name in the command line.
     File(PathBuf),
-    /// In the command line, behind this option.
+    /// In the command line, after this option.
     Inline(&'static str, String),
-    /// A module of Python.
+    /// A Python module.
     Module(String),
-    /// Nowhere that can be looked at: standard input, or a program that is no script.
+    /// Not available: standard input, or a program that is not a script.
     Nowhere,
 }
 
-/// What runs the program, and where its text is.
+/// The program's kind, and where its text is.
 pub(super) fn start(program: &Program, chain: &ExecChain) -> (ProgramKind, ScriptSource) {
     let Some((command, arguments)) = program.argv.split_first() else {
         return (ProgramKind::Other, ScriptSource::Nowhere);
@@ -34,7 +34,7 @@ pub(super) fn start(program: &Program, chain: &ExecChain) -> (ProgramKind, Scrip
     if kind != ProgramKind::Other {
         return (kind, script(kind, arguments));
     }
-    // A script by itself: its interpreter says what it is, else its name.
+    // For a script run directly, its interpreter tells the kind, else its name.
     if let [file, interpreters @ ..] = chain.files.as_slice()
         && !interpreters.is_empty()
     {
@@ -54,7 +54,7 @@ pub(super) fn start(program: &Program, chain: &ExecChain) -> (ProgramKind, Scrip
     found.unwrap_or((ProgramKind::Other, ScriptSource::Nowhere))
 }
 
-/// By the name of the program that runs it.
+/// The kind by the name of the running program.
 fn kind_of_command(command: &OsStr) -> ProgramKind {
     let name = Path::new(command).file_name().unwrap_or_default().to_string_lossy();
     let versioned = |of: &str| {
@@ -69,7 +69,7 @@ fn kind_of_command(command: &OsStr) -> ProgramKind {
     }
 }
 
-/// By the end of a file's name.
+/// The kind by a file's extension.
 pub(super) fn kind_of_script(name: &str) -> Option<ProgramKind> {
     match Path::new(name).extension()?.to_str()? {
         "py" => Some(ProgramKind::Python),
@@ -79,7 +79,7 @@ pub(super) fn kind_of_script(name: &str) -> Option<ProgramKind> {
     }
 }
 
-/// What an interpreter's arguments say.
+/// Reads an interpreter's arguments.
 fn script(kind: ProgramKind, arguments: &[OsString]) -> ScriptSource {
     let mut left = arguments.iter();
     while let Some(argument) = left.next() {
@@ -94,7 +94,7 @@ fn script(kind: ProgramKind, arguments: &[OsString]) -> ScriptSource {
         match kind {
             ProgramKind::Python if option == "-check-hash-based-pycs" => drop(value("")),
             ProgramKind::Python if !option.starts_with('-') => {
-                // Letters may stand together; these four take what follows.
+                // Options may be combined; these four take the rest as their value.
                 if let Some(at) = option.find(['c', 'm', 'W', 'X']) {
                     let taken = value(&option[at + 1..]);
                     match option.as_bytes()[at] {

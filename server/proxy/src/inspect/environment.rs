@@ -1,4 +1,4 @@
-//! What the environment and this machine say. Values of keys and of proxies are not looked at.
+//! What the environment and this machine tell. Values of keys and HTTP proxies are not read.
 
 use super::report::{InspectionFinding, KeyVariable, NondetSupport, ProgramKind, UpstreamVariable};
 use crate::mounts::{Mount, Mounts, origin_of};
@@ -7,11 +7,11 @@ use crate::session::KEYS;
 use crate::upstream::UpstreamGuard;
 use crate::variables::Variable;
 
-/// Variables that name a proxy.
+/// Variables that name an HTTP proxy.
 const PROXIES: [&str; 6] =
     ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
-/// The base addresses that are set, and what is wrong with them.
+/// The base addresses that are set, and the problems with them.
 pub(super) fn upstreams(
     set: &dyn Fn(&str) -> Option<String>,
 ) -> (Vec<UpstreamVariable>, Vec<InspectionFinding>) {
@@ -28,7 +28,7 @@ pub(super) fn upstreams(
                 problem: true,
                 what: "upstream",
                 place: None,
-                text: format!("what {} is set to cannot be an upstream: {why}", variable.name),
+                text: format!("the value of {} cannot be an upstream: {why}", variable.name),
                 next: format!(
                     "unset it, or name the upstream: --upstream {}=URL",
                     provider_of(&variable.name)
@@ -47,7 +47,7 @@ fn provider_of(name: &str) -> String {
         .map_or(String::new(), |found| found.provider)
 }
 
-/// Which keys are set.
+/// The key variables, and whether they are set.
 pub(super) fn keys(set: &dyn Fn(&str) -> Option<String>) -> Vec<KeyVariable> {
     let of = |name: &str| KeyVariable {
         variable: name.to_owned(),
@@ -56,13 +56,13 @@ pub(super) fn keys(set: &dyn Fn(&str) -> Option<String>) -> Vec<KeyVariable> {
     KEYS.into_iter().map(of).collect()
 }
 
-/// Which proxies are named.
+/// The HTTP proxy variables that are set.
 pub(super) fn proxies(set: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let named = PROXIES.into_iter().filter(|name| set(name).is_some_and(|value| !value.is_empty()));
     named.map(str::to_owned).collect()
 }
 
-/// Whether clocks and randomness can be captured of what a command comes to.
+/// Whether clocks and randomness of a command can be captured.
 pub(super) fn nondet(kind: ProgramKind, chain: &ExecChain) -> NondetSupport {
     let (works, mut not_covered) = match (check_support(), &chain.end) {
         (Err(why), _) => (false, vec![why.0]),
@@ -71,10 +71,10 @@ pub(super) fn nondet(kind: ProgramKind, chain: &ExecChain) -> NondetSupport {
     };
     if works {
         if !matches!(kind, ProgramKind::Python | ProgramKind::Node) {
-            not_covered.push("it is tested with Python and Node".to_owned());
+            not_covered.push("only Python and Node are tested".to_owned());
         }
         not_covered.push(
-            "threads that race, randomness of OpenSSL and inside of the C library, static programs that it starts"
+            "racing threads, randomness drawn inside OpenSSL and the C library, static programs that it starts"
                 .to_owned(),
         );
     }
@@ -110,7 +110,7 @@ mod tests {
             ("OLLAMA_HOST", Some("http://10.0.0.7:999")),
         ];
         assert_eq!(origins, expected);
-        assert!(findings.len() == 2 && findings[1].text.contains("address of the link"), "{findings:?}");
+        assert!(findings.len() == 2 && findings[1].text.contains("link-local address"), "{findings:?}");
         let keys = keys(&set);
         let of = |name| keys.iter().find(|key| key.variable == name).unwrap().set;
         assert!(of("OPENAI_API_KEY") && !of("ANTHROPIC_API_KEY") && !of("MISTRAL_API_KEY"));

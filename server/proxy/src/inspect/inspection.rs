@@ -1,4 +1,4 @@
-//! All that is known of a program, put together, and what it comes to.
+//! Combines all facts about a program into the result of an inspection.
 
 use std::path::Path;
 
@@ -16,42 +16,42 @@ use crate::nondet::{ExecChain, ExecTarget, chain};
 use crate::program::Program;
 use crate::variables::Variable;
 
-/// What a program is called that reads a variable without a client library.
+/// The client's name if the program reads a variable without a client library.
 const ITSELF: &str = "the program itself";
-/// Modules and packages of WebSockets.
+/// Modules and packages for WebSockets.
 const WEB_SOCKETS: [&str; 3] = ["websockets", "websocket", "ws"];
 
-/// Why there is nothing to look at: the program would not start.
+/// Why there is nothing to inspect: the program would not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartError {
-    /// 127 where there is no such command, 126 where it cannot be executed, as a shell says.
+    /// As a shell exits: 127 if there is no such command, 126 if it cannot be executed.
     pub code: u8,
-    /// In words.
+    /// The error message.
     pub message: String,
 }
 
-/// What is seen before a name is put to it.
+/// The facts collected so far.
 #[derive(Default)]
 struct InspectionDraft {
     clients: Vec<DetectedClient>,
     findings: Vec<InspectionFinding>,
     /// Variables that the program itself reads.
     reads: Vec<String>,
-    /// Variables that a recording leaves as they are here.
+    /// Variables that a recording leaves unchanged in this environment.
     left: Vec<String>,
-    /// What clients without a variable are to be given.
+    /// The base addresses that clients without a variable need.
     fixed_clients: Vec<(String, FixedAddress)>,
-    /// Variables to be named, with the path behind the address.
+    /// Variables to pass with --env, with the path after the address.
     envs: Vec<(String, String)>,
-    /// Of each fixed address the provider, if known, and the file.
+    /// For each fixed address the provider, if known, and the file.
     fixed: Vec<(Option<String>, String)>,
     not: Vec<String>,
 }
 
-/// Looks at a program without running anything. `set` gives a variable's value in its environment.
+/// Inspects a program without running anything. `set` returns a variable's value in its environment.
 ///
 /// # Errors
-/// Where it would not start: no such command, or one that cannot be executed.
+/// If it would not start: the command is missing or cannot be executed.
 pub fn inspect(program: &Program, set: &dyn Fn(&str) -> Option<String>) -> Result<Inspection, StartError> {
     let chain = chain(program);
     check_start(program, &chain)?;
@@ -107,7 +107,7 @@ fn check_start(program: &Program, chain: &ExecChain) -> Result<(), StartError> {
 }
 
 impl InspectionDraft {
-    /// A command that is a client itself.
+    /// Handles a command that is a client itself.
     fn command(&mut self, program: &Program) {
         let Some(command) = program.argv.first() else { return };
         let name = Path::new(command).file_name().unwrap_or_default().to_string_lossy();
@@ -128,7 +128,7 @@ impl InspectionDraft {
         self.clients.push(DetectedClient { name: name.to_owned(), providers, variables, place });
     }
 
-    /// The clients of a file and the variables that it reads; its addresses.
+    /// Collects a file's clients and the variables that it reads; returns its addresses.
     fn file(&mut self, source: &SourceFile) -> Vec<FoundAddress> {
         let lines = LineIndex::new(&source.code);
         let place = |at| SourceLine { file: source.looked.file.clone(), line: lines.line(at) };
@@ -205,7 +205,7 @@ impl InspectionDraft {
                     ),
                     None => format!("read it from a variable of your own, with --env NAME={path}"),
                 };
-                self.not.push(format!("what goes to {} ({place})", found.shown));
+                self.not.push(format!("requests to {} ({place})", found.shown));
                 self.fixed.push((found.provider.clone(), file));
                 self.findings.push(InspectionFinding {
                     problem: true,
@@ -220,15 +220,15 @@ impl InspectionDraft {
                 what: "address",
                 place: Some(place),
                 text: format!(
-                    "{} is called a base address; if it is a model's, it is not captured",
+                    "{} is named like a base address; a model behind it is not captured",
                     found.shown
                 ),
-                next: format!("if it is, read it from a variable, with --env NAME={path}"),
+                next: format!("if a model is behind it, read it from a variable, with --env NAME={path}"),
             }),
         }
     }
 
-    /// Clients that read no variable, where the program hands them none either.
+    /// Reports clients that read no variable and get no base address from the program either.
     fn report_fixed_clients(&mut self) {
         let read = self.reads.iter().filter(|name| !self.left.contains(name));
         let read = read.map(String::as_str).collect::<Vec<_>>();
@@ -256,7 +256,7 @@ impl InspectionDraft {
         }
     }
 
-    /// Clients whose variables a recording leaves as they are.
+    /// Reports clients whose variables a recording leaves unchanged.
     fn report_unset_variables(&mut self) {
         for client in &self.clients {
             let first = client
@@ -267,7 +267,7 @@ impl InspectionDraft {
             let provider = client.providers.first().map_or("", String::as_str);
             let next = match provider {
                 "bedrock" => {
-                    "name a gateway that checks no signature: --upstream bedrock=URL; AWS refuses what was signed for another address".to_owned()
+                    "name a gateway that checks no signature: --upstream bedrock=URL; AWS refuses requests signed for another address".to_owned()
                 }
                 provider => format!("set {variable}, or name the upstream: --upstream {provider}=URL"),
             };
@@ -277,7 +277,7 @@ impl InspectionDraft {
                 what: "client",
                 place: Some(client.place.clone()),
                 text: format!(
-                    "{} reads {variable}, which a recording leaves as it is in this environment",
+                    "{} reads {variable}, which a recording does not change in this environment",
                     client.name
                 ),
                 next,
@@ -285,7 +285,7 @@ impl InspectionDraft {
         }
     }
 
-    /// The Node client of Azure takes OpenAI's address before its own.
+    /// The Node client of Azure prefers OpenAI's address to its own.
     fn report_node_azure(&mut self, place: SourceLine) {
         if self.left.iter().any(|name| name == "OPENAI_BASE_URL") {
             return;
@@ -294,13 +294,13 @@ impl InspectionDraft {
             problem: true,
             what: "client",
             place: Some(place),
-            text: "AzureOpenAI in Node goes to OPENAI_BASE_URL where that is set, which a recording does"
+            text: "AzureOpenAI in Node uses OPENAI_BASE_URL if it is set, and a recording sets it"
                 .to_owned(),
             next: "leave the variable out: annals record --env OPENAI_BASE_URL= -- ...".to_owned(),
         });
     }
 
-    /// Models that litellm asks without reading a variable that a recording sets.
+    /// Reports litellm models whose provider has no variable that a recording sets.
     fn report_litellm_models(&mut self, files: &[SourceFile]) {
         let Some(client) = self.clients.iter().find(|client| is_litellm(&client.name)) else { return };
         let (name, first) = (client.name.clone(), client.place.clone());
@@ -331,7 +331,7 @@ impl InspectionDraft {
         }
     }
 
-    /// What is worth knowing where little or nothing was seen.
+    /// Adds hints if little or nothing was found.
     fn report_missing(&mut self, kind: ProgramKind, files: &[SourceFile], key: bool) {
         let note = |what, text: &str, next: &str| InspectionFinding {
             problem: false,
@@ -346,19 +346,19 @@ impl InspectionDraft {
             let next = "set the one that the program needs; a replay needs none";
             self.findings.push(note("key", "no key is set in this environment", next));
         }
-        let record = "record it: a recording that captured no model call says so loudly";
+        let record = "record it: a recording without model calls warns about it";
         if files.is_empty() && !self.findings.iter().any(|finding| finding.problem) {
             let what = if kind == ProgramKind::Other {
-                "it is no script of Python, Node or a shell"
+                "it is not a Python, Node or shell script"
             } else {
-                "there is no script to look at"
+                "there is no script to inspect"
             };
-            self.findings.push(note("program", &format!("{what}: nothing is known of what it asks"), record));
+            self.findings.push(note("program", &format!("{what}: its requests are unknown"), record));
         } else if self.clients.is_empty() && self.not.is_empty() && self.envs.is_empty() && !files.is_empty()
         {
-            self.findings.push(note("nothing", "nothing was seen that sends requests", record));
+            self.findings.push(note("nothing", "no code that sends requests was found", record));
         } else if !asks && self.not.is_empty() && self.envs.is_empty() && !files.is_empty() {
-            let text = "plain HTTP clients only: they go where the program says";
+            let text = "plain HTTP clients only: the program sets their addresses";
             let next = "if it asks a model, read the address from a variable that annals sets, or from one named with --env NAME=/PATH";
             self.findings.push(note("nothing", text, next));
         }
@@ -383,7 +383,7 @@ impl InspectionDraft {
                 }
             })
             .collect();
-        likely.extend(self.envs.iter().map(|(name, _)| format!("what goes by {name}, with --env")));
+        likely.extend(self.envs.iter().map(|(name, _)| format!("requests to the address in {name}, with --env")));
         let capture = match (self.findings.iter().any(|finding| finding.problem), likely.is_empty()) {
             (true, _) => CaptureLikelihood::Unlikely,
             (false, false) => CaptureLikelihood::Likely,
@@ -400,7 +400,7 @@ impl InspectionDraft {
     }
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for a shell.
 fn shell_quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -417,7 +417,7 @@ mod tests {
     fn of(name: &str, text: &str) -> Inspection {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(name), text).unwrap();
-        // Any program that is there: only its name counts.
+        // Any existing program: only its name counts.
         std::os::unix::fs::symlink("/bin/sh", directory.path().join("python3")).unwrap();
         std::os::unix::fs::symlink("/bin/sh", directory.path().join("node")).unwrap();
         let by = if name.ends_with(".py") { "./python3" } else { "./node" };
@@ -444,7 +444,7 @@ mod tests {
         let [problem] = found.findings.as_slice() else { panic!("{:?}", found.findings) };
         assert_eq!(problem.place.as_ref().unwrap().to_string(), "a.py:3");
         assert!(problem.next.contains("ANTHROPIC_BASE_URL"), "{problem:?}");
-        // A base address that is somebody's is a problem where a client of a model is there.
+        // An unknown base address is a problem if the file has a model client.
         let found = of("a.py", "import openai\nopenai.OpenAI(base_url='http://10.0.0.1/v1')");
         assert_eq!((found.verdict.capture, found.verdict.likely.len()), (CaptureLikelihood::Unlikely, 0));
         assert_eq!(

@@ -1,14 +1,17 @@
-//! A program before it is recorded: what of it a recording is likely to capture, and what not.
+//! Inspects a program before it is recorded: what a recording will likely capture, and what not.
 //!
-//! A static look. Files are read, nothing of the program is started, nothing is written, no network is used. What is read is hostile:
-//! files, their bytes, their number, and what is said of them are bounded; pipes and devices are never opened for reading.
+//! The inspection is static. It reads files, starts nothing, writes nothing and uses no network. Its input is
+//! hostile: file sizes, their number and the findings are bounded; pipes and devices are never opened for
+//! reading.
 //!
-//! Layout: `command` (which files a command line leads to), `sources` (these and those beside them that they import, read), `text`
-//! (comments, lines, imports, variables), `clients` (what reads which variable), `addresses` (addresses that are fixed in a program),
-//! `surroundings` (this process's environment, this machine), `look` (all of it put together), `report` (what comes out).
+//! Layout: `command` (finds the files of a command line), `sources` (reads them and the files that they
+//! import), `text` (comments, lines, imports, variables), `clients` (known clients and their variables),
+//! `addresses` (addresses fixed in a program), `environment` (variables and this machine), `inspection`
+//! (combines everything), `report` (the result).
 //!
-//! Left out on purpose: installed packages, programs that a program starts (but scripts that a shell script names), languages other than Python,
-//! JavaScript and shell, and any certainty: source text is looked at as text, not parsed.
+//! Left out on purpose: installed packages, child programs (except scripts named in a shell script),
+//! languages other than Python, JavaScript and shell, and any certainty: source is searched as text, not
+//! parsed.
 
 mod addresses;
 mod clients;

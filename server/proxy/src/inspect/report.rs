@@ -1,8 +1,8 @@
-//! What is said of a program. The field names are those of `annals doctor --agent --json`.
+//! The result of an inspection. The field names are those of `annals doctor --agent --json`.
 
 use serde::Serialize;
 
-/// What runs a program.
+/// The language of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProgramKind {
@@ -12,16 +12,16 @@ pub enum ProgramKind {
     Node,
     /// A shell.
     Shell,
-    /// Anything else, compiled programs too: nothing is known of what it asks.
+    /// Anything else, including compiled programs, about which nothing is known.
     Other,
 }
 
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceLine {
-    /// The file, as the command line leads to it.
+    /// The file, as named by the command line.
     pub file: String,
-    /// From 1.
+    /// The line number, from 1.
     pub line: u64,
 }
 
@@ -31,57 +31,58 @@ impl std::fmt::Display for SourceLine {
     }
 }
 
-/// A file of the program that was looked at.
+/// An inspected file of the program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InspectedFile {
-    /// As the command line leads to it; `-c` and its like for a program in the command line.
+    /// As named by the command line; `-c` or a similar option for code in the command line.
     pub file: String,
-    /// How many of its bytes were looked at, from its beginning.
+    /// Number of inspected bytes, from the beginning.
     pub bytes: u64,
-    /// It has more.
+    /// Whether the file is longer.
     pub cut: bool,
 }
 
-/// Something that sends requests.
+/// A client that sends requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DetectedClient {
     /// The library, the command, or `the program itself`.
     pub name: String,
-    /// The providers whose models it asks; none for a plain HTTP client.
+    /// The providers of its models; empty for a plain HTTP client.
     pub providers: Vec<String>,
-    /// The variables that it reads its base address from and that annals sets.
+    /// The variables for its base address that annals sets.
     pub variables: Vec<String>,
-    /// Where it is first named.
+    /// Its first occurrence.
     #[serde(flatten)]
     pub place: SourceLine,
 }
 
-/// Something to know, and what to do about it.
+/// An observation, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InspectionFinding {
-    /// It makes it unlikely that all of the program's model calls are captured.
+    /// Whether it makes a complete recording unlikely.
     pub problem: bool,
-    /// Which kind of finding: `address`, `client`, `websocket`, `variable`, `upstream`, `key`, `file`, `program`, `nothing`.
+    /// The kind of finding: `address`, `client`, `websocket`, `variable`, `upstream`, `key`, `file`,
+    /// `program`, `nothing`.
     pub what: &'static str,
-    /// Where it was found; none where it is of no one line.
+    /// Its location; `None` if it has no single line.
     #[serde(flatten)]
     pub place: Option<SourceLine>,
-    /// What, as a sentence without its full stop.
+    /// The observation, as a sentence without its full stop.
     pub text: String,
     /// What to do.
     pub next: String,
 }
 
-/// A base address that is set already.
+/// A base address that is already set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UpstreamVariable {
     /// The variable.
     pub variable: String,
-    /// Scheme, host and port where its requests would go on to; null where that cannot be.
+    /// Scheme, host and port of the upstream; null if it cannot be one.
     pub origin: Option<String>,
 }
 
-/// A variable that clients read a key from. Its value is not looked at.
+/// A variable that clients read a key from. Its value is not read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyVariable {
     /// The variable.
@@ -90,63 +91,63 @@ pub struct KeyVariable {
     pub set: bool,
 }
 
-/// Whether clocks and randomness could be captured.
+/// Whether clocks and randomness can be captured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NondetSupport {
-    /// `--capture-nondet` would work for this program on this machine, as far as its files say.
+    /// Whether `--capture-nondet` would work for this program on this machine, as far as its files tell.
     pub works: bool,
-    /// Why not, or what it would not cover.
+    /// Why not, or what would not be covered.
     pub not_covered: Vec<String>,
 }
 
-/// Whether it looks as if model calls were captured.
+/// Whether model calls are likely captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CaptureLikelihood {
-    /// Something that reads a variable of annals' was seen, and no problem.
+    /// A client with a variable of annals was found, and no problem.
     Likely,
     /// There are problems.
     Unlikely,
-    /// Nothing was seen that asks a model.
+    /// No model client was found.
     Unknown,
 }
 
-/// What it comes to.
+/// The conclusion of an inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InspectionVerdict {
-    /// In a word.
+    /// The likelihood.
     pub capture: CaptureLikelihood,
     /// What is likely captured.
     pub likely: Vec<String>,
-    /// What is not.
+    /// What is likely not captured.
     pub not: Vec<String>,
     /// The command to try, quoted for a shell.
     pub r#try: String,
 }
 
-/// What a static look at a program says.
+/// The result of a static inspection of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inspection {
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// The files that are executed for it: the command's own, then the interpreter of each that is a script.
+    /// The executed files: the command's own, then the interpreter of each script.
     pub programs: Vec<String>,
-    /// What runs it.
+    /// The program's language.
     pub kind: ProgramKind,
-    /// What was looked at of its text.
+    /// The inspected files.
     pub files: Vec<InspectedFile>,
-    /// What was seen that sends requests.
+    /// The clients found.
     pub clients: Vec<DetectedClient>,
     /// Base addresses that are set.
     pub upstreams: Vec<UpstreamVariable>,
-    /// Keys, set or not.
+    /// Key variables, set or not.
     pub keys: Vec<KeyVariable>,
-    /// The variables that name a proxy of the environment and are set.
+    /// The variables of an HTTP proxy that are set.
     pub proxies: Vec<String>,
     /// Clocks and randomness.
     pub nondet: NondetSupport,
-    /// Problems first.
+    /// Findings, problems first.
     pub findings: Vec<InspectionFinding>,
-    /// What it comes to.
+    /// The conclusion.
     pub verdict: InspectionVerdict,
 }

@@ -1,4 +1,5 @@
-//! The text of a program: the script that it begins with and the files beside it that are imported, each read once and in part if it is long.
+//! Reads the text of a program: its script and the local files that it imports. Each file is read once, long
+//! ones only in part.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
@@ -9,15 +10,15 @@ use super::report::{InspectedFile, InspectionFinding, ProgramKind};
 use super::text::{Import, imports, without_comments};
 use crate::nondet::open_regular;
 
-/// Files of a program that are read.
+/// Maximum number of files read.
 const FILES_MAX: usize = 64;
-/// Bytes of one file, from its beginning.
+/// Maximum number of bytes read of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of all of them.
+/// Maximum number of bytes read in total.
 const BYTES_MAX: u64 = 8 << 20;
-/// Files that are looked for, there or not.
+/// Maximum number of paths tried.
 const TRIED_MAX: usize = 4096;
-/// Bytes in which one that is zero makes a file no text.
+/// A zero byte among this many first bytes marks a file as binary.
 const BINARY_BYTES: usize = 8 << 10;
 const JAVASCRIPT_ENDS: [&str; 6] = ["js", "mjs", "cjs", "ts", "tsx", "jsx"];
 
@@ -31,7 +32,7 @@ pub(super) struct SourceFile {
     pub(super) imports: Vec<Import>,
 }
 
-/// What was read, and what could not be.
+/// The files read, and problems with others.
 #[derive(Debug, Default)]
 pub(super) struct SourceReader {
     pub(super) files: Vec<SourceFile>,
@@ -46,7 +47,7 @@ fn finding(problem: bool, text: String, next: &str) -> InspectionFinding {
 }
 
 impl SourceReader {
-    /// Reads all that a start leads to.
+    /// Reads all files that a start leads to.
     pub(super) fn read(kind: ProgramKind, start: &ScriptSource, directory: &Path) -> Self {
         let mut sources = Self::default();
         let mut waiting = VecDeque::new();
@@ -64,7 +65,7 @@ impl SourceReader {
             ScriptSource::Module(name) => {
                 let place = directory.join(name.replace('.', "/"));
                 let files = [place.with_extension("py"), place.join("__main__.py")];
-                // An installed one is not looked at.
+                // Installed modules are not inspected.
                 if let Some(path) = files.into_iter().find(|path| path.is_file()) {
                     let shown = path.strip_prefix(directory).unwrap_or(&path).to_owned();
                     sources.first(kind, &path, &shown, &mut waiting);
@@ -77,13 +78,13 @@ impl SourceReader {
         };
         while let Some((kind, path)) = waiting.pop_front() {
             if sources.files.len() >= FILES_MAX || sources.bytes >= BYTES_MAX {
-                let text = format!("the program has more files than were looked at ({FILES_MAX})");
+                let text = format!("the program has more files than were inspected ({FILES_MAX})");
                 sources.findings.push(finding(false, text, "a recording says what was captured"));
                 break;
             }
             let shown: PathBuf = path.strip_prefix(directory).unwrap_or(&path).components().collect();
             let shown = shown.display().to_string();
-            // What is imported and cannot be read is the program's own trouble.
+            // An unreadable import is the program's own problem.
             if let Ok((looked, text)) = sources.load(&path, &shown) {
                 sources.take(kind, &path, &root, looked, &text, &mut waiting);
             }
@@ -91,7 +92,7 @@ impl SourceReader {
         sources
     }
 
-    /// The file that the command line names: that it cannot be read is a problem.
+    /// Reads the file named by the command line; failing to read it is a problem.
     fn first(
         &mut self,
         kind: ProgramKind,
@@ -108,12 +109,12 @@ impl SourceReader {
             }
             Err(why) => {
                 let next = "check the file's name, its permissions and the working directory";
-                self.findings.push(finding(true, format!("{shown} cannot be looked at: {why}"), next));
+                self.findings.push(finding(true, format!("{shown} cannot be inspected: {why}"), next));
             }
         }
     }
 
-    /// A file's beginning.
+    /// Reads the beginning of a file.
     fn load(&mut self, path: &Path, shown: &str) -> Result<(InspectedFile, String), String> {
         let file = open_regular(path).map_err(|error| error.to_string())?;
         let length = file.metadata().map_err(|error| error.to_string())?.len();
@@ -121,7 +122,7 @@ impl SourceReader {
         file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         self.bytes += bytes.len() as u64;
         if memchr::memchr(0, &bytes[..bytes.len().min(BINARY_BYTES)]).is_some() {
-            return Err("it is no text".to_owned());
+            return Err("it is not text".to_owned());
         }
         let looked = InspectedFile {
             file: shown.to_owned(),
@@ -129,7 +130,7 @@ impl SourceReader {
             cut: length > bytes.len() as u64,
         };
         if looked.cut {
-            let text = format!("only the first {FILE_BYTES_MAX} bytes of {shown} were looked at");
+            let text = format!("only the first {FILE_BYTES_MAX} bytes of {shown} were inspected");
             self.findings.push(finding(false, text, "a recording says what was captured"));
         }
         Ok((looked, String::from_utf8_lossy(&bytes).into_owned()))
@@ -162,7 +163,7 @@ impl SourceReader {
         self.files.push(SourceFile { kind, looked, code, imports });
     }
 
-    /// It is a file and was not met before, under whatever name.
+    /// Whether it is a file that was not read before under any name.
     fn is_new_file(&mut self, path: &Path) -> bool {
         self.tried += 1;
         self.tried <= TRIED_MAX
@@ -171,7 +172,7 @@ impl SourceReader {
     }
 }
 
-/// Where a file of the program's own may be that an import means.
+/// Paths where the local file of an import may be.
 fn import_paths(kind: ProgramKind, import: &Import, here: &Path, root: &Path) -> Vec<PathBuf> {
     match kind {
         ProgramKind::Python => {
@@ -202,7 +203,7 @@ fn import_paths(kind: ProgramKind, import: &Import, here: &Path, root: &Path) ->
             let place = here.join(&import.name);
             let mut found = vec![place.clone()];
             found.extend(JAVASCRIPT_ENDS.map(|end| with_extension(&place, end)));
-            // TypeScript names what a file is compiled to.
+            // TypeScript imports name the compiled file.
             found.push(place.with_extension("ts"));
             found.extend(JAVASCRIPT_ENDS.map(|end| place.join(format!("index.{end}"))));
             found
@@ -214,7 +215,7 @@ fn import_paths(kind: ProgramKind, import: &Import, here: &Path, root: &Path) ->
     }
 }
 
-/// The path with this end, after one that it has.
+/// The path with this extension instead of its own.
 fn with_extension(path: &Path, end: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(".");
@@ -283,9 +284,9 @@ mod tests {
             assert!(looked.is_empty() && findings[0].problem, "{findings:?}");
             findings[0].text.clone()
         };
-        assert!(problem(&[("a.py", b"a\0b")]).contains("no text"));
+        assert!(problem(&[("a.py", b"a\0b")]).contains("not text"));
         assert!(problem(&[("a.py/b", b"")]).contains("directory"));
-        assert!(problem(&[]).contains("a.py cannot be looked at"));
+        assert!(problem(&[]).contains("a.py cannot be inspected"));
         let long = b"import openai\n".repeat(100_000);
         let (looked, findings) = read(&[("a.py", &long)], ProgramKind::Python, &start);
         assert_eq!((looked.len(), findings.len(), findings[0].problem), (1, 1, false));
@@ -307,7 +308,7 @@ mod tests {
         };
         assert_eq!(looked("a.py").files.len(), 1);
         assert!(looked("pipe.py").findings[0].problem && looked("loop.py").findings[0].problem);
-        // A chain of imports without an end is followed for a while.
+        // A very long chain of imports is followed up to the limit.
         for number in 0..200 {
             std::fs::write(path(&format!("m{number}.py")), format!("import m{}", number + 1)).unwrap();
         }

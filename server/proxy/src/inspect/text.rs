@@ -1,19 +1,20 @@
-//! Source text, as far as a look without parsing goes: comments taken out, lines, imports, variables that are read.
+//! Analyses source text without parsing it: removes comments, finds lines, imports and environment variables.
 //!
-//! Each pass is linear in the text; what is collected is bounded. A text that is no program of its language gives odd findings, never an error.
+//! Each pass is linear in the text, and its results are bounded. Text in another language gives wrong
+//! findings, never an error.
 
 use memchr::memmem;
 
 use super::report::ProgramKind;
 
-/// Imports and variables of one file that are looked at.
+/// Maximum number of imports and of variables collected from one file.
 const FOUND_MAX: usize = 1024;
-/// Lines that a parenthesised list of names may have.
+/// Maximum number of lines of a parenthesised list of names.
 const NAMES_LINES_MAX: usize = 64;
-/// Bytes of a variable's or a package's name.
+/// Maximum length of a variable's or package's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// The text with comments, and in Python texts in triple quotes, blanked out: offsets and lines stay.
+/// The text with comments, and Python's triple-quoted strings, blanked out. Offsets and lines stay the same.
 pub(super) fn without_comments(text: &str, kind: ProgramKind) -> String {
     let from = text.as_bytes();
     let mut bytes = from.to_vec();
@@ -34,7 +35,7 @@ fn to_line_end(rest: &[u8]) -> usize {
     memchr::memchr(b'\n', rest).unwrap_or(rest.len())
 }
 
-/// The length of what is no code at the beginning of this.
+/// The length of the comment at the beginning of this text.
 fn comment(rest: &[u8], kind: ProgramKind, before: Option<u8>) -> Option<usize> {
     let through = |end: &[u8], from: usize| {
         let found = memmem::find(rest.get(from..).unwrap_or_default(), end);
@@ -56,7 +57,7 @@ fn comment(rest: &[u8], kind: ProgramKind, before: Option<u8>) -> Option<usize> 
     }
 }
 
-/// The length of a text in quotes at the beginning of this; one that is not closed ends with its line.
+/// The length of the quoted string at the beginning of this text; an unclosed string ends with its line.
 fn quoted(rest: &[u8], kind: ProgramKind) -> Option<usize> {
     let quote = *rest.first()?;
     let lines = quote == b'`' && kind == ProgramKind::Node;
@@ -77,7 +78,7 @@ fn quoted(rest: &[u8], kind: ProgramKind) -> Option<usize> {
     Some(rest.len())
 }
 
-/// Where lines begin.
+/// The offsets of line beginnings.
 pub(super) struct LineIndex(Vec<usize>);
 
 impl LineIndex {
@@ -85,28 +86,28 @@ impl LineIndex {
         Self(std::iter::once(0).chain(memchr::memchr_iter(b'\n', text.as_bytes()).map(|at| at + 1)).collect())
     }
 
-    /// The line of an offset, from 1.
+    /// The line number of an offset, from 1.
     pub(super) fn line(&self, at: usize) -> u64 {
         self.0.partition_point(|begin| *begin <= at) as u64
     }
 
-    /// Where the line of an offset begins.
+    /// The offset where an offset's line begins.
     pub(super) fn begin(&self, at: usize) -> usize {
         self.0.get(self.0.partition_point(|begin| *begin <= at).wrapping_sub(1)).copied().unwrap_or(0)
     }
 }
 
-/// A module, a package or a command that is named, where.
+/// A module, package or command named in a text, with its offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Import {
-    /// As it is written: with dots before it, or `./`, where it is relative.
+    /// As written: with leading dots or `./` if it is relative.
     pub(super) name: String,
-    /// What is taken out of it, where that may be modules (Python).
+    /// The imported names, which may be modules (Python).
     pub(super) parts: Vec<String>,
     pub(super) at: usize,
 }
 
-/// What a text imports; of a shell script the words that may be commands or scripts.
+/// The imports of a text; for a shell script, words that may be commands or scripts.
 pub(super) fn imports(code: &str, kind: ProgramKind) -> Vec<Import> {
     let mut found = match kind {
         ProgramKind::Python => python_imports(code),
@@ -174,7 +175,7 @@ fn node_imports(code: &str) -> Vec<Import> {
     found
 }
 
-/// The first bytes of a text, at most those of a name, whole characters.
+/// The beginning of a text, at most as long as a name, cut between characters.
 fn head(text: &str) -> &str {
     let mut end = text.len().min(NAME_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -206,7 +207,7 @@ fn shell_words(code: &str) -> Vec<Import> {
     found
 }
 
-/// A variable of the environment that a text reads.
+/// An environment variable that a text reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnvRead {
     pub(super) name: String,
@@ -217,7 +218,7 @@ pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The variables that a text reads, in their order.
+/// The environment variables that a text reads, in order.
 pub(super) fn env_reads(code: &str, kind: ProgramKind) -> Vec<EnvRead> {
     let ways: &[&str] = match kind {
         ProgramKind::Python => &["environ", "getenv"],

@@ -1,21 +1,21 @@
-//! What is known of the destination of a connection: a model's provider, other traffic, or neither.
+//! Classifies the destination of a connection: a model provider, other known traffic, or unknown.
 
 use std::net::IpAddr;
 
 use crate::mounts::Mounts;
 use crate::variables::Variable;
 
-/// `HOST` or `HOST:PORT`; an IPv6 address with a port stands in brackets. `any` is every host.
+/// `HOST` or `HOST:PORT`; an IPv6 address with a port needs brackets. `any` matches every host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPattern {
     /// Name or address, in lower case.
     pub host: String,
-    /// Any port where there is none.
+    /// The port; `None`: any port.
     pub port: Option<u16>,
 }
 
 impl HostPattern {
-    /// Reads a pattern; `None` where the text is none.
+    /// Parses a pattern; `None` if the text is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -31,35 +31,35 @@ impl HostPattern {
         is_host.then(|| Self { host: bare.to_ascii_lowercase(), port })
     }
 
-    /// Whether a connection to one of these hosts (names and addresses) is meant.
+    /// Whether the pattern matches a connection to one of these hosts (names and addresses).
     pub(super) fn matches(&self, hosts: &[&str], port: u16) -> bool {
         let same_port = self.port.is_none_or(|of| of == port || port == 0);
         same_port && (self.host == "any" || hosts.iter().any(|host| is_under(host, &self.host)))
     }
 
-    /// As a line of the library's policy.
+    /// The pattern as a line of the library's policy.
     pub(super) fn line(&self) -> String {
         self.port.map_or_else(|| self.host.clone(), |port| format!("{} {port}", self.host))
     }
 }
 
-/// What a destination is.
+/// The kind of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DestinationKind {
-    /// A provider of models: its name, and what a user can do so that its calls are recorded.
+    /// A model provider: its name, and how a user can get its calls recorded.
     Model {
         /// The provider.
         provider: String,
         /// What to do.
         advice: String,
     },
-    /// Traffic that carries no model call: what it is.
+    /// Known traffic without model calls; its description.
     Other(&'static str),
-    /// Nothing is known of it.
+    /// Unknown.
     Unknown,
 }
 
-/// Hosts of providers that `record` has no variable for. A name covers what ends in it behind a dot.
+/// Hosts of providers that `record` has no variable for. A name also covers its subdomains.
 const PROVIDERS: [(&str, &str); 17] = [
     ("ai21", "api.ai21.com"),
     ("anyscale", "api.endpoints.anyscale.com"),
@@ -113,18 +113,18 @@ const OTHERS: [(&str, &str); 29] = [
     ("telemetry", "telemetry.crewai.com"),
 ];
 
-/// Ports of databases and message brokers, where they are on this machine.
+/// Ports of databases and message brokers on this machine.
 const LOCAL_SERVICES: [u16; 16] =
     [1433, 3306, 4222, 5432, 5433, 5672, 6333, 6334, 6379, 8123, 9000, 9042, 9092, 9200, 11211, 27017];
 
-/// What a destination is, by its names, its address and its port.
+/// The kind of a destination, by its names, address and port.
 pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &Mounts) -> DestinationKind {
     if let Some(mount) = mounts.0.iter().find(|mount| is_origin(&mount.origin, hosts, port)) {
         let provider = mount.name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
         let names = mount.variables.keys().map(String::as_str).collect::<Vec<_>>();
         let advice = match names.as_slice() {
             [] => format!("give its client the base address of the mount {:?}", mount.name),
-            names => format!("its client has to take its base address from {}", names.join(" or ")),
+            names => format!("make its client read its base address from {}", names.join(" or ")),
         };
         return DestinationKind::Model { provider, advice };
     }
@@ -132,7 +132,7 @@ pub(super) fn kind(hosts: &[&str], address: Option<IpAddr>, port: u16, mounts: &
         variable.default.as_deref().is_some_and(|origin| is_origin(origin, hosts, port))
     };
     if let Some(variable) = Variable::known().into_iter().find(is_at) {
-        let advice = format!("its client has to take its base address from {}", variable.name);
+        let advice = format!("make its client read its base address from {}", variable.name);
         return DestinationKind::Model { provider: variable.provider, advice };
     }
     if let Some((provider, _)) =
@@ -161,7 +161,7 @@ fn unset_advice() -> String {
     "annals sets no variable for it: give its client a base address from a variable of yours (--env NAME=/PATH)".to_owned()
 }
 
-/// Whether a host is this name, or stands below it. `*.example.org` is what stands below.
+/// Whether a host equals this name or is below it. `*.example.org` matches only hosts below.
 fn is_under(host: &str, name: &str) -> bool {
     let name = name.strip_prefix("*.").unwrap_or(name);
     let host = host.trim_end_matches('.');
@@ -178,7 +178,7 @@ fn is_origin(origin: &str, hosts: &[&str], port: u16) -> bool {
     let Ok(url) = reqwest::Url::parse(origin) else { return false };
     let Some(host) = url.host_str() else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    // A look-up says no port.
+    // A look-up names no port.
     let same_port = port == 0 || url.port_or_known_default() == Some(port);
     let is_local =
         |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|host| host.is_loopback());

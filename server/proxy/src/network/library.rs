@@ -1,4 +1,4 @@
-//! The private directory of the network library: the library itself, the policy that it goes by, and its notes.
+//! The private directory of the network library: the library, its policy and its notes.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use annals_preload::traffic::{self, ALLOWED_AT, GuardMode, POLICY_BYTES, PORT_AT
 use super::HostPattern;
 use crate::nondet::private_directory;
 
-/// As `build.rs` made it; empty where no library can be loaded.
+/// Built by `build.rs`; empty on systems where no library can be loaded.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/network.so"));
 
 /// A line of the library's notes.
@@ -23,7 +23,7 @@ pub(super) enum TrafficNote {
     Execute { program: String },
 }
 
-/// The directory; it goes away with this.
+/// The directory; deleted when this is dropped.
 #[derive(Debug)]
 pub(super) struct NetworkLibrary {
     directory: PathBuf,
@@ -42,10 +42,10 @@ impl Drop for NetworkLibrary {
 }
 
 impl NetworkLibrary {
-    /// Lays the library down, with a policy.
+    /// Creates the directory with the library and its policy.
     ///
     /// # Errors
-    /// Why no program can load it.
+    /// Why no program can load the library.
     pub(super) fn new(mode: GuardMode, proxy: u16, allowed: &[HostPattern]) -> Result<Self, String> {
         if LIBRARY.is_empty() {
             return Err("the network library is for Linux on x86-64 and AArch64 only".to_owned());
@@ -66,7 +66,7 @@ impl NetworkLibrary {
             create(&directory.join(traffic::NOTES), 0o622)?;
             let mut policy = create(&directory.join(traffic::POLICY), 0o644)?;
             policy.write_all(&page)?;
-            // A process of the program that changes its user (`su`) loads the library, too, and knows the directory's name.
+            // A process that changes its user (`su`) also loads the library, and knows the directory's name.
             std::fs::set_permissions(&directory, Permissions::from_mode(0o711))?;
             Ok::<_, std::io::Error>(policy)
         })();
@@ -75,23 +75,23 @@ impl NetworkLibrary {
             Err(error) => {
                 #[expect(clippy::disallowed_methods, reason = "a directory of our own outside any store")]
                 let _ = std::fs::remove_dir_all(&directory);
-                Err(format!("the network library cannot be laid down for the program: {error}"))
+                Err(format!("the network library cannot be written for the program: {error}"))
             }
         }
     }
 
-    /// Leaves the directory where it is: processes go on that have the library in their environment, and the loader would complain in each
-    /// program that they start.
+    /// Keeps the directory: surviving processes have the library in their environment, and the loader would
+    /// complain in every program that they start.
     pub(super) fn keep_directory(&self) {
         self.is_kept.store(true, Ordering::Release);
     }
 
-    /// Changes the mode for all processes at once.
+    /// Changes the mode of all processes at once.
     pub(super) fn set_mode(&self, mode: GuardMode) -> std::io::Result<()> {
         self.policy.write_all_at(&[mode as u8], 0)
     }
 
-    /// The program's variables; `preloaded` is what else it loads.
+    /// The program's variables; `preloaded` lists other preloaded libraries.
     pub(super) fn environment(&self, preloaded: Option<&str>) -> [(String, String); 2] {
         let library = self.directory.join(traffic::LIBRARY).to_string_lossy().into_owned();
         let preload = match preloaded.filter(|value| !value.is_empty()) {
@@ -102,19 +102,19 @@ impl NetworkLibrary {
         [("LD_PRELOAD".to_owned(), preload), (traffic::DIRECTORY.to_owned(), directory)]
     }
 
-    /// The private directory: part of the environment of every process that has the library.
+    /// The private directory; it appears in the environment of every process that has the library.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Reads the notes as they come.
+    /// Reads the notes while they are written.
     pub(super) fn follow(&self) -> std::io::Result<NotesReader> {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
         let file = File::open(self.directory.join(traffic::NOTES))?;
         Ok(NotesReader { file, at: 0 })
     }
 
-    /// All notes so far, in their order, and why there may be more.
+    /// All notes so far, in order, and why there may be more.
     pub(super) fn notes(&self) -> (Vec<TrafficNote>, Option<String>) {
         #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
         let bytes = match std::fs::read(self.directory.join(traffic::NOTES)) {
@@ -129,7 +129,7 @@ impl NetworkLibrary {
     }
 }
 
-/// The notes from some place on.
+/// Reads notes from a position on.
 #[derive(Debug)]
 pub(super) struct NotesReader {
     file: File,
@@ -137,7 +137,7 @@ pub(super) struct NotesReader {
 }
 
 impl NotesReader {
-    /// What was noted since the last call, up to the last whole line.
+    /// The notes since the last call, up to the last complete line.
     pub(super) fn new_notes(&mut self) -> Vec<TrafficNote> {
         let length = self.file.metadata().map_or(self.at, |file| file.len());
         let new = usize::try_from(length.saturating_sub(self.at)).unwrap_or(0).min(traffic::NOTES_BYTES_MAX);
@@ -154,12 +154,12 @@ impl NotesReader {
 #[expect(clippy::disallowed_methods, reason = "a file of our own outside any store")]
 fn create(path: &Path, mode: u32) -> std::io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    // Whatever this process's umask is.
+    // Independent of the umask of this process.
     file.set_permissions(Permissions::from_mode(mode))?;
     Ok(file)
 }
 
-/// A line; `None` where the program wrote into the file itself.
+/// Parses a line; `None` if the program itself wrote into the file.
 fn note(line: &str) -> Option<TrafficNote> {
     let mut fields = line.split('\t');
     let (event, process) = (fields.next()?, fields.next()?.to_owned());
@@ -188,7 +188,7 @@ fn note(line: &str) -> Option<TrafficNote> {
     })
 }
 
-/// The port of a service by number or by one of two names; 0 where nothing is said.
+/// The port of a service, given as a number or one of two names; 0 if none is given.
 fn service(text: &str) -> u16 {
     match text {
         "https" => 443,

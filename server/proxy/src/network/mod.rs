@@ -1,12 +1,14 @@
-//! What a program reaches besides the proxy: noted while it is recorded, refused while it is replayed.
+//! What a program reaches besides the proxy: noted in a recording, refused in a replay.
 //!
-//! Three sources say what a program tried:
-//! - the network library (`server/preload/src/guard.rs`), loaded into each process: names, addresses, and refusals;
-//! - the kernel, where a replay has a namespace of its own: every `connect`, static programs included;
-//! - the kernel's socket tables, sampled, where there is no namespace: what processes without the library do.
+//! Three sources report what a program tried:
+//! - the network library (`server/preload/src/guard.rs`), loaded into each process: names, addresses and
+//! refusals;
+//! - the kernel, if a replay runs in a network namespace: every `connect`, static programs included;
+//! - the kernel's socket tables, sampled if there is no namespace: connections of processes without the
+//! library.
 //!
-//! `watch` owns the sources of one program, `library` the private directory, `notices` what is told at once, `sockets` the socket tables, `hosts` what is known of a
-//! destination, `report` what is said at the end.
+//! Layout: `watch` owns the sources of one program, `library` the private directory, `notices` the immediate
+//! messages. `sockets` reads the socket tables, `hosts` classifies destinations, `report` is the result.
 
 mod hosts;
 mod library;
@@ -19,7 +21,7 @@ pub use hosts::{DestinationKind, HostPattern};
 pub use report::{Connection, TrafficReport, UnrecordedTraffic};
 pub(crate) use watch::{NetworkWatch, WatchPurpose};
 
-/// What a program may reach besides the proxy while its calls are answered from a recording.
+/// What a program may reach besides the proxy while a recording answers its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NetworkScope {
     /// Nothing.
@@ -31,18 +33,18 @@ pub enum NetworkScope {
     All,
 }
 
-/// Is told the first refusal to each destination, as it happens: the process and the destination.
+/// Called at the first refusal of each destination, with the process and the destination.
 pub type NoticeFn = fn(&str, &str);
 
-/// What a program may reach, host by host.
+/// What a program may reach, by host.
 #[derive(Debug, Clone, Default)]
 pub struct NetworkPolicy {
-    /// What it may reach in general.
+    /// The general scope.
     pub scope: NetworkScope,
-    /// Hosts that it may reach all the same.
+    /// Hosts that are allowed in addition.
     pub allowed: Vec<HostPattern>,
-    /// Hosts whose connections, refused or unrecorded, are listed and count as no failure.
+    /// Hosts whose refused or unrecorded connections are listed but count as no failure.
     pub expected: Vec<HostPattern>,
-    /// Is told of refusals while the program runs.
+    /// Called on refusals while the program runs.
     pub notice: Option<NoticeFn>,
 }

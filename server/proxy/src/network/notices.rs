@@ -1,4 +1,5 @@
-//! Refusals told at once, the first to each destination: a client may try again for minutes, and its user should know why.
+//! Reports the first refusal of each destination at once: a client may retry for minutes, and its user should
+//! know why.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use super::library::{NotesReader, TrafficNote};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Tells of each destination once.
+/// Reports each destination once.
 #[derive(Debug, Clone)]
 pub(super) struct Notices {
     tell: NoticeFn,

@@ -1,4 +1,4 @@
-//! What a program reached, or tried to, besides the proxy: as it is told, and as a run keeps it.
+//! What a program reached, or tried to reach, besides the proxy: as reported, and as stored with the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,30 +14,30 @@ use crate::mounts::Mounts;
 /// Connections of one kind to one destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// The name that was looked up; else the address.
+    /// The name that was looked up; without one, the address.
     pub host: String,
-    /// The port; 0 where only a name was looked up.
+    /// The port; 0 if the name was only looked up.
     pub port: u16,
-    /// How many.
+    /// The number of connections.
     pub count: u64,
-    /// The program and process that made the first of them.
+    /// The program and process of the first connection.
     pub process: String,
-    /// Datagrams, not a stream.
+    /// Whether these are datagrams.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub datagrams: bool,
-    /// The model provider that answers there, if it is one.
+    /// The model provider of the destination, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// What it is, where it carries no model call.
+    /// The description of a destination without model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
-    /// What to do so that it is recorded.
+    /// How to get the connection recorded.
     #[serde(skip)]
     pub advice: Option<String>,
-    /// It was refused.
+    /// Whether it was refused.
     #[serde(skip)]
     pub refused: bool,
-    /// The user said that it is expected.
+    /// Whether the user declared it as expected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expected: bool,
 }
@@ -54,36 +54,36 @@ impl Connection {
     }
 }
 
-/// What a program reached, or tried to.
+/// What a program reached, or tried to reach.
 #[derive(Debug, Clone, Default)]
 pub struct TrafficReport {
-    /// All of it, but for what went through the proxy.
+    /// All connections except those through the proxy.
     pub connections: Vec<Connection>,
-    /// Programs that the library is not loaded into; their connections are sampled only, or not refused.
+    /// Programs without the library; their connections are only sampled, or are not refused.
     pub uncovered: Vec<String>,
-    /// Why the network was guarded less than was asked, or not watched at all.
+    /// Why the network was guarded less than requested, or not watched at all.
     pub weaker_reason: Option<String>,
-    /// The kernel kept the program from the network; nothing depends on the library.
+    /// Whether the kernel isolated the program, so that nothing depends on the library.
     pub is_isolated: bool,
 }
 
 impl TrafficReport {
-    /// What passed without annals, may carry model calls and was not expected.
+    /// Connections that bypassed annals, may carry model calls and were not expected.
     pub fn missed(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().filter(|of| !of.refused && of.other.is_none() && !of.expected)
     }
 
-    /// What was refused and was not expected to be.
+    /// Refused connections that were not expected.
     pub fn refused(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().filter(|of| of.refused && !of.expected)
     }
 
-    /// What passed and is known to carry no model call, or is expected.
+    /// Connections that passed and carry no model call, or are expected.
     pub fn others(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().filter(|of| of.expected || (!of.refused && of.other.is_some()))
     }
 
-    /// As a run keeps it; `None` where there is nothing to keep.
+    /// The part stored with the run; `None` if there is nothing to store.
     pub(crate) fn unrecorded(&self) -> Option<UnrecordedTraffic> {
         let connections = self.connections.iter().filter(|of| !of.refused).cloned().collect::<Vec<_>>();
         let kept = UnrecordedTraffic {
@@ -95,13 +95,14 @@ impl TrafficReport {
     }
 }
 
-/// Traffic of a recorded program that is not in its run: under `volatile.network` of the metadata of its `program` frame.
+/// Traffic of a recorded program that its run does not contain: stored under `volatile.network` in the
+/// metadata of its `program` frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnrecordedTraffic {
-    /// Connections that did not go through annals.
+    /// Connections that bypassed annals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<Connection>,
-    /// Programs of which only longer connections are seen.
+    /// Programs whose connections were only sampled: short ones are missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sampled_only: Vec<String>,
     /// Why connections were not watched.
@@ -110,7 +111,7 @@ pub struct UnrecordedTraffic {
 }
 
 impl UnrecordedTraffic {
-    /// What a run keeps of it; `None` where it keeps nothing.
+    /// The stored traffic of a run; `None` if nothing is stored.
     ///
     /// # Errors
     /// As [`RunReader::frame_info`].
@@ -133,16 +134,16 @@ impl UnrecordedTraffic {
         Ok(None)
     }
 
-    /// What may have carried model calls and was not expected.
+    /// Connections that may have carried model calls and were not expected.
     pub fn missed(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().filter(|of| of.other.is_none() && !of.expected)
     }
 }
 
-/// Among so many last frames of a run is its program's.
+/// The program's frame is among this many last frames of a run.
 const LAST_FRAMES: usize = 4;
 
-/// An event of one of the sources.
+/// An event from one of the sources.
 #[derive(Debug, Clone)]
 pub(super) struct NetworkEvent {
     pub(super) host: Option<String>,
@@ -154,7 +155,7 @@ pub(super) struct NetworkEvent {
     pub(super) count: u64,
 }
 
-/// Puts events together by destination. `names` are those that were looked up, by address.
+/// Groups events by destination. `names` are the looked-up names, by address.
 pub(super) fn connections(
     events: Vec<NetworkEvent>,
     names: &BTreeMap<IpAddr, BTreeSet<String>>,

@@ -1,5 +1,5 @@
-//! The kernel's socket tables, sampled: which of a program's processes are connected to what. It sees static programs, and misses
-//! connections that live for less than the time between two samples.
+//! Samples the kernel's socket tables to see what a program's processes are connected to. Static programs are
+//! included; connections shorter than the sampling interval are missed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time between two samples: the least, and the most, where a sample takes long.
+/// Interval between two samples: the minimum, and the maximum if a sample takes long.
 const SAMPLE_INTERVAL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(40)..=Duration::from_millis(120);
-/// Part of the time that sampling may take, between these two: one in so many.
+/// Divisor of the time that sampling may take, within these limits.
 const SAMPLE_TIME_SHARE: u32 = 25;
-/// Ancestors of a process that are looked at.
+/// Maximum number of ancestors followed for a process.
 const ANCESTORS_MAX: usize = 64;
 const STATE_LISTEN: &str = "0A";
 
-/// A connection as a sample shows it.
+/// A sampled connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SampledConnection {
     pub(super) address: IpAddr,
@@ -29,7 +29,7 @@ pub(super) struct SampledConnection {
     pub(super) process: u32,
 }
 
-/// What was seen, with a name of the process and the number of sockets.
+/// Sampled connections, each with its process's name and the number of sockets.
 pub(super) type Samples = BTreeMap<SampledConnection, (String, u64)>;
 
 /// Samples until it is stopped.
@@ -41,7 +41,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Looks at the processes below `root`, and at those whose environment holds the table's mark.
+    /// Samples processes below `root`, and those whose environment contains the table's mark.
     pub(super) fn start(mut table: SocketTable, root: u32) -> Option<Self> {
         table.root = root;
         let (stop, found) = (Arc::new(AtomicBool::new(false)), table.found.clone());
@@ -64,7 +64,7 @@ impl Sampler {
         Some(Self { stop, found, thread: Some(thread) })
     }
 
-    /// Takes a last sample, and gives all that was seen.
+    /// Takes a last sample, and returns all connections.
     pub(super) fn finish(mut self) -> Samples {
         self.stop_and_join();
         std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
@@ -90,7 +90,7 @@ pub(super) struct SocketTable {
     root: u32,
     mark: Vec<u8>,
     proxy: u16,
-    /// Sockets by their inode.
+    /// Inodes of known sockets.
     looked_at: HashSet<u64>,
     found: Arc<Mutex<Samples>>,
 }
@@ -106,7 +106,7 @@ struct SocketLine {
 }
 
 impl SocketTable {
-    /// What is there now is none of the program's. Traffic to `proxy` is left out.
+    /// Existing sockets are not the program's. Traffic to `proxy` is left out.
     pub(super) fn before_start(mark: &Path, proxy: u16) -> Self {
         let mark = mark.as_os_str().as_encoded_bytes().to_vec();
         let mut table =
@@ -122,7 +122,7 @@ impl SocketTable {
         }
     }
 
-    /// Connected sockets that no sample had yet, and whether they are for datagrams.
+    /// Connected sockets that no sample had before, and whether they are for datagrams.
     fn new_sockets(&mut self) -> HashMap<u64, (SocketLine, bool)> {
         let mut new: HashMap<u64, (SocketLine, bool)> = HashMap::new();
         let mut listening = HashSet::new();
@@ -139,7 +139,7 @@ impl SocketTable {
                 }
             }
         }
-        // An accepted connection belongs to the process that made it.
+        // An accepted connection belongs to the process that opened it.
         new.retain(|_, (socket, is_datagram)| *is_datagram || !listening.contains(&socket.local_port));
         new
     }
@@ -198,7 +198,7 @@ pub(super) fn name_of(process: u32) -> String {
 
 fn parent(process: u32) -> Option<u32> {
     let stat = read(&format!("/proc/{process}/stat"))?;
-    // The second field is the name in parentheses, which may hold anything.
+    // The second field is the name in parentheses, which may hold any characters.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }
@@ -212,7 +212,7 @@ fn socket(line: &str) -> Option<SocketLine> {
     Some(SocketLine { local_port, address, port, is_listening: *fields.get(3)? == STATE_LISTEN, inode })
 }
 
-/// `0100007F:1F90`: words of four bytes in the machine's order, hexadecimal.
+/// `0100007F:1F90`: words of four bytes in native byte order, hexadecimal.
 fn endpoint(text: &str) -> Option<(IpAddr, u16)> {
     let (address, port) = text.split_once(':')?;
     let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! The network of one program, watched and, in a replay, guarded.
+//! Watches the network of one program and, in a replay, guards it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{SocketAddr, TcpListener};
@@ -24,17 +24,17 @@ use crate::program::Program;
 
 /// `SOCK_DGRAM`.
 const DATAGRAMS: i32 = 2;
-/// Uncovered programs that are named.
+/// Maximum number of uncovered programs in a report.
 const UNCOVERED_MAX: usize = 16;
 
 /// Why a program is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WatchPurpose {
-    /// All passes, and is noted.
+    /// Everything passes and is noted.
     Record,
-    /// Nothing passes that the policy does not allow.
+    /// Only allowed connections pass.
     Replay,
-    /// As a replay until [`NetworkWatch::go_live`], then as a recording.
+    /// Like a replay until [`NetworkWatch::go_live`], then like a recording.
     Prefix,
 }
 
@@ -63,16 +63,16 @@ struct WatchState {
 /// Why a program does not run in a namespace.
 enum ConfinementFailure {
     NotWanted,
-    /// The system does not permit it.
+    /// The system does not permit a namespace.
     Refused(std::io::Error),
     /// The program itself cannot be started.
     Program(std::io::Error),
-    /// It runs without one.
+    /// The program has started without a namespace.
     Started(Box<Child>),
 }
 
 impl NetworkWatch {
-    /// For a program behind the proxy at this port.
+    /// Watches a program behind the proxy at this port.
     pub(crate) fn begin(
         purpose: WatchPurpose,
         policy: &NetworkPolicy,
@@ -103,7 +103,7 @@ impl NetworkWatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program's variables; `preloaded` is what else it loads.
+    /// The program's variables; `preloaded` lists other preloaded libraries.
     pub(crate) fn environment(&self, preloaded: Option<&str>) -> Vec<(String, String)> {
         match &self.library {
             Ok(library) => library.environment(preloaded).into(),
@@ -115,7 +115,7 @@ impl NetworkWatch {
     /// `also_at` is given what the proxy has to listen at.
     ///
     /// # Errors
-    /// Where the program cannot be started.
+    /// If the program cannot be started.
     pub(crate) fn spawn(
         &self,
         command: &mut Command,
@@ -166,7 +166,7 @@ impl NetworkWatch {
         Ok(child)
     }
 
-    /// Tells of refusals as they come, where somebody wants to know.
+    /// Reports refusals as they happen, if requested.
     fn follow(&self) -> Option<Notices> {
         let notices = Notices::new(self.policy.notice?);
         if let Ok(Ok(notes)) = self.library.as_ref().map(NetworkLibrary::follow) {
@@ -198,13 +198,13 @@ impl NetworkWatch {
         match (spawned, admitted) {
             (Ok(child), Ok(entered)) => Ok((child, entered)),
             (Err(error), Ok(_)) => Err(ConfinementFailure::Program(error)),
-            // The child's own error says what was refused.
+            // The child's own error names the refused step.
             (Err(error), Err(_)) => Err(ConfinementFailure::Refused(error)),
             (Ok(child), Err(_)) => Err(ConfinementFailure::Started(Box::new(child))),
         }
     }
 
-    /// From now on the program may reach everything, and what it reaches is noted.
+    /// From now on the program may reach everything, and its connections are noted.
     pub(crate) fn go_live(&self) {
         if !self.is_live.swap(true, Ordering::AcqRel)
             && let Ok(library) = &self.library
@@ -214,7 +214,7 @@ impl NetworkWatch {
         }
     }
 
-    /// What the program reached, once it has ended; processes of it may be left.
+    /// What the program reached, after its end; some of its processes may still run.
     pub(crate) fn finish(&self, are_left: bool) -> TrafficReport {
         if let (true, Ok(library)) = (are_left, &self.library) {
             library.keep_directory();
@@ -249,7 +249,7 @@ impl NetworkWatch {
     }
 }
 
-/// Names that were looked up, by the addresses that were found.
+/// The looked-up names, by the addresses found.
 fn names_by_address(notes: &[TrafficNote]) -> BTreeMap<std::net::IpAddr, BTreeSet<String>> {
     let mut names: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for note in notes {
@@ -270,7 +270,7 @@ fn executed_programs(notes: &[TrafficNote]) -> BTreeSet<String> {
     notes.iter().filter_map(of).collect()
 }
 
-/// A note as an event. A look-up that found something is none: what is done with the addresses says the rest.
+/// Converts a note into an event; `None` for a successful look-up, whose connections are noted themselves.
 fn event(note: TrafficNote) -> Option<NetworkEvent> {
     match note {
         TrafficNote::Connect { process, is_datagram, address, port, passed } => Some(NetworkEvent {
@@ -297,7 +297,7 @@ fn event(note: TrafficNote) -> Option<NetworkEvent> {
     }
 }
 
-/// Samples of connections that no process with the library noted.
+/// Sampled connections that no process with the library has noted.
 fn sampled_events(samples: Samples, notes: &[TrafficNote]) -> Vec<NetworkEvent> {
     let noted: HashSet<_> = notes
         .iter()
@@ -322,7 +322,7 @@ fn sampled_events(samples: Samples, notes: &[TrafficNote]) -> Vec<NetworkEvent> 
     samples.map(event).collect()
 }
 
-/// Notes what the kernel reports of a namespace.
+/// Notes what the kernel reports about a namespace.
 #[derive(Debug)]
 struct Supervisor {
     stop: Arc<AtomicBool>,
@@ -362,7 +362,7 @@ impl Supervisor {
     }
 }
 
-/// An attempt as an event; `None` where it goes to the proxy, to no network, or sends nothing.
+/// Converts an attempt into an event; `None` if it goes to the proxy, to no network, or sends nothing.
 fn attempt_event(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) -> Option<NetworkEvent> {
     let place = || format!("{} [{process}]", sockets::name_of(process));
     let Some(to) = to else {
@@ -391,7 +391,8 @@ fn attempt_event(process: u32, socket: i32, to: Option<SocketAddr>, proxy: u16) 
     })
 }
 
-/// Maps the users of a process in a new user namespace: all that this process has, where it may; else its own alone.
+/// Maps the users of a process in a new user namespace: all users of this process if permitted; else only its
+/// own.
 fn map_users(process: u32) -> std::io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
     let write = |name: &str, text: &str| std::fs::write(format!("/proc/{process}/{name}"), text);

@@ -1,8 +1,9 @@
-//! The private directory in which the preloaded library and this process meet, for as long as a program runs.
+//! The private directory that the preloaded library and this process share while a program runs.
 //!
-//! `preload.so` and `node.cjs` are what is loaded, `in` has the lanes to serve, `out` those that the program draws, `exec` a note of each
-//! program that it starts. The lanes are files that survive a killed program. What is new of them becomes a frame before each
-//! exchange and at the end, so that a killed recorder has all that led to what it recorded.
+//! It holds `preload.so` and `node.cjs` (loaded into processes), `in` (lanes to serve), `out` (lanes that the
+//! program draws) and `exec` (a note for each program started). The lanes are files that survive a killed
+//! program. New draws become a frame before each exchange and at the end, so that a killed recorder has
+//! everything that led to its recording.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -20,19 +21,19 @@ use super::reach::{self, CoverageObstacle};
 use crate::destination::NewRun;
 use crate::program::Program;
 
-/// The library, as `build.rs` made it; empty where there is none for this system.
+/// The library, built by `build.rs`; empty on systems without one.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"));
 static NODE: &[u8] = include_bytes!("node.cjs");
 
-/// The variable by which Python's hashing of texts is made the same in each process.
+/// The variable that makes Python's string hashing the same in each process.
 pub(crate) const HASH_SEED: &str = "PYTHONHASHSEED";
-/// The longest path of the directory: the library keeps it in a fixed place.
+/// Maximum length of the directory's path: the library keeps it in a fixed buffer.
 const DIRECTORY_BYTES_MAX: usize = 120;
-/// The room that there has to be in it.
+/// Minimum free space in the directory's file system.
 const FREE_BYTES_MIN: u64 = 256 << 20;
-/// Lanes whose files stay open here.
+/// Maximum number of lane files kept open.
 const OPEN_MAX: usize = 128;
-/// Programs that are named.
+/// Maximum number of programs named.
 const LISTED_PROGRAMS_MAX: usize = 8;
 
 /// Why clocks and randomness cannot be captured.
@@ -45,20 +46,20 @@ impl std::fmt::Display for NondetError {
     }
 }
 
-/// What was captured, or served.
+/// The result of capturing or serving draws.
 #[derive(Debug, Clone, Default)]
 pub struct CaptureReport {
     /// Clock reads and entropy.
     pub draws: u64,
-    /// Threads that drew, of all processes.
+    /// Threads that drew, in all processes.
     pub lanes: u64,
     /// What was not covered, and why.
     pub missed: Vec<String>,
-    /// What a replay drew otherwise than was recorded.
+    /// How the draws of a replay differ from the recorded ones.
     pub differences: Vec<String>,
 }
 
-/// Captures the draws of one program. Its directory goes away with it.
+/// Captures the draws of one program. Its directory is deleted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct NondetCapture {
     directory: PathBuf,
@@ -69,7 +70,7 @@ pub(crate) struct NondetCapture {
 
 #[derive(Debug, Default)]
 struct CapturedLanes {
-    /// Of each lane its file, if that is kept open, and the bytes that are recorded.
+    /// For each lane: its file if kept open, and the number of bytes recorded.
     lanes: BTreeMap<String, (Option<File>, usize)>,
     failed: Option<String>,
 }
@@ -86,10 +87,10 @@ fn failed(what: &str, error: &std::io::Error) -> NondetError {
 }
 
 impl NondetCapture {
-    /// For this program, which is served these lanes.
+    /// Captures this program, which is served these lanes.
     ///
     /// # Errors
-    /// Where there is no library for this system, or no place for it.
+    /// If there is no library for this system, or no usable directory.
     pub(crate) fn begin(program: &Program, served: DrawLanes) -> Result<Self, NondetError> {
         has_library()?;
         let capture = Self {
@@ -114,7 +115,7 @@ impl NondetCapture {
         lanes.try_for_each(|(name, bytes)| write(&self.directory.join("in").join(name), 0o600, bytes))
     }
 
-    /// The variables that the program needs for it.
+    /// The variables that the program needs.
     pub(crate) fn environment(&self, hash_seed: &str) -> Vec<(String, String)> {
         let mut variables = vec![(HASH_SEED.to_owned(), hash_seed.to_owned())];
         if self.beyond.as_ref().is_some_and(|beyond| beyond.harmful) {
@@ -143,8 +144,8 @@ impl NondetCapture {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records what was drawn since the last time, if anything. Hands it to the writer and does not wait: what is recorded after it
-    /// stands after it.
+    /// Records the draws since the last call, if any. Queues the frame without waiting; frames recorded later
+    /// follow it.
     pub(crate) fn record_new_draws(&self, run: &NewRun) {
         let mut noted = self.noted();
         if noted.failed.is_some() {
@@ -168,7 +169,7 @@ impl NondetCapture {
         noted.failed = kept.err();
     }
 
-    /// Reads what is new of each lane.
+    /// Reads the new bytes of each lane.
     fn read_new_draws(
         &self,
         noted: &mut CapturedLanes,
@@ -211,24 +212,24 @@ impl NondetCapture {
         Ok(names)
     }
 
-    /// What a recorded program came to; records the rest.
+    /// The result of a recording; records the remaining draws.
     pub(crate) fn finish(&self, run: &NewRun) -> CaptureReport {
         self.record_new_draws(run);
         let mut captured = self.captured(&self.read_lanes());
         if let Some(why) = &self.noted().failed {
-            captured.missed.push(format!("what was drawn later could not be recorded: {why}"));
+            captured.missed.push(format!("later draws could not be recorded: {why}"));
         }
         captured
     }
 
-    /// What a replayed program came to.
+    /// The result of a replay.
     pub(crate) fn compare(&self) -> CaptureReport {
         let drawn = self.read_lanes();
         let differences = self.served.differences(&drawn);
         CaptureReport { differences, ..self.captured(&drawn) }
     }
 
-    /// All that was drawn. A lane that cannot be read is as far there as it can.
+    /// All draws. A lane that cannot be read is included as far as possible.
     fn read_lanes(&self) -> DrawLanes {
         let mut lanes = DrawLanes::default();
         let mut all = CapturedLanes::default();
@@ -262,12 +263,12 @@ impl NondetCapture {
         }
         let (draws, odd) = drawn.count();
         for name in odd {
-            missed.push(format!("lane {name} was written over by the program"));
+            missed.push(format!("the program overwrote lane {name}"));
         }
         let full = drawn.0.iter().filter(|(_, bytes)| bytes.len() + FULL_MARGIN_BYTES > LANE_BYTES_MAX);
         for (name, _) in full {
             missed.push(format!(
-                "lane {name} is full: what was drawn after {LANE_BYTES_MAX} bytes is not in it"
+                "lane {name} is full: draws after {LANE_BYTES_MAX} bytes are missing"
             ));
         }
         let lanes = drawn.0.values().filter(|bytes| !bytes.is_empty()).count() as u64;
@@ -275,13 +276,13 @@ impl NondetCapture {
     }
 }
 
-/// A lane with less room than this left may have lost a draw.
+/// A lane with less free space may have lost a draw.
 const FULL_MARGIN_BYTES: usize = 1 << 20;
 
 /// How many bytes of draws a lane's file holds.
 fn used_bytes(file: &File) -> std::io::Result<usize> {
     let mut header = [0; HEADER_BYTES];
-    // One that was just made is empty, or has no header yet.
+    // A new file is empty, or has no header yet.
     let read = file.read_at(&mut header, 0)?;
     let (magic, used) = header.split_at(MAGIC.len());
     if read < HEADER_BYTES || magic != MAGIC {
@@ -311,7 +312,7 @@ fn has_library() -> Result<(), NondetError> {
     }
 }
 
-/// Whether clocks and randomness could be captured on this machine. Makes nothing.
+/// Whether this machine can capture clocks and randomness. Creates nothing.
 ///
 /// # Errors
 /// Why not.
@@ -320,7 +321,7 @@ pub(crate) fn check_support() -> Result<(), NondetError> {
     choose_parent_directory().map(|_| ())
 }
 
-/// A new directory for this user alone; its name begins so.
+/// Creates a directory that only this user can access; its name begins with `prefix`.
 pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
     let place = choose_parent_directory()?;
     let mut random = [0; 8];
@@ -332,8 +333,8 @@ pub(crate) fn private_directory(prefix: &str) -> Result<PathBuf, NondetError> {
     Ok(directory)
 }
 
-/// Where that can be, on a file system that programs may be run from: where TMPDIR says; else in memory, where a
-/// file for each process and thread costs least.
+/// Where to create it, on a file system that allows execution: in TMPDIR; else in memory, where a file for
+/// each process and thread costs least.
 fn choose_parent_directory() -> Result<PathBuf, NondetError> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let memory = Some(PathBuf::from("/dev/shm"));
@@ -344,19 +345,19 @@ fn choose_parent_directory() -> Result<PathBuf, NondetError> {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             allows_exec(&system) && free >= FREE_BYTES_MIN
         });
-        // The loader takes colons and spaces for what stands between two libraries.
+        // The loader splits its list of libraries at colons and spaces.
         has_room && text.len() + 40 <= DIRECTORY_BYTES_MAX && !text.contains([':', ' ', '\u{fffd}'])
     };
     let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
     places.find(fits).ok_or_else(|| {
         NondetError(
-            "there is no directory with room from which a library can be loaded (TMPDIR names one)"
+            "no directory has enough space and allows loading a library (set TMPDIR to one)"
                 .to_owned(),
         )
     })
 }
 
-/// Programs and libraries of this file system may be run.
+/// Whether this file system allows execution.
 fn allows_exec(system: &rustix::fs::StatVfs) -> bool {
     #[cfg(target_os = "linux")]
     let may = !system.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);

@@ -1,12 +1,14 @@
-//! What the threads of a program drew: each lane's draws as bytes (`annals_preload::format`), and how they stand in a run.
+//! The draws of a program's threads: each lane as bytes (`annals_preload::format`), and its form in a run.
 //!
-//! A frame of component `nondet` whose metadata has `captured` holds what was drawn since the one before, in parts:
+//! A frame of component `nondet` whose metadata has `captured` holds the draws since the previous one, in
+//! parts:
 //!
 //! ```text
 //! part   name length u8 | name | varint: offset in the lane | varint: length | bytes
 //! ```
 //!
-//! A part at offset 0 begins its lane anew: a fork notes all that its program drew, also what it shares with its parent.
+//! A part at offset 0 restarts its lane: a fork stores all draws of its program, also those that it shares
+//! with its parent.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +17,25 @@ use annals_preload::format::{
     Clock, DrawReader, LANE_BYTES_MAX, LaneDraw, NAME_BYTES_MAX, to_varint, varint,
 };
 
-/// Lanes of one run.
+/// Maximum number of lanes in one run.
 pub(super) const LANES_MAX: usize = 1 << 16;
-/// Bytes of all lanes of a run, for serving.
+/// Maximum number of bytes in all lanes of a run that is served.
 const BYTES_MAX: usize = 1 << 30;
-/// Lanes whose difference is told.
+/// Maximum number of lanes whose difference is listed.
 const LISTED_LANES_MAX: usize = 8;
 
 /// Draws by lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DrawLanes(pub(super) BTreeMap<String, Vec<u8>>);
 
-/// A lane's name, which is also that of a file.
+/// Whether a text can be a lane's name, which is also a file name.
 pub(super) fn is_name(name: &str) -> bool {
     name.starts_with('0')
         && name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'p' | b't' | b'u' | b'~'))
 }
 
-/// Adds a part to a frame's output.
+/// Appends a part to a frame's output.
 pub(super) fn put_part(out: &mut Vec<u8>, name: &str, at: usize, bytes: &[u8]) {
     out.push(name.len() as u8);
     out.extend(name.as_bytes());
@@ -45,10 +47,10 @@ pub(super) fn put_part(out: &mut Vec<u8>, name: &str, at: usize, bytes: &[u8]) {
 }
 
 impl DrawLanes {
-    /// What a run holds.
+    /// The draws of a run.
     ///
     /// # Errors
-    /// As reading frames; `Invalid` where a frame is not as the recorder writes it.
+    /// As reading frames; `Invalid` if a frame is not in the recorder's form.
     pub(crate) fn from_reader(reader: &RunReader) -> annals::Result<Self> {
         let mut lanes = Self::default();
         for seq in 1..=reader.info().frames {
@@ -65,7 +67,7 @@ impl DrawLanes {
         Ok(lanes)
     }
 
-    /// Takes in a frame's parts.
+    /// Adds a frame's parts.
     fn read_frame(&mut self, mut rest: &[u8]) -> Option<()> {
         let mut all: usize = self.0.values().map(Vec::len).sum();
         while let Some((length, after)) = rest.split_first() {
@@ -96,7 +98,7 @@ impl DrawLanes {
         Some(())
     }
 
-    /// How many draws there are, and the lanes whose bytes are none from some place on.
+    /// The number of draws, and the lanes that are malformed from some position on.
     pub(super) fn count(&self) -> (u64, Vec<&str>) {
         let (mut draws, mut odd) = (0, Vec::new());
         for (name, bytes) in &self.0 {
@@ -109,7 +111,7 @@ impl DrawLanes {
         (draws, odd)
     }
 
-    /// What a replay drew otherwise than was recorded, a line for each lane.
+    /// How a replay's draws differ from the recorded ones, one line for each lane.
     pub(super) fn differences(&self, replayed: &Self) -> Vec<String> {
         let empty = Vec::new();
         let names = self.0.keys().chain(replayed.0.keys().filter(|name| !self.0.contains_key(*name)));
@@ -136,12 +138,12 @@ impl DrawLanes {
         let of = process(name);
         match self.0.iter().filter(|(name, bytes)| process(name) == of && !bytes.is_empty()).count() {
             0 | 1 => String::new(),
-            many => format!(" (one of {many} threads of its process: their order may be another each time)"),
+            many => format!(" (one of {many} threads of its process: their order may differ each time)"),
         }
     }
 }
 
-/// The process of a lane: its name without the threads at its end.
+/// The process of a lane: its name without the threads at the end.
 fn process(name: &str) -> &str {
     let mut name = name;
     loop {
@@ -153,7 +155,7 @@ fn process(name: &str) -> &str {
     }
 }
 
-/// The first draw that is not the same, in words.
+/// Describes the first draw that differs.
 fn difference(before: &[u8], now: &[u8]) -> String {
     let (mut recorded, mut replayed) = (DrawReader::new(before), DrawReader::new(now));
     let mut same = 0_u64;
@@ -170,7 +172,7 @@ fn difference(before: &[u8], now: &[u8]) -> String {
             }
             (None, _) => {
                 let all = same + 1 + replayed.count() as u64;
-                return format!("drew {all} times, and {same} were recorded: the rest are of now");
+                return format!("drew {all} times, and {same} were recorded: the rest are new values");
             }
         }
     }
@@ -255,7 +257,7 @@ mod tests {
         let less = told(&lanes(&[("0", &a), ("0t1", &a)]));
         assert!(less.contains("lane 0 drew 1 times, and 2 were recorded (one of 2 threads"), "{less}");
         let more = told(&lanes(&[("0", &[a.clone(), bytes.clone(), b].concat()), ("0t1", &a)]));
-        assert!(more.contains("drew 3 times, and 2 were recorded: the rest are of now"), "{more}");
+        assert!(more.contains("drew 3 times, and 2 were recorded: the rest are new values"), "{more}");
         let other = told(&lanes(&[("0", &[bytes, a].concat())]));
         assert!(
             other.contains("lane 0 drew 4 random bytes as its draw 1, and a clock (time) was"),

@@ -1,8 +1,9 @@
-//! Clocks and randomness of programs that know nothing of annals: a library of ours is loaded into each process of the program
-//! (server/preload); it notes what is drawn and serves what was recorded.
+//! Clocks and randomness of programs: a library loaded into each process of the program (server/preload)
+//! notes its draws, and serves recorded ones.
 //!
-//! `capture` is the private directory in which the library and this process meet, `lanes` what was drawn, as frames and compared with
-//! another run's, `reach` what the library cannot be loaded into. What is not covered is always told ([`Captured::missed`]).
+//! `capture` owns the directory that the library and this process share. `lanes` stores draws as frames and
+//! compares them. `reach` knows which programs the library cannot cover. Uncovered programs are always
+//! reported ([`CaptureReport::missed`]).
 
 mod capture;
 mod lanes;

@@ -1,6 +1,7 @@
 'use strict';
-// Loaded into Node before the program. Node's random numbers come from its own copy of OpenSSL, which mixes in the process's id and
-// its addresses, so that the same entropy gives other numbers. Here they come from /dev/urandom, which is recorded and served.
+// Loaded into Node before the program. Node's random numbers come from its own copy of OpenSSL, which mixes in the
+// process id and memory addresses, so the same entropy gives different numbers. Here they come from /dev/urandom,
+// which is recorded and served.
 const fs = require('fs');
 const crypto = require('crypto');
 
@@ -13,7 +14,7 @@ try {
   return;
 }
 
-// What cannot be stood before is said, and the program goes on.
+// Functions that cannot be replaced are reported, and the program continues.
 function stand(object, name, value) {
   try {
     const { enumerable } = Object.getOwnPropertyDescriptor(object, name);
@@ -49,7 +50,7 @@ stand(Math, 'random', function () {
   return ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992;
 });
 
-// The originals check the arguments; what they give is filled anew.
+// The original functions check the arguments; their results are overwritten.
 const { randomBytes, randomFillSync, randomInt, randomUUID } = crypto;
 const later = (done, value) => setImmediate(done, null, value);
 

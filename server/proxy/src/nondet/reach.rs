@@ -1,5 +1,5 @@
-//! What a command is, as the files say that are executed for it, and what a library can be loaded into: programs that the system's
-//! dynamic loader starts. Nothing is run for it.
+//! Which files a command executes, and whether a library can be loaded into them: only programs started by
+//! the system's dynamic loader qualify. Nothing is run to find out.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,49 +10,50 @@ use std::path::{Path, PathBuf};
 
 use crate::program::Program;
 
-/// Scripts whose interpreters are scripts.
+/// Maximum chain of scripts whose interpreters are scripts.
 const SCRIPTS_MAX: usize = 4;
 const HEAD_BYTES: usize = 512;
 const PROGRAM_HEADERS_MAX: u16 = 256;
 const PROGRAM_HEADER_BYTES: usize = 56;
 const INTERPRETER_BYTES_MAX: usize = 256;
 const PT_INTERP: u32 = 3;
-/// Of an ELF file: 64 bits, and the machine that this is.
+/// ELF header values: 64 bits, and the machine type of this build.
 const CLASS_64: u8 = 2;
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// Why a program cannot be covered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CoverageObstacle {
-    /// In words, after the program's name.
+    /// The reason, to follow the program's name.
     pub(crate) why: String,
-    /// The library must not be offered: the program would not start.
+    /// Whether the program would not start with the library in its environment.
     pub(crate) harmful: bool,
 }
 
-/// The files that are executed for a command: the one that it names, and where that is a script, its interpreter after it.
+/// The files that are executed for a command: its own, and after a script its interpreter.
 #[derive(Debug)]
 pub(crate) struct ExecChain {
-    /// Each of them; at least the first is there, unless the command is missing.
+    /// The files; contains at least the first, unless the command is missing.
     pub(crate) files: Vec<PathBuf>,
-    /// What the last of them is.
+    /// The kind of the last file.
     pub(crate) end: ExecTarget,
 }
 
-/// What a command comes to, as far as its files say.
+/// What a command finally executes, as far as its files tell.
 #[derive(Debug)]
 pub(crate) enum ExecTarget {
-    /// A program that nothing speaks against.
+    /// A program that nothing prevents from loading the library.
     Coverable,
-    /// One that the library does not reach.
+    /// A program that the library cannot cover.
     NotCoverable(CoverageObstacle),
-    /// There is no such command, or no such interpreter.
+    /// The command or its interpreter does not exist.
     Missing(OsString),
-    /// It is there and may not be executed, or is nothing that can be.
+    /// The file exists but cannot be executed.
     NotExecutable(&'static str),
 }
 
-/// Why the library cannot be loaded into this program; `None` where nothing speaks against it, also where it cannot be found.
+/// Why the library cannot be loaded into this program; `None` if nothing prevents it, or if the program is
+/// not found.
 pub(super) fn coverage_obstacle(program: &Program) -> Option<CoverageObstacle> {
     match chain(program).end {
         ExecTarget::NotCoverable(beyond) => Some(beyond),
@@ -60,17 +61,18 @@ pub(super) fn coverage_obstacle(program: &Program) -> Option<CoverageObstacle> {
     }
 }
 
-/// Of a program and of those that it started, what no library can be loaded into: at most so many, each in words.
+/// Describes the programs, among this one and those it started, that no library can be loaded into; at most
+/// `max`.
 pub(crate) fn uncovered_programs(program: &Program, started: &BTreeSet<String>, max: usize) -> Vec<String> {
     let of = |name: &String| Program { argv: vec![name.into()], ..program.clone() };
     let all = std::iter::once(program.clone()).chain(started.iter().map(of));
-    // What another C library loads is covered: the network library needs none.
+    // Programs of another C library are covered: the network library needs none.
     let found = all.filter_map(|program| coverage_obstacle(&program)).filter(|beyond| !beyond.harmful);
     let found: BTreeSet<_> = found.map(|beyond| beyond.why).collect();
     found.into_iter().take(max).collect()
 }
 
-/// Follows a command to what is executed.
+/// Follows a command to the executed files.
 pub(crate) fn chain(program: &Program) -> ExecChain {
     let directory = program.directory.as_deref().unwrap_or(Path::new(""));
     let mut command = program.argv.first().cloned().unwrap_or_default();
@@ -115,7 +117,7 @@ pub(crate) fn chain(program: &Program) -> ExecChain {
     ExecChain { files, end: ExecTarget::Coverable }
 }
 
-/// The file that a command names, as the system looks for it.
+/// The file that a command names, found as the system finds it.
 fn find_command(command: &OsStr, directory: &Path) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(directory.join(command));
@@ -127,10 +129,10 @@ fn find_command(command: &OsStr, directory: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| directory.join(folder).join(command)).find(executable)
 }
 
-/// Opens what is a file; never waits for the other end of a pipe.
+/// Opens a regular file; never blocks on a pipe.
 ///
 /// # Errors
-/// Those of the system, and where it is no regular file.
+/// Those of the system, and an error if it is not a regular file.
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     #[expect(clippy::disallowed_methods, reason = "the program that is to be run, not a file of a store")]
@@ -163,7 +165,7 @@ fn inspect_file(path: &Path) -> ExecFile {
         .metadata()
         .is_ok_and(|file| file.mode() & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw());
     if privileged {
-        return not("runs as another user: nothing is loaded into it", false);
+        return not("runs as another user: the loader ignores the library", false);
     }
     if !head.starts_with(b"\x7fELF") || length < 64 {
         let text = head.iter().all(|byte| !matches!(byte, 0..=8 | 14..=31));
@@ -176,12 +178,12 @@ fn inspect_file(path: &Path) -> ExecFile {
         None => not("is a static binary", false),
         Some(loader) if loader.windows(8).any(|part| part == b"ld-linux") => ExecFile::Coverable,
         Some(loader) => {
-            not(&format!("is loaded by {}, not by that of glibc", String::from_utf8_lossy(&loader)), true)
+            not(&format!("is loaded by {}, not by glibc's loader", String::from_utf8_lossy(&loader)), true)
         }
     }
 }
 
-/// The loader that an ELF file of 64 bits names.
+/// The loader named in a 64-bit ELF file.
 fn loader(file: &File, head: &[u8]) -> Option<Vec<u8>> {
     let u64_at =
         |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
@@ -201,7 +203,7 @@ fn loader(file: &File, head: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The program that runs a script; behind `env` the one that it is to find.
+/// The program that runs a script; after `env`, the program that `env` looks up.
 fn interpreter(line: &[u8]) -> Option<OsString> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
@@ -238,7 +240,7 @@ mod tests {
         }
     }
 
-    /// The smallest file with a header: one program header, of this kind, that names this loader.
+    /// The smallest file with a header: one program header of this kind that names this loader.
     fn elf(kind: u32, loader: &[u8]) -> Vec<u8> {
         let mut file = vec![0; 120];
         file[..5].copy_from_slice(b"\x7fELF\x02");
@@ -266,7 +268,7 @@ mod tests {
         for bytes in [&b""[..], b"#!", b"#!\n", b"\x7fELF", b"#!/usr/bin/env -S\n", b"text"] {
             assert_eq!(beyond_of(bytes), None, "{bytes:?}");
         }
-        // Headers that lead nowhere make it no dynamic program, and nothing worse.
+        // Invalid headers must only make it a static program.
         let mut odd = elf(PT_INTERP, b"x");
         odd[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(beyond_of(&odd).is_some());

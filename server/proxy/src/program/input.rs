@@ -1,7 +1,7 @@
-//! The standard input of a program: passed on and kept while it is recorded, given back when it is replayed.
+//! A program's standard input: passed on and kept in a recording, served again in a replay.
 //!
-//! A thread of its own writes to the program's pipe. It ends with the input, when the program reads no more, and when the program
-//! has ended. Nothing waits for a program that never reads.
+//! A thread writes to the program's pipe. It ends with the input, when the program stops reading, or when the
+//! program ends. Nothing waits for a program that never reads.
 
 use std::fs::File;
 use std::io::{IsTerminal, PipeReader, PipeWriter, Read, Seek, SeekFrom, Write};
@@ -19,34 +19,35 @@ use tokio::task::JoinHandle;
 
 /// Bytes that are read at a time.
 const PART_BYTES: usize = 64 << 10;
-/// Parts on their way to the store.
+/// Maximum number of parts in transit to the store.
 const PARTS_MAX: usize = 16;
 
 /// Where a program's standard input comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StandardInput {
-    /// This process's own, untouched.
+    /// The input of this process, untouched.
     #[default]
     Inherited,
-    /// This process's own, kept on the way; a terminal is inherited, since a program can tell a pipe from it.
+    /// The input of this process, kept while it passes; a terminal is inherited, because a program can tell a
+    /// pipe from it.
     Kept,
-    /// These bytes, then the end.
+    /// These bytes.
     Given(Bytes),
 }
 
-/// What this process's own standard input is.
+/// The kind of this process's own standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InputKind {
-    /// A program may ask a person.
+    /// A terminal: a program may ask a person.
     Terminal,
-    /// A device other than a terminal, such as /dev/null: nothing to keep.
+    /// A device other than a terminal, such as /dev/null, with nothing to keep.
     Device,
     /// A pipe, a file or a socket.
     Stream,
 }
 
 impl InputKind {
-    /// That of this process.
+    /// The kind of this process's input.
     pub(crate) fn own() -> Self {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
@@ -56,17 +57,17 @@ impl InputKind {
         match file.and_then(|file| file.metadata()) {
             Ok(known) if known.file_type().is_char_device() => Self::Device,
             Ok(_) => Self::Stream,
-            // A closed one has nothing to give.
+            // A closed input has no data.
             Err(_) => Self::Device,
         }
     }
 }
 
-/// A program's input before the program is there.
+/// A program's input before the program has started.
 pub(super) struct InputRelay {
     from: InputSource,
     to: PipeWriter,
-    /// The program's end, never read from: it tells how much of the input the program has not read.
+    /// The program's end, never read from: it tells how much input the program has not read.
     program: PipeReader,
 }
 
@@ -75,7 +76,7 @@ enum InputSource {
     Given(Bytes),
 }
 
-/// An input that is being passed on. Its bytes are no longer read once this is stopped.
+/// An input that is being passed on. Stopping it ends the reading.
 pub(super) struct RunningInput<T> {
     /// Dropped to end the thread.
     stop: UnixStream,
@@ -83,7 +84,7 @@ pub(super) struct RunningInput<T> {
 }
 
 impl InputRelay {
-    /// Sets a command's standard input; `None` where nothing is to be passed on.
+    /// Sets a command's standard input; `None` if nothing is passed on.
     pub(super) fn new(input: &StandardInput, command: &mut Command) -> std::io::Result<Option<Self>> {
         let from = match input {
             StandardInput::Inherited => return Ok(None),
@@ -103,7 +104,7 @@ impl InputRelay {
         Ok(Some(Self { from, to, program }))
     }
 
-    /// Starts passing on. `keep` is given what the program was given.
+    /// Starts passing on. `keep` gets the bytes that the program was given.
     pub(super) fn start<T: Send + 'static>(
         self,
         keep: impl FnOnce(&mut dyn Read) -> T + Send + 'static,
@@ -123,18 +124,19 @@ impl InputRelay {
         drop(self.to);
         let InputSource::Own(mut file) = self.from else { return };
         wait(stopped);
-        // A file is left at the first byte that the program did not read: a shell loop that reads on from it misses nothing.
+        // A file's position is set to the first byte that the program did not read, so that a shell loop
+        // continues there.
         let unread = in_hand as u64 + rustix::io::ioctl_fionread(&self.program).unwrap_or(0);
         if let Ok(unread @ 1..) = i64::try_from(unread) {
             let _ = file.seek(SeekFrom::Current(-unread));
         }
     }
 
-    /// Writes until the input or the program ends. Gives how many bytes were taken from the input and not written.
+    /// Writes until the input or the program ends. Returns how many bytes were read but not written.
     fn relay(&mut self, stopped: &UnixStream, parts: &SyncSender<Bytes>) -> usize {
         let mut buffer = vec![0; PART_BYTES];
         loop {
-            // Nothing is taken from the input before the program has room for it.
+            // Nothing is read before the program's pipe has room.
             if !is_ready(self.to.as_fd(), PollFlags::OUT, stopped) {
                 return 0;
             }
@@ -151,7 +153,7 @@ impl InputRelay {
                 return 0;
             }
             let written = self.write(&part, stopped);
-            // Where it cannot be stored, the program gets its input all the same.
+            // If it cannot be stored, the program still gets its input.
             let _ = parts.send(part.slice(..written));
             if written < part.len() {
                 return part.len() - written;
@@ -159,7 +161,7 @@ impl InputRelay {
         }
     }
 
-    /// How much of a part the program was given.
+    /// How many bytes of a part were written.
     fn write(&mut self, part: &[u8], stopped: &UnixStream) -> usize {
         let mut written = 0;
         while written < part.len() && is_ready(self.to.as_fd(), PollFlags::OUT, stopped) {
@@ -174,7 +176,7 @@ impl InputRelay {
 }
 
 impl<T> RunningInput<T> {
-    /// Ends the thread, and gives what was made of the bytes.
+    /// Ends the thread, and returns the result of `keep`.
     pub(super) async fn stop(self) -> Option<T> {
         drop(self.stop);
         self.kept.await.ok()
@@ -185,7 +187,7 @@ fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock)
 }
 
-/// Waits until a file can be read from or written to; `false` where the program has ended before.
+/// Waits until a file is readable or writable; `false` if the program ends first.
 fn is_ready(file: BorrowedFd<'_>, wanted: PollFlags, stopped: &UnixStream) -> bool {
     loop {
         let mut both = [PollFd::from_borrowed_fd(file, wanted), PollFd::new(stopped, PollFlags::IN)];
@@ -204,7 +206,7 @@ fn wait(stopped: &UnixStream) {
     while poll(&mut [PollFd::new(stopped, PollFlags::IN)], None) == Err(rustix::io::Errno::INTR) {}
 }
 
-/// The parts as they were passed on.
+/// Reads the parts that were passed on.
 struct InputPartsReader {
     arriving: Receiver<Bytes>,
     rest: Bytes,

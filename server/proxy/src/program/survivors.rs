@@ -1,19 +1,19 @@
-//! Processes that outlive the program that started them: found by the proxy's address in their environment, and by the program's
-//! output, if they hold it open.
+//! Finds processes that outlive the program: by the proxy's address in their environment, or by the program's
+//! output pipes that they hold open.
 //!
-//! Only Linux lists processes in files; elsewhere none is found.
+//! Works only on Linux, which lists processes in files; elsewhere none is found.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Characters of a command that are shown.
+/// Maximum number of characters shown of a command.
 const COMMAND_CHARS: usize = 160;
 
 /// A process that outlives the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survivor {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// Its command line, secrets masked, cut to 160 characters.
     pub command: String,
@@ -25,8 +25,8 @@ impl std::fmt::Display for Survivor {
     }
 }
 
-/// The user's processes that have `marker` in their environment, or one of these pipes (by inode) open. annals' own processes are left
-/// out.
+/// The user's processes that have `marker` in their environment, or hold one of these pipes (by inode) open.
+/// annals' own processes are excluded.
 pub(super) fn survivors(marker: &str, pipes: &[u64]) -> Vec<Survivor> {
     #[expect(clippy::disallowed_methods, reason = "the system's list of processes is no data of a store")]
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -58,7 +58,7 @@ fn has_marker(process: &Path, marker: &str) -> bool {
     memchr::memmem::find(&environment, marker.as_bytes()).is_some()
 }
 
-/// Whether a process has one of these pipes open.
+/// Whether a process holds one of these pipes open.
 fn holds_pipe(process: &Path, pipes: &[u64]) -> bool {
     if pipes.is_empty() {
         return false;

@@ -12,7 +12,7 @@ use annals_policy::exchange::{ExchangeMetadata, VolatileExchange};
 
 const MS: u64 = 1_000_000;
 
-/// Makes calls end with the last byte of their answers.
+/// Sets the end of each call to the last byte of its answer.
 pub(super) fn end_with_data(calls: &mut [RecordedCall], exchanges: &HashMap<u32, ExchangeMetadata>) {
     let mut begun: Vec<u64> = calls.iter().map(|call| call.begun_ns).collect();
     begun.sort_unstable();
@@ -23,7 +23,7 @@ pub(super) fn end_with_data(calls: &mut [RecordedCall], exchanges: &HashMap<u32,
     }
 }
 
-/// When the last byte of an answer came; `begun` is when requests came, in order.
+/// When the last byte of an answer came; `begun` holds the start times of all requests, in order.
 fn data_end(call: &RecordedCall, volatile: &VolatileExchange, begun: &[u64]) -> u64 {
     if let Some(after) = volatile.data_ns {
         return call.ended_ns.min(call.begun_ns.saturating_add(after));
@@ -39,7 +39,7 @@ fn data_end(call: &RecordedCall, volatile: &VolatileExchange, begun: &[u64]) -> 
     begun.get(next).map_or(latest, |next| latest.min(*next))
 }
 
-/// The numbers of calls that overlap no other.
+/// The numbers of calls that overlap no other call.
 pub(super) fn calls_without_overlap(calls: &[RecordedCall]) -> HashSet<u32> {
     let mut by_begin: Vec<_> = calls.iter().map(|call| (call.begun_ns, call.ended_ns, call.seq)).collect();
     by_begin.sort_unstable();

@@ -1,5 +1,5 @@
-//! Staying awake for a moment after an answer, since the next request is likely near: to wake a sleeping thread takes longer than to answer from
-//! a recording.
+//! Keeps the proxy's thread awake for a moment after an answer, because the next request is likely near.
+//! Waking a sleeping thread takes longer than answering from a recording.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::Instant;
 
-/// How long after an answer: about what a client takes to read it and to ask again, and far less than a program takes to think.
+/// How long the thread stays awake: about the time a client needs to read an answer and ask again.
 const AWAKE: Duration = Duration::from_micros(150);
 
-/// Keeps the thread that carries traffic awake, until it is dropped.
+/// Keeps the thread that carries traffic awake until it is dropped.
 #[derive(Debug)]
 pub(super) struct AwakeGuard {
     answered: Arc<Notify>,
@@ -19,7 +19,7 @@ pub(super) struct AwakeGuard {
 }
 
 impl AwakeGuard {
-    /// Nobody is kept awake where the client would have to run on the same core.
+    /// Does nothing on one core, where the client would have to run on the same core.
     pub(super) fn new() -> Self {
         let answered = Arc::new(Notify::new());
         let own = answered.clone();
@@ -28,7 +28,7 @@ impl AwakeGuard {
         Self { answered, task }
     }
 
-    /// An answer goes out.
+    /// Restarts the waking time: an answer goes out.
     pub(super) fn note_answer(&self) {
         self.answered.notify_one();
     }
@@ -45,7 +45,7 @@ async fn keep_awake(answered: Arc<Notify>) {
         answered.notified().await;
         let until = Instant::now() + AWAKE;
         while Instant::now() < until {
-            // Each turn looks for what has come, without waiting.
+            // Each turn polls for new events without blocking.
             yield_now().await;
         }
     }
@@ -55,13 +55,13 @@ async fn keep_awake(answered: Arc<Notify>) {
 mod tests {
     use super::*;
 
-    /// A moment that never ended would be a core that is never free again.
+    /// An endless waking time would occupy one core for ever.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn awake_guard_sleeps_after_its_time() {
         let awake = AwakeGuard::new();
         awake.note_answer();
         let metrics = tokio::runtime::Handle::current().metrics();
-        // Parked twice more: whoever is awake is not.
+        // Parked twice more: an awake thread does not park.
         let parked = metrics.worker_park_count(0);
         tokio::time::timeout(Duration::from_secs(60), async {
             while metrics.worker_park_count(0) < parked + 2 {

@@ -1,7 +1,8 @@
-//! Work for the store that nobody who carries traffic waits for: done in order, by a thread of its own.
+//! A queue of work for the store, done in order by a thread of its own. Threads that carry traffic never wait
+//! for it.
 //!
-//! What may wait lies until something that somebody waits for comes behind it, or for a moment: a thread that woke for each chunk
-//! of each stream would cost the streams more than its work, and the moment after an answer belongs to the program.
+//! A job may be delayed until an urgent job follows or its time is over. Waking the thread for each chunk of
+//! each stream would cost more than the work, and the moment after an answer belongs to the program.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,25 +14,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One piece of work.
+/// One unit of work.
 type BacklogJob = Box<dyn FnOnce() + Send>;
 
-/// How far the thread steps behind those that carry traffic: enough to be passed by on a full machine, and still a quarter of a core.
+/// The niceness of the thread below the threads that carry traffic: it yields on a full machine and still
+/// gets a quarter of a core.
 const NICE: i32 = 5;
 
-/// Jobs that may wait; whoever has one more waits for all of them.
+/// Maximum number of waiting jobs; a caller that pushes one more waits for all of them.
 const JOBS_MAX: usize = 4096;
 
-/// A few backlogs for many who each need one: the work of each is done in order, and waits for that of those it shares with.
+/// A few backlogs shared by many users. Each user's work is done in order and may wait for the others in its
+/// backlog.
 pub(crate) struct BacklogPool {
     name: &'static str,
-    /// Each is begun when it is first needed.
+    /// Each is started when first needed.
     backlogs: Vec<Mutex<Option<Arc<Backlog>>>>,
     next: AtomicUsize,
 }
 
 impl BacklogPool {
-    /// At most so many, and one at least.
+    /// At most `most` backlogs, at least one.
     pub(crate) fn new(name: &'static str, most: usize) -> Self {
         Self {
             name,
@@ -40,7 +43,7 @@ impl BacklogPool {
         }
     }
 
-    /// The next one in turn.
+    /// The next backlog in turn.
     ///
     /// # Errors
     /// As [`Backlog::new`].
@@ -53,7 +56,7 @@ impl BacklogPool {
         }
     }
 
-    /// As [`Backlog::hurry`], of all of them.
+    /// As [`Backlog::run_now`], for all of them.
     pub(crate) fn run_now(&self) {
         for one in &self.backlogs {
             one.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|backlog| backlog.run_now());
@@ -61,7 +64,7 @@ impl BacklogPool {
     }
 }
 
-/// The queue and its thread, which ends with the queue, after the last job.
+/// The queue and its thread. The thread ends after the last job, when the queue is dropped.
 pub(crate) struct Backlog {
     shared: Arc<BacklogShared>,
     thread: ThreadId,
@@ -70,16 +73,16 @@ pub(crate) struct Backlog {
 #[derive(Default)]
 struct BacklogShared {
     queue: Mutex<BacklogQueue>,
-    /// For the thread: it is to look again sooner than it would.
+    /// Tells the thread to look at the queue earlier than planned.
     wake: Condvar,
 }
 
 #[derive(Default)]
 struct BacklogQueue {
     jobs: VecDeque<BacklogJob>,
-    /// When they are done at the latest, if there are any.
+    /// When the waiting jobs must be done at the latest; `None` if there are none.
     due: Option<Instant>,
-    /// Some are being done.
+    /// Whether jobs are running.
     busy: bool,
     closed: bool,
 }
@@ -89,7 +92,7 @@ impl BacklogShared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in the queue is wanted within so long. Whoever wants it no sooner than others wakes nobody.
+    /// Requires the queue to be done within this time. Wakes the thread only if that is earlier than before.
     fn wake_within(&self, queue: &mut BacklogQueue, within: Duration) {
         let due = Instant::now() + within;
         if queue.due.is_none_or(|known| due < known) {
@@ -103,21 +106,21 @@ impl Backlog {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Where the system gives none.
+    /// If the system starts no thread.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
         let shared = Arc::new(BacklogShared::default());
         let own = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Where the system does not allow it, it is as any other.
+            // If the system refuses, the thread keeps its normal priority.
             let _ = rustix::process::setpriority_process(None, NICE);
             run_jobs(&own);
         })?;
         Ok(Self { shared, thread: thread.thread().id() })
     }
 
-    /// Has this done after all that was given before, within so long if the thread has nothing else to do.
+    /// Queues a job behind all earlier ones; it runs within this time if the thread is otherwise idle.
     pub(crate) fn push(&self, within: Duration, job: impl FnOnce() + Send + 'static) {
-        // A job of a job comes before those that wait: nobody else could do it.
+        // A job pushed by a job runs before the waiting ones: no other thread could run it.
         if std::thread::current().id() == self.thread {
             return job();
         }
@@ -131,7 +134,7 @@ impl Backlog {
         self.shared.wake_within(&mut queue, within);
     }
 
-    /// Has all that is in the queue done at once.
+    /// Runs all queued jobs at once.
     pub(crate) fn run_now(&self) {
         let mut queue = self.shared.lock();
         if !queue.jobs.is_empty() {
@@ -139,7 +142,7 @@ impl Backlog {
         }
     }
 
-    /// Waits until all that was given is done.
+    /// Waits until all jobs pushed so far are done.
     pub(crate) fn flush(&self) {
         use tokio::runtime::{Handle, RuntimeFlavor};
         let (last, all) = sync_channel::<()>(0);
@@ -151,7 +154,7 @@ impl Backlog {
         self.shared.wake_within(&mut queue, Duration::ZERO);
         drop(queue);
         let many = Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread);
-        // Over when the other end is dropped.
+        // Ends when the other end is dropped.
         let _ = if many { tokio::task::block_in_place(|| all.recv()) } else { all.recv() };
     }
 }
@@ -178,7 +181,7 @@ fn run_jobs(shared: &BacklogShared) {
                 let jobs = std::mem::take(&mut queue.jobs);
                 queue.busy = true;
                 drop(queue);
-                // A job that fails as none may takes no other with it.
+                // A panicking job must not stop the others.
                 jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
                 let mut queue = shared.lock();
                 queue.busy = false;
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// Longer than anybody waits for a test.
+    /// Longer than any test waits.
     const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
@@ -244,8 +247,8 @@ mod tests {
         }
     }
 
-    /// Whoever waited while the last of a queue was being done was told that all was: a run was found to be recorded still, right after
-    /// its last answer.
+    /// A waiter was once told that all was done while the last jobs still ran: a run was seen as open right
+    /// after its last answer.
     #[test]
     fn flush_waits_for_running_jobs() {
         let (began, has_begun) = channel();

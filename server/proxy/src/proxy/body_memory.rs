@@ -1,17 +1,18 @@
-//! Memory for bodies under way, all of them together: one is short, but nobody knows how many come at once.
+//! A limit on the memory of all bodies under way together. One body is limited, but any number may arrive at
+//! once.
 //!
-//! Whoever keeps a body takes room for it as it comes, and gives it back when the last who holds the body lets go of it. Where there is none
-//! left a request is refused, to be asked again: to wait for room would be to wait for those who wait for it themselves.
+//! A body reserves memory while it arrives, and frees it when its last reference is dropped. Without free
+//! memory a request is refused and may be repeated: waiting could deadlock with others that wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-/// Bytes of all bodies that a process has under way.
+/// Memory for all bodies under way in this process, in bytes.
 const BYTES_MAX: usize = 1 << 30;
 
-/// So much memory.
+/// A limited amount of memory.
 #[derive(Debug, Clone)]
 pub struct BodyMemory(Arc<BodyMemoryState>);
 
@@ -21,44 +22,44 @@ struct BodyMemoryState {
     max: usize,
 }
 
-/// There is no room left.
+/// The memory limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyMemoryFull;
 
 impl BodyMemoryFull {
-    /// What whoever asked is told.
+    /// The message to the client.
     pub const WHY: &str = "too many long bodies are under way at once: ask again in a moment";
 }
 
 impl BodyMemory {
-    /// Room for so many bytes.
+    /// A limit of `max` bytes.
     pub fn new(max: usize) -> Self {
         Self(Arc::new(BodyMemoryState { taken: AtomicUsize::new(0), max }))
     }
 
-    /// The room that all proxies of this process share.
+    /// The limit that all proxies of this process share.
     pub fn shared() -> Self {
         static ROOM: OnceLock<BodyMemory> = OnceLock::new();
         ROOM.get_or_init(|| Self::new(BYTES_MAX)).clone()
     }
 
-    /// Nothing of it, yet.
+    /// An empty reservation.
     pub fn reservation(&self) -> MemoryReservation {
         MemoryReservation { room: self.clone(), bytes: 0 }
     }
 
-    /// Whether nothing more fits in.
+    /// Whether nothing more fits.
     pub fn is_full(&self) -> bool {
         self.taken() >= self.0.max
     }
 
-    /// How many bytes are taken.
+    /// Number of reserved bytes.
     pub fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 }
 
-/// A part of a room that somebody has taken, until it is dropped.
+/// A part of the memory, reserved until it is dropped.
 #[derive(Debug)]
 pub struct MemoryReservation {
     room: BodyMemory,
@@ -66,10 +67,10 @@ pub struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// Takes so much more.
+    /// Reserves more bytes.
     ///
     /// # Errors
-    /// Where there is not as much left: nothing is taken then.
+    /// If not enough is left; nothing is reserved then.
     pub fn reserve(&mut self, bytes: usize) -> Result<(), BodyMemoryFull> {
         let BodyMemoryState { taken, max } = &*self.room.0;
         let before = taken.fetch_add(bytes, Ordering::Relaxed);
@@ -81,19 +82,20 @@ impl MemoryReservation {
         Ok(())
     }
 
-    /// Takes so much more, whether it is there or not: what cannot be refused any more keeps out what comes after it.
+    /// Reserves more bytes even beyond the limit. Work that can no longer be refused then blocks later work
+    /// instead.
     pub fn reserve_beyond(&mut self, bytes: usize) {
         self.room.0.taken.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
     }
 
-    /// Gives all of it back.
+    /// Frees the whole reservation.
     pub fn clear(&mut self) {
         self.room.0.taken.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = 0;
     }
 
-    /// These bytes, for which this is held until nobody has any of them.
+    /// Ties the reservation to these bytes until their last reference is dropped.
     pub fn attach_to(self, bytes: Bytes) -> Bytes {
         if bytes.is_empty() {
             return bytes;

@@ -1,8 +1,8 @@
-//! A fork that runs on: the frames before the fork's point are answered from the parent, what comes after goes to the
-//! upstreams and is recorded into the child.
+//! A fork that runs its program: frames before the fork point are answered from the parent. Later requests go
+//! to the upstreams and are recorded into the child.
 //!
-//! Requests are asserted while the shared frames last: one that is not the parent's then is a divergence, since
-//! everything after it would be another story than the one that was forked.
+//! While the shared frames last, each request must match the parent's. Any other request is a divergence,
+//! because everything after it would follow a different history.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,16 +24,16 @@ use crate::network::NetworkWatch;
 use annals_policy::body_path::BodyPath;
 use annals_policy::providers::{Cost, set_tool_result};
 
-/// What is changed from the fork's point on.
+/// What a fork changes from its fork point on.
 #[derive(Debug, Clone, Default)]
 pub struct ForkEdits {
-    /// The answer of the frame at which the run is forked, in place of the recorded one.
+    /// The answer of the frame at the fork point, in place of the recorded one.
     pub response: Option<Bytes>,
-    /// Values of the JSON request of that frame, by their places. They win over `set_all`.
+    /// Values set in the JSON request of that frame, by path. They win over `set_all`.
     pub set: Vec<(BodyPath, Value)>,
-    /// Values of JSON requests, by their places, in every request from there on.
+    /// Values set in this and every later JSON request, by path.
     pub set_all: Vec<(BodyPath, Value)>,
-    /// What tools had answered, by the ids of their calls, in every request from there on.
+    /// Tool results set in this and every later request, by call id.
     pub tool_results: Vec<(String, String)>,
 }
 
@@ -47,8 +47,9 @@ impl ForkEdits {
             && self.tool_results.is_empty()
     }
 
-    /// A request's body as it is to be sent; `named` for the request of the frame at which the run is forked. One that is not
-    /// JSON, or has no such places, goes as it is. Notes in `applied` which edits changed something.
+    /// A request's body with the edits applied; `named` marks the request of the frame at the fork point. A
+    /// body that is not JSON, or lacks the paths, stays as it is. `applied` collects the edits that changed
+    /// something.
     fn apply(&self, body: &Bytes, named: bool, applied: &AppliedEdits) -> Option<Bytes> {
         let set: &[_] = if named { &self.set } else { &[] };
         if set.is_empty() && self.set_all.is_empty() && self.tool_results.is_empty() {
@@ -76,14 +77,14 @@ impl ForkEdits {
     }
 }
 
-/// One edit of requests, by its number among those of its kind.
+/// One edit of requests: its kind and its number within that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ForkEdit {
-    /// Of [`Edits::set`].
+    /// Of [`ForkEdits::set`].
     Set(usize),
-    /// Of [`Edits::set_all`].
+    /// Of [`ForkEdits::set_all`].
     SetAll(usize),
-    /// Of [`Edits::tool_results`].
+    /// Of [`ForkEdits::tool_results`].
     ToolResult(usize),
 }
 
@@ -92,7 +93,7 @@ pub enum ForkEdit {
 struct AppliedEdits(Mutex<HashSet<ForkEdit>>);
 
 impl AppliedEdits {
-    /// Gives `changed` back.
+    /// Returns `changed`.
     fn note(&self, edit: ForkEdit, changed: bool) -> bool {
         if changed {
             self.edits().insert(edit);
@@ -105,21 +106,21 @@ impl AppliedEdits {
     }
 }
 
-/// A fork being run.
+/// Runs a fork behind the proxy.
 pub(crate) struct ForkProxy(Arc<ForkProxyState>);
 
 struct ForkProxyState {
     parent: ProxyReplayer,
     child: ProxyRecorder,
-    /// Frames of the parent before this one are the child's, too.
+    /// The first frame that is not shared with the parent.
     from: u32,
     edits: ForkEdits,
     applied: AppliedEdits,
-    /// The request of the frame `from` has come, or one that stands in its place.
+    /// Whether the request of frame `from`, or one in its place, has come.
     has_edited_request: AtomicBool,
-    /// Calls of the shared frames that were not asked for yet.
+    /// Calls of the shared frames that have not been requested yet.
     unasked: AtomicU32,
-    /// Keeps the program from the network while the shared frames last.
+    /// Keeps the program off the network while the shared frames last.
     network: OnceLock<Arc<NetworkWatch>>,
 }
 
@@ -140,7 +141,7 @@ impl ForkProxy {
         }))
     }
 
-    /// The program's network, which is free once the shared frames are over.
+    /// Sets the program's network watch, which opens once the shared frames are over.
     pub(crate) fn set_network(&self, network: Arc<NetworkWatch>) {
         if self.unasked_calls() == 0 {
             network.go_live();
@@ -154,7 +155,7 @@ impl ForkProxy {
         Ok(proxy)
     }
 
-    /// Calls of the shared frames that nobody asked for.
+    /// Calls of the shared frames that were never requested.
     pub(crate) fn unasked_calls(&self) -> u32 {
         self.0.unasked.load(Ordering::SeqCst)
     }
@@ -169,7 +170,7 @@ impl ForkProxy {
         self.0.edits.request_edits().filter(|edit| !applied.contains(edit)).collect()
     }
 
-    /// As [`Replayer::settle`].
+    /// As [`ProxyReplayer::settle`].
     pub(crate) async fn settle(&self) {
         self.0.parent.settle().await;
     }
@@ -199,7 +200,7 @@ impl Handler for ForkProxyState {
                     self.parent.serve(seq, Instant::now(), asked.wire).await
                 }
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => {
-                    // Its recorded answer will not go out: nobody is to wait for it.
+                    // Its recorded answer will not go out, so no other answer may wait for it.
                     self.parent.give_up(seq);
                     match &self.edits.response {
                         Some(response) if seq == self.from => {
@@ -223,21 +224,22 @@ impl ForkProxyState {
         self.network.get().into_iter().for_each(|network| network.go_live());
     }
 
-    /// A request of the tail: live, and recorded. The recorded frame that it matches is `seq`.
+    /// Answers a request after the fork point live, and records it. `seq` is the recorded frame that it
+    /// matches.
     async fn answer_live(
         &self,
         asked: ProxyRequest,
         seq: Option<u32>,
     ) -> Response<super::listen::ResponseBody> {
         self.go_live();
-        // A program that asks otherwise than recorded right behind its prefix asks for the named step all the same.
+        // A first request after the prefix that matches no recorded frame still counts as the edited step.
         let stands_for = seq.is_none_or(|seq| seq == self.from);
         let named = stands_for && !self.has_edited_request.swap(true, Ordering::SeqCst);
         let sent = self.edits.apply(&asked.body, named, &self.applied);
         self.child.exchange(asked, sent).await
     }
 
-    /// The frame at the fork's point, with another answer than the recorded one.
+    /// Answers the frame at the fork point with the replacement instead of the recorded answer.
     async fn answer_replaced(
         &self,
         seq: u32,
@@ -245,7 +247,7 @@ impl ForkProxyState {
         body: Bytes,
     ) -> Response<super::listen::ResponseBody> {
         let (status, mut headers) = self.parent.head(seq);
-        // What is given is the plain body, however the recorded one was encoded.
+        // The replacement is a plain body, whatever the encoding of the recorded one.
         headers.remove(CONTENT_ENCODING);
         headers.remove(CONTENT_LENGTH);
         headers.insert(CONTENT_LENGTH, body.len().into());

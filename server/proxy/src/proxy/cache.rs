@@ -1,10 +1,11 @@
-//! Answers of earlier runs, found again by what was asked.
+//! Answers of earlier runs, found by their request.
 //!
-//! An entry says which frame has the answer; the answer itself stays in its run and nowhere else. What is asked is known by a keyed
-//! hash of its canonical form and of where it was going, and the request of the frame found is hashed
-//! again: an entry whose run was dropped, replaced or redacted answers nothing. The key is the namespace's own.
+//! A cache entry names the frame that holds the answer; the answer itself stays in its run. The key is a
+//! keyed hash of the request's canonical form and its destination. The request of the found frame is hashed
+//! again, so an entry whose run was dropped, replaced or redacted gives no answer. Each namespace has its own
+//! hash key.
 //!
-//! An entry ends with its run, however that is dropped, and before that at its deadline, if it has one.
+//! An entry ends with its run, or earlier at its deadline, if it has one.
 
 use annals::io::{Io, RealIo};
 use annals::replay::matching::CallHash;
@@ -18,24 +19,24 @@ use serde::{Deserialize, Serialize};
 use crate::destination::Destination;
 use annals_policy::exchange::{ExchangeMetadata, HttpExchange};
 
-/// The keyspace of entries. A name that begins so is annals' own.
+/// The keyspace of cache entries. Names that start with `annals.` are reserved.
 const KEYSPACE: &str = "annals.answers";
-/// The key under which the hashes' key stands. Entries have 32 bytes.
+/// The key that holds the hash key. Entries have keys of 32 bytes.
 const KEY_OF_HASHES: &[u8] = b"key";
 
-/// Notes that are taken away in one commit, at most.
+/// Maximum number of entries deleted in one commit.
 const FORGET_BATCH_MAX: usize = 4096;
 
-/// What is done with answers of earlier runs.
+/// How answers of earlier runs are used.
 #[derive(Debug, Clone, Default)]
 pub struct CacheUse {
-    /// Requests that were answered before get that answer.
+    /// Answer requests from earlier runs.
     pub read: bool,
-    /// Answers are noted for later runs.
+    /// Store answers for later runs.
     pub write: bool,
-    /// Frames that go to their upstream all the same.
+    /// Frames that always go to their upstream.
     pub reroll: Vec<u32>,
-    /// Noted answers are given for so many nanoseconds; `None`: as long as their run stays.
+    /// How long stored answers are used, in nanoseconds; `None`: as long as their run exists.
     pub keep_ns: Option<u64>,
 }
 
@@ -46,17 +47,17 @@ pub(crate) struct CachedAnswer {
     pub(crate) from: AnswerCacheEntry,
 }
 
-/// Where an answer stands.
+/// Where an answer is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AnswerCacheEntry {
     pub(crate) run: String,
     pub(crate) seq: u32,
-    /// From this moment on it answers nothing, nanoseconds since 1970-01-01 UTC.
+    /// The entry is ignored from this time on, in nanoseconds since 1970-01-01 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) until_ns: Option<u64>,
 }
 
-/// The answers of a namespace.
+/// The cached answers of a namespace.
 pub(crate) struct AnswerCache {
     space: Namespace,
     answers: Keyspace,
@@ -65,7 +66,7 @@ pub(crate) struct AnswerCache {
 }
 
 impl AnswerCache {
-    /// The answers of a namespace; `None` where they are neither to be read nor written.
+    /// Opens the answers of a namespace; `None` if they are neither read nor written.
     ///
     /// # Errors
     /// As reading and writing a key.
@@ -88,10 +89,10 @@ impl AnswerCache {
         Ok(Some(Self { space: space.clone(), answers, key, options: how.clone() }))
     }
 
-    /// As [`Cache::open`].
+    /// As [`AnswerCache::open`].
     ///
     /// # Errors
-    /// `Locked` too, where another process holds the store.
+    /// Also `Locked` if another process holds the store.
     pub(crate) fn open_in(into: &Destination, how: &CacheUse) -> annals::Result<Option<Self>> {
         match how.read || how.write {
             true => Self::open(into.local("answers of earlier runs")?, how),
@@ -99,21 +100,21 @@ impl AnswerCache {
         }
     }
 
-    /// What this request to this origin is known by; `None` where it has no canonical form.
+    /// The cache key of this request to this origin; `None` if it has no canonical form.
     pub(crate) fn request_key(&self, origin: &str, http: &HttpExchange, body: &[u8]) -> Option<CallHash> {
         CallHash::canonical(&self.key, &format!("{} {origin}", http.call()), body).ok()
     }
 
-    /// The answer to a request that is to be frame `seq` of its run.
+    /// The cached answer to a request that will become frame `seq` of its run.
     pub(crate) fn find(&self, asked: CallHash, origin: &str, seq: Option<u32>) -> Option<CachedAnswer> {
         if !self.options.read || seq.is_some_and(|seq| self.options.reroll.contains(&seq)) {
             return None;
         }
-        // An answer that cannot be had is asked for again: nothing is lost by that.
+        // An unreadable entry counts as a miss: the request is simply sent again.
         let entry = self.answers.get(&asked.0).ok()??;
         let from: AnswerCacheEntry = serde_json::from_slice(&entry).ok()?;
         if from.until_ns.is_some_and(|until| self.space.is_due(until, now_ns())) {
-            // Where it cannot be taken away it goes with its run.
+            // If the deletion fails, the entry ends with its run.
             let _ = self.answers.delete(&asked.0);
             return None;
         }
@@ -125,7 +126,7 @@ impl AnswerCache {
         (same && whole).then(|| CachedAnswer { exchange, body: Bytes::from(frame.output), from })
     }
 
-    /// Notes an answer.
+    /// Stores an answer for later runs.
     ///
     /// # Errors
     /// As writing a key.
@@ -146,7 +147,7 @@ impl AnswerCache {
     }
 }
 
-/// Takes away the notes that lead to answers of a run; gives how many there were.
+/// Deletes all cache entries that lead to answers of a run, and returns their number.
 ///
 /// # Errors
 /// As reading and writing keys.
@@ -173,7 +174,7 @@ fn now_ns() -> u64 {
     RealIo::default().now_ns()
 }
 
-/// Whether an exchange has a whole answer that says what was asked for.
+/// Whether an exchange has a complete, successful answer.
 fn is_answer(http: &HttpExchange) -> bool {
     http.broken.is_none() && http.status.is_some_and(|status| (200..300).contains(&status))
 }

@@ -1,17 +1,18 @@
-//! Named secrets taken out of an exchange on its way to the store: out of its line, its headers and both bodies. Program and
-//! upstream get everything as it was, and the request's hash is made before.
+//! Removes named secrets from an exchange before it is stored: from its request line, its headers and both
+//! bodies. The program and the upstream get everything unchanged, and the request's hash is computed before.
 //!
-//! A body that cannot be looked into, since its content encoding is not known or damaged, is not stored at all.
+//! A body that cannot be searched (unknown or damaged content encoding) is not stored at all.
 
 use bytes::Bytes;
 
 use annals_policy::exchange::{ExchangeMetadata, Headers};
 use annals_policy::redact::{RedactedBytes, Secrets};
 
-/// What an exchange says of a body that is not stored, and why.
+/// The metadata key for the reason why a body is not stored.
 pub(crate) const NOT_KEPT: &str = "not_kept";
 
-/// Clears the request's line and headers, and its body as it is to be stored. Gives how many values were removed.
+/// Redacts the request's line and headers, and the body that will be stored. Returns the number of removed
+/// values.
 pub(crate) fn redact_request(
     secrets: &Secrets,
     exchange: &mut ExchangeMetadata,
@@ -37,7 +38,8 @@ pub(crate) fn redact_request(
     }
 }
 
-/// The same of the answer. The borders of its parts move with what was removed; an answer that had to be decoded is one part.
+/// Redacts an answer. The borders of its parts move with the removed bytes; an answer that had to be decoded
+/// becomes one part.
 pub(crate) fn redact_answer(
     secrets: &Secrets,
     exchange: &mut ExchangeMetadata,
@@ -46,7 +48,7 @@ pub(crate) fn redact_answer(
     let volatile = &mut exchange.volatile;
     let headers = &mut volatile.response_headers;
     let mut removed = headers.remove_named(secrets);
-    // It may name the address that could not be asked.
+    // The reason may contain the address of the upstream.
     removed += exchange.http.broken.as_mut().map_or(0, |broken| redact_text(secrets, broken));
     let cleared = match secrets.redact_encoded(headers.get("content-encoding"), &body) {
         Ok(cleared) if cleared.removed == 0 => return (body, removed),
@@ -70,7 +72,7 @@ pub(crate) fn redact_answer(
             offset = offset.saturating_add(usize::try_from(*len).unwrap_or(usize::MAX));
             let border = cleared.border(offset);
             let part = border.saturating_sub(std::mem::replace(&mut from, border));
-            // All of it may have been removed.
+            // All bytes of a part may have been removed.
             (part > 0).then_some((part as u64, *ms))
         })
         .collect()
@@ -89,7 +91,7 @@ fn redact_text(secrets: &Secrets, text: &mut String) -> usize {
     removed
 }
 
-/// Makes headers say what the body now is.
+/// Makes the headers describe the redacted body.
 fn fix_headers(headers: &mut Headers, cleared: &RedactedBytes<'_>) {
     if cleared.decoded {
         headers.0.retain(|(name, _)| name != "content-encoding");

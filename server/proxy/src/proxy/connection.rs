@@ -1,7 +1,8 @@
-//! Whether a client has taken what was written to it.
+//! Whether a client has read the bytes written to it.
 //!
-//! Answers that overlapped go out in their recorded order, which means nothing to a client that finds two of them at once. So
-//! the next one waits until the one before was read ([`unread`]); where no system says that, a short pause has to do.
+//! Overlapping answers are sent in their recorded order, which a client that finds two at once cannot see. So
+//! each waits until the client has read the one before ([`super::socket_queue`]); on systems that do not
+//! tell, a short pause is used instead.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -18,16 +19,16 @@ use tokio::time::{Instant, sleep};
 
 use super::socket_queue::unread_bytes;
 
-/// How long a client may leave an answer unread before the next one goes out all the same.
+/// How long a client may leave an answer unread before the next one is sent anyway.
 const UNREAD_MAX: Duration = Duration::from_millis(500);
-/// A client that is about to read does so within this: no timer is as fine.
+/// A client that is about to read does so within this time, which is shorter than any timer can measure.
 const READ_SOON: Duration = Duration::from_micros(300);
-/// Between two looks after that.
+/// Time between two checks after that.
 const READ_POLL: Duration = Duration::from_millis(1);
-/// The pause where nothing can be seen.
+/// The pause on systems that do not tell.
 const UNSEEN_PAUSE: Duration = Duration::from_millis(5);
 
-/// A connection's two ends, and how many bytes were written to it.
+/// A connection's two ends, and the number of bytes written to it.
 #[derive(Debug)]
 pub(crate) struct ConnectionProgress {
     client: SocketAddr,
@@ -40,7 +41,7 @@ impl ConnectionProgress {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many bytes were written in all, and all but `spare` of them read.
+    /// Waits until this many bytes were written in total, and all but `spare` of them read.
     pub(crate) async fn wait_until_read(&self, bytes: u64, spare: u64) {
         let began = Instant::now();
         while began.elapsed() < UNREAD_MAX {
@@ -60,7 +61,7 @@ impl ConnectionProgress {
     }
 }
 
-/// A connection that counts what is written to it.
+/// A connection that counts the bytes written to it.
 #[derive(Debug)]
 pub(crate) struct CountedStream {
     stream: TcpStream,
@@ -68,7 +69,7 @@ pub(crate) struct CountedStream {
 }
 
 impl CountedStream {
-    /// `None` for a connection that is gone already.
+    /// `None` if the connection is already gone.
     pub(crate) fn new(stream: TcpStream) -> Option<Self> {
         let (client, own) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
         Some(Self { stream, wire: Arc::new(ConnectionProgress { client, own, written: AtomicU64::new(0) }) })
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    /// With a real connection: not taken before it is read, taken soon after.
+    /// With a real connection: not read before the client reads, then soon after.
     #[test]
     fn wait_until_read_ends_after_the_client_reads() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,22 +1,22 @@
-//! What was not as recorded when a program was replayed.
+//! How a replayed program deviated from its recording.
 
 use annals::replay::matching::Divergence;
 
-/// A request that the recording has no answer for, or an answer that could not wait.
+/// A deviation: a request without a recorded answer, or an answer sent too early.
 #[derive(Debug, Clone)]
 pub enum ReplayDivergence {
-    /// Nothing recorded is the same.
+    /// No recorded request matches.
     Request(Box<Divergence>),
-    /// The answer of this step went out before those that it should have waited for.
+    /// The answer of this step went out before answers that ended earlier in the recording.
     Order {
         /// The step.
         step: u32,
-        /// The steps that were to end before it.
+        /// The steps that should have ended before it.
         before: Vec<u32>,
     },
     /// The recording could not be read.
     Unreadable(String),
-    /// What came after a divergence could not be recorded, and so was not asked for.
+    /// The requests after a divergence could not be recorded, so they were not sent.
     Unrecorded(String),
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Display for ReplayDivergence {
                  the program waits for one before it asks for the other"
             ),
             Self::Unrecorded(why) => {
-                write!(f, "nothing goes on from there: no run can be begun for it: {why}")
+                write!(f, "the replay cannot continue live: no run can be begun: {why}")
             }
             Self::Unreadable(why) => write!(f, "the recording cannot be read: {why}"),
         }

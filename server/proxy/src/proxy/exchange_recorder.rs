@@ -1,7 +1,7 @@
-//! One exchange on its way into the store: a frame begun with its request, written on as its answer comes, and ended.
+//! Records one exchange: begins a frame with its request, extends it while its answer arrives, and ends it.
 //!
-//! Nothing here waits for the store; what is to be written is given to the recorder's thread, in order. One that is dropped before its
-//! end is ended as an exchange whose client has hung up.
+//! Nothing here waits for the store; writes go to the recorder's backlog, in order. An exchange that is
+//! dropped before its end is recorded as one whose client hung up.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,55 +28,55 @@ use crate::upstream::error_chain;
 use annals_policy::exchange::{ExchangeMetadata, Headers, VolatileExchange};
 use annals_policy::providers::{self, ModelApi};
 
-/// Why an answer is not whole whose client went away.
+/// The reason stored when the client went away before the answer was complete.
 pub(crate) const HUNG_UP: &str = "the client hung up";
 
-/// An exchange being recorded. Dropped before its end, it is one whose client has hung up.
+/// An exchange being recorded. If dropped before its end, it is recorded as one whose client hung up.
 pub(crate) struct ExchangeRecorder {
     recorder: Arc<ProxyRecorderState>,
     frame: Option<Arc<NewFrame>>,
     exchange: ExchangeMetadata,
     api: ModelApi,
     request: Bytes,
-    /// What of the answer is not in the store yet.
+    /// Bytes of the answer that are not in the store yet.
     unwritten: Arc<Mutex<Vec<u8>>>,
-    /// A copy of the answer to look at, as long as it is not too long and there is room for it.
+    /// A copy of the answer for the summary, while it is short enough and memory is free.
     answer: Option<Vec<u8>>,
     room: MemoryReservation,
-    /// It is longer than can be searched for secrets.
+    /// Whether the answer is too long to be searched for secrets.
     is_too_long: bool,
-    /// What is stored of the request is not what was asked.
+    /// Whether the stored request differs from the original.
     request_redacted: bool,
-    /// What the request is known by in the cache.
+    /// The request's cache key.
     known_by: Option<CallHash>,
     started_ns: u64,
     began: Instant,
-    /// Until it is closed.
+    /// Kept until the frame is closed.
     waited_for: Option<PendingExchange>,
 }
 
-/// What an exchange says of the run and the frame whose answer it got.
+/// The metadata key for the run and frame that a cached answer came from.
 pub(super) const CACHED: &str = "cached";
 
-/// An answer with so much that is not in the store yet waits for the store.
+/// Maximum number of unwritten answer bytes; beyond it, the answer waits for the store.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
-/// How long what an answer brings waits to be written at most: for others of its stream, and for the moment after it, which belongs to the
-/// program.
+/// Maximum delay before answer bytes are written. It gathers parts of the stream, and leaves the moment after
+/// an answer to the program.
 const WRITTEN_WITHIN: Duration = Duration::from_millis(50);
 
-/// An answer longer than this is not looked into.
+/// Maximum length of an answer that is summarised, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Why an answer is stored only in part.
 const TOO_LONG: &str = "what follows is not stored: an answer is searched for secrets up to 64 MiB, and as long as there is memory for it";
 
-/// So much of an answer that was held back is handed to the store at a time.
+/// How much of a held-back answer is handed to the store at a time, in bytes.
 const HELD_PART_BYTES: usize = 4 << 20;
 
 impl ExchangeRecorder {
-    /// `sent` is what goes to the upstream where that is not what was asked: it is what is recorded, and the hash stays that of
-    /// what was asked.
+    /// `sent` is the body for the upstream if it differs from the original. It is the recorded one; the hash
+    /// stays that of the original.
     pub(super) fn begin(
         recorder: &Arc<ProxyRecorderState>,
         asked: &ProxyRequest,
@@ -92,7 +92,7 @@ impl ExchangeRecorder {
         let mut exchange = ExchangeMetadata { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::from_map(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();
-        // Where there are no mounts, a request names its host.
+        // Without mounts, a request names its host.
         let host = recorder.mounts.get(&asked.mount).map_or(asked.mount.as_str(), |mount| &mount.origin);
         let host = host.split_once("://").map_or(host, |(_, host)| host);
         let api = providers::recognise(asked.method.as_str(), &asked.path, host);
@@ -143,19 +143,19 @@ impl ExchangeRecorder {
         self.recorder.mounts.get(&self.exchange.http.mount).map_or("", |mount| mount.origin.as_str())
     }
 
-    /// The answer that an earlier run got.
+    /// The answer of an earlier run.
     pub(super) fn cached_answer(&mut self) -> Option<CachedAnswer> {
         let recorder = self.recorder.clone();
-        // Without its secrets it may be the same as another's.
+        // Without its secrets the request may equal another one.
         let cache =
             recorder.cache.as_ref().filter(|_| self.api.shape.is_model_call() && !self.request_redacted)?;
         self.known_by = cache.request_key(self.upstream_origin(), &self.exchange.http, &self.request);
         let seq = self.frame.as_ref().map(|frame| frame.seq());
-        // It may be long, and waits for the disk.
+        // The read may be long and waits for the disk.
         tokio::task::block_in_place(|| cache.find(self.known_by?, self.upstream_origin(), seq))
     }
 
-    /// Gives the answer of an earlier run, recorded as one of this.
+    /// Sends the answer of an earlier run, recorded as an answer of this one.
     pub(super) fn answer_from_cache(mut self, cached: CachedAnswer) -> Response<ResponseBody> {
         let CachedAnswer { exchange, body, from } = cached;
         let mut response = Response::new(whole_body_response(body.clone()));
@@ -170,7 +170,7 @@ impl ExchangeRecorder {
         response
     }
 
-    /// The answer of an upstream, recorded as it goes by.
+    /// An upstream's answer, recorded while it passes.
     pub(crate) fn into_recorded_answer(
         mut self,
         asked: &Method,
@@ -179,7 +179,7 @@ impl ExchangeRecorder {
         self.set_head(response.status(), Headers::from_map(response.headers()));
         let status = response.status();
         let body: reqwest::Body = response.into();
-        // Of an answer that has no body nothing is ever asked for, and so no end would be seen.
+        // hyper never polls a body that must be empty, so its end would not be seen.
         let none = *asked == Method::HEAD
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
             || body.is_end_stream();
@@ -190,7 +190,7 @@ impl ExchangeRecorder {
         RecordedAnswerBody { body, taping }
     }
 
-    /// An answer of our own, where there is none.
+    /// An answer made by the proxy, because there is no other.
     pub(crate) async fn record_refusal(mut self, status: StatusCode, why: String) -> Response<ResponseBody> {
         let (parts, body) = refuse(status, &why).into_parts();
         self.set_head(status, Headers::from_map(&parts.headers));
@@ -216,7 +216,7 @@ impl ExchangeRecorder {
         }
         let fits = self.answer.as_ref().is_some_and(|kept| kept.len() + bytes.len() <= ANSWER_BYTES_MAX)
             && self.room.reserve(bytes.len()).is_ok();
-        // What is to be searched for secrets is held back until all of it is here: one may be spread over parts.
+        // An answer that is searched for secrets is held back until it is complete: a secret may span parts.
         let held = self.recorder.secrets.get().is_some();
         if held && (self.is_too_long || !fits) {
             self.is_too_long = true;
@@ -241,12 +241,12 @@ impl ExchangeRecorder {
         if len >= UNWRITTEN_BYTES_MAX {
             self.recorder.tape.flush();
         }
-        // The first one's job takes what has come until then.
+        // The job of the first part takes everything that has come until then.
         if len > bytes.len() || bytes.is_empty() {
             return;
         }
         let (recorder, unwritten) = (self.recorder.clone(), self.unwritten.clone());
-        // The program has its part by the time that the store has it.
+        // The program gets its part no later than the store.
         self.recorder.tape.push(WRITTEN_WITHIN, move || {
             let bytes = std::mem::take(&mut *unwritten.lock().unwrap_or_else(PoisonError::into_inner));
             if !recorder.is_failed()
@@ -257,7 +257,7 @@ impl ExchangeRecorder {
         });
     }
 
-    /// Writes the frame's end, away from whoever carries the traffic.
+    /// Writes the frame's end in the background.
     pub(super) fn end(mut self, broken: Option<String>) {
         self.close(broken);
     }
@@ -277,7 +277,7 @@ impl ExchangeRecorder {
             {
                 let (kept, removed) = redact_answer(secrets, &mut exchange, held);
                 recorder.counts().secrets_removed += removed as u64;
-                // A later run would get what this one did not.
+                // A later run would get an answer that differs from this one's.
                 known_by = known_by.filter(|_| removed == 0);
                 if let Some(frame) = frame.as_ref().filter(|_| !recorder.is_failed())
                     && let Err(error) = kept.chunks(HELD_PART_BYTES).try_for_each(|part| frame.append(part))
@@ -288,7 +288,7 @@ impl ExchangeRecorder {
             }
             let (ending, counted) =
                 recorder.summarise(exchange, &api, &request, answer.as_deref(), duration_ns);
-            // All its parts are written; one that is not whole is not ended.
+            // All parts are written; an incomplete frame is not ended.
             let frame = frame.and_then(Arc::into_inner).filter(|_| !recorder.is_failed());
             let finished = frame.map(|frame| frame.finish_with(ending)).transpose();
             if let Ok(Some(_)) = finished {
@@ -315,7 +315,7 @@ impl Drop for ExchangeRecorder {
     }
 }
 
-/// An answer on its way to the client, recorded as it goes by.
+/// An answer on its way to the client, recorded while it passes.
 pub(crate) struct RecordedAnswerBody {
     body: reqwest::Body,
     taping: Option<ExchangeRecorder>,
@@ -342,7 +342,7 @@ impl Body for RecordedAnswerBody {
                 if let (Some(bytes), Some(taping)) = (part.data_ref(), &mut self.taping) {
                     taping.push_part(bytes.clone());
                 }
-                // hyper asks no further once the announced length is there.
+                // hyper stops polling once the announced length has arrived.
                 if self.body.is_end_stream()
                     && let Some(taping) = self.taping.take()
                 {

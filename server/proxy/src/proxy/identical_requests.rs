@@ -1,7 +1,8 @@
-//! Identical requests that overlapped when they were recorded, and wait for each other when they are replayed.
+//! Identical requests that overlapped in the recording wait for each other in a replay.
 //!
-//! Nothing in them tells which caller got which answer. What is left is the order in which they arrived, so each waits until all
-//! are here, and the first gets the first answer. Where some do not come, the others wait no longer than [`QUIET`] after the last.
+//! Nothing in them tells which caller got which answer, so only the arrival order is left. Each waits until
+//! all have arrived, and the first gets the first answer. If some never come, the others wait at most
+//! [`QUIET`] after the last arrival.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,17 +12,17 @@ use annals::replay::matching::{CallHash, MatchOutcome};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How long a line waits for one more request.
+/// How long the queue waits for one more request.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Lines by the hash of their request.
+/// Queues by the hash of their request.
 #[derive(Debug, Default)]
 pub(super) struct IdenticalRequestQueues(Mutex<HashMap<CallHash, IdenticalRequestQueue>>);
 
-/// What a request in a line is answered.
+/// Receives the answer to a queued request.
 pub(super) type AnswerSender = oneshot::Sender<annals::Result<MatchOutcome>>;
 
-/// Requests that wait for each other.
+/// Identical requests that wait for each other.
 #[derive(Debug)]
 pub(super) struct IdenticalRequestQueue {
     expected: usize,
@@ -36,12 +37,12 @@ impl IdenticalRequestQueues {
 }
 
 impl IdenticalRequestQueue {
-    /// A line for this many requests.
+    /// A queue for this many requests.
     pub(super) fn new(expected: usize) -> Self {
         Self { expected, places: Vec::new(), last: Instant::now() }
     }
 
-    /// A place in the line by arrival, and whether the line is full with it.
+    /// Adds a request by arrival order. Also returns whether the queue is complete with it.
     pub(super) fn join(&mut self, arrived: u64) -> (oneshot::Receiver<annals::Result<MatchOutcome>>, bool) {
         let (place, answer) = oneshot::channel();
         self.places.push((arrived, place));
@@ -49,12 +50,12 @@ impl IdenticalRequestQueue {
         (answer, self.places.len() >= self.expected)
     }
 
-    /// From when on nobody else is waited for.
+    /// The time at which the queue stops waiting for more requests.
     pub(super) fn waits_until(&self) -> Instant {
         self.last + QUIET
     }
 
-    /// The places, the first to arrive first.
+    /// The senders in order of arrival.
     pub(super) fn into_senders(mut self) -> impl Iterator<Item = AnswerSender> {
         self.places.sort_by_key(|(arrived, _)| *arrived);
         self.places.into_iter().map(|(_, place)| place)

@@ -1,9 +1,10 @@
-//! Listening on the loopback: connections in, whole requests out to whoever answers them.
+//! Listens on the loopback and hands whole requests to a [`Handler`].
 //!
-//! A request is read to its end before anything is asked of an upstream. Who does not know the run's secret learns
-//! nothing; what cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with a reason, and told to whoever
-//! answers, so that a recording keeps it. Bodies go on with a length of our own: no two readers can differ on where one ends. What bodies take of
-//! memory is bounded for each, and for all together ([`Room`]).
+//! A request is read to its end before an upstream is called. Clients that do not know the run's secret learn
+//! nothing. A request that cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with
+//! a reason, and the handler is told, so that a recording has it. Bodies are sent on with a length set here,
+//! so that no two readers disagree about where one ends. Memory for bodies is limited for each one and in
+//! total ([`BodyMemory`]).
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -33,54 +34,55 @@ use super::upload::IncomingUpload;
 use crate::body::BodyAssembler;
 use crate::error::ProxyError;
 
-/// Greatest length of a request's body, in bytes.
+/// Maximum length of a request's body, in bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
-/// What is read of a body that nobody wants, and for how long.
+/// How much of a refused body is read, and for how long.
 const DISCARDED_BYTES_MAX: usize = 32 << 20;
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Lengths of bodies that are worth passing on before they are whole.
+/// Lengths of bodies that are streamed to the upstream before they are complete.
 const STREAMED_BYTES: std::ops::RangeInclusive<u64> = (32 << 10)..=(REQUEST_BYTES_MAX as u64);
 
-/// The header of an answer that no upstream gave.
+/// The header that marks answers made by annals instead of an upstream.
 pub(crate) const ANNALS_HEADER: &str = "x-annals";
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type ResponseBody = BoxBody<Bytes, BoxError>;
-/// A request's body on its way here.
+/// A request's body while it arrives.
 pub(crate) type IncomingBody = UnsyncBoxBody<Bytes, BoxError>;
 pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Response<ResponseBody>> + Send>>;
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Debug)]
 pub(crate) struct ProxyRequest {
     pub(crate) mount: String,
     pub(crate) method: Method,
-    /// What follows the mount.
+    /// The path below the mount.
     pub(crate) path: String,
     pub(crate) query: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// The body in place of `body`, where it is long and whoever answers does so before it is here.
+    /// The body instead of `body`, if it is long and the handler starts before it is complete.
     pub(crate) upload: Option<IncomingUpload>,
-    /// Why it is not to be passed on.
+    /// Why the request must not be passed on.
     pub(crate) refusal: Option<(StatusCode, String)>,
-    /// The connection it came by, if there is one.
+    /// The connection it came by, if any.
     pub(crate) wire: Option<Arc<ConnectionProgress>>,
-    /// Its place among all requests by arrival. The first request of a connection arrived with the connection: those are accepted in the
-    /// order in which a program opened them, and read in any order.
+    /// Its position among all requests by arrival. The first request of a connection takes the connection's
+    /// position: connections are accepted in the order in which the program opened them, but read in any
+    /// order.
     pub(crate) arrived: Option<u64>,
 }
 
-/// Whoever answers requests.
+/// Answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Whether it takes long bodies as they come.
+    /// Whether it accepts long bodies while they arrive.
     fn streams_bodies(&self) -> bool {
         false
     }
 
-    /// The memory that bodies come into.
+    /// The memory for request bodies.
     fn body_memory(&self) -> BodyMemory {
         BodyMemory::shared()
     }
@@ -94,7 +96,7 @@ pub(crate) struct Proxy {
     address: SocketAddr,
     secret: String,
     stop: watch::Sender<bool>,
-    /// A connection's way in from another listener than the proxy's own.
+    /// Accepts connections from listeners other than the proxy's own.
     others: mpsc::Sender<std::net::TcpListener>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -104,7 +106,7 @@ impl Proxy {
     pub(crate) async fn start(handler: Arc<dyn Handler>) -> Result<Self, ProxyError> {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener =
-            bound.map_err(|e| ProxyError(format!("no port of the loopback can be listened on: {e}")))?;
+            bound.map_err(|e| ProxyError(format!("cannot listen on the loopback: {e}")))?;
         let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
         let mut bytes = [0; 12];
         getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;
@@ -121,7 +123,7 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// What every path has to begin with.
+    /// The secret that every path must begin with.
     #[must_use]
     pub(crate) fn secret(&self) -> &str {
         &self.secret
@@ -133,13 +135,13 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Listens at another place, too: at its own address within a program's network namespace.
+    /// Also accepts from this listener: the proxy's own address within the program's network namespace.
     pub(crate) fn add_listener(&self, listener: std::net::TcpListener) {
-        // Nobody takes it once the proxy has stopped.
+        // The receiver is gone once the proxy has stopped.
         let _ = self.others.try_send(listener);
     }
 
-    /// Takes no more connections and ends those there are.
+    /// Accepts no more connections and ends the open ones.
     pub(crate) async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.task.await;
@@ -173,12 +175,13 @@ async fn listen(
                 let arrivals = (first, arrivals.clone());
                 connections.spawn(serve(stream, handler.clone(), secret.clone(), arrivals));
             }
-            // Out of descriptors or the like: it may pass, and must not become a busy loop.
+            // Accepting may fail for a while, for example without free descriptors. The pause prevents a busy
+            // loop.
             Some(Err(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
             None => {}
         }
     }
-    // Aborted exchanges end as any whose client hangs up.
+    // An aborted exchange ends like one whose client hangs up.
     connections.shutdown().await;
 }
 
@@ -205,7 +208,7 @@ async fn serve(
         let arrived = if is_first { first } else { arrivals.fetch_add(1, Ordering::Relaxed) };
         async move { Ok::<_, std::convert::Infallible>(handle(request, handler, &secret, wire, arrived).await) }
     });
-    // A client that breaks off ends its own connection, and nothing else.
+    // A client that breaks off ends only its own connection.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .auto_date_header(false)
@@ -245,10 +248,11 @@ async fn handle(
 }
 
 impl ProxyRequest {
-    /// Takes in the body of a request, or leaves it to come, where that may be and is worth it; notes why it is not to be passed on, if it is not.
+    /// Reads a request's body, or keeps it as a stream if that is allowed and worthwhile. Notes why the
+    /// request must not be passed on, if so.
     ///
     /// # Errors
-    /// Where there is no room for it now, with what is answered: as if it had never come.
+    /// If there is no memory for the body now: the answer to send. The request counts as never received.
     pub(super) async fn take_body(
         &mut self,
         body: IncomingBody,
@@ -272,7 +276,7 @@ impl ProxyRequest {
     }
 }
 
-/// A body to its end; also where there is no room for it, so that its client listens to what it is told.
+/// Reads a body to its end, also without memory for it, so that its client listens to the answer.
 async fn whole_body(mut body: IncomingBody, room: &BodyMemory) -> Result<Bytes, (StatusCode, String)> {
     let (mut held, mut all) = (room.reservation(), BodyAssembler::default());
     let (mut len, mut full) = (0, None);
@@ -300,7 +304,7 @@ async fn whole_body(mut body: IncomingBody, room: &BodyMemory) -> Result<Bytes, 
     }
 }
 
-/// Takes a body that nobody wants off its connection: who is hung up on while sending may not hear why.
+/// Reads and drops a body, because a client that is cut off while sending may not read the answer.
 pub(super) async fn discard_body(mut body: IncomingBody) {
     let mut left = DISCARDED_BYTES_MAX;
     let swallow = async {
@@ -314,19 +318,20 @@ pub(super) async fn discard_body(mut body: IncomingBody) {
     let _ = tokio::time::timeout(DISCARD_TIME_MAX, swallow).await;
 }
 
-/// What is told where a body has no room.
+/// The answer to a request whose body has no memory left.
 pub(super) fn body_memory_full(_: NoRoom) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, NoRoom::WHY.to_owned())
 }
 
-/// The length that a body has by its head, if it is not in chunks.
+/// The body's length according to its headers; `None` for a chunked body.
 fn announced_length(headers: &HeaderMap) -> Option<u64> {
     let chunked = headers.contains_key(TRANSFER_ENCODING);
     let len = headers.get(CONTENT_LENGTH).filter(|_| !chunked)?;
     len.to_str().ok()?.parse().ok()
 }
 
-/// The mount, and the path below it. Some clients join a path to a base that ends in a slash and get two.
+/// The mount, and the path below it. Some clients join a path to a base that ends in a slash, which gives two
+/// slashes.
 fn split_mount<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
     let rest = path.trim_start_matches('/').strip_prefix(secret)?.strip_prefix('-')?;
     let end = rest.find('/').unwrap_or(rest.len());
@@ -335,7 +340,7 @@ fn split_mount<'a>(path: &'a str, secret: &str) -> Option<(&'a str, &'a str)> {
     Some((mount, &path[doubled.saturating_sub(1)..]))
 }
 
-/// Why a request is not passed on, whatever its body is.
+/// Why a request must not be passed on, whatever its body.
 fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)> {
     let refuse = |status, why: &str| Some((status, why.to_owned()));
     if headers.contains_key(UPGRADE) {
@@ -351,12 +356,13 @@ fn refusal(method: &Method, headers: &HeaderMap) -> Option<(StatusCode, String)>
     None
 }
 
-/// An answer of our own.
+/// An answer made by annals.
 pub(crate) fn refuse(status: StatusCode, why: &str) -> Response<ResponseBody> {
     error_response(status, &json!({ "type": "annals", "message": format!("annals: {why}") }))
 }
 
-/// An answer of our own, in the form in which model providers tell errors. No client tries it again, unless it is told that it may.
+/// An answer made by annals, in the error form of model providers. Clients do not retry it unless it tells
+/// them to.
 pub(crate) fn error_response(status: StatusCode, error: &serde_json::Value) -> Response<ResponseBody> {
     let body = json!({ "error": error }).to_string();
     let length = HeaderValue::from(body.len());

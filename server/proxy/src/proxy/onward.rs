@@ -1,5 +1,5 @@
-//! A replay that goes on: requests are answered from a recording until the first that it has no answer for; from then on all go to the
-//! upstreams, and are recorded into a run of its own.
+//! A replay that continues live. Requests are answered from a recording until the first one without a
+//! recorded answer. From then on all requests go to the upstreams and are recorded into a new run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,26 +14,27 @@ use super::record::{ProxyRecorder, http_exchange};
 use super::replay::{ProxyReplayer, ReplaySummary};
 use crate::error::ProxyError;
 
-/// What the child has of its parent, when it begins.
+/// What the child takes over from its parent when it begins.
 #[derive(Debug)]
 pub(crate) struct ServedCalls {
-    /// Calls of the parent that were answered, by their frames; with what was asked where that is not, byte for byte, what
-    /// the parent was asked.
+    /// Answered calls of the parent, by frame. The value is the actual request if it differed from the
+    /// recorded bytes.
     pub(crate) calls: BTreeMap<u32, Option<ProxyRequest>>,
-    /// Calls that were not asked for.
+    /// Calls that were never requested.
     pub(crate) missing: Vec<u32>,
 }
 
 /// Begins the child.
 pub(crate) type BeginChildFn = Box<dyn Fn(ServedCalls) -> Result<ProxyRecorder, String> + Send + Sync>;
 
-/// A replay that goes on.
+/// A replay that continues live.
 pub(crate) struct OnwardProxy(Arc<OnwardProxyState>);
 
 struct OnwardProxyState {
     parent: ProxyReplayer,
     begin: BeginChildFn,
-    /// Held while a request is looked up, so that none is answered from the parent once the child has begun.
+    /// Locked while a request is looked up, so that none is answered from the parent once the child has
+    /// begun.
     child: RwLock<Option<Arc<ProxyRecorder>>>,
     served: Mutex<BTreeMap<u32, Option<ProxyRequest>>>,
     port: OnceLock<u16>,
@@ -51,7 +52,7 @@ impl OnwardProxy {
         Ok(proxy)
     }
 
-    /// What the replay came to, and who recorded what came after it.
+    /// The replay's result, and the recorder of the part after it.
     pub(crate) async fn finish(&self) -> (ReplaySummary, Option<Arc<ProxyRecorder>>) {
         self.0.parent.settle().await;
         (self.0.parent.finish(), self.0.child.read().await.clone())
@@ -102,7 +103,7 @@ impl OnwardProxyState {
         self.served.lock().unwrap_or_else(PoisonError::into_inner).insert(seq, asked);
     }
 
-    /// The child, begun where it was not.
+    /// The child's recorder; begins the child if needed.
     async fn child(&self) -> Result<Arc<ProxyRecorder>, String> {
         let mut child = self.child.write().await;
         if let Some(child) = &*child {
@@ -110,7 +111,7 @@ impl OnwardProxyState {
         }
         let calls = std::mem::take(&mut *self.served.lock().unwrap_or_else(PoisonError::into_inner));
         let missing = self.parent.finish().receipt.missing;
-        // Their answers will not go out: nobody is to wait for them.
+        // Their answers will not go out, so no other answer may wait for them.
         for seq in &missing {
             self.parent.give_up(*seq);
         }

@@ -1,7 +1,8 @@
-//! Recording what goes through: a frame for each exchange, begun when its request is there and written on as its answer comes.
+//! Records exchanges: each becomes a frame, begun when its request is complete and extended while its answer
+//! arrives.
 //!
-//! The program always gets what the upstream said, also where the store refuses a frame: from then on nothing is
-//! recorded, and the recording's end says why.
+//! The program always gets the upstream's answer, also if the store refuses a frame. From then on nothing is
+//! recorded, and the end of the recording reports why.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -34,61 +35,61 @@ use annals_policy::providers::{self, Cost, EncodedBody as Looked, Evidence, Mode
 use annals_policy::redact::{Secrets, redact_target};
 use annals_policy::rules::RulesFile;
 
-/// How long a request's beginning waits to be written at most, where it was long and no answer has come.
+/// Maximum delay before a long request's beginning is written, if no answer has come.
 const BEGUN_WITHIN: Duration = Duration::from_millis(8);
 
-/// The key of a frame's metadata for the git revision of the program that implements the tools.
+/// The metadata key for the git revision of the program that implements the tools.
 const TOOL_VERSION: &str = "tool_version";
 
-/// What has been recorded.
+/// Counts and results of a recording.
 #[derive(Debug, Clone, Default)]
 pub struct RecordingSummary {
-    /// Requests that came.
+    /// Requests received.
     pub seen: u64,
     /// Exchanges whose frames the store has acknowledged.
     pub requests: u64,
     /// Of those, calls of a model.
     pub calls: u64,
-    /// Exchanges that have no whole answer.
+    /// Exchanges without a complete answer.
     pub broken: u64,
-    /// Tools that the answers called.
+    /// Tool calls in the answers.
     pub tools: u64,
-    /// Of the calls, those that got the answer of an earlier run.
+    /// Calls that got the answer of an earlier run.
     pub cached: u64,
-    /// What those had cost then.
+    /// What those had cost in their own runs.
     pub saved: Cost,
-    /// What the others cost.
+    /// What the other calls cost.
     pub cost: Cost,
-    /// Secrets that did not reach the store.
+    /// Secrets that were kept out of the store.
     pub secrets_removed: u64,
-    /// Arguments of the command that were masked.
+    /// Masked arguments of the command.
     pub masked_arguments: u64,
-    /// Processes that outlived the program and the time for lingering.
+    /// Processes still running after the program and the linger time.
     pub survivors: Vec<Survivor>,
-    /// Why nothing more was recorded from some moment on.
+    /// Why recording stopped early.
     pub failure: Option<String>,
-    /// Why what the run came to is not remembered, though it was to be.
+    /// Why the outcome of the run was not stored in memory, though it was requested.
     pub memory_failure: Option<String>,
 }
 
 impl RecordingSummary {
-    /// What came of remembering the run that this is of, once it has ended.
+    /// Notes the result of storing the run's outcome in memory.
     pub(crate) fn note_memory(&mut self, done: annals::Result<()>) {
         self.memory_failure = done.err().map(|error| error.to_string());
     }
 }
 
-/// Threads that write what the runs of one process record, at most.
+/// Maximum number of threads that write recordings in one process.
 const TAPES_MAX: usize = 4;
 
-/// What those share who record into one store at the same time.
+/// Shared by all recorders that write into one store at the same time.
 pub(crate) struct RecorderPool {
     tapes: BacklogPool,
     upstream: Arc<UpstreamClients>,
     room: BodyMemory,
-    /// Exchanges of all of them whose end is still to be written.
+    /// Exchanges of all recorders whose end is not written yet.
     writing: watch::Sender<usize>,
-    /// Where whoever listens for them does so.
+    /// The port of the listener.
     port: OnceLock<u16>,
 }
 
@@ -99,7 +100,7 @@ impl std::fmt::Debug for RecorderPool {
 }
 
 impl RecorderPool {
-    /// Nothing is started before something is recorded. Bodies come into this room.
+    /// Starts nothing before the first recording. `room` limits the memory for bodies.
     pub(crate) fn new(room: BodyMemory) -> Self {
         Self {
             tapes: BacklogPool::new("annals-tape", TAPES_MAX),
@@ -110,21 +111,21 @@ impl RecorderPool {
         }
     }
 
-    /// Where whoever listens for these recorders does so.
+    /// Sets the port of the listener that serves these recorders.
     pub(crate) fn set_port(&self, port: u16) {
         let _ = self.port.set(port);
     }
 
-    /// The memory that bodies come into.
+    /// The memory for request bodies.
     pub(crate) fn room(&self) -> &BodyMemory {
         &self.room
     }
 
-    /// Waits until all that went through is written.
+    /// Waits until everything recorded so far is written.
     pub(crate) async fn finish(&self) {
         let mut writing = self.writing.subscribe();
         while *writing.borrow_and_update() > 0 {
-            // What is given while this waits is to be hurried, too.
+            // Jobs pushed during this wait must run at once, too.
             self.tapes.run_now();
             let _ = writing.changed().await;
         }
@@ -142,17 +143,17 @@ pub(super) struct ProxyRecorderState {
     common: Arc<RecorderPool>,
     pub(super) cache: Option<AnswerCache>,
     counts: Mutex<RecordingSummary>,
-    /// What the program draws, recorded before each exchange.
+    /// The program's draws, recorded before each exchange.
     capture: OnceLock<Arc<NondetCapture>>,
-    /// What is taken out of all that is stored, where that was asked for.
+    /// Secrets that are removed before storing, if any.
     pub(super) secrets: OnceLock<Secrets>,
-    /// What matters more than by itself, and what is paid.
+    /// The rules for severity and prices.
     rules: OnceLock<RulesFile>,
     /// The git revision of the program, which implements the tools.
     tool_version: OnceLock<String>,
     /// Writes to the store.
     pub(super) tape: Arc<Backlog>,
-    /// Exchanges whose end is still to be written.
+    /// Exchanges whose end is not written yet.
     writing: watch::Sender<usize>,
 }
 
@@ -163,11 +164,11 @@ impl std::fmt::Debug for ProxyRecorder {
 }
 
 impl ProxyRecorder {
-    /// Records into this run what goes to these upstreams; `key` is that of its requests' hashes. Where there is a cache, it is
-    /// asked first.
+    /// Records requests to these upstreams into this run; `key` hashes the requests. If there is a cache, it
+    /// is asked first.
     ///
     /// # Errors
-    /// Where the system gives no HTTP client.
+    /// If no HTTP client can be made.
     pub(crate) fn new(
         run: impl Into<NewRun>,
         key: [u8; 32],
@@ -177,10 +178,10 @@ impl ProxyRecorder {
         Self::in_pool(&Arc::new(RecorderPool::new(BodyMemory::shared())), run, key, Arc::new(mounts), cache)
     }
 
-    /// The same, one of several.
+    /// The same, as one recorder of a pool.
     ///
     /// # Errors
-    /// Where the system gives no thread.
+    /// If the system starts no thread.
     pub(crate) fn in_pool(
         common: &Arc<RecorderPool>,
         run: impl Into<NewRun>,
@@ -206,19 +207,19 @@ impl ProxyRecorder {
         })))
     }
 
-    /// Records what this captures, too.
+    /// Also records what this captures.
     pub(crate) fn set_capture(&self, capture: Arc<NondetCapture>) {
         let _ = self.0.capture.set(capture);
     }
 
-    /// Stores nothing of these.
+    /// Removes these secrets before storing.
     pub(crate) fn set_secrets(&self, secrets: &Secrets) {
         if !secrets.is_empty() {
             let _ = self.0.secrets.set(secrets.clone());
         }
     }
 
-    /// Judges and prices exchanges by these.
+    /// Sets the rules for severity and prices.
     pub(crate) fn set_rules(&self, rules: &RulesFile) {
         let _ = self.0.rules.set(rules.clone());
     }
@@ -228,17 +229,17 @@ impl ProxyRecorder {
         revision.map(|revision| self.0.tool_version.set(revision.to_owned()));
     }
 
-    /// Listens.
+    /// Starts listening.
     ///
     /// # Errors
-    /// Where no port of the loopback can be had.
+    /// If no port of the loopback is free.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
         let proxy = Proxy::start(self.0.clone()).await?;
         self.set_port(proxy.port());
         Ok(proxy)
     }
 
-    /// Waits until all that went through is written, and says what it was.
+    /// Waits until everything is written, and returns the summary.
     pub(crate) async fn finish(&self) -> RecordingSummary {
         self.0.tape.run_now();
         let mut writing = self.0.writing.subscribe();
@@ -249,7 +250,7 @@ impl ProxyRecorder {
 
 impl Handler for ProxyRecorderState {
     fn streams_bodies(&self) -> bool {
-        // What is looked up is looked up whole.
+        // The cache needs the whole request.
         self.cache.is_none()
     }
 
@@ -263,42 +264,42 @@ impl Handler for ProxyRecorderState {
 }
 
 impl ProxyRecorder {
-    /// Where whoever listens for this recorder does so.
+    /// Sets the port of the listener that serves this recorder.
     pub(crate) fn set_port(&self, port: u16) {
         self.0.common.set_port(port);
     }
 
-    /// Somebody is about to bring a request: it is waited for, as one that has come, until this is dropped.
+    /// Announces a request: it counts as under way until this is dropped.
     pub(crate) fn expect_exchange(&self) -> PendingExchange {
         self.0.pending_exchange()
     }
 
-    /// Exchanges whose end is still to be written.
+    /// Number of exchanges whose end is not written yet.
     pub(crate) fn under_way(&self) -> usize {
         *self.0.writing.borrow()
     }
 
-    /// Waits until what has ended so far is written. What goes on is not waited for.
+    /// Waits until all finished exchanges are written. Running exchanges are not waited for.
     pub(crate) fn flush(&self) {
         self.0.tape.flush();
     }
 
-    /// Why nothing more is recorded, if that is so.
+    /// Why recording has stopped, if it has.
     pub(crate) fn failure(&self) -> Option<String> {
         self.0.counts().failure.clone()
     }
 
-    /// Whether it takes long bodies as they come.
+    /// Whether it accepts long bodies while they arrive.
     pub(crate) fn streams_bodies(&self) -> bool {
         self.0.cache.is_none()
     }
 
-    /// Passes a request on, its body in another form if one is given, and records the exchange.
+    /// Passes a request on, with another body if one is given, and records the exchange.
     pub(crate) async fn exchange(&self, asked: ProxyRequest, sent: Option<Bytes>) -> Response<ResponseBody> {
         self.0.exchange(asked, sent).await
     }
 
-    /// Begins the recording of an exchange that somebody else carries.
+    /// Begins the recording of an exchange that somebody else sends.
     #[cfg(feature = "middleware")]
     pub(crate) fn begin(&self, asked: &ProxyRequest) -> ExchangeRecorder {
         ExchangeRecorder::begin(&self.0, asked, asked.body.clone(), None, self.0.arrival())
@@ -334,7 +335,7 @@ impl ProxyRecorderState {
         let asked = Arc::new(asked);
         let ask = self.call_upstream(&asked, going, sent.clone());
         let mut ask = std::pin::pin!(ask);
-        // What is still on its way goes first, up to the upstream's own reading of it: the recording has all the time until the answer.
+        // The upload goes first; the recording has time until the answer.
         let early = match &mut gone {
             None => None,
             Some(gone) => tokio::select! {
@@ -355,7 +356,7 @@ impl ProxyRecorderState {
         };
         let ((taping, cut), answered) = match early {
             Some(answered) => (begin.await, answered),
-            // Unless the store is to answer in the upstream's place, the upstream need not wait for it.
+            // Unless the cache may answer, the upstream need not wait for the store.
             None if self.cache.is_none() => tokio::join!(begin, async {
                 let answered = ask.await;
                 self.tape.run_now();
@@ -370,11 +371,11 @@ impl ProxyRecorderState {
                 }
             }
         };
-        // Of a request that broke off no answer is worth anything.
+        // The answer to an incomplete request is worthless.
         let answered = cut.map_or(answered, Err);
         let Some(taping) = taping else {
             // The program has its answer all the same.
-            self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has broken off"));
+            self.fail(&annals::Error::new(annals::ErrorKind::Unavailable, "the recorder has stopped"));
             return match answered {
                 Ok(response) => {
                     let (status, headers) =
@@ -401,7 +402,8 @@ impl ProxyRecorderState {
         }
     }
 
-    /// Begins an exchange behind the ends of those before: once it is answered, all that its program had been told is stored.
+    /// Begins an exchange after the ends of earlier ones: when it is answered, everything its program had
+    /// seen before is stored.
     async fn begin(
         self: &Arc<Self>,
         within: Duration,
@@ -414,13 +416,13 @@ impl ProxyRecorderState {
         let recorder = self.clone();
         self.tape.push(within, move || {
             recorder.record_draws();
-            // Nobody takes it where the client has hung up, which ends it.
+            // Nobody receives it if the client has hung up; the exchange then ends.
             let _ = tell.send(ExchangeRecorder::begin(&recorder, &asked, body, sent, came));
         });
         begun.await.ok()
     }
 
-    /// What the upstream answers; else why it cannot be asked.
+    /// The upstream's answer; else why it cannot be called.
     async fn call_upstream(
         &self,
         asked: &ProxyRequest,
@@ -447,10 +449,10 @@ impl ProxyRecorderState {
         }
     }
 
-    /// A request has come, and its end is to be waited for.
+    /// Notes a request's arrival; its end will be waited for.
     fn arrival(self: &Arc<Self>) -> RequestArrival {
         self.counts().seen += 1;
-        // Taken here and at the last part, so that what waits for the store changes no order.
+        // Measured here and at the last part, so that waiting for the store changes no order.
         RequestArrival {
             started_ns: RealIo::default().now_ns(),
             began: Instant::now(),
@@ -465,14 +467,14 @@ impl ProxyRecorderState {
     }
 }
 
-/// When a request came.
+/// When a request arrived.
 pub(super) struct RequestArrival {
     pub(super) started_ns: u64,
     pub(super) began: Instant,
     pub(super) waited_for: PendingExchange,
 }
 
-/// An exchange whose end is still to be written; over when it is dropped, however that comes about.
+/// An exchange whose end is not written yet; dropping it marks it as done.
 pub(crate) struct PendingExchange(Arc<ProxyRecorderState>);
 
 impl std::fmt::Debug for PendingExchange {
@@ -484,7 +486,7 @@ impl std::fmt::Debug for PendingExchange {
 impl Drop for PendingExchange {
     fn drop(&mut self) {
         self.0.writing.send_modify(|left| *left -= 1);
-        // Whoever waits for all finds each of them to be over.
+        // A caller that waits for all recorders must find each of them done.
         self.0.common.writing.send_modify(|left| *left -= 1);
     }
 }
@@ -496,7 +498,7 @@ impl ProxyRecorderState {
         }
     }
 
-    /// The first failure is kept; nothing is recorded after it.
+    /// Keeps the first failure; nothing is recorded after it.
     pub(super) fn fail(&self, error: &annals::Error) {
         self.counts().failure.get_or_insert_with(|| error.to_string());
     }
@@ -505,7 +507,7 @@ impl ProxyRecorderState {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an exchange says of itself, from copies: its metadata, how much it matters, and what it adds to the counts.
+    /// Derives an exchange's metadata, its severity and its counts from copies.
     pub(super) fn summarise(
         &self,
         mut exchange: ExchangeMetadata,
@@ -600,7 +602,7 @@ impl ProxyRecorderState {
 
 /// A request's line without the secrets of its query, and how many there were.
 pub(crate) fn http_exchange(asked: &ProxyRequest) -> (HttpExchange, usize) {
-    // The query as a target of its own: what is not secret stays as it is, byte for byte.
+    // The query as a target of its own: everything that is not secret stays byte for byte.
     let redacted = asked.query.as_deref().map(|query| redact_target(format!("?{query}").as_bytes()));
     let removed = redacted.as_ref().map_or(0, |(_, removed)| *removed);
     let query =

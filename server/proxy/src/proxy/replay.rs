@@ -1,8 +1,9 @@
-//! Answering from a recording: every request is looked up by what it asks, and gets the answer that was recorded for it,
-//! in the parts in which it came. There is no upstream here.
+//! Answers requests from a recording. Each request is matched by its content and gets the recorded answer, in
+//! its recorded parts. No upstream is called.
 //!
-//! The last part of an answer waits for the answers whose data had ended before its own ([`super::ends`]), so that a program sees its calls
-//! end in the recorded order. An answer that would wait for ever is let go after a while, and that counts as a divergence.
+//! The last part of an answer waits for the answers that ended before it in the recording
+//! ([`super::answer_ends`]), so that a program sees its calls end in the recorded order. An answer that would
+//! wait for ever is sent after a while, and that counts as a divergence.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -41,64 +42,64 @@ use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::{Cost, Prices, TokenUsage};
 use annals_policy::redact::Secrets;
 
-/// How long an answer waits for others while nothing at all moves.
+/// How long an answer waits for others while nothing moves.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Longest time between two answers of identical requests.
+/// Maximum time between two answers to identical requests.
 const GAP_MAX: Duration = Duration::from_millis(3);
 
-/// The line break behind a chunk: a client may leave it unread until it wants more.
+/// The line break after a chunk: a client may leave it unread until it wants more.
 const CHUNK_END_BYTES: u64 = 2;
 
-/// What a broken answer is given to reach its client before the connection is cut.
+/// Time for a broken answer to reach its client before the connection is cut.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// How long answers on their way out are waited for once the program has ended.
+/// How long answers on their way out are waited for after the program has ended.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Divergences that are kept to be told of; all are counted.
+/// Maximum number of divergences kept for the report; all are counted.
 const DIVERGED_MAX: usize = 1000;
 
-/// What is held of a call, about: that, and its metadata as it was read.
+/// Approximate memory for one call, in bytes, and the factor for its metadata while it is read.
 const CALL_BYTES: usize = 512;
 const READ_TIMES: usize = 4;
 
-/// The longest time after its request at which a part goes out with `Timing::Recorded`: a day.
+/// The latest time after its request at which a part is sent with `Timing::Recorded`: one day.
 const PART_MS_MAX: u64 = 86_400_000;
 
-/// When the parts of an answer go out.
+/// When the parts of an answer are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timing {
-    /// As fast as they are taken.
+    /// As fast as the client takes them.
     #[default]
     None,
-    /// As long after the request as when they were recorded.
+    /// At their recorded times after the request.
     Recorded,
 }
 
-/// What is not of the replay's own choosing.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayOptions {
-    /// What of a request may differ.
+    /// Which parts of a request may differ.
     pub rules: Rules,
-    /// What models cost.
+    /// Model prices.
     pub prices: Prices,
-    /// When parts go out.
+    /// When parts are sent.
     pub timing: Timing,
-    /// Another order of answers that overlapped, by this seed.
+    /// Seed for another order of overlapping answers.
     pub chaos: Option<u64>,
-    /// What was taken out of the recording and is known here: requests are compared without it.
+    /// Secrets that were removed from the recording and are known here: requests are compared without them.
     pub secrets: Secrets,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone)]
 pub struct ReplaySummary {
     /// Counts.
     pub receipt: Receipt,
-    /// What was not as recorded, in the order in which it came.
+    /// Deviations from the recording, in the order they came.
     pub diverged: Vec<ReplayDivergence>,
-    /// Tokens that the answers had cost.
+    /// Tokens that the answers had used.
     pub tokens: u64,
     /// What they had cost.
     pub cost: Cost,
@@ -115,21 +116,21 @@ struct ProxyReplayerState {
     exchanges: HashMap<u32, ExchangeMetadata>,
     /// Mounts and paths of all calls.
     routes: HashSet<(String, String)>,
-    /// Calls that overlapped no other when they were recorded.
+    /// Calls that overlapped no other call in the recording.
     without_overlap: HashSet<u32>,
     matching: Mutex<Matching>,
-    /// Whether identical requests were under way at once.
+    /// Whether identical requests overlapped in the recording.
     has_batches: bool,
     lines: IdenticalRequestQueues,
     diverged: Mutex<Vec<ReplayDivergence>>,
     timing: Timing,
-    /// Counts what has moved: requests and releases.
+    /// Counts requests and releases.
     moved: watch::Sender<u64>,
-    /// Of whoever listens.
+    /// Set by the listener.
     awake_guard: OnceLock<AwakeGuard>,
-    /// The memory that bodies come into.
+    /// The memory for request bodies.
     room: BodyMemory,
-    /// What is held of the run.
+    /// The memory held for the run.
     _held: MemoryReservation,
 }
 
@@ -138,10 +139,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ProxyReplayer {
-    /// Reads what was recorded of each exchange; the bodies stay where they are.
+    /// Reads the metadata of each exchange; the bodies stay in the store.
     ///
     /// # Errors
-    /// `Damaged` where the run cannot be read; `Invalid` where a frame of it is not as the recorder writes it.
+    /// `Damaged` if the run cannot be read; `Invalid` if a frame is not in the recorder's form.
     pub fn new(reader: RunReader, key: [u8; 32], options: ReplayOptions) -> annals::Result<Self> {
         Self::with_memory(
             reader,
@@ -152,10 +153,10 @@ impl ProxyReplayer {
         )
     }
 
-    /// The same, where what is held of the run is to be `held`, and bodies come into this room.
+    /// The same, with `held` for the run's memory and `room` for bodies.
     ///
     /// # Errors
-    /// `Unavailable` too, where not as much can be held.
+    /// Also `Unavailable` if there is not enough memory.
     pub(crate) fn with_memory(
         reader: RunReader,
         key: [u8; 32],
@@ -168,7 +169,7 @@ impl ProxyReplayer {
         for seq in 1..=reader.info().frames {
             let frame = reader.frame_info(seq)?;
             let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata);
-            // Other frames are the program's own; one without an end has no answer to give.
+            // Other frames belong to the program; an unfinished frame has no answer.
             let Ok(exchange) = exchange else { continue };
             if frame.incomplete || exchange.http.status.is_none() {
                 continue;
@@ -217,7 +218,7 @@ impl ProxyReplayer {
         })))
     }
 
-    /// Gives a request the path under which the recording has it.
+    /// Changes a request's path to the form that the recording has.
     pub(crate) fn settle_path(&self, asked: &mut ProxyRequest) {
         self.0.settle_path(asked);
     }
@@ -227,16 +228,16 @@ impl ProxyReplayer {
         self.0.clone().answer(asked).await
     }
 
-    /// Listens.
+    /// Starts listening.
     ///
     /// # Errors
-    /// Where no port of the loopback can be had.
+    /// If no port of the loopback is free.
     pub(crate) async fn listen(&self) -> Result<Proxy, ProxyError> {
         let _ = self.0.awake_guard.set(AwakeGuard::new());
         Proxy::start(self.0.clone()).await
     }
 
-    /// The recorded call that answers a request, or what is different.
+    /// The recorded call that answers a request, or the differences.
     pub fn ask(&self, call: &str, body: &[u8]) -> annals::Result<Found> {
         self.0.find(call, body)
     }
@@ -251,18 +252,18 @@ impl ProxyReplayer {
         self.0.clone().serve(seq, began, wire).await
     }
 
-    /// Lets nobody wait for the recorded answer of a frame.
+    /// Releases other answers from waiting for this frame's answer.
     pub(crate) fn give_up(&self, seq: u32) {
         lock(&self.0.matching).give_up(seq);
         self.0.moved.send_modify(|moved| *moved += 1);
     }
 
-    /// Notes a divergence, and answers with it.
+    /// Notes a divergence, and returns the answer that reports it.
     pub(crate) fn diverge(&self, divergence: Box<Divergence>) -> Response<ResponseBody> {
         self.0.diverge(divergence)
     }
 
-    /// Notes what is told at the end.
+    /// Notes a deviation for the final report.
     pub(crate) fn note(&self, diverged: ReplayDivergence) {
         self.0.note(diverged);
     }
@@ -271,13 +272,13 @@ impl ProxyReplayer {
         self.0.unreadable(error)
     }
 
-    /// Recorded calls before a frame.
+    /// Number of recorded calls before a frame.
     pub(crate) fn count_calls_before(&self, seq: u32) -> u32 {
         let before = self.0.exchanges.keys().filter(|of| **of < seq).count();
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
-    /// Why there was no answer, where the one recorded was made here in its place.
+    /// Why there was no answer, if the recorded answer was made by the proxy.
     #[cfg(feature = "middleware")]
     pub(crate) fn broken_reason(&self, seq: u32) -> Option<String> {
         self.0.exchanges.get(&seq).filter(|of| is_local_answer(of)).and_then(|of| of.http.broken.clone())
@@ -290,7 +291,7 @@ impl ProxyReplayer {
         (status.unwrap_or(StatusCode::OK), exchange.volatile.response_headers.to_map())
     }
 
-    /// Waits for answers that were asked for and are still on their way out, for a while: a program may end with the last byte of
+    /// Waits a while for requested answers that are still being sent: a program may end with the last byte of
     /// one.
     pub(crate) async fn settle(&self) {
         let mut moved = self.0.moved.subscribe();
@@ -307,14 +308,14 @@ impl ProxyReplayer {
         let _ = timeout(SETTLE, settled).await;
     }
 
-    /// What it has come to.
+    /// The result of the replay.
     pub(crate) fn finish(&self) -> ReplaySummary {
         let receipt = lock(&self.0.matching).receipt();
         let (tokens, cost) = self.usage_of(|seq| !receipt.missing.contains(&seq));
         ReplaySummary { receipt, diverged: lock(&self.0.diverged).clone(), tokens, cost }
     }
 
-    /// Tokens that these recorded calls had taken, and what they had cost.
+    /// Tokens and cost of these recorded calls.
     pub(crate) fn usage_of(&self, of: impl Fn(u32) -> bool) -> (u64, Cost) {
         let (mut tokens, mut cost) = (0_u64, Cost::default());
         for (_, exchange) in self.0.exchanges.iter().filter(|(seq, _)| of(**seq)) {
@@ -346,7 +347,7 @@ impl Handler for ProxyReplayerState {
 }
 
 impl ProxyReplayerState {
-    /// A run that was recorded with other paths than this version's keeps its own.
+    /// A run recorded with other paths than this version's keeps its own.
     fn settle_path(&self, asked: &mut ProxyRequest) {
         let Some(path) = recorded_path(&asked.mount, &asked.path) else { return };
         let is_recorded = |path: &str| self.routes.contains(&(asked.mount.clone(), path.to_owned()));
@@ -367,8 +368,8 @@ impl ProxyReplayerState {
         found
     }
 
-    /// As `find`, once all requests that are identical to this one and were under way with it have come, or no more come: the one
-    /// that arrived first gets the answer of the recorded one that did.
+    /// As `find`, once all identical requests that overlapped have come, or no more are coming. The first to
+    /// arrive gets the answer of the recorded one that arrived first.
     async fn find_in_line(&self, call: &str, body: &[u8], arrived: Option<u64>) -> annals::Result<Found> {
         if !self.has_batches {
             return self.find(call, body);
@@ -402,11 +403,11 @@ impl ProxyReplayerState {
         }
     }
 
-    /// Gives all who wait in a line what they asked for.
+    /// Answers all requests of a queue.
     fn serve_line(&self, hash: &CallHash, call: &str, body: &[u8]) {
         let Some(line) = self.lines.lock().remove(hash) else { return };
         for place in line.into_senders() {
-            // A client that has gone takes no answer; its request was made all the same.
+            // A client that has gone takes no answer, but its request was made.
             if let Err(Ok(Found::Exact(seq) | Found::Matched(seq))) = place.send(self.find(call, body)) {
                 self.note_released(seq);
             }
@@ -447,7 +448,7 @@ impl ProxyReplayerState {
         });
         let output = match read {
             Ok(_) => {
-                // It was asked for: what has no room is to keep others from asking, not this one from being answered.
+                // The request has used its answer. Missing memory must stop later requests, not this answer.
                 let mut held = self.room.reservation();
                 held.reserve_beyond(output.len());
                 held.attach_to(Bytes::from(output))
@@ -502,7 +503,7 @@ impl ProxyReplayerState {
             let len = usize::try_from(*bytes).unwrap_or(usize::MAX).min(output.len());
             let part = if left == 0 { std::mem::take(&mut output) } else { output.split_to(len) };
             if self.timing == Timing::Recorded {
-                // Milliseconds come from the recording: no time that far away is waited for.
+                // The milliseconds come from the recording and may be arbitrarily large.
                 let pause = Duration::from_millis((*ms).min(PART_MS_MAX));
                 tokio::time::sleep_until(began + pause).await;
             }
@@ -522,12 +523,12 @@ impl ProxyReplayerState {
         }
         self.note_released(seq);
         match exchange.http.broken.as_deref() {
-            // An answer of our own is whole; so is one that nothing is wrong with.
+            // An answer made by the proxy is complete.
             None => {}
             Some(_) if is_local_answer(exchange) => {}
             Some(why) => {
-                // The program hangs up by itself where it had done so; nobody waits for it for ever. Else what was sent has to
-                // be on its way before the connection is cut, which throws away what is not.
+                // The program hangs up by itself if it did so in the recording; the wait is limited.
+                // Otherwise the sent bytes need time before the connection is cut, which drops unsent ones.
                 let pause = if why == HUNG_UP { PATIENCE } else { FLUSH };
                 tokio::time::sleep(pause).await;
                 sender.abort(why.to_owned().into());
@@ -535,8 +536,8 @@ impl ProxyReplayerState {
         }
     }
 
-    /// Waits until the client has read an answer up to this byte of its connection, and for a moment more where only the order of
-    /// answers tells them apart: its threads may still go on in another order.
+    /// Waits until the client has read its connection up to this byte. Waits a moment longer if only the
+    /// order of answers tells them apart, because the client's threads may still run in another order.
     async fn wait_until_read(
         &self,
         seq: u32,
@@ -580,12 +581,12 @@ impl ProxyReplayerState {
     }
 }
 
-/// Whether the proxy itself made this answer when it was recorded.
+/// Whether the proxy made this answer when it was recorded.
 fn is_local_answer(exchange: &ExchangeMetadata) -> bool {
     exchange.volatile.response_headers.get(ANNALS_HEADER).is_some()
 }
 
-/// What a program gets that asks for what was not recorded.
+/// The answer to a request that was not recorded.
 fn divergence_response(divergence: &Divergence) -> Response<ResponseBody> {
     let nearest = divergence.nearest.iter().map(|near| {
         let fields = near.differences.iter().map(|difference| difference.path.clone()).collect::<Vec<_>>();

@@ -1,7 +1,8 @@
-//! How much of a loopback connection its reader has not read yet, as Linux says it.
+//! How many bytes of a loopback connection its reader has not read yet, on Linux.
 //!
-//! Asked of the kernel's table of sockets by name (sock_diag(7)): some microseconds, however many there are. Where that is not
-//! to be had, as in some sandboxes, `/proc/net/tcp` says the same, and takes longer the more sockets there are.
+//! Asks the kernel for one socket by name (sock_diag(7)), which takes some microseconds however many sockets
+//! exist. If that is unavailable, as in some sandboxes, `/proc/net/tcp` is read instead, which takes longer
+//! with more sockets.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,21 +11,21 @@ use rustix::fd::OwnedFd;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// Bytes that have arrived at the client's end and that it has not read. `None` where the system does not say.
+/// Bytes that have arrived at the client's end and are unread. `None` if the system does not tell.
 pub(super) fn unread_bytes(client: SocketAddr, own: SocketAddr) -> Option<u64> {
     let (SocketAddr::V4(client), SocketAddr::V4(own)) = (client, own) else { return None };
     ask_sock_diag(client, own).or_else(|| read_proc_table(client, own))
 }
 
-/// nlmsghdr of a question, and of the answer to it.
+/// Size of nlmsghdr, in a request and in an answer.
 const HEADER_BYTES: usize = 16;
-/// With inet_diag_req_v2.
+/// The header and inet_diag_req_v2.
 const QUESTION_BYTES: usize = HEADER_BYTES + 56;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const AF_INET: u8 = 2;
 const IPPROTO_TCP: u8 = 6;
-/// idiag_rqueue, in an answer: behind the header, the family and such, the socket's name, and a time.
+/// Offset of idiag_rqueue in an answer: after the header, the family fields, the socket's name, and a time.
 const RQUEUE_AT: usize = HEADER_BYTES + 4 + 48 + 4;
 
 fn ask_sock_diag(local: SocketAddrV4, remote: SocketAddrV4) -> Option<u64> {
@@ -34,7 +35,7 @@ fn ask_sock_diag(local: SocketAddrV4, remote: SocketAddrV4) -> Option<u64> {
     kernel.1 = kernel.1.wrapping_add(1);
     let (kernel, number) = (&kernel.0, kernel.1);
     rustix::net::send(kernel, &diag_request(number, local, remote), SendFlags::empty()).ok()?;
-    // The kernel answers before it returns. An answer that nobody took earlier is of another connection.
+    // The kernel answers before `send` returns. A leftover answer belongs to another connection.
     let mut answer = [0; 512];
     loop {
         let (len, _) = rustix::net::recv(kernel, &mut answer, RecvFlags::DONTWAIT).ok()?;
@@ -61,7 +62,7 @@ fn diag_request(number: u32, local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u
     question.extend_from_slice(&(QUESTION_BYTES as u32).to_ne_bytes());
     question.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    // Numbered, to the kernel.
+    // Sequence number, then the kernel's port id.
     question.extend_from_slice(&number.to_ne_bytes());
     question.extend_from_slice(&[0; 4]);
     question.extend_from_slice(&[AF_INET, IPPROTO_TCP, 0, 0]);
@@ -73,7 +74,7 @@ fn diag_request(number: u32, local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u
         question.extend_from_slice(&ip.octets());
         question.extend_from_slice(&[0; 12]);
     }
-    // By any device, whatever its cookie.
+    // Any device, any cookie.
     question.extend_from_slice(&[0; 4]);
     question.extend_from_slice(&[0xff; 8]);
     question
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(unread_in("", "a", "b"), None);
     }
 
-    /// A real connection. What a system does not say, another way has to, or nobody.
+    /// Uses a real connection. If one way is unavailable, the other must work, or neither.
     #[test]
     fn sock_diag_and_proc_table_agree() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! A long request's body on its way: to the upstream part by part as it comes, and kept whole for the recording.
+//! Passes a long request body to the upstream while it arrives, and keeps a whole copy for the recording.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -16,24 +16,24 @@ use super::body_memory::{BodyMemory, MemoryReservation};
 use super::listen::{BoxError, IncomingBody, body_memory_full};
 use crate::body::BodyAssembler;
 
-/// Memory that is taken before the body has come, whatever its announced length.
+/// Memory that is allocated before the body arrives, whatever its announced length.
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
 
-/// A body that is still coming, its announced length in bytes, and the memory that it comes into.
+/// A body that is still arriving, its announced length in bytes, and the memory for it.
 #[derive(Debug)]
 pub(crate) struct IncomingUpload {
-    /// Nobody ever waits for it: a request is looked at by several threads, its body is read by one.
+    /// Never contended: several threads see the request, but only one reads its body.
     pub(crate) from: Mutex<IncomingBody>,
     pub(crate) len: u64,
     pub(crate) room: BodyMemory,
 }
 
-/// Why a body is not whole, and what is answered then.
+/// Why a body is incomplete, and the status of the answer.
 pub(crate) type UploadError = (StatusCode, String);
 
 impl IncomingUpload {
-    /// The body for the upstream, and all of it once it is here. It is read to its end whatever the upstream takes of it and when:
-    /// one that answers before it has read all keeps nobody waiting.
+    /// The body for the upstream, and the whole body once it has arrived. It is read to its end even if the
+    /// upstream answers early or stops reading.
     pub(crate) fn split(self) -> (UploadBody, UploadCopy) {
         let Self { from, len, room } = self;
         let mut from = from.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -54,11 +54,11 @@ impl IncomingUpload {
                     }
                 };
                 let Ok(bytes) = part.into_data() else { continue };
-                // It is still read to its end where there is no room for it, so that its client listens to what it is told.
+                // Without memory the body is still read to its end, so that its client listens to the answer.
                 if cut.is_some() {
                     continue;
                 }
-                // Once for what is kept, and once for what the upstream has not taken yet.
+                // Reserved once for the copy, and once for the bytes that the upstream has not taken yet.
                 let mut on_its_way = room.reservation();
                 if let Err(full) = held.reserve(bytes.len()).and_then(|()| on_its_way.reserve(bytes.len())) {
                     kept.clear();
@@ -67,7 +67,7 @@ impl IncomingUpload {
                     continue;
                 }
                 kept.push(bytes.clone());
-                // Nobody takes it where the upstream has gone.
+                // Nobody receives it if the upstream has gone.
                 let _ = parts.send(Ok((bytes, on_its_way)));
             }
             match cut {
@@ -79,7 +79,7 @@ impl IncomingUpload {
     }
 }
 
-/// What is kept of a body that has gone on.
+/// The copy of a body that was passed on.
 #[derive(Debug)]
 pub(crate) struct UploadCopy {
     sent: oneshot::Receiver<()>,
@@ -87,19 +87,19 @@ pub(crate) struct UploadCopy {
 }
 
 impl UploadCopy {
-    /// Waits until the upstream has been sent all of it, or takes no more.
+    /// Waits until the upstream has been sent the whole body, or takes no more.
     pub(crate) async fn sent(&mut self) {
-        // Nothing is ever said: it ends with the body.
+        // Nothing is ever sent; the channel closes with the body.
         let _ = (&mut self.sent).await;
     }
 
-    /// All of it; else why it broke off.
+    /// The whole body; else why it broke off.
     pub(crate) async fn whole_body(self) -> Result<Bytes, UploadError> {
         self.whole.await.unwrap_or_else(|error| Err((StatusCode::BAD_REQUEST, error.to_string())))
     }
 }
 
-/// A body of a known length on its way to an upstream: no two readers can differ on where it ends.
+/// A body of a known length on its way to an upstream: no two readers can disagree about its end.
 #[derive(Debug)]
 pub(crate) struct UploadBody {
     parts: UnboundedReceiver<Result<(Bytes, MemoryReservation), String>>,
@@ -142,7 +142,7 @@ mod tests {
     use super::super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, refuse};
     use super::*;
 
-    /// Answers with what came of the body; the upstream takes a part of it, or nothing.
+    /// Answers with the result of the upload; takes one part of the body, or nothing.
     struct PartialUpstream {
         takes: bool,
     }
@@ -197,7 +197,7 @@ mod tests {
         assert!(answer_to_upload(true, 100, 100).await.contains("short: 100"));
     }
 
-    /// Half of it is never taken for all of it.
+    /// Half a body must never be taken for a whole one.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn broken_upload_gives_no_body() {
         let answer = answer_to_upload(true, 300_000, 150_000).await;

@@ -1,4 +1,4 @@
-//! Programs that are started elsewhere, recorded while the proxy is held open for them.
+//! Records programs that are started elsewhere, while the proxy is held open for them.
 
 use std::future::Future;
 
@@ -16,22 +16,22 @@ use crate::proxy::{AnswerCache, CacheUse, ProxyRecorder, RecordingSummary};
 use crate::upstream::UpstreamGuard;
 use annals_policy::rules::RulesFile;
 
-/// How programs elsewhere are recorded.
+/// How programs started elsewhere are recorded.
 #[derive(Debug, Clone)]
 pub struct AttachOptions {
     /// Their upstreams.
     pub mounts: Mounts,
-    /// Which of them may be called.
+    /// Which upstreams may be called.
     pub guard: UpstreamGuard,
-    /// What is done with answers of earlier runs.
+    /// How answers of earlier runs are used.
     pub cache: CacheUse,
-    /// Variables whose values are taken out of all that is stored, by name.
+    /// Names of variables whose values are removed before storing.
     pub secrets: Vec<String>,
-    /// As of a recording.
+    /// As in a recording.
     pub rules: RulesFile,
 }
 
-/// What came of it.
+/// The result of an attached recording.
 #[derive(Debug)]
 pub struct AttachReport {
     /// Counts.
@@ -40,10 +40,11 @@ pub struct AttachReport {
     pub seconds: f64,
 }
 
-/// Records whatever is asked of a proxy into a new run, until `over` is. `ready` is given the variables that point a program at it.
+/// Records all requests to a proxy into a new run, until the future of `over` completes. `ready` gets the
+/// variables that point a program to the proxy.
 ///
 /// # Errors
-/// Where nothing was recorded: the store, the proxy.
+/// If nothing was recorded: errors of the store or the proxy.
 pub fn attach<F: Future<Output = ()>>(
     into: &Destination,
     spec: RunSpec,
@@ -54,7 +55,7 @@ pub fn attach<F: Future<Output = ()>>(
     attaching.guard.check(&attaching.mounts)?;
     let secrets = secrets::named_secrets(&attaching.secrets)?;
     let key = random_key()?;
-    // Whoever asks is not known here: the run has no program.
+    // The callers are unknown: the run has no program.
     let nobody = Program { argv: Vec::new(), directory: None, environment: Vec::new() };
     let origin = Origin::new(&nobody, &attaching.mounts, &[], &key)
         .with_rules(&attaching.rules, &secrets)?
@@ -70,7 +71,7 @@ pub fn attach<F: Future<Output = ()>>(
     match done {
         Ok(mut attached) => {
             if attached.recorded.failure.is_none() {
-                // How those programs ended is not known; that the recording is whole is.
+                // How those programs ended is unknown, but the recording is complete.
                 match run.end_with(Vec::new(), Status::Ok) {
                     Ok(()) => attached.recorded.note_memory(into.remember(&run, Status::Ok)),
                     Err(error) => attached.recorded.failure = Some(error.to_string()),

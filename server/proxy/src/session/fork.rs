@@ -1,4 +1,4 @@
-//! A program run on from a frame of a run, with something changed.
+//! Runs a program again from a frame of a run, with changes.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use annals_policy::providers::Cost;
 use annals_policy::redact::is_secret_header;
 use annals_policy::rules::RulesFile;
 
-/// What a fork that was run came to.
+/// The result of a fork's program.
 #[derive(Debug)]
 pub struct ForkReport {
-    /// The child's exchanges, those of the tail.
+    /// The child's exchanges after the fork point.
     pub recorded: RecordingSummary,
     /// Calls answered from the parent.
     pub replayed: u32,
-    /// Calls of the shared frames that the program never asked for.
+    /// Calls of the shared frames that the program never requested.
     pub unasked: u32,
-    /// What was not as recorded while the shared frames lasted.
+    /// Deviations while the shared frames lasted.
     pub diverged: Vec<ReplayDivergence>,
     /// The edits that changed no request.
     pub unapplied: Vec<ForkEdit>,
@@ -44,41 +44,41 @@ pub struct ForkReport {
     pub code: u8,
     /// How long the program ran.
     pub seconds: f64,
-    /// Clock reads and entropy, where the parent has them.
+    /// Clock reads and entropy, if the parent has them.
     pub captured: Option<CaptureReport>,
-    /// What the program reached besides annals, or tried to.
+    /// What the program reached, or tried to reach, besides annals.
     pub traffic: TrafficReport,
 }
 
-/// How a run is forked.
+/// Options of a fork.
 #[derive(Debug, Clone)]
 pub struct ForkOptions {
-    /// The last frame that is as in the parent; the one before the fork's point where that is edited.
+    /// The last frame shared with the parent; if the fork point is edited, the frame before it.
     pub at: u32,
-    /// What is changed from there on.
+    /// Changes from the fork point on.
     pub edits: ForkEdits,
     /// The program.
     pub program: Program,
-    /// Its input, and how long processes that outlive it are waited for.
+    /// Its input, and how long to wait for processes that outlive it.
     pub supervision: Supervision,
     /// Upstreams in place of the parent's: a provider (none: all), and a base address.
     pub upstreams: Vec<(Option<String>, String)>,
-    /// What is done with answers of earlier runs.
+    /// How answers of earlier runs are used.
     pub cache: CacheUse,
     /// Which upstreams may be called.
     pub guard: UpstreamGuard,
-    /// What of the shared requests may differ, what matters more than by itself, what models cost; kept with the child.
+    /// Rules for matching shared requests, for severity and for prices; stored with the child.
     pub rules: RulesFile,
-    /// What the program may reach besides annals while the shared frames last.
+    /// What the program may reach besides annals during the shared frames.
     pub network: NetworkPolicy,
 }
 
-/// Runs a program again, its calls answered from a run up to a frame and live from there on, recorded into a fork of
-/// this name.
+/// Runs a program again. Its calls are answered from the run up to a frame and are live afterwards; they are
+/// recorded into a fork with this name.
 ///
 /// # Errors
-/// Where nothing was started: the store, the proxy, the program; a variable for a key that the parent's calls had and that is
-/// not set.
+/// If nothing was started: errors of the store, the proxy or the program, or a key that the parent's calls
+/// had and whose variable is not set.
 pub fn fork(
     space: &Namespace,
     reader: &RunReader,
@@ -184,7 +184,7 @@ async fn session(
     })
 }
 
-/// The first frame whose request or answer is another, or that only one of the two has.
+/// The first frame whose request or answer differs, or that only one run has.
 fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Option<u32>> {
     let (of_parent, of_child) = (parent.info().frames, child.info().frames);
     for seq in 1..=of_parent.min(of_child) {
@@ -198,7 +198,7 @@ fn first_difference(parent: &RunReader, child: &RunReader) -> annals::Result<Opt
     Ok((of_parent != of_child).then(|| of_parent.min(of_child) + 1))
 }
 
-/// Keys without which the tail would fail, after a prefix that was replayed for nothing.
+/// Checks for keys without which the live part would fail after a useless replay of the prefix.
 pub(super) fn check_credentials(reader: &RunReader) -> Result<(), SessionError> {
     for seq in 1..=reader.info().frames {
         let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&reader.frame_info(seq)?.metadata)
@@ -210,7 +210,7 @@ pub(super) fn check_credentials(reader: &RunReader) -> Result<(), SessionError> 
             exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_uppercase();
         let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
         if had && !names.is_empty() && !names.iter().any(|name| std::env::var_os(name).is_some()) {
-            let what = format!("frame {seq} was asked with a key, and {} is not set", names.join(" or "));
+            let what = format!("frame {seq} was requested with a key, and {} is not set", names.join(" or "));
             return Err(invalid(&what).into());
         }
     }

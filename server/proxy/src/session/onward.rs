@@ -1,4 +1,4 @@
-//! A program replayed as far as its recording goes, and recorded from there on.
+//! Replays a program as far as its recording goes, and records it from there on.
 
 use std::io::Read;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -26,38 +26,39 @@ use annals_policy::exchange::{ExchangeMetadata, Headers};
 use annals_policy::redact::Secrets;
 use annals_policy::rules::RulesFile;
 
-/// How a replay goes on where its recording ends.
+/// How a replay continues after its recording.
 #[derive(Debug, Clone)]
 pub struct OnwardOptions {
-    /// The name of the child; a number follows it where there is such a run.
+    /// The child's name; a number is added if the name is taken.
     pub name: String,
     /// Upstreams in place of the parent's: a provider (none: all), and a base address.
     pub upstreams: Vec<(Option<String>, String)>,
     /// Which upstreams may be called.
     pub guard: UpstreamGuard,
-    /// What is done with answers of earlier runs.
+    /// How answers of earlier runs are used.
     pub cache: CacheUse,
-    /// What matters more than by itself, and what models cost; kept with the child.
+    /// Rules for severity and prices; stored with the child.
     pub rules: RulesFile,
     /// What the program may reach besides annals while the recording answers.
     pub network: NetworkPolicy,
 }
 
-/// What a replay that may go on came to.
+/// The result of a replay that may continue live.
 #[derive(Debug)]
 pub struct OnwardReport {
     /// The replay.
     pub replay: ReplayReport,
-    /// The child's name, and what was recorded into it; `None` where the recording had all the answers.
+    /// The child's name and its recording; `None` if the recording answered everything.
     pub child: Option<(String, RecordingSummary)>,
 }
 
-/// Runs a program again, its calls answered from a recording up to the first that it has no answer for, and live from
-/// there on. What is live is recorded into a fork, which is given the calls answered before: it replays by itself.
+/// Runs a program again. Its calls are answered from a recording until the first one without an answer, and
+/// are live from there on. The live part is recorded into a fork that also gets the answered calls, so it can
+/// be replayed by itself.
 ///
 /// # Errors
-/// Where nothing was started: the recording, the proxy, the program; a variable for a key that the recorded calls had and that
-/// is not set.
+/// If nothing was started: errors of the recording, the proxy or the program, or a key that the recorded
+/// calls had and whose variable is not set.
 pub fn replay_onward(
     space: &Namespace,
     reader: &RunReader,
@@ -147,7 +148,7 @@ pub fn replay_onward(
     })
 }
 
-/// Output as it is stored, and its hash.
+/// Stores an output, and computes its hash.
 fn store_and_hash(space: &Namespace, from: &mut dyn Read) -> (annals::Result<StoredBlob>, blake3::Hash) {
     struct HashingReader<'a>(&'a mut dyn Read, blake3::Hasher);
     impl Read for HashingReader<'_> {
@@ -162,10 +163,10 @@ fn store_and_hash(space: &Namespace, from: &mut dyn Read) -> (annals::Result<Sto
     (stored, from.1.finalize())
 }
 
-/// How many names are tried for a child.
+/// Maximum number of names tried for a child.
 const CHILD_NAMES_MAX: u32 = 10_000;
 
-/// What a child is begun from.
+/// Begins the child run.
 struct ChildRunBuilder {
     network: Arc<OnceLock<NetworkWatch>>,
     space: Namespace,
@@ -178,8 +179,8 @@ struct ChildRunBuilder {
 }
 
 impl ChildRunBuilder {
-    /// A run that shares the parent's frames before the first that was not asked for as it stands there, and has copies of the later calls
-    /// that were answered.
+    /// Begins a run that shares the parent's frames before the first changed or missing one. Later answered
+    /// calls are copied into it.
     fn begin(&self, served: ServedCalls) -> Result<ProxyRecorder, String> {
         self.network.get().into_iter().for_each(NetworkWatch::go_live);
         let words = |error: annals::Error| error.to_string();
@@ -232,7 +233,7 @@ impl ChildRunBuilder {
         }
     }
 
-    /// A call of the parent as a frame of the child. Where it was asked in other words, they stand in place of the parent's.
+    /// Copies a call of the parent into a frame of the child, with the actual request if it differed.
     fn copy(&self, seq: u32, asked: Option<&ProxyRequest>) -> annals::Result<Frame> {
         let of = self.reader.frame(seq)?;
         let (mut input, mut metadata) = (of.input, of.metadata);

@@ -1,4 +1,4 @@
-//! A program recorded.
+//! Records a program.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::proxy::{AnswerCache, CacheUse, ProxyRecorder, RecordingSummary};
 use crate::upstream::UpstreamGuard;
 use annals_policy::rules::RulesFile;
 
-/// What is to be recorded.
+/// Options of a recording.
 #[derive(Debug, Clone)]
 pub struct RecordOptions {
     /// The program.
     pub program: Program,
-    /// Its input, and how long processes that outlive it are waited for.
+    /// Its input, and how long to wait for processes that outlive it.
     pub supervision: Supervision,
     /// Its upstreams.
     pub mounts: Mounts,
-    /// Which of them may be called.
+    /// Which upstreams may be called.
     pub guard: UpstreamGuard,
-    /// What is done with answers of earlier runs.
+    /// How answers of earlier runs are used.
     pub cache: CacheUse,
-    /// Variables to keep, by name.
+    /// Names of variables whose values are stored.
     pub keep: Vec<String>,
     /// Whether clock reads and entropy are captured.
     pub capture_nondet: bool,
-    /// Variables whose values are taken out of all that is stored, by name.
+    /// Names of variables whose values are removed before storing.
     pub secrets: Vec<String>,
-    /// What matters more than by itself, and what models cost; kept with the run, whose replays go by all of it.
+    /// Rules for severity and prices; stored with the run and used by its replays.
     pub rules: RulesFile,
-    /// Of the network: the hosts that the program is expected to reach by itself.
+    /// Hosts that the program is expected to reach directly.
     pub network: NetworkPolicy,
 }
 
-/// What came of it.
+/// The result of a recording.
 #[derive(Debug)]
 pub struct RecordReport {
     /// Counts.
@@ -54,16 +54,16 @@ pub struct RecordReport {
     pub status: Status,
     /// How long the program ran.
     pub seconds: f64,
-    /// Clock reads and entropy, where they were captured.
+    /// Clock reads and entropy, if they were captured.
     pub captured: Option<CaptureReport>,
     /// What the program reached besides annals.
     pub traffic: TrafficReport,
 }
 
-/// Runs a program and records it into a new run of this name and these tags.
+/// Runs a program and records it into a new run with this name and these tags.
 ///
 /// # Errors
-/// Where nothing was started: the store, the proxy, the program.
+/// If nothing was started: errors of the store, the proxy or the program.
 pub fn record(
     into: &Destination,
     spec: RunSpec,

@@ -1,4 +1,4 @@
-//! A program replayed.
+//! Replays a program.
 
 use std::io::Read;
 
@@ -14,31 +14,32 @@ use crate::own_frames::{PROGRAM, own_frame};
 use crate::program::{Program, Supervision, Survivor};
 use crate::proxy::{ProxyReplayer, ReplayOptions, ReplaySummary};
 
-/// What a replayed program and its replay came to.
+/// The result of a replayed program.
 #[derive(Debug)]
 pub struct ReplayReport {
     /// Counts and divergences.
     pub replayed: ReplaySummary,
     /// The program's exit code, or 128 and a signal's number.
     pub code: u8,
-    /// What it wrote is what it had written; `None` where the recording does not say.
+    /// Whether the output equals the recorded one; `None` if the recording does not tell.
     pub same_output: Option<bool>,
-    /// Processes that outlived the program and the time for lingering.
+    /// Processes still running after the program and the linger time.
     pub survivors: Vec<Survivor>,
     /// How long the program ran.
     pub seconds: f64,
-    /// Clock reads and entropy, where the recording has them.
+    /// Clock reads and entropy, if the recording has them.
     pub captured: Option<CaptureReport>,
     /// What the program tried to reach besides annals.
     pub traffic: TrafficReport,
-    /// Traffic of the recording that is not in it.
+    /// Network traffic of the recorded program that the recording does not contain.
     pub unrecorded: Option<UnrecordedTraffic>,
 }
 
-/// Runs a program again, every model call of it answered from a recording. `policy` says what else it may reach.
+/// Runs a program again; all its model calls are answered from a recording. `policy` says what else it may
+/// reach.
 ///
 /// # Errors
-/// Where nothing was started: the recording, the proxy, the program.
+/// If nothing was started: errors of the recording, the proxy or the program.
 pub fn replay(
     reader: &RunReader,
     origin: &Origin,
@@ -59,7 +60,7 @@ pub fn replay(
         let network =
             NetworkWatch::begin(WatchPurpose::Replay, policy, proxy.port(), &origin.mounts, program);
         let played = run_program(proxy, program, supervision, &origin.mounts, more, &network, keep).await?;
-        // What a secret stood in cannot be told apart without it.
+        // Output that held a secret cannot be compared without it.
         let recorded = recorded_output(reader)?.filter(|_| all_known);
         let same_output = recorded.map(|recorded| recorded == played.ended.stdout);
         let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.survivors);
@@ -80,7 +81,7 @@ pub fn replay(
     })
 }
 
-/// The hash of what the program wrote to its standard output.
+/// The hash of the program's recorded standard output.
 pub(super) fn recorded_output(reader: &RunReader) -> annals::Result<Option<blake3::Hash>> {
     let frame = own_frame(reader, PROGRAM)?.map(|seq| reader.frame(seq)).transpose()?;
     Ok(frame.map(|frame| blake3::hash(&frame.output)))
@@ -88,7 +89,7 @@ pub(super) fn recorded_output(reader: &RunReader) -> annals::Result<Option<blake
 
 pub(super) fn hash(from: &mut dyn Read) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    // It ends where the output does; there is nothing to be told then.
+    // A read error ends the output; it is reported elsewhere.
     let _ = hasher.update_reader(from);
     hasher.finalize()
 }

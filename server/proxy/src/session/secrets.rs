@@ -1,4 +1,5 @@
-//! Secrets that a run is recorded without: variables by name, whose values come from the environment and are kept nowhere.
+//! Secrets that are removed from a recording: named variables, whose values come from the environment and are
+//! never stored.
 
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
@@ -9,17 +10,17 @@ use super::SessionError;
 use crate::origin::Origin;
 use annals_policy::redact::{RedactingReader, Secrets};
 
-/// The values of these variables, all of them.
+/// The values of all these variables.
 ///
 /// # Errors
-/// `Secret` for one that is not set, and for a value that is too short, too long, or too many.
+/// `Secret` if one is not set, or if a value is too short or too long, or there are too many.
 pub(super) fn named_secrets(names: &[String]) -> Result<Secrets, SessionError> {
     let mut values = Vec::new();
     for name in names {
         match std::env::var_os(name).filter(|value| !value.is_empty()) {
             Some(value) => values.push((name.clone(), value.into_vec())),
             None => {
-                let why = format!("{name} is to be removed from what is recorded, and it is not set");
+                let why = format!("{name} is named as a secret, but is not set");
                 return Err(SessionError::Secret(why));
             }
         }
@@ -33,7 +34,7 @@ pub(super) fn named_secrets(names: &[String]) -> Result<Secrets, SessionError> {
     }
 }
 
-/// Of the variables that a run was recorded without, those that are set here, and whether these are all.
+/// The secrets of a recorded run that are set here, and whether they are complete.
 pub(super) fn known_secrets(origin: &Origin) -> (Secrets, bool) {
     let set = |name: &String| Some((name.clone(), std::env::var_os(name)?.into_vec()));
     let values: Vec<_> = origin.secrets.iter().filter_map(set).collect();
@@ -42,7 +43,7 @@ pub(super) fn known_secrets(origin: &Origin) -> (Secrets, bool) {
     (secrets, all)
 }
 
-/// A program's output on its way to the store.
+/// Removes secrets from a program's output before it is stored.
 #[derive(Debug, Clone)]
 pub(super) struct OutputRedactor {
     secrets: Secrets,
@@ -54,7 +55,7 @@ impl OutputRedactor {
         Self { secrets: secrets.clone(), removed: Arc::default() }
     }
 
-    /// Hands it on without secrets.
+    /// Passes the output to `keep` without secrets.
     pub(super) fn redact<T>(&self, from: &mut dyn Read, keep: impl FnOnce(&mut dyn Read) -> T) -> T {
         if self.secrets.is_empty() {
             return keep(from);
@@ -65,7 +66,7 @@ impl OutputRedactor {
         kept
     }
 
-    /// How many values have been removed.
+    /// How many values were removed.
     pub(super) fn removed(&self) -> u64 {
         self.removed.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A program started behind a proxy, and what a run keeps of its end.
+//! Starts a program behind a proxy, and stores the end of its run.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::own_frames::{PROGRAM, STDIN};
 use crate::program::{Program, ProgramExit, Supervision};
 use crate::proxy::Proxy;
 
-/// Values for variables without which client libraries refuse to start. They open nothing.
+/// Variables without which client libraries refuse to start. Dummy values are enough.
 pub(crate) const KEYS: [&str; 9] = [
     "OPENAI_API_KEY",
     "ANTHROPIC_API_KEY",
@@ -30,27 +30,27 @@ pub(crate) const KEYS: [&str; 9] = [
     "CO_API_KEY",
 ];
 
-/// Those of AWS, without which its clients sign nothing, and what says that a user has others.
+/// The same for AWS, whose clients need them to sign requests, and the variables that show other credentials.
 const AWS_KEYS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 const AWS_PROFILES: [&str; 3] = ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"];
 
-/// A program that has ended, and how long it ran.
+/// The end of a program, and how long it ran.
 pub(super) struct ProgramOutcome<T> {
     pub(super) ended: ProgramExit<T>,
     pub(super) seconds: f64,
-    /// What it reached besides the proxy.
+    /// What the program reached besides the proxy.
     pub(super) traffic: TrafficReport,
 }
 
 impl<T> ProgramOutcome<T> {
-    /// How the run of it ended.
+    /// The status of its run.
     pub(super) fn status(&self) -> Status {
         if self.ended.code == 0 { Status::Ok } else { Status::Failed }
     }
 }
 
 impl<T> ProgramOutcome<T> {
-    /// The same with something else made of input and outputs.
+    /// The same with input and outputs converted.
     pub(super) fn map<U>(self, of: impl Fn(T) -> U) -> ProgramOutcome<U> {
         let ProgramExit { code, signal, ran, survivors: left, stdin, stdout, stderr } = self.ended;
         let (stdin, stdout, stderr) = (stdin.map(&of), of(stdout), of(stderr));
@@ -59,7 +59,8 @@ impl<T> ProgramOutcome<T> {
     }
 }
 
-/// Runs a program to its end behind a proxy, which has stopped when this returns. `more` are variables of its own; `network` watches it.
+/// Runs a program to its end behind a proxy, which has stopped when this returns. `more` are additional
+/// variables; `network` watches the program.
 pub(super) async fn run_program<T: Send + 'static>(
     proxy: Proxy,
     program: &Program,
@@ -90,16 +91,16 @@ pub(super) async fn run_program<T: Send + 'static>(
     Ok(ProgramOutcome { ended, seconds, traffic })
 }
 
-/// Variables for keys that are not set, with values that open nothing.
+/// Key variables that are not set, with dummy values.
 pub(super) fn dummy_keys() -> Vec<(String, String)> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    // A profile of the user's own would be left aside for these.
+    // These would override the user's own AWS profile.
     let aws = if AWS_PROFILES.iter().any(|name| is_set(name)) { &[][..] } else { &AWS_KEYS };
     let missing = KEYS.iter().chain(aws).filter(|name| !is_set(name));
     missing.map(|name| ((*name).to_owned(), "annals-replay".to_owned())).collect()
 }
 
-/// The program's own frames, and the run's end, on disk when this returns.
+/// Stores the program's own frames and ends the run; both are on disk when this returns.
 pub(super) fn end_run(
     run: &NewRun,
     played: ProgramOutcome<annals::Result<DestinationBlob>>,
@@ -128,7 +129,7 @@ pub(super) fn end_run(
     run.end_with(frames, status)
 }
 
-/// Drives a session to its end on threads of its own.
+/// Runs a session to its end on a runtime of its own.
 pub(super) fn block_on<T>(session: impl Future<Output = Result<T, SessionError>>) -> Result<T, SessionError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|e| ProxyError(format!("no threads can be started: {e}")))?;
@@ -137,7 +138,7 @@ pub(super) fn block_on<T>(session: impl Future<Output = Result<T, SessionError>>
     done
 }
 
-/// A program that goes through a proxy comes to the loopback without it.
+/// Variables that exempt the loopback from the environment's HTTP proxy.
 fn no_proxy_variables() -> Vec<(String, String)> {
     let of = |name: &str| {
         let set = std::env::var(name).ok().filter(|value| !value.is_empty());

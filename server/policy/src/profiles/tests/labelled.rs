@@ -1,5 +1,6 @@
-//! Precision and recall on two labelled sets, synthetic values all of them: `tuned`, which the detectors were made by, and `held_out`, which was written before there was
-//! a detector, with other sentences and other values of the same makers, and whose misses nobody looks at. `held_out` decides.
+//! Precision and recall on two labelled sets of synthetic values. The detectors were developed with `tuned`.
+//! `held_out` was written before any detector, with other sentences and other generated values; nobody looks
+//! at its misses. `held_out` decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +24,7 @@ struct Label {
     value: String,
 }
 
-/// What came of a detector: labels found with their exact value and kind, labels missed, placeholders for anything else.
+/// A detector's result: labels found with exact value and kind, labels missed, and other placeholders.
 #[derive(Debug, Default, Clone, Copy)]
 struct DetectorTally {
     found: u32,
@@ -47,7 +48,7 @@ fn lines(set: &str) -> Vec<LabelledLine> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Of each detector, and how many lines without a label were changed.
+/// The tally of each detector, and how many lines without a label were changed.
 fn measure(set: &str, tell: bool) -> (BTreeMap<String, DetectorTally>, u32, u32) {
     let (profile, redactor) = (Profile::safe(), safe());
     let search = RedactionSearch::new(profile.rules.as_ref().unwrap(), &KEY);
@@ -110,11 +111,11 @@ fn table(set: &str, of: &(BTreeMap<String, DetectorTally>, u32, u32)) -> Detecto
 fn detectors_meet_precision_and_recall() {
     let tuned = measure("tuned", std::env::var_os("ANNALS_MISSES").is_some());
     table("tuned", &tuned);
-    // Whoever looks at the misses of this one has tuned on it.
+    // Looking at the misses of this set would mean tuning on it.
     let held_out = measure("held_out", false);
     let all = table("held out", &held_out);
     assert!(held_out.1 >= 200, "{} hard negatives", held_out.1);
-    // A little below what was measured (docs/redaction.md).
+    // Slightly below the measured values (docs/redaction.md).
     assert!(all.precision() >= 0.97 && all.recall() >= 0.98, "{all:?}");
     assert!(held_out.2 <= 3, "{} lines without a label were changed", held_out.2);
     for (name, tally) in &held_out.0 {

@@ -1,4 +1,4 @@
-//! JSON, streams, text and what is neither: what goes out of each, and that it is the same thing afterwards.
+//! JSON, streams, text and other bodies: what is removed, and that the body keeps its kind.
 
 use std::io::Write as _;
 
@@ -18,7 +18,7 @@ fn only_equal_values_share_a_placeholder() {
     assert_eq!(tag("anna@example.com"), tag("ANNA@example.com"));
     assert_eq!(tag("4111 1111 1111 1111"), tag("4111-1111-1111-1111"));
     assert_ne!(tag("anna@example.com"), tag("anne@example.com"));
-    // In JSON, twice escaped, over a stream: the same.
+    // In JSON, twice escaped, or over a stream: the same placeholder.
     let alone = tag("anna@example.com");
     let places = [
         r#"{"a":"anna@example.com"}"#,
@@ -30,7 +30,7 @@ fn only_equal_values_share_a_placeholder() {
     for place in places {
         assert!(tag(place).contains(&alone), "{place} -> {}", tag(place));
     }
-    // Another key, other placeholders: nobody without it can try guesses.
+    // Another key gives other placeholders: nobody without the key can test guesses.
     let other = Redactor::new(&Profile::safe(), [8; 32]);
     assert_ne!(shown(&other, "anna@example.com"), alone);
     let own = redactor_with("key = 'a key that is long enough'");
@@ -64,7 +64,7 @@ fn json_stays_json_and_other_bytes_stay() {
     assert!(matches!(redactor.body(clean, None).bytes, std::borrow::Cow::Borrowed(_)));
 }
 
-/// Cut off in the middle, as the answer of a recorder that was killed.
+/// JSON cut in the middle, such as the answer of a killed recorder.
 #[test]
 fn cut_json_is_redacted() {
     let found = shown(&safe(), r#"{"a":"b@example.com","c":"d\u0040example.com","e":"f@exam"#);
@@ -89,12 +89,12 @@ fn needed_ids_stay() {
     })
     .to_string();
     assert_eq!(shown(&safe(), &body), body);
-    // What is no id goes from there, too.
+    // Values that are not ids are removed there, too.
     let hidden = json!({"id": "b@example.com", "tool_use_id": "sk-proj-abcDEF123456ghiJKL7890"}).to_string();
     assert_eq!(short(&shown(&safe(), &hidden)), r#"{"id":"[email]","tool_use_id":"[api-key]"}"#);
 }
 
-/// Writes a part of an answer of this index as an event.
+/// Writes a part of an answer with this index as an event.
 type EventFormat<'a> = &'a dyn Fn(usize, &str) -> String;
 
 fn event(data: &Value) -> String {
@@ -144,7 +144,7 @@ fn value_spelled_over_events_is_removed_from_a_stream() {
             );
         }
     }
-    // The arguments of a tool's call are JSON within JSON, in pieces.
+    // Tool call arguments are JSON within JSON, in pieces.
     let pieces = ["{\"to", "\":\"b\\u00", "40exam", "ple.com\"}"];
     let body: String = pieces
         .map(|piece| event(&json!({"index":1,"delta":{"type":"input_json_delta","partial_json":piece}})))
@@ -156,7 +156,7 @@ fn value_spelled_over_events_is_removed_from_a_stream() {
     let part = |text: &str| json!({"candidates":[{"content":{"parts":[{"text":text}]}}]}).to_string();
     let found = shown(&safe(), &format!("[{},\n{}]", part("b@exa"), part("mple.com ok")));
     assert!(is_json(&found) && short(&found).contains("[email]") && !found.contains("mple"), "{found}");
-    // Lines that do not belong together are not one text.
+    // Lines that do not belong together are not joined.
     let lines = "{\"email\":\"a@example.com\",\"n\":1}\n{\"email\":\"b@example.com\",\"n\":2}\n";
     assert_eq!(
         short(&shown(&safe(), lines)),
@@ -182,7 +182,7 @@ fn binary_and_encoded_bodies_are_redacted() {
     }
     let cut = redactor.body(&gzip[..gzip.len() - 9], None);
     assert!(cut.bytes.starts_with(b"[binary:"), "{:?}", cut.bytes);
-    // Text with a few bytes that are no UTF-8 is text.
+    // Text with a few bytes of invalid UTF-8 is text.
     let latin = redactor.body(b"caf\xe9 of b@example.com, and a long line of text", None);
     assert!(latin.bytes.starts_with(b"caf\xe9 of [email:"), "{:?}", latin.bytes);
     let json = redactor.body(b"{\"a\":\"caf\xe9 b@example.com\"}", None);
@@ -203,7 +203,7 @@ fn hostile_bodies_are_bounded() {
         redactor.body(&long, None).bytes.as_ref(),
         format!("[large: {} bytes]", long.len()).as_bytes()
     );
-    // Each of these made some detector look far from every place, if it could.
+    // Each of these could make some detector search far from every position.
     for piece in [
         "-----BEGIN PRIVATE KEY-----",
         "eyJ",
@@ -290,7 +290,7 @@ fn wrong_profile_files_are_refused_with_their_place() {
     }
     let many: String = (0..70).map(|n| format!("[[profile]]\nname = 'p{n}'\n")).collect();
     assert!(Profiles::parse(&many).unwrap_err().what.contains("one too many"));
-    // A pattern that would take a backtracking search years takes a moment.
+    // A pattern that would take a backtracking matcher years takes a moment.
     let slow = redactor_with("patterns = { slow = '(a+)+$' }");
     assert_eq!(slow.body("a".repeat(100_000).as_bytes(), None).replaced, 1);
     let _ = KEY;

@@ -1,4 +1,5 @@
-//! Amazon Bedrock: Converse and InvokeModel, plain and as AWS's event stream, in the forms that boto3 1.44 reads.
+//! Amazon Bedrock: Converse and InvokeModel, plain and as AWS's event stream, in the forms that boto3 1.44
+//! reads.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Bodies that mean harm: deep, huge, endless, of the wrong kind. Nothing fails and nothing grows without bound.
+//! Hostile bodies: deep, huge, endless, of the wrong type. Nothing fails and nothing grows without bound.
 
 use super::{api, read, read_bytes};
 use crate::providers::{
@@ -123,7 +123,7 @@ fn large_requests_take_linear_time() {
     let api = api("/v1/chat/completions");
     let new = request_changes(&api, before.as_bytes(), after.as_bytes());
     assert_eq!((new.same, new.changes.len()), (20_000, 40_000));
-    // The same message over and over, of which none is told from another.
+    // The same message repeated, so that none is unique.
     let same = |count: usize| format!("{{\"messages\":[{}]}}", vec![message(1); count].join(","));
     let new = request_changes(&api, same(30_000).as_bytes(), same(30_002).as_bytes());
     assert_eq!((new.same, new.changes.len()), (30_000, 2));

@@ -1,4 +1,4 @@
-//! What requests and answers say, whatever their form.
+//! Meanings of requests and answers, independent of their form.
 
 use super::api;
 use crate::providers::{Meaning, WireExchange};
@@ -33,7 +33,7 @@ fn difference_lines(a: &Meaning, b: &Meaning) -> Vec<String> {
     a.differences(b).iter().map(ToString::to_string).collect()
 }
 
-/// Ids, the order of keys, spacing, the form of a content and marks for a cache are no part of what is said.
+/// Ids, key order, spacing, the form of content and cache marks are not part of the meaning.
 #[test]
 fn request_form_does_not_change_its_meaning() {
     for (path, a, b) in [
@@ -92,7 +92,7 @@ fn request_change_is_listed_with_its_place() {
     );
 }
 
-/// A stream says what the whole answer says, however it was cut.
+/// A stream means the same as the complete answer, however it was cut.
 #[test]
 fn stream_meaning_equals_plain_meaning() {
     let event = |data: &str| format!("data: {data}\n\n");
@@ -161,7 +161,7 @@ fn stream_meaning_equals_plain_meaning() {
     }
 }
 
-/// What is not read whole is never said to be the same: its bytes count.
+/// Bodies that are not completely read never count as equal: their bytes are compared.
 #[test]
 fn partly_read_body_has_no_meaning() {
     for (path, answer) in [

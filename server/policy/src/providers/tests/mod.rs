@@ -17,7 +17,7 @@ fn api(path: &str) -> ModelApi {
     recognise("POST", path, "127.0.0.1:9")
 }
 
-/// An exchange with JSON, or, where the answer does not begin as JSON does, events.
+/// An exchange with JSON; an answer that does not begin like JSON is sent as events.
 fn read(path: &str, request: &str, status: u16, response: &str) -> ExchangeSummary {
     let kind = if response.starts_with(['{', '[']) {
         "application/json"
@@ -40,7 +40,7 @@ fn read_bytes(path: &str, request: &str, status: u16, kind: &str, response: &[u8
     })
 }
 
-/// Ids, names and arguments of the tools that an answer calls.
+/// Ids, names and arguments of an answer's tool calls.
 fn calls(summary: &ExchangeSummary) -> Vec<(&str, &str, &str)> {
     summary
         .tool_calls

@@ -1,4 +1,4 @@
-//! Good exchanges with bytes changed, cut and doubled: none may panic, and all stay bounded.
+//! Valid exchanges with bytes changed, cut and doubled: none may panic, and all results stay bounded.
 
 use super::{anthropic, gemini, openai, read_bytes};
 use crate::providers::{messages, request_changes};
@@ -11,10 +11,10 @@ const PATHS: [&str; 5] = [
     "/v1beta/models/g:streamGenerateContent",
     "/api/chat",
 ];
-/// Bytes that mean something to one of the readers.
+/// Bytes with a meaning for one of the readers.
 const BYTES: &[u8] = b"{}[]\",:\\\n\r 0-9eE.ntu\x00\xff\xefdata\xc3";
 
-/// A generator of numbers (Steele, Lea and Flood, 2014: SplitMix64); a run is repeated by its seed.
+/// A random generator (Steele, Lea and Flood, 2014: SplitMix64); a seed repeats a run.
 struct MutationRng(u64);
 
 impl MutationRng {

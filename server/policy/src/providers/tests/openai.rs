@@ -1,4 +1,4 @@
-//! OpenAI chat completions, responses, embeddings, and those who speak them otherwise.
+//! OpenAI chat completions, responses and embeddings, and servers with variants of them.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Requests taken apart, and what is new in one against the one before.
+//! Parts of requests, and changes between two requests.
 
 use super::api;
 use crate::providers::{PartChange, PartKind, messages, request_changes};

@@ -1,4 +1,4 @@
-//! Severity: what is built in, and rules, which only raise it.
+//! Severity: built-in conditions, and rules, which only raise it.
 
 use annals::Severity;
 
@@ -90,7 +90,7 @@ fn greatest_severity_wins_and_none_is_lowered() {
     assert_eq!(judge(&call), is(Severity::Escalated, "it deletes what is the system's"));
     call.tool_calls[0].name = "read".to_owned();
     assert_eq!(judge(&call), is(Severity::Flagged, "an outage"));
-    // What hangs on time is said to.
+    // Time-dependent reasons are marked.
     let good = summary(200);
     let slow = rules.judge(&Evidence { duration_ms: 1001, ..evidence(&good) }).unwrap();
     assert_eq!((slow.reason.as_str(), slow.timed), ("it took long", true));
@@ -171,7 +171,7 @@ fn each_condition_holds_only_for_what_it_names() {
         "input = { '$.o' = 'null' }",
         "input = { '$.a[1]' = 1 }",
         "output = { '$.error.code' = 'busy', '$.error.n' = 7 }",
-        // Each of them has to hold.
+        // All conditions must hold.
         "model = 'gpt-4o'\nstatus = 500",
     ] {
         assert!(!holds(condition, &full), "{condition}");
@@ -189,7 +189,7 @@ fn answers_are_decoded_and_opaque_ones_read_as_text() {
     assert!(holds("output = { '$.error.code' = 'quota' }", &Evidence { output, ..evidence(&known) }));
     assert!(holds("contains = 'quota'", &Evidence { output, ..evidence(&opaque) }));
     assert!(!holds("contains = 'quota'", &Evidence { output, ..evidence(&known) }), "its text is another");
-    // What cannot be decoded holds nothing, and nothing breaks.
+    // A body that cannot be decoded matches nothing.
     let output = EncodedBody { bytes: &packed[..8], encoding: Some("gzip") };
     assert!(!holds("output = { '$.error.code' = 'quota' }", &Evidence { output, ..evidence(&known) }));
 }

@@ -1,15 +1,17 @@
-//! What a request says to annals besides what it asks of an upstream: a token, the run, the replay's session. All of it is taken out here, before
-//! anything else is done with the request.
+//! What a request says to annals besides its request to the upstream: a token, the run, the replay's session.
+//! All of it is removed here, before the request is used.
 //!
 //! ```text
 //! /proxy/[TOKEN@]RUN/MOUNT/v1/...                    the path
 //! x-annals-run: RUN, x-annals-token: TOKEN           headers, with /proxy/MOUNT/v1/...
-//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off      headers in any way: tags of a run that is begun
+//! x-annals-tenant: T, -principal: P, -conversation: C, x-annals-memory: off
+//!                                                    headers in any form: tags of a new run
 //! Authorization: Bearer KEY+annals:[TOKEN:]RUN       behind a key, with /proxy/MOUNT/v1/...
 //! ```
 //!
-//! `/replay` is the same of a run that is replayed, and so is `x-annals-replay: RUN`; `RUN;SESSION` names a replay of several. TOKEN, RUN and SESSION are
-//! percent-decoded, once. What is said twice has to be the same. No refusal repeats what may be a token.
+//! `/replay` works the same for a replayed run, and so does `x-annals-replay: RUN`; `RUN;SESSION` names one
+//! of several replays. TOKEN, RUN and SESSION are percent-decoded once. Values given twice must agree. No
+//! refusal repeats a possible token.
 
 use annals::runs::RUN_NAME_BYTES_MAX;
 use hyper::StatusCode;
@@ -21,11 +23,11 @@ use crate::mounts::Mounts;
 use annals_review::run_memory;
 use annals_text::percent;
 
-/// Where paths begin of requests that are recorded, and of those that are replayed.
+/// Path prefixes of requests to record and to replay.
 pub const RECORDED: &str = "/proxy";
 pub const REPLAYED: &str = "/replay";
 
-/// Headers that begin so are for annals.
+/// Headers with this prefix are for annals.
 const HEADER_PREFIX: &str = "x-annals";
 const RUN: &str = "x-annals-run";
 const REPLAY: &str = "x-annals-replay";
@@ -40,19 +42,19 @@ const TAGS: [(&str, &str); 4] = [
 
 /// Headers that clients send a key in.
 const KEYS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
-/// What follows a key begins with this.
+/// Separates a key from the directives behind it.
 const MARK: &str = "+annals:";
 
 const TOKEN_BYTES_MAX: usize = 1024;
 const TAG_BYTES_MAX: usize = 2048;
 const SESSION_BYTES_MAX: usize = 128;
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyAction {
-    /// Passed on and recorded.
+    /// Pass it on and record it.
     Record,
-    /// Answered from a recording.
+    /// Answer it from a recording.
     Replay,
 }
 
@@ -62,19 +64,19 @@ pub(super) struct ProxyDirectives {
     pub(super) wants: ProxyAction,
     pub(super) token: Option<String>,
     pub(super) run: String,
-    /// Empty where none is named.
+    /// Empty if none is named.
     pub(super) session: String,
     pub(super) mount: String,
-    /// What follows the mount.
+    /// The path below the mount.
     pub(super) path: String,
-    /// Tags of the run, where the request begins it.
+    /// Tags for the run, if the request begins it.
     pub(super) tags: Vec<(String, String)>,
 }
 
-/// Takes it out of a request. The request's own path is of no use any more after that.
+/// Removes the directives from a request. The request's own path must not be used afterwards.
 ///
 /// # Errors
-/// 400 where it makes no sense, or contradicts itself.
+/// 400 if the directives are malformed or contradict each other.
 pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<ProxyDirectives, RequestRefusal> {
     let mut all = PartialDirectives::default();
     let (begins, rest) =
@@ -130,7 +132,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<ProxyDirectives
     };
     let run = all.run.ok_or_else(|| wrong("no run is named"))?;
     if !replays && all.session.is_some() {
-        return Err(wrong("a session (RUN;SESSION) is of a replay: write ';' of a run's name as %3B"));
+        return Err(wrong("a session (RUN;SESSION) is only for a replay: write ';' in a run's name as %3B"));
     }
     Ok(ProxyDirectives {
         wants: if replays { ProxyAction::Replay } else { ProxyAction::Record },
@@ -143,7 +145,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<ProxyDirectives
     })
 }
 
-/// What was said so far.
+/// The directives found so far.
 #[derive(Debug, Default)]
 struct PartialDirectives {
     token: Option<String>,
@@ -173,7 +175,7 @@ impl PartialDirectives {
         Ok(())
     }
 
-    /// A token, or nothing.
+    /// A token; may be empty.
     fn token(&mut self, said: &str) -> Result<(), RequestRefusal> {
         if said.is_empty() {
             return Ok(());
@@ -196,7 +198,8 @@ fn set_once(known: &mut Option<String>, said: String, otherwise: &str) -> Result
     }
 }
 
-/// Cuts off what follows the keys of a header. A key that was nothing else is none.
+/// Removes the directives behind the keys of a header. A key that consisted only of directives is removed
+/// whole.
 fn cut_key_suffix(
     headers: &mut HeaderMap,
     name: &HeaderName,
@@ -225,7 +228,7 @@ fn cut_key_suffix(
         all.run(run)?;
         if !matches!(key.trim().to_ascii_lowercase().as_str(), "" | "bearer") {
             let mut key =
-                HeaderValue::from_str(key).map_err(|_| wrong("a key is not what a header can hold"))?;
+                HeaderValue::from_str(key).map_err(|_| wrong("a key is not a valid header value"))?;
             key.set_sensitive(true);
             headers.append(name, key);
         }
@@ -233,7 +236,7 @@ fn cut_key_suffix(
     Ok(())
 }
 
-/// Which of both a path begins with, and what follows.
+/// The prefix that a path begins with, and the rest.
 fn split_prefix(path: &str) -> Option<(&'static str, &str)> {
     let path = single_slash(path);
     [RECORDED, REPLAYED].into_iter().find_map(|begins| {
@@ -242,25 +245,26 @@ fn split_prefix(path: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-/// The first segment of a path, and what follows. Some clients join a path to a base that ends in a slash and get two.
+/// The first segment of a path, and the rest. Some clients join a path to a base that ends in a slash, which
+/// gives two slashes.
 fn split_segment(path: &str) -> (&str, &str) {
     let path = path.trim_start_matches('/');
     path.split_at(path.find('/').unwrap_or(path.len()))
 }
 
-/// A path that begins with one slash where it began with several.
+/// The path with a single slash at its beginning.
 fn single_slash(path: &str) -> &str {
     let doubled = path.len() - path.trim_start_matches('/').len();
     &path[doubled.saturating_sub(1)..]
 }
 
 fn text(bytes: &[u8]) -> Result<&str, RequestRefusal> {
-    std::str::from_utf8(bytes).map_err(|_| wrong("what is said to annals in a header is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| wrong("a header for annals is not UTF-8"))
 }
 
 fn decoded(text: &str) -> Result<String, RequestRefusal> {
     percent::decode_exactly(text)
-        .ok_or_else(|| wrong("what is said to annals is percent-encoded UTF-8, a percent sign itself %25"))
+        .ok_or_else(|| wrong("values for annals are percent-encoded UTF-8; write a percent sign as %25"))
 }
 
 fn wrong(why: impl Into<String>) -> RequestRefusal {
@@ -360,7 +364,7 @@ mod tests {
         }
         let long = "x".repeat(RUN_NAME_BYTES_MAX + 1);
         assert!(directives_of(&format!("/proxy/{long}/openai/v1"), &[]).0.is_err());
-        // A run whose name is that of an upstream is one all the same.
+        // A run may have the name of an upstream.
         assert_directives("/proxy/openai/openai/v1/%2F", &[], named("openai"), &[]);
         assert!(directives_of("/proxyr/openai/v1", &[]).0.is_err());
     }
@@ -411,7 +415,7 @@ mod tests {
             assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path} {headers:?}");
             assert!(!refused.why.contains("t0ken"), "{}", refused.why);
         }
-        // The same, said in all three ways.
+        // The same value, given in all three ways.
         let all = [("x-annals-run", "a"), ("x-annals-token", "t"), ("authorization", "Bearer k+annals:t:a")];
         let expected = (ProxyAction::Record, "t", "a", "", "openai", "/v1");
         assert_directives("/proxy/t@a/openai/v1", &all, expected, &[("authorization", "Bearer k")]);

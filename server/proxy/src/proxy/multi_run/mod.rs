@@ -1,16 +1,18 @@
-//! One proxy for many runs at once: each request says which run it belongs to, in its path, in a header, or behind its key.
+//! One proxy for many runs at once. Each request names its run in its path, in a header, or behind its key.
 //!
-//! Whoever listens hands over requests beneath [`RECORDED`] and [`REPLAYED`], their bodies not read yet. What a request says to annals (a token,
-//! the run) is taken out of it first, so that neither a recording nor an upstream ever sees it. Then: who asks is let in or not, a run that is not
-//! there is begun, and the exchange is recorded as any recorder's; or it is answered from the recording, and nothing goes out.
+//! The listener hands over requests below [`RECORDED`] and [`REPLAYED`] with unread bodies. Everything that a
+//! request says to annals (a token, the run) is removed first, so that no recording and no upstream sees it.
+//! Then the caller is authorised, a missing run is begun, and the exchange is recorded. A replay answers from
+//! the recording and sends nothing.
 //!
-//! Invariants: a run is ended only while no exchange of it is under way. Nobody learns whether there is a run before being let in. What replays
-//! hold, and what bodies take of memory, is bounded.
+//! Invariants: a run ends only while none of its exchanges is under way. No caller learns whether a run
+//! exists before it is authorised. The memory of replays and of bodies is limited.
 //!
-//! Layout: `said` (what a request says to annals), `runs` (what is asked of whoever keeps the runs, and what an open run knows of this), `recording`,
-//! `replays`.
+//! Layout: `directives` (what a request says to annals), `runs` (access to the runs, and the proxy's state in
+//! an open run), `recording`, `replays`.
 //!
-//! Left out on purpose: named secrets, rules of one's own, answers of earlier runs and captured draws. `annals record` has them.
+//! Left out on purpose: named secrets, user rules, cached answers and captured draws. `annals record` has
+//! them.
 
 mod directives;
 mod recording;
@@ -37,24 +39,27 @@ use crate::mounts::{MountError, Mounts};
 use crate::upstream::UpstreamGuard;
 use crate::variables::Variable;
 
-/// Runs that are begun or read at a time, each on a thread where waiting keeps no other request waiting.
+/// Maximum number of runs that are begun or read at a time. Each blocks a thread of its own, never other
+/// requests.
 const LONG_MAX: usize = 16;
 
 /// Where a proxy of many runs sends requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpstreamOptions {
-    /// `[PROVIDER=]URL`, each in place of the public address of a provider, or of all; a provider that is not known becomes a mount of that name.
+    /// `[PROVIDER=]URL`: replaces the public address of one provider, or of all. An unknown provider becomes
+    /// a mount of that name.
     pub upstream: Vec<String>,
-    /// If there are any, only these hosts are called.
+    /// If not empty, only these hosts are called.
     pub allow_host: Vec<String>,
 }
 
 impl UpstreamOptions {
-    /// The mounts. The process's own environment is not asked: what clients are pointed at by it may be this very proxy.
+    /// The mounts. The environment of this process is ignored, because it may point clients to this very
+    /// proxy.
     ///
     /// # Errors
-    /// An address that cannot be an upstream, or may not be called.
+    /// An address that cannot be an upstream, or is not allowed.
     pub fn mounts(&self) -> Result<Mounts, MountError> {
         let pairs: Vec<_> = self.upstream.iter().map(|text| Mounts::parse_upstream(text)).collect();
         let mounts = Mounts::new(&Variable::known(), &pairs, |_| None)?;
@@ -73,12 +78,12 @@ pub struct MultiRunProxy {
 }
 
 impl MultiRunProxy {
-    /// A proxy to these upstreams, which have to be checked ([`Upstreams::mounts`]).
+    /// A proxy to these upstreams, already checked by [`UpstreamOptions::mounts`].
     pub fn new(mounts: Mounts) -> Self {
         Self::within(mounts, BodyMemory::shared(), SharedReplays::room())
     }
 
-    /// The same with so much memory for bodies, and for what replays hold of their runs.
+    /// As [`Self::new`], with these limits on memory for bodies and for replayed runs.
     pub fn within(mounts: Mounts, bodies: BodyMemory, replayed: BodyMemory) -> Self {
         Self {
             mounts: Arc::new(mounts),
@@ -88,15 +93,16 @@ impl MultiRunProxy {
         }
     }
 
-    /// Where whoever hands over requests listens: an upstream that is this is not called.
+    /// Sets the port of the listener: an upstream with this address is not called.
     pub fn set_port(&self, port: u16) {
         self.common.set_port(port);
     }
 
-    /// Answers a request whose path, as it came, begins with [`RECORDED`] or [`REPLAYED`]. `login` is given the token, if there was one, and what is
-    /// wanted; it gives the runs that are to be had by that.
+    /// Answers a request whose original path begins with [`RECORDED`] or [`REPLAYED`]. `login` gets the
+    /// token, if any, and the requested action; it returns the accessible runs.
     ///
-    /// Has to be called on a runtime of several threads. A connection's [`Wire`] among the request's extensions is used where it is there.
+    /// Must be called on a multi-threaded runtime. Uses the [`ConnectionProgress`] among the request's
+    /// extensions, if there is one.
     pub async fn answer<R: RunAccess, B>(
         &self,
         login: impl FnOnce(Option<&str>, ProxyAction) -> Result<R, RequestRefusal>,
@@ -107,7 +113,7 @@ impl MultiRunProxy {
         B::Error: Into<BoxError>,
     {
         let (mut parts, body) = request.into_parts();
-        // Whoever wants it takes it.
+        // Taken by the branch that needs it.
         let mut body = Some(body.map_err(Into::into).boxed_unsync());
         let answered = async {
             let said = directives::take(&mut parts, &self.mounts)?;
@@ -136,15 +142,16 @@ impl MultiRunProxy {
         answered.unwrap_or_else(RequestRefusal::into_response)
     }
 
-    /// Waits until all that went through is written. An exchange that goes on is waited for: whoever listens ends the connections first.
+    /// Waits until everything recorded so far is written. Also waits for running exchanges, so the listener
+    /// must end its connections first.
     pub async fn finish(&self) {
         self.common.finish().await;
     }
 
-    /// Takes in the body of a request.
+    /// Reads the body of a request.
     ///
     /// # Errors
-    /// 503 where there is no room for it.
+    /// 503 if there is no memory for it.
     async fn take_body(
         &self,
         asked: &mut ProxyRequest,
@@ -157,7 +164,7 @@ impl MultiRunProxy {
         }
     }
 
-    /// Does what may wait for the disk, without keeping other requests waiting.
+    /// Runs blocking work without delaying other requests.
     async fn run_blocking<T>(
         &self,
         work: impl FnOnce() -> Result<T, RequestRefusal>,

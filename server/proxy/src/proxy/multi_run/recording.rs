@@ -1,4 +1,4 @@
-//! A request that is passed on and recorded into the run that it names, which is begun with it where it is not there.
+//! Passes a request on and records it into the run that it names. A run that does not exist is begun.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::origin::{Origin, random_key};
 use crate::proxy::listen::{IncomingBody, ProxyRequest, ResponseBody};
 use crate::proxy::record::{PendingExchange, ProxyRecorder};
 
-/// The key of the requests' hashes in runs that were begun with metadata of their own, which has none. Such a run can be moved to another store and
-/// still be replayed; nothing that is secret is hashed.
+/// The request hash key of runs begun with metadata of their own, which store no key. A fixed key lets them
+/// be moved to another store and still be replayed; nothing secret is hashed.
 const KEY: [u8; 32] = *b"annals, for many runs at once. \0";
 
-/// Forks of forks that are looked at for a key.
+/// Maximum number of ancestors that are searched for a key.
 const FORKS_MAX: usize = 64;
 
 impl MultiRunProxy {
@@ -35,12 +35,12 @@ impl MultiRunProxy {
             return Ok(*refused);
         }
         let answer = recorder.exchange(asked, None).await;
-        // From here on the answer itself says that it is under way.
+        // From here on the answer itself keeps the run open.
         drop(here);
         Ok(answer)
     }
 
-    /// Whoever records this run.
+    /// The recorder of this run.
     async fn recorder<R: RunAccess>(
         &self,
         runs: &R,
@@ -74,7 +74,7 @@ impl MultiRunProxy {
         .await
     }
 
-    /// What a run is of that a request begins: whoever asks is not known here, and has no program.
+    /// The origin of a run that a request begins: its caller is unknown and has no program.
     fn run_origin(&self, key: &[u8; 32]) -> Origin {
         Origin {
             argv: Vec::new(),
@@ -92,7 +92,7 @@ impl MultiRunProxy {
     }
 }
 
-/// The key of the hashes of a run's requests: its own, else that of the run that it is a fork of.
+/// The request hash key of a run: its own, else that of its nearest ancestor.
 pub(super) fn run_key<R: RunAccess>(runs: &R, reader: &RunReader) -> Result<[u8; 32], RequestRefusal> {
     let mut reader = reader.clone();
     for _ in 0..FORKS_MAX {
@@ -102,7 +102,7 @@ pub(super) fn run_key<R: RunAccess>(runs: &R, reader: &RunReader) -> Result<[u8;
         let parent = reader.info().parent.as_ref().and_then(|parent| parent.run.clone());
         match parent.map(|parent| runs.read(&parent)) {
             Some(Ok(parent)) => reader = parent,
-            // One that is gone has no key any more.
+            // A dropped ancestor has no key any more.
             Some(Err(_)) | None => break,
         }
     }

@@ -1,8 +1,9 @@
-//! Runs as they are replayed to many: each replay is a place in one run, shared by all who name it.
+//! Replays of runs for many clients. Each replay is a position in one run, shared by all clients that name
+//! it.
 //!
-//! A replay is named by its namespace, its run and its session; the one without a session is one like the others. It begins with the first request for
-//! it, with the run as it is then, and goes on until it is forgotten: by `DELETE`, or, where others need the memory, after a while without a
-//! request. `GET` says what it has come to.
+//! A replay is named by namespace, run and session; the session may be empty. It starts with its first
+//! request, with the run as it is then. It lasts until `DELETE`, or, if others need the memory, until it has
+//! been idle for a while. `GET` returns its state.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,13 +24,13 @@ use crate::proxy::body_memory::{BodyMemory, BodyMemoryFull, MemoryReservation};
 use crate::proxy::listen::{IncomingBody, ProxyRequest, ResponseBody, whole_body_response};
 use crate::proxy::replay::{ProxyReplayer, ReplayOptions};
 
-/// What replays hold of their runs, about, in bytes.
+/// Approximate limit on memory for all replayed runs, in bytes.
 const BYTES_MAX: usize = 256 << 20;
-/// Replays at a time.
+/// Maximum number of replays.
 const REPLAYS_MAX: usize = 4096;
-/// A replay that nobody asked anything for so long makes room for another.
+/// A replay that was idle for this long makes room for another.
 const IDLE: Duration = Duration::from_secs(15 * 60);
-/// Divergences that are told of.
+/// Maximum number of listed divergences.
 const LISTED_DIVERGENCES_MAX: usize = 100;
 
 /// Namespace, run, session.
@@ -66,10 +67,10 @@ impl SharedReplays {
         Self { all: Mutex::default(), room }
     }
 
-    /// The replay of this name, begun where it was not.
+    /// The replay of this name; starts it if needed.
     ///
     /// # Errors
-    /// 503 where there are too many.
+    /// 503 if there are too many.
     fn find_or_begin(&self, name: &ReplayName) -> Result<Arc<SharedReplay>, RequestRefusal> {
         let mut all = lock(&self.all);
         if let Some(replay) = all.get(name) {
@@ -77,7 +78,7 @@ impl SharedReplays {
             return Ok(replay.clone());
         }
         if all.len() >= REPLAYS_MAX && !forget_idle(&mut all) {
-            let why = format!("{REPLAYS_MAX} replays go on at once: DELETE /replay/RUN;SESSION ends one");
+            let why = format!("{REPLAYS_MAX} replays are already running: DELETE /replay/RUN;SESSION ends one");
             return Err(RequestRefusal::new(StatusCode::SERVICE_UNAVAILABLE, why));
         }
         let replay = Arc::new(SharedReplay { replayer: OnceCell::new(), used: Mutex::new(Instant::now()) });
@@ -89,12 +90,12 @@ impl SharedReplays {
         lock(&self.all).get(name).cloned()
     }
 
-    /// Forgets one; gives whether there was one.
+    /// Ends a replay; returns whether there was one.
     fn forget(&self, name: &ReplayName) -> bool {
         lock(&self.all).remove(name).is_some()
     }
 
-    /// Forgets one that could not be begun.
+    /// Removes a replay that could not be started.
     fn forget_failed(&self, name: &ReplayName, replay: &Arc<SharedReplay>) {
         let mut all = lock(&self.all);
         if !replay.replayer.initialized() && all.get(name).is_some_and(|known| Arc::ptr_eq(known, replay)) {
@@ -102,13 +103,13 @@ impl SharedReplays {
         }
     }
 
-    /// What is to be held of a run, nothing of it yet.
+    /// An empty reservation for a run's memory.
     fn reservation(&self) -> MemoryReservation {
         self.room.reservation()
     }
 }
 
-/// Forgets those that nobody has asked for a while; gives whether there were any.
+/// Removes idle replays; returns whether there were any.
 fn forget_idle(all: &mut HashMap<ReplayName, Arc<SharedReplay>>) -> bool {
     let before = all.len();
     all.retain(|_, replay| lock(&replay.used).elapsed() < IDLE);
@@ -132,7 +133,7 @@ impl MultiRunProxy {
         let read = replay.replayer.get_or_try_init(|| self.run_blocking(|| self.read(runs, &name.1))).await;
         let replayer = read.inspect_err(|_| self.replays.forget_failed(&name, &replay))?;
         if self.common.room().is_full() {
-            // Once it is looked up its answer has been given.
+            // A request that was looked up has used its answer, so memory is checked first.
             return Err(RequestRefusal::new(StatusCode::SERVICE_UNAVAILABLE, BodyMemoryFull::WHY));
         }
         if let Err(refused) = self.take_body(&mut asked, body, false).await {
@@ -141,7 +142,7 @@ impl MultiRunProxy {
         Ok(replayer.answer(asked).await)
     }
 
-    /// Reads a run to be replayed.
+    /// Reads a run for a replay.
     fn read<R: RunAccess>(&self, runs: &R, run: &str) -> Result<ProxyReplayer, RequestRefusal> {
         let reader = runs.read(run)?;
         let key = run_key(runs, &reader)?;
@@ -173,14 +174,14 @@ impl MultiRunProxy {
         }
     }
 
-    /// What a replay has come to, or its end.
+    /// The state of a replay (GET), or its end (DELETE).
     fn describe_or_end(
         &self,
         method: &Method,
         name: &ReplayName,
     ) -> Result<Response<ResponseBody>, RequestRefusal> {
         let missing = || {
-            let why = "nothing was asked of this replay yet: the address is /replay/RUN/UPSTREAM/...";
+            let why = "this replay has had no request yet: the address is /replay/RUN/UPSTREAM/...";
             RequestRefusal::new(StatusCode::NOT_FOUND, why)
         };
         match *method {
@@ -215,7 +216,7 @@ impl MultiRunProxy {
             }
             _ => Err(RequestRefusal::new(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "a replay is looked at (GET) or forgotten (DELETE)",
+                "a replay accepts GET (its state) and DELETE (end it)",
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! What a proxy of many runs asks of whoever keeps them, and what an open run knows of its proxy.
+//! How a proxy of many runs reaches its runs, and what an open run knows about its proxy.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::error::ProxyError;
 use crate::proxy::listen::{ResponseBody, refuse};
 use crate::proxy::record::{PendingExchange, ProxyRecorder};
 
-/// Why a request is not answered otherwise.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestRefusal {
     pub status: StatusCode,
@@ -46,36 +46,37 @@ impl From<ProxyError> for RequestRefusal {
     }
 }
 
-/// The runs of one namespace, as far as whoever asks may have them.
+/// The runs of one namespace that the caller may access.
 pub trait RunAccess: Send + Sync {
-    /// What tells the namespace from others of the same daemon.
+    /// Identifies the namespace within the daemon.
     fn space(&self) -> &str;
 
-    /// A run that may be added to. Waits for nothing.
+    /// A run that accepts frames. Never blocks.
     fn find(&self, run: &str) -> Option<WritableRun>;
 
-    /// Begins a run, whole whenever the daemon ends; gives the one of that name that may be added to where somebody else began it meanwhile. May wait for
-    /// the disk.
+    /// Begins a run that counts as complete whenever the daemon ends. If somebody else began a run of this
+    /// name meanwhile, returns that one. May wait for the disk.
     ///
     /// # Errors
-    /// 409 for one that has ended, or is recorded by others; where too many are open; those of the store.
+    /// 409 if the run has ended or is recorded by others; an error if too many runs are open; those of the
+    /// store.
     fn begin(&self, spec: RunSpec) -> Result<WritableRun, RequestRefusal>;
 
-    /// A run to be read. May wait for the disk.
+    /// A run for reading. May wait for the disk.
     ///
     /// # Errors
-    /// 404 where there is none; those of the store.
+    /// 404 if there is none; those of the store.
     fn read(&self, run: &str) -> Result<RunReader, RequestRefusal>;
 }
 
-/// A run that may be added to.
+/// A run that accepts frames.
 #[derive(Debug, Clone)]
 pub struct WritableRun {
     pub run: Arc<Run>,
     pub proxied: Arc<RunProxyState>,
 }
 
-/// The proxy's part in an open run: who records its exchanges, from the first one on.
+/// The proxy's state in an open run: its recorder, from the first exchange on.
 #[derive(Debug, Default)]
 pub struct RunProxyState(Mutex<RunProxyPhase>);
 
@@ -84,16 +85,16 @@ enum RunProxyPhase {
     #[default]
     Unused,
     Recorded(ProxyRecorder),
-    /// And whether the proxy recorded any of it.
+    /// With whether the proxy recorded any of it.
     Ended(bool),
 }
 
-/// Why a run is not ended.
+/// Why a run cannot be ended.
 #[derive(Debug)]
 pub enum RunEndError<E> {
-    /// So many exchanges are under way.
+    /// This many exchanges are under way.
     UnderWay(usize),
-    /// The recording is not whole, so it cannot end as if it were.
+    /// The recording is not complete, so the run must not end as if it were.
     Failed(String),
     /// Another reason.
     Other(E),
@@ -104,10 +105,10 @@ impl RunProxyState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever records the run, and a hold on it: while that is there, the run does not end. `None` before the first exchange.
+    /// The recorder, and a guard that keeps the run open while it exists. `None` before the first exchange.
     ///
     /// # Errors
-    /// 409 where the run has ended.
+    /// 409 if the run has ended.
     pub(super) fn enter(
         &self,
         run: &str,
@@ -121,7 +122,7 @@ impl RunProxyState {
         }
     }
 
-    /// Has the run recorded by this, if it is by nobody yet.
+    /// Sets the run's recorder, if it has none yet.
     ///
     /// # Errors
     /// Those of `recorder`.
@@ -136,12 +137,12 @@ impl RunProxyState {
         Ok(())
     }
 
-    /// Whether any of the run went through the proxy.
+    /// Whether any exchange of the run went through the proxy.
     pub fn recorded(&self) -> bool {
         matches!(*self.state(), RunProxyPhase::Recorded(_) | RunProxyPhase::Ended(true))
     }
 
-    /// Whether nothing that went through is still to be written.
+    /// Whether every exchange so far is written.
     pub fn is_settled(&self) -> bool {
         match &*self.state() {
             RunProxyPhase::Recorded(recorder) => recorder.under_way() == 0,
@@ -149,7 +150,7 @@ impl RunProxyState {
         }
     }
 
-    /// Waits until exchanges that have ended are written.
+    /// Waits until all finished exchanges are written.
     pub fn settle(&self) {
         let recorder = match &*self.state() {
             RunProxyPhase::Recorded(recorder) => recorder.clone(),
@@ -158,7 +159,7 @@ impl RunProxyState {
         recorder.flush();
     }
 
-    /// Why the recording is not whole, if it is not.
+    /// Why the recording is not complete, if it is not.
     pub fn failure(&self) -> Option<String> {
         match &*self.state() {
             RunProxyPhase::Recorded(recorder) => recorder.failure(),
@@ -166,10 +167,11 @@ impl RunProxyState {
         }
     }
 
-    /// Ends the run by `end`, and lets no exchange begin after that.
+    /// Ends the run with `end`, and lets no exchange begin afterwards.
     ///
     /// # Errors
-    /// While exchanges are under way; where it is to end as whole and is not; those of `end`. The run goes on then.
+    /// If exchanges are under way; if the run should end as complete and is not; those of `end`. The run then
+    /// stays open.
     pub fn end<T, E>(&self, status: Status, end: impl FnOnce() -> Result<T, E>) -> Result<T, RunEndError<E>> {
         let mut state = self.state();
         if let RunProxyPhase::Recorded(recorder) = &*state {
@@ -179,14 +181,14 @@ impl RunProxyState {
                 (left, _) => return Err(RunEndError::UnderWay(left)),
             }
         }
-        // Whoever comes meanwhile waits for the lock, and finds that it has ended.
+        // A concurrent caller waits for the lock and then finds the run ended.
         let ended = end().map_err(RunEndError::Other)?;
         *state = RunProxyPhase::Ended(matches!(*state, RunProxyPhase::Recorded(_)));
         Ok(ended)
     }
 }
 
-/// What is told of a run that nothing is added to any more.
+/// The message about a run that accepts no more frames.
 pub fn ended_message(run: &str, status: Status) -> String {
     match status {
         Status::Ok => format!("run {run} has ended: fork it, or record into a new run"),
