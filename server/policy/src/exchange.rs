@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::redact::{Secrets, redact_headers};
 
-/// Why a frame is severe: among what is read from a copy or, where that hangs on time, among what is volatile.
+/// The metadata key for the reason of a severity; time-dependent reasons are stored under `volatile`.
 pub const WHY_SEVERE: &str = "why_severe";
 
 /// Headers in the order they came. Each byte of a value is stored as one character U+0000 to U+00FF, so any

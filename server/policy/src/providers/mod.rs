@@ -1,8 +1,7 @@
-//! What is known about the providers of models: whose interface a request speaks, what an exchange says, what a
-//! request adds to the one before, what it cost, how much it matters. Pure: bytes in, facts out; no network, no
-//! clock, no file.
+//! Knowledge about model providers: the interface of a request, the summary of an exchange, changes between
+//! requests, costs and severity. Pure: no network, no clock, no files.
 //!
-//! Everything here looks at copies. What is stored, served and hashed are the bytes themselves.
+//! Everything here reads copies. The bytes themselves are stored, served and hashed unchanged.
 
 mod anthropic;
 mod api;

@@ -243,7 +243,7 @@ impl InspectionDraft {
             let given =
                 given.map_or_else(String::new, |(_, FixedAddress { variable, path, .. })| match *path {
                     "" => format!("the value of {variable}"),
-                    path => format!("the value of {variable} with {path} behind it"),
+                    path => format!("the value of {variable} followed by {path}"),
                 });
             self.not.push(format!("{} ({})", client.name, client.place));
             self.findings.push(InspectionFinding {

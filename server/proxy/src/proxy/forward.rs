@@ -10,7 +10,7 @@ use crate::mounts::Mount;
 use crate::upstream::{UpstreamClients, error_chain};
 
 impl UpstreamClients {
-    /// Sends a request; says in words why there is no answer.
+    /// Sends a request; the error says why there is no answer.
     pub(crate) async fn send(
         &self,
         mount: &Mount,

@@ -1,8 +1,8 @@
-//! A program recorded, replayed or run on from a frame, from its beginning to its end.
+//! Sessions: a program is recorded, replayed or run on from a frame, from its beginning to its end.
 //!
 //! The run's metadata says what was started and how ([`Origin`](crate::Origin)). Each exchange is a frame of its own. The last frames are
-//! the program's own: `stdin` (what it was given to read), `program` (input: what was started, output: its standard output, metadata: how it ended)
-//! and, where it wrote any, `stderr`.
+//! frames belong to the program: `stdin` (its input), `program` (input: the command; output: its standard
+//! output; metadata: how it ended) and `stderr`, if it wrote any.
 //!
 //! Layout: `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
 //! `replay`, `onward` (a replay that goes on live), `fork`; `secrets` (what a run is recorded without).
