@@ -101,7 +101,7 @@ impl NondetCapture {
         };
         capture
             .create_files()
-            .map_err(|error| failed("the library cannot be laid down for the program", &error))?;
+            .map_err(|error| failed("the library cannot be written for the program", &error))?;
         Ok(capture)
     }
 

@@ -28,7 +28,7 @@ pub struct BodyMemoryFull;
 
 impl BodyMemoryFull {
     /// The message to the client.
-    pub const WHY: &str = "too many long bodies are under way at once: ask again in a moment";
+    pub const WHY: &str = "too many long bodies are under way: try again in a moment";
 }
 
 impl BodyMemory {

@@ -439,7 +439,7 @@ impl ProxyReplayerState {
         wire: Option<Arc<ConnectionProgress>>,
     ) -> Response<ResponseBody> {
         let Some(exchange) = self.exchanges.get(&seq) else {
-            return refuse(StatusCode::BAD_GATEWAY, "the recording has lost this exchange");
+            return refuse(StatusCode::BAD_GATEWAY, "the recording lacks this exchange");
         };
         let mut output = Vec::new();
         let read = self.reader.output_reader(seq).and_then(|mut from| {

@@ -80,7 +80,7 @@ pub(super) struct ProxyDirectives {
 pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<ProxyDirectives, RequestRefusal> {
     let mut all = PartialDirectives::default();
     let (begins, rest) =
-        split_prefix(parts.uri.path()).ok_or_else(|| wrong("this is no address of the proxy"))?;
+        split_prefix(parts.uri.path()).ok_or_else(|| wrong("this is not an address of the proxy"))?;
     let mut replays = begins == REPLAYED;
     for (name, is_replay) in [(RUN, false), (REPLAY, true)] {
         for value in parts.headers.get_all(name) {
@@ -102,7 +102,7 @@ pub(super) fn take(parts: &mut Parts, mounts: &Mounts) -> Result<ProxyDirectives
             if value.len() > TAG_BYTES_MAX {
                 return Err(wrong(format!("{name} has at most {TAG_BYTES_MAX} bytes")));
             }
-            set_once(&mut known, value, &format!("{name} is there twice and not the same"))?;
+            set_once(&mut known, value, &format!("{name} is given twice with different values"))?;
         }
         tags.extend(known.map(|value| (key.to_owned(), value)));
     }
@@ -164,13 +164,13 @@ impl PartialDirectives {
         if !(1..=RUN_NAME_BYTES_MAX).contains(&run.len()) {
             return Err(wrong(format!("a run's name is UTF-8 of 1 to {RUN_NAME_BYTES_MAX} bytes")));
         }
-        set_once(&mut self.run, run, "two runs are named that are not the same")?;
+        set_once(&mut self.run, run, "two different runs are named")?;
         if let Some(session) = session {
             let session = decoded(session)?;
             if !(1..=SESSION_BYTES_MAX).contains(&session.len()) {
                 return Err(wrong(format!("a session's name is UTF-8 of 1 to {SESSION_BYTES_MAX} bytes")));
             }
-            set_once(&mut self.session, session, "two sessions are named that are not the same")?;
+            set_once(&mut self.session, session, "two different sessions are named")?;
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl PartialDirectives {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(wrong(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
         }
-        set_once(&mut self.token, token, "two tokens are given that are not the same")
+        set_once(&mut self.token, token, "two different tokens are given")
     }
 }
 

@@ -67,7 +67,7 @@ impl MultiRunProxy {
             proxied.enter(run)?.ok_or_else(|| {
                 RequestRefusal::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("run {run} is recorded by nobody"),
+                    format!("run {run} has no recorder"),
                 )
             })
         })
