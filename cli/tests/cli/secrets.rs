@@ -186,12 +186,7 @@ fn unremovable_secrets_are_refused_before_start() {
         bench.knowing(&args, &[("TOKEN", value)], doing)
     };
     for (secret, value, doing, why) in [
-        (
-            "ABSENT_TOKEN",
-            "x",
-            "nothing",
-            "ABSENT_TOKEN is named as a secret, but is not set",
-        ),
+        ("ABSENT_TOKEN", "x", "nothing", "ABSENT_TOKEN is named as a secret, but is not set"),
         ("TOKEN", "", "nothing", "TOKEN is named as a secret, but is not set"),
         ("TOKEN", "short", "nothing", "TOKEN is not removed from bodies: its value has 5 bytes"),
         (

@@ -294,8 +294,7 @@ impl InspectionDraft {
             problem: true,
             what: "client",
             place: Some(place),
-            text: "AzureOpenAI in Node uses OPENAI_BASE_URL if it is set, and a recording sets it"
-                .to_owned(),
+            text: "AzureOpenAI in Node uses OPENAI_BASE_URL if it is set, and a recording sets it".to_owned(),
             next: "leave the variable out: annals record --env OPENAI_BASE_URL= -- ...".to_owned(),
         });
     }
@@ -383,7 +382,9 @@ impl InspectionDraft {
                 }
             })
             .collect();
-        likely.extend(self.envs.iter().map(|(name, _)| format!("requests to the address in {name}, with --env")));
+        likely.extend(
+            self.envs.iter().map(|(name, _)| format!("requests to the address in {name}, with --env")),
+        );
         let capture = match (self.findings.iter().any(|finding| finding.problem), likely.is_empty()) {
             (true, _) => CaptureLikelihood::Unlikely,
             (false, false) => CaptureLikelihood::Likely,

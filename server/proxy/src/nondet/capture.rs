@@ -267,9 +267,7 @@ impl NondetCapture {
         }
         let full = drawn.0.iter().filter(|(_, bytes)| bytes.len() + FULL_MARGIN_BYTES > LANE_BYTES_MAX);
         for (name, _) in full {
-            missed.push(format!(
-                "lane {name} is full: draws after {LANE_BYTES_MAX} bytes are missing"
-            ));
+            missed.push(format!("lane {name} is full: draws after {LANE_BYTES_MAX} bytes are missing"));
         }
         let lanes = drawn.0.values().filter(|bytes| !bytes.is_empty()).count() as u64;
         CaptureReport { draws, lanes, missed, differences: Vec::new() }
@@ -351,8 +349,7 @@ fn choose_parent_directory() -> Result<PathBuf, NondetError> {
     let mut places = places.into_iter().flatten().filter_map(|place| place.canonicalize().ok());
     places.find(fits).ok_or_else(|| {
         NondetError(
-            "no directory has enough space and allows loading a library (set TMPDIR to one)"
-                .to_owned(),
+            "no directory has enough space and allows loading a library (set TMPDIR to one)".to_owned(),
         )
     })
 }

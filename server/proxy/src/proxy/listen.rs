@@ -105,8 +105,7 @@ impl Proxy {
     /// Listens on a free port of the loopback.
     pub(crate) async fn start(handler: Arc<dyn Handler>) -> Result<Self, ProxyError> {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener =
-            bound.map_err(|e| ProxyError(format!("cannot listen on the loopback: {e}")))?;
+        let listener = bound.map_err(|e| ProxyError(format!("cannot listen on the loopback: {e}")))?;
         let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
         let mut bytes = [0; 12];
         getrandom::fill(&mut bytes).map_err(|e| ProxyError(format!("the system has no randomness: {e}")))?;

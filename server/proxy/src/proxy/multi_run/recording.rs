@@ -65,10 +65,7 @@ impl MultiRunProxy {
             proxied
                 .begin(|| Ok(ProxyRecorder::in_pool(&self.common, open, key, self.mounts.clone(), None)?))?;
             proxied.enter(run)?.ok_or_else(|| {
-                RequestRefusal::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("run {run} has no recorder"),
-                )
+                RequestRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("run {run} has no recorder"))
             })
         })
         .await

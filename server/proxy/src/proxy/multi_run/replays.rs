@@ -78,7 +78,8 @@ impl SharedReplays {
             return Ok(replay.clone());
         }
         if all.len() >= REPLAYS_MAX && !forget_idle(&mut all) {
-            let why = format!("{REPLAYS_MAX} replays are already running: DELETE /replay/RUN;SESSION ends one");
+            let why =
+                format!("{REPLAYS_MAX} replays are already running: DELETE /replay/RUN;SESSION ends one");
             return Err(RequestRefusal::new(StatusCode::SERVICE_UNAVAILABLE, why));
         }
         let replay = Arc::new(SharedReplay { replayer: OnceCell::new(), used: Mutex::new(Instant::now()) });
