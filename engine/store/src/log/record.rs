@@ -52,6 +52,7 @@ pub const KV_INLINE_BYTES_MAX: usize = 4095;
 
 impl Kind {
     /// The kind of a record, `None` where it may be skipped.
+    #[inline]
     pub fn parse(kind: u8, layout: u8) -> Result<Option<Self>, CodecError> {
         let known = match kind {
             1 => Self::Put,
@@ -73,6 +74,7 @@ impl Kind {
     }
 
     /// Its byte in a record.
+    #[inline]
     pub const fn code(self) -> u8 {
         match self {
             Self::Put => 1,
@@ -88,6 +90,7 @@ impl Kind {
     }
 
     /// Whether the ledger covers such records.
+    #[inline]
     pub fn is_logical(self) -> bool {
         self.code() < Self::GroupPart.code()
     }
@@ -107,6 +110,7 @@ pub struct Logical<'a> {
 }
 
 impl<'a> Logical<'a> {
+    #[inline]
     pub fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
         let mut r = Reader::new(body, "record body");
         Ok(Self { salt: r.array()?, head: r.bytes(body.len())?, tail: r.rest() })
