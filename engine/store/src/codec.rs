@@ -85,6 +85,7 @@ impl<'a> ByteReader<'a> {
         Self { bytes, what, taken: 0 }
     }
 
+    #[inline]
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], CodecError> {
         match self.bytes.split_at_checked(count) {
             Some((head, rest)) => {
@@ -100,6 +101,7 @@ impl<'a> ByteReader<'a> {
         }
     }
 
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let bytes = self.take(N)?;
         let mut array = [0; N];
@@ -107,6 +109,7 @@ impl<'a> ByteReader<'a> {
         Ok(array)
     }
 
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, CodecError> {
         Ok(self.array::<1>()?[0])
     }
@@ -119,10 +122,12 @@ impl<'a> ByteReader<'a> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, CodecError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, CodecError> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
@@ -158,6 +163,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// A length and that many bytes.
+    #[inline]
     pub fn bytes(&mut self, limit: usize) -> Result<&'a [u8], CodecError> {
         let len = self.varint()?;
         if len > limit as u64 {
@@ -180,6 +186,7 @@ impl<'a> ByteReader<'a> {
         self.bytes.is_empty()
     }
 
+    #[inline]
     pub fn take_rest(&mut self) -> &'a [u8] {
         let rest = self.bytes;
         self.taken += rest.len();

@@ -53,6 +53,7 @@ pub const KV_INLINE_BYTES_MAX: usize = 4095;
 
 impl RecordKind {
     /// The kind of a record; `None` if the record may be skipped.
+    #[inline]
     pub fn parse(kind: u8, layout: u8) -> Result<Option<Self>, CodecError> {
         let known = match kind {
             1 => Self::Put,
@@ -74,6 +75,7 @@ impl RecordKind {
     }
 
     /// Its byte in a record.
+    #[inline]
     pub const fn code(self) -> u8 {
         match self {
             Self::Put => 1,
@@ -89,6 +91,7 @@ impl RecordKind {
     }
 
     /// Whether the ledger covers records of this kind.
+    #[inline]
     pub fn is_logical(self) -> bool {
         self.code() < Self::GroupPart.code()
     }
@@ -108,6 +111,7 @@ pub struct LogicalBody<'a> {
 }
 
 impl<'a> LogicalBody<'a> {
+    #[inline]
     pub fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(body, "record body");
         Ok(Self { salt: r.array()?, head: r.bytes(body.len())?, tail: r.take_rest() })
