@@ -22,7 +22,7 @@ pub trait RecordSchema: Any + Debug + Send + Sync {
     /// The name of a kind in messages.
     fn kind_name(&self, kind: u8) -> &'static str;
 
-    /// Calls `add` with each key that leads to a record, and the code of the entry ([`crate::kv::keys::AT`] or
+    /// Calls `add` with each key that leads to a record, and the code of the entry (`crate::kv::keys::AT` or
     /// [`crate::kv::keys::ENDED`]).
     ///
     /// # Errors
@@ -80,8 +80,8 @@ pub struct SchemaVectors {
 /// A total of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaBytes {
-    /// [`crate::log::totals::Totals::frame_bytes`]
+    /// `crate::log::totals::Totals::frame_bytes`
     Frames,
-    /// [`crate::log::totals::Totals::run_bytes`]
+    /// `crate::log::totals::Totals::run_bytes`
     Runs,
 }

@@ -78,7 +78,7 @@ impl StoreReader {
         self.read_logical_any(place, &[expected], |_, logical| then(logical))
     }
 
-    /// Like [`Core::read_logical`], but the record may be of any of the kinds `expected`.
+    /// Like `Core::read_logical`, but the record may be of any of the kinds `expected`.
     pub fn read_logical_any<T>(
         &self,
         place: RecordPlace,

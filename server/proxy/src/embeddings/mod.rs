@@ -2,7 +2,7 @@
 //!
 //! [`HttpEmbedder`] implements the engine's [`annals_memory::Embedder`]. Texts are sent in batches, and
 //! transient failures are retried. Vectors are cached in a keyspace by the text's hash, so that a text is
-//! paid for once ([`cache`]). Encoding requests and answers ([`wire`]) and choosing the wait ([`retry`]) are
+//! paid for once (`cache`). Encoding requests and answers (`wire`) and choosing the wait (`retry`) are
 //! pure functions.
 //!
 //! Invariants: a key is sent only to this machine or over TLS, and never appears in a message. Redirects are
@@ -32,10 +32,10 @@ pub enum ConfiguredEmbedder {
     Http(Box<HttpEmbedder>),
 }
 
-/// The embedder that the environment describes, for texts of this namespace: see [`EmbedderHere::of_environment`].
+/// The embedder that the environment describes, for texts of this namespace: see `EmbedderHere::of_environment`.
 ///
 /// # Errors
-/// As [`EmbedderHere::of_environment`].
+/// As `EmbedderHere::of_environment`.
 pub fn environment_embedder(space: &Namespace) -> Result<Box<dyn Embedder>> {
     Ok(Box::new(ConfiguredEmbedder::from_environment(Some(space))?))
 }

@@ -145,7 +145,7 @@ use MemberKind::{
 };
 use WordSource::{Body, Constant, Field, Option as Opt, OptionalValue, Path, PathAt, Query, RequiredQuery};
 
-/// All routes except those of [`super::bodies`], which stream.
+/// All routes except those of `super::bodies`, which stream.
 pub const ROUTES: &[HttpRoute] = &[
     route(
         Get,

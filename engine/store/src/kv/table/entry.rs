@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 /// One index entry: a version of a key and where it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// At most [`KEY_LEN_MAX`](super::KEY_LEN_MAX) bytes; may be empty.
+    /// At most `KEY_LEN_MAX` bytes; may be empty.
     pub key: Vec<u8>,
     /// The seqno with which the version was written.
     pub seqno: u64,

@@ -47,7 +47,7 @@ pub enum TableError {
     KeyTooLong {
         /// The key's length in bytes.
         len: usize,
-        /// [`KEY_LEN_MAX`](super::KEY_LEN_MAX).
+        /// `KEY_LEN_MAX`.
         max: usize,
     },
     /// The table outgrew the format.

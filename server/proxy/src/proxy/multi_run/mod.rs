@@ -101,7 +101,7 @@ impl MultiRunProxy {
     /// Answers a request whose original path begins with [`RECORDED`] or [`REPLAYED`]. `login` gets the
     /// token, if any, and the requested action; it returns the accessible runs.
     ///
-    /// Must be called on a multi-threaded runtime. Uses the [`ConnectionProgress`] among the request's
+    /// Must be called on a multi-threaded runtime. Uses the `ConnectionProgress` among the request's
     /// extensions, if there is one.
     pub async fn answer<R: RunAccess, B>(
         &self,
