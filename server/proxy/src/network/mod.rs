@@ -2,10 +2,10 @@
 //!
 //! Three sources report what a program tried:
 //! - the network library (`server/preload/src/guard.rs`), loaded into each process: names, addresses and
-//! refusals;
+//!   refusals;
 //! - the kernel, if a replay runs in a network namespace: every `connect`, static programs included;
 //! - the kernel's socket tables, sampled if there is no namespace: connections of processes without the
-//! library.
+//!   library.
 //!
 //! Layout: `watch` owns the sources of one program, `library` the private directory, `notices` the immediate
 //! messages. `sockets` reads the socket tables, `hosts` classifies destinations, `report` is the result.
