@@ -404,9 +404,9 @@ impl WriteQueue {
 
     /// Fixes a batch's place and drops it.
     #[cfg(all(test, annals_shuttle))]
-    pub fn lose(&self, batch: &BatchBuf) {
-        self.budget.take(batch.bytes.len());
-        drop(self.place(batch, &[], None, false));
+    pub fn drop_after_placing(&self, batch: &BatchBuf) {
+        self.budget.acquire(batch.bytes.len());
+        drop(self.fix_place(batch, &[], None, false));
     }
 
     /// Waits until everything queued so far is published. `visible` is the last seqno already published.

@@ -9,10 +9,10 @@ use crate::error::ErrorKind;
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::SEGMENT_HEADER_BYTES;
-use crate::log::queue::{Durability, Job, Queue};
+use crate::log::queue::{Durability, WriteQueue, WriterJob};
 use crate::log::record::GroupPart;
-use crate::log::sequence::Sequence;
-use crate::log::ticket::Failure;
+use crate::log::sequence::JobSequence;
+use crate::log::ticket::WriteFailure;
 use crate::sync::channel::unbounded;
 use crate::testing::no_schema;
 
@@ -40,20 +40,20 @@ fn group_part() -> GroupPart<'static> {
 fn batch(records: u64) -> BatchBuf {
     let mut batch = BatchBuf::new(NamespaceId(16));
     for _ in 0..records {
-        batch.group_part(&group_part()).unwrap();
+        batch.push_group_part(&group_part()).unwrap();
     }
     batch
 }
 
 /// Handles jobs like the writer, without a disk: checks that places are consecutive, and answers every job.
-fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
-    let mut sequence = Sequence::new(Seqno(1));
+fn run_writer(queue: &WriteQueue, jobs: &crate::sync::channel::Receiver<WriterJob>) -> u64 {
+    let mut sequence = JobSequence::new(Seqno(1));
     let (mut at, mut next, mut batches) = ((SegmentId(1), SEGMENT_HEADER_BYTES), Seqno(1), 0);
     loop {
         sequence.push(jobs.recv().unwrap());
         while let Some(job) = sequence.pop() {
             match job {
-                Job::Batch(queued) => {
+                WriterJob::Batch(queued) => {
                     if queued.segment != at.0 {
                         assert!(at.1 >= SEGMENT_BYTES, "the segment changed before it was full");
                         at = (SegmentId(at.0.0 + 1), SEGMENT_HEADER_BYTES);
@@ -61,25 +61,28 @@ fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
                     assert_eq!((queued.segment, queued.offset, queued.first_seqno), (at.0, at.1, next));
                     at.1 += queued.batch.bytes.len() as u64;
                     next = Seqno(next.0 + queued.batch.starts.len() as u64);
-                    queue.give_back(queued.batch.bytes.len());
-                    let done = queue.check().map(|()| Seqno(next.0 - 1)).map_err(|e| Failure::of(&e));
+                    queue.release_bytes(queued.batch.bytes.len());
+                    let done = queue
+                        .check_poisoned()
+                        .map(|()| Seqno(next.0 - 1))
+                        .map_err(|e| WriteFailure::from_error(&e));
                     batches += u64::from(done.is_ok());
                     queued.completer.complete(done);
-                    queue.take_back(queued.batch);
+                    queue.recycle(queued.batch);
                 }
-                Job::Lost { from, to } => {
+                WriterJob::Lost { from, to } => {
                     // Nothing can follow a lost batch.
                     assert!(from == next && to > next);
-                    let failure = Failure { kind: ErrorKind::Bug, message: "a batch was lost".into() };
+                    let failure = WriteFailure { kind: ErrorKind::Bug, message: "a batch was lost".into() };
                     queue.poison(failure);
-                    return drain(queue, sequence, jobs, batches);
+                    return fail_remaining_jobs(queue, sequence, jobs, batches);
                 }
-                Job::Seal { .. } => unreachable!("nobody compacts here"),
-                Job::Barrier { at, completer } => {
+                WriterJob::Seal { .. } => unreachable!("nobody compacts here"),
+                WriterJob::Barrier { at, completer } => {
                     assert_eq!(at, next);
                     completer.complete(Ok(Seqno(next.0 - 1)));
                 }
-                Job::Close { at } => {
+                WriterJob::Close { at } => {
                     assert_eq!(at, next, "closed before all was written");
                     return batches;
                 }
@@ -89,47 +92,58 @@ fn write(queue: &Queue, jobs: &crate::sync::channel::Receiver<Job>) -> u64 {
 }
 
 /// After a loss: fails every job until the queue is closed.
-fn drain(
-    queue: &Queue,
-    mut sequence: Sequence<Job>,
-    jobs: &crate::sync::channel::Receiver<Job>,
+fn fail_remaining_jobs(
+    queue: &WriteQueue,
+    mut sequence: JobSequence<WriterJob>,
+    jobs: &crate::sync::channel::Receiver<WriterJob>,
     batches: u64,
 ) -> u64 {
     loop {
         while let Some(job) = sequence.pop() {
             match job {
-                Job::Batch(queued) => {
-                    queue.give_back(queued.batch.bytes.len());
-                    queued.completer.complete(Err(Failure::of(&queue.check().unwrap_err())));
+                WriterJob::Batch(queued) => {
+                    queue.release_bytes(queued.batch.bytes.len());
+                    queued
+                        .completer
+                        .complete(Err(WriteFailure::from_error(&queue.check_poisoned().unwrap_err())));
                 }
-                Job::Lost { .. } | Job::Seal { .. } => {}
-                Job::Barrier { completer, .. } => {
-                    completer.complete(Err(Failure::of(&queue.check().unwrap_err())));
+                WriterJob::Lost { .. } | WriterJob::Seal { .. } => {}
+                WriterJob::Barrier { completer, .. } => {
+                    completer.complete(Err(WriteFailure::from_error(&queue.check_poisoned().unwrap_err())));
                 }
-                Job::Close { .. } => return batches,
+                WriterJob::Close { .. } => return batches,
             }
         }
         sequence.push(jobs.recv().unwrap());
     }
 }
 
-fn queue_of(budget: usize) -> (Arc<Queue>, crate::sync::channel::Receiver<Job>) {
+fn queue_of(budget: usize) -> (Arc<WriteQueue>, crate::sync::channel::Receiver<WriterJob>) {
     let (sender, jobs) = unbounded();
     let store = StoreId([7; 16]);
     let at = SEGMENT_HEADER_BYTES;
     (
-        Arc::new(Queue::new(sender, store, SegmentId(1), at, Seqno(1), budget, SEGMENT_BYTES, no_schema())),
+        Arc::new(WriteQueue::new(
+            sender,
+            store,
+            SegmentId(1),
+            at,
+            Seqno(1),
+            budget,
+            SEGMENT_BYTES,
+            no_schema(),
+        )),
         jobs,
     )
 }
 
 #[test]
-fn places_follow_each_other_whoever_is_faster() {
+fn placed_batches_follow_each_other_in_any_schedule() {
     driver::explore("schedules::placed_batches_follow_each_other_in_any_schedule", |_| {
         let (queue, jobs) = queue_of(600);
         let writer = {
             let queue = queue.clone();
-            thread::spawn(move || write(&queue, &jobs))
+            thread::spawn(move || run_writer(&queue, &jobs))
         };
         let submitters: Vec<_> = (0..SUBMITTERS)
             .map(|submitter| {
@@ -160,12 +174,12 @@ fn places_follow_each_other_whoever_is_faster() {
 }
 
 #[test]
-fn a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_waiting() {
+fn batch_lost_after_placing_poisons_the_queue() {
     driver::explore("schedules::batch_lost_after_placing_poisons_the_queue", |_| {
         let (queue, jobs) = queue_of(500);
         let writer = {
             let queue = queue.clone();
-            thread::spawn(move || write(&queue, &jobs))
+            thread::spawn(move || run_writer(&queue, &jobs))
         };
         let submitters: Vec<_> = (0..SUBMITTERS)
             .map(|submitter| {
@@ -173,7 +187,7 @@ fn a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_wai
                 thread::spawn(move || {
                     for i in 0..BATCHES {
                         if submitter == 0 && i == 1 {
-                            queue.lose(&batch(2));
+                            queue.drop_after_placing(&batch(2));
                         }
                         let sent = queue.submit(batch(1), &[], None, Durability::Disk, 0, false);
                         match sent.and_then(|(_, ticket)| ticket.wait()) {
@@ -190,6 +204,6 @@ fn a_batch_lost_after_its_place_was_fixed_ends_all_writing_and_leaves_nobody_wai
         submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
         queue.close();
         assert!(writer.join().unwrap() < SUBMITTERS * BATCHES);
-        assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(queue.check_poisoned().unwrap_err().kind(), ErrorKind::Poisoned);
     });
 }
