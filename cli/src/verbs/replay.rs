@@ -303,7 +303,7 @@ fn print_receipt(
     if run.status == "abandoned" || run.status == "open" {
         line(format!("the recording is {}: it ends after frame {}", run.status, run.frames));
     }
-    let fingerprint = short_hex(run.fingerprint.as_deref().unwrap_or("none, since it is open"));
+    let fingerprint = run.fingerprint.as_deref().map_or_else(|| "none".to_owned(), short_hex);
     let word = if faithful { "replayed" } else { "NOT replayed as recorded:" };
     let tokens = count(report.replayed.tokens);
     let saved = dollars(&report.replayed.cost)

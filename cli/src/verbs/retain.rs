@@ -274,7 +274,7 @@ pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput
     out.marked_line(true, "forgotten", what)?;
     if held.shared > 0 {
         let frames = plural(u64::from(held.shared), "frame");
-        out.line(format_args!("{frames} of it stay, because forks share them: forget the forks, too"))?;
+        out.line(format_args!("forks share {frames} of it: forget the forks, too"))?;
     }
     let files = held.segments.len() + held.vectors.len();
     if files > 0 || !held.backups.is_empty() || pending > 0 {

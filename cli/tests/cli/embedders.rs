@@ -114,7 +114,7 @@ fn incomplete_embedder_is_refused_and_stores_nothing() {
     bench.write("loan.json", LOAN);
     for (url, model, why) in [
         ("http://127.0.0.1:1", "", "ANNALS_EMBEDDINGS_MODEL is not set"),
-        ("ftp://127.0.0.1", "m", "only http and https are"),
+        ("ftp://127.0.0.1", "m", "must begin with http:// or https://"),
         ("http://127.0.0.1:1", "annals-words-1", "built in"),
     ] {
         for line in [&["remember", "loan.json"][..], &["recall", WHY]] {

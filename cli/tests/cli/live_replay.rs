@@ -216,7 +216,7 @@ fn fork_edit_takes_answer_from_editor() {
     says(&edited, &["prefix replayed 1, tail recorded 2, first different at frame 2"]);
     assert_eq!(bench.replay(&["child"], &[]).code, 0);
     for (editor, why) in [
-        ("true", "nothing to fork for"),
+        ("true", "nothing to fork"),
         ("false", "nothing is changed"),
         ("no-such-editor", "nothing is changed"),
     ] {

@@ -147,7 +147,7 @@ fn hosts_are_expected_permitted_or_refused_quietly() {
     for bad in ["http://a", "", "a:0", "a b"] {
         let refused = bench.replay(&["--allow-host", bad], &[]);
         assert_eq!(refused.code, 125, "{bad:?}: {refused:?}");
-        says(&refused, &["no HOST[:PORT]"]);
+        says(&refused, &["is not HOST[:PORT]"]);
     }
 }
 

@@ -189,7 +189,8 @@ fn killed_recorder_has_all_draws_before_its_frames() {
         assert!(std::io::BufRead::read_line(&mut told, &mut line).unwrap() > 0);
     }
     // The last answer is written a moment after the program had it.
-    while bench.run("replay r --json").json().iter().filter(|frame| frame["component"] == "llm").count() < 3 {
+    let is_whole = |frame: &serde_json::Value| frame["component"] == "llm" && frame["incomplete"] != true;
+    while bench.run("replay r --json").json().iter().filter(|frame| is_whole(frame)).count() < 3 {
         std::thread::yield_now();
     }
     recorder.kill().unwrap();

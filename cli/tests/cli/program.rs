@@ -312,7 +312,7 @@ fn linger_ends_on_ctrl_c_or_timeout() {
     bench.write("go2", "");
     let odd = bench.run_args(["record", "--linger", "soon", "--", "true"]);
     assert_eq!(odd.code, 125, "{odd:?}");
-    says(&odd, &["--linger is a time such as 30s"]);
+    says(&odd, &["--linger takes a time such as 30s"]);
 }
 
 /// A fork stored its parent's command: `annals replay child`, which the closing line names, ran the wrong program.

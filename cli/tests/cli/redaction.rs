@@ -65,7 +65,10 @@ fn redacted_show_and_replay_name_the_profile() {
     assert!(bench.run("--store s replay r").text().contains("bit-exact: 1 frames"));
     assert!(bench.run("--store s replay --all --as safe").text().contains("not what was recorded"));
     assert!(
-        bench.run("--store s replay r --as safe -- true").failed(2).contains("a program needs the answers")
+        bench
+            .run("--store s replay r --as safe -- true")
+            .failed(2)
+            .contains("a program needs the recorded ones")
     );
     // What was exported is no recording.
     let lines = bench.run("--store s replay r --as safe --json").ok();

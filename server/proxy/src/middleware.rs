@@ -3,7 +3,7 @@
 //! ```no_run
 //! # async fn agent(space: annals::Namespace) -> Result<(), Box<dyn std::error::Error>> {
 //! use annals::{RunSpec, Status};
-//! use annals_server::middleware::ClientRecording;
+//! use annals_proxy::middleware::ClientRecording;
 //! use reqwest_middleware::ClientBuilder;
 //!
 //! let recording = ClientRecording::begin(&space, RunSpec::new("agent"))?;

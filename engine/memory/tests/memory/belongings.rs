@@ -109,7 +109,7 @@ fn key_bound_to_run_is_deleted_with_it() {
             .map(|pair| String::from_utf8(pair.unwrap().0).unwrap())
             .collect::<Vec<_>>()
     };
-    assert_eq!(there(), ["bound to an open run", "of another", "bound to an ended run"]);
+    assert_eq!(there(), ["bound to an ended run", "bound to an open run", "of another"]);
     space.drop_run("a", "rule", "").unwrap();
     assert_eq!(there(), ["of another"]);
     assert_eq!(put(run.uid(), "late").unwrap_err().kind(), ErrorKind::Gone);

@@ -685,7 +685,7 @@ fn memory_routes_cover_every_store_operation() {
     for (body, why) in [
         (json!({ "entries": [] }), "holds something"),
         (json!({ "entries": {} }), "an array"),
-        (json!({ "entries": [{ "id": "a" }] }), "has a value"),
+        (json!({ "entries": [{ "id": "a" }] }), "must have a value"),
         (json!({ "entries": [{ "id": "a", "value": 1, "embedding": [1e39] }] }), "not finite"),
         (json!({ "entries": [{ "id": "a", "value": 1 }], "namespace": "x" }), "\"namespace\""),
     ] {

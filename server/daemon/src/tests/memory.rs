@@ -124,13 +124,13 @@ fn invalid_memory_commands_are_refused_with_a_reason() {
     let bench = DaemonBench::new();
     let mut client = bench.client();
     for (words, why) in [
-        ("mem.put|{}", "has an id"),
+        ("mem.put|{}", "must have an id"),
         ("mem.put|no", "JSON object"),
         ("mem.put|embed|tenant|t", "missing before the options"),
         ("mem.put|{\"id\":\"a\",\n\"value\":}|embed", "line 2 column 9"),
         ("mem.put|{\"a\":1}|embed", "an entry, with an id and a value, or a run's snapshot"),
         ("mem.put|{\"id\":\"a\",\"value\":1,\"embedding\":[0,0]}", "zeros"),
-        ("mem.put|{\"id\":\"a\",\"value\":1}|{}", "has an id"),
+        ("mem.put|{\"id\":\"a\",\"value\":1}|{}", "must have an id"),
         ("mem.put|{\"id\":\"a\",\"value\":1}|tenant", "syntax"),
         ("mem.put|{\"id\":\"a\",\"value\":1}|tenant|t|tenant|u", "syntax"),
         ("mem.put|{\"id\":\"a\",\"value\":1}|embed|embed", "syntax"),

@@ -129,7 +129,7 @@ fn run_of(object: SourceObject, options: &ChatOptions) -> Result<ImportedRun, Im
     let messages_key = MESSAGES_KEYS
         .into_iter()
         .find(|key| span::last_value(&members, key).is_some())
-        .ok_or_else(|| shape("it has none of the keys `messages`, `traj`, `history`".to_owned()))?;
+        .ok_or_else(|| shape("none of the keys `messages`, `traj`, `history`".to_owned()))?;
     if members.iter().filter(|member| member.has_key(messages_key)).count() > 1 {
         return Err(shape(format!("the key `{messages_key}` appears twice")));
     }

@@ -29,7 +29,7 @@ const PROFILE: [&str; 6] = ["name", "detect", "patterns", "paths", "keep", "key"
 /// The available profiles: those of a file, and `raw` and `safe`.
 ///
 /// ```
-/// use annals_server::profiles::Profiles;
+/// use annals_policy::profiles::Profiles;
 /// let profiles = Profiles::parse(r#"
 ///     [[profile]]
 ///     name = "support"
@@ -41,7 +41,7 @@ const PROFILE: [&str; 6] = ["name", "detect", "patterns", "paths", "keep", "key"
 /// assert!(profiles.find("safe").is_some() && profiles.find("other").is_none());
 /// let error = Profiles::parse("[[profile]]\nnmae = 'x'").unwrap_err();
 /// assert_eq!((error.line, error.column), (2, 1));
-/// # Ok::<(), annals_server::RulesError>(())
+/// # Ok::<(), annals_policy::rules::RulesError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Profiles(Vec<Profile>);

@@ -47,7 +47,7 @@ pub(super) struct ProfileRules {
 /// What a reader sees of the stored data.
 ///
 /// ```
-/// use annals_server::profiles::{Profile, Redactor};
+/// use annals_policy::profiles::{Profile, Redactor};
 ///
 /// let redactor = Redactor::new(&Profile::safe(), [7; 32]);
 /// let shown = redactor.body(br#"{"to":"anna@example.com"}"#, None);

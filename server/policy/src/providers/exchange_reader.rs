@@ -78,7 +78,7 @@ const VALUE_BYTES_MAX: usize = 1024;
 /// Names, texts and errors enter the summary unchanged, so secrets must be removed from the bodies before.
 ///
 /// ```
-/// use annals_server::providers::{WireExchange, recognise, summary};
+/// use annals_policy::providers::{WireExchange, recognise, summary};
 ///
 /// let api = recognise("POST", "/v1/messages", "api.anthropic.com");
 /// let known = summary(&WireExchange {

@@ -28,7 +28,7 @@ pub const SECRETS_MAX: usize = 256;
 /// The values to remove from bodies. Its `Debug` shows no value.
 ///
 /// ```
-/// use annals_server::redact::Secrets;
+/// use annals_policy::redact::Secrets;
 ///
 /// let (secrets, refused) = Secrets::new(&[("TOKEN".to_owned(), b"s3cr3t/value".to_vec())]);
 /// assert!(refused.is_empty());

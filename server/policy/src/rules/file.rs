@@ -53,7 +53,7 @@ const PRICE: [&str; 5] = ["model", "input", "output", "cached_input", "cache_wri
 /// the built-in ones.
 ///
 /// ```
-/// use annals_server::RulesFile;
+/// use annals_policy::rules::RulesFile;
 /// let rules = RulesFile::parse(r#"
 ///     [[matcher]]
 ///     rule = "mask uuid $.messages[0].content"
@@ -69,7 +69,7 @@ const PRICE: [&str; 5] = ["model", "input", "output", "cached_input", "cache_wri
 /// assert_eq!(rules.prices.price("our-model:v3").map(|price| price.output), Some(0.6));
 /// let error = RulesFile::parse("[[matcher]]\nignore = '$.messages'").unwrap_err();
 /// assert_eq!((error.line, error.column), (2, 10));
-/// # Ok::<(), annals_server::RulesError>(())
+/// # Ok::<(), annals_policy::rules::RulesError>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RulesFile {

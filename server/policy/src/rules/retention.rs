@@ -40,11 +40,11 @@ const SHARE: &str = "a share such as \"5%\" or \"0.5%\", at most 100%";
 /// contradictions; unreachable rules; rules that would drop open or pinned runs.
 ///
 /// ```
-/// let policy = annals_server::parse_policy("[[rule]]\nname = \"all\"\nkeep = \"30d\"\n")?;
+/// let policy = annals_policy::rules::parse_policy("[[rule]]\nname = \"all\"\nkeep = \"30d\"\n")?;
 /// assert_eq!(policy.rules[0].keep.to_string(), "for 30d");
-/// let error = annals_server::parse_policy("[[rule]]\npinned = true\nkeep = \"1d\"").unwrap_err();
+/// let error = annals_policy::rules::parse_policy("[[rule]]\npinned = true\nkeep = \"1d\"").unwrap_err();
 /// assert!(error.to_string().starts_with("line 1, column 1: this [[rule]] would drop pinned runs"));
-/// # Ok::<(), annals_server::RulesError>(())
+/// # Ok::<(), annals_policy::rules::RulesError>(())
 /// ```
 pub fn parse_policy(text: &str) -> RulesResult<RetentionPolicy> {
     let whole = |what| RulesError { line: 1, column: 1, what };
@@ -298,7 +298,7 @@ mod tests {
             ("[[rule]]\nname = \"sampling\"\nkeep = \"1d\"", (1, 1), "annals' own"),
             ("[[sampling]]\nkeep_share = \"5%\"\n[[sampling]]\nkeep_share = \"6%\"", (3, 1), "the second"),
             ("[[sampling]]", (1, 1), "lacks keep_share"),
-            ("[[sampling]]\nkeep = \"5%\"", (2, 1), "no key of [[sampling]]"),
+            ("[[sampling]]\nkeep = \"5%\"", (2, 1), "is not a key of [[sampling]]"),
         ] {
             let error = parse_policy(text).unwrap_err();
             assert_eq!((error.line, error.column), at, "{text:?}: {error}");
