@@ -171,7 +171,7 @@ fn unusable_files_are_reported_and_skipped() {
     let (text, _) = bench.doctor_text(1, &["python3", "gone.py"]);
     assert!(text.contains("problem: gone.py cannot be inspected: "), "{text}");
     bench.write("binary.py", b"\x7fELF\0\0");
-    assert!(bench.doctor_text(1, &["python3", "binary.py"]).0.contains("it is no text"));
+    assert!(bench.doctor_text(1, &["python3", "binary.py"]).0.contains("it is not text"));
     bench.write("closed.py", "import openai");
     std::fs::set_permissions(bench.path("closed.py"), std::fs::Permissions::from_mode(0o0)).unwrap();
     // Who may read everything finds nothing wrong with it.

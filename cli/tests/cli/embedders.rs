@@ -115,7 +115,7 @@ fn incomplete_embedder_is_refused_and_stores_nothing() {
     for (url, model, why) in [
         ("http://127.0.0.1:1", "", "ANNALS_EMBEDDINGS_MODEL is not set"),
         ("ftp://127.0.0.1", "m", "must begin with http:// or https://"),
-        ("http://127.0.0.1:1", "annals-words-1", "built in"),
+        ("http://127.0.0.1:1", "annals-words-1", "built-in"),
     ] {
         for line in [&["remember", "loan.json"][..], &["recall", WHY]] {
             let refused = bench.with_embedder(url, model, line).failed(1);

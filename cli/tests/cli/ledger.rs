@@ -66,7 +66,7 @@ fn proof_is_checked_without_the_store() {
     assert!(bench.run("ledger check run.json --key public.pem").failed(3).contains("not signed"));
     let proof = String::from_utf8(std::fs::read(bench.path("frame.json")).unwrap()).unwrap();
     bench.write("lie.json", proof.replace("loan-42", "loan-43"));
-    assert!(bench.run("ledger check lie.json").failed(3).contains("in words"));
+    assert!(bench.run("ledger check lie.json").failed(3).contains("does not agree with its records"));
     bench.write("cut.json", &proof[..proof.len() / 2]);
     bench.run("ledger check cut.json").failed(1);
     bench.run("ledger check kept.json").failed(1);

@@ -217,8 +217,8 @@ fn fork_edit_takes_answer_from_editor() {
     assert_eq!(bench.replay(&["child"], &[]).code, 0);
     for (editor, why) in [
         ("true", "nothing to fork"),
-        ("false", "nothing is changed"),
-        ("no-such-editor", "nothing is changed"),
+        ("false", "nothing was changed"),
+        ("no-such-editor", "cannot be started"),
     ] {
         let refused = fork(editor, "other");
         assert_ne!(refused.code, 0, "{refused:?}");

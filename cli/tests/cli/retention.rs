@@ -89,7 +89,7 @@ fn policy_file_is_applied_and_invalid_one_drops_nothing() {
         ["tomorrow", "8d", "+8x", "", "2026-01-31", "1950-01-01T00:00:00Z", "9999-01-01T00:00:00Z", "+600y"]
     {
         let error = bench.run_args(["retain", "--at", at]).failed(2);
-        assert!(error.contains("is a time"), "{error}");
+        assert!(error.contains("takes a time"), "{error}");
     }
     bench.run("retain --policy nowhere.toml").failed(4);
     assert!(files(&bench.path(".annals")) == before, "what was refused changed a file");
