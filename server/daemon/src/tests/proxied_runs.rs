@@ -585,7 +585,7 @@ fn requests_over_memory_limits_get_503_with_retry_after() {
         std::thread::yield_now();
     }
     let refused = town.ask(RECORDED, RunNaming::Path, "r", &chat_request("short", false));
-    assert_eq!((refused.status, refused.error_message().contains("ask again")), (503, true));
+    assert_eq!((refused.status, refused.error_message().contains("try again")), (503, true));
     drop(held);
     assert_eq!(town.ask(RECORDED, RunNaming::Path, "r", &chat_request("short", true)).status, 200);
     // All room is given back, some of it by the writer.
