@@ -218,7 +218,7 @@ fn fork_edit_takes_answer_from_editor() {
     for (editor, why) in [
         ("true", "nothing to fork"),
         ("false", "nothing was changed"),
-        ("no-such-editor", "cannot be started"),
+        ("no-such-editor", "nothing was changed"),
     ] {
         let refused = fork(editor, "other");
         assert_ne!(refused.code, 0, "{refused:?}");
