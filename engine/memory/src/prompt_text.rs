@@ -50,7 +50,7 @@ impl Memory {
     }
 
     /// The entries of a tenant that a text quotes in the form of [`prompt_text`], each as the identity's
-    /// name, a slash and the id. Entries are recognised by query and time, whoever recalled them. Only the
+    /// name, a slash and the id. Entries are recognised by query and time, regardless of the program that recalled them. Only the
     /// first 64 quotes of a text are read.
     ///
     /// # Errors

@@ -13,7 +13,7 @@
 //! behave as in the real function. No file stays open, and no thread is started. Monotonic clocks are not
 //! captured.
 //!
-//! The same source is built twice: as an ordinary crate (the format, for whoever reads lanes; the hooks under names that
+//! The same source is built twice: as an ordinary crate (the format, for readers of lanes; the hooks under names that
 //! nothing calls), and by `server/proxy/build.rs` as the shared library, with `--cfg annals_preload`, which gives the hooks the names of the functions that
 //! they stand before. It depends on nothing but the C library, whose few types it declares.
 //!

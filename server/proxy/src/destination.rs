@@ -1,6 +1,6 @@
 //! Where runs are recorded: in a store that this process holds, or through the process that holds it.
 //!
-//! How the other process is reached is said by whoever implements [`RemoteSpace`]: nothing here knows a protocol or a socket.
+//! An implementation of [`RemoteSpace`] reaches the other process. This module knows no protocol and no socket.
 
 use std::io::Read;
 use std::sync::Arc;

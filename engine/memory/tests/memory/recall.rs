@@ -280,7 +280,7 @@ fn snapshot_answering_from_recall_ranks_behind_source() {
     );
 }
 
-/// Quoted entries are recognised by their text, whoever recalled them, by whatever interface, in whatever
+/// Quoted entries are recognised by their text, regardless of the caller, the interface and the
 /// projection.
 #[test]
 fn quoted_entries_are_found_by_query_and_time() {

@@ -315,8 +315,9 @@ impl SegmentWindow<'_> {
             return Err(wrong);
         };
         let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
-        // Segment offsets fit 32 bits.
-        Ok(RecordFront { kind, layout, place: RecordPlace { segment: id, offset: at as u32, len }, front })
+        // Writers stop before 4 GiB. A forged segment may be longer.
+        let Ok(offset) = u32::try_from(at) else { return Err(wrong) };
+        Ok(RecordFront { kind, layout, place: RecordPlace { segment: id, offset, len }, front })
     }
 }
 

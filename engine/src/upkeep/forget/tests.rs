@@ -31,7 +31,7 @@ fn word(seed: u64) -> String {
     blake3::hash(&seed.to_le_bytes()).to_hex()[..40].to_owned()
 }
 
-/// Adds a canary. Its BLAKE3 hash becomes one, too: whoever has the hash can confirm a guess of the bytes.
+/// Adds a canary. Its BLAKE3 hash becomes one, too: a reader of the hash could confirm a guess of the bytes.
 fn canary(all: &mut Canaries, what: &str, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref().to_vec();
     all.insert(what.to_owned(), bytes.clone());

@@ -93,7 +93,7 @@ pub struct Core {
     closed: AtomicBool,
 }
 
-/// Whoever can write can read: so what reads is called with a core as it is.
+/// A core can read whether or not it can write, so read functions take a core.
 impl Deref for Core {
     type Target = StoreReader;
 
@@ -264,7 +264,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Best effort: whoever wants to know calls `Store::close`.
+        // Best effort: `Store::close` reports errors.
         let _ = self.close();
     }
 }

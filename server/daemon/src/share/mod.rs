@@ -1,16 +1,18 @@
 //! One store, several recorders: the process that holds the store serves a socket, and other processes record
 //! through it.
 //!
-//! [`Shared::open`] holds a store that nobody writes, or joins whoever does. What is recorded goes into a [`Destination`](annals_proxy::destination::Destination), and
-//! nobody who records asks which of the two it is. The socket speaks RESP2 (`annals_wire::resp`); where a daemon holds the store, recorders
-//! that holds a store accepts recorders at its own socket and passes them to the same host.
+//! [`Shared::open`] opens a store for writing, or joins the process that holds it. Recorded frames go into a
+//! [`Destination`](annals_proxy::destination::Destination), which hides the difference. The socket speaks RESP2
+//! (`annals_wire::resp`). A daemon that holds a store accepts recorders at its own socket and passes them to the
+//! same host.
 //!
 //! Invariants: only the store's lock decides which process serves, so a socket left by a dead process is
 //! replaced. A run belongs to the connection that began it and is abandoned with it. A command is read within
 //! fixed limits before it runs.
 //!
-//! Layout: `socket` (where it stands), `host` and
-//! `member` (the side that holds the store: the listener, one connection), `remote` (the other side), `ask` (one command to the side that holds it), `shared` (both as one).
+//! Layout: `socket` (its path), `host` (the listener of the process that holds the store), `member` (one of its
+//! connections), `remote` (a recorder's side), `ask` (one command to the process that holds the store), `shared`
+//! (either side).
 //!
 //! Out of scope: forks, keys and cached answers do not go through the socket. The mode of the socket file
 //! alone decides which users may connect.

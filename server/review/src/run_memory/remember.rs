@@ -75,7 +75,7 @@ fn remember_reader(
     let (memory, id) = (Memory::open(space)?, format!("run-{}", info.name));
     let mut metadata = json!({ "run": info.name, "status": status.name() });
     if snapshot.tool_calls.is_empty() {
-        // The sources are the entries quoted in the run's requests, whoever recalled them. A run that has
+        // The sources are the entries quoted in the run's requests, regardless of the program that recalled them. A run that has
         // just ended also has its identity's recent recall, which it may have paraphrased.
         let mut told = BTreeSet::new();
         for text in &tellings {

@@ -67,7 +67,7 @@ impl CommandSchema {
         rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.union(right))
     }
 
-    /// Whether whoever has these rights may give it. What shows a redacted reader less is asked of the daemon's session.
+    /// Whether these rights permit the command. The daemon's session decides what a redacted reader sees.
     pub fn is_allowed(&self, rights: Rights) -> bool {
         let is = |flag| self.flags.contains(&flag);
         rights.includes(self.rights())
