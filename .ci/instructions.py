@@ -2,7 +2,7 @@
 """Counts the instructions of the engine's hot paths and holds them against the committed counts.
 
 Timings on a shared machine say little; how many instructions a path takes hardly varies. Valgrind's callgrind runs
-benches/examples/hot.rs and counts what happens in the calling thread between a path's first and last instruction, in
+benches/src/bin/hot.rs and counts what happens in the calling thread between a path's first and last instruction, in
 the program's own code (a C library's differ from system to system).
 
     .ci/instructions.py            fails where a path takes over 3% more than benches/instructions.json says
@@ -64,13 +64,13 @@ def own(text, program):
 
 def main():
     subprocess.run(
-        ["cargo", "build", "--profile", "dist", "-p", "annals-benches", "--example", "hot"],
+        ["cargo", "build", "--profile", "dist", "-p", "annals-benches", "--bin", "hot"],
         cwd=ROOT,
         check=True,
         # Counts are told by source file.
         env={**os.environ, "CARGO_PROFILE_DIST_DEBUG": "line-tables-only", "CARGO_PROFILE_DIST_STRIP": "false"},
     )
-    program = str(ROOT / "target" / "dist" / "examples" / "hot")
+    program = str(ROOT / "target" / "dist" / "hot")
     found = {path: count(program, path, times) for path, times in PATHS.items()}
     if "--write" in sys.argv:
         COMMITTED.write_text(json.dumps({"toolchain": toolchain(), "instructions": found}, indent=2) + "\n")

@@ -2,7 +2,7 @@
 //! before, and only what runs in `measured` counts. Commits are submitted inside it and awaited outside, so
 //! that the writer's time does not show in a count.
 //!
-//! `cargo run --profile dist -p annals-benches --example hot -- PATH [TIMES]`, PATH one of plain, marker,
+//! `cargo run --profile dist -p annals-benches --bin hot -- PATH [TIMES]`, PATH one of plain, marker,
 //! head, kv, frames, scan, single, get. TIMES is the amount of work: steps, batches of 100 records, frames,
 //! scans, reads.
 #![expect(clippy::print_stderr, reason = "a program for a terminal")]
