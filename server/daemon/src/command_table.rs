@@ -9,13 +9,13 @@ use super::commands;
 use super::turn::{CommandCall, CommandResult};
 
 /// What a command does.
-pub(super) type Handler = fn(&mut CommandCall<'_, '_>) -> CommandResult;
+pub(super) type CommandHandler = fn(&mut CommandCall<'_, '_>) -> CommandResult;
 
 /// A command of the daemon.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Command {
     pub(super) schema: &'static CommandSchema,
-    pub(super) run: Handler,
+    pub(super) run: CommandHandler,
 }
 
 /// Commands by name.

@@ -7,13 +7,13 @@ use annals::{
 };
 
 use super::parse::{number, syntax};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 const BLOBS: &str = "annals.blobs";
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[("blob.put", put), ("blob.get", get)];
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[("blob.put", put), ("blob.get", get)];
 
 fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let stored = call.stored.first().map(|(_, blob)| blob.clone());

@@ -2,7 +2,7 @@
 
 use super::parse::{display_word, integer, no_subcommand, syntax, word_is, wrong_subcommand_arity};
 use crate::access::Rights;
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::databases::DATABASES;
 use crate::session::ClientInfo;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
@@ -12,7 +12,7 @@ use annals_wire::resp::{Protocol, Reply};
 pub(super) const REDIS_VERSION: &str = "7.2.0";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("ping", |call| match call.words.len() {
         1 => Ok(Reply::Simple("PONG".into())),
         2 => Ok(Reply::Bulk(call.word(1).to_vec())),

@@ -4,12 +4,12 @@ use annals::{Durability, RecordedFrame, kv::BlobReader};
 
 use super::parse::{arguments, field, integer_reply, number, run_reader, syntax, word_is};
 use super::runs::open_run;
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_policy::profiles::Redactor;
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("frame.add", |call| {
         let open = open_run(call, 1)?;
         let (frame, blob) = arguments(call, 2).frame(false)?;

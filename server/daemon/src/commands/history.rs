@@ -4,7 +4,7 @@
 use annals::{Seqno, kv::Version};
 
 use super::parse::{field, integer_reply, number, syntax, word_is};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::databases::check_key;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
@@ -13,7 +13,7 @@ use annals_wire::resp::Reply;
 const VERSIONS_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("kv.at", |call| {
         check_key(call.word(1))?;
         let seqno = Seqno(number(call.word(2))?);

@@ -1,7 +1,7 @@
 //! Commands for keys of any type: existence, expiry, listing.
 
 use super::parse::{display_word, expiry_ms, integer, syntax, word_is};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::databases::KeyEntry;
 use crate::glob;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
@@ -17,7 +17,7 @@ const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
 /// Number of keys examined at a time: the longest keys then take 64 MiB.
 const PAGE: usize = 1000;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("del", delete),
     ("unlink", delete),
     ("exists", count),

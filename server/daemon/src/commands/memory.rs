@@ -12,7 +12,7 @@ use annals_memory::{Embedder, Identity, MemoryHit, MemoryQuery, Projection, Snap
 use super::parse::{display_word, field, integer_reply, number, syntax, word_is};
 use super::snapshots::vector_from_bytes;
 use crate::access::Rights;
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::tenant::Tenant;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_review::memory_input::{check_embedder, remember_json};
@@ -22,7 +22,7 @@ const NO_FLOAT: &str = "ERR value is not a valid float";
 /// Maximum number of entries that a search returns.
 const FOUND_MAX: usize = 1000;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("mem.put", put),
     ("mem.putif", put_if),
     ("mem.get", |call| {

@@ -20,10 +20,10 @@ mod transactions;
 
 pub(super) use blobs::{blob_reader, keep_blob};
 
-use super::command_table::Handler;
+use super::command_table::CommandHandler;
 
 /// What each command does, by its name.
-pub(super) const HANDLERS: &[&[(&str, Handler)]] = &[
+pub(super) const HANDLERS: &[&[(&str, CommandHandler)]] = &[
     connection::HANDLERS,
     strings::HANDLERS,
     keys::HANDLERS,

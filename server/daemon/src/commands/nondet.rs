@@ -6,14 +6,14 @@ use annals::replay::Nondet;
 use super::parse::{integer_reply, number, run_name, syntax, word_is};
 use super::runs::{connection_replay, open_run};
 use crate::access::Rights;
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_wire::resp::Reply;
 
 /// Maximum number of bytes of one draw.
 const FILL_BYTES_MAX: usize = 16 << 10;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[("nondet.draw", draw)];
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[("nondet.draw", draw)];
 
 #[derive(Debug, Clone, Copy)]
 enum DrawKind {

@@ -6,13 +6,13 @@
 use annals::{Namespace, retention::RetentionPolicy, upkeep::CompactOptions};
 
 use super::parse::{number, run_name, syntax, word_is};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, record_operation};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
 use annals_wire::resp::Reply;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("run.pin", |call| {
         let (space, run, why) = (target_namespace(call, 3)?, run_name(call.word(1))?, text(call.word(2))?);
         let pin = space.pin(run, why)?;

@@ -8,7 +8,7 @@ use annals::{Durability, Run, RunInfo, RunSpec, RunUid, Status};
 
 use super::frames::{frame_bytes, frame_reply, redaction_fields};
 use super::parse::{arguments, field, integer_reply, number, run_name, run_reader, syntax, word_is};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::open_runs::DaemonRun;
 use crate::replay::ConnectionReplay;
 use crate::session::HeldCommand;
@@ -26,7 +26,7 @@ const TAILED: usize = 100;
 const TAILED_MAX: usize = 10_000;
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("run.begin", |call| {
         let spec = run_spec(call, 1)?;
         call.tenant.check_open_limit()?;

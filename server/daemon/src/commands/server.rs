@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 
 use super::connection::REDIS_VERSION;
 use super::parse::{no_subcommand, word_is, wrong_subcommand_arity};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::databases::DATABASES;
 use crate::glob;
 use crate::turn::{CommandCall, CommandResult};
 use annals_wire::resp::Reply;
 use annals_wire::schema::{all_commands, docs};
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("command", commands),
     ("config", config),
     ("info", info),

@@ -4,11 +4,11 @@ use annals::{Durability, Snapshot};
 
 use super::parse::{field, number, run_reader, syntax, word_is};
 use super::runs::open_run;
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("snap.put", put),
     ("snap.get", |call| {
         let seq = number(call.word(2))?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use annals::upkeep::{CompactOptions, Sharing};
 
 use super::parse::{field, integer_reply, number, syntax, word_is};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
 
@@ -16,7 +16,7 @@ use annals_wire::resp::Reply;
 const TOLD_MAX: usize = 1000;
 
 /// A command without keys.
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("store.stats", stats),
     ("store.verify", verify),
     ("store.checkpoint", |call| Ok(Reply::text(call.daemon.store.checkpoint()?.to_json(None)?))),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use annals::{Component, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec};
 
 use super::parse::{integer, no_subcommand, syntax, word_is, wrong_subcommand_arity};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::open_runs::DaemonRun;
 use crate::session::HeldCommand;
 use crate::stream_entries;
@@ -27,7 +27,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_ID: &str = "ERR Invalid stream ID specified as stream command argument";
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("xadd", add),
     ("xlen", |call| Ok(Reply::count(find(call, 1)?.map_or(0, |reader| reader.info().frames as usize)))),
     ("xrange", |call| range(call, 2, 3, false)),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::parse::{expiry_ms, integer, syntax, word_is};
 use crate::access::Rights;
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::databases::KeyEntry;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, wrong_arity};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("get", |call| Ok(get(call)?.map_or(Reply::Null, bulk))),
     ("set", set),
     ("setnx", |call| {

@@ -2,12 +2,12 @@
 
 use super::parse::{field, integer_reply, syntax, word_is};
 use crate::access::{Rights, make_token, revoke_token};
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::config::ServeError;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::Reply;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("token.add", add),
     ("token.list", |call| {
         let tokens = call.daemon.access.all().into_iter().map(|token| {

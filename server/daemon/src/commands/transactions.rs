@@ -1,7 +1,7 @@
 //! MULTI, EXEC, DISCARD: several commands as one unit. A turn is one batch anyway; MULTI only delays the
 //! commands until EXEC.
 
-use crate::command_table::Handler;
+use crate::command_table::CommandHandler;
 use crate::session::{QueuedCommand, Transaction};
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
@@ -9,7 +9,7 @@ use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 /// Maximum total size of a transaction's replies, in bytes; the last reply may exceed it.
 const REPLIES_BYTES_MAX: usize = BULK_BYTES_MAX;
 
-pub(super) const HANDLERS: &[(&str, Handler)] = &[
+pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("multi", |call| {
         if call.session.transaction.is_some() {
             return Err("ERR MULTI calls can not be nested".into());

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::diverged::ReplayDivergence;
-use super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, whole_body_response};
+use super::listen::{AnswerFuture, ExchangeHandler, Proxy, ProxyRequest, whole_body_response};
 use super::record::{ProxyRecorder, http_exchange};
 use super::replay::ProxyReplayer;
 use crate::error::ProxyError;
@@ -187,7 +187,7 @@ impl ForkProxy {
     }
 }
 
-impl Handler for ForkProxyState {
+impl ExchangeHandler for ForkProxyState {
     fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             self.parent.settle_path(&mut asked);

@@ -1,4 +1,4 @@
-//! Listens on the loopback and hands whole requests to a [`Handler`].
+//! Listens on the loopback and hands whole requests to a [`ExchangeHandler`].
 //!
 //! A request is read to its end before an upstream is called. Clients that do not know the run's secret learn
 //! nothing. A request that cannot be passed on (an upgrade, a tunnel, a body over the limit) is refused with
@@ -76,7 +76,7 @@ pub(crate) struct ProxyRequest {
 }
 
 /// Answers requests.
-pub(crate) trait Handler: Send + Sync + 'static {
+pub(crate) trait ExchangeHandler: Send + Sync + 'static {
     /// Whether it accepts long bodies while they arrive.
     fn streams_bodies(&self) -> bool {
         false
@@ -103,7 +103,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Listens on a free port of the loopback.
-    pub(crate) async fn start(handler: Arc<dyn Handler>) -> Result<Self, ProxyError> {
+    pub(crate) async fn start(handler: Arc<dyn ExchangeHandler>) -> Result<Self, ProxyError> {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.map_err(|e| ProxyError(format!("cannot listen on the loopback: {e}")))?;
         let address = listener.local_addr().map_err(|e| ProxyError(e.to_string()))?;
@@ -150,7 +150,7 @@ impl Proxy {
 async fn listen(
     listener: TcpListener,
     mut more: mpsc::Receiver<std::net::TcpListener>,
-    handler: Arc<dyn Handler>,
+    handler: Arc<dyn ExchangeHandler>,
     secret: Arc<str>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -193,7 +193,7 @@ async fn accept(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, S
 
 async fn serve(
     stream: TcpStream,
-    handler: Arc<dyn Handler>,
+    handler: Arc<dyn ExchangeHandler>,
     secret: Arc<str>,
     (first, arrivals): (u64, Arc<AtomicU64>),
 ) {
@@ -218,7 +218,7 @@ async fn serve(
 
 async fn handle(
     request: Request<Incoming>,
-    handler: Arc<dyn Handler>,
+    handler: Arc<dyn ExchangeHandler>,
     secret: &str,
     wire: Arc<ConnectionProgress>,
     arrived: u64,

@@ -9,7 +9,7 @@ use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use super::diverged::ReplayDivergence;
-use super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest};
+use super::listen::{AnswerFuture, ExchangeHandler, Proxy, ProxyRequest};
 use super::record::{ProxyRecorder, http_exchange};
 use super::replay::{ProxyReplayer, ReplaySummary};
 use crate::error::ProxyError;
@@ -59,7 +59,7 @@ impl OnwardProxy {
     }
 }
 
-impl Handler for OnwardProxyState {
+impl ExchangeHandler for OnwardProxyState {
     fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             self.parent.settle_path(&mut asked);

@@ -21,7 +21,7 @@ use super::backlog::{Backlog, BacklogPool};
 use super::body_memory::BodyMemory;
 use super::cache::AnswerCache;
 use super::exchange_recorder::{CACHED, ExchangeRecorder, RecordedAnswerBody};
-use super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, ResponseBody, refuse};
+use super::listen::{AnswerFuture, ExchangeHandler, Proxy, ProxyRequest, ResponseBody, refuse};
 use super::upload::{IncomingUpload, UploadBody, UploadError};
 use crate::destination::NewRun;
 use crate::error::ProxyError;
@@ -248,7 +248,7 @@ impl ProxyRecorder {
     }
 }
 
-impl Handler for ProxyRecorderState {
+impl ExchangeHandler for ProxyRecorderState {
     fn streams_bodies(&self) -> bool {
         // The cache needs the whole request.
         self.cache.is_none()

@@ -32,7 +32,7 @@ use super::diverged::ReplayDivergence;
 use super::exchange_recorder::HUNG_UP;
 use super::identical_requests::{IdenticalRequestQueue, IdenticalRequestQueues};
 use super::listen::{
-    ANNALS_HEADER, AnswerFuture, Handler, Proxy, ProxyRequest, ResponseBody, error_response, refuse,
+    ANNALS_HEADER, AnswerFuture, ExchangeHandler, Proxy, ProxyRequest, ResponseBody, error_response, refuse,
     whole_body_response,
 };
 use super::record::http_exchange;
@@ -330,7 +330,7 @@ impl ProxyReplayer {
     }
 }
 
-impl Handler for ProxyReplayerState {
+impl ExchangeHandler for ProxyReplayerState {
     fn answer(self: Arc<Self>, mut asked: ProxyRequest) -> AnswerFuture {
         Box::pin(async move {
             let began = Instant::now();

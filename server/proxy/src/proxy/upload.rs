@@ -139,7 +139,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    use super::super::listen::{AnswerFuture, Handler, Proxy, ProxyRequest, refuse};
+    use super::super::listen::{AnswerFuture, ExchangeHandler, Proxy, ProxyRequest, refuse};
     use super::*;
 
     /// Answers with the result of the upload; takes one part of the body, or nothing.
@@ -147,7 +147,7 @@ mod tests {
         takes: bool,
     }
 
-    impl Handler for PartialUpstream {
+    impl ExchangeHandler for PartialUpstream {
         fn streams_bodies(&self) -> bool {
             true
         }
