@@ -1,0 +1,87 @@
+//! Verbs that show runs: `runs`, `open`, `show`, `tail`, `diff` and `state`.
+
+use clap::Args;
+
+use super::shared::ProfileArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsArgs {
+    /// List only runs with this status
+    #[arg(long, value_name = "STATUS", value_parser = ["open", "ok", "failed", "abandoned"])]
+    pub(crate) status: Option<String>,
+    /// List only runs with this severity
+    #[arg(long, value_name = "SEVERITY", value_parser = ["debug", "normal", "flagged", "escalated"])]
+    pub(crate) severity: Option<String>,
+    /// List only runs that failed or were abandoned
+    #[arg(long, conflicts_with = "status")]
+    pub(crate) failed: bool,
+    /// List only the newest N runs; 0 lists all [default: 50; with --json: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub(crate) struct OpenArgs {
+    /// The run
+    #[arg(group = "which")]
+    pub(crate) run: Option<String>,
+    /// Open the latest run that failed or was abandoned
+    #[arg(long, group = "which")]
+    pub(crate) last_failed: bool,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// RUN, or RUN@SEQ for one frame
+    pub(crate) target: String,
+    /// Show only the frame's input
+    #[arg(long, group = "part")]
+    pub(crate) input: bool,
+    /// Show only the frame's output
+    #[arg(long, group = "part")]
+    pub(crate) output: bool,
+    /// Show only the metadata
+    #[arg(long, group = "part")]
+    pub(crate) metadata: bool,
+    /// Show only the messages that the frame's request adds, drops or changes, compared with the previous
+    /// request
+    #[arg(long, group = "part", conflicts_with = "raw", conflicts_with = "json")]
+    pub(crate) new: bool,
+    /// Write only the exact bytes
+    #[arg(long, requires = "part", conflicts_with = "json")]
+    pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TailArgs {
+    /// Run to follow [default: the latest]
+    pub(crate) run: Option<String>,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// First run
+    pub(crate) a: String,
+    /// Second run
+    pub(crate) b: String,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StateArgs {
+    /// RUN for its last state, or RUN@SEQ for the state after that frame
+    pub(crate) target: String,
+    /// Write only the exact bytes
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}

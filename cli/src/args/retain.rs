@@ -1,0 +1,47 @@
+//! Verbs that decide how long runs stay: `retain`, `pin`, `unpin` and `forget`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The policy applies to every namespace. Open and pinned runs are never dropped. Frames that a fork shares stay. Without --at, annals refuses a clock \
+that is before the newest record or more than 400 days after it. docs/retention.md describes policies."
+)]
+pub(crate) struct RetainArgs {
+    /// File with the policy, in TOML [default: the built-in policy]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Only list what would be dropped
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Time at which the policy is applied: 2026-01-31T12:00:00Z, or +8d for eight days from now [default:
+    /// now]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// Run to pin
+    pub(crate) run: String,
+    /// Reason for the pin
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnpinArgs {
+    /// Run to unpin
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// Full name of the run
+    pub(crate) run: String,
+    /// Reason; it stays in the ledger, so it must hold no content of the run
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: String,
+}

@@ -1,0 +1,94 @@
+//! Verbs of the daemon: `serve` and `token`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The daemon always listens at SOCKET in the store's directory, for its user only. Over TCP and HTTP a client needs a token. `annals token add` makes
+one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment and, except --config, in the file:
+socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
+)]
+pub(crate) struct ServeArgs {
+    /// Also listen at this Unix socket
+    #[arg(long, value_name = "PATH", env = "ANNALS_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Also listen for Redis clients at this loopback address, for example 127.0.0.1:7420
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_TCP")]
+    pub(crate) tcp: Option<String>,
+    /// Also listen for HTTP at this loopback address, for example 127.0.0.1:7421
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ANNALS_HTTP")]
+    pub(crate) http: Option<String>,
+    /// Require no token over TCP and HTTP: every user and program of this machine can read and write
+    #[arg(long, env = "ANNALS_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_auth: bool,
+    /// Address for model calls of the proxy, for all providers or one; repeatable [default: the provider's
+    /// public address]
+    #[arg(long, value_name = "[PROVIDER=]URL", env = "ANNALS_UPSTREAM", value_delimiter = ',')]
+    pub(crate) upstream: Vec<String>,
+    /// Host that the proxy may call; repeatable [default: all hosts]
+    #[arg(long, value_name = "HOST", env = "ANNALS_ALLOW_HOST", value_delimiter = ',')]
+    pub(crate) allow_host: Vec<String>,
+    /// File with redaction profiles, in TOML [default: profiles.toml in the store's directory]
+    #[arg(long, value_name = "FILE", env = "ANNALS_PROFILES")]
+    pub(crate) profiles: Option<PathBuf>,
+    /// Log commands that take longer than this, in milliseconds [default: 100]
+    #[arg(long, value_name = "MS", env = "ANNALS_SLOW_MS")]
+    pub(crate) slow_ms: Option<u64>,
+    /// Close the connection of a Redis client after this idle time, in seconds [default: 0, never]
+    #[arg(long, value_name = "SECONDS", env = "ANNALS_IDLE_SECONDS")]
+    pub(crate) idle_seconds: Option<u64>,
+    /// Drop runs by this policy: a TOML file, or "default" for the built-in policy [default: drop nothing]
+    #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
+    pub(crate) retain: Option<PathBuf>,
+    /// Time between two sweeps of --retain, for example 30min [default: 1h]
+    #[arg(long, value_name = "TIME", env = "ANNALS_SWEEP_EVERY")]
+    pub(crate) sweep_every: Option<String>,
+    /// Format of the log on standard error [default: human]
+    #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
+    pub(crate) log: Option<LogFormatArg>,
+    /// File with further options, in TOML
+    #[arg(long, value_name = "FILE", env = "ANNALS_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Format of the daemon's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormatArg {
+    /// Text lines for a person
+    Human,
+    /// One JSON object per line
+    Json,
+}
+
+/// Actions on the tokens with which clients log in to a daemon.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenVerb {
+    /// Make a token for the namespace and print it; it is never shown again
+    Add(TokenAddArgs),
+    /// List tokens without their secret text
+    List,
+    /// Revoke a token and close the connections that use it
+    Revoke(TokenRevokeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenAddArgs {
+    /// Name of the token
+    pub(crate) name: String,
+    /// Rights of the token, separated by commas: record, read, redacted, operate [default: all; redacted with
+    /// --profile]
+    #[arg(long, value_name = "RIGHTS")]
+    pub(crate) rights: Option<String>,
+    /// Profile that redacts what the token's readers see: safe, or one of the daemon's --profiles; implies
+    /// --rights redacted
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenRevokeArgs {
+    /// Name of the token
+    pub(crate) name: String,
+}
