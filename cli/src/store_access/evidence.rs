@@ -1,0 +1,109 @@
+//! Checks and proofs of the recorded history.
+
+use annals::{
+    Error, ErrorKind,
+    ledger::{Checkpoint, Comparison, Gap, Proof},
+};
+
+use super::StoreAccess;
+use super::failures::engine_failure;
+use super::runs::no_run_failure;
+use crate::failure::{CliResult, Failure, FailureCode};
+
+/// The result of a check.
+#[derive(Debug, Default)]
+pub(crate) struct VerifySummary {
+    pub(crate) runs: u64,
+    pub(crate) frames: u64,
+    pub(crate) blobs: u64,
+    /// One sentence for each damaged place.
+    pub(crate) damaged: Vec<String>,
+    /// One sentence for each index table that was rebuilt from the log.
+    pub(crate) rebuilt: Vec<String>,
+}
+
+/// The runs that a check covers.
+pub(crate) enum VerifyScope<'a> {
+    Run(&'a str),
+    All,
+    Sample(u64),
+}
+
+impl StoreAccess {
+    pub(crate) fn verify(&self, scope: VerifyScope<'_>) -> CliResult<VerifySummary> {
+        let report = match scope {
+            VerifyScope::All => self.store.verify(),
+            VerifyScope::Run(id) => {
+                let name = self.reader(id)?.info().name.clone();
+                self.store.verify_runs(&self.namespace, &[name])
+            }
+            VerifyScope::Sample(wanted) => {
+                let names = self.runs()?.map(|run| run.map(|run| run.id)).collect::<CliResult<Vec<_>>>()?;
+                self.store.verify_runs(&self.namespace, &even_sample(&names, wanted))
+            }
+        };
+        let report = report.map_err(no_run_failure)?;
+        let rebuilt = report.rebuilt;
+        let damaged = report.damaged.into_iter().map(|problem| match problem.run {
+            Some((namespace, run)) => format!("run {run} of namespace {namespace}: {}", problem.what),
+            None => problem.what,
+        });
+        Ok(VerifySummary {
+            runs: report.runs,
+            frames: report.frames,
+            blobs: report.blobs,
+            damaged: damaged.collect(),
+            rebuilt: rebuilt
+                .into_iter()
+                .map(|table| format!("{}: {}", table.file.display(), table.what))
+                .collect(),
+        })
+    }
+
+    /// Returns the present head of the ledger.
+    pub(crate) fn checkpoint(&self) -> CliResult<Checkpoint> {
+        self.store.checkpoint().map_err(engine_failure)
+    }
+
+    /// Makes a proof of a run or of one of its frames.
+    pub(crate) fn prove(&self, id: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> CliResult<Proof> {
+        let name = self.reader(id)?.info().name.clone();
+        self.namespace()?.prove(&name, seq, since).map_err(|error| match error.kind() {
+            ErrorKind::Diverged => {
+                Failure::new(FailureCode::Damage, error, "`annals verify --against CHECKPOINT` shows where")
+            }
+            _ => no_run_failure(error),
+        })
+    }
+
+    /// Compares the store's history with a checkpoint.
+    pub(crate) fn compare(&self, checkpoint: &Checkpoint) -> CliResult<Comparison> {
+        self.store.verify_against(checkpoint).map_err(engine_failure)
+    }
+
+    /// Calls `each` for every gap: a dropped or missing part of the history.
+    pub(crate) fn gaps(&self, each: &mut dyn FnMut(Gap) -> CliResult<()>) -> CliResult<()> {
+        let mut failure = None;
+        let listed = self.store.gaps(&mut |gap| {
+            each(gap).map_err(|failed| {
+                failure = Some(failed);
+                Error::new(ErrorKind::Unavailable, "the output could not be written")
+            })
+        });
+        match failure {
+            Some(failure) => Err(failure),
+            None => listed.map_err(engine_failure),
+        }
+    }
+}
+
+/// Parses a checkpoint from JSON.
+pub(crate) fn parse_checkpoint(json: &[u8]) -> CliResult<Checkpoint> {
+    Checkpoint::from_json(json).map_err(engine_failure)
+}
+
+/// Selects this number of names, evenly spread.
+pub(super) fn even_sample(names: &[String], wanted: u64) -> Vec<String> {
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(names.len());
+    (0..wanted).filter_map(|index| names.get(index * names.len() / wanted)).cloned().collect()
+}

@@ -1,0 +1,75 @@
+//! Keys and values.
+
+use annals::{
+    Keyspace, Seqno,
+    kv::{History, ScanRange},
+};
+
+use super::StoreAccess;
+use super::failures::engine_failure;
+use crate::failure::CliResult;
+
+/// A version of a key. The value is `None` if this version deleted the key.
+pub(crate) struct VersionRow {
+    pub(crate) seqno: u64,
+    pub(crate) time_ns: u64,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl StoreAccess {
+    fn keyspace(&self, name: &str) -> CliResult<Option<Keyspace>> {
+        self.namespace()?.find_keyspace(name).map_err(engine_failure)
+    }
+
+    pub(crate) fn get(&self, keyspace: &str, key: &[u8], at: Option<u64>) -> CliResult<Option<Vec<u8>>> {
+        let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(None) };
+        let value = match at {
+            Some(seqno) => keyspace.get_at(key, Seqno(seqno)),
+            None => keyspace.get(key),
+        };
+        value.map_err(engine_failure)
+    }
+
+    /// Returns every stored version of a key, in the engine's order.
+    pub(crate) fn versions(&self, keyspace: &str, key: &[u8]) -> CliResult<Vec<VersionRow>> {
+        let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(Vec::new()) };
+        let versions = keyspace.history(key).map_err(engine_failure)?;
+        let row = |version: annals::kv::Version| VersionRow {
+            seqno: version.seqno.0,
+            time_ns: version.time_ns,
+            value: version.value,
+        };
+        Ok(versions.into_iter().map(row).collect())
+    }
+
+    /// Sets a value. Creates the keyspace if it does not exist; it then keeps every version. Returns the
+    /// sequence number.
+    pub(crate) fn put(&self, keyspace: &str, key: &[u8], value: Vec<u8>) -> CliResult<u64> {
+        let keyspace = match self.keyspace(keyspace)? {
+            Some(keyspace) => keyspace,
+            None => self.namespace()?.keyspace(keyspace, History::All).map_err(engine_failure)?,
+        };
+        keyspace.put(key, value).map(|seqno| seqno.0).map_err(engine_failure)
+    }
+
+    /// Deletes a key. Returns whether the key existed.
+    pub(crate) fn del(&self, keyspace: &str, key: &[u8]) -> CliResult<bool> {
+        let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(false) };
+        if keyspace.get(key).map_err(engine_failure)?.is_none() {
+            return Ok(false);
+        }
+        keyspace.delete(key).map(|_| true).map_err(engine_failure)
+    }
+
+    pub(crate) fn scan(
+        &self,
+        keyspace: &str,
+        prefix: &[u8],
+        reverse: bool,
+    ) -> CliResult<impl Iterator<Item = CliResult<(Vec<u8>, Vec<u8>)>>> {
+        let range = ScanRange::prefix(prefix);
+        let range = if reverse { range.reverse() } else { range };
+        let scan = self.keyspace(keyspace)?.map(|keyspace| keyspace.scan(range));
+        Ok(scan.into_iter().flatten().map(|pair| pair.map_err(engine_failure)))
+    }
+}

@@ -1,0 +1,153 @@
+//! Agents' memory: entries, definitions, recall, training lines.
+
+use std::path::Path;
+
+use annals::{Error, ErrorKind, Options};
+use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
+use annals_server::{AskOutcome, ConfiguredEmbedder, ask_or_open};
+
+use super::StoreAccess;
+use super::failures::engine_failure;
+use crate::failure::{CliResult, Failure, FailureCode};
+use crate::watched_embedder::Watched;
+
+impl StoreAccess {
+    /// Stores an entry or a snapshot in an agent's memory, and creates the store if there is none. Returns
+    /// the entry's id. If a daemon or a recorder holds the store, it executes the command `words` instead.
+    pub(crate) fn remember(
+        root: &Path,
+        namespace: &str,
+        words: &[&[u8]],
+        whose: &Identity,
+        text: &str,
+    ) -> CliResult<String> {
+        const FORM: &str = "docs/memory.md has the form of an entry and of a snapshot";
+        let store = match ask_or_open(root, words, &Options::default()) {
+            Ok(AskOutcome::Asked(id)) => return Ok(id),
+            Ok(AskOutcome::Opened(store)) => store,
+            Err(error) => {
+                let told = error.to_string();
+                return Err(match told.strip_prefix("ERR ") {
+                    Some(why) => Failure::new(FailureCode::Failed, why, FORM),
+                    None if error.kind() == ErrorKind::Invalid => {
+                        Failure::new(FailureCode::Failed, told, FORM)
+                    }
+                    None => engine_failure(error),
+                });
+            }
+        };
+        let space = store.namespace(namespace).map_err(engine_failure)?;
+        let memory = Memory::open(&space).map_err(engine_failure)?;
+        let with =
+            Watched::new(ConfiguredEmbedder::from_environment(Some(&space)).map_err(embedder_failure)?);
+        let kept = annals_server::remember_json(&memory, whose, text, &with, &SnapshotOptions::default());
+        let id = kept.map(|entry| entry.id).map_err(|error| match error.kind() {
+            _ if with.has_failed() => embedder_failure(error),
+            ErrorKind::Invalid => Failure::new(FailureCode::Failed, error, FORM),
+            _ => engine_failure(error),
+        })?;
+        drop((memory, with, space));
+        store.close().map_err(engine_failure)?;
+        Ok(id)
+    }
+
+    /// Stores a definition of a memory, and creates the store if there is none. Returns the definition's id.
+    /// If a daemon or a recorder holds the store, that process stores it.
+    pub(crate) fn define(root: &Path, namespace: &str, text: &str) -> CliResult<String> {
+        let refused = |error: Error| {
+            let told = error.to_string();
+            match told.strip_prefix("ERR ") {
+                None if error.kind() != ErrorKind::Invalid => engine_failure(error),
+                why => {
+                    let hint = "`annals define-memory --help` shows a definition";
+                    Failure::new(FailureCode::Failed, why.unwrap_or(&told), hint)
+                }
+            }
+        };
+        let definition = Definition::parse(text).map_err(refused)?;
+        let words = [&b"MEM.DEFINE"[..], text.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
+        if let AskOutcome::Opened(store) = ask_or_open(root, &words, &Options::default()).map_err(refused)? {
+            let space = store.namespace(namespace).map_err(engine_failure)?;
+            Memory::open(&space).and_then(|memory| memory.define(text)).map_err(refused)?;
+            drop(space);
+            store.close().map_err(engine_failure)?;
+        }
+        Ok(definition.id)
+    }
+
+    /// Returns a stored definition of a memory.
+    pub(crate) fn definition(&self, id: &str) -> CliResult<Definition> {
+        const HINT: &str = "`annals define-memory` defines one";
+        let memory = match Memory::open(&self.namespace()?) {
+            // Nothing was ever stored in this memory.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let message = format!("there is no memory {id:?}: none is defined");
+                return Err(Failure::new(FailureCode::NoSuchThing, message, HINT));
+            }
+            found => found.map_err(engine_failure)?,
+        };
+        memory.definition(id).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure::new(FailureCode::NoSuchThing, error, HINT),
+            _ => engine_failure(error),
+        })
+    }
+
+    /// Finds the entries that answer a question.
+    pub(crate) fn recall(
+        &self,
+        whose: &Identity,
+        question: &str,
+        wanted: &MemoryQuery<'_>,
+    ) -> CliResult<Vec<MemoryHit>> {
+        // Without a namespace the embedder caches no vectors, so that a read writes nothing.
+        let with = Watched::new(ConfiguredEmbedder::from_environment(None).map_err(embedder_failure)?);
+        let memory = match Memory::open(&self.namespace()?) {
+            // Nothing was ever stored in this memory.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            found => found.map_err(engine_failure)?,
+        };
+        memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
+            _ if with.has_failed() => embedder_failure(error),
+            ErrorKind::Invalid => {
+                let hint = "docs/memory.md explains recall and how ANNALS_EMBEDDINGS_URL names an embedder";
+                Failure::new(FailureCode::Failed, error, hint)
+            }
+            _ => engine_failure(error),
+        })
+    }
+
+    /// Calls `each` with every training line, until it fails.
+    pub(crate) fn export_training(
+        &self,
+        whose: &Identity,
+        across: bool,
+        form: TrainingFormat,
+        each: &mut dyn FnMut(&[u8]) -> CliResult<()>,
+    ) -> CliResult<()> {
+        let memory = match Memory::open(&self.namespace()?) {
+            // Nothing was ever stored in this memory.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            found => found.map_err(engine_failure)?,
+        };
+        let mut failed = None;
+        let given = memory.training_lines(whose, across, form, &mut |line| {
+            each(line).map_err(|failure| {
+                failed = Some(failure);
+                Error::new(ErrorKind::Unavailable, "the lines can go nowhere")
+            })
+        });
+        match failed {
+            Some(failure) => Err(failure),
+            None => given.map(drop).map_err(engine_failure),
+        }
+    }
+}
+
+/// The failure of the embedder that the environment describes.
+pub(crate) fn embedder_failure(error: Error) -> Failure {
+    Failure::new(
+        FailureCode::Failed,
+        error,
+        "docs/memory.md lists the variables that configure an HTTP embedder",
+    )
+}

@@ -1,0 +1,115 @@
+//! The command line's only access to the engine: opens a store, and turns the engine's results and errors
+//! into what the verbs print. Apart from `verbs/token.rs`, no other file of this crate opens a store.
+
+mod evidence;
+mod failures;
+mod kv;
+mod memory;
+mod recording;
+mod retention;
+mod runs;
+mod tapes;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+
+use std::path::Path;
+
+use annals::{Durability, ErrorKind, Namespace, Options, Store};
+use annals_server::providers::Prices;
+
+use crate::failure::CliResult;
+
+pub(crate) use evidence::{VerifyScope, VerifySummary, parse_checkpoint};
+pub(crate) use failures::engine_failure;
+pub(crate) use kv::VersionRow;
+pub(crate) use memory::embedder_failure;
+pub(crate) use recording::SharedRecorder;
+pub(crate) use runs::{FrameRow, RunRow};
+pub(crate) use tapes::parse_tape;
+pub(crate) use upkeep::{diagnose, repair, restore};
+
+use failures::{no_namespace_failure, open_failure};
+
+/// An open store and the name of the namespace to use.
+pub(crate) struct StoreAccess {
+    store: Store,
+    namespace: String,
+    prices: Prices,
+}
+
+impl StoreAccess {
+    /// Creates a store with the namespace. Returns whether the store is new.
+    pub(crate) fn create(root: &Path, namespace: &str) -> CliResult<bool> {
+        let there = Store::open_read_only(root).is_ok();
+        Self::open_to_write(root, namespace)?.close()?;
+        Ok(!there)
+    }
+
+    /// Opens a store for writing. Creates the store and the namespace if they do not exist.
+    pub(crate) fn open_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
+        let store = Store::open(root).map_err(engine_failure)?;
+        store.namespace(namespace).map_err(engine_failure)?;
+        Ok(Self::new(store, namespace))
+    }
+
+    /// Opens an existing store with an existing namespace for writing.
+    pub(crate) fn open_existing_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
+        Self::open_existing(root, namespace, Options::default())
+    }
+
+    /// Opens an existing store for writing to all of it; the namespace need not exist.
+    pub(crate) fn open_store_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
+        let options = Options { create: false, ..Options::default() };
+        let store = Store::open_with(root, options).map_err(|error| open_failure(root, error))?;
+        Ok(Self::new(store, namespace))
+    }
+
+    /// Opens an existing store with an existing namespace to record a program, with the durability of
+    /// [`SharedRecorder::open`].
+    pub(crate) fn open_existing_to_record(root: &Path, namespace: &str) -> CliResult<Self> {
+        Self::open_existing(
+            root,
+            namespace,
+            Options { durability: Durability::Process, ..Options::default() },
+        )
+    }
+
+    fn new(store: Store, namespace: &str) -> Self {
+        Self { store, namespace: namespace.to_owned(), prices: Prices::built_in() }
+    }
+
+    fn open_existing(root: &Path, namespace: &str, options: Options) -> CliResult<Self> {
+        let options = Options { create: false, ..options };
+        let store = Store::open_with(root, options).map_err(|error| open_failure(root, error))?;
+        let names = store.namespaces().map_err(engine_failure)?;
+        if names.iter().any(|name| name == namespace) {
+            return Ok(Self::new(store, namespace));
+        }
+        Err(no_namespace_failure(format!("there is no namespace {namespace:?}"), &names))
+    }
+
+    /// Opens a store for reading.
+    pub(crate) fn open_to_read(root: &Path, namespace: &str) -> CliResult<Self> {
+        let store = Store::open_read_only(root).map_err(|error| open_failure(root, error))?;
+        Ok(Self::new(store, namespace))
+    }
+
+    /// Makes commits visible that came after the store was opened for reading.
+    pub(crate) fn refresh(&self) -> CliResult<()> {
+        self.store.refresh().map_err(engine_failure)
+    }
+
+    pub(crate) fn close(self) -> CliResult<()> {
+        self.store.close().map_err(engine_failure)
+    }
+
+    fn namespace(&self) -> CliResult<Namespace> {
+        self.store.namespace(&self.namespace).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                no_namespace_failure(error.to_string(), &self.store.namespaces().unwrap_or_default())
+            }
+            _ => engine_failure(error),
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! Recording runs: programs, imports, forks.
+
+use std::path::Path;
+
+use annals::{
+    Durability, ErrorKind, Frame, Options, Run, RunReader, RunSpec, Status, retention::RetentionPolicy,
+};
+use annals_formats::import::ImportedRun;
+use annals_server::{
+    Destination, ForkOptions, ForkReport, OnwardOptions, OnwardReport, Origin, Program, ReplayOptions,
+    SessionError, Shared, Supervision,
+};
+
+use super::StoreAccess;
+use super::failures::engine_failure;
+use super::runs::{RunRow, run_row};
+use crate::failure::{CliResult, before_start};
+
+/// Most raw bytes of frames in one commit. A run up to this size is one commit, so that an import leaves only
+/// whole runs. A larger run takes several commits; an import that stops between them leaves it open, then
+/// abandoned.
+const COMMIT_RAW_BYTES_MAX: u64 = 256 << 20;
+
+/// A run that is being recorded, with one commit for each frame.
+pub(crate) struct LiveRun(Run);
+
+/// A store that this process records into, together with other recorders.
+pub(crate) struct SharedRecorder(Shared);
+
+impl SharedRecorder {
+    /// Opens a store, or joins the process that records into it. A frame counts as recorded once the
+    /// operating system has it, so that no program waits for the disk. The end of a run waits for the disk.
+    /// `policy` samples each run when it ends.
+    pub(crate) fn open(root: &Path, namespace: &str, policy: Option<RetentionPolicy>) -> CliResult<Self> {
+        let options = Options { durability: Durability::Process, ..Options::default() };
+        let shared = Shared::open(root, namespace, &options).map_err(engine_failure)?;
+        match policy {
+            Some(policy) => shared.with_sampling(policy).map(Self).map_err(engine_failure),
+            None => Ok(Self(shared)),
+        }
+    }
+
+    /// Records into a run of this name. If `wish` is set and the name is taken, adds a number to the name.
+    pub(crate) fn record_as<T>(
+        &self,
+        name: &str,
+        wish: bool,
+        record: impl Fn(&Destination, &str) -> Result<T, SessionError>,
+    ) -> CliResult<(String, T)> {
+        let mut number = 1;
+        loop {
+            let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            match record(self.0.destination(), &name) {
+                Ok(report) => return Ok((name, report)),
+                Err(SessionError::Store(error)) if wish && error.kind() == ErrorKind::Conflict => {
+                    number += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Closes the store once no other recorder uses it through this process. Calls `waiting` with the number
+    /// of recorders that still do. Returns the number of runs that were sampled out.
+    pub(crate) fn close(self, waiting: impl FnOnce(usize)) -> CliResult<u64> {
+        self.0.close(waiting).map_err(engine_failure)
+    }
+}
+
+impl StoreAccess {
+    /// Begins a run that is recorded one frame at a time.
+    pub(crate) fn begin(&self, run: &ImportedRun) -> CliResult<LiveRun> {
+        self.namespace()?.begin_run(import_spec(run, false)).map(LiveRun).map_err(engine_failure)
+    }
+
+    /// Records a whole run, in one commit up to [`COMMIT_RAW_BYTES_MAX`]. Returns its numbers of frames and
+    /// raw bytes.
+    pub(crate) fn record(&self, run: &ImportedRun, replace: bool) -> CliResult<(u64, u64)> {
+        let recording = self.namespace()?.prepare_run(import_spec(run, replace)).map_err(engine_failure)?;
+        let (mut frames, mut raw_bytes, mut uncommitted) = (0, 0, 0);
+        let mut batch = recording.batch().map_err(engine_failure)?;
+        for frame in run.frames() {
+            let bytes = frame.input.len() + frame.output.len() + frame.metadata.len() as u64;
+            if uncommitted > 0 && uncommitted + bytes > COMMIT_RAW_BYTES_MAX {
+                batch.commit().map_err(engine_failure)?;
+                batch = recording.batch().map_err(engine_failure)?;
+                uncommitted = 0;
+            }
+            batch.frame(frame).map_err(engine_failure)?;
+            frames += 1;
+            raw_bytes += bytes;
+            uncommitted += bytes;
+        }
+        batch.end(run.status).map_err(engine_failure)?;
+        batch.commit().map_err(engine_failure)?;
+        Ok((frames, raw_bytes))
+    }
+
+    /// Forks a run and ends the fork at once, because no program continues it.
+    pub(crate) fn fork(&self, from: &str, at: u32, name: &str) -> CliResult<RunRow> {
+        let namespace = self.namespace()?;
+        let parent = self.reader(from)?;
+        let of = parent.info();
+        let spec = RunSpec::new(name).agent(&of.agent).model(&of.model).severity(of.severity);
+        let fork = namespace.fork(&of.name, at, false, spec).map_err(engine_failure)?;
+        fork.end(Status::Ok).map(|info| run_row(&info)).map_err(engine_failure)
+    }
+
+    /// Continues a recorded program from a frame of its run, into a fork of this name.
+    pub(crate) fn fork_program(
+        &self,
+        reader: &RunReader,
+        origin: &Origin,
+        name: &str,
+        forking: &ForkOptions,
+    ) -> CliResult<ForkReport> {
+        let of = reader.info();
+        let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
+        Ok(annals_server::fork(&self.namespace().map_err(before_start)?, reader, origin, spec, forking)?)
+    }
+
+    /// Replays a recorded program, and continues it live after its first divergence.
+    pub(crate) fn replay_onward(
+        &self,
+        reader: &RunReader,
+        origin: &Origin,
+        program: &Program,
+        supervision: &Supervision,
+        options: ReplayOptions,
+        onward: &OnwardOptions,
+    ) -> CliResult<OnwardReport> {
+        let space = self.namespace().map_err(before_start)?;
+        Ok(annals_server::replay_onward(&space, reader, origin, program, supervision, options, onward)?)
+    }
+}
+
+impl LiveRun {
+    /// Records a frame, and waits until it is on disk.
+    pub(crate) fn record(&self, frame: Frame) -> CliResult<u32> {
+        self.0.record(frame).map_err(engine_failure)
+    }
+
+    pub(crate) fn end(&self, status: Status) -> CliResult<()> {
+        self.0.end(status).map(drop).map_err(engine_failure)
+    }
+}
+
+fn import_spec(run: &ImportedRun, replace: bool) -> RunSpec {
+    let spec = RunSpec::new(&run.id).severity(run.severity).metadata(run.metadata.clone()).replace(replace);
+    match &run.model {
+        Some(model) => spec.model(model),
+        None => spec,
+    }
+}

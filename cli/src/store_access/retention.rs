@@ -1,0 +1,53 @@
+//! What stays and what goes: policies, pins, forgetting.
+
+use annals::{
+    RunUid,
+    retention::{RetentionPlan, RetentionPolicy, RetentionReport, RunRemnants},
+    runs::DroppedRun,
+};
+
+use super::StoreAccess;
+use super::failures::engine_failure;
+use crate::failure::CliResult;
+
+impl StoreAccess {
+    /// Returns the time in nanoseconds since 1970-01-01 UTC. Fails if a sweep would not trust the clock.
+    pub(crate) fn now_ns(&self) -> CliResult<u64> {
+        self.store.believed_now_ns().map_err(engine_failure)
+    }
+
+    /// Plans which runs a policy drops.
+    pub(crate) fn plan_retention(
+        &self,
+        policy: &RetentionPolicy,
+        at_ns: Option<u64>,
+    ) -> CliResult<RetentionPlan> {
+        self.store.plan_retention(policy, at_ns).map_err(engine_failure)
+    }
+
+    /// Drops the planned runs.
+    pub(crate) fn retain(&self, plan: RetentionPlan) -> CliResult<RetentionReport> {
+        self.store.retain(plan).map_err(engine_failure)
+    }
+
+    pub(crate) fn pin(&self, run: &str, why: &str) -> CliResult<()> {
+        self.namespace()?.pin(run, why).map(drop).map_err(engine_failure)
+    }
+
+    /// Removes the pin of a run. Returns whether the run was pinned.
+    pub(crate) fn unpin(&self, run: &str) -> CliResult<bool> {
+        self.namespace()?.unpin(run).map_err(engine_failure)
+    }
+
+    /// Drops a run at once.
+    pub(crate) fn forget(&self, run: &str, why: &str) -> CliResult<()> {
+        let space = self.namespace()?;
+        space.forget(run, why).map_err(engine_failure)?;
+        annals_server::forget_answers(&space, run).map(drop).map_err(engine_failure)
+    }
+
+    /// Returns a dropped run, and the files and backups that still hold its bytes.
+    pub(crate) fn still_held(&self, uid: RunUid) -> CliResult<(DroppedRun, RunRemnants)> {
+        self.namespace()?.run_remnants(uid).map_err(engine_failure)
+    }
+}

@@ -1,0 +1,114 @@
+//! Whole stores: sizes, copies, compaction, diagnosis, repair.
+
+use std::path::Path;
+
+use annals::{
+    Options, Store,
+    upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing},
+};
+use annals_server::profiles::{make_placeholder_key, placeholder_key, temporary_key};
+
+use super::StoreAccess;
+use super::failures::{engine_failure, open_failure};
+use crate::failure::CliResult;
+
+/// The content of a store and its size on disk.
+#[derive(Debug, Default)]
+pub(crate) struct StoreCosts {
+    pub(crate) runs: u64,
+    pub(crate) frames: u64,
+    pub(crate) raw_bytes: u64,
+    pub(crate) dropped_runs: u64,
+    pub(crate) dropped_frames: u64,
+    pub(crate) sampled_out_runs: u64,
+    pub(crate) disk_bytes: u64,
+    /// Bytes by kind, in the order they are shown.
+    pub(crate) by_kind: Vec<(&'static str, u64)>,
+}
+
+impl StoreAccess {
+    pub(crate) fn stats(&self) -> CliResult<StoreCosts> {
+        let stats = self.store.stats().map_err(engine_failure)?;
+        let bytes = stats.bytes;
+        Ok(StoreCosts {
+            runs: stats.runs,
+            frames: stats.frames,
+            raw_bytes: stats.raw_bytes,
+            dropped_runs: stats.dropped_runs,
+            dropped_frames: stats.dropped_frames,
+            sampled_out_runs: stats.sampled_out_runs,
+            disk_bytes: stats.disk_bytes,
+            by_kind: vec![
+                ("pieces", bytes.pieces),
+                ("recipes", bytes.recipes),
+                ("frame_records", bytes.frame_records),
+                ("run_records", bytes.run_records),
+                ("kv_records", bytes.kv_records),
+                ("chains_and_ledger", bytes.chains_and_ledger),
+                ("tables", bytes.tables),
+                ("other", bytes.other),
+            ],
+        })
+    }
+
+    /// Reclaims the disk space of deleted data.
+    pub(crate) fn compact(&self, options: &CompactOptions) -> CliResult<CompactReport> {
+        self.store.compact(options).map_err(engine_failure)
+    }
+
+    /// Copies the store in its present state.
+    pub(crate) fn backup(&self, dest: &Path, sharing: Sharing) -> CliResult<BackupReport> {
+        self.store.backup(dest, sharing).map_err(engine_failure)
+    }
+
+    /// Notes in the store that a backup was made, if no process writes to the store and no recovery is
+    /// needed. A daemon notes its own backups.
+    pub(crate) fn note_backup(&self, root: &Path, dest: &Path) {
+        if !self.store.was_closed_cleanly() {
+            return;
+        }
+        let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
+        let options = Options { create: false, ..Options::default() };
+        // The backup is complete even if this note cannot be written.
+        if let Ok(store) = Store::open_with(root, options) {
+            let _ = store.note_backup(&place.to_string_lossy());
+            let _ = store.close();
+        }
+    }
+
+    /// Returns the store's key for placeholders, and whether the key is stored. If the store has no key and
+    /// another process writes to it, the key is drawn for this call only.
+    pub(crate) fn placeholder_key(root: &Path) -> CliResult<([u8; 32], bool)> {
+        let store = Store::open_read_only(root).map_err(|error| open_failure(root, error))?;
+        if let Some(key) = placeholder_key(&store).map_err(engine_failure)? {
+            return Ok((key, true));
+        }
+        drop(store);
+        let options = Options { create: false, ..Options::default() };
+        let drawn = Store::open_with(root, options).and_then(|store| {
+            let key = make_placeholder_key(&store)?;
+            store.close()?;
+            Ok(key)
+        });
+        drawn.map(|key| (key, true)).or_else(|_| Ok((temporary_key().map_err(engine_failure)?, false)))
+    }
+}
+
+/// Diagnoses the state of a store.
+pub(crate) fn diagnose(root: &Path) -> CliResult<Diagnosis> {
+    let mut found =
+        annals::upkeep::diagnose(root, Options::default()).map_err(|error| open_failure(root, error))?;
+    // The file of profiles is this crate's; the engine reports it as foreign.
+    found.foreign.retain(|file| Some(file) != crate::profiles::store_profiles(root).as_ref());
+    Ok(found)
+}
+
+/// Copies the undamaged data of a store into a new one.
+pub(crate) fn repair(root: &Path, to: &Path) -> CliResult<RepairReport> {
+    annals::upkeep::repair(root, to, Options::default()).map_err(|error| open_failure(root, error))
+}
+
+/// Restores a backup to a new store.
+pub(crate) fn restore(backup: &Path, dest: &Path) -> CliResult<BackupReport> {
+    annals::upkeep::restore(backup, dest, Options::default()).map_err(|error| open_failure(backup, error))
+}
