@@ -1,8 +1,8 @@
-//! A tape of tracefork as frames of ours.
+//! Makes frames of a tracefork tape.
 //!
-//! An exchange becomes an `llm` frame as `annals record` writes it, so that a program can be replayed from it: the
-//! path is the one that bodies of that shape are asked at, the status 200, as tracefork itself answers. A draw is a
-//! `nondet` frame, a tool's exchange a `tool` frame.
+//! An exchange becomes an `llm` frame as `annals record` writes it, so that a replay can answer the program
+//! from it. Its path is the usual path for bodies of this shape, and its status is 200, as tracefork itself
+//! answers. A draw is a `nondet` frame, a tool's exchange a `tool` frame.
 
 use annals::replay::matching::CallHash;
 use annals::{Component, Frame, kv::Content};

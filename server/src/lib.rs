@@ -1,8 +1,8 @@
-//! What annals says to the outside over sockets, put together from its parts: `annals-policy` (model providers, redaction, profiles,
-//! rules), `annals-review` (recorded runs, looked at), `annals-formats` (imports and OpenTelemetry), `annals-proxy` (programs behind the
-//! proxy) and `annals-daemon` (a store served to clients and recorders). `annals-wire` (RESP, commands) is the daemon's.
+//! The server of annals, put together from its crates: `annals-policy` (model providers, redaction, profiles,
+//! rules), `annals-review` (views of recorded runs), `annals-formats` (imports and OpenTelemetry),
+//! `annals-proxy` (programs behind the proxy) and `annals-daemon` (a store served to clients and recorders).
 //!
-//! With the feature `middleware` a program of one's own records and replays itself ([`middleware`]).
+//! With the feature `middleware` a program records and replays itself ([`middleware`]).
 
 pub use annals_daemon::{
     AccessToken, AskOutcome, ConfiguredToken, LogFormat, Rights, ServeConfig, ServeError, Shared,

@@ -1,18 +1,25 @@
-//! The daemon: the engine over sockets, for Redis clients and recorders.
+//! The daemon: serves a store to Redis clients, to HTTP clients and to recorders.
 //!
 //! A connection is a task. It reads, and runs all whole requests that have arrived as one *turn*. It waits
-//! until everything the turn wrote or read is durable, writes the replies, and reads on. So replies come in
-//! order, a client that does not read is not read from, and waiting connections share a sync. The writes of a
-//! turn are one batch of the engine.
+//! until everything that the turn wrote or read is durable, writes the replies, and reads on. So replies come
+//! in order, a client that does not read is not read from, and waiting connections share a sync. The writes
+//! of a turn are one batch of the engine.
 //!
 //! Invariants: one lock around reading and submitting makes each turn atomic among all connections; it is
 //! never held during a wait for the disk. No reply is sent before everything it depends on is durable. The
 //! memory of a connection is limited.
 //!
-//! Layout: `config` (what it is told), `access` (tokens), `tenant` (a namespace as it is served), `operations` (what operators did), `slow` (what took long), `http` (the same over HTTP), `perform` (one command alone), `server` (listening, ending), `connection` (bytes and turns), `turn` (requests done),
-//! `files` (how many may be open), `databases` (keys, deadlines, what is not on disk yet), `values` (what keys hold, at hand), `open_runs` (what is being recorded), `entries` (what XADD adds in a row), `proxied` (runs as the proxy of many asks for them), `replay` (what is replayed to a connection), `cursors` (places in scans), `session` (what a connection is), `table` (the commands, by the schema of `annals_wire`) and `commands/`
-//! (a file for each group), `glob` (patterns),
-//! `share` (several recorders of one store), `behind` (runs remembered by a thread).
+//! Layout:
+//! - The process: `config` (options), `server` (listening, shutdown), `connection` and `connection_limits`
+//!   (bytes, open files), `session` (state of a connection), `access` (tokens and rights).
+//! - Requests: `turn` (whole requests, run as one batch), `perform` (one command alone), `command_table`
+//!   (each command of the schema in `annals_wire`, and its function), `commands` (one file for each group).
+//! - Data: `tenant` (a served namespace), `databases` (keys and their expiry), `value_cache`, `cursors` and
+//!   `glob` (scans), `stream_entries` (rows of XADD), `open_runs` (runs being recorded), `replay` (a run that
+//!   answers a connection), `proxy_runs` (runs of the proxy).
+//! - Beside the requests: `background` (remembers ended runs), `operations` (records what operators do),
+//!   `slow_log`.
+//! - Other doors: `http` (the same commands over HTTP), `share` (several recorders of one store).
 //!
 //! Out of scope: addresses outside of the loopback, scripts, publish and subscribe, lists, sets, hashes,
 //! WATCH.

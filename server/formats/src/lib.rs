@@ -1,6 +1,5 @@
-//! Formats of other tools, read into runs and frames: transcripts and frames as JSON (`import`), traces of OpenTelemetry
-//! (`otlp`), tapes of tracefork (`tracefork`).
-//! It takes bytes and opens no socket.
+//! Reads the formats of other tools into runs and frames: transcripts and frames as JSON (`import`), traces
+//! of OpenTelemetry (`otlp`), tapes of tracefork (`tracefork`). Opens no socket.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 #[cfg(any(test, fuzzing))]

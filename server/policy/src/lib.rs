@@ -1,9 +1,9 @@
-//! What is known of model providers, and what is decided about recorded bytes: functions of bytes alone, without a
-//! socket, a file or a clock.
+//! Knowledge about model providers, and decisions about recorded bytes. Pure: no socket, no file, no clock.
 //!
-//! Layout, lowest first: `place` (paths into JSON), `secret_names` (names whose values are secret), `detect` (values found by their form), `redact` (what must not reach the disk), `providers`
-//! (interfaces, messages, usage, prices, severity), `rules` (files of rules and of retention policies), `exchange` (an HTTP exchange as
-//! a frame keeps it), `profiles` (what a reader is shown).
+//! Layout, lowest first: `body_path` (JSON paths), `secret_names` (names whose values are secret), `detect`
+//! (finds values by their form), `redact` (removes secrets before anything is stored), `providers`
+//! (interfaces, messages, usage, prices, severity), `rules` (the user's rules and retention policies),
+//! `exchange` (an HTTP exchange as metadata of a frame), `profiles` (redaction for readers).
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 pub mod body_path;

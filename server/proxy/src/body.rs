@@ -1,4 +1,4 @@
-//! A body put together from the parts that it comes in. How much may come, and what memory it takes, the caller says.
+//! Assembles a body from the parts in which it arrives. The caller sets the limits of its length and memory.
 
 use bytes::Bytes;
 

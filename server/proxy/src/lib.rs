@@ -1,14 +1,16 @@
-//! Programs recorded, replayed and run on behind a loopback proxy. It speaks no RESP and serves no store.
+//! Records, replays and continues programs behind a loopback proxy. Speaks no RESP and serves no store.
 //!
-//! The proxy listens on the loopback only. It does not terminate TLS or forge certificates: a program is
-//! pointed at it by the environment variables from which clients read their base address ([`Mounts`]). The
-//! address carries a secret of the run.
+//! The proxy listens on the loopback only. It does not terminate TLS or forge certificates: the environment
+//! variables from which clients read their base address point the program to it ([`Mounts`]). The address
+//! carries a secret of the run.
 //!
-//! Layout, lowest first; a module uses only those before it: `body` (parts of a body put together), `mounts` and `variables` (which upstream an address stands for), `upstream` (the HTTP client),
-//! `embeddings` (vectors of texts, from others), `program` (the child process), `destination` (where runs are recorded), `nondet` (clocks and
-//! randomness), `network` (what a program reaches besides), `error`, `origin` (what a run is of), `proxy` (listening, recording, replaying), `session`
-//! (a program and its proxy, as a run), then [`mod@inspect`] (a program before it is recorded), `middleware` (a program that records itself) and
-//! `run_usage` (tokens and cost of a run).
+//! Layout, lowest first; a module uses only earlier ones: `body` (assembles a body from its parts), `mounts`
+//! and `variables` (the upstream of an address), `upstream` (the HTTP client), `embeddings` (vectors of
+//! texts, over HTTP), `program` (the child process), `destination` (the store or process to record into),
+//! `nondet` (clocks and randomness), `network` (connections besides the proxy), `error`, `origin` and
+//! `own_frames` (the program of a run), `proxy` (listening, recording, replaying), `session` (a program and
+//! its proxy), [`mod@inspect`] (a program before it is recorded), `middleware` (a program that records
+//! itself), `run_usage` (tokens and cost).
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 pub mod body;

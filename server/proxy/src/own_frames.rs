@@ -1,4 +1,4 @@
-//! The frames of a run that its program itself is: what it read, that it ran, what it wrote to its standard error.
+//! The frames of a run that hold its program: standard input, command and standard output, standard error.
 
 use annals::RunReader;
 

@@ -1,5 +1,6 @@
-//! A recorded run, reviewed: what a request added and which frame failed (`look`), how two runs differ (`align`), what a run came to and
-//! how that is remembered (`run_memory`, `remembering`). It reads runs and starts nothing; who makes vectors is the caller's choice.
+//! Views of recorded runs: what a request added and which frame failed (`frame_views`), how two runs differ
+//! (`align`), and memory entries made from runs (`run_memory`) or given by a user (`memory_input`). Starts
+//! nothing; the caller chooses the embedder.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 mod align;

@@ -1,5 +1,5 @@
-//! What the daemon, its clients and recorders say to each other: RESP, the schema of commands, and runs and frames as words of
-//! a command. No socket and no store.
+//! The protocol between the daemon, its clients and recorders: RESP (`resp`), the schema of commands
+//! (`schema`), runs and frames as arguments of a command (`words`). No socket and no store.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 #[cfg(any(test, fuzzing))]

@@ -1,9 +1,13 @@
 //! The daemon over HTTP: a JSON API over the same commands, streamed bodies, and endpoints for monitoring.
 //!
-//! A request is one command, done as a turn of its own ([`super::perform`]), so rights, durability, limits and logs are those of every command. `annals_wire::schema::routes` is
-//! the table from which requests are understood and `openapi` describes them; `json` makes words of JSON and JSON of replies; `bodies` streams;
-//! `replays` are runs that are replayed over several requests; `traces` are what telemetry sends; `watch` is for those who watch. Beneath `/proxy` and `/replay` it is the proxy
-//! of many runs (`annals_proxy::proxy`).
+//! A request is one command and runs as its own turn ([`super::perform`]). So the rights, durability, limits
+//! and logs of commands also hold over HTTP. Requests below `/proxy` and `/replay` go to the proxy of many
+//! runs (`annals_proxy::proxy`).
+//!
+//! Layout: `json` (JSON to commands, replies to JSON), `bodies` (streamed bodies), `replays` (replays that
+//! span several requests), `traces` (OTLP), `monitoring` (liveness, metrics), `openapi` (the description of
+//! the API), `problem` (errors), `stall` (peers that do not read). The routes are the table
+//! `annals_wire::schema::routes`.
 //!
 //! A client needs a token (`Authorization: Bearer`). Requests from browser pages of other origins are
 //! refused: the host must be this server, by a loopback address or name, and so must the origin, if there is

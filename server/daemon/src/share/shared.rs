@@ -1,4 +1,4 @@
-//! A store opened to record into: held by this process and served to others, or joined where another process holds it.
+//! A store to record into: held by this process and served to others, or joined if another process holds it.
 
 use std::path::Path;
 use std::time::Duration;

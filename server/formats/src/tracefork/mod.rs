@@ -1,10 +1,12 @@
-//! Tapes of tracefork (github.com/pratik916/tracefork, 0.2): its SQLite file, and its bytes form of versions 1 to 4.
+//! Tapes of tracefork (github.com/pratik916/tracefork, 0.2): its SQLite file, and its binary form of versions
+//! 1 to 4.
 //!
-//! What such a tape says is two lists of bodies, one of draws, and a digest over all three. Of each exchange there are
-//! only the bodies: method, path, status and headers were not recorded, so they are taken from what the bodies
-//! are. Every blob is hashed and compared with its name, which tracefork itself does not do.
+//! A tape holds two lists of bodies, a list of draws, and a digest of all three. Of each exchange it holds
+//! only the bodies. Method, path, status and headers were not recorded; they are derived from the bodies.
+//! Every blob is hashed and compared with its name, which tracefork itself does not do.
 //!
-//! Left out on purpose: batches of overlapping calls (they are kept as they are, in the run's metadata), later versions.
+//! Left out on purpose: batches of overlapping calls (they stay unchanged in the run's metadata), later
+//! versions.
 
 mod parse;
 mod sqlite;

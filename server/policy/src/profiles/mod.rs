@@ -9,11 +9,12 @@
 //! a replacement stay unchanged, and the store is never changed. Pure: bounded memory, and time linear in the
 //! body's length (for patterns, also in their size).
 //!
-//! Values are found by their form in `crate::detect`. Layout: `json` (texts and where they stand), `stream` (events whose texts belong together), `search` (all of
-//! it with tags), `body` (what a body is, and the cut), `profile` (what a reader sees), `file` (profiles in TOML), `key` (the store's, which makes placeholders).
+//! Layout: `json` (texts and their positions), `stream` (events whose texts belong together), `search` (finds
+//! values, by `crate::detect` and by patterns), `body` (the kind of a body), `profile` (what a reader sees),
+//! `file` (profiles in TOML), `key` (the store's key for placeholders).
 //!
 //! Write-time redaction is [`mod@crate::redact`]: it searches for known values in any form, without knowledge
-//! of shapes; here it is the reverse. Secret names that both need are defined there.
+//! of shapes; here it is the reverse. `secret_names` serves both.
 
 mod body;
 mod file;

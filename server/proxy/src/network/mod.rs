@@ -1,7 +1,7 @@
 //! What a program reaches besides the proxy: noted in a recording, refused in a replay.
 //!
 //! Three sources report what a program tried:
-//! - the network library (`server/preload/src/guard.rs`), loaded into each process: names, addresses and
+//! - the network library (`server/preload/src/guard`), loaded into each process: names, addresses and
 //!   refusals;
 //! - the kernel, if a replay runs in a network namespace: every `connect`, static programs included;
 //! - the kernel's socket tables, sampled if there is no namespace: connections of processes without the

@@ -1,8 +1,9 @@
 //! When the recorded answers of a run ended, as their program saw it.
 //!
-//! A client may know the end of an answer before its connection has ended: it stops at `data: [DONE]`, and asks the next. So an
-//! answer ends with its last byte. Recordings say when that came ([`Volatile::data_ns`](annals_policy::exchange::Volatile::data_ns)); older ones say
-//! it in whole milliseconds, and then no later than the next request began.
+//! A client may know the end of an answer before its connection ends: it stops at `data: [DONE]` and sends
+//! the next request. So an answer ends with its last byte. Recordings hold that time
+//! ([`Volatile::data_ns`](annals_policy::exchange::Volatile::data_ns)). Older recordings hold it in whole
+//! milliseconds; then it is at most the start of the next request.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,7 +1,14 @@
-//! The loopback proxy: `listen` takes connections and reads requests,
-//! `forward` passes them on, `record` records what goes through, `replay` answers
-//! from a recording, `branch` and `onward` do both, one after the other, `cache` has answers of earlier runs, `upload` passes
-//! a long body on while it comes, `room` bounds what bodies take of memory, `many` does all this for many runs behind somebody else's listener, `backlog` writes while traffic goes on, `clearing` takes named secrets out of an exchange.
+//! The loopback proxy.
+//!
+//! Layout:
+//! - Connections: `listen` (reads requests), `connection` (what a client has read), `socket_queue` (unread
+//!   bytes, from the kernel), `awake` (stays awake after an answer), `upload` (long request bodies),
+//!   `body_memory` (limits the memory of bodies).
+//! - Recording: `forward` (passes a request on), `record` and `exchange_recorder` (make frames), `backlog`
+//!   (writes while traffic goes on), `clearing` (removes named secrets), `cache` (answers of earlier runs).
+//! - Replaying: `replay` (answers from a recording), `identical_requests` and `answer_ends` (the recorded
+//!   order), `diverged` (deviations), `branch` and `onward` (a replay that continues live).
+//! - `multi_run`: all this for many runs behind the listener of another module.
 
 mod answer_ends;
 mod awake;

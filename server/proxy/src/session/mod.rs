@@ -1,11 +1,12 @@
-//! Sessions: a program is recorded, replayed or run on from a frame, from its beginning to its end.
+//! Sessions: a program is recorded, replayed or continued from a frame, from its start to its end.
 //!
-//! The run's metadata says what was started and how ([`Origin`](crate::Origin)). Each exchange is a frame of its own. The last frames are
-//! frames belong to the program: `stdin` (its input), `program` (input: the command; output: its standard
-//! output; metadata: how it ended) and `stderr`, if it wrote any.
+//! The run's metadata says what was started and how ([`Origin`](crate::Origin)). Each exchange is a frame of
+//! its own. The last frames belong to the program: `stdin` (its input), `program` (input: the command;
+//! output: its standard output; metadata: how it ended) and `stderr`, if it wrote any.
 //!
-//! Layout: `stage` (a program started behind a proxy, and a run's end), and what is done with both: `record`,
-//! `replay`, `onward` (a replay that goes on live), `fork`; `secrets` (what a run is recorded without).
+//! Layout: `stage` (a program behind a proxy, and the end of a run), `record`, `attach` (records programs
+//! that others start), `replay`, `onward` (a replay that continues live), `fork`, `secrets` (named secrets
+//! that no run stores).
 
 mod attach;
 mod fork;

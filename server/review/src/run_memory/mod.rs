@@ -4,8 +4,8 @@
 //! Invariants: a recording never waits for this and never fails because of it. The entry is deleted with its
 //! run (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.
 //!
-//! Layout: `conversation` (what the recorded calls said, call by call), `snapshot` (that as agentfootprint 9.62.0's `SnapshotEntry`), `whose` (the identity
-//! that a run's tags name), `run` (a run to an entry).
+//! Layout: `conversation` (what the recorded calls said), `snapshot` (the conversation as `SnapshotEntry` of
+//! agentfootprint 9.62.0), `run_identity` (the identity in the run's tags), `remember` (a run to an entry).
 //!
 //! Not included: a narrative, which is not recorded; abandoned runs, unless a caller asks for one; replays,
 //! which are not runs.

@@ -1,8 +1,9 @@
-//! The schema of the daemon's commands: what they are called, which arguments and rights they take, what COMMAND DOCS, docs/commands.md and the
-//! HTTP API say of them. What a command does is the daemon's.
+//! The schema of the daemon's commands: names, arguments, rights, and the texts of COMMAND DOCS,
+//! docs/commands.md and the HTTP API. The daemon implements the commands.
 //!
-//! Layout: a file for each group of commands, `rights`, `docs` (COMMAND and docs/commands.md), `routes` (the same commands over HTTP), `schemas`
-//! (what those give) and `recorder` (the commands of recorders that join a store).
+//! Layout: a file for each group of commands, `rights`, `docs` (COMMAND and docs/commands.md), `routes` (the
+//! same commands over HTTP), `schemas` (the schemas of HTTP answers) and `recorder` (the commands of
+//! processes that record into a store).
 
 mod blobs;
 mod connection;

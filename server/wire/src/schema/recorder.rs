@@ -1,7 +1,7 @@
-//! The recorder protocol: what a process asks of the one that holds its store. The side that asks and the side that answers take the
-//! commands' names from here, and their arguments from [`crate::words`].
+//! The recorder protocol: the commands with which a process records into a store that another process holds.
+//! Both sides take the names from here, and the arguments from [`crate::words`].
 //!
-//! A daemon has commands of the same names with more arguments; what tells the protocols apart is `STORE.USE`.
+//! A daemon has commands of the same names with more arguments. `STORE.USE` selects the recorder protocol.
 
 /// A command of the recorder protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
