@@ -7,50 +7,22 @@
 #![expect(missing_docs, reason = "documented by the C library")]
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
-use core::mem::transmute;
 use core::ptr;
 use core::slice;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use crate::c_function::real;
 use crate::format::Clock;
 use crate::lane::{self, LaneName};
-use crate::sys::{self, number};
+use crate::sys::{self, CStringList, number};
 use crate::{exec, process};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The C library's own function of a name, looked up once.
-struct RealFunction {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl RealFunction {
-    const fn new(name: &'static CStr) -> Self {
-        Self { name, found: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    /// Null if there is none, or while this thread looks it up.
-    fn get(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Acquire);
-        if found.is_null() { self.find() } else { found }
-    }
-
-    #[cold]
-    fn find(&self) -> *mut c_void {
-        let found = lane::not_reentered(|| sys::next(self.name)).unwrap_or(ptr::null_mut());
-        self.found.store(found, Ordering::Release);
-        found
-    }
-}
-
-/// The C library's own function, cast to this type, if it exists. Unsafe like any such cast.
-macro_rules! real {
-    ($name:literal, fn($($argument:ty),*) -> $result:ty) => {{
-        static REAL: RealFunction = RealFunction::new($name);
-        // The C library's function of this name has this type, or the pointer is null.
-        transmute::<*mut c_void, Option<unsafe extern "C" fn($($argument),*) -> $result>>(REAL.get())
-    }};
+/// Looks a function up. Null if there is none, or while this thread looks one up.
+#[cold]
+fn find(name: &CStr) -> *mut c_void {
+    lane::not_reentered(|| sys::next(name)).unwrap_or(ptr::null_mut())
 }
 
 /// `struct timespec`.
@@ -385,8 +357,6 @@ pub unsafe extern "C" fn pthread_create(
         done
     }
 }
-
-type CStringList = *const *const c_char;
 
 const NOT_POSSIBLE: c_int = -1;
 

@@ -13,21 +13,24 @@
 //! behave as in the real function. No file stays open, and no thread is started. Monotonic clocks are not
 //! captured.
 //!
-//! The same source is built twice: as an ordinary crate (the format, for readers of lanes; the hooks under names that
-//! nothing calls), and by `server/proxy/build.rs` as the shared library, with `--cfg annals_preload`, which gives the hooks the names of the functions that
-//! they stand before. It depends on nothing but the C library, whose few types it declares.
+//! The same source is built twice. As an ordinary crate it serves readers of lanes; nothing calls its hooks.
+//! `server/proxy/build.rs` builds it as the shared library with `--cfg annals_preload`, which gives the hooks
+//! the names of the C library's functions. It depends on nothing but the C library, whose types it declares.
+//!
+//! Layout: `hooks` (clocks and entropy), `exec` (starting programs), `lane` and `process` (the state of a
+//! thread and of a process), `format` (the bytes of a lane), `guard` and `traffic` (the network library),
+//! `namespace` (a program's entry into its network namespace), `c_function` and `sys`.
 //!
 //! Left out on purpose: entropy that the C library draws itself (`arc4random`, `mkstemp`),
 //! `fopen("/dev/urandom")`, processor instructions (`rdtsc`, `rdrand`), static binaries and C libraries other
 //! than glibc. On systems other than Linux only the format exists.
 #![cfg_attr(
     target_os = "linux",
-    expect(
-        unsafe_code,
-        reason = "functions of the C library are stood before and called; nothing of it has a safe form"
-    )
+    expect(unsafe_code, reason = "replaces and calls functions of the C library, which have no safe form")
 )]
 
+#[cfg(target_os = "linux")]
+mod c_function;
 #[cfg(target_os = "linux")]
 mod exec;
 pub mod format;

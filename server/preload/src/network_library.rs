@@ -1,8 +1,9 @@
-//! The root of the network library: `guard` and its dependencies, without Rust's standard library. So the
-//! and loads under every C library. Built by `server/proxy/build.rs` alone.
+//! The root of the network library: `guard` and its dependencies, without Rust's standard library, so that it
+//! loads under every C library. Built by `server/proxy/build.rs` alone.
 #![no_std]
 #![allow(dead_code, reason = "`sys` also serves the library of clocks")]
 
+mod c_function;
 mod guard;
 mod sys;
 mod traffic;

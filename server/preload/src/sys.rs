@@ -261,7 +261,19 @@ unsafe extern "C" {
         parent: Option<unsafe extern "C" fn()>,
         child: Option<unsafe extern "C" fn()>,
     ) -> c_int;
-    pub(crate) static environ: *const *const c_char;
+    pub(crate) static environ: CStringList;
+}
+
+/// A list as `execve` takes it: texts that end with a zero, then a null.
+pub(crate) type CStringList = *const *const c_char;
+
+/// A text of the C library; empty if the pointer is null.
+///
+/// # Safety
+/// The pointer must be null or refer to a text that ends with a zero.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
+    // SAFETY: promised by the caller.
+    if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
 /// The function that the program would call without this library; null if there is none.
