@@ -17,6 +17,8 @@ use crate::{
 };
 
 mod log;
+#[path = "../../../fuzz/support.rs"]
+mod support;
 
 pub use crate::replay::matching::fuzz::request;
 pub use crate::tape::fuzz::tape;
@@ -24,9 +26,7 @@ pub use crate::vector::fuzz::vectors;
 pub use annals_store::blob::fuzz::{group, recipe};
 pub use annals_store::kv::table::fuzz::table;
 pub use log::{manifest, record, rewritten, segment};
-
-/// A fuzz target: its name, and the function that takes any bytes.
-pub type FuzzTarget = (&'static str, fn(&[u8]));
+pub use support::FuzzTarget;
 
 /// All fuzz targets of the engine.
 pub const TARGETS: [FuzzTarget; 10] = [
@@ -170,26 +170,11 @@ fn read_everything(store: &Store) -> crate::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::disallowed_methods, reason = "the corpora are files")]
-
     use super::*;
 
-    /// Inputs that a fuzzer found, including those of fixed bugs, are permanent regression tests.
     #[test]
     fn kept_corpora_run_without_panic() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-        for (name, target) in TARGETS {
-            let dir = root.join(name);
-            let inputs: Vec<_> =
-                std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-            assert!(!inputs.is_empty(), "{} is empty", dir.display());
-            for input in &inputs {
-                let bytes = std::fs::read(input).unwrap();
-                let done = std::panic::catch_unwind(|| target(&bytes));
-                assert!(done.is_ok(), "target {name} on {}", input.display());
-            }
-            println!("{name}: {} inputs", inputs.len());
-        }
+        support::run_kept_corpora(&TARGETS);
     }
 
     /// Otherwise the target would test nothing.

@@ -67,7 +67,8 @@ impl<'a> Request<'a> {
 }
 
 /// The call's name from a frame's metadata.
-pub(super) fn call_name(metadata: &[u8]) -> Option<String> {
+#[must_use]
+pub fn call_name(metadata: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct CallMetadata {
         call: CallMember,

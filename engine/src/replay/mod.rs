@@ -11,7 +11,7 @@ mod recorder;
 mod replayer;
 mod verify;
 
-pub use calls::{CallError, CallFn, Calls, Request};
+pub use calls::{CallError, CallFn, Calls, Request, call_name};
 pub use nondet::{DriftingNondet, Nondet, RecordingNondet, ReplayingNondet, SystemNondet};
 pub use recorder::Recorder;
 pub use replayer::Replayer;

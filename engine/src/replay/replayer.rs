@@ -6,9 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::segments::lock;
 use crate::replay::calls::{CallError, CallFn, Calls, Request, call_name};
-use crate::replay::matching::{
-    CallHash, Divergence, Grade, MatchOutcome, Matching, Receipt, RecordedCall, Rules,
-};
+use crate::replay::matching::{Divergence, Grade, MatchOutcome, Matching, Receipt, RecordedCall, Rules};
 use crate::replay::nondet::{DriftingNondet, Nondet, ReplayingNondet, draw_count};
 use crate::sync::{Condvar, Mutex, MutexGuard, rank, thread};
 use crate::trace::RunReader;
@@ -67,14 +65,7 @@ impl Replayer {
             draws.extend(draw_count(&frame.component, &frame.metadata).map(|count| (frame.seq, count)));
             // An incomplete frame may lack part of its answer, so it cannot answer a call.
             if let Some(name) = call_name(&frame.metadata).filter(|_| !frame.incomplete) {
-                calls.push(RecordedCall {
-                    seq: frame.seq,
-                    exact: CallHash::new(&KEY, &name, &frame.input),
-                    name,
-                    begun_ns: frame.started_ns,
-                    ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
-                    arrived: 0,
-                });
+                calls.push(RecordedCall::from_frame(&KEY, name, &frame));
             }
         }
         let bodies = reader.clone();

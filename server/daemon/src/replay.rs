@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annals::replay::matching::{CallHash, MatchOutcome, Matching, RecordedCall, Rules};
-use annals::{Component, RunReader, replay::ReplayingNondet};
-use serde::Deserialize;
+use annals::replay::matching::{MatchOutcome, Matching, RecordedCall, Rules};
+use annals::replay::{ReplayingNondet, call_name};
+use annals::{Component, RunReader};
 
 use super::turn::CommandRefusal;
 use annals_formats::otlp::is_ingested;
@@ -81,14 +81,7 @@ impl ConnectionReplay {
             }
             let name = call_name(&frame.metadata).unwrap_or_else(|| frame.component.name().to_owned());
             held.reserve(CALL_BYTES + name.len())?;
-            calls.push(RecordedCall {
-                seq: frame.seq,
-                exact: CallHash::new(&KEY, &name, &frame.input),
-                name,
-                begun_ns: frame.started_ns,
-                ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
-                arrived: 0,
-            });
+            calls.push(RecordedCall::from_frame(&KEY, name, &frame));
         }
         let bodies = reader.clone();
         let matching = Matching::new(calls, move |seq| Ok(bodies.frame(seq)?.input), Rules::none(), KEY)?;
@@ -114,17 +107,4 @@ impl ConnectionReplay {
         }
         Ok(frame.output)
     }
-}
-
-/// The call name in a frame's metadata.
-fn call_name(metadata: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct CallFrameMetadata {
-        call: CallName,
-    }
-    #[derive(Deserialize)]
-    struct CallName {
-        name: String,
-    }
-    serde_json::from_slice::<CallFrameMetadata>(metadata).ok().map(|metadata| metadata.call.name)
 }

@@ -6,20 +6,15 @@
 //! `fuzz.rs` beside its parser, a line here and in [`TARGETS`], a file in fuzz/fuzz_targets and a folder in
 //! fuzz/corpus.
 
-pub use crate::resp::fuzz::{resp_reply, resp_request};
+#[path = "../../../fuzz/support.rs"]
+mod support;
 
-/// A fuzz target: its name and its function.
-pub type ServerFuzzTarget = (&'static str, fn(&[u8]));
+pub use crate::resp::fuzz::{resp_reply, resp_request};
+pub use support::FuzzTarget;
+pub(crate) use support::take_byte;
 
 /// All fuzz targets.
-pub const TARGETS: [ServerFuzzTarget; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
-
-/// Takes a byte off the front; 0 at the end.
-pub(crate) fn take_byte(data: &mut &[u8]) -> u8 {
-    let Some((first, rest)) = data.split_first() else { return 0 };
-    *data = rest;
-    *first
-}
+pub const TARGETS: [FuzzTarget; 2] = [("resp_request", resp_request), ("resp_reply", resp_reply)];
 
 /// Splits the bytes into pieces of 1 to 64 bytes; the lengths follow from the seed.
 pub(crate) fn pieces(mut data: &[u8], seed: u8) -> Vec<&[u8]> {
@@ -37,27 +32,11 @@ pub(crate) fn pieces(mut data: &[u8], seed: u8) -> Vec<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::disallowed_methods, reason = "the corpora are files")]
+    use super::*;
 
-    use std::path::Path;
-
-    use super::{TARGETS, pieces};
-
-    /// Inputs found by a fuzzer, including those of fixed bugs, are permanent tests.
     #[test]
-    fn kept_corpora_run_without_a_panic() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-        for (name, target) in TARGETS {
-            let dir = root.join(name);
-            let inputs: Vec<_> =
-                std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-            assert!(!inputs.is_empty(), "{} is empty", dir.display());
-            for input in &inputs {
-                let bytes = std::fs::read(input).unwrap();
-                let done = std::panic::catch_unwind(|| target(&bytes));
-                assert!(done.is_ok(), "target {name} on {}", input.display());
-            }
-        }
+    fn kept_corpora_run_without_panic() {
+        support::run_kept_corpora(&TARGETS);
     }
 
     #[test]

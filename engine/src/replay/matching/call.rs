@@ -5,6 +5,7 @@ use std::fmt;
 use crate::error::Result;
 use crate::replay::matching::canonical::{CanonicalBody, canonical_hash};
 use crate::replay::matching::rules::Rules;
+use crate::trace::RecordedFrame;
 
 /// Keyed BLAKE3 of a request: of its name and its body as sent, each preceded by its length (`u64`,
 /// little-endian).
@@ -60,6 +61,21 @@ pub struct RecordedCall {
     /// Order of arrival among identical requests that were under way at the same time, smallest first. 0 if
     /// only `begun_ns` tells the order.
     pub arrived: u64,
+}
+
+impl RecordedCall {
+    /// The call of this name that a frame holds, as a request with the frame's input.
+    #[must_use]
+    pub fn from_frame(key: &[u8; 32], name: String, frame: &RecordedFrame) -> Self {
+        Self {
+            seq: frame.seq,
+            exact: CallHash::new(key, &name, &frame.input),
+            name,
+            begun_ns: frame.started_ns,
+            ended_ns: frame.started_ns.saturating_add(frame.duration_ns),
+            arrived: 0,
+        }
+    }
 }
 
 #[cfg(test)]

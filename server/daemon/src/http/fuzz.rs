@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::command_words;
 use super::json::JsonMembers;
-use crate::fuzzing::byte;
+use crate::fuzzing::take_byte;
 use annals_wire::schema::routes::{MemberKind, ROUTES, WordSource};
 
 /// Input: a byte that selects a route, the path parts and the query with their lengths, then a body.
@@ -14,7 +14,7 @@ use annals_wire::schema::routes::{MemberKind, ROUTES, WordSource};
 /// the body are among its words, in order; an independent JSON parser provides them. The words are limited by
 /// the input's size. A member that the route does not take is refused.
 pub fn http_body(mut data: &[u8]) {
-    let route = &ROUTES[usize::from(byte(&mut data)) % ROUTES.len()];
+    let route = &ROUTES[usize::from(take_byte(&mut data)) % ROUTES.len()];
     let (first, second, asked) = (text(&mut data), text(&mut data), text(&mut data));
     let names: Vec<&str> = route.path.split('/').filter_map(|part| part.strip_prefix('{')).collect();
     let of_path = |name: &str| {

@@ -63,10 +63,28 @@ fn letter_before(text: &[u8], at: usize) -> Option<usize> {
 
 /// Finds IPv4 addresses in a run.
 pub(super) fn ip_v4(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<usize>)) {
+    let is_part = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    for_each_candidate(text, run, is_part, |range| {
+        let parsed = text.get(range.clone()).filter(|text| (7..=15).contains(&text.len()));
+        let address = parsed.and_then(|text| std::str::from_utf8(text).ok()?.parse::<Ipv4Addr>().ok());
+        if address.is_some_and(|address| !is_reserved(address)) && !is_version(text, range.start) {
+            found(range);
+        }
+    });
+}
+
+/// Calls `each` with every stretch of `is_part` bytes in a run that touches no word, without dots at its end.
+fn for_each_candidate(
+    text: &[u8],
+    run: Range<usize>,
+    is_part: impl Fn(u8) -> bool,
+    mut each: impl FnMut(Range<usize>),
+) {
+    let is_word = |byte: u8| is_alnum(byte) || byte == b'_';
     let mut at = run.start;
     while at < run.end {
         let start = at;
-        while at < run.end && (text[at].is_ascii_digit() || text[at] == b'.') {
+        while at < run.end && is_part(text[at]) {
             at += 1;
         }
         if at == start {
@@ -77,12 +95,8 @@ pub(super) fn ip_v4(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<
         while end > start && text[end - 1] == b'.' {
             end -= 1;
         }
-        let stands_alone = before(text, start).is_none_or(|byte| !is_alnum(byte) && byte != b'_')
-            && text.get(at).is_none_or(|byte| !is_alnum(*byte) && *byte != b'_');
-        let parsed = text.get(start..end).filter(|text| (7..=15).contains(&text.len()));
-        let address = parsed.and_then(|text| std::str::from_utf8(text).ok()?.parse::<Ipv4Addr>().ok());
-        if stands_alone && address.is_some_and(|address| !is_reserved(address)) && !is_version(text, start) {
-            found(start..end);
+        if !before(text, start).is_some_and(is_word) && !text.get(at).copied().is_some_and(is_word) {
+            each(start..end);
         }
     }
 }
@@ -113,33 +127,16 @@ fn is_version(text: &[u8], at: usize) -> bool {
 /// Finds IPv6 addresses in a run.
 pub(super) fn ip_v6(text: &[u8], run: Range<usize>, mut found: impl FnMut(Range<usize>)) {
     let is_part = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
-    let mut at = run.start;
-    while at < run.end {
-        let start = at;
-        let mut colons = 0;
-        while at < run.end && is_part(text[at]) {
-            colons += usize::from(text[at] == b':');
-            at += 1;
+    for_each_candidate(text, run, is_part, |range| {
+        let piece = text.get(range.clone()).unwrap_or_default();
+        if piece.len() > 45 || memchr::memchr_iter(b':', piece).take(2).count() < 2 {
+            return;
         }
-        if at == start {
-            at += 1;
-            continue;
-        }
-        let mut end = at;
-        while end > start && text[end - 1] == b'.' {
-            end -= 1;
-        }
-        let stands_alone = before(text, start).is_none_or(|byte| !is_alnum(byte) && byte != b'_')
-            && text.get(at).is_none_or(|byte| !is_alnum(*byte) && *byte != b'_');
-        if colons < 2 || !stands_alone || end - start > 45 {
-            continue;
-        }
-        let piece = text.get(start..end).unwrap_or_default();
         let address = std::str::from_utf8(piece).ok().and_then(|text| text.parse::<Ipv6Addr>().ok());
         let first = memchr::memchr(b':', piece).unwrap_or(0);
         let is_likely = piece.iter().any(u8::is_ascii_digit) && (first >= 3 || piece.starts_with(b"::ffff:"));
         if is_likely && address.is_some() {
-            found(start..end);
+            found(range);
         }
-    }
+    });
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Profiles, Redactor};
-use crate::fuzzing::byte;
+use crate::fuzzing::take_byte;
 
 const ENCODINGS: [Option<&str>; 6] =
     [None, Some("gzip"), Some("deflate"), Some("br"), Some("zstd"), Some("what nobody knows")];
@@ -14,8 +14,8 @@ const ENCODINGS: [Option<&str>; 6] =
 /// Oracle: the file is parsed, or refused with a position inside it. Each of its profiles redacts a body to
 /// the same result every time. Unredacted bodies keep their bytes, JSON stays JSON, and text stays text.
 pub fn redaction(mut data: &[u8]) {
-    let encoding = ENCODINGS.get(usize::from(byte(&mut data)) % ENCODINGS.len()).copied().flatten();
-    let len = usize::from(byte(&mut data)) | usize::from(byte(&mut data)) << 8;
+    let encoding = ENCODINGS.get(usize::from(take_byte(&mut data)) % ENCODINGS.len()).copied().flatten();
+    let len = usize::from(take_byte(&mut data)) | usize::from(take_byte(&mut data)) << 8;
     let (file, stored) = data.split_at(len.min(data.len()));
     let profiles = match std::str::from_utf8(file).map(Profiles::parse) {
         Ok(Ok(profiles)) => profiles,

@@ -105,7 +105,7 @@ pub fn replay_onward(
         let played = run_program(proxy, program, supervision, mounts, more, network, keep).await?;
         let (replayed, recorder) = going.finish().await;
         let same_output = recorded_output(reader)?.map(|recorded| recorded == played.ended.stdout.1);
-        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.survivors.clone());
+        let (code, seconds, survivors) = (played.ended.code, played.seconds, played.ended.survivors.clone());
         let (traffic, unrecorded) = (played.traffic.clone(), UnrecordedTraffic::from_reader(reader)?);
         let run = begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (captured, child);
@@ -134,16 +134,8 @@ pub fn replay_onward(
                 child = None;
             }
         }
-        let replay = ReplayReport {
-            replayed,
-            code,
-            same_output,
-            survivors: left,
-            seconds,
-            captured,
-            traffic,
-            unrecorded,
-        };
+        let replay =
+            ReplayReport { replayed, code, same_output, survivors, seconds, captured, traffic, unrecorded };
         Ok(OnwardReport { replay, child })
     })
 }

@@ -63,21 +63,12 @@ pub fn replay(
         // Output that held a secret cannot be compared without it.
         let recorded = recorded_output(reader)?.filter(|_| all_known);
         let same_output = recorded.map(|recorded| recorded == played.ended.stdout);
-        let (code, seconds, left) = (played.ended.code, played.seconds, played.ended.survivors);
+        let (code, seconds, survivors) = (played.ended.code, played.seconds, played.ended.survivors);
         replayer.settle().await;
         let captured = capture.map(|capture| capture.compare());
         let (traffic, unrecorded) = (played.traffic, UnrecordedTraffic::from_reader(reader)?);
         let replayed = replayer.finish();
-        Ok(ReplayReport {
-            replayed,
-            code,
-            same_output,
-            survivors: left,
-            seconds,
-            captured,
-            traffic,
-            unrecorded,
-        })
+        Ok(ReplayReport { replayed, code, same_output, survivors, seconds, captured, traffic, unrecorded })
     })
 }
 

@@ -1,179 +1,90 @@
 //! The schema of the commands of the group `generic`.
 
-use super::CommandSchema;
+use super::{CommandSchema, command};
 
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "fast"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
-    CommandSchema {
-        name: "del",
-        arity: -2,
-        flags: &["write"],
-        keys: (1, -1, 1),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Deletes one or more keys.",
-        arguments: "key [key ...]",
-    },
-    CommandSchema {
-        name: "unlink",
-        arity: -2,
-        flags: WRITE,
-        keys: (1, -1, 1),
-        group: "generic",
-        since: "4.0.0",
-        summary: "Deletes one or more keys: the same as DEL.",
-        arguments: "key [key ...]",
-    },
-    CommandSchema {
-        name: "exists",
-        arity: -2,
-        flags: READ,
-        keys: (1, -1, 1),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Determines whether one or more keys exist.",
-        arguments: "key [key ...]",
-    },
-    CommandSchema {
-        name: "touch",
-        arity: -2,
-        flags: READ,
-        keys: (1, -1, 1),
-        group: "generic",
-        since: "3.2.1",
-        summary: "Returns the number of existing keys.",
-        arguments: "key [key ...]",
-    },
-    CommandSchema {
-        name: "type",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Determines the type of value stored at a key.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "expire",
-        arity: -3,
-        flags: WRITE,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Sets the expiration time of a key in seconds.",
-        arguments: "key seconds [NX|XX|GT|LT]",
-    },
-    CommandSchema {
-        name: "pexpire",
-        arity: -3,
-        flags: WRITE,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "2.6.0",
-        summary: "Sets the expiration time of a key in milliseconds.",
-        arguments: "key milliseconds [NX|XX|GT|LT]",
-    },
-    CommandSchema {
-        name: "expireat",
-        arity: -3,
-        flags: WRITE,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "1.2.0",
-        summary: "Sets the expiration time of a key to a Unix timestamp.",
-        arguments: "key unix-time-seconds [NX|XX|GT|LT]",
-    },
-    CommandSchema {
-        name: "pexpireat",
-        arity: -3,
-        flags: WRITE,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "2.6.0",
-        summary: "Sets the expiration time of a key to a Unix milliseconds timestamp.",
-        arguments: "key unix-time-milliseconds [NX|XX|GT|LT]",
-    },
-    CommandSchema {
-        name: "ttl",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Returns the expiration time in seconds of a key.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "pttl",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "2.6.0",
-        summary: "Returns the expiration time in milliseconds of a key.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "expiretime",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "7.0.0",
-        summary: "Returns the expiration time of a key as a Unix timestamp.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "pexpiretime",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "7.0.0",
-        summary: "Returns the expiration time of a key as a Unix milliseconds timestamp.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "persist",
-        arity: 2,
-        flags: WRITE,
-        keys: (1, 1, 1),
-        group: "generic",
-        since: "2.2.0",
-        summary: "Removes the expiration time of a key.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "keys",
-        arity: 2,
-        flags: &["readonly"],
-        keys: (0, 0, 0),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Returns all key names that match a pattern.",
-        arguments: "pattern",
-    },
-    CommandSchema {
-        name: "scan",
-        arity: -2,
-        flags: &["readonly"],
-        keys: (0, 0, 0),
-        group: "generic",
-        since: "2.8.0",
-        summary: "Iterates over the key names in the database, in their order.",
-        arguments: "cursor [MATCH pattern] [COUNT count] [TYPE type]",
-    },
-    CommandSchema {
-        name: "dbsize",
-        arity: 1,
-        flags: READ,
-        keys: (0, 0, 0),
-        group: "generic",
-        since: "1.0.0",
-        summary: "Returns the number of keys in the database.",
-        arguments: "",
-    },
+    command("generic", "del", -2, &["write"])
+        .keys(1, -1, 1)
+        .since("1.0.0")
+        .arguments("key [key ...]")
+        .summary("Deletes one or more keys."),
+    command("generic", "unlink", -2, WRITE)
+        .keys(1, -1, 1)
+        .since("4.0.0")
+        .arguments("key [key ...]")
+        .summary("Deletes one or more keys: the same as DEL."),
+    command("generic", "exists", -2, READ)
+        .keys(1, -1, 1)
+        .since("1.0.0")
+        .arguments("key [key ...]")
+        .summary("Determines whether one or more keys exist."),
+    command("generic", "touch", -2, READ)
+        .keys(1, -1, 1)
+        .since("3.2.1")
+        .arguments("key [key ...]")
+        .summary("Returns the number of existing keys."),
+    command("generic", "type", 2, READ)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key")
+        .summary("Determines the type of value stored at a key."),
+    command("generic", "expire", -3, WRITE)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key seconds [NX|XX|GT|LT]")
+        .summary("Sets the expiration time of a key in seconds."),
+    command("generic", "pexpire", -3, WRITE)
+        .keys(1, 1, 1)
+        .since("2.6.0")
+        .arguments("key milliseconds [NX|XX|GT|LT]")
+        .summary("Sets the expiration time of a key in milliseconds."),
+    command("generic", "expireat", -3, WRITE)
+        .keys(1, 1, 1)
+        .since("1.2.0")
+        .arguments("key unix-time-seconds [NX|XX|GT|LT]")
+        .summary("Sets the expiration time of a key to a Unix timestamp."),
+    command("generic", "pexpireat", -3, WRITE)
+        .keys(1, 1, 1)
+        .since("2.6.0")
+        .arguments("key unix-time-milliseconds [NX|XX|GT|LT]")
+        .summary("Sets the expiration time of a key to a Unix milliseconds timestamp."),
+    command("generic", "ttl", 2, READ)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key")
+        .summary("Returns the expiration time in seconds of a key."),
+    command("generic", "pttl", 2, READ)
+        .keys(1, 1, 1)
+        .since("2.6.0")
+        .arguments("key")
+        .summary("Returns the expiration time in milliseconds of a key."),
+    command("generic", "expiretime", 2, READ)
+        .keys(1, 1, 1)
+        .since("7.0.0")
+        .arguments("key")
+        .summary("Returns the expiration time of a key as a Unix timestamp."),
+    command("generic", "pexpiretime", 2, READ)
+        .keys(1, 1, 1)
+        .since("7.0.0")
+        .arguments("key")
+        .summary("Returns the expiration time of a key as a Unix milliseconds timestamp."),
+    command("generic", "persist", 2, WRITE)
+        .keys(1, 1, 1)
+        .since("2.2.0")
+        .arguments("key")
+        .summary("Removes the expiration time of a key."),
+    command("generic", "keys", 2, &["readonly"])
+        .since("1.0.0")
+        .arguments("pattern")
+        .summary("Returns all key names that match a pattern."),
+    command("generic", "scan", -2, &["readonly"])
+        .since("2.8.0")
+        .arguments("cursor [MATCH pattern] [COUNT count] [TYPE type]")
+        .summary("Iterates over the key names in the database, in their order."),
+    command("generic", "dbsize", 1, READ)
+        .since("1.0.0")
+        .summary("Returns the number of keys in the database."),
 ];

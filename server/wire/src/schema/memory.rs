@@ -1,6 +1,6 @@
 //! The schema of the commands of the group `memory`.
 
-use super::CommandSchema;
+use super::{CommandSchema, command};
 
 const READ: &[&str] = &["readonly", "apart"];
 const WRITE: &[&str] = &["write", "apart"];
@@ -8,129 +8,76 @@ const WRITE: &[&str] = &["write", "apart"];
 const BOTH: &[&str] = &["write", "apart", "both"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
-    CommandSchema {
-        name: "mem.put",
-        arity: -2,
-        flags: WRITE,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Keeps entries (JSON, with an id and a value), all of them or none, in the place of what has their ids, and returns the ids. With EMBED each by itself: an entry without a \
-             vector gets one of its query by the embedder of this daemon, and a run's snapshot alone becomes the entry of its conversation's next turn; EMBEDDER says which embedder that has to be. Another namespace than this connection's is for connections by a Unix socket.",
-        arguments: "entry [entry ...] [EMBED] [EMBEDDER embedder] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.putif",
-        arity: -3,
-        flags: &["write", "apart", "reveals"],
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns whether it was stored and, if not, the existing version.",
-        arguments: "entry version [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.get",
-        arity: -2,
-        flags: READ,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Returns an entry; nil if it does not exist or has expired. The access is counted in the entry.",
-        arguments: "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.list",
-        arity: -1,
-        flags: READ,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Returns a cursor and entries, most recently changed first. Pass the cursor to continue; it is 0 at the end. Tiers (hot, warm, cold) are separated by commas.",
-        arguments: "[CURSOR cursor] [LIMIT count] [TIERS tiers] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.search",
-        arity: -1,
-        flags: READ,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Returns the entries that are nearest, the nearest first, of those that reach the least score; none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) \
-             they are 10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that one's \
-             threshold. With ACROSS also those of the tenant's other principals and conversations. With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. With MEMORY what is not said \
-             is as the definition of that id has it.",
-        arguments: "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
+    command("memory", "mem.put", -2, WRITE)
+        .arguments(
+            "entry [entry ...] [EMBED] [EMBEDDER embedder] [NAMESPACE namespace] [TENANT tenant] [PRINCIPAL \
+             principal] [CONVERSATION conversation]",
+        )
+        .summary(
+            "Keeps entries (JSON, with an id and a value), all of them or none, in the place of what has \
+             their ids, and returns the ids. With EMBED each by itself: an entry without a vector gets one \
+             of its query by the embedder of this daemon, and a run's snapshot alone becomes the entry of \
+             its conversation's next turn; EMBEDDER says which embedder that has to be. Another namespace \
+             than this connection's is for connections by a Unix socket.",
+        ),
+    command("memory", "mem.putif", -3, &["write", "apart", "reveals"])
+        .arguments("entry version [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
+        .summary(
+            "Stores an entry if the existing one has this version; version 0 requires that there is none. \
+             Returns whether it was stored and, if not, the existing version.",
+        ),
+    command("memory", "mem.get", -2, READ)
+        .arguments("id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
+        .summary(
+            "Returns an entry; nil if it does not exist or has expired. The access is counted in the entry.",
+        ),
+    command("memory", "mem.list", -1, READ)
+        .arguments(
+            "[CURSOR cursor] [LIMIT count] [TIERS tiers] [TENANT tenant] [PRINCIPAL principal] \
+             [CONVERSATION conversation]",
+        )
+        .summary(
+            "Returns a cursor and entries, most recently changed first. Pass the cursor to continue; it is \
+             0 at the end. Tiers (hot, warm, cold) are separated by commas.",
+        ),
+    command("memory", "mem.search", -1, READ)
+        .arguments(
+            "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE \
+             score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
              [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.define",
-        arity: -2,
-        flags: WRITE,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Stores a memory definition under its id: the search options for searches that name it. NAMESPACE other than the connection's needs a Unix socket.",
-        arguments: "definition [NAMESPACE namespace]",
-    },
-    CommandSchema {
-        name: "mem.definitions",
-        arity: 1,
-        flags: READ,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Returns all memory definitions, ordered by id.",
-        arguments: "",
-    },
-    CommandSchema {
-        name: "mem.undefine",
-        arity: 2,
-        flags: WRITE,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Deletes a memory definition; entries stay. Returns whether it existed.",
-        arguments: "id",
-    },
-    CommandSchema {
-        name: "mem.delete",
-        arity: -2,
-        flags: WRITE,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Deletes an entry and its feedback. An entry that does not exist is ignored.",
-        arguments: "id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.forget",
-        arity: -1,
-        flags: WRITE,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
-        arguments: "[TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.feedback",
-        arity: -2,
-        flags: BOTH,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Rates the usefulness of an entry from -1 to 1; without VALUE, returns the average and count of the ratings, nil if there are none.",
-        arguments: "id [VALUE usefulness] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
-    CommandSchema {
-        name: "mem.seen",
-        arity: -2,
-        flags: BOTH,
-        keys: (0, 0, 0),
-        group: "memory",
-        since: super::ANNALS,
-        summary: "Returns whether a signature was recorded; with RECORD, records it.",
-        arguments: "signature [RECORD] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
-    },
+        )
+        .summary(
+            "Returns the entries that are nearest, the nearest first, of those that reach the least score; \
+             none where none does. Asked by a vector (f32 in little-endian bytes, or a JSON array) they are \
+             10 at most of 0.7 at least, and the embedder that made the vector, where it is named, has to \
+             be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that \
+             one's threshold. With ACROSS also those of the tenant's other principals and conversations. \
+             With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. \
+             With MEMORY what is not said is as the definition of that id has it.",
+        ),
+    command("memory", "mem.define", -2, WRITE).arguments("definition [NAMESPACE namespace]").summary(
+        "Stores a memory definition under its id: the search options for searches that name it. \
+             NAMESPACE other than the connection's needs a Unix socket.",
+    ),
+    command("memory", "mem.definitions", 1, READ).summary("Returns all memory definitions, ordered by id."),
+    command("memory", "mem.undefine", 2, WRITE)
+        .arguments("id")
+        .summary("Deletes a memory definition; entries stay. Returns whether it existed."),
+    command("memory", "mem.delete", -2, WRITE)
+        .arguments("id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
+        .summary("Deletes an entry and its feedback. An entry that does not exist is ignored."),
+    command("memory", "mem.forget", -1, WRITE)
+        .arguments("[TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
+        .summary(
+            "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
+        ),
+    command("memory", "mem.feedback", -2, BOTH)
+        .arguments("id [VALUE usefulness] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
+        .summary(
+            "Rates the usefulness of an entry from -1 to 1; without VALUE, returns the average and count of \
+             the ratings, nil if there are none.",
+        ),
+    command("memory", "mem.seen", -2, BOTH)
+        .arguments("signature [RECORD] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
+        .summary("Returns whether a signature was recorded; with RECORD, records it."),
 ];

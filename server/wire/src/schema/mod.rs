@@ -39,11 +39,15 @@ pub struct CommandSchema {
     pub name: &'static str,
     /// Number of words including its name; a negative value is a minimum.
     pub arity: i32,
-    /// `no_auth`: also before login; `no_multi`: done at once within a transaction; `settled`: only once what came before is on disk;
-    /// `apart`, `whole`: by itself, where waiting holds nobody up (the daemon's `turn::Apart`); `stores`: its values are the engine's, which long ones
-    /// are handed to ahead; `operate`: what concerns the whole store; `action`: kept in the store that it was done; `reveals`: a write whose reply
-    /// tells what was there; `redacts`: shows a redacted reader less; `both`: a
-    /// write that is a read in one of its forms, and asks for the right itself; the others are for clients.
+    /// Flags of annals (the others are for clients):
+    /// - `no_auth`: allowed before login. `no_multi`: runs at once within a transaction.
+    /// - `settled`: runs only when all earlier writes of the connection are on disk.
+    /// - `apart`, `whole`: offloaded to a thread, so that it delays no other connection.
+    /// - `stores`: its values are stored by the engine; long values are handed to it in advance.
+    /// - `operate`: concerns the whole store. `action`: the store records that it was executed.
+    /// - `reveals`: a write whose reply shows the earlier value.
+    /// - `redacts`: shows a redacted reader less.
+    /// - `both`: a write that is a read in one of its forms, and checks the right itself.
     pub flags: &'static [&'static str],
     /// The words that are keys: first, last (negative counts from the end), step. Zeros mean no keys.
     pub keys: (i32, i32, i32),
@@ -56,7 +60,33 @@ pub struct CommandSchema {
     pub arguments: &'static str,
 }
 
+/// A command that only annals has, without keys and arguments.
+const fn command(
+    group: &'static str,
+    name: &'static str,
+    arity: i32,
+    flags: &'static [&'static str],
+) -> CommandSchema {
+    CommandSchema { name, arity, flags, keys: (0, 0, 0), group, since: ANNALS, summary: "", arguments: "" }
+}
+
 impl CommandSchema {
+    const fn keys(self, first: i32, last: i32, step: i32) -> Self {
+        Self { keys: (first, last, step), ..self }
+    }
+
+    const fn since(self, since: &'static str) -> Self {
+        Self { since, ..self }
+    }
+
+    const fn arguments(self, arguments: &'static str) -> Self {
+        Self { arguments, ..self }
+    }
+
+    const fn summary(self, summary: &'static str) -> Self {
+        Self { summary, ..self }
+    }
+
     /// The rights that it needs.
     pub fn rights(&self) -> Rights {
         let is = |flag| self.flags.contains(&flag);

@@ -123,23 +123,44 @@ pub struct HttpRoute {
     pub status: u16,
 }
 
-const fn route(
-    verb: HttpVerb,
-    path: &'static str,
-    id: &'static str,
-    command: &'static str,
-    words: &'static [WordSource],
-    gives: ReplyShape,
-    summary: &'static str,
-) -> HttpRoute {
-    HttpRoute { verb, path, id, summary, command, words, gives, status: 200 }
+impl HttpRoute {
+    const fn new(verb: HttpVerb, path: &'static str, id: &'static str, command: &'static str) -> Self {
+        Self { verb, path, id, summary: "", command, words: &[], gives: ReplyShape::Nothing, status: 200 }
+    }
+
+    const fn words(self, words: &'static [WordSource]) -> Self {
+        Self { words, ..self }
+    }
+
+    const fn gives(self, gives: ReplyShape) -> Self {
+        Self { gives, ..self }
+    }
+
+    const fn creates(self) -> Self {
+        Self { status: 201, ..self }
+    }
+
+    const fn summary(self, summary: &'static str) -> Self {
+        Self { summary, ..self }
+    }
 }
 
-const fn creates(route: HttpRoute) -> HttpRoute {
-    HttpRoute { status: 201, ..route }
+const fn get(path: &'static str, id: &'static str, command: &'static str) -> HttpRoute {
+    HttpRoute::new(HttpVerb::Get, path, id, command)
 }
 
-use HttpVerb::{Delete, Get, Post, Put};
+const fn put(path: &'static str, id: &'static str, command: &'static str) -> HttpRoute {
+    HttpRoute::new(HttpVerb::Put, path, id, command)
+}
+
+const fn post(path: &'static str, id: &'static str, command: &'static str) -> HttpRoute {
+    HttpRoute::new(HttpVerb::Post, path, id, command)
+}
+
+const fn delete(path: &'static str, id: &'static str, command: &'static str) -> HttpRoute {
+    HttpRoute::new(HttpVerb::Delete, path, id, command)
+}
+
 use MemberKind::{
     Bytes, Count, Flag, Frame, Json, JsonArray, Names, Number, Real, Text, Texts, Vector, Vectors,
 };
@@ -147,25 +168,16 @@ use WordSource::{Body, Constant, Field, Option as Opt, OptionalValue, Path, Path
 
 /// All routes except those of `super::bodies`, which stream.
 pub const ROUTES: &[HttpRoute] = &[
-    route(
-        Get,
-        "/v1/runs",
-        "listRuns",
-        "run.list",
-        &[
+    get("/v1/runs", "listRuns", "run.list")
+        .words(&[
             Query("status", "STATUS", ANY_STATUS),
             Query("count", "COUNT", Number),
             Query("from", "FROM", Number),
-        ],
-        ReplyShape::Page("runs", ReplySchema::Runs),
-        "Runs, oldest first, and a cursor to continue; the cursor is 0 at the end.",
-    ),
-    creates(route(
-        Post,
-        "/v1/runs",
-        "beginRun",
-        "run.begin",
-        &[
+        ])
+        .gives(ReplyShape::Page("runs", ReplySchema::Runs))
+        .summary("Runs, oldest first, and a cursor to continue; the cursor is 0 at the end."),
+    post("/v1/runs", "beginRun", "run.begin")
+        .words(&[
             Opt("name", "NAME", Text),
             Opt("agent", "AGENT", Text),
             Opt("model", "MODEL", Text),
@@ -173,34 +185,19 @@ pub const ROUTES: &[HttpRoute] = &[
             Opt("metadata", "METADATA", Json),
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
-        ],
-        ReplyShape::Json(ReplySchema::Begun),
-        "Begins a run. Without a name, the daemon chooses one.",
-    )),
-    route(
-        Get,
-        "/v1/runs/{run}",
-        "getRun",
-        "run.get",
-        &[Path("run")],
-        ReplyShape::Json(ReplySchema::Run),
-        "The properties of a run.",
-    ),
-    route(
-        Post,
-        "/v1/runs/{run}/end",
-        "endRun",
-        "run.end",
-        &[Path("run"), OptionalValue("status", LAST_STATUS)],
-        ReplyShape::Nothing,
-        "Ends a run that was begun here; the default status is `ok`.",
-    ),
-    creates(route(
-        Post,
-        "/v1/runs/{run}/fork",
-        "forkRun",
-        "run.fork",
-        &[
+        ])
+        .gives(ReplyShape::Json(ReplySchema::Begun))
+        .creates()
+        .summary("Begins a run. Without a name, the daemon chooses one."),
+    get("/v1/runs/{run}", "getRun", "run.get")
+        .words(&[Path("run")])
+        .gives(ReplyShape::Json(ReplySchema::Run))
+        .summary("The properties of a run."),
+    post("/v1/runs/{run}/end", "endRun", "run.end")
+        .words(&[Path("run"), OptionalValue("status", LAST_STATUS)])
+        .summary("Ends a run that was begun here; the default status is `ok`."),
+    post("/v1/runs/{run}/fork", "forkRun", "run.fork")
+        .words(&[
             PathAt("run", "at"),
             Opt("edit", "EDIT", Flag),
             Opt("name", "NAME", Text),
@@ -210,66 +207,44 @@ pub const ROUTES: &[HttpRoute] = &[
             Opt("metadata", "METADATA", Json),
             Opt("started_ns", "STARTED", Number),
             Opt("tags", "TAG", Texts),
-        ],
-        ReplyShape::Json(ReplySchema::Begun),
-        "Begins a run that shares another run's frames up to this one; with `edit`, this frame is excluded.",
-    )),
-    route(
-        Post,
-        "/v1/runs/{run}/verify",
-        "verifyRun",
-        "run.verify",
-        &[Path("run")],
-        ReplyShape::Json(ReplySchema::Verified),
-        "Reads every frame of a run and verifies its hashes and links.",
-    ),
-    route(
-        Post,
-        "/v1/runs/{run}/pin",
-        "pinRun",
-        "run.pin",
-        &[Path("run"), Field("why", Text)],
-        ReplyShape::Nothing,
-        "Keeps a run regardless of any policy, until it is unpinned.",
-    ),
-    route(
-        Delete,
-        "/v1/runs/{run}/pin",
-        "unpinRun",
-        "run.unpin",
-        &[Path("run")],
-        ReplyShape::Nothing,
-        "Removes the pin of a run.",
-    ),
-    route(
-        Post,
-        "/v1/runs/{run}/drop",
-        "dropRun",
-        "run.drop",
-        &[Path("run"), Field("why", Text), Constant("COMPACT")],
-        ReplyShape::Bytes,
-        "Drops a run now and rewrites the log files that hold its bytes; returns a report as JSON. The ledger keeps the reason.",
-    ),
-    route(
-        Get,
-        "/v1/runs/{run}/frames",
-        "tailRun",
-        "run.tail",
-        &[
+        ])
+        .gives(ReplyShape::Json(ReplySchema::Begun))
+        .creates()
+        .summary(
+            "Begins a run that shares another run's frames up to this one; with `edit`, this \
+             frame is excluded.",
+        ),
+    post("/v1/runs/{run}/verify", "verifyRun", "run.verify")
+        .words(&[Path("run")])
+        .gives(ReplyShape::Json(ReplySchema::Verified))
+        .summary("Reads every frame of a run and verifies its hashes and links."),
+    post("/v1/runs/{run}/pin", "pinRun", "run.pin")
+        .words(&[Path("run"), Field("why", Text)])
+        .summary("Keeps a run regardless of any policy, until it is unpinned."),
+    delete("/v1/runs/{run}/pin", "unpinRun", "run.unpin")
+        .words(&[Path("run")])
+        .summary("Removes the pin of a run."),
+    post("/v1/runs/{run}/drop", "dropRun", "run.drop")
+        .words(&[Path("run"), Field("why", Text), Constant("COMPACT")])
+        .gives(ReplyShape::Bytes)
+        .summary(
+            "Drops a run now and rewrites the log files that hold its bytes; returns a report as \
+             JSON. The ledger keeps the reason.",
+        ),
+    get("/v1/runs/{run}/frames", "tailRun", "run.tail")
+        .words(&[
             Path("run"),
             Query("from", "FROM", Frame),
             Query("count", "COUNT", Number),
             Query("wait_ms", "BLOCK", Number),
-        ],
-        ReplyShape::Json(ReplySchema::Frames),
-        "Ended frames of a run, from `from` on. If there are none: an empty array if the run has ended, else null, after waiting up to `wait_ms`.",
-    ),
-    creates(route(
-        Post,
-        "/v1/runs/{run}/frames",
-        "addFrame",
-        "frame.add",
-        &[
+        ])
+        .gives(ReplyShape::Json(ReplySchema::Frames))
+        .summary(
+            "Ended frames of a run, from `from` on. If there are none: an empty array if the run \
+             has ended, else null, after waiting up to `wait_ms`.",
+        ),
+    post("/v1/runs/{run}/frames", "addFrame", "frame.add")
+        .words(&[
             Path("run"),
             Field("component", Text),
             Field("request", Bytes),
@@ -280,16 +255,12 @@ pub const ROUTES: &[HttpRoute] = &[
             Opt("error", "ERROR", Flag),
             Opt("started_ns", "STARTED", Number),
             Opt("duration_ns", "DURATION", Number),
-        ],
-        ReplyShape::Named("seq", ReplySchema::Number),
-        "Adds a frame to a run and returns its number.",
-    )),
-    creates(route(
-        Post,
-        "/v1/runs/{run}/frames/begin",
-        "beginFrame",
-        "frame.begin",
-        &[
+        ])
+        .gives(ReplyShape::Named("seq", ReplySchema::Number))
+        .creates()
+        .summary("Adds a frame to a run and returns its number."),
+    post("/v1/runs/{run}/frames/begin", "beginFrame", "frame.begin")
+        .words(&[
             Path("run"),
             Field("component", Text),
             Field("request", Bytes),
@@ -297,190 +268,118 @@ pub const ROUTES: &[HttpRoute] = &[
             Opt("parent", "PARENT", Frame),
             Opt("severity", "SEVERITY", SEVERITY),
             Opt("started_ns", "STARTED", Number),
-        ],
-        ReplyShape::Named("seq", ReplySchema::Number),
-        "Begins a frame whose response is still to come.",
-    )),
-    route(
-        Get,
-        "/v1/runs/{run}/frames/{seq}",
-        "getFrame",
-        "frame.get",
-        &[Path("run"), Path("seq")],
-        ReplyShape::Json(ReplySchema::Frame),
-        "A frame of a run.",
-    ),
-    route(
-        Post,
-        "/v1/runs/{run}/frames/{seq}/end",
-        "endFrame",
-        "frame.end",
-        &[
+        ])
+        .gives(ReplyShape::Named("seq", ReplySchema::Number))
+        .creates()
+        .summary("Begins a frame whose response is still to come."),
+    get("/v1/runs/{run}/frames/{seq}", "getFrame", "frame.get")
+        .words(&[Path("run"), Path("seq")])
+        .gives(ReplyShape::Json(ReplySchema::Frame))
+        .summary("A frame of a run."),
+    post("/v1/runs/{run}/frames/{seq}/end", "endFrame", "frame.end")
+        .words(&[
             Path("run"),
             Path("seq"),
             Opt("error", "ERROR", Flag),
             Opt("metadata", "METADATA", Json),
             Opt("severity", "SEVERITY", SEVERITY),
             Opt("duration_ns", "DURATION", Number),
-        ],
-        ReplyShape::Nothing,
-        "Ends an open frame. Metadata replaces the metadata that it began with.",
-    ),
-    creates(route(
-        Post,
-        "/v1/runs/{run}/draws",
-        "draw",
-        "nondet.draw",
-        &[Path("run"), Field("kind", DRAWS), OptionalValue("length", Number)],
-        ReplyShape::Named("drawn", ReplySchema::Drawn),
-        "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` (`length` bytes).",
-    )),
-    creates(route(
-        Post,
-        "/v1/runs/{run}/snapshots",
-        "putSnapshot",
-        "snap.put",
-        &[Path("run"), Field("state", Bytes), Opt("embeddings", "EMBEDDING", Vectors)],
-        ReplyShape::Named("seq", ReplySchema::Number),
-        "Stores the agent's state after the last frame of a run and returns the frame's number.",
-    )),
-    route(
-        Get,
-        "/v1/runs/{run}/snapshots/{seq}",
-        "getSnapshot",
-        "snap.get",
-        &[Path("run"), Path("seq")],
-        ReplyShape::Found(ReplySchema::Snapshot),
-        "The state stored after this frame.",
-    ),
-    route(
-        Get,
-        "/v1/runs/{run}/state",
-        "stateAt",
-        "snap.at",
-        &[Path("run"), RequiredQuery("at", Frame)],
-        ReplyShape::Found(ReplySchema::Snapshot),
-        "The newest state stored after this frame or an earlier one.",
-    ),
-    route(
-        Get,
-        "/v1/databases/{database}/keys/{key}",
-        "getKey",
-        "get",
-        &[Path("key")],
-        ReplyShape::Bytes,
-        "The value of a key.",
-    ),
-    route(
-        Put,
-        "/v1/databases/{database}/keys/{key}",
-        "setKey",
-        "set",
-        &[Path("key"), Body, Query("px", "PX", Count)],
-        ReplyShape::Nothing,
-        "Sets the value of a key; with `px`, it expires after so many milliseconds.",
-    ),
-    route(
-        Delete,
-        "/v1/databases/{database}/keys/{key}",
-        "deleteKey",
-        "del",
-        &[Path("key")],
-        ReplyShape::Nothing,
-        "Deletes a key.",
-    ),
-    route(
-        Get,
-        "/v1/databases/{database}/keys/{key}/at",
-        "keyAt",
-        "kv.at",
-        &[Path("key"), RequiredQuery("seqno", Number)],
-        ReplyShape::Bytes,
-        "The value of a key after the record with this number.",
-    ),
-    route(
-        Get,
-        "/v1/databases/{database}/keys/{key}/history",
-        "keyHistory",
-        "kv.history",
-        &[Path("key"), Query("count", "COUNT", Number)],
-        ReplyShape::Json(ReplySchema::Versions),
-        "The kept versions of a key, newest first.",
-    ),
-    route(
-        Get,
-        "/v1/databases/{database}/keys",
-        "scanKeys",
-        "scan",
-        &[RequiredQuery("cursor", Number), Query("match", "MATCH", Text), Query("count", "COUNT", Count)],
-        ReplyShape::Page("keys", ReplySchema::Keys),
-        "Keys of a database, and a cursor to continue, which is 0 at the end. Begin with 0.",
-    ),
-    route(
-        Post,
-        "/v1/memory/entries",
-        "putMemories",
-        "mem.put",
-        &[
+        ])
+        .summary("Ends an open frame. Metadata replaces the metadata that it began with."),
+    post("/v1/runs/{run}/draws", "draw", "nondet.draw")
+        .words(&[Path("run"), Field("kind", DRAWS), OptionalValue("length", Number)])
+        .gives(ReplyShape::Named("drawn", ReplySchema::Drawn))
+        .creates()
+        .summary(
+            "Draws for a run that is being recorded: `clock`, `uuid`, `random` or `fill` \
+             (`length` bytes).",
+        ),
+    post("/v1/runs/{run}/snapshots", "putSnapshot", "snap.put")
+        .words(&[Path("run"), Field("state", Bytes), Opt("embeddings", "EMBEDDING", Vectors)])
+        .gives(ReplyShape::Named("seq", ReplySchema::Number))
+        .creates()
+        .summary("Stores the agent's state after the last frame of a run and returns the frame's number."),
+    get("/v1/runs/{run}/snapshots/{seq}", "getSnapshot", "snap.get")
+        .words(&[Path("run"), Path("seq")])
+        .gives(ReplyShape::Found(ReplySchema::Snapshot))
+        .summary("The state stored after this frame."),
+    get("/v1/runs/{run}/state", "stateAt", "snap.at")
+        .words(&[Path("run"), RequiredQuery("at", Frame)])
+        .gives(ReplyShape::Found(ReplySchema::Snapshot))
+        .summary("The newest state stored after this frame or an earlier one."),
+    get("/v1/databases/{database}/keys/{key}", "getKey", "get")
+        .words(&[Path("key")])
+        .gives(ReplyShape::Bytes)
+        .summary("The value of a key."),
+    put("/v1/databases/{database}/keys/{key}", "setKey", "set")
+        .words(&[Path("key"), Body, Query("px", "PX", Count)])
+        .summary("Sets the value of a key; with `px`, it expires after so many milliseconds."),
+    delete("/v1/databases/{database}/keys/{key}", "deleteKey", "del")
+        .words(&[Path("key")])
+        .summary("Deletes a key."),
+    get("/v1/databases/{database}/keys/{key}/at", "keyAt", "kv.at")
+        .words(&[Path("key"), RequiredQuery("seqno", Number)])
+        .gives(ReplyShape::Bytes)
+        .summary("The value of a key after the record with this number."),
+    get("/v1/databases/{database}/keys/{key}/history", "keyHistory", "kv.history")
+        .words(&[Path("key"), Query("count", "COUNT", Number)])
+        .gives(ReplyShape::Json(ReplySchema::Versions))
+        .summary("The kept versions of a key, newest first."),
+    get("/v1/databases/{database}/keys", "scanKeys", "scan")
+        .words(&[
+            RequiredQuery("cursor", Number),
+            Query("match", "MATCH", Text),
+            Query("count", "COUNT", Count),
+        ])
+        .gives(ReplyShape::Page("keys", ReplySchema::Keys))
+        .summary("Keys of a database, and a cursor to continue, which is 0 at the end. Begin with 0."),
+    post("/v1/memory/entries", "putMemories", "mem.put")
+        .words(&[
             Field("entries", JsonArray),
             Opt("embed", "EMBED", Flag),
             Opt("embedder", "EMBEDDER", Text),
             TENANT,
             PRINCIPAL,
             CONVERSATION,
-        ],
-        ReplyShape::Named("ids", ReplySchema::Texts),
-        "Stores entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, and replaces entries with the same ids. With `embed`, each entry is stored by itself: an entry without a vector gets one from its query by this daemon's embedder, and a bare run snapshot becomes the conversation's next entry; `embedder` names the embedder that is required.",
-    ),
-    route(
-        Get,
-        "/v1/memory/entries",
-        "listMemories",
-        "mem.list",
-        &[
+        ])
+        .gives(ReplyShape::Named("ids", ReplySchema::Texts))
+        .summary(
+            "Stores entries (an id and a value, as agentfootprint's `MemoryEntry`), all or none, \
+             and replaces entries with the same ids. With `embed`, each entry is stored by \
+             itself: an entry without a vector gets one from its query by this daemon's embedder, \
+             and a bare run snapshot becomes the conversation's next entry; `embedder` names the \
+             embedder that is required.",
+        ),
+    get("/v1/memory/entries", "listMemories", "mem.list")
+        .words(&[
             Query("cursor", "CURSOR", Number),
             Query("limit", "LIMIT", Count),
             Query("tiers", "TIERS", Names),
             OF_TENANT,
             OF_PRINCIPAL,
             OF_CONVERSATION,
-        ],
-        ReplyShape::Page("entries", ReplySchema::Memories),
-        "Entries of a conversation, most recently changed first, and a cursor to continue; the cursor is 0 at the end.",
-    ),
-    route(
-        Get,
-        "/v1/memory/entry",
-        "getMemory",
-        "mem.get",
-        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        ReplyShape::Found(ReplySchema::Memory),
-        "An entry; the access is counted.",
-    ),
-    route(
-        Delete,
-        "/v1/memory/entry",
-        "deleteMemory",
-        "mem.delete",
-        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        ReplyShape::Nothing,
-        "Deletes an entry and its feedback, if it exists.",
-    ),
-    route(
-        Post,
-        "/v1/memory/putif",
-        "putMemoryIf",
-        "mem.putif",
-        &[Field("entry", Json), Field("version", Number), TENANT, PRINCIPAL, CONVERSATION],
-        ReplyShape::Json(ReplySchema::Applied),
-        "Stores an entry if the existing one has this version; version 0 requires that there is none. Returns the existing `version` if it differs.",
-    ),
-    route(
-        Post,
-        "/v1/memory/search",
-        "searchMemory",
-        "mem.search",
-        &[
+        ])
+        .gives(ReplyShape::Page("entries", ReplySchema::Memories))
+        .summary(
+            "Entries of a conversation, most recently changed first, and a cursor to continue; \
+             the cursor is 0 at the end.",
+        ),
+    get("/v1/memory/entry", "getMemory", "mem.get")
+        .words(&[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION])
+        .gives(ReplyShape::Found(ReplySchema::Memory))
+        .summary("An entry; the access is counted."),
+    delete("/v1/memory/entry", "deleteMemory", "mem.delete")
+        .words(&[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION])
+        .summary("Deletes an entry and its feedback, if it exists."),
+    post("/v1/memory/putif", "putMemoryIf", "mem.putif")
+        .words(&[Field("entry", Json), Field("version", Number), TENANT, PRINCIPAL, CONVERSATION])
+        .gives(ReplyShape::Json(ReplySchema::Applied))
+        .summary(
+            "Stores an entry if the existing one has this version; version 0 requires that there \
+             is none. Returns the existing `version` if it differs.",
+        ),
+    post("/v1/memory/search", "searchMemory", "mem.search")
+        .words(&[
             Opt("vector", "FP32", Vector),
             Opt("question", "QUESTION", Text),
             Opt("memory", "MEMORY", Text),
@@ -494,156 +393,85 @@ pub const ROUTES: &[HttpRoute] = &[
             TENANT,
             PRINCIPAL,
             CONVERSATION,
-        ],
-        ReplyShape::Json(ReplySchema::Hits),
-        "The entries nearest to a vector or a question that reach the minimum score. `across` includes all of the tenant's conversations; `projection` or `budget` (tokens) adds the text for a model; `memory` takes missing options from the definition with that id.",
+        ])
+        .gives(ReplyShape::Json(ReplySchema::Hits))
+        .summary(
+            "The entries nearest to a vector or a question that reach the minimum score. `across` \
+             includes all of the tenant's conversations; `projection` or `budget` (tokens) adds \
+             the text for a model; `memory` takes missing options from the definition with that \
+             id.",
+        ),
+    post("/v1/memory/definitions", "defineMemory", "mem.define").words(&[Field("definition", Json)]).summary(
+        "Stores a memory definition under its id: `description`, `type`, `strategy` (`kind`, \
+             `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
     ),
-    route(
-        Post,
-        "/v1/memory/definitions",
-        "defineMemory",
-        "mem.define",
-        &[Field("definition", Json)],
-        ReplyShape::Nothing,
-        "Stores a memory definition under its id: `description`, `type`, `strategy` (`kind`, `topK`, `threshold`, `embedder`), `projection`, `acrossConversations`.",
-    ),
-    route(
-        Get,
-        "/v1/memory/definitions",
-        "memoryDefinitions",
-        "mem.definitions",
-        &[],
-        ReplyShape::Named("definitions", ReplySchema::Definitions),
-        "All memory definitions, ordered by id.",
-    ),
-    route(
-        Delete,
-        "/v1/memory/definition",
-        "undefineMemory",
-        "mem.undefine",
-        &[RequiredQuery("id", Text)],
-        ReplyShape::Nothing,
-        "Deletes a memory definition; entries stay.",
-    ),
-    route(
-        Post,
-        "/v1/memory/feedback",
-        "rateMemory",
-        "mem.feedback",
-        &[Field("id", Text), Constant("VALUE"), Field("usefulness", Real), TENANT, PRINCIPAL, CONVERSATION],
-        ReplyShape::Nothing,
-        "Rates the usefulness of an entry from -1 to 1.",
-    ),
-    route(
-        Get,
-        "/v1/memory/feedback",
-        "memoryFeedback",
-        "mem.feedback",
-        &[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        ReplyShape::Json(ReplySchema::Feedback),
-        "The ratings of an entry; null if there are none.",
-    ),
-    route(
-        Post,
-        "/v1/memory/seen",
-        "recordSignature",
-        "mem.seen",
-        &[Field("signature", Text), Constant("RECORD"), TENANT, PRINCIPAL, CONVERSATION],
-        ReplyShape::Nothing,
-        "Records a signature.",
-    ),
-    route(
-        Get,
-        "/v1/memory/seen",
-        "seenSignature",
-        "mem.seen",
-        &[RequiredQuery("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION],
-        ReplyShape::Named("seen", ReplySchema::Boolean),
-        "Whether a signature was recorded.",
-    ),
-    route(
-        Post,
-        "/v1/memory/forget",
-        "forgetMemory",
-        "mem.forget",
-        &[TENANT, PRINCIPAL, CONVERSATION],
-        ReplyShape::Named("forgotten", ReplySchema::Number),
-        "Deletes a whole conversation: entries, feedback, signatures. Returns the number of entries.",
-    ),
-    route(
-        Get,
-        "/v1/store/stats",
-        "stats",
-        "store.stats",
-        &[],
-        ReplyShape::Json(ReplySchema::Stats),
-        "What the store holds.",
-    ),
-    route(
-        Post,
-        "/v1/store/verify",
-        "verifyStore",
-        "store.verify",
-        &[],
-        ReplyShape::Json(ReplySchema::Object),
-        "Reads every file and every run, and verifies all checksums, hashes and links.",
-    ),
-    route(
-        Get,
-        "/v1/store/checkpoint",
-        "checkpoint",
-        "store.checkpoint",
-        &[],
-        ReplyShape::Bytes,
-        "The ledger's checkpoint, as JSON.",
-    ),
-    route(
-        Post,
-        "/v1/store/retain",
-        "retain",
-        "store.retain",
-        &[Opt("policy", "POLICY", Text), Opt("at_ns", "AT", Number), Opt("dry_run", "DRYRUN", Flag)],
-        ReplyShape::Bytes,
-        "Drops the runs that a policy does not keep; without `policy`, by the built-in one. Returns what each rule keeps and drops as JSON.",
-    ),
-    route(
-        Post,
-        "/v1/store/backup",
-        "backup",
-        "store.backup",
-        &[Field("path", Text), Opt("copy", "COPY", Flag)],
-        ReplyShape::Json(ReplySchema::Object),
-        "Copies the store. Needs a connection by a Unix socket; refused over HTTP.",
-    ),
-    route(
-        Post,
-        "/v1/store/compact",
-        "compact",
-        "store.compact",
-        &[
+    get("/v1/memory/definitions", "memoryDefinitions", "mem.definitions")
+        .gives(ReplyShape::Named("definitions", ReplySchema::Definitions))
+        .summary("All memory definitions, ordered by id."),
+    delete("/v1/memory/definition", "undefineMemory", "mem.undefine")
+        .words(&[RequiredQuery("id", Text)])
+        .summary("Deletes a memory definition; entries stay."),
+    post("/v1/memory/feedback", "rateMemory", "mem.feedback")
+        .words(&[
+            Field("id", Text),
+            Constant("VALUE"),
+            Field("usefulness", Real),
+            TENANT,
+            PRINCIPAL,
+            CONVERSATION,
+        ])
+        .summary("Rates the usefulness of an entry from -1 to 1."),
+    get("/v1/memory/feedback", "memoryFeedback", "mem.feedback")
+        .words(&[RequiredQuery("id", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION])
+        .gives(ReplyShape::Json(ReplySchema::Feedback))
+        .summary("The ratings of an entry; null if there are none."),
+    post("/v1/memory/seen", "recordSignature", "mem.seen")
+        .words(&[Field("signature", Text), Constant("RECORD"), TENANT, PRINCIPAL, CONVERSATION])
+        .summary("Records a signature."),
+    get("/v1/memory/seen", "seenSignature", "mem.seen")
+        .words(&[RequiredQuery("signature", Text), OF_TENANT, OF_PRINCIPAL, OF_CONVERSATION])
+        .gives(ReplyShape::Named("seen", ReplySchema::Boolean))
+        .summary("Whether a signature was recorded."),
+    post("/v1/memory/forget", "forgetMemory", "mem.forget")
+        .words(&[TENANT, PRINCIPAL, CONVERSATION])
+        .gives(ReplyShape::Named("forgotten", ReplySchema::Number))
+        .summary(
+            "Deletes a whole conversation: entries, feedback, signatures. Returns the number of \
+             entries.",
+        ),
+    get("/v1/store/stats", "stats", "store.stats")
+        .gives(ReplyShape::Json(ReplySchema::Stats))
+        .summary("What the store holds."),
+    post("/v1/store/verify", "verifyStore", "store.verify")
+        .gives(ReplyShape::Json(ReplySchema::Object))
+        .summary("Reads every file and every run, and verifies all checksums, hashes and links."),
+    get("/v1/store/checkpoint", "checkpoint", "store.checkpoint")
+        .gives(ReplyShape::Bytes)
+        .summary("The ledger's checkpoint, as JSON."),
+    post("/v1/store/retain", "retain", "store.retain")
+        .words(&[Opt("policy", "POLICY", Text), Opt("at_ns", "AT", Number), Opt("dry_run", "DRYRUN", Flag)])
+        .gives(ReplyShape::Bytes)
+        .summary(
+            "Drops the runs that a policy does not keep; without `policy`, by the built-in one. \
+             Returns what each rule keeps and drops as JSON.",
+        ),
+    post("/v1/store/backup", "backup", "store.backup")
+        .words(&[Field("path", Text), Opt("copy", "COPY", Flag)])
+        .gives(ReplyShape::Json(ReplySchema::Object))
+        .summary("Copies the store. Needs a connection by a Unix socket; refused over HTTP."),
+    post("/v1/store/compact", "compact", "store.compact")
+        .words(&[
             Opt("dry_run", "DRYRUN", Flag),
             Opt("recompress", "RECOMPRESS", Flag),
             Opt("bytes_per_second_max", "RATE", Number),
-        ],
-        ReplyShape::Bytes,
-        "Reclaims the disk space of deleted data; returns a report as JSON.",
-    ),
-    route(
-        Get,
-        "/v1/tokens",
-        "listTokens",
-        "token.list",
-        &[],
-        ReplyShape::Json(ReplySchema::Tokens),
-        "The tokens, without their texts.",
-    ),
-    route(
-        Get,
-        "/v1/slowlog",
-        "slowlog",
-        "slowlog",
-        &[Constant("GET")],
-        ReplyShape::Json(ReplySchema::Array),
-        "The latest slow commands.",
-    ),
+        ])
+        .gives(ReplyShape::Bytes)
+        .summary("Reclaims the disk space of deleted data; returns a report as JSON."),
+    get("/v1/tokens", "listTokens", "token.list")
+        .gives(ReplyShape::Json(ReplySchema::Tokens))
+        .summary("The tokens, without their texts."),
+    get("/v1/slowlog", "slowlog", "slowlog")
+        .words(&[Constant("GET")])
+        .gives(ReplyShape::Json(ReplySchema::Array))
+        .summary("The latest slow commands."),
 ];

@@ -1,6 +1,6 @@
 //! The schema of the commands of the group `string`.
 
-use super::CommandSchema;
+use super::{CommandSchema, command};
 
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
@@ -10,174 +10,95 @@ const STORES_AND_REVEALS: &[&str] = &["write", "denyoom", "fast", "stores", "rev
 const STORES: &[&str] = &["write", "denyoom", "fast", "stores"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
-    CommandSchema {
-        name: "get",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Returns the string value of a key.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "set",
-        arity: -3,
-        flags: STORES,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Sets the string value of a key, ignoring its type. The key is created if it doesn't exist.",
-        arguments: "key value [NX|XX] [GET] [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|KEEPTTL]",
-    },
-    CommandSchema {
-        name: "setnx",
-        arity: 3,
-        flags: STORES,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Set the string value of a key only when the key doesn't exist.",
-        arguments: "key value",
-    },
-    CommandSchema {
-        name: "setex",
-        arity: 4,
-        flags: STORES,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "2.0.0",
-        summary: "Sets the string value and expiration time of a key. Creates the key if it doesn't exist.",
-        arguments: "key seconds value",
-    },
-    CommandSchema {
-        name: "psetex",
-        arity: 4,
-        flags: STORES,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "2.6.0",
-        summary: "Sets both string value and expiration time in milliseconds of a key. The key is created if it doesn't exist.",
-        arguments: "key milliseconds value",
-    },
-    CommandSchema {
-        name: "getset",
-        arity: 3,
-        flags: STORES_AND_REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Returns the previous string value of a key after setting it to a new value.",
-        arguments: "key value",
-    },
-    CommandSchema {
-        name: "getdel",
-        arity: 2,
-        flags: REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "6.2.0",
-        summary: "Returns the string value of a key after deleting the key.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "getex",
-        arity: -2,
-        flags: REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "6.2.0",
-        summary: "Returns the string value of a key after setting its expiration time.",
-        arguments: "key [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|PERSIST]",
-    },
-    CommandSchema {
-        name: "strlen",
-        arity: 2,
-        flags: READ,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "2.2.0",
-        summary: "Returns the length of a string value.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "append",
-        arity: 3,
-        flags: WRITE,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "2.0.0",
-        summary: "Appends a string to the value of a key. Creates the key if it doesn't exist.",
-        arguments: "key value",
-    },
-    CommandSchema {
-        name: "incr",
-        arity: 2,
-        flags: REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "decr",
-        arity: 2,
-        flags: REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't exist.",
-        arguments: "key",
-    },
-    CommandSchema {
-        name: "incrby",
-        arity: 3,
-        flags: REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Increments the integer value of a key by a number. Uses 0 as initial value if the key doesn't exist.",
-        arguments: "key increment",
-    },
-    CommandSchema {
-        name: "decrby",
-        arity: 3,
-        flags: REVEALS,
-        keys: (1, 1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Decrements a number from the integer value of a key. Uses 0 as initial value if the key doesn't exist.",
-        arguments: "key decrement",
-    },
-    CommandSchema {
-        name: "mget",
-        arity: -2,
-        flags: READ,
-        keys: (1, -1, 1),
-        group: "string",
-        since: "1.0.0",
-        summary: "Atomically returns the string values of one or more keys.",
-        arguments: "key [key ...]",
-    },
-    CommandSchema {
-        name: "mset",
-        arity: -3,
-        flags: STORES,
-        keys: (1, -1, 2),
-        group: "string",
-        since: "1.0.1",
-        summary: "Atomically creates or modifies the string values of one or more keys.",
-        arguments: "key value [key value ...]",
-    },
-    CommandSchema {
-        name: "msetnx",
-        arity: -3,
-        flags: STORES,
-        keys: (1, -1, 2),
-        group: "string",
-        since: "1.0.1",
-        summary: "Atomically modifies the string values of one or more keys only when all keys don't exist.",
-        arguments: "key value [key value ...]",
-    },
+    command("string", "get", 2, READ)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key")
+        .summary("Returns the string value of a key."),
+    command("string", "set", -3, STORES)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments(
+            "key value [NX|XX] [GET] [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT \
+             unix-time-milliseconds|KEEPTTL]",
+        )
+        .summary(
+            "Sets the string value of a key, ignoring its type. The key is created if it doesn't exist.",
+        ),
+    command("string", "setnx", 3, STORES)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key value")
+        .summary("Set the string value of a key only when the key doesn't exist."),
+    command("string", "setex", 4, STORES)
+        .keys(1, 1, 1)
+        .since("2.0.0")
+        .arguments("key seconds value")
+        .summary("Sets the string value and expiration time of a key. Creates the key if it doesn't exist."),
+    command("string", "psetex", 4, STORES)
+        .keys(1, 1, 1)
+        .since("2.6.0")
+        .arguments("key milliseconds value")
+        .summary(
+            "Sets both string value and expiration time in milliseconds of a key. The key is created if it \
+             doesn't exist.",
+        ),
+    command("string", "getset", 3, STORES_AND_REVEALS)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key value")
+        .summary("Returns the previous string value of a key after setting it to a new value."),
+    command("string", "getdel", 2, REVEALS)
+        .keys(1, 1, 1)
+        .since("6.2.0")
+        .arguments("key")
+        .summary("Returns the string value of a key after deleting the key."),
+    command("string", "getex", -2, REVEALS)
+        .keys(1, 1, 1)
+        .since("6.2.0")
+        .arguments(
+            "key [EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds|PERSIST]",
+        )
+        .summary("Returns the string value of a key after setting its expiration time."),
+    command("string", "strlen", 2, READ)
+        .keys(1, 1, 1)
+        .since("2.2.0")
+        .arguments("key")
+        .summary("Returns the length of a string value."),
+    command("string", "append", 3, WRITE)
+        .keys(1, 1, 1)
+        .since("2.0.0")
+        .arguments("key value")
+        .summary("Appends a string to the value of a key. Creates the key if it doesn't exist."),
+    command("string", "incr", 2, REVEALS).keys(1, 1, 1).since("1.0.0").arguments("key").summary(
+        "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't \
+             exist.",
+    ),
+    command("string", "decr", 2, REVEALS).keys(1, 1, 1).since("1.0.0").arguments("key").summary(
+        "Decrements the integer value of a key by one. Uses 0 as initial value if the key doesn't \
+             exist.",
+    ),
+    command("string", "incrby", 3, REVEALS).keys(1, 1, 1).since("1.0.0").arguments("key increment").summary(
+        "Increments the integer value of a key by a number. Uses 0 as initial value if the key doesn't \
+             exist.",
+    ),
+    command("string", "decrby", 3, REVEALS).keys(1, 1, 1).since("1.0.0").arguments("key decrement").summary(
+        "Decrements a number from the integer value of a key. Uses 0 as initial value if the key \
+             doesn't exist.",
+    ),
+    command("string", "mget", -2, READ)
+        .keys(1, -1, 1)
+        .since("1.0.0")
+        .arguments("key [key ...]")
+        .summary("Atomically returns the string values of one or more keys."),
+    command("string", "mset", -3, STORES)
+        .keys(1, -1, 2)
+        .since("1.0.1")
+        .arguments("key value [key value ...]")
+        .summary("Atomically creates or modifies the string values of one or more keys."),
+    command("string", "msetnx", -3, STORES)
+        .keys(1, -1, 2)
+        .since("1.0.1")
+        .arguments("key value [key value ...]")
+        .summary("Atomically modifies the string values of one or more keys only when all keys don't exist."),
 ];

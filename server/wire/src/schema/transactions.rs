@@ -1,36 +1,15 @@
 //! The schema of the commands of the group `transactions`.
 
-use super::CommandSchema;
+use super::{CommandSchema, command};
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
-    CommandSchema {
-        name: "multi",
-        arity: 1,
-        flags: &["no_multi", "fast"],
-        keys: (0, 0, 0),
-        group: "transactions",
-        since: "1.2.0",
-        summary: "Starts a transaction.",
-        arguments: "",
-    },
-    CommandSchema {
-        name: "exec",
-        arity: 1,
-        flags: &["no_multi", "slow"],
-        keys: (0, 0, 0),
-        group: "transactions",
-        since: "1.2.0",
-        summary: "Executes all commands in a transaction, as one batch.",
-        arguments: "",
-    },
-    CommandSchema {
-        name: "discard",
-        arity: 1,
-        flags: &["no_multi", "fast"],
-        keys: (0, 0, 0),
-        group: "transactions",
-        since: "2.0.0",
-        summary: "Discards a transaction.",
-        arguments: "",
-    },
+    command("transactions", "multi", 1, &["no_multi", "fast"])
+        .since("1.2.0")
+        .summary("Starts a transaction."),
+    command("transactions", "exec", 1, &["no_multi", "slow"])
+        .since("1.2.0")
+        .summary("Executes all commands in a transaction, as one batch."),
+    command("transactions", "discard", 1, &["no_multi", "fast"])
+        .since("2.0.0")
+        .summary("Discards a transaction."),
 ];
