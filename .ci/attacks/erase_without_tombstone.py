@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""A run is forgotten, and then the record that says so is removed: every erased record needs a tombstone.
+
+Each way begins with the same store of ten runs. A checkpoint is taken, run 8 is forgotten, and somebody with docs/format.md removes
+the evidence, with every checksum, chain and footer made anew. `verify --all`, `verify --against`, `ledger gaps` and `doctor`
+must name it and end with 3. A store from which nobody removed evidence must not be named.
+"""
+
+import pathlib
+import random
+import shutil
+
+import forge
+import lib
+
+VICTIM, FORKED = "run-8", "run-5"
+
+
+class Scene:
+    """The store after the run was forgotten, and what its owner noted before and after."""
+
+    def __init__(self, folder, seed, drop):
+        rng, recorded = random.Random(seed), lib.Recorded()
+        self.path, self.checkpoint, self.later = folder / "store", folder / "checkpoint.json", folder / "later.json"
+        names = [f"run-{number}" for number in range(10)]
+        lib.import_runs(self.path, rng, recorded, names, count=4)
+        self.uid = 1 + names.index(VICTIM)
+        self.older_values()
+        lib.must(self.path, "fork", f"{FORKED}@2", "branch", "--no-run")
+        lib.must(self.path, "forget", FORKED, "--why", "a fork keeps its first frames")
+        self.checkpoint.write_bytes(lib.must(self.path, "ledger", "checkpoint").out)
+        _, self.state = forge.Manifest(self.path).clean
+        drop(self.path, folder)
+        self.later.write_bytes(lib.must(self.path, "ledger", "checkpoint").out)
+
+    def older_values(self):
+        """Values that compaction erases in an ordinary way: replaced ones of a keyspace that keeps the latest."""
+        daemon = lib.Daemon(self.path)
+        for number in range(6):
+            assert daemon.ask("SET", f"key-{number % 2}", f"value {number}") == b"+OK"
+        assert daemon.ask("DEL", "key-1") == b":1"
+        daemon.end(15)
+
+
+def forget(store, _):
+    lib.must(store, "forget", VICTIM, "--why", "asked")
+
+
+def retain(store, folder):
+    """A policy that keeps nine runs, and a compaction that rewrites what the tenth leaves."""
+    for name in [f"run-{number}" for number in range(10) if f"run-{number}" not in (VICTIM, FORKED)] + ["branch"]:
+        lib.must(store, "pin", name, "--why", "needed")
+    policy = folder / "policy.toml"
+    policy.write_text('[[rule]]\nname = "all"\nkeep = "0d"\n')
+    lib.must(store, "retain", "--policy", policy, "--at", "+1d")
+    lib.must(store, "compact", "--recompress")
+
+
+def cut_back(manifest, scene):
+    """Everything after the checkpoint goes, the tombstone with it. The rewritten segment ends where the checkpoint does."""
+    forge.cut(manifest, scene.state)
+    return True
+
+
+def in_place(belongs):
+    """Erased records in the place of others. The ledger keeps its root, so a newer checkpoint still fits."""
+    def change(manifest, scene):
+        segments = forge.all_segments(manifest)
+        erased = forge.erase_in_place(manifest, segments, lambda record: belongs(record, scene))
+        forge.rebuild(manifest, segments, manifest.clean[1])
+        return erased
+    return change
+
+
+def statement_cut(manifest, scene):
+    """The tombstone stays. The last batches that the rewriting itself wrote into the active segment go."""
+    segments = forge.all_segments(manifest)
+    if not segments[-1].batches:
+        return False
+    forge.cut(manifest, segments[-2].footer_state())
+    return True
+
+
+WAYS = {
+    "cut back to the checkpoint": cut_back,
+    "the active segment emptied": statement_cut,
+    "tombstone erased in place": in_place(lambda record, scene: record.kind == forge.TOMBSTONE and record.run() == scene.uid),
+    "another run erased in place": in_place(lambda record, _: record.kind in (forge.RUN, forge.FRAME) and record.run() == 2),
+    "one more frame erased in place": in_place(lambda record, _: record.kind == forge.FRAME and record.run() == 3),
+    "all but runs, frames and names erased in place": in_place(
+        lambda record, _: record.kind <= forge.LOGICAL_MOST and record.kind not in (forge.SPACE, forge.RUN, forge.FRAME)),
+}
+
+
+def judge(store, scene, kind, expected, tally, again):
+    """`expected` is 3 where something is missing, 0 where nothing is."""
+    for words in (["verify", "--all"], ["verify", "--against", scene.checkpoint], ["verify", "--against", scene.later], ["ledger", "gaps"], ["doctor"]):
+        done = lib.annals(store, *words)
+        if done.broken() or done.code != expected:
+            tally.defect(kind, f"{done.broken() or ('not named' if expected else 'a false alarm')}: {done.brief()}", again)
+        else:
+            tally.count(kind, f"exit {done.code}")
+
+
+def main():
+    options = lib.arguments(__doc__, 1)
+    tally = lib.Tally("erase_without_tombstone")
+    tally.SHOWN = 5
+    with lib.folder(options) as folder:
+        for number in range(options.rounds):
+            for way, drop in (("forget", forget), ("retain", retain)):
+                home = pathlib.Path(folder) / f"{way}-{number}"
+                home.mkdir()
+                scene = Scene(home, f"{options.seed}/{number}", drop)
+                forge.check(scene.path)
+                judge(scene.path, scene, f"{way}, nothing removed", 0, tally, options.again)
+                for name, change in WAYS.items():
+                    store = lib.copy(scene.path, home / "attacked")
+                    if change(forge.Manifest(store), scene):
+                        judge(store, scene, f"{way}, {name}", 3, tally, options.again)
+                    else:
+                        tally.count(f"{way}, {name}", "nothing there to remove")
+                    shutil.rmtree(store)
+    tally.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""Reads and writes the files of a store from docs/format.md alone, as somebody does who wants to forge one.
+
+Sections named here are of docs/format.md.
+"""
+
+import copy as copies
+import pathlib
+import struct
+import zlib
+
+from hashing import blake3
+
+LOGICAL_MOST, PUT, SPACE, RUN, FRAME, PART, SNAPSHOT, TOMBSTONE, GROUP_PART, ERASED, ERASED_BATCHES = 15, 1, 3, 4, 5, 6, 7, 8, 16, 17, 18
+REWRITTEN = 1 << 31
+
+
+def varint(data, at):
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number, shift, at = number | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return number, at
+
+
+def to_varint(number):
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+class Reader:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, form):
+        values = struct.unpack_from("<" + form, self.data, self.at)
+        self.at += struct.calcsize("<" + form)
+        return values if len(values) > 1 else values[0]
+
+    def optional(self, read):
+        return read() if self.take("B") else None
+
+    def list(self, read):
+        return [read() for _ in range(self.take("Q"))]
+
+    def bytes(self):
+        length = self.take("Q")
+        self.at += length
+        return self.data[self.at - length:self.at]
+
+    def log_state(self):
+        return {"seqno": self.take("Q"), "chain": self.take("16s"), "leaves": self.take("Q"), "peaks": self.list(lambda: self.take("32s")),
+                "totals": self.take("9Q"), "rest": self.take("QQQI")}
+
+
+EMPTY_LOG = {"seqno": 1, "chain": bytes(16), "leaves": 0, "peaks": [], "totals": (0,) * 9, "rest": (0, 1, 1, 16)}
+
+
+def root_of(peaks):
+    """Section 11: peaks are folded from the right."""
+    folded = peaks[-1] if peaks else blake3(b"")
+    for peak in reversed(peaks[:-1]):
+        folded = blake3(b"\1" + peak + folded)
+    return folded
+
+
+def to_log_state(s):
+    return (struct.pack("<Q16sQQ", s["seqno"], s["chain"], s["leaves"], len(s["peaks"])) + b"".join(s["peaks"])
+            + struct.pack("<9QQQQI", *s["totals"], *s["rest"]))
+
+
+class Manifest:
+    """Section 3. Fields after `next_vector` are of newer formats and are kept as they are."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.name = (self.root / "CURRENT").read_text().split(" ")[0]
+        data = (self.root / self.name).read_bytes()
+        self.store, at, body = data[8:24], 28, b""
+        while at + 8 <= len(data):
+            crc, size = struct.unpack_from("<II", data, at)
+            if zlib.crc32(self.store + struct.pack("<Q", at) + data[at + 4:at + 8 + size]) != crc:
+                break
+            body, at = data[at + 8:at + 8 + size], at + 8 + size
+        r = Reader(body)
+        self.format, _, self.created = r.take("H"), r.take("16s"), r.take("Q")
+        self.segments = r.list(lambda: [*r.take("IQ"), r.optional(lambda: r.take("Q"))])
+        self.tables = r.list(lambda: r.take("QQ"))
+        self.covers, self.covers_state, self.synced = r.take("IQ"), r.log_state(), r.take("Q")
+        self.clean = r.optional(lambda: (r.take("Q"), r.log_state()))
+        self.next_table, self.next_rewritten, self.erased = r.take("Q"), r.take("I"), r.take("9Q")
+        self.vectors = r.list(lambda: (*r.take("QQI"), r.bytes(), *r.take("IQQ")))
+        self.vectors_upto, self.next_vector = r.take("QQ")
+        self.newer = body[r.at:]
+
+    def write(self):
+        """Writes the state as a fresh manifest of the next generation, and points CURRENT to it."""
+        p = struct.pack
+        body = p("<H16sQQ", self.format, self.store, self.created, len(self.segments))
+        for number, first, sealed in self.segments:
+            body += p("<IQ", number, first) + (b"\0" if sealed is None else p("<BQ", 1, sealed))
+        body += p("<Q", len(self.tables)) + b"".join(p("<QQ", *table) for table in self.tables)
+        body += p("<IQ", *self.covers) + to_log_state(self.covers_state) + p("<Q", self.synced)
+        body += b"\0" if self.clean is None else p("<BQ", 1, self.clean[0]) + to_log_state(self.clean[1])
+        body += p("<QI9QQ", self.next_table, self.next_rewritten, *self.erased, len(self.vectors))
+        for number, size, space, embedder, dimensions, count, upto in self.vectors:
+            body += p("<QQIQ", number, size, space, len(embedder)) + embedder + p("<IQQ", dimensions, count, upto)
+        body += p("<QQ", self.vectors_upto, self.next_vector) + self.newer
+        header = b"annalman" + self.store
+        header += p("<I", zlib.crc32(header))
+        edit = p("<I", len(body)) + body
+        (self.root / self.name).unlink()
+        self.name = f"MANIFEST-{int(self.name[9:]) + 1:04}"
+        (self.root / self.name).write_bytes(header + p("<I", zlib.crc32(self.store + p("<Q", len(header)) + edit)) + edit)
+        point(self.root, self.name)
+
+    def forget_tables(self):
+        """No table covers anything: whoever opens the store reads the whole log."""
+        for number, _ in self.tables:
+            (self.root / "tables" / f"{number:08}.tbl").unlink(missing_ok=True)
+        self.tables, self.covers, self.covers_state = [], (self.segments[0][0], 96), EMPTY_LOG
+
+    def path(self, number):
+        return self.root / "segments" / f"{number:08}.seg"
+
+
+def point(root, manifest):
+    """Section 2: CURRENT names a manifest."""
+    (pathlib.Path(root) / "CURRENT").write_text(f"{manifest} {zlib.crc32(manifest.encode()):08x}\n")
+
+
+class Record:
+    def __init__(self, kind, layout, body, at=0, size=0):
+        self.kind, self.layout, self.body, self.at, self.size = kind, layout, body, at, size
+
+    def seqnos(self):
+        return varint(self.body, 0)[0] if self.kind in (ERASED, ERASED_BATCHES) else 1
+
+    def head(self):
+        length, at = varint(self.body, 16)
+        return self.body[at:at + length]
+
+    def run(self):
+        """The uid of the run that the record belongs to, or None."""
+        if self.kind == RUN:
+            _, at = varint(self.head(), 0)
+            return struct.unpack_from("<Q", self.head(), at)[0]
+        if self.kind in (FRAME, PART, SNAPSHOT):
+            return varint(self.head(), 0)[0]
+        return varint(self.head(), varint(self.head(), 0)[1])[0] if self.kind == TOMBSTONE else None
+
+    def hash(self, seqno):
+        """Section 11: the leaf of the record in its batch's small tree."""
+        return blake3(b"\0" + self.body[:16] + bytes([self.kind, self.layout]) + struct.pack("<Q", seqno) + self.head())
+
+
+class Segment:
+    """Sections 4 to 6: the batches of one file, each as [first seqno, time, synced, records]."""
+
+    def __init__(self, manifest, number):
+        self.manifest, self.number = manifest, number
+        self.data = data = manifest.path(number).read_bytes()
+        self.form, self.first, self.chain, self.created = data[8:10], *struct.unpack_from("<Q16sQ", data, 35)
+        self.batches, at = [], 96
+        while at + 48 <= len(data):
+            crc, size, count, synced, first, time_ns, prev = struct.unpack_from("<IIIIQQ16s", data, at)
+            if size < 48 or at + size > len(data) or self.crc(at, data[at + 4:at + size]) != crc:
+                break
+            records, inside = [], at + 48
+            for _ in range(count):
+                _, length, kind, layout = struct.unpack_from("<IIBB", data, inside)
+                records.append(Record(kind, layout, data[inside + 10:inside + length], inside, length))
+                inside += length
+            self.batches.append([first, time_ns, synced, records])
+            at += size
+        self.tail, self.footer = at, data[at:] if data.endswith(b"annalend") else None
+
+    def crc(self, at, part):
+        salt = zlib.crc32(self.manifest.store + struct.pack("<I", self.number))
+        return zlib.crc32(part, zlib.crc32(struct.pack("<Q", at), salt))
+
+    def build(self, sealed_state=None):
+        """The bytes of the file, with every checksum, offset and chain digest made anew. Gives the own chain, too."""
+        p, out, chain, moved = struct.pack, b"", self.chain, {0: (0, 0)}
+        header = b"annalseg" + self.form + p("<BI16sIQ16sQ25x", 0, 0, self.manifest.store, self.number, self.first, self.chain, self.created)
+        out = header + p("<I", self.crc(0, header))
+        for first, time_ns, synced, records in self.batches:
+            begins, body = len(out), b""
+            for record in records:
+                at, data = begins + 48 + len(body), record.body
+                if record.kind == GROUP_PART:
+                    data = moved_part(data, moved)
+                packed = p("<IBB", 10 + len(data), record.kind, record.layout) + data
+                moved[record.at] = (at, 10 + len(data))
+                body += p("<I", self.crc(at, packed)) + packed
+            packed = p("<IIIQQ16s", 48 + len(body), len(records), min(synced, begins), first, time_ns, chain) + body
+            packed = p("<I", self.crc(begins, packed)) + packed
+            chain, out = blake3(packed)[:16], out + packed
+        if sealed_state is not None:
+            footer = p("<Q", len(out)) + to_log_state(sealed_state) + root_of(sealed_state["peaks"])
+            footer += chain if self.number >= REWRITTEN else b""
+            footer += p("<I", len(footer))
+            out += footer + p("<I", self.crc(len(out), footer)) + b"annalend"
+        return out
+
+    def footer_state(self):
+        r = Reader(self.footer)
+        r.take("Q")
+        return r.log_state()
+
+    def renumber(self, seqno):
+        """Seqnos without a gap from `seqno` on. Batches without a record go."""
+        self.batches = [batch for batch in self.batches if batch[3]]
+        for batch in self.batches:
+            batch[0], seqno = seqno, seqno + sum(record.seqnos() for record in batch[3])
+
+
+def moved_part(body, moved):
+    """Section 9: a part of a group names the offset of the part before, which may have moved."""
+    at = 0
+    for _ in range(4):
+        _, at = varint(body, at)
+    codec, (before, rest) = body[at:at + 1], varint(body, at + 1)
+    _, rest = varint(body, rest)
+    return body[:at] + codec + b"".join(map(to_varint, moved.get(before, (before, 0)))) + body[rest:]
+
+
+def erase_in_place(manifest, segments, belongs):
+    """Section 19: puts Erased records in the place of those that `belongs` picks, in all sealed segments. The ledger's root stays the
+    same. A segment of the writer becomes a rewritten one. Gives how many records went."""
+    total = 0
+    for entry, segment in zip(manifest.segments[:-1], segments[:-1], strict=True):
+        many = erase_from(segment, belongs)
+        if many and segment.number < REWRITTEN:
+            manifest.path(segment.number).unlink()
+            entry[0] = segment.number = manifest.next_rewritten
+            segment.form, manifest.next_rewritten = struct.pack("<H", 2), manifest.next_rewritten + 1
+        total += many
+    manifest.erased = (manifest.erased[0], manifest.erased[1] + total, *manifest.erased[2:])
+    return total
+
+
+def erase_from(segment, belongs):
+    many = 0
+    for batch in segment.batches:
+        kept, seqno = [], batch[0]
+        for record in batch[3]:
+            takes = record.seqnos()
+            if belongs(record):
+                node = b"\0" + record.hash(seqno)
+                if kept and kept[-1].kind == ERASED:
+                    count, at = varint(kept[-1].body, 0)
+                    nodes, at = varint(kept[-1].body, at)
+                    kept[-1] = Record(ERASED, 1, to_varint(count + 1) + to_varint(nodes + 1) + kept[-1].body[at:] + node)
+                else:
+                    kept.append(Record(ERASED, 1, b"\1\1" + node))
+                many += 1
+            else:
+                kept.append(copies.copy(record))
+            seqno += takes
+        batch[3] = kept
+    return many
+
+
+def all_segments(manifest):
+    return [Segment(manifest, number) for number, _, _ in manifest.segments]
+
+
+def rebuild(manifest, segments, state=None, sealed_state=None):
+    """Writes the segments, and a fresh manifest in which the log was closed cleanly with `state`; without one it was not closed, and
+    whoever opens it computes the state. `sealed_state` is the new end of the last sealed segment."""
+    for entry, segment in zip(manifest.segments, segments, strict=True):
+        sealed = None if entry[2] is None else segment.footer_state()
+        if sealed_state and len(segments) > 1 and segment is segments[-2]:
+            sealed = sealed_state
+        data = segment.build(sealed)
+        manifest.path(segment.number).write_bytes(data)
+        entry[1:] = segment.first, None if entry[2] is None else len(data)
+    manifest.forget_tables()
+    manifest.clean, manifest.synced = state and (len(data), state), len(data)
+    manifest.vectors_upto = min(manifest.vectors_upto, state["seqno"] - 1 if state else 0)
+    # A note of what was synced could contradict the forgery.
+    (manifest.root / "SYNCED").unlink(missing_ok=True)
+    manifest.write()
+
+
+def cut(manifest, state):
+    """The log ends with `state`: every batch after it goes, and the segment that held the border gets a new footer."""
+    segments = all_segments(manifest)
+    for segment in segments:
+        segment.batches = [batch for batch in segment.batches if batch[0] < state["seqno"]]
+    while len(segments) > 2 and segments[-2].first >= state["seqno"]:
+        manifest.path(segments.pop(-2).number).unlink()
+        manifest.segments.pop(-2)
+    if segments[-1].first >= state["seqno"]:
+        segments[-1].first, segments[-1].chain = state["seqno"], state["chain"]
+    rebuild(manifest, segments, state, sealed_state=state)
+
+
+def check(root):
+    """This program reads the format as the engine does: segments that are built again without a change have the same bytes."""
+    manifest = Manifest(root)
+    for segment in all_segments(manifest):
+        built = segment.build(segment.footer and segment.footer_state())
+        if not segment.data.startswith(built) or segment.data[len(built):].strip(b"\0"):
+            raise SystemExit(f"{manifest.path(segment.number)} is not what docs/format.md says")
