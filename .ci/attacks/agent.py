@@ -58,10 +58,10 @@ class Upstream:
         return [lib.BINARY, "--store", store, "record", "--run", run, "--no-memory", "--no-stdin", "--upstream", self.url, "--",
                 sys.executable, "-c", PROGRAM, str(many), str(gate), str(seed)]
 
-    def start(self, store, run, many, gate):
+    def start(self, store, run, many, gate, before=None):
         """A recorder whose program has made its first request and waits for the gate."""
         command = self.command(store, run, many, gate)
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=lib.ENVIRONMENT, start_new_session=True)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=lib.ENVIRONMENT, start_new_session=True, preexec_fn=before)
         first = child.stdout.readline()
         if not first.startswith(b"answered"):
             raise SystemExit(f"the program cannot be recorded: {first} {child.stderr.read().decode()}")

@@ -80,11 +80,11 @@ def must(store, *words, **options):
 class Daemon:
     """`annals serve` on a store, spoken to by hand over its socket."""
 
-    def __init__(self, store, *words):
+    def __init__(self, store, *words, before=None):
         self.store = pathlib.Path(store)
         command = [BINARY, "--store", store, "serve", "--no-auth", *words]
         self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True)
+                                      stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, preexec_fn=before)
         said = b""
         while b"annals: ready" not in said:
             line = self.child.stderr.readline()
