@@ -7,7 +7,7 @@ error: a wrong byte, a panic, a hang, and acknowledged data that is gone in sile
 
 A writer notes what is synced within a second of its last commit. So a store that was idle before the kill loses nothing without
 exit code 3. One that was killed at once may lose its last batches to one flipped bit: then verify and doctor say that bytes were cut and
-may have been acknowledged.
+may have been acknowledged. If no byte of those batches is left, nothing can show it.
 """
 
 import collections
@@ -15,6 +15,7 @@ import pathlib
 import random
 import shutil
 
+import forge
 import lib
 
 PAGE, SECTOR = 4096, 512
@@ -129,7 +130,17 @@ def change(rng, root, older):
     return (kind, f"{name} at {at}") if data != before else None
 
 
-def judge(look, base, when):
+def nothing_left(store):
+    """Whether the log ends in order: after its last whole batch are only zeros, or nothing."""
+    try:
+        manifest = forge.Manifest(store)
+        last = forge.Segment(manifest, manifest.segments[-1][0])
+        return not last.data[last.tail:].strip(b"\0")
+    except Exception:  # Somebody damaged these files: then they are no orderly end.
+        return False
+
+
+def judge(look, base, when, ends_in_order=False):
     """What one look at a damaged store shows: an outcome, or a defect."""
     for outcome in look.all:
         if outcome.broken():
@@ -147,6 +158,8 @@ def judge(look, base, when):
     if lost and look.verify.code == 0:
         if base.busy and look.says_cut():
             return "cut, and said", None
+        if base.busy and ends_in_order:
+            return "cut, and no byte is left that could show it", None
         return "DEFECT", f"{when}: lost in silence: {', '.join(lost[:3])} ({len(lost)} in all); verify: {look.verify.text.strip()[:200]!r}"
     if look.verify.code or failed:
         code = look.verify.code or failed[0].code
@@ -162,7 +175,8 @@ def attack(base, number, folder, tally, options):
         lib.copy(base.path, store)
         done = change(rng, store, base.older)
     kind, where = done
-    outcome, why = judge(lib.Look(store, base.recorded), base, "first")
+    ends_in_order = nothing_left(store)
+    outcome, why = judge(lib.Look(store, base.recorded), base, "first", ends_in_order)
     if outcome != "DEFECT":
         # Opening for writing recovers, cuts and goes on: nothing may be wrong or silent afterwards, either.
         wrote = lib.annals(store, "put", "after", "the attack")
@@ -171,7 +185,7 @@ def attack(base, number, folder, tally, options):
         elif wrote.code == 0:
             after = lib.Look(store, base.recorded)
             after.keys.pop(("default", b"after"), None)
-            later, why = judge(after, base, "after a put")
+            later, why = judge(after, base, "after a put", ends_in_order)
             outcome = "DEFECT" if later == "DEFECT" else outcome
     shutil.rmtree(store, ignore_errors=True)
     tally.count(f"in a store: {base.kind}", outcome)
