@@ -6,9 +6,11 @@ the evidence, with every checksum, chain and footer made anew. `verify --all`, `
 must name it and end with 3. A store from which nobody removed evidence must not be named.
 """
 
+import copy
 import pathlib
 import random
 import shutil
+import struct
 
 import forge
 import lib
@@ -62,11 +64,48 @@ def cut_back(manifest, scene):
     return True
 
 
+def erase_in_place(manifest, segments, belongs):
+    """Section 19: puts Erased records in the place of those that `belongs` picks, in all sealed segments. The ledger's root stays the
+    same. A segment of the writer becomes a rewritten one. Gives how many records went."""
+    total = 0
+    for entry, segment in zip(manifest.segments[:-1], segments[:-1], strict=True):
+        many = erase_from(segment, belongs)
+        if many and segment.number < forge.REWRITTEN:
+            manifest.path(segment.number).unlink()
+            entry[0] = segment.number = manifest.next_rewritten
+            segment.form, manifest.next_rewritten = struct.pack("<H", 2), manifest.next_rewritten + 1
+        total += many
+    manifest.erased = (manifest.erased[0], manifest.erased[1] + total, *manifest.erased[2:])
+    return total
+
+
+def erase_from(segment, belongs):
+    many = 0
+    for batch in segment.batches:
+        kept, seqno = [], batch[0]
+        for record in batch[3]:
+            takes = record.seqnos()
+            if belongs(record):
+                node = b"\0" + record.hash(seqno)
+                if kept and kept[-1].kind == forge.ERASED:
+                    count, at = forge.varint(kept[-1].body, 0)
+                    nodes, at = forge.varint(kept[-1].body, at)
+                    kept[-1] = forge.Record(forge.ERASED, 1, forge.to_varint(count + 1) + forge.to_varint(nodes + 1) + kept[-1].body[at:] + node)
+                else:
+                    kept.append(forge.Record(forge.ERASED, 1, b"\1\1" + node))
+                many += 1
+            else:
+                kept.append(copy.copy(record))
+            seqno += takes
+        batch[3] = kept
+    return many
+
+
 def in_place(belongs):
     """Erased records in the place of others. The ledger keeps its root, so a newer checkpoint still fits."""
     def change(manifest, scene):
         segments = forge.all_segments(manifest)
-        erased = forge.erase_in_place(manifest, segments, lambda record: belongs(record, scene))
+        erased = erase_in_place(manifest, segments, lambda record: belongs(record, scene))
         forge.rebuild(manifest, segments, manifest.clean[1])
         return erased
     return change
@@ -75,7 +114,7 @@ def in_place(belongs):
 def statement_cut(manifest, scene):
     """The tombstone stays. The last batches that the rewriting itself wrote into the active segment go."""
     segments = forge.all_segments(manifest)
-    if not segments[-1].batches:
+    if not any(record.kind <= forge.LOGICAL_MOST for batch in segments[-1].batches for record in batch[3]):
         return False
     forge.cut(manifest, segments[-2].footer_state())
     return True

@@ -3,7 +3,6 @@
 Sections named here are of docs/format.md.
 """
 
-import copy as copies
 import pathlib
 import struct
 import zlib
@@ -84,7 +83,7 @@ class Manifest:
             if zlib.crc32(self.store + struct.pack("<Q", at) + data[at + 4:at + 8 + size]) != crc:
                 break
             body, at = data[at + 8:at + 8 + size], at + 8 + size
-        r = Reader(body)
+        self.read, r = body, Reader(body)
         self.format, _, self.created = r.take("H"), r.take("16s"), r.take("Q")
         self.segments = r.list(lambda: [*r.take("IQ"), r.optional(lambda: r.take("Q"))])
         self.tables = r.list(lambda: r.take("QQ"))
@@ -95,8 +94,7 @@ class Manifest:
         self.vectors_upto, self.next_vector = r.take("QQ")
         self.newer = body[r.at:]
 
-    def write(self):
-        """Writes the state as a fresh manifest of the next generation, and points CURRENT to it."""
+    def body(self):
         p = struct.pack
         body = p("<H16sQQ", self.format, self.store, self.created, len(self.segments))
         for number, first, sealed in self.segments:
@@ -107,7 +105,11 @@ class Manifest:
         body += p("<QI9QQ", self.next_table, self.next_rewritten, *self.erased, len(self.vectors))
         for number, size, space, embedder, dimensions, count, upto in self.vectors:
             body += p("<QQIQ", number, size, space, len(embedder)) + embedder + p("<IQQ", dimensions, count, upto)
-        body += p("<QQ", self.vectors_upto, self.next_vector) + self.newer
+        return body + p("<QQ", self.vectors_upto, self.next_vector) + self.newer
+
+    def write(self):
+        """Writes the state as a fresh manifest of the next generation, and points CURRENT to it."""
+        p, body = struct.pack, self.body()
         header = b"annalman" + self.store
         header += p("<I", zlib.crc32(header))
         edit = p("<I", len(body)) + body
@@ -227,43 +229,6 @@ def moved_part(body, moved):
     return body[:at] + codec + b"".join(map(to_varint, moved.get(before, (before, 0)))) + body[rest:]
 
 
-def erase_in_place(manifest, segments, belongs):
-    """Section 19: puts Erased records in the place of those that `belongs` picks, in all sealed segments. The ledger's root stays the
-    same. A segment of the writer becomes a rewritten one. Gives how many records went."""
-    total = 0
-    for entry, segment in zip(manifest.segments[:-1], segments[:-1], strict=True):
-        many = erase_from(segment, belongs)
-        if many and segment.number < REWRITTEN:
-            manifest.path(segment.number).unlink()
-            entry[0] = segment.number = manifest.next_rewritten
-            segment.form, manifest.next_rewritten = struct.pack("<H", 2), manifest.next_rewritten + 1
-        total += many
-    manifest.erased = (manifest.erased[0], manifest.erased[1] + total, *manifest.erased[2:])
-    return total
-
-
-def erase_from(segment, belongs):
-    many = 0
-    for batch in segment.batches:
-        kept, seqno = [], batch[0]
-        for record in batch[3]:
-            takes = record.seqnos()
-            if belongs(record):
-                node = b"\0" + record.hash(seqno)
-                if kept and kept[-1].kind == ERASED:
-                    count, at = varint(kept[-1].body, 0)
-                    nodes, at = varint(kept[-1].body, at)
-                    kept[-1] = Record(ERASED, 1, to_varint(count + 1) + to_varint(nodes + 1) + kept[-1].body[at:] + node)
-                else:
-                    kept.append(Record(ERASED, 1, b"\1\1" + node))
-                many += 1
-            else:
-                kept.append(copies.copy(record))
-            seqno += takes
-        batch[3] = kept
-    return many
-
-
 def all_segments(manifest):
     return [Segment(manifest, number) for number, _, _ in manifest.segments]
 
@@ -300,8 +265,10 @@ def cut(manifest, state):
 
 
 def check(root):
-    """This program reads the format as the engine does: segments that are built again without a change have the same bytes."""
+    """This program reads the format as the engine does: what is built again without a change has the same bytes."""
     manifest = Manifest(root)
+    if manifest.body() != manifest.read:
+        raise SystemExit(f"{manifest.name} is not what docs/format.md says")
     for segment in all_segments(manifest):
         built = segment.build(segment.footer and segment.footer_state())
         if not segment.data.startswith(built) or segment.data[len(built):].strip(b"\0"):

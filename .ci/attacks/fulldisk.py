@@ -38,11 +38,10 @@ class Tmpfs:
     def narrow(self, rng):
         """Something else takes a share of the disk, so that little is left."""
         room = os.statvfs(self.at)
-        with open(self.ballast, "wb") as file:
-            file.write(bytes(max(1, room.f_bavail * room.f_bsize - rng.randrange(30, 400) * KB)))
+        self.ballast.write_bytes(bytes(max(1, room.f_bavail * room.f_bsize - rng.randrange(30, 400) * KB)))
 
     def fill(self):
-        with open(self.ballast, "ab", buffering=0) as file, contextlib.suppress(OSError):
+        with open(self.ballast, "ab", buffering=0) as file:
             for size in (64 * KB, 4 * KB, 512, 1):
                 with contextlib.suppress(OSError):
                     while file.write(bytes(size)):
@@ -104,10 +103,8 @@ class Case:
     def check(self, what, *outcomes):
         """Raises unless everything acknowledged is there. The store is read where there is room: its bytes are those of the full disk."""
         for done in outcomes:
-            if done.broken():
-                raise AssertionError(f"{what}: {done.broken()}: {done.brief()}")
-            if done.code and "error" not in done.err:
-                raise AssertionError(f"{what}: a refusal without a reason: {done.brief()}")
+            if done.broken() or (done.code and "error" not in done.err):
+                raise AssertionError(f"{what}: {done.broken() or 'a refusal without a reason'}: {done.brief()}")
         copied = lib.copy(self.store, self.home / "copied") if self.store.exists() else None
         look = lib.Look(copied or self.store, self.recorded)
         lost, wrong = list(look.lost()), list(look.wrong())
@@ -121,6 +118,7 @@ class Case:
         if done.code:
             raise AssertionError(f"no write when there is room again: {done.brief()}")
         self.recorded.put("default", b"again", b"there is room")
+        self.check("when there is room again")
 
 
 def puts(case):
@@ -129,7 +127,6 @@ def puts(case):
     refused = case.put_until_full()
     case.check("after a refused put", *[refused] * bool(refused))
     case.works_again()
-    case.check("when there is room again")
     return "refused, all acknowledged there" if refused else "all fitted"
 
 
@@ -164,7 +161,6 @@ def upkeep(gone, *verbs):
         case.recorded.gone = set(gone)
         case.check(f"after `{verbs[0]}`")
         case.works_again()
-        case.check("when there is room again")
         return "done on the full disk"
     return act
 
@@ -210,7 +206,7 @@ def record(case, beside=None):
     """A recording that fills the disk, alone or through another process that holds the store: its last line has to be true."""
     case.begin()
     case.disk.narrow(case.rng)
-    holder, gate, ended = None, case.home / "gate", {}
+    gate, ended = case.home / "gate", {}
     if beside == "daemon":
         holder = lib.Daemon(case.store, before=case.disk.before)
     elif beside == "recorder":

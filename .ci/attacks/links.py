@@ -67,9 +67,10 @@ def targets(store):
              "LOCK": OF_NOTHING, "SOCKET": OF_NOTHING, "SOCKET.next": OF_NOTHING, "CURRENT.next": OF_NOTHING,
              f"MANIFEST-{int(manifest.name[9:]) + 1:04}": OF_NOTHING, f"segments/{active + 1:08}.seg": OF_NOTHING,
              f"segments/{manifest.next_rewritten:08}.seg": OF_NOTHING, f"tables/{manifest.next_table:08}.tbl": OF_NOTHING}
-    for name in ("vectors", "SYNCED"):
-        folder = name == "vectors"
-        found[name] = (OF_FOLDERS if folder else OF_FILES) if (store / name).exists() else OF_NOTHING
+    found["vectors"] = OF_FOLDERS if (store / "vectors").exists() else OF_NOTHING
+    for path in sorted(store.iterdir()):
+        if path.is_file():  # also of formats that are newer than this program
+            found.setdefault(path.name, OF_FILES)
     for vectors in sorted((store / "vectors").glob("*.vec"))[:1]:
         found[f"vectors/{vectors.name}"] = OF_FILES
     return found

@@ -146,14 +146,6 @@ def value_changed(_, segments):
         record.body = record.body.replace(b"100", b"999")
 
 
-def last_batch_cut(store, owner):
-    manifest = forge.Manifest(store)
-    segments = forge.all_segments(manifest)
-    segments[-1].batches.pop()
-    forge.rebuild(manifest, segments)
-    settle(store)
-
-
 def last_segment_unlisted(store, owner):
     manifest = forge.Manifest(store)
     manifest.path(manifest.segments.pop()[0]).unlink()
@@ -229,7 +221,7 @@ EXPECTED = {
     "CURRENT names an older generation": (several, older_generation, "right right right"),
     "the last segment removed": (several, lambda store, _: max((store / "segments").iterdir(), key=lambda path: path.stat().st_mtime_ns).unlink(), "caught caught caught"),
     "the last segment removed, and a manifest without it": (several, last_segment_unlisted, "unseen caught caught"),
-    "cut to a batch border, with a fresh manifest": (simple, last_batch_cut, "unseen caught caught"),
+    "cut to a batch border, with a fresh manifest": (simple, forged(lambda _, segments: segments[-1].batches.pop()), "unseen caught caught"),
     "index tables removed": (several, lambda store, _: shutil.rmtree(store / "tables"), "right right right"),
     "the tombstone's batch cut before a compaction": (dropped_last, lambda store, owner: forge.cut(forge.Manifest(store), owner.before), "unseen caught caught"),
     "a rewritten segment replaced by its source": (compacted_last, source_back, "right caught caught"),
