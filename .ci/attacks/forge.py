@@ -124,6 +124,13 @@ class Manifest:
             (self.root / "tables" / f"{number:08}.tbl").unlink(missing_ok=True)
         self.tables, self.covers, self.covers_state = [], (self.segments[0][0], 96), EMPTY_LOG
 
+    def call_older(self):
+        """The store says that it is of format 3, from before every erasure had a statement and every store a note of what is synced.
+        Gives whether it was newer."""
+        newer, self.format, self.newer = self.format > 3, min(self.format, 3), b""
+        (self.root / "SYNCED").unlink(missing_ok=True)
+        return newer
+
     def path(self, number):
         return self.root / "segments" / f"{number:08}.seg"
 

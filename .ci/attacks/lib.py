@@ -223,8 +223,8 @@ class Look:
 
     def says_cut(self):
         """Whether verify and doctor say that bytes were cut which may have been acknowledged."""
-        return all(re.search(r"[1-9][\d,]* bytes", one.text) and re.search(r"may have been acknowledged", one.text)
-                   for one in (self.verify, self.doctor))
+        return all(re.search(r"[1-9][\d,]* bytes", one.text) and "acknowledged" in one.text and "may have been" in one.text
+                   and "none of them was acknowledged" not in one.text for one in (self.verify, self.doctor))
 
 
 class Tally:

@@ -59,11 +59,6 @@ class Owner:
         return lib.copy(self.path, self.home / name)
 
 
-def replaced(store, source):
-    shutil.rmtree(store)
-    lib.copy(source, store)
-
-
 def settle(store):
     """The engine closes the forged store in order, and so makes its state good."""
     lib.annals(store, "del", "no such key")
@@ -200,13 +195,15 @@ def tail_cut(note):
     return way
 
 
-def synced_removed(store, _):
-    (store / "SYNCED").unlink(missing_ok=True)
-
-
 def synced_older(store, owner):
     if (owner.early / "SYNCED").exists():
         shutil.copy(owner.early / "SYNCED", store)
+
+
+def called_older(store, _):
+    manifest = forge.Manifest(store)
+    manifest.call_older()
+    manifest.write()
 
 
 def of_run(uid):
@@ -215,7 +212,7 @@ def of_run(uid):
 
 # way: (the store, the change, expected: with nothing, with a checkpoint, with a witness folder)
 EXPECTED = {
-    "the whole store as it was earlier": (several, lambda store, owner: replaced(store, owner.first), "unseen caught caught"),
+    "the whole store as it was earlier": (several, lambda store, owner: shutil.rmtree(store) or lib.copy(owner.first, store), "unseen caught caught"),
     "another store of the same content": (simple, None, "unseen caught caught"),
     "an older manifest": (several, older_manifest, "right right right"),
     "CURRENT names an older generation": (several, older_generation, "right right right"),
@@ -226,8 +223,9 @@ EXPECTED = {
     "the tombstone's batch cut before a compaction": (dropped_last, lambda store, owner: forge.cut(forge.Manifest(store), owner.before), "unseen caught caught"),
     "a rewritten segment replaced by its source": (compacted_last, source_back, "right caught caught"),
     "the tail of a killed store cut": (killed, tail_cut(lambda *_: None), "caught caught caught"),
-    "the same, and SYNCED removed": (killed, tail_cut(synced_removed), "said caught caught"),
+    "the same, and SYNCED removed": (killed, tail_cut(lambda store, _: (store / "SYNCED").unlink(missing_ok=True)), "said caught caught"),
     "the same, and an older SYNCED": (killed, tail_cut(synced_older), "unseen caught caught"),
+    "the same, and called format 3": (killed, tail_cut(called_older), "unseen caught caught"),
     "a run erased by hand": (simple, without(of_run(2)), "caught caught caught"),
     "the last run erased by hand": (simple, without(of_run(6)), "unseen caught caught"),
     "a frame erased by hand": (simple, without(lambda record: of_run(3)(record) and record.kind == forge.FRAME), "caught caught caught"),
@@ -281,7 +279,8 @@ def main():
         else:
             twin = Owner(home / "twin", random.Random(f"{options.seed}/{number}"))
             make(twin)
-            replaced(store, twin.path)
+            shutil.rmtree(store)
+            lib.copy(twin.path, store)
         observe(store, owner, way, expected, tally, options.again)
         shutil.rmtree(home)
 
