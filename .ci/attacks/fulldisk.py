@@ -50,9 +50,6 @@ class Tmpfs:
     def make_room(self, _=None):
         self.ballast.unlink(missing_ok=True)
 
-    def close(self):
-        lib.run(["umount", "-l", self.at])
-
 
 class SizeLimit:
     """No file may grow past a size. The file system itself has room."""
@@ -73,9 +70,6 @@ class SizeLimit:
         self.limited = False
         if pid:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-
-    def close(self):
-        pass
 
 
 class Case:
@@ -284,10 +278,14 @@ def main():
                 return tally.count(kind, f"SKIPPED: {why}")
             try:
                 tally.count(kind, act(Case(disk, rng, home, upstream)))
+            except lib.NotStarted as why:
+                said = "error" in str(why)
+                tally.count(kind, "the daemon refuses to start, and says why") if said else tally.defect(kind, str(why), options.again)
             except (AssertionError, ConnectionError, TimeoutError) as why:
                 tally.defect(kind, str(why), options.again)
             finally:
-                disk.close()
+                if make is Tmpfs:
+                    lib.run(["umount", "-l", disk.at])
                 shutil.rmtree(home, ignore_errors=True)
 
         kinds = [(Tmpfs, CASES | UPKEEP), (SizeLimit, CASES)]

@@ -77,6 +77,10 @@ def must(store, *words, **options):
     return done
 
 
+class NotStarted(Exception):
+    """A daemon that refused to start, or hung: with what it said."""
+
+
 class Daemon:
     """`annals serve` on a store, spoken to by hand over its socket."""
 
@@ -85,12 +89,14 @@ class Daemon:
         command = [BINARY, "--store", store, "serve", "--no-auth", *words]
         self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, preexec_fn=before)
-        said = b""
+        said, patience = b"", threading.Timer(PATIENCE_S, self.child.kill)
+        patience.start()
         while b"annals: ready" not in said:
             line = self.child.stderr.readline()
             if not line:
-                raise SystemExit(f"the daemon does not start: {said.decode()}")
+                raise NotStarted(f"the daemon does not start (exit {self.child.wait()}): {said.decode()}")
             said += line
+        patience.cancel()
         self.connect()
 
     def connect(self):
