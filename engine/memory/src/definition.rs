@@ -124,18 +124,6 @@ impl Definition {
     pub fn text(&self) -> &str {
         &self.text
     }
-
-    /// The query that this definition describes.
-    #[must_use]
-    pub fn query(&self) -> MemoryQuery<'_> {
-        MemoryQuery {
-            k: self.k,
-            min_score: self.threshold,
-            embedder: self.embedder.as_deref(),
-            across_conversations: self.across_conversations,
-            ..MemoryQuery::default()
-        }
-    }
 }
 
 /// Refuses any other name. Case and `_` for `-` do not matter: `TOP_K` is `top-k`.

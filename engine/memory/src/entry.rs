@@ -4,7 +4,6 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::decay::Decay;
 use annals::{Error, Result};
 
 /// The longest entry, in bytes.
@@ -54,8 +53,6 @@ pub struct MemoryEntry {
     pub ttl_ms: Option<i64>,
     /// `hot`, `warm` or `cold`.
     pub tier: Option<String>,
-    /// How the entry's weight changes with time and use.
-    pub decay: Option<Decay>,
     /// The vector.
     pub embedding: Option<Vec<f32>>,
     /// The id of the embedder that made the vector.
@@ -95,6 +92,7 @@ impl MemoryEntry {
                 .map(|vector| vector.into_iter().map(|number| number as f32).collect());
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
+        #[expect(dead_code, reason = "the policy is checked and kept; ranking does not use it")]
         struct DecayPolicyJson {
             half_life_ms: f64,
             access_boost: f64,
@@ -114,12 +112,8 @@ impl MemoryEntry {
         if tier.as_deref().is_some_and(|tier| !["hot", "warm", "cold"].contains(&tier)) {
             return Err(Error::invalid("a memory's tier must be hot, warm or cold"));
         }
-        let decay = member::<DecayPolicyJson>(
-            &members,
-            "decayPolicy",
-            "an object with the numbers halfLifeMs and accessBoost",
-        )?
-        .map(|policy| Decay { half_life_ms: policy.half_life_ms, access_boost: policy.access_boost });
+        const DECAY_KIND: &str = "an object with the numbers halfLifeMs and accessBoost";
+        member::<DecayPolicyJson>(&members, "decayPolicy", DECAY_KIND)?;
         // Metadata belongs to the caller: members that the engine does not know are ignored.
         let metadata = find_member(&members, "metadata")
             .and_then(|text| serde_json::from_str::<EntryMetadata>(text).ok())
@@ -136,7 +130,6 @@ impl MemoryEntry {
             embedder: member(&members, "embeddingModel", "a text")?,
             id,
             tier,
-            decay,
             embedding,
             derived_from,
             members,

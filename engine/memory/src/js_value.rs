@@ -335,7 +335,6 @@ impl From<JsonError> for JsonSyntaxError {
     fn from(error: JsonError) -> Self {
         match error {
             JsonError::Malformed { at, what } => Self { at, what },
-            JsonError::TooDeep { at } => Self { at, what: "it is nested too deep" },
             JsonError::TooManyValues { at } => Self { at, what: "it has more than 1,048,576 values" },
         }
     }

@@ -10,7 +10,6 @@
 //! Invariant: an entry of one tenant is never given to another tenant. An entry of one identity is given to
 //! another identity of its tenant only if a query asks for all conversations.
 
-mod decay;
 mod definition;
 mod embedder;
 mod entry;
@@ -30,7 +29,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-pub use decay::Decay;
 pub use definition::Definition;
 pub use embedder::Embedder;
 pub use entry::MemoryEntry;

@@ -25,21 +25,6 @@ pub enum TrainingFormat {
     ProcessRl,
 }
 
-impl TrainingFormat {
-    /// All formats.
-    pub const ALL: [Self; 3] = [Self::Sft, Self::Dpo, Self::ProcessRl];
-
-    /// The name of the format.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sft => "sft",
-            Self::Dpo => "dpo",
-            Self::ProcessRl => "process-rl",
-        }
-    }
-}
-
 /// The members of a snapshot that go into training lines, as raw JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

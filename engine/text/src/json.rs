@@ -76,11 +76,6 @@ pub enum JsonError {
         /// What is wrong, or what is expected instead.
         what: &'static str,
     },
-    /// Arrays and objects are nested deeper than the limit.
-    TooDeep {
-        /// Where the array or object begins that is too deep.
-        at: usize,
-    },
     /// There are more values than the limit.
     TooManyValues {
         /// Where the first value over the limit begins.
@@ -125,7 +120,6 @@ pub struct JsonScanner<'a> {
     /// A bit for each open array (0) or object (1), the innermost last.
     levels: Vec<u64>,
     depth: usize,
-    depth_max: usize,
     values_left: usize,
 }
 
@@ -139,33 +133,14 @@ impl<'a> JsonScanner<'a> {
             expected: Expected::Value,
             levels: Vec::new(),
             depth: 0,
-            depth_max: usize::MAX,
             values_left: usize::MAX,
         }
-    }
-
-    /// Refuses arrays and objects that are nested over `levels` deep.
-    #[must_use]
-    pub fn depth_max(self, levels: usize) -> Self {
-        Self { depth_max: levels, ..self }
     }
 
     /// Refuses texts of over `values` values, arrays and objects counted with what they hold.
     #[must_use]
     pub fn values_max(self, values: usize) -> Self {
         Self { values_left: values, ..self }
-    }
-
-    /// How many arrays and objects are open.
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-
-    /// How many bytes were read.
-    #[must_use]
-    pub fn position(&self) -> usize {
-        self.at
     }
 
     /// The next token; `None` after the outermost value, once only white space followed it.
@@ -250,9 +225,6 @@ impl<'a> JsonScanner<'a> {
         next: Expected,
     ) -> Result<Option<JsonToken>, JsonError> {
         let start = self.at;
-        if self.depth >= self.depth_max {
-            return Err(JsonError::TooDeep { at: start });
-        }
         let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
         if word == self.levels.len() {
             self.levels.push(0);

@@ -261,8 +261,7 @@ fn tier_filter_applies_to_list_and_search() {
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
-/// The decay factor is available to callers. Search ranks by vectors alone: the causal memory of
-/// agentfootprint refuses to rank by age.
+/// Search ranks by vectors alone: the causal memory of agentfootprint refuses to rank by age.
 #[test]
 fn decay_policy_is_kept_and_does_not_change_ranking() {
     let memory = memory(&SimIo::new(17));
@@ -272,9 +271,6 @@ fn decay_policy_is_kept_and_does_not_change_ranking() {
     memory.put(&who, &entry("new", ",\"embedding\":[1,0.1]")).unwrap();
     let hits = memory.search(&who, &[1.0, 0.0], &MemoryQuery::default()).unwrap();
     assert_eq!((hits[0].entry.id.as_str(), hits[0].score), ("old", 1.0));
-    let decay = hits[0].entry.decay.unwrap();
-    assert_eq!((decay.factor(1000.0, 0), decay.factor(0.0, 1), decay.factor(0.0, 9)), (0.5, 1.5, 10.0));
-    assert_eq!(hits[1].entry.decay, None);
 }
 
 #[test]

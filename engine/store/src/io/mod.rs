@@ -1,9 +1,9 @@
 //! The only access to files, the clock, randomness and threads.
 //!
 //! All other modules take an [`Io`] and never call the system directly. So the same code runs on a real disk
-//! ([`RealIo`]) and on a simulated one that loses unsynced writes ([`sim`]).
+//! ([`RealIo`]) and on a simulated one that loses unsynced writes (`sim`, for tests).
 //!
-//! Assumptions about a disk, which [`sim`] exploits:
+//! Assumptions about a disk, which `sim` exploits:
 //! - A write is torn at 512-byte sectors.
 //! - Until `sync` returns, any subset of a file's written sectors and length changes may be lost.
 //! - Until `sync_dir` returns, any subset of a directory's creations, renames and removals may be lost.
@@ -16,6 +16,7 @@ mod bytes;
 mod error;
 mod map;
 mod real;
+#[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod sim;
 mod traits;
 

@@ -68,7 +68,7 @@ fn malformed_text_is_refused_where_it_is_wrong() {
 }
 
 #[test]
-fn depth_and_values_are_limited_where_asked() {
+fn values_are_limited_and_depth_is_not() {
     let all = |mut scanner: JsonScanner<'_>| loop {
         match scanner.next_token() {
             Ok(Some(_)) => {}
@@ -76,9 +76,6 @@ fn depth_and_values_are_limited_where_asked() {
             Err(error) => return Err(error),
         }
     };
-    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
-    assert_eq!(all(JsonScanner::new(deep.as_bytes()).depth_max(200)), Ok(()));
-    assert_eq!(all(JsonScanner::new(deep.as_bytes()).depth_max(199)), Err(JsonError::TooDeep { at: 199 }));
     assert_eq!(all(JsonScanner::new(b"[1,{\"a\":2}]").values_max(4)), Ok(()));
     let one_less = JsonScanner::new(b"[1,{\"a\":2}]").values_max(3);
     assert_eq!(all(one_less), Err(JsonError::TooManyValues { at: 8 }));

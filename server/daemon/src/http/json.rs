@@ -186,7 +186,7 @@ pub(super) fn reply_to_json(reply: Reply) -> String {
 fn write_reply(reply: Reply, out: &mut String) {
     let plain: Value = match reply {
         Reply::Json(text) => return out.push_str(&text),
-        Reply::Array(items) | Reply::Set(items) | Reply::Push(items) => {
+        Reply::Array(items) | Reply::Set(items) => {
             out.push('[');
             for (number, item) in items.into_iter().enumerate() {
                 out.push_str(if number > 0 { "," } else { "" });

@@ -99,20 +99,6 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// The position of the error in the source.
-    pub fn place(&self) -> SourcePosition {
-        match self {
-            Self::Read { place, .. }
-            | Self::Syntax { place, .. }
-            | Self::NotUtf8 { place, .. }
-            | Self::TooDeep { place, .. }
-            | Self::TooBig { place, .. }
-            | Self::Shape { place, .. }
-            | Self::MissingKey { place, .. }
-            | Self::DuplicateRun { place, .. } => *place,
-        }
-    }
-
     /// A hint for the user, as a sentence without a full stop.
     pub fn hint(&self) -> &'static str {
         match self {

@@ -112,11 +112,6 @@ const TURN_KEYS: [&str; 4] = ["messages", "input", "contents", "prompt"];
 /// The parts of a request, in the order parameters, system prompt, tools, messages. `body` is JSON, decoded
 /// from its content encoding; the result is empty for invalid or opaque bodies. Parts beyond [`PARTS_MAX`]
 /// are dropped, and a last part says so. Linear in the body's size.
-#[must_use]
-pub fn messages(api: &ModelApi, body: &[u8]) -> Vec<MessageView> {
-    parts(api, body).into_iter().map(|part| part.view).collect()
-}
-
 pub(super) fn parts<'a>(api: &ModelApi, body: &'a [u8]) -> Vec<RequestPart<'a>> {
     if api.shape == ApiShape::Opaque {
         return Vec::new();

@@ -35,7 +35,7 @@ pub use encoding::{DECODED_BYTES_MAX, DecodedBody, decode};
 pub use exchange_reader::summary_with;
 pub use exchange_reader::{WireExchange, summary};
 pub use meaning::{Meaning, MeaningDetail, MeaningDifference, ValueChange};
-pub use messages::{MessageView, PARTS_MAX, PREVIEW_CHARS, PartKind, messages};
+pub use messages::{MessageView, PARTS_MAX, PREVIEW_CHARS, PartKind};
 pub use prices::{Cost, Price, Prices, PricesError};
 pub use severity::{EncodedBody, Evidence, SeverityRules, SeverityVerdict};
 pub(crate) use severity::{ExpectedScalar, NamePattern, SeverityRule, StatusRange};

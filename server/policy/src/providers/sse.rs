@@ -7,7 +7,7 @@
 //! An event holds at most [`EVENT_BYTES_MAX`] bytes; a longer one is dropped and counted, and parsing
 //! continues with the next.
 //!
-//! Left out on purpose: reconnecting, which is up to the client. `retry` is read for the record.
+//! Left out on purpose: reconnecting, which is up to the client, and with it `id` and `retry`.
 
 use std::borrow::Cow;
 
@@ -23,8 +23,6 @@ pub struct SseEvent<'a> {
     pub name: Cow<'a, str>,
     /// Its data lines, joined by LF.
     pub data: Cow<'a, str>,
-    /// The last id set by the stream; empty if none.
-    pub id: Cow<'a, str>,
 }
 
 /// A parser of one event stream.
@@ -38,8 +36,6 @@ pub struct SseParser {
     line: Vec<u8>,
     data: Vec<u8>,
     name: Vec<u8>,
-    id: Vec<u8>,
-    retry_ms: Option<u64>,
     /// Whether bytes of this line were dropped.
     line_cut: bool,
     /// Whether the current event is too long.
@@ -66,8 +62,6 @@ impl SseParser {
             line: Vec::new(),
             data: Vec::new(),
             name: Vec::new(),
-            id: Vec::new(),
-            retry_ms: None,
             line_cut: false,
             overlong: false,
             pending: false,
@@ -99,12 +93,6 @@ impl SseParser {
             }
             rest = &rest[end + 1..];
         }
-    }
-
-    /// The reconnection time last sent by the stream, in milliseconds.
-    #[must_use]
-    pub fn retry_ms(&self) -> Option<u64> {
-        self.retry_ms
     }
 
     /// How many events were dropped because they were too long.
@@ -172,13 +160,6 @@ impl SseParser {
                 self.name.clear();
                 self.name.extend_from_slice(&value[..value.len().min(self.limit)]);
             }
-            b"id" if !value.contains(&0) => {
-                self.id.clear();
-                self.id.extend_from_slice(&value[..value.len().min(self.limit)]);
-            }
-            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
-                self.retry_ms = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
-            }
             _ => {}
         }
     }
@@ -188,11 +169,7 @@ impl SseParser {
             self.dropped += 1;
         } else if let Some(data) = self.data.strip_suffix(b"\n") {
             let name = if self.name.is_empty() { b"message" } else { self.name.as_slice() };
-            sink(SseEvent {
-                name: String::from_utf8_lossy(name),
-                data: String::from_utf8_lossy(data),
-                id: String::from_utf8_lossy(&self.id),
-            });
+            sink(SseEvent { name: String::from_utf8_lossy(name), data: String::from_utf8_lossy(data) });
         }
         self.data.clear();
         self.name.clear();
@@ -205,21 +182,21 @@ impl SseParser {
 mod tests {
     use super::SseParser;
 
-    type ReadEvents = Vec<(String, String, String)>;
+    type ReadEvents = Vec<(String, String)>;
 
     fn read(limit: usize, parts: &[&[u8]]) -> (ReadEvents, SseParser) {
         let mut stream = SseParser::with_limit(limit);
         let mut seen = Vec::new();
         for part in parts {
             stream.push(part, &mut |event| {
-                seen.push((event.name.into_owned(), event.data.into_owned(), event.id.into_owned()));
+                seen.push((event.name.into_owned(), event.data.into_owned()));
             });
         }
         (seen, stream)
     }
 
-    fn of(name: &str, data: &str, id: &str) -> (String, String, String) {
-        (name.to_owned(), data.to_owned(), id.to_owned())
+    fn of(name: &str, data: &str) -> (String, String) {
+        (name.to_owned(), data.to_owned())
     }
 
     #[test]
@@ -227,30 +204,25 @@ mod tests {
         let (seen, _) = read(99, &[b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n"]);
         assert_eq!(
             seen,
-            [
-                of("message", "first event", "1"),
-                of("message", "second event", ""),
-                of("message", " third event", "")
-            ]
+            [of("message", "first event"), of("message", "second event"), of("message", " third event")]
         );
         let (seen, stream) = read(99, &[b"data\n\ndata\ndata\n\ndata:"]);
-        assert_eq!(seen, [of("message", "", ""), of("message", "\n", "")]);
+        assert_eq!(seen, [of("message", ""), of("message", "\n")]);
         assert!(stream.is_within_event());
         let (seen, _) = read(99, &[b"data: YHOO\ndata: +2\ndata: 10\n\n"]);
-        assert_eq!(seen, [of("message", "YHOO\n+2\n10", "")]);
+        assert_eq!(seen, [of("message", "YHOO\n+2\n10")]);
     }
 
     #[test]
     fn line_ends_and_splits_do_not_change_events() {
         let text = "\u{feff}: ping\n\nevent: a\ndata: x: \u{1f600}\ndata:é\nid: 7\nretry: 1500\nretry: x\n\n\nevent: none\n\nid: a\0b\nnonsense\ndata: {\"b\":1}\n\ndata: cut";
-        let expected = [of("a", "x: \u{1f600}\né", "7"), of("message", "{\"b\":1}", "7")];
+        let expected = [of("a", "x: \u{1f600}\né"), of("message", "{\"b\":1}")];
         for end in ["\n", "\r", "\r\n"] {
             let bytes = text.replace('\n', end).into_bytes();
             for at in 0..=bytes.len() {
                 for two in [at, (at + 1).min(bytes.len()), (at + 5).min(bytes.len())] {
                     let (seen, stream) = read(99, &[&bytes[..at], &bytes[at..two], &bytes[two..]]);
                     assert_eq!(seen, expected, "{end:?} split at {at} and {two}");
-                    assert_eq!(stream.retry_ms(), Some(1500));
                     assert!(stream.is_within_event());
                 }
             }
@@ -262,9 +234,9 @@ mod tests {
     #[test]
     fn byte_order_mark_is_skipped_only_at_the_start() {
         let (seen, _) = read(99, &[b"\xef\xbb", b"\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n"]);
-        assert_eq!(seen, [of("message", "a", "")]);
+        assert_eq!(seen, [of("message", "a")]);
         let (seen, _) = read(99, &[b"\xef\xbb", b"data: a\n\ndata: b\n\n"]);
-        assert_eq!(seen, [of("message", "b", "")], "half a mark is part of the first line");
+        assert_eq!(seen, [of("message", "b")], "half a mark is part of the first line");
     }
 
     #[test]
@@ -278,7 +250,7 @@ mod tests {
             bytes.extend_from_slice(b"\ndata: small\n\n");
             let parts: Vec<&[u8]> = bytes.chunks(split).collect();
             let (seen, stream) = read(100, &parts);
-            assert_eq!(seen, [of("message", "small", "")], "in chunks of {split}");
+            assert_eq!(seen, [of("message", "small")], "in chunks of {split}");
             assert_eq!(stream.dropped(), 1);
             assert!(stream.line.capacity() < 20_000);
         }

@@ -123,12 +123,6 @@ impl Secrets {
         }
     }
 
-    /// The names of the searched secrets.
-    #[must_use]
-    pub fn names(&self) -> &[String] {
-        &self.names
-    }
-
     /// Whether nothing is searched for.
     #[must_use]
     pub fn is_empty(&self) -> bool {

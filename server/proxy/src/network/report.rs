@@ -63,8 +63,6 @@ pub struct TrafficReport {
     pub uncovered: Vec<String>,
     /// Why the network was guarded less than requested, or not watched at all.
     pub weaker_reason: Option<String>,
-    /// Whether the kernel isolated the program, so that nothing depends on the library.
-    pub is_isolated: bool,
 }
 
 impl TrafficReport {

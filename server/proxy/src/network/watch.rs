@@ -245,7 +245,7 @@ impl NetworkWatch {
                 Vec::new()
             }
         };
-        TrafficReport { connections, uncovered, weaker_reason: weaker, is_isolated }
+        TrafficReport { connections, uncovered, weaker_reason: weaker }
     }
 }
 

@@ -7,15 +7,14 @@
 //! Layout: `conversation` (what the recorded calls said), `snapshot` (the conversation as `SnapshotEntry` of
 //! agentfootprint 9.62.0), `run_identity` (the identity in the run's tags), `remember` (a run to an entry).
 //!
-//! Not included: a narrative, which is not recorded; abandoned runs, unless a caller asks for one; replays,
-//! which are not runs.
+//! Not included: a narrative, which is not recorded; abandoned runs; replays, which are not runs.
 
 mod conversation;
 mod remember;
 mod run_identity;
 mod snapshot;
 
-pub use remember::{EmbedderFn, RememberOutcome, remember_ended, remember_run};
+pub use remember::{EmbedderFn, RememberOutcome, remember_ended};
 pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
 
 #[cfg(test)]

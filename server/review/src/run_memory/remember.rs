@@ -22,25 +22,11 @@ pub enum RememberOutcome {
     Skipped(&'static str),
 }
 
-/// Remembers an ended run, whatever its status. An existing entry of the run is replaced.
-///
-/// # Errors
-/// `Conflict` if the run is open; `NotFound`, `Gone`; `Damaged`, `Unavailable`, `Poisoned`.
-pub fn remember_run(space: &Namespace, run: &str, embedder: EmbedderFn) -> annals::Result<RememberOutcome> {
-    let reader = space.run(run)?;
-    let info = reader.info();
-    if info.status == Status::Open {
-        let what = format!("run {run:?} is open: remember it after it has ended");
-        return Err(annals::Error::new(ErrorKind::Conflict, what));
-    }
-    remember_reader(space, &reader, info.status, false, embedder)
-}
-
 /// Remembers a run that has just ended. If it called no tools, its entry counts as derived from its
 /// identity's recent recall.
 ///
 /// # Errors
-/// As [`remember_run`].
+/// `NotFound`, `Gone`; `Damaged`, `Unavailable`, `Poisoned`.
 pub fn remember_ended(
     space: &Namespace,
     uid: RunUid,
@@ -53,7 +39,7 @@ pub fn remember_ended(
     remember_reader(space, &space.run_by_uid(uid)?, status, true, embedder)
 }
 
-fn remember_reader(
+pub(super) fn remember_reader(
     space: &Namespace,
     reader: &RunReader,
     status: Status,

@@ -193,7 +193,7 @@ fn build_reply(data: &mut &[u8], depth: u8) -> Reply {
         let count = if depth < DEPTH_MAX { len % 8 } else { 0 };
         (0..count).map_while(|_| (!data.is_empty()).then(|| build_reply(data, depth + 1))).collect()
     };
-    match kind % 13 {
+    match kind % 12 {
         0 => Reply::Simple(Cow::Owned(lossy(data))),
         1 => Reply::Error(lossy(data)),
         2 => Reply::Integer(number(data).cast_signed()),
@@ -205,8 +205,7 @@ fn build_reply(data: &mut &[u8], depth: u8) -> Reply {
         8 => Reply::Set(items(data)),
         9 => Reply::Double(f64::from_bits(number(data))),
         10 => Reply::Boolean(len.is_multiple_of(2)),
-        11 => Reply::Verbatim("txt", text(data)),
-        _ => Reply::Push(items(data)),
+        _ => Reply::Verbatim("txt", text(data)),
     }
 }
 
@@ -237,7 +236,7 @@ fn skip_reply(bytes: &[u8], protocol: Protocol, depth: u8) -> Option<&[u8]> {
             rest.get(len..)?.strip_prefix(b"\r\n")
         }
         b'_' => text.is_empty().then_some(rest),
-        b'~' | b'>' => many(text.parse().ok()?, rest),
+        b'~' => many(text.parse().ok()?, rest),
         b'%' => many(text.parse::<usize>().ok()?.checked_mul(2)?, rest),
         b',' => (["inf", "-inf", "nan"].contains(&text) || is_double(text)).then_some(rest),
         b'#' => ["t", "f"].contains(&text).then_some(rest),

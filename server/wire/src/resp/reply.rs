@@ -42,8 +42,6 @@ pub enum Reply {
     Boolean(bool),
     /// A text and its three-letter format: `txt`, `mkd`.
     Verbatim(&'static str, Vec<u8>),
-    /// A message that the client did not request.
-    Push(Vec<Reply>),
 }
 
 impl Reply {
@@ -71,7 +69,7 @@ impl Reply {
                 Self::Error(text) | Self::Json(text) => text.len(),
                 Self::Shared(bytes) => bytes.len(),
                 Self::Bulk(bytes) | Self::Verbatim(_, bytes) => bytes.len(),
-                Self::Array(items) | Self::Set(items) | Self::Push(items) => of_all(items),
+                Self::Array(items) | Self::Set(items) => of_all(items),
                 Self::Map(pairs) => {
                     pairs.iter().map(|(key, value)| key.approximate_bytes() + value.approximate_bytes()).sum()
                 }
@@ -111,7 +109,6 @@ impl Reply {
             Self::NullArray => out.extend_from_slice(b"*-1\r\n"),
             Self::Array(items) => put_items('*', items, protocol, out),
             Self::Set(items) => put_items(if new { '~' } else { '*' }, items, protocol, out),
-            Self::Push(items) => put_items(if new { '>' } else { '*' }, items, protocol, out),
             Self::Map(pairs) => {
                 let (kind, each) = if new { ('%', 1) } else { ('*', 2) };
                 put_head(kind, pairs.len() * each, out);
@@ -188,7 +185,6 @@ mod tests {
             (Reply::Double(1.5), "$3\r\n1.5\r\n", ",1.5\r\n"),
             (Reply::Boolean(true), ":1\r\n", "#t\r\n"),
             (Reply::Verbatim("txt", b"hi".to_vec()), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
-            (Reply::Push(vec![]), "*0\r\n", ">0\r\n"),
             (Reply::Array(vec![Reply::Array(vec![])]), "*1\r\n*0\r\n", "*1\r\n*0\r\n"),
         ] {
             assert_eq!(written(&reply, Protocol::Resp2), two);

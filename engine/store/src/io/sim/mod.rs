@@ -1,7 +1,6 @@
 //! A simulated disk for tests: deterministic, in memory, and able to lose unsynced changes.
 //!
-//! It is always compiled, because integration tests and other crates' tests use it; the engine itself does
-//! not.
+//! Compiled for tests of this crate and, by the feature `testing`, for those of other crates.
 //!
 //! A [`SimIo`] behaves like a file system for the program on it, and records every operation that changes
 //! something. [`SimIo::history`] is that record. Run a workload once, then rebuild from its history the disk

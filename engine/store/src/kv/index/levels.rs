@@ -232,6 +232,7 @@ impl Index {
     }
 
     /// Counted bytes in memory.
+    #[cfg(any(test, fuzzing, feature = "testing"))]
     pub fn memory_bytes(&self) -> usize {
         self.levels().memory().map(|memory| memory.bytes()).sum()
     }

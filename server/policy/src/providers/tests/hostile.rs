@@ -1,9 +1,8 @@
 //! Hostile bodies: deep, huge, endless, of the wrong type. Nothing fails and nothing grows without bound.
 
-use super::{api, read, read_bytes};
+use super::{api, messages, read, read_bytes};
 use crate::providers::{
-    NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, WireExchange, messages, request_changes,
-    summary,
+    NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOL_CALLS_MAX, WireExchange, request_changes, summary,
 };
 
 const PATHS: [&str; 10] = [

@@ -10,11 +10,16 @@ mod openai;
 mod requests;
 mod severity;
 
-use super::{ExchangeSummary, ModelApi, WireExchange, recognise, summary};
+use super::messages::parts;
+use super::{ExchangeSummary, MessageView, ModelApi, WireExchange, recognise, summary};
 
 /// The interface behind a path of its provider.
 fn api(path: &str) -> ModelApi {
     recognise("POST", path, "127.0.0.1:9")
+}
+
+fn messages(api: &ModelApi, body: &[u8]) -> Vec<MessageView> {
+    parts(api, body).into_iter().map(|part| part.view).collect()
 }
 
 /// An exchange with JSON; an answer that does not begin like JSON is sent as events.

@@ -1,7 +1,7 @@
 //! Valid exchanges with bytes changed, cut and doubled: none may panic, and all results stay bounded.
 
-use super::{anthropic, gemini, openai, read_bytes};
-use crate::providers::{messages, request_changes};
+use super::{anthropic, gemini, messages, openai, read_bytes};
+use crate::providers::request_changes;
 use crate::redact::Secrets;
 
 const PATHS: [&str; 5] = [

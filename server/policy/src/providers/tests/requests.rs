@@ -1,7 +1,7 @@
 //! Parts of requests, and changes between two requests.
 
-use super::api;
-use crate::providers::{PartChange, PartKind, messages, request_changes};
+use super::{api, messages};
+use crate::providers::{PartChange, PartKind, request_changes};
 
 /// Kind, role, name and preview of each part.
 fn shown(path: &str, body: &str) -> Vec<String> {
