@@ -1,6 +1,6 @@
 //! `RUN` and `RUN@SEQ` on the command line.
 
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 
 /// The address of a run, or of one of its frames.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,8 +23,7 @@ impl RunAddress {
         }
         match seq.parse() {
             Ok(number) if number > 0 => Ok(Self { run: run.to_owned(), seq: Some(number) }),
-            _ => Err(Failure::new(
-                FailureCode::Usage,
+            _ => Err(Failure::usage(
                 format!("`{seq}` is not a frame number"),
                 format!("frames are numbered from 1; the run named `{text}` itself is written `{text}@`"),
             )),

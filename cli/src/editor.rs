@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 
 /// A temporary file that exists while it is edited.
 struct DraftFile(PathBuf);
@@ -22,8 +22,7 @@ impl Drop for DraftFile {
 /// Opens these bytes in `$VISUAL`, else `$EDITOR`, else vi, and returns the edited bytes.
 #[expect(clippy::disallowed_methods, reason = "a draft is no file of a store")]
 pub(crate) fn edit(bytes: &[u8]) -> CliResult<Vec<u8>> {
-    let failed =
-        |what: String| Failure::new(FailureCode::Failed, what, "--response FILE takes an answer from a file");
+    let failed = |what: String| Failure::failed(what, "--response FILE takes an answer from a file");
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned());
     let end = if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() { "json" } else { "txt" };

@@ -36,6 +36,26 @@ pub(crate) enum Failure {
 pub(crate) type CliResult<T> = Result<T, Failure>;
 
 impl Failure {
+    /// A command that failed, with a hint.
+    pub(crate) fn failed(message: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Self::new(FailureCode::Failed, message, hint)
+    }
+
+    /// An invalid command line, with a hint.
+    pub(crate) fn usage(message: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Self::new(FailureCode::Usage, message, hint)
+    }
+
+    /// Divergence or damage, with a hint.
+    pub(crate) fn damage(message: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Self::new(FailureCode::Damage, message, hint)
+    }
+
+    /// A named thing that does not exist, with a hint.
+    pub(crate) fn missing(message: impl fmt::Display, hint: impl fmt::Display) -> Self {
+        Self::new(FailureCode::NoSuchThing, message, hint)
+    }
+
     /// A failure with its hint.
     pub(crate) fn new(code: FailureCode, message: impl fmt::Display, hint: impl fmt::Display) -> Self {
         Self::Message { code, message: message.to_string(), hint: hint.to_string() }
@@ -78,11 +98,7 @@ pub(crate) fn output_failure(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::ClosedPipe
     } else {
-        Failure::new(
-            FailureCode::Failed,
-            format!("cannot write the output: {error}"),
-            "check where the output goes",
-        )
+        Failure::failed(format!("cannot write the output: {error}"), "check where the output goes")
     }
 }
 
@@ -108,13 +124,13 @@ pub(crate) fn print_usage_error(refused: &clap::Error) -> ExitCode {
 
 impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
-        Self::new(FailureCode::Failed, &error, error.hint())
+        Self::failed(&error, error.hint())
     }
 }
 
 impl From<TemplateError> for Failure {
     fn from(error: TemplateError) -> Self {
-        Self::new(FailureCode::Usage, &error, "use keys of the runs, for example --id '{task_id}-{trial}'")
+        Self::usage(&error, "use keys of the runs, for example --id '{task_id}-{trial}'")
     }
 }
 
@@ -123,24 +139,22 @@ impl From<annals_server::SessionError> for Failure {
         use annals_server::SessionError;
         match error {
             SessionError::Program(error) => {
-                let failure = Self::new(FailureCode::Failed, &error.message, "check the command after --");
+                let failure = Self::failed(&error.message, "check the command after --");
                 failure.print();
                 Self::Exit(error.code)
             }
-            SessionError::Proxy(error) => {
-                before_start(Self::new(FailureCode::Failed, error, "the program was not started"))
-            }
+            SessionError::Proxy(error) => before_start(Self::failed(error, "the program was not started")),
             SessionError::Mount(error) => {
                 let hint = "--upstream names another address: [PROVIDER=]http://HOST[:PORT][/PATH]";
-                before_start(Self::new(FailureCode::Usage, error, hint))
+                before_start(Self::usage(error, hint))
             }
             SessionError::Nondet(error) => {
                 let hint = "the program was not started; calls are also recorded without --capture-nondet";
-                before_start(Self::new(FailureCode::Usage, error.0, hint))
+                before_start(Self::usage(error.0, hint))
             }
             SessionError::Secret(why) => {
                 let hint = "the program was not started; --secret takes the name of a variable with a value of at least 8 bytes";
-                before_start(Self::new(FailureCode::Usage, why, hint))
+                before_start(Self::usage(why, hint))
             }
             SessionError::Store(error) => before_start(crate::store_access::engine_failure(error)),
         }

@@ -63,7 +63,7 @@ pub(crate) fn read_at_most(path: &Path, bytes_max: usize, hint: &str) -> CliResu
     input.reader.by_ref().take(limit).read_to_end(&mut bytes).map_err(|error| read_failure(path, &error))?;
     if bytes.len() > bytes_max {
         let message = format!("{} is larger than {bytes_max} bytes", path.display());
-        return Err(Failure::new(FailureCode::Failed, message, hint));
+        return Err(Failure::failed(message, hint));
     }
     Ok(bytes)
 }
@@ -86,11 +86,7 @@ pub(crate) fn read_tape(path: &Path) -> CliResult<AnyTape> {
     if has_pending_wal(path) {
         let message =
             format!("{} has a write-ahead log that SQLite has not yet merged into it", path.display());
-        return Err(Failure::new(
-            FailureCode::Failed,
-            message,
-            "open and close it with tracefork or sqlite3 first",
-        ));
+        return Err(Failure::failed(message, "open and close it with tracefork or sqlite3 first"));
     }
     let refused = |why| {
         let message = format!("{}: no valid tape of annals or of tracefork: {why}", path.display());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use annals_server::profiles::{PROFILES_BYTES_MAX, Profiles, Redactor};
 
 use crate::args::{GlobalArgs, ProfileArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::input;
 use crate::locate;
 use crate::output::printable;
@@ -26,7 +26,7 @@ pub(crate) fn redactor(global: &GlobalArgs, args: &ProfileArgs) -> CliResult<Opt
         let hint = format!(
             "name a file that has it with --profiles; the default is {PROFILES_FILE} in the store's directory"
         );
-        return Err(Failure::new(FailureCode::Usage, message, hint));
+        return Err(Failure::usage(message, hint));
     };
     if profile.is_raw() {
         return Ok(None);
@@ -57,7 +57,7 @@ fn read_profiles(root: &Path, named: Option<&Path>) -> CliResult<Profiles> {
     };
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
-        Failure::new(FailureCode::Usage, message, "docs/redaction.md describes files of profiles")
+        Failure::usage(message, "docs/redaction.md describes files of profiles")
     };
     let text = String::from_utf8(input::read_small(&file, PROFILES_BYTES_MAX)?).map_err(|error| {
         refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))

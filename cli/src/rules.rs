@@ -6,7 +6,7 @@ use annals::replay::matching::Rules;
 use annals_server::{Origin, RULES_BYTES_MAX, RulesFile};
 
 use crate::args::RuleArgs;
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::input;
 use crate::output::printable;
 
@@ -15,12 +15,12 @@ pub(crate) fn read(file: Option<&Path>) -> CliResult<RulesFile> {
     let Some(file) = file else { return Ok(RulesFile::default()) };
     if file.as_os_str() == "-" {
         let hint = "standard input is the program's: name a file";
-        return Err(Failure::new(FailureCode::Usage, "--rules takes a file", hint));
+        return Err(Failure::usage("--rules takes a file", hint));
     }
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
         let hint = "\"Rules of your own\" in docs/record.md describes files of rules";
-        Failure::new(FailureCode::Usage, message, hint)
+        Failure::usage(message, hint)
     };
     let text = String::from_utf8(input::read_small(file, RULES_BYTES_MAX)?).map_err(|error| {
         refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
@@ -36,14 +36,13 @@ pub(crate) fn read_or_recorded(file: Option<&Path>, run: &str, origin: &Origin) 
     }
     origin.rules().map_err(|error| {
         let message = format!("the rules that run `{run}` was recorded with cannot be used: {error}");
-        Failure::new(FailureCode::Usage, message, "--rules FILE replaces them; an empty file has no rules")
+        Failure::usage(message, "--rules FILE replaces them; an empty file has no rules")
     })
 }
 
 /// Builds the matcher from a file and the options of the command line.
 pub(crate) fn matcher(file: &RulesFile, args: &RuleArgs) -> CliResult<Rules> {
-    let refused =
-        |error| Failure::new(FailureCode::Usage, error, "`annals replay --help` has the forms of rules");
+    let refused = |error| Failure::usage(error, "`annals replay --help` has the forms of rules");
     let mut rules = file.matcher.clone();
     for preset in &args.matcher {
         rules = rules.preset(preset).map_err(refused)?;

@@ -33,8 +33,7 @@ pub(crate) fn for_replay(
     let stdin = match recorded {
         Some(recorded) => recorded,
         None if args.stdin == Some(StdinArg::Recorded) => {
-            return Err(Failure::new(
-                FailureCode::Usage,
+            return Err(Failure::usage(
                 format!("the standard input of run `{}` was not recorded", reader.info().name),
                 "--stdin live gives the program the standard input of this command",
             ));
@@ -48,11 +47,7 @@ pub(crate) fn for_replay(
 fn supervision(stdin: StandardInput, args: &LingerArgs) -> CliResult<Supervision> {
     let linger = parse_duration_ns(&args.linger).map(Duration::from_nanos).ok_or_else(|| {
         let message = format!("--linger takes a time such as 30s, not {:?}", args.linger);
-        Failure::new(
-            FailureCode::Usage,
-            message,
-            "--linger 0s waits for no process that outlives the program",
-        )
+        Failure::usage(message, "--linger 0s waits for no process that outlives the program")
     })?;
     Ok(Supervision { stdin, linger, waiting: print_waiting })
 }
@@ -109,8 +104,7 @@ impl RecordingEnd<'_> {
         let code = self.code.unwrap_or(0);
         // Requests of an unknown interface are recorded too, so they count.
         if self.recorded.requests == 0 && !self.may_be_empty {
-            let failure = Failure::new(
-                FailureCode::Failed,
+            let failure = Failure::failed(
                 format!("NO MODEL CALL WAS CAPTURED{program}"),
                 "the program may read its base address from another variable (--env NAME=/PATH) or have it fixed; --allow-empty permits it",
             );
@@ -130,8 +124,7 @@ impl RecordingEnd<'_> {
         if let Some(why) = &recorded.failure {
             let (stored, seen) = (recorded.requests.min(recorded.seen), recorded.seen);
             let lost = if stored == seen { ", the run's end is not" } else { "" };
-            return Some(Failure::new(
-                FailureCode::Failed,
+            return Some(Failure::failed(
                 format!(
                     "{} of {} are stored{lost}: {}{program}",
                     count(stored),
@@ -142,8 +135,7 @@ impl RecordingEnd<'_> {
             ));
         }
         if self.waits && !recorded.survivors.is_empty() {
-            return Some(Failure::new(
-                FailureCode::Failed,
+            return Some(Failure::failed(
                 format!(
                     "the recording ended before {} of the program: {}{program}",
                     process_count(&recorded.survivors),

@@ -8,7 +8,7 @@ use annals::{
 use super::StoreAccess;
 use super::failures::engine_failure;
 use super::runs::no_run_failure;
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 
 /// The result of a check.
 #[derive(Debug, Default)]
@@ -69,9 +69,7 @@ impl StoreAccess {
     pub(crate) fn prove(&self, id: &str, seq: Option<u32>, since: Option<&Checkpoint>) -> CliResult<Proof> {
         let name = self.reader(id)?.info().name.clone();
         self.namespace()?.prove(&name, seq, since).map_err(|error| match error.kind() {
-            ErrorKind::Diverged => {
-                Failure::new(FailureCode::Damage, error, "`annals verify --against CHECKPOINT` shows where")
-            }
+            ErrorKind::Diverged => Failure::damage(error, "`annals verify --against CHECKPOINT` shows where"),
             _ => no_run_failure(error),
         })
     }

@@ -9,11 +9,7 @@ use crate::failure::{Failure, FailureCode};
 pub(super) fn open_failure(root: &Path, error: Error) -> Failure {
     if error.kind() == ErrorKind::NotFound {
         let message = format!("no store at {}", root.display());
-        return Failure::new(
-            FailureCode::NoSuchThing,
-            message,
-            "create one with `annals init`, or name one with --store",
-        );
+        return Failure::missing(message, "create one with `annals init`, or name one with --store");
     }
     engine_failure(error)
 }
@@ -24,7 +20,7 @@ pub(super) fn no_namespace_failure(message: String, names: &[String]) -> Failure
     } else {
         format!("choose another one with --namespace; existing: {}", names.join(", "))
     };
-    Failure::new(FailureCode::NoSuchThing, message, hint)
+    Failure::missing(message, hint)
 }
 
 /// Turns an engine error into an exit code and a hint.

@@ -8,7 +8,7 @@ use annals_server::{AskOutcome, ConfiguredEmbedder, ask_or_open};
 
 use super::StoreAccess;
 use super::failures::engine_failure;
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::watched_embedder::Watched;
 
 impl StoreAccess {
@@ -28,10 +28,8 @@ impl StoreAccess {
             Err(error) => {
                 let told = error.to_string();
                 return Err(match told.strip_prefix("ERR ") {
-                    Some(why) => Failure::new(FailureCode::Failed, why, FORM),
-                    None if error.kind() == ErrorKind::Invalid => {
-                        Failure::new(FailureCode::Failed, told, FORM)
-                    }
+                    Some(why) => Failure::failed(why, FORM),
+                    None if error.kind() == ErrorKind::Invalid => Failure::failed(told, FORM),
                     None => engine_failure(error),
                 });
             }
@@ -43,7 +41,7 @@ impl StoreAccess {
         let kept = annals_server::remember_json(&memory, whose, text, &with, &SnapshotOptions::default());
         let id = kept.map(|entry| entry.id).map_err(|error| match error.kind() {
             _ if with.has_failed() => embedder_failure(error),
-            ErrorKind::Invalid => Failure::new(FailureCode::Failed, error, FORM),
+            ErrorKind::Invalid => Failure::failed(error, FORM),
             _ => engine_failure(error),
         })?;
         drop((memory, with, space));
@@ -60,7 +58,7 @@ impl StoreAccess {
                 None if error.kind() != ErrorKind::Invalid => engine_failure(error),
                 why => {
                     let hint = "`annals define-memory --help` shows a definition";
-                    Failure::new(FailureCode::Failed, why.unwrap_or(&told), hint)
+                    Failure::failed(why.unwrap_or(&told), hint)
                 }
             }
         };
@@ -82,12 +80,12 @@ impl StoreAccess {
             // Nothing was ever stored in this memory.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let message = format!("there is no memory {id:?}: none is defined");
-                return Err(Failure::new(FailureCode::NoSuchThing, message, HINT));
+                return Err(Failure::missing(message, HINT));
             }
             found => found.map_err(engine_failure)?,
         };
         memory.definition(id).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure::new(FailureCode::NoSuchThing, error, HINT),
+            ErrorKind::NotFound => Failure::missing(error, HINT),
             _ => engine_failure(error),
         })
     }
@@ -110,7 +108,7 @@ impl StoreAccess {
             _ if with.has_failed() => embedder_failure(error),
             ErrorKind::Invalid => {
                 let hint = "docs/memory.md explains recall and how ANNALS_EMBEDDINGS_URL names an embedder";
-                Failure::new(FailureCode::Failed, error, hint)
+                Failure::failed(error, hint)
             }
             _ => engine_failure(error),
         })
@@ -145,9 +143,5 @@ impl StoreAccess {
 
 /// The failure of the embedder that the environment describes.
 pub(crate) fn embedder_failure(error: Error) -> Failure {
-    Failure::new(
-        FailureCode::Failed,
-        error,
-        "docs/memory.md lists the variables that configure an HTTP embedder",
-    )
+    Failure::failed(error, "docs/memory.md lists the variables that configure an HTTP embedder")
 }

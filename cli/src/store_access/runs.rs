@@ -10,7 +10,7 @@ use annals_server::{
 
 use super::StoreAccess;
 use super::failures::engine_failure;
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 
 /// A run in a listing.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl StoreAccess {
                 let shown: Vec<_> = names.iter().take(5).map(String::as_str).collect();
                 let message =
                     format!("{id:?} is the start of {} run names: {}", names.len(), shown.join(", "));
-                Err(Failure::new(FailureCode::NoSuchThing, message, "write a longer part of the name"))
+                Err(Failure::missing(message, "write a longer part of the name"))
             }
         }
     }
@@ -186,11 +186,7 @@ impl StoreAccess {
         let found = annals_server::new_part(&self.reader(id)?, seq, by).map_err(engine_failure)?;
         found.ok_or_else(|| {
             let message = format!("frame {seq} of run `{id}` is no model call");
-            Failure::new(
-                FailureCode::Failed,
-                message,
-                format!("`annals show {id}@{seq} --input` prints its input"),
-            )
+            Failure::failed(message, format!("`annals show {id}@{seq} --input` prints its input"))
         })
     }
 
@@ -222,18 +218,14 @@ impl StoreAccess {
         let last = reader.info().frames;
         if let Some(seq) = seq.filter(|seq| *seq > last) {
             let message = format!("run `{id}` has no frame {seq}");
-            return Err(Failure::new(FailureCode::NoSuchThing, message, format!("the last frame is {last}")));
+            return Err(Failure::missing(message, format!("the last frame is {last}")));
         }
         match reader.snapshot_at(seq.unwrap_or(last)).map_err(engine_failure)? {
             Some(snapshot) => Ok((snapshot.seq, snapshot.state)),
             None => {
                 let at = seq.map_or(String::new(), |seq| format!(" at or before frame {seq}"));
                 let message = format!("run `{id}` has no snapshot{at}");
-                Err(Failure::new(
-                    FailureCode::NoSuchThing,
-                    message,
-                    "a program records snapshots through the engine",
-                ))
+                Err(Failure::missing(message, "a program records snapshots through the engine"))
             }
         }
     }
@@ -280,11 +272,7 @@ fn frame_row(frame: RecordedFrame) -> FrameRow {
 
 pub(super) fn no_run_failure(error: Error) -> Failure {
     if error.kind() == ErrorKind::NotFound {
-        return Failure::new(
-            FailureCode::NoSuchThing,
-            error,
-            "`annals runs` lists the runs of the namespace",
-        );
+        return Failure::missing(error, "`annals runs` lists the runs of the namespace");
     }
     engine_failure(error)
 }

@@ -8,14 +8,14 @@ use annals_server::profiles::Redactor;
 
 use super::StoreAccess;
 use super::failures::engine_failure;
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::tracefork::TraceforkRecording as Foreign;
 
 impl StoreAccess {
     /// Writes a run as a tape. Returns the tape's length in bytes.
     pub(crate) fn export_tape(&self, reader: &RunReader, to: &mut dyn std::io::Write) -> CliResult<u64> {
         reader.write_tape(to).map_err(|error| match error.kind() {
-            ErrorKind::Conflict => Failure::new(FailureCode::Failed, error, "wait until it has ended"),
+            ErrorKind::Conflict => Failure::failed(error, "wait until it has ended"),
             _ => engine_failure(error),
         })
     }
@@ -37,7 +37,7 @@ impl StoreAccess {
             tag: &mut |tag| redactor.text(tag),
         };
         reader.write_redacted_tape(to, shown).map_err(|error| match error.kind() {
-            ErrorKind::Conflict => Failure::new(FailureCode::Failed, error, "wait until it has ended"),
+            ErrorKind::Conflict => Failure::failed(error, "wait until it has ended"),
             _ => engine_failure(error),
         })
     }
@@ -45,9 +45,7 @@ impl StoreAccess {
     /// Records the run of a tape.
     pub(crate) fn import_tape(&self, tape: &Tape, name: Option<&str>, replace: bool) -> CliResult<RunInfo> {
         self.namespace()?.import_tape(tape, name, replace).map_err(|error| match error.kind() {
-            ErrorKind::Conflict => {
-                Failure::new(FailureCode::Failed, error, "set another name with --run, or add --replace")
-            }
+            ErrorKind::Conflict => Failure::failed(error, "set another name with --run, or add --replace"),
             _ => engine_failure(error),
         })
     }
@@ -74,9 +72,7 @@ impl StoreAccess {
 /// Parses a tape.
 pub(crate) fn parse_tape(bytes: Vec<u8>) -> CliResult<Tape> {
     Tape::read(bytes).map_err(|error| match error.kind() {
-        ErrorKind::Damaged => {
-            Failure::new(FailureCode::Damage, error, "fetch the tape again, or repeat `annals tape export`")
-        }
-        _ => Failure::new(FailureCode::Failed, error, "name an unchanged tape of annals or of tracefork"),
+        ErrorKind::Damaged => Failure::damage(error, "fetch the tape again, or repeat `annals tape export`"),
+        _ => Failure::failed(error, "name an unchanged tape of annals or of tracefork"),
     })
 }

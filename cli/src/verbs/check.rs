@@ -70,8 +70,7 @@ enum CheckTarget {
 
 pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) -> CliResult<()> {
     if args.check_output && !args.programs && args.command.is_empty() {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             "--check-output compares the output of programs, but no program is to run",
             "add --programs to run the recorded ones",
         ));
@@ -82,7 +81,7 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
     let (targets, seed) = resolve_targets(global, args)?;
     if targets.is_empty() {
         let hint = "name runs, or a folder that holds *.tape, or a store with runs";
-        return Err(Failure::new(FailureCode::NoSuchThing, "there is nothing to check", hint));
+        return Err(Failure::missing("there is nothing to check", hint));
     }
     let mut all = Vec::with_capacity(targets.len());
     for target in &targets {
@@ -162,7 +161,7 @@ fn is_tape(path: &Path) -> bool {
 fn tapes(folder: &Path) -> CliResult<Vec<PathBuf>> {
     let unread = |error: std::io::Error| {
         let message = format!("cannot read {}: {error}", folder.display());
-        Failure::new(FailureCode::Failed, message, "name a folder that can be read")
+        Failure::failed(message, "name a folder that can be read")
     };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unread)? {
@@ -249,7 +248,7 @@ fn check_tape(args: &DriftArgs, path: &Path) -> CliResult<CheckResult> {
     let tape = input::read_tape(path)?;
     let failed = |error: std::io::Error| {
         let message = format!("cannot create a temporary store for the tape: {error}");
-        Failure::new(FailureCode::Failed, message, "set TMPDIR to another directory")
+        Failure::failed(message, "set TMPDIR to another directory")
     };
     // The directory is readable by its owner only.
     let folder = tempfile::tempdir().map_err(failed)?;
@@ -258,7 +257,7 @@ fn check_tape(args: &DriftArgs, path: &Path) -> CliResult<CheckResult> {
     let name = match tape {
         AnyTape::Native(tape) => door.import_tape(&tape, None, false)?.name,
         AnyTape::Tracefork(tape) => {
-            let failed = |why| Failure::new(FailureCode::Failed, why, "please report it");
+            let failed = |why| Failure::failed(why, "please report it");
             door.import_tracefork(TraceforkRecording::from_tape(&tape).map_err(failed)?, "tape", false)?.name
         }
     };
@@ -297,11 +296,7 @@ fn replay_program(
     recorded: Option<u8>,
 ) -> CliResult<(CheckVerdict, String)> {
     let failed = |error: std::io::Error| {
-        Failure::new(
-            FailureCode::Failed,
-            format!("`annals replay` cannot be started: {error}"),
-            "try it by hand",
-        )
+        Failure::failed(format!("`annals replay` cannot be started: {error}"), "try it by hand")
     };
     let mut words: Vec<OsString> =
         vec!["--store".into(), root.into(), "--namespace".into(), namespace.into()];

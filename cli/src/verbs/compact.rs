@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::args::{CompactArgs, GlobalArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, plural};
 use crate::store_access::{StoreAccess, engine_failure};
@@ -34,11 +34,7 @@ pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) 
         None => compact_in_process(global, args, &root)?,
     };
     let done: Value = serde_json::from_str(&done).map_err(|why| {
-        Failure::new(
-            FailureCode::Failed,
-            why,
-            "use the same version of annals as the process that serves the store",
-        )
+        Failure::failed(why, "use the same version of annals as the process that serves the store")
     })?;
     if out.json { out.object(&done) } else { print_result(&done, out) }
 }

@@ -72,17 +72,13 @@ impl DemoStore {
         if let Some(kept) = &args.keep {
             if kept.exists() {
                 let message = format!("{} exists", kept.display());
-                return Err(Failure::new(
-                    FailureCode::Failed,
-                    message,
-                    "name a directory that does not exist yet",
-                ));
+                return Err(Failure::failed(message, "name a directory that does not exist yet"));
             }
             return Ok(Self::Kept(kept.clone()));
         }
         let temporary = tempfile::Builder::new().prefix("annals-demo-").tempdir().map_err(|error| {
             let message = format!("cannot make a temporary directory: {error}");
-            Failure::new(FailureCode::Failed, message, "set TMPDIR, or name a directory with --keep")
+            Failure::failed(message, "set TMPDIR, or name a directory with --keep")
         })?;
         Ok(Self::Temporary(temporary))
     }
@@ -159,11 +155,7 @@ fn record_and_kill(root: &Path, runs: &[ImportedRun]) -> CliResult<HashMap<Strin
 
 fn child_failed(what: &str, why: &impl std::fmt::Display) -> Failure {
     let message = format!("the demonstration could not {what}: {why}");
-    Failure::new(
-        FailureCode::Failed,
-        message,
-        "it needs to start itself a second time and to write to a directory",
-    )
+    Failure::failed(message, "it needs to start itself a second time and to write to a directory")
 }
 
 /// Checks that every acknowledged frame exists, with its exact bytes.
@@ -180,11 +172,7 @@ fn check_acknowledged(
                 Some(frame) if is_same_frame(&frame, &expected) => {}
                 _ => {
                     let message = format!("frame {seq} of run {} was acknowledged and is not there", run.id);
-                    return Err(Failure::new(
-                        FailureCode::Damage,
-                        message,
-                        "please report this: it must not happen",
-                    ));
+                    return Err(Failure::damage(message, "please report this: it must not happen"));
                 }
             }
         }

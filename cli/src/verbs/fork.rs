@@ -32,8 +32,7 @@ const RESPONSE_BYTES_MAX: usize = 64 << 20;
 pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> CliResult<()> {
     let address = RunAddress::parse(&args.from)?;
     let Some(seq) = address.seq else {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             format!("`{}` names no frame to fork at", args.from),
             format!("name the last frame to share, for example {}@1", address.run),
         ));
@@ -57,8 +56,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     let changes = args.response.is_some() || args.edit || args.model.is_some() || args.rules.is_some();
     let requests = [&args.set, &args.set_all, &args.tool_result];
     if changes || !args.command.is_empty() || requests.iter().any(|edits| !edits.is_empty()) {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             format!("run `{parent}` has no recorded program, so no program can continue from it"),
             "leave out the options and the command: the new run then shares the frames",
         ));
@@ -100,7 +98,7 @@ fn forking_options(args: &ForkArgs, reader: &RunReader, at: u32, origin: &Origin
 }
 
 fn parse_place(text: &str) -> CliResult<BodyPath> {
-    BodyPath::parse(text).map_err(|why| Failure::new(FailureCode::Usage, why, "--set '$.temperature=0'"))
+    BodyPath::parse(text).map_err(|why| Failure::usage(why, "--set '$.temperature=0'"))
 }
 
 /// Parses `JSONPATH=VALUE`: a place, and the value to set there.
@@ -132,26 +130,18 @@ fn parse_tool_result(text: &str, reader: &RunReader, at: u32) -> CliResult<(Stri
             [] => {
                 let message = format!("the request of frame {at} has no new tool result");
                 let hint = format!("`annals show {}@{at} --new` shows its new part", reader.info().name);
-                return Err(Failure::new(FailureCode::Usage, message, hint));
+                return Err(Failure::usage(message, hint));
             }
             ids => {
                 let message =
                     format!("the request of frame {at} has {} new results: {}", ids.len(), ids.join(", "));
-                return Err(Failure::new(
-                    FailureCode::Usage,
-                    message,
-                    "say which one: --tool-result ID=FILE",
-                ));
+                return Err(Failure::usage(message, "say which one: --tool-result ID=FILE"));
             }
         },
     };
     let bytes = input::read_small(file.as_ref(), RESPONSE_BYTES_MAX)?;
     let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::new(
-            FailureCode::Usage,
-            format!("{file} is not UTF-8"),
-            "a tool's result is a text in the request",
-        )
+        Failure::usage(format!("{file} is not UTF-8"), "a tool's result is a text in the request")
     })?;
     Ok((id, text))
 }

@@ -9,7 +9,7 @@ use annals_formats::import::{
 use serde_json::json;
 
 use crate::args::{ExpandArg, GlobalArgs, ImportArgs, ImportFormat};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::input;
 use crate::output::{CliOutput, bytes, plural};
 use crate::progress::ImportProgress;
@@ -23,8 +23,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
     if let (ImportFormat::Frames, Some((option, _))) =
         (args.format, chat_only.iter().find(|(_, given)| *given))
     {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             format!("{option} goes with --format chat"),
             "frames name their run and its status themselves",
         ));
@@ -143,15 +142,13 @@ impl ImportTally {
             let (messages, runs) =
                 (plural(self.unframed_messages, "message"), plural(self.unframed_runs, "run"));
             let are = if self.unframed_messages == 1 { "is" } else { "are" };
-            return Err(Failure::new(
-                FailureCode::Failed,
+            return Err(Failure::failed(
                 format!("{messages} of {runs} {are} in no frame, the first in run `{first}`"),
                 "the metadata of the run keeps them (`annals.trailing_messages`); --allow-empty ends with 0",
             ));
         }
         if self.frames == 0 {
-            return Err(Failure::new(
-                FailureCode::Failed,
+            return Err(Failure::failed(
                 format!("no frame was imported: the input holds {}", plural(self.runs, "run")),
                 "check the file and --format; --allow-empty ends with 0",
             ));

@@ -13,7 +13,7 @@ pub(super) fn run(command: &[OsString], out: &mut CliOutput) -> CliResult<()> {
     let program = Program { argv: command.to_vec(), directory: None, environment: Vec::new() };
     let found = inspect(&program, &|name| std::env::var(name).ok()).map_err(|error| {
         let message = format!("{} (exit code {} of a recording)", printable(&error.message), error.code);
-        Failure::new(FailureCode::Failed, message, "check the command after --")
+        Failure::failed(message, "check the command after --")
     })?;
     if out.json {
         out.object(&found)?;

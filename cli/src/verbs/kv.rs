@@ -6,7 +6,7 @@ use std::io::Read;
 use serde_json::{Map, Value, json};
 
 use crate::args::{DelArgs, GetArgs, GlobalArgs, PutArgs, ScanArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, preview, put_bytes, time};
 use crate::store_access::VersionRow;
 
@@ -28,7 +28,7 @@ pub(super) fn put(global: &GlobalArgs, args: &PutArgs, out: &mut CliOutput) -> C
     let value = if args.value == "-" {
         std::io::stdin().lock().read_to_end(&mut piped).map_err(|error| {
             let message = format!("cannot read standard input: {error}");
-            Failure::new(FailureCode::Failed, message, "give the value as an argument")
+            Failure::failed(message, "give the value as an argument")
         })?;
         piped
     } else {
@@ -90,7 +90,7 @@ fn print_history(versions: &[VersionRow], key: &OsStr, out: &mut CliOutput) -> C
 
 fn no_key_failure(key: &OsStr) -> Failure {
     let message = format!("no key `{}`", preview(key.as_encoded_bytes(), 80));
-    Failure::new(FailureCode::NoSuchThing, message, "`annals scan` lists the keys of a keyspace")
+    Failure::missing(message, "`annals scan` lists the keys of a keyspace")
 }
 
 fn key_value_json(key: &[u8], value: &[u8]) -> Map<String, Value> {

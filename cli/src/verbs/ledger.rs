@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::address::RunAddress;
 use crate::args::{CheckpointArgs, GlobalArgs, LedgerCheckArgs, LedgerVerb, ProveArgs};
 use crate::atomic_file;
-use crate::failure::{CliResult, Failure, FailureCode, output_failure};
+use crate::failure::{CliResult, Failure, output_failure};
 use crate::input;
 use crate::output::{CliOutput, count, plural, printable, time};
 use crate::store_access;
@@ -58,7 +58,7 @@ fn prove(global: &GlobalArgs, args: &ProveArgs, out: &mut CliOutput) -> CliResul
     let written = atomic_file::write(path, |file| file.write_all(line.as_bytes()).map_err(output_failure));
     written?.map_err(|error| {
         let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(FailureCode::Failed, message, "name a writable file, or leave out -o")
+        Failure::failed(message, "name a writable file, or leave out -o")
     })?;
     if out.json {
         return out.object(&verdict_json(&verdict, args.sign.is_some()));
@@ -166,7 +166,7 @@ fn signature(key: Option<&PrivateKey>, checkpoint: &Checkpoint) -> Option<Signat
 }
 
 fn internal_failure(error: annals::Error) -> Failure {
-    Failure::new(FailureCode::Failed, error, "this is a bug in annals: please report it")
+    Failure::failed(error, "this is a bug in annals: please report it")
 }
 
 /// Names the run or frame that a proof is about.

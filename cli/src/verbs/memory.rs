@@ -11,7 +11,7 @@ use crate::args::{
     DefineMemoryArgs, ExportTrainingArgs, GlobalArgs, IdentityArgs, ProjectionArg, RecallArgs, RememberArgs,
     TrainingArg,
 };
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, metadata};
 use crate::store_access::{StoreAccess, embedder_failure};
 use crate::{input, locate};
@@ -156,9 +156,7 @@ fn parse_identity(whose: &IdentityArgs) -> CliResult<Identity> {
         conversation: whose.conversation.clone(),
     };
     let named = identity.checked_name();
-    named.map_err(|error| {
-        Failure::new(FailureCode::Usage, error, "shorten --tenant, --principal or --conversation")
-    })?;
+    named.map_err(|error| Failure::usage(error, "shorten --tenant, --principal or --conversation"))?;
     Ok(identity)
 }
 
@@ -173,7 +171,7 @@ fn source_name(file: &Path) -> String {
 fn parse_utf8(bytes: Vec<u8>, place: &str, hint: &str) -> CliResult<String> {
     String::from_utf8(bytes).map_err(|error| {
         let (line, column) = line_and_column(error.as_bytes(), error.utf8_error().valid_up_to());
-        Failure::new(FailureCode::Failed, format!("{place}: not UTF-8 at line {line} column {column}"), hint)
+        Failure::failed(format!("{place}: not UTF-8 at line {line} column {column}"), hint)
     })
 }
 

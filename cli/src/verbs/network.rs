@@ -5,7 +5,7 @@ use std::io::Write;
 use annals_server::{Connection, HostPattern, NetworkPolicy, NetworkScope, TrafficReport, UnrecordedTraffic};
 
 use crate::args::{NetworkArgs, NetworkScopeArg};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::output::{plural, printable};
 
 /// Parses each `HOST[:PORT]` into a pattern.
@@ -14,7 +14,7 @@ pub(super) fn patterns(option: &str, texts: &[String]) -> CliResult<Vec<HostPatt
         HostPattern::parse(text).ok_or_else(|| {
             let hint =
                 format!("{option} takes a name or an address: api.example.org, 127.0.0.1:8000, [::1]:8000");
-            Failure::new(FailureCode::Usage, format!("{text:?} is not HOST[:PORT]"), hint)
+            Failure::usage(format!("{text:?} is not HOST[:PORT]"), hint)
         })
     };
     texts.iter().map(of).collect()

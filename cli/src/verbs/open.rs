@@ -2,7 +2,7 @@
 
 use super::show::{exchange_line, http_exchange};
 use crate::args::{GlobalArgs, OpenArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, bytes, printable, time};
 use crate::profiles;
 
@@ -25,11 +25,7 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
                 }
             }
             last.ok_or_else(|| {
-                Failure::new(
-                    FailureCode::NoSuchThing,
-                    "no run has failed",
-                    "`annals runs` lists the runs of the namespace",
-                )
+                Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace")
             })?
         }
     };

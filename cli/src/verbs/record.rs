@@ -12,7 +12,7 @@ use annals_server::{
 };
 
 use crate::args::{CacheArg, GlobalArgs, IdentityArgs, LiveArgs, NewRunArgs, RecordArgs};
-use crate::failure::{CliResult, Failure, FailureCode, before_start};
+use crate::failure::{CliResult, Failure, before_start};
 use crate::locate;
 use crate::output::{count, dollars, plural, printable};
 use crate::rules;
@@ -117,8 +117,7 @@ pub(super) fn secret_names(args: &NewRunArgs) -> CliResult<Vec<String>> {
     };
     match names.iter().all(is_name) {
         true => Ok(names),
-        false => Err(Failure::new(
-            FailureCode::Usage,
+        false => Err(Failure::usage(
             "--secret takes the name of a variable; the given text is not a name",
             "put the value into a variable: other users can see command lines",
         )),
@@ -145,11 +144,9 @@ pub(super) fn run_spec(name: &str, tags: &[(String, String)]) -> RunSpec {
 pub(super) fn split_pair(text: &str, form: &str) -> CliResult<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Failure::new(
-            FailureCode::Usage,
-            format!("{text:?} is not of the form {form}"),
-            "separate key and value by =",
-        )),
+        _ => {
+            Err(Failure::usage(format!("{text:?} is not of the form {form}"), "separate key and value by ="))
+        }
     }
 }
 
@@ -164,7 +161,7 @@ pub(super) fn mounts(args: &NewRunArgs) -> CliResult<Mounts> {
         }
         if !path.starts_with('/') {
             let hint = "a path starts with /, for example /v1";
-            return Err(Failure::new(FailureCode::Usage, format!("{path:?} is not a path"), hint));
+            return Err(Failure::usage(format!("{path:?} is not a path"), hint));
         }
         variables.retain(|variable| variable.name != name);
         variables.push(Variable::custom(&name, &path));
@@ -174,8 +171,7 @@ pub(super) fn mounts(args: &NewRunArgs) -> CliResult<Mounts> {
         if !variables.iter().any(|variable| variable.provider == *provider) {
             let mut known: Vec<_> = variables.iter().map(|variable| variable.provider.as_str()).collect();
             known.dedup();
-            return Err(Failure::new(
-                FailureCode::Usage,
+            return Err(Failure::usage(
                 format!("--upstream names provider {provider:?}, which has no known variable"),
                 format!(
                     "known providers: {}; --env NAME=/PATH adds a variable, and its provider is NAME in lower case",
@@ -212,7 +208,7 @@ pub(super) fn cache_use(live: &LiveArgs) -> CliResult<CacheUse> {
     let lasting = |text: &String| {
         let refused = |message: String| {
             let hint = "--cache-for 7d caches this run's answers for seven days, with --cache write or both";
-            Failure::new(FailureCode::Usage, message, hint)
+            Failure::usage(message, hint)
         };
         match parse_duration_ns(text) {
             Some(ns) if write => Ok(ns),

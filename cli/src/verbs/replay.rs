@@ -31,8 +31,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
     let live = &args.live;
     let asks = !live.upstream.is_empty() || !live.reroll.is_empty();
     if !onward && (asks || live.cache != CacheArg::Off || args.into.is_some()) {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             "a replay calls no upstream: the recording serves every answer",
             "--on-divergence live continues with live calls",
         ));
@@ -43,8 +42,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
         return Err(no_output_failure("--all, --raw, --json and --as start no program"));
     }
     if redactor.is_some() && (onward || !args.command.is_empty()) {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             "--as changes the answers, but a program needs the recorded ones",
             "leave out --as; or leave out the program to read the run",
         ));
@@ -62,8 +60,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
     if !args.raw && !out.json && redactor.is_none() {
         let reader = door.reader(&run.id)?;
         if door.is_ingested(&reader)? {
-            return Err(Failure::new(
-                FailureCode::Damage,
+            return Err(Failure::damage(
                 format!(
                     "DIVERGED at step 1: run `{}` was ingested from traces, which hold no requests and answers as they were sent",
                     run.id
@@ -77,8 +74,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
         if let Some(by) =
             imported_by.as_deref().filter(|_| !args.command.is_empty() || has_program(&door, &reader))
         {
-            return Err(Failure::new(
-                FailureCode::Damage,
+            return Err(Failure::damage(
                 format!(
                     "run `{}` was redacted by profile {} before it came here: no program gets the answers that were recorded",
                     run.id,
@@ -98,8 +94,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
         return Err(no_output_failure(&format!("no program was recorded as run `{}`", run.id)));
     }
     if !args.command.is_empty() {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             format!("no program was recorded as run `{}`, so none can be replayed from it", run.id),
             "leave out the command, --raw and --json: `annals replay RUN -- CMD` is for runs of `annals record`",
         ));
@@ -141,8 +136,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
 
 /// A run without frames is no success: nothing was compared.
 fn no_frames_failure(message: String) -> Failure {
-    Failure::new(
-        FailureCode::NoSuchThing,
+    Failure::missing(
         format!("{message}: there is nothing to replay"),
         "`annals runs` lists what there is; import or record the run again",
     )
@@ -150,8 +144,7 @@ fn no_frames_failure(message: String) -> Failure {
 
 /// --check-output has nothing to check.
 fn no_output_failure(why: &str) -> Failure {
-    Failure::new(
-        FailureCode::Usage,
+    Failure::usage(
         format!("--check-output compares the output of a replayed program: {why}"),
         "leave out --check-output",
     )
@@ -241,11 +234,10 @@ pub(super) fn program_to_run(run: &str, origin: &Origin, command: &[OsString]) -
     }
     let program = origin.program().map_err(|why| {
         let hint = format!("set the variable, or name the command: annals replay {run} -- CMD");
-        Failure::new(FailureCode::Usage, why, hint)
+        Failure::usage(why, hint)
     })?;
     if program.argv.is_empty() {
-        return Err(Failure::new(
-            FailureCode::Usage,
+        return Err(Failure::usage(
             format!("run `{run}` was recorded by `annals attach`, so its program is unknown"),
             "name it after --",
         ));
@@ -419,8 +411,7 @@ fn read_back(
     // The engine has checked each link against the previous one. The last link must equal the run's
     // fingerprint.
     match (&last, &run.fingerprint) {
-        (Some(last), Some(fingerprint)) if last != fingerprint => Err(Failure::new(
-            FailureCode::Damage,
+        (Some(last), Some(fingerprint)) if last != fingerprint => Err(Failure::damage(
             format!("the frames of run `{}` do not match its fingerprint", run.id),
             "`annals verify` lists everything that is damaged",
         )),

@@ -11,7 +11,7 @@ use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, pa
 use serde_json::json;
 
 use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, plural, printable, time};
@@ -57,7 +57,7 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
     if let Some(reply) = ask_daemon(&root, &words).map_err(engine_failure)? {
         let done: RetentionReport = serde_json::from_str(&reply).map_err(|error| {
             let message = format!("the process that serves the store sent an invalid report: {error}");
-            Failure::new(FailureCode::Failed, message, "use the same version of annals for both")
+            Failure::failed(message, "use the same version of annals for both")
         })?;
         return if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) };
     }
@@ -82,11 +82,7 @@ fn read_policy(file: Option<&Path>) -> CliResult<(RetentionPolicy, Option<String
     let Some(file) = file else { return Ok((RetentionPolicy::default(), None)) };
     let refused = |place: &str, what: &str| {
         let message = format!("{}{place}: {}", file.display(), printable(what));
-        Failure::new(
-            FailureCode::Usage,
-            message,
-            "docs/retention.md describes all parts of a policy; nothing was dropped",
-        )
+        Failure::usage(message, "docs/retention.md describes all parts of a policy; nothing was dropped")
     };
     let text = String::from_utf8(input::read_small(file, POLICY_BYTES_MAX)?).map_err(|error| {
         refused("", &format!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
@@ -131,7 +127,7 @@ impl Moment {
 
 fn invalid_time_failure(text: &str) -> Failure {
     let message = format!("--at takes a time from 1970 to 2554, not {text:?}");
-    Failure::new(FailureCode::Usage, message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
+    Failure::usage(message, "write 2026-01-31T12:00:00Z, or +8d for eight days from now")
 }
 
 /// Prints what a sweep will drop, or has dropped.
@@ -215,7 +211,7 @@ pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) 
     };
     if !was {
         let message = format!("run `{run}` is not pinned");
-        return Err(Failure::new(FailureCode::NoSuchThing, message, "`annals runs` shows which runs are"));
+        return Err(Failure::missing(message, "`annals runs` shows which runs are"));
     }
     if out.json {
         return out.object(&json!({ "unpinned": run }));
@@ -230,11 +226,7 @@ pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput
     let (run, uid) = (reader.info().name.clone(), reader.info().uid);
     if run != args.run {
         let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
-        return Err(Failure::new(
-            FailureCode::NoSuchThing,
-            message,
-            "nothing was forgotten; write the whole name",
-        ));
+        return Err(Failure::missing(message, "nothing was forgotten; write the whole name"));
     }
     // An open reader would keep the old files.
     drop((reader, reading));

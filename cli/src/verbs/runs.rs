@@ -7,7 +7,7 @@ use annals_server::providers::Cost;
 use serde_json::{Map, Value, json};
 
 use crate::args::{GlobalArgs, RunsArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, count, dollars, duration, plural, time_to_minute};
 use crate::store_access::{RunRow, StoreAccess};
 use crate::table_fit::{self, ColumnFit, TableColumn};
@@ -78,8 +78,7 @@ pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> 
     }
     match unreadable {
         0 => Ok(()),
-        runs => Err(Failure::new(
-            FailureCode::Damage,
+        runs => Err(Failure::damage(
             format!(
                 "tokens and cost are incomplete for {}: frames cannot be read",
                 plural(runs as u64, "run")

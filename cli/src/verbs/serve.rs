@@ -5,7 +5,7 @@ use std::io::Write;
 use annals_server::{LogFormat, ServeConfig, ServeError, StartedDaemon, UpstreamOptions};
 
 use crate::args::{GlobalArgs, LogFormatArg, ServeArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::locate;
 use crate::profiles;
 use crate::store_access::engine_failure;
@@ -33,7 +33,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
             #[expect(clippy::disallowed_methods, reason = "a file of the user's, not of a store")]
             let text = std::fs::read(path).map_err(|error| {
                 let message = format!("cannot read {}: {error}", path.display());
-                Failure::new(FailureCode::Failed, message, "name a file that can be read")
+                Failure::failed(message, "name a file that can be read")
             })?;
             options.with_defaults_from(
                 ServeConfig::parse(&String::from_utf8_lossy(&text)).map_err(serve_failure)?,
@@ -76,11 +76,9 @@ fn start_log(log: LogFormat) {
 fn serve_failure(error: ServeError) -> Failure {
     match error {
         ServeError::Store(error) => engine_failure(error),
-        ServeError::Refused(_) => {
-            Failure::new(FailureCode::Usage, error, "`annals serve --help` lists the valid options")
-        }
+        ServeError::Refused(_) => Failure::usage(error, "`annals serve --help` lists the valid options"),
         ServeError::System { .. } => {
-            Failure::new(FailureCode::Failed, error, "name another place with --socket, --tcp or --http")
+            Failure::failed(error, "name another place with --socket, --tcp or --http")
         }
     }
 }

@@ -12,7 +12,7 @@ use super::replay::FrameLine;
 use super::runs;
 use crate::address::RunAddress;
 use crate::args::{GlobalArgs, ShowArgs, StateArgs};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::output::{
     CliOutput, bytes, count, dollars, metadata, plural, preview, printable, put_bytes, time,
 };
@@ -53,8 +53,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ShowArgs, out: &mut CliOutput) -> 
             }
             show_frame(&run, &frame, args, out)
         }
-        None if args.input || args.output || args.new => Err(Failure::new(
-            FailureCode::Usage,
+        None if args.input || args.output || args.new => Err(Failure::usage(
             "--input, --output and --new need a frame, but this names a run",
             format!("name a frame of it, for example {}@1", address.run),
         )),

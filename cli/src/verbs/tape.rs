@@ -9,7 +9,7 @@ use serde_json::json;
 use super::runs::short_hex;
 use crate::args::{GlobalArgs, TapeExportArgs, TapeImportArgs, TapeVerb};
 use crate::atomic_file;
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::input::{self, AnyTape};
 use crate::output::{CliOutput, bytes, plural, printable};
 use crate::profiles;
@@ -72,7 +72,7 @@ fn export(global: &GlobalArgs, args: &TapeExportArgs, out: &mut CliOutput) -> Cl
 fn import(global: &GlobalArgs, args: &TapeImportArgs, out: &mut CliOutput) -> CliResult<()> {
     if args.run.is_some() && args.tapes.len() > 1 {
         let hint = "leave out --run, or import one tape";
-        return Err(Failure::new(FailureCode::Usage, "--run names the run of one tape", hint));
+        return Err(Failure::usage("--run names the run of one tape", hint));
     }
     // A bad first tape opens no store. The runs of tapes before a bad one stay.
     let mut door = None;
@@ -87,7 +87,7 @@ fn import(global: &GlobalArgs, args: &TapeImportArgs, out: &mut CliOutput) -> Cl
                 printable(by)
             );
             let hint = "--redacted imports it, marked as redacted";
-            return Err(Failure::new(FailureCode::Failed, message, hint).with_place(path.display()));
+            return Err(Failure::failed(message, hint).with_place(path.display()));
         }
         let door = match &mut door {
             Some(door) => door,
@@ -101,9 +101,8 @@ fn import(global: &GlobalArgs, args: &TapeImportArgs, out: &mut CliOutput) -> Cl
                 print_imported(path, &info, None, out)
             }
             AnyTape::Tracefork(tape) => {
-                let recording = TraceforkRecording::from_tape(&tape).map_err(|why| {
-                    Failure::new(FailureCode::Failed, why, "please report it").with_place(path.display())
-                })?;
+                let recording = TraceforkRecording::from_tape(&tape)
+                    .map_err(|why| Failure::failed(why, "please report it").with_place(path.display()))?;
                 let own =
                     Some(tape.agent_name.as_str()).filter(|name| !name.is_empty()).unwrap_or("tracefork");
                 let digest = recording.digest.clone();
@@ -144,5 +143,5 @@ fn print_imported(path: &Path, info: &RunInfo, digest: Option<&str>, out: &mut C
 /// The failure to write an output file.
 pub(super) fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
     let message = format!("cannot write {}: {error}", path.display());
-    Failure::new(FailureCode::Failed, message, "name a file that can be written")
+    Failure::failed(message, "name a file that can be written")
 }

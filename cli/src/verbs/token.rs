@@ -6,7 +6,7 @@ use annals_server::{AccessToken, Rights, ServeError, ask_daemon, list_tokens, ma
 use serde_json::json;
 
 use crate::args::{GlobalArgs, TokenAddArgs, TokenVerb};
-use crate::failure::{CliResult, Failure, FailureCode};
+use crate::failure::{CliResult, Failure};
 use crate::locate;
 use crate::output::CliOutput;
 use crate::store_access::engine_failure;
@@ -22,7 +22,7 @@ pub(super) fn run(global: &GlobalArgs, verb: &TokenVerb, out: &mut CliOutput) ->
 fn add(global: &GlobalArgs, args: &TokenAddArgs, out: &mut CliOutput) -> CliResult<()> {
     let default = if args.profile.is_some() { Rights::REDACTED } else { Rights::ALL };
     let rights = args.rights.as_deref().map_or(Ok(default), str::parse::<Rights>);
-    let rights = rights.map_err(|why| Failure::new(FailureCode::Usage, why, "as in --rights record,read"))?;
+    let rights = rights.map_err(|why| Failure::usage(why, "as in --rights record,read"))?;
     let root = locate::store(global.store.as_deref());
     let named = rights.to_string();
     let mut words: Vec<&[u8]> = vec![
@@ -88,11 +88,7 @@ fn revoke(global: &GlobalArgs, name: &str, out: &mut CliOutput) -> CliResult<()>
         store.close().map_err(engine_failure)?;
         if !was {
             let why = format!("there is no token {name}");
-            return Err(Failure::new(
-                FailureCode::NoSuchThing,
-                why,
-                "`annals token list` lists what there is",
-            ));
+            return Err(Failure::missing(why, "`annals token list` lists what there is"));
         }
     }
     if out.json { out.object(&json!({ "revoked": name })) } else { out.line(format_args!("revoked {name}")) }
@@ -109,9 +105,7 @@ fn open_store(global: &GlobalArgs) -> CliResult<(Store, u64)> {
 /// Turns a daemon's error into a failure. Only a token can be missing here.
 fn daemon_failure(error: annals::Error) -> Failure {
     match error.kind() {
-        ErrorKind::NotFound => {
-            Failure::new(FailureCode::NoSuchThing, error, "`annals token list` lists what there is")
-        }
+        ErrorKind::NotFound => Failure::missing(error, "`annals token list` lists what there is"),
         _ => engine_failure(error),
     }
 }
@@ -119,6 +113,6 @@ fn daemon_failure(error: annals::Error) -> Failure {
 fn token_failure(error: ServeError) -> Failure {
     match error {
         ServeError::Store(error) => engine_failure(error),
-        other => Failure::new(FailureCode::Failed, other, "`annals token list` lists what there is"),
+        other => Failure::failed(other, "`annals token list` lists what there is"),
     }
 }

@@ -64,46 +64,25 @@ pub struct RecordPlace {
     pub len: u32,
 }
 
-impl fmt::Display for BlobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
+/// Writes newtypes of bytes as hexadecimal digits.
+macro_rules! written_as_hex {
+    ($($form:ident $id:ident;)*) => {$(
+        impl fmt::$form for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&HexDisplay(&self.0), f)
+            }
+        }
+    )*};
 }
 
-impl fmt::Debug for BlobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
-}
-
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
-}
-
-impl fmt::Display for NodeHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
-}
-
-impl fmt::Debug for NodeHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
-}
-
-impl fmt::Display for StoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HexDisplay(&self.0), f)
-    }
+written_as_hex! {
+    Display BlobId;
+    Debug BlobId;
+    Display Link;
+    Debug Link;
+    Display NodeHash;
+    Debug NodeHash;
+    Display StoreId;
 }
 
 impl fmt::Display for Seqno {

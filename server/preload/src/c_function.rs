@@ -37,3 +37,80 @@ macro_rules! real {
     }};
 }
 pub(crate) use real;
+
+/// Defines the functions that start programs: each calls the C library's own one through `$start`, which
+/// takes the program, its environment, and a function that starts it with another environment. `$symbols` is
+/// the configuration in which they have the C library's names.
+macro_rules! exec_hooks {
+    ($symbols:ident, $start:path) => {
+        #[cfg_attr($symbols, unsafe(no_mangle))]
+        pub unsafe extern "C" fn execve(
+            path: *const c_char,
+            arguments: CStringList,
+            environment: CStringList,
+        ) -> c_int {
+            // SAFETY: promised by the caller.
+            unsafe {
+                let real = real!(c"execve", fn(*const c_char, CStringList, CStringList) -> c_int);
+                $start(path, environment, |list| real.map_or(-1, |real| real(path, arguments, list)))
+            }
+        }
+
+        #[cfg_attr($symbols, unsafe(no_mangle))]
+        pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringList) -> c_int {
+            // SAFETY: promised by the caller.
+            unsafe { execve(path, arguments, sys::environ) }
+        }
+
+        #[cfg_attr($symbols, unsafe(no_mangle))]
+        pub unsafe extern "C" fn execvpe(
+            file: *const c_char,
+            arguments: CStringList,
+            environment: CStringList,
+        ) -> c_int {
+            // SAFETY: promised by the caller.
+            unsafe {
+                let real = real!(c"execvpe", fn(*const c_char, CStringList, CStringList) -> c_int);
+                $start(file, environment, |list| real.map_or(-1, |real| real(file, arguments, list)))
+            }
+        }
+
+        #[cfg_attr($symbols, unsafe(no_mangle))]
+        pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringList) -> c_int {
+            // SAFETY: promised by the caller.
+            unsafe { execvpe(file, arguments, sys::environ) }
+        }
+
+        $crate::c_function::spawn_hook!($symbols, $start, posix_spawn, c"posix_spawn");
+        $crate::c_function::spawn_hook!($symbols, $start, posix_spawnp, c"posix_spawnp");
+    };
+}
+pub(crate) use exec_hooks;
+
+/// Defines one form of `posix_spawn`; see [`exec_hooks`].
+macro_rules! spawn_hook {
+    ($symbols:ident, $start:path, $name:ident, $text:literal) => {
+        #[cfg_attr($symbols, unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(
+            process: *mut c_int,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: CStringList,
+            environment: CStringList,
+        ) -> c_int {
+            type Pointer = *const c_void;
+            // SAFETY: promised by the caller. ENOSYS is 38.
+            unsafe {
+                let real = real!(
+                    $text,
+                    fn(*mut c_int, *const c_char, Pointer, Pointer, CStringList, CStringList) -> c_int
+                );
+                $start(path, environment, |list| {
+                    real.map_or(38, |real| real(process, path, actions, attributes, arguments, list))
+                })
+            }
+        }
+    };
+}
+pub(crate) use spawn_hook;

@@ -4,25 +4,26 @@
 //! of started processes is the parent's. Each start leaves a note with the program's path in `DIR/exec/LANE`:
 //! a process that never creates its lane's file (a static binary) can be named afterwards.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 
 use crate::lane::{self, LaneName};
-use crate::{format, process, sys};
+use crate::sys::{self, CStringList};
+use crate::{format, process};
 
 /// Maximum number of environment variables; a larger environment is passed on unchanged.
 const VARIABLES_MAX: usize = 2048;
 
-/// Calls `start` with the new program's environment; `failed` tells whether its result is a failure.
+/// Calls `start` with the new program's environment. A result other than 0 is a failure: `execve` returns only
+/// then.
 ///
 /// # Safety
 /// `program` is null or ends with a zero; `environment` is null or a list as `execve` takes it.
-pub(crate) unsafe fn with_lane_environment<R: Copy>(
+pub(crate) unsafe fn with_lane_environment(
     program: *const c_char,
-    environment: *const *const c_char,
-    start: impl Fn(*const *const c_char) -> R,
-    failed: impl Fn(R) -> bool,
-) -> R {
+    environment: CStringList,
+    start: impl FnOnce(CStringList) -> c_int,
+) -> c_int {
     if !process::is_on() {
         return start(environment);
     }
@@ -49,7 +50,7 @@ pub(crate) unsafe fn with_lane_environment<R: Copy>(
         }
     }
     let result = start(if whole { list.as_ptr() } else { environment });
-    if failed(result) {
+    if result != 0 {
         lane::with(|lane| lane.processes = lane.processes.wrapping_sub(1));
         if let Some(note) = note {
             sys::unlink(note);
@@ -62,10 +63,10 @@ pub(crate) unsafe fn with_lane_environment<R: Copy>(
 /// them.
 ///
 /// # Safety
-/// As [`starting`].
+/// As [`with_lane_environment`].
 unsafe fn list_for(
     child: &LaneName,
-    environment: *const *const c_char,
+    environment: CStringList,
     lane_variable: &mut [u8; 128],
     list: &mut [*const c_char; VARIABLES_MAX],
 ) -> bool {

@@ -11,7 +11,7 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use crate::c_function::real;
+use crate::c_function::{exec_hooks, real};
 use crate::format::Clock;
 use crate::lane::{self, LaneName};
 use crate::sys::{self, CStringList, number};
@@ -358,79 +358,4 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-const NOT_POSSIBLE: c_int = -1;
-
-#[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execve(
-    path: *const c_char,
-    arguments: CStringList,
-    environment: CStringList,
-) -> c_int {
-    // SAFETY: this is the function's type.
-    let real = unsafe { real!(c"execve", fn(*const c_char, CStringList, CStringList) -> c_int) };
-    let start = |list: CStringList| {
-        // SAFETY: promised by the caller.
-        real.map_or(NOT_POSSIBLE, |real| unsafe { real(path, arguments, list) })
-    };
-    // SAFETY: promised by the caller.
-    unsafe { exec::with_lane_environment(path, environment, start, |_| true) }
-}
-
-#[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringList) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe { execve(path, arguments, sys::environ) }
-}
-
-#[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvpe(
-    file: *const c_char,
-    arguments: CStringList,
-    environment: CStringList,
-) -> c_int {
-    // SAFETY: this is the function's type.
-    let real = unsafe { real!(c"execvpe", fn(*const c_char, CStringList, CStringList) -> c_int) };
-    let start = |list: CStringList| {
-        // SAFETY: promised by the caller.
-        real.map_or(NOT_POSSIBLE, |real| unsafe { real(file, arguments, list) })
-    };
-    // SAFETY: promised by the caller.
-    unsafe { exec::with_lane_environment(file, environment, start, |_| true) }
-}
-
-#[cfg_attr(annals_preload, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringList) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe { execvpe(file, arguments, sys::environ) }
-}
-
-/// Defines both forms of `posix_spawn`.
-macro_rules! spawns {
-    ($($name:ident $text:literal;)*) => {$(
-        #[cfg_attr(annals_preload, unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name(
-            process: *mut c_int,
-            path: *const c_char,
-            actions: *const c_void,
-            attributes: *const c_void,
-            arguments: CStringList,
-            environment: CStringList,
-        ) -> c_int {
-            // SAFETY: this is the function's type.
-            let real = unsafe {
-                real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringList, CStringList) -> c_int)
-            };
-            let start = |list: CStringList| {
-                // SAFETY: promised by the caller. ENOSYS is 38.
-                real.map_or(38, |real| unsafe { real(process, path, actions, attributes, arguments, list) })
-            };
-            // SAFETY: promised by the caller.
-            unsafe { exec::with_lane_environment(path, environment, start, |done| done != 0) }
-        }
-    )*};
-}
-
-spawns! {
-    posix_spawn c"posix_spawn";
-    posix_spawnp c"posix_spawnp";
-}
+exec_hooks!(annals_preload, exec::with_lane_environment);

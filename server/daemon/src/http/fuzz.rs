@@ -72,7 +72,7 @@ pub fn http_body(mut data: &[u8]) {
 
 /// A text preceded by its length.
 fn text(data: &mut &[u8]) -> String {
-    let len = usize::from(byte(data)).min(data.len());
+    let len = usize::from(take_byte(data)).min(data.len());
     let (text, rest) = data.split_at(len);
     *data = rest;
     String::from_utf8_lossy(text).into_owned()

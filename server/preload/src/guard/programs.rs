@@ -6,7 +6,7 @@ use core::ptr;
 
 use super::notes::NoteLine;
 use super::policy::{PATH_BYTES_MAX, PRELOADED, VARIABLE_BYTES_MAX, directory, path, policy};
-use crate::c_function::real;
+use crate::c_function::{exec_hooks, real};
 use crate::sys::{self, CStringList, next as find, text};
 use crate::traffic;
 
@@ -17,11 +17,11 @@ const VARIABLES_MAX: usize = 2048;
 ///
 /// # Safety
 /// `program` is null or ends with a zero; `environment` is null or a list as `execve` takes it.
-unsafe fn with_library_environment<R>(
+unsafe fn with_library_environment(
     program: *const c_char,
     environment: CStringList,
-    start: impl FnOnce(CStringList) -> R,
-) -> R {
+    start: impl FnOnce(CStringList) -> c_int,
+) -> c_int {
     if policy().is_none() {
         return start(environment);
     }
@@ -112,73 +112,4 @@ fn join(to: &mut [u8; VARIABLE_BYTES_MAX], parts: &[&[u8]]) -> bool {
     true
 }
 
-#[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execve(
-    path: *const c_char,
-    arguments: CStringList,
-    environment: CStringList,
-) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe {
-        let real = real!(c"execve", fn(*const c_char, CStringList, CStringList) -> c_int);
-        with_library_environment(path, environment, |list| {
-            real.map_or(-1, |real| real(path, arguments, list))
-        })
-    }
-}
-
-#[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execv(path: *const c_char, arguments: CStringList) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe { execve(path, arguments, sys::environ) }
-}
-
-#[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvpe(
-    file: *const c_char,
-    arguments: CStringList,
-    environment: CStringList,
-) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe {
-        let real = real!(c"execvpe", fn(*const c_char, CStringList, CStringList) -> c_int);
-        with_library_environment(file, environment, |list| {
-            real.map_or(-1, |real| real(file, arguments, list))
-        })
-    }
-}
-
-#[cfg_attr(annals_network, unsafe(no_mangle))]
-pub unsafe extern "C" fn execvp(file: *const c_char, arguments: CStringList) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe { execvpe(file, arguments, sys::environ) }
-}
-
-/// Defines both forms of `posix_spawn`.
-macro_rules! spawns {
-    ($($name:ident $text:literal;)*) => {$(
-        #[cfg_attr(annals_network, unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name(
-            process: *mut c_int,
-            path: *const c_char,
-            actions: *const c_void,
-            attributes: *const c_void,
-            arguments: CStringList,
-            environment: CStringList,
-        ) -> c_int {
-            // SAFETY: promised by the caller. ENOSYS is 38.
-            unsafe {
-                let real =
-                    real!($text, fn(*mut c_int, *const c_char, *const c_void, *const c_void, CStringList, CStringList) -> c_int);
-                with_library_environment(path, environment, |list| {
-                    real.map_or(38, |real| real(process, path, actions, attributes, arguments, list))
-                })
-            }
-        }
-    )*};
-}
-
-spawns! {
-    posix_spawn c"posix_spawn";
-    posix_spawnp c"posix_spawnp";
-}
+exec_hooks!(annals_network, with_library_environment);
