@@ -102,6 +102,11 @@ impl CliOutput {
     }
 }
 
+/// Prints a note on standard error. A failure to write there cannot be reported.
+pub(crate) fn print_note(text: impl std::fmt::Display) {
+    let _ = writeln!(anstream::stderr().lock(), "annals: {text}");
+}
+
 /// Adds bytes to a JSON object: under `key` as text, or under `key_base64` if they are not UTF-8.
 pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {

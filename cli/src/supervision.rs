@@ -1,7 +1,6 @@
 //! Standard input of a started program, processes that outlive the program, and the report of what a
 //! recording lacks.
 
-use std::io::Write;
 use std::time::Duration;
 
 use annals::{RunReader, retention::parse_duration_ns};
@@ -9,7 +8,7 @@ use annals_server::{Origin, RecordingSummary, StandardInput, Supervision, Surviv
 
 use crate::args::{InputArgs, LingerArgs, RecordArgs, StdinArg};
 use crate::failure::{CliResult, Failure, FailureCode};
-use crate::output::{count, plural, printable};
+use crate::output::{count, plural, print_note, printable};
 use crate::store_access::engine_failure;
 
 /// Returns the supervision of a program that is recorded.
@@ -53,13 +52,11 @@ fn supervision(stdin: StandardInput, args: &LingerArgs) -> CliResult<Supervision
 }
 
 fn print_waiting(survivors: &[Survivor]) {
-    // A failure to write to standard error cannot be reported.
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "annals: the program has ended; waiting for {} of it: {} (Ctrl-C ends the waiting)",
+    print_note(format_args!(
+        "the program has ended; waiting for {} of it: {} (Ctrl-C ends the waiting)",
         process_count(survivors),
         process_list(survivors)
-    );
+    ));
 }
 
 /// Lists processes with their commands.
@@ -73,12 +70,6 @@ fn process_count(survivors: &[Survivor]) -> String {
         1 => "1 process".to_owned(),
         number => format!("{} processes", count(number as u64)),
     }
-}
-
-/// Part of the summary line: the number of command arguments that are not stored.
-pub(crate) fn masked_aside(recorded: &RecordingSummary) -> Option<String> {
-    let masked = recorded.masked_arguments;
-    (masked > 0).then(|| format!("{} masked", plural(masked, "argument")))
 }
 
 /// How a recording ends.

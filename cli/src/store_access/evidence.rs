@@ -3,24 +3,13 @@
 use annals::{
     Error, ErrorKind,
     ledger::{Checkpoint, Comparison, Gap, Proof},
+    replay::VerifyReport,
 };
 
 use super::StoreAccess;
 use super::failures::engine_failure;
 use super::runs::no_run_failure;
 use crate::failure::{CliResult, Failure};
-
-/// The result of a check.
-#[derive(Debug, Default)]
-pub(crate) struct VerifySummary {
-    pub(crate) runs: u64,
-    pub(crate) frames: u64,
-    pub(crate) blobs: u64,
-    /// One sentence for each damaged place.
-    pub(crate) damaged: Vec<String>,
-    /// One sentence for each index table that was rebuilt from the log.
-    pub(crate) rebuilt: Vec<String>,
-}
 
 /// The runs that a check covers.
 pub(crate) enum VerifyScope<'a> {
@@ -30,7 +19,7 @@ pub(crate) enum VerifyScope<'a> {
 }
 
 impl StoreAccess {
-    pub(crate) fn verify(&self, scope: VerifyScope<'_>) -> CliResult<VerifySummary> {
+    pub(crate) fn verify(&self, scope: VerifyScope<'_>) -> CliResult<VerifyReport> {
         let report = match scope {
             VerifyScope::All => self.store.verify(),
             VerifyScope::Run(id) => {
@@ -42,22 +31,7 @@ impl StoreAccess {
                 self.store.verify_runs(&self.namespace, &even_sample(&names, wanted))
             }
         };
-        let report = report.map_err(no_run_failure)?;
-        let rebuilt = report.rebuilt;
-        let damaged = report.damaged.into_iter().map(|problem| match problem.run {
-            Some((namespace, run)) => format!("run {run} of namespace {namespace}: {}", problem.what),
-            None => problem.what,
-        });
-        Ok(VerifySummary {
-            runs: report.runs,
-            frames: report.frames,
-            blobs: report.blobs,
-            damaged: damaged.collect(),
-            rebuilt: rebuilt
-                .into_iter()
-                .map(|table| format!("{}: {}", table.file.display(), table.what))
-                .collect(),
-        })
+        report.map_err(no_run_failure)
     }
 
     /// Returns the present head of the ledger.

@@ -2,19 +2,12 @@
 
 use annals::{
     Keyspace, Seqno,
-    kv::{History, ScanRange},
+    kv::{History, ScanRange, Version},
 };
 
 use super::StoreAccess;
 use super::failures::engine_failure;
 use crate::failure::CliResult;
-
-/// A version of a key. The value is `None` if this version deleted the key.
-pub(crate) struct VersionRow {
-    pub(crate) seqno: u64,
-    pub(crate) time_ns: u64,
-    pub(crate) value: Option<Vec<u8>>,
-}
 
 impl StoreAccess {
     fn keyspace(&self, name: &str) -> CliResult<Option<Keyspace>> {
@@ -31,15 +24,9 @@ impl StoreAccess {
     }
 
     /// Returns every stored version of a key, in the engine's order.
-    pub(crate) fn versions(&self, keyspace: &str, key: &[u8]) -> CliResult<Vec<VersionRow>> {
+    pub(crate) fn versions(&self, keyspace: &str, key: &[u8]) -> CliResult<Vec<Version>> {
         let Some(keyspace) = self.keyspace(keyspace)? else { return Ok(Vec::new()) };
-        let versions = keyspace.history(key).map_err(engine_failure)?;
-        let row = |version: annals::kv::Version| VersionRow {
-            seqno: version.seqno.0,
-            time_ns: version.time_ns,
-            value: version.value,
-        };
-        Ok(versions.into_iter().map(row).collect())
+        keyspace.history(key).map_err(engine_failure)
     }
 
     /// Sets a value. Creates the keyspace if it does not exist; it then keeps every version. Returns the

@@ -20,9 +20,8 @@ use annals_server::providers::Prices;
 
 use crate::failure::CliResult;
 
-pub(crate) use evidence::{VerifyScope, VerifySummary, parse_checkpoint};
+pub(crate) use evidence::{VerifyScope, parse_checkpoint};
 pub(crate) use failures::engine_failure;
-pub(crate) use kv::VersionRow;
 pub(crate) use memory::embedder_failure;
 pub(crate) use recording::SharedRecorder;
 pub(crate) use runs::{FrameRow, RunRow};

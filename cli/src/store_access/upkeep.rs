@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use annals::{
-    Options, Store,
+    Options, Stats, Store,
     upkeep::{BackupReport, CompactOptions, CompactReport, Diagnosis, RepairReport, Sharing},
 };
 use annals_server::profiles::{make_placeholder_key, placeholder_key, temporary_key};
@@ -12,43 +12,9 @@ use super::StoreAccess;
 use super::failures::{engine_failure, open_failure};
 use crate::failure::CliResult;
 
-/// The content of a store and its size on disk.
-#[derive(Debug, Default)]
-pub(crate) struct StoreCosts {
-    pub(crate) runs: u64,
-    pub(crate) frames: u64,
-    pub(crate) raw_bytes: u64,
-    pub(crate) dropped_runs: u64,
-    pub(crate) dropped_frames: u64,
-    pub(crate) sampled_out_runs: u64,
-    pub(crate) disk_bytes: u64,
-    /// Bytes by kind, in the order they are shown.
-    pub(crate) by_kind: Vec<(&'static str, u64)>,
-}
-
 impl StoreAccess {
-    pub(crate) fn stats(&self) -> CliResult<StoreCosts> {
-        let stats = self.store.stats().map_err(engine_failure)?;
-        let bytes = stats.bytes;
-        Ok(StoreCosts {
-            runs: stats.runs,
-            frames: stats.frames,
-            raw_bytes: stats.raw_bytes,
-            dropped_runs: stats.dropped_runs,
-            dropped_frames: stats.dropped_frames,
-            sampled_out_runs: stats.sampled_out_runs,
-            disk_bytes: stats.disk_bytes,
-            by_kind: vec![
-                ("pieces", bytes.pieces),
-                ("recipes", bytes.recipes),
-                ("frame_records", bytes.frame_records),
-                ("run_records", bytes.run_records),
-                ("kv_records", bytes.kv_records),
-                ("chains_and_ledger", bytes.chains_and_ledger),
-                ("tables", bytes.tables),
-                ("other", bytes.other),
-            ],
-        })
+    pub(crate) fn stats(&self) -> CliResult<Stats> {
+        self.store.stats().map_err(engine_failure)
     }
 
     /// Reclaims the disk space of deleted data.

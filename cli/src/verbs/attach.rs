@@ -1,7 +1,5 @@
 //! `annals attach`: keeps the proxy open for programs that are started elsewhere.
 
-use std::io::Write;
-
 use annals_server::{AttachOptions, Destination, interrupted};
 
 use super::record::{
@@ -11,7 +9,7 @@ use super::record::{
 use crate::args::{AttachArgs, GlobalArgs};
 use crate::failure::{CliResult, before_start};
 use crate::locate;
-use crate::output::CliOutput;
+use crate::output::{CliOutput, print_note};
 use crate::rules;
 use crate::store_access::SharedRecorder;
 use crate::supervision::RecordingEnd;
@@ -41,11 +39,9 @@ pub(super) fn run(global: &GlobalArgs, args: &AttachArgs, out: &mut CliOutput) -
                 .iter()
                 .try_for_each(|(name, value)| out.line(format_args!("export {name}='{value}'")));
             let _ = out.flush();
-            let mut stderr = anstream::stderr().lock();
-            let _ = writeln!(
-                stderr,
-                "annals: recording into {name} until Ctrl-C; put the lines above into the other terminal (eval), or into a container that shares this network"
-            );
+            print_note(format_args!(
+                "recording into {name} until Ctrl-C; put the lines above into the other terminal (eval), or into a container that shares this network"
+            ));
         };
         annals_server::attach(into, run_spec(name, &tags), &attaching, ready, interrupted)
     };

@@ -1,8 +1,6 @@
 //! `annals fork`: makes a run that shares the frames of another run. A recorded program continues from the
 //! fork point.
 
-use std::io::Write;
-
 use annals::RunReader;
 use annals_server::{
     BodyPath, ForkEdit, ForkEdits, ForkOptions, ForkReport, Origin, decoded_answer, new_tool_results,
@@ -10,9 +8,7 @@ use annals_server::{
 use serde_json::Value;
 
 use super::network;
-use super::record::{
-    cache_use, cost_asides, removed_aside, split_pair, unremembered_line, upstream_guard, upstreams,
-};
+use super::record::{asides_text, cache_use, split_pair, unremembered_line, upstream_guard, upstreams};
 use super::replay::program_to_run;
 use super::runs;
 use crate::address::RunAddress;
@@ -21,10 +17,10 @@ use crate::editor;
 use crate::failure::{CliResult, Failure, FailureCode, before_start};
 use crate::input;
 use crate::locate;
-use crate::output::{CliOutput, dollars, plural, printable};
+use crate::output::{CliOutput, dollars, plural, print_note, printable};
 use crate::rules;
 use crate::store_access::{StoreAccess, engine_failure};
-use crate::supervision::{self, RecordingEnd, masked_aside};
+use crate::supervision::{self, RecordingEnd};
 
 /// Most bytes of an answer that replaces a recorded one.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -147,13 +143,11 @@ fn parse_tool_result(text: &str, reader: &RunReader, at: u32) -> CliResult<(Stri
 }
 
 fn print_forked(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -> CliResult<()> {
-    let mut stderr = anstream::stderr().lock();
-    // A failure to write to standard error cannot be reported.
-    let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
+    let line = |text: String| print_note(printable(&text));
     let recorded = &report.recorded;
-    unremembered_line(recorded).map(&mut line);
+    unremembered_line(recorded).map(line);
     let (lines, is_wrong) = network::live_lines(&report.traffic);
-    lines.into_iter().for_each(&mut line);
+    lines.into_iter().for_each(line);
     for missed in report.captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {missed}"));
     }
@@ -172,9 +166,7 @@ fn print_forked(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -
         Some(seq) => format!("first different at frame {seq}"),
         None => "the same as its parent".to_owned(),
     };
-    let asides =
-        cost_asides(recorded).into_iter().chain(removed_aside(recorded)).chain(masked_aside(recorded));
-    let money: String = asides.map(|aside| format!(", {aside}")).collect();
+    let money = asides_text(recorded);
     let saved = match dollars(&report.saved) {
         Some(saved) if report.saved.priced > 0 => format!(", {saved} not spent on the prefix"),
         _ => String::new(),
@@ -183,7 +175,6 @@ fn print_forked(name: &str, args: &ForkArgs, report: &ForkReport, waits: bool) -
         "forked into {name}: prefix replayed {}, tail recorded {}, {differs} ({:.1} s{saved}{money}): annals replay {name}",
         report.replayed, recorded.requests, report.seconds,
     ));
-    drop(stderr);
     let end =
         RecordingEnd { recorded, code: Some(report.code), may_be_empty: true, waits, is_missed: is_wrong };
     if let Some(lost) = end.loss(&format!("; the program ended with {}", report.code)) {

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::io::Read;
 
+use annals::kv::Version;
 use serde_json::{Map, Value, json};
 
 use crate::args::{DelArgs, GetArgs, GlobalArgs, PutArgs, ScanArgs};
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, preview, put_bytes, time};
-use crate::store_access::VersionRow;
 
 pub(super) fn get(global: &GlobalArgs, args: &GetArgs, out: &mut CliOutput) -> CliResult<()> {
     let door = super::open_to_read(global)?;
@@ -65,14 +65,14 @@ pub(super) fn scan(global: &GlobalArgs, args: &ScanArgs, out: &mut CliOutput) ->
     Ok(())
 }
 
-fn print_history(versions: &[VersionRow], key: &OsStr, out: &mut CliOutput) -> CliResult<()> {
+fn print_history(versions: &[Version], key: &OsStr, out: &mut CliOutput) -> CliResult<()> {
     if versions.is_empty() {
         return Err(no_key_failure(key));
     }
     for version in versions {
         if out.json {
             let mut object = Map::new();
-            object.insert("seqno".to_owned(), json!(version.seqno));
+            object.insert("seqno".to_owned(), json!(version.seqno.0));
             object.insert("time_ns".to_owned(), json!(version.time_ns));
             match &version.value {
                 Some(value) => put_bytes(&mut object, "value", value),

@@ -1,12 +1,10 @@
 //! Reports of connections that bypassed annals, and the options for them.
 
-use std::io::Write;
-
 use annals_server::{Connection, HostPattern, NetworkPolicy, NetworkScope, TrafficReport, UnrecordedTraffic};
 
 use crate::args::{NetworkArgs, NetworkScopeArg};
 use crate::failure::{CliResult, Failure};
-use crate::output::{plural, printable};
+use crate::output::{plural, print_note, printable};
 
 /// Parses each `HOST[:PORT]` into a pattern.
 pub(super) fn patterns(option: &str, texts: &[String]) -> CliResult<Vec<HostPattern>> {
@@ -34,13 +32,7 @@ pub(super) fn policy(args: &NetworkArgs, allowed: &[String]) -> CliResult<Networ
 
 /// Prints the first refusal of a destination at once, because the program's client may retry for a long time.
 fn print_refusal(process: &str, destination: &str) {
-    // A failure to write to standard error cannot be reported.
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "annals: refusing {} to {}",
-        printable(process),
-        printable(destination)
-    );
+    print_note(format_args!("refusing {} to {}", printable(process), printable(destination)));
 }
 
 /// Lines about the connections that a recording missed. The second value: model calls may be missing.

@@ -1,7 +1,6 @@
 //! `annals record`: runs a program behind the proxy. Standard output is the program's; annals prints to
 //! standard error.
 
-use std::io::Write;
 use std::path::Path;
 
 use annals::{RunSpec, retention::parse_duration_ns};
@@ -14,10 +13,10 @@ use annals_server::{
 use crate::args::{CacheArg, GlobalArgs, IdentityArgs, LiveArgs, NewRunArgs, RecordArgs};
 use crate::failure::{CliResult, Failure, before_start};
 use crate::locate;
-use crate::output::{count, dollars, plural, printable};
+use crate::output::{count, dollars, plural, print_note, printable};
 use crate::rules;
 use crate::store_access::SharedRecorder;
-use crate::supervision::{self, RecordingEnd, masked_aside};
+use crate::supervision::{self, RecordingEnd};
 use crate::verbs::{network, retain};
 
 pub(super) fn run(global: &GlobalArgs, args: &RecordArgs) -> CliResult<()> {
@@ -73,11 +72,7 @@ pub(super) fn end_result(end: &RecordingEnd<'_>, closed: CliResult<u64>) -> CliR
 /// Prints the connections that bypassed annals. Returns whether model calls may be missing.
 pub(super) fn print_unrecorded(traffic: &TrafficReport) -> bool {
     let (lines, is_missed) = network::recording_lines(traffic);
-    let mut stderr = anstream::stderr().lock();
-    for line in lines {
-        // A failure to write to standard error cannot be reported.
-        let _ = writeln!(stderr, "annals: {}", printable(&line));
-    }
+    lines.iter().for_each(|line| print_note(printable(line)));
     is_missed
 }
 
@@ -85,11 +80,9 @@ pub(super) fn print_unrecorded(traffic: &TrafficReport) -> bool {
 pub(super) fn print_sampled(runs: u64) {
     if runs > 0 {
         let (runs, were) = (plural(runs, "run"), if runs == 1 { "was" } else { "were" });
-        // A failure to write to standard error cannot be reported.
-        let _ = writeln!(
-            anstream::stderr().lock(),
-            "annals: {runs} {were} left out by the policy's sampling: dropped, and counted by `annals stats`"
-        );
+        print_note(format_args!(
+            "{runs} {were} left out by the policy's sampling: dropped, and counted by `annals stats`"
+        ));
     }
 }
 
@@ -99,11 +92,9 @@ pub(super) fn print_waiting(others: usize) {
         1 => ("1 other recording", "goes", "it"),
         _ => (&*format!("{} other recordings", count(others as u64)), "go", "them"),
     };
-    // A failure to write to standard error cannot be reported.
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "annals: {recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C stops {them})"
-    );
+    print_note(format_args!(
+        "{recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C stops {them})"
+    ));
 }
 
 /// Returns the names of the secret variables, without duplicates.
@@ -223,7 +214,7 @@ pub(super) fn cache_use(live: &LiveArgs) -> CliResult<CacheUse> {
 }
 
 /// Parts of the summary line: the cost of the recording, and what the cache saved.
-pub(super) fn cost_asides(recorded: &RecordingSummary) -> Vec<String> {
+fn cost_asides(recorded: &RecordingSummary) -> Vec<String> {
     let mut asides = Vec::from_iter(dollars(&recorded.cost));
     if recorded.cached > 0 {
         let calls = plural(recorded.cached, "answer");
@@ -243,9 +234,21 @@ pub(super) fn unremembered_line(recorded: &RecordingSummary) -> Option<String> {
 }
 
 /// Part of the summary line: the number of secrets that were removed.
-pub(super) fn removed_aside(recorded: &RecordingSummary) -> Option<String> {
+fn removed_aside(recorded: &RecordingSummary) -> Option<String> {
     let secrets = recorded.secrets_removed;
     (secrets > 0).then(|| format!("{} removed", plural(secrets, "secret")))
+}
+
+/// Part of the summary line: the number of command arguments that are not stored.
+fn masked_aside(recorded: &RecordingSummary) -> Option<String> {
+    let masked = recorded.masked_arguments;
+    (masked > 0).then(|| format!("{} masked", plural(masked, "argument")))
+}
+
+/// The end of the summary line of a run that went on live.
+pub(super) fn asides_text(recorded: &RecordingSummary) -> String {
+    let asides = cost_asides(recorded).into_iter().chain(removed_aside(recorded));
+    asides.chain(masked_aside(recorded)).map(|aside| format!(", {aside}")).collect()
 }
 
 /// The default name of a run: the command without its directory, and the time.
@@ -267,10 +270,8 @@ pub(super) fn print_recorded(
     seconds: f64,
     next: &str,
 ) {
-    let mut stderr = anstream::stderr().lock();
-    // A failure to write to standard error cannot be reported.
-    let mut line = |text: String| _ = writeln!(stderr, "annals: {text}");
-    unremembered_line(recorded).map(&mut line);
+    let line = |text: String| print_note(text);
+    unremembered_line(recorded).map(line);
     for missed in captured.iter().flat_map(|captured| &captured.missed) {
         line(format!("NOT CAPTURED: {}", printable(missed)));
     }

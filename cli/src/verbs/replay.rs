@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::io::Write;
 
 use annals::RunReader;
 use annals_formats::import::base64;
@@ -15,16 +14,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::network;
-use super::record::{cache_use, cost_asides, removed_aside, unremembered_line, upstream_guard, upstreams};
+use super::record::{asides_text, cache_use, unremembered_line, upstream_guard, upstreams};
 use super::runs::short_hex;
 use crate::args::{CacheArg, DivergenceArg, GlobalArgs, ReplayArgs, TimingArg};
 use crate::failure::{CliResult, Failure, FailureCode, before_start};
 use crate::locate;
-use crate::output::{CliOutput, bytes, count, dollars, metadata, plural, preview, printable};
+use crate::output::{CliOutput, bytes, count, dollars, metadata, plural, preview, print_note, printable};
 use crate::profiles;
 use crate::rules;
 use crate::store_access::{FrameRow, RunRow, StoreAccess};
-use crate::supervision::{self, RecordingEnd, masked_aside, process_list};
+use crate::supervision::{self, RecordingEnd, process_list};
 
 pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -> CliResult<()> {
     let onward = args.on_divergence == DivergenceArg::Live;
@@ -219,11 +218,7 @@ fn print_network(report: &ReplayReport, is_live: bool) -> bool {
         false => network::replay_lines(&report.traffic),
     };
     lines.extend(report.unrecorded.as_ref().and_then(network::incomplete_line));
-    let mut stderr = anstream::stderr().lock();
-    for line in lines {
-        // A failure to write to standard error cannot be reported.
-        let _ = writeln!(stderr, "annals: {}", printable(&line));
-    }
+    lines.iter().for_each(|line| print_note(printable(line)));
     is_wrong
 }
 
@@ -260,9 +255,7 @@ fn print_receipt(
     child: Option<&(String, RecordingSummary)>,
     (faithful, checks_output): (bool, bool),
 ) {
-    let mut stderr = anstream::stderr().lock();
-    // A failure to write to standard error cannot be reported.
-    let mut line = |text: String| _ = writeln!(stderr, "annals: {}", printable(&text));
+    let line = |text: String| print_note(printable(&text));
     for diverged in &report.replayed.diverged {
         line(format!("DIVERGED {diverged}"));
     }
@@ -307,11 +300,9 @@ fn print_receipt(
         run.id, report.seconds
     ));
     if let Some((name, recorded)) = child {
-        unremembered_line(recorded).map(&mut line);
+        unremembered_line(recorded).map(line);
         let served = report.replayed.receipt.exact + report.replayed.receipt.matched;
-        let asides =
-            cost_asides(recorded).into_iter().chain(removed_aside(recorded)).chain(masked_aside(recorded));
-        let money: String = asides.map(|aside| format!(", {aside}")).collect();
+        let money = asides_text(recorded);
         let tail = plural(recorded.requests, "request");
         line(format!(
             "went on live into {name}: {served} answered from {}, then {tail} recorded{money}: annals replay {name}",

@@ -1,14 +1,12 @@
 //! `annals runs`: lists runs, newest first.
 
-use std::io::Write;
-
 use annals_server::RunUsage;
 use annals_server::providers::Cost;
 use serde_json::{Map, Value, json};
 
 use crate::args::{GlobalArgs, RunsArgs};
 use crate::failure::{CliResult, Failure};
-use crate::output::{CliOutput, count, dollars, duration, plural, time_to_minute};
+use crate::output::{CliOutput, count, dollars, duration, plural, print_note, time_to_minute};
 use crate::store_access::{RunRow, StoreAccess};
 use crate::table_fit::{self, ColumnFit, TableColumn};
 
@@ -71,7 +69,7 @@ pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> 
     let filtered = args.failed || args.status.is_some() || args.severity.is_some();
     // A note is needed only for the default limit.
     if more && args.limit.is_none() {
-        print_note(&match filtered {
+        print_note(match filtered {
             true => format!("showing the newest {shown}, and there are more: --limit 0 for all"),
             false => format!("showing the newest {shown} of {}: --limit 0 for all", count(all as u64)),
         });
@@ -96,14 +94,9 @@ fn print_table(rows: Vec<Vec<String>>, out: &mut CliOutput) -> CliResult<()> {
     out.table(&fitted.headers, fitted.rows)?;
     out.flush()?;
     if !fitted.reduced.is_empty() {
-        print_note(&format!("left out or cut to fit: {}; --json has all", fitted.reduced.join(", ")));
+        print_note(format!("left out or cut to fit: {}; --json has all", fitted.reduced.join(", ")));
     }
     Ok(())
-}
-
-fn print_note(text: &str) {
-    // A failure to write to standard error cannot be reported.
-    let _ = writeln!(anstream::stderr().lock(), "annals: {text}");
 }
 
 fn cells(run: RunRow, used: &RunUsage) -> Vec<String> {

@@ -1,12 +1,11 @@
 //! `annals serve`: serves a store to Redis clients and recorders until a signal ends it.
 
-use std::io::Write;
-
 use annals_server::{LogFormat, ServeConfig, ServeError, StartedDaemon, UpstreamOptions};
 
 use crate::args::{GlobalArgs, LogFormatArg, ServeArgs};
 use crate::failure::{CliResult, Failure};
 use crate::locate;
+use crate::output::print_note;
 use crate::profiles;
 use crate::store_access::engine_failure;
 
@@ -83,30 +82,25 @@ fn serve_failure(error: ServeError) -> Failure {
     }
 }
 
-/// Prints the addresses on standard error. A failure to write there cannot be reported.
+/// Prints the addresses on standard error.
 fn print_addresses(began: &StartedDaemon) {
-    let mut stderr = anstream::stderr().lock();
     for socket in &began.sockets {
-        let _ = writeln!(stderr, "annals: listening at {}", socket.display());
+        print_note(format_args!("listening at {}", socket.display()));
     }
     if let Some(address) = began.tcp {
         let login = if began.is_open { "without a token" } else { "with a token" };
-        let _ = writeln!(stderr, "annals: listening at {address}, {login}");
+        print_note(format_args!("listening at {address}, {login}"));
     }
     if let Some(address) = began.http {
         let login = if began.is_open { "without a token" } else { "with a token" };
-        let _ = writeln!(stderr, "annals: listening at http://{address}, {login}");
+        print_note(format_args!("listening at http://{address}, {login}"));
     }
     if let Some(token) = &began.token {
-        let _ = writeln!(stderr, "annals: the token, which is shown only once: {token}");
+        print_note(format_args!("the token, which is shown only once: {token}"));
     }
-    let _ = writeln!(stderr, "annals: ready");
+    print_note("ready");
 }
 
 fn print_waiting(count: usize) {
-    let mut stderr = anstream::stderr().lock();
-    let _ = writeln!(
-        stderr,
-        "annals: waiting for {count} recorders; Ctrl-C ends at once and abandons their runs"
-    );
+    print_note(format_args!("waiting for {count} recorders; Ctrl-C ends at once and abandons their runs"));
 }

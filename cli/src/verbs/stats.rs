@@ -1,5 +1,6 @@
 //! `annals stats`.
 
+use annals::Stats;
 use serde_json::{Map, Value, json};
 
 use crate::args::GlobalArgs;
@@ -8,8 +9,9 @@ use crate::output::{CliOutput, bytes, count};
 
 pub(super) fn run(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let costs = super::open_to_read(global)?.stats()?;
+    let bytes_by_kind = bytes_by_kind(&costs);
     if out.json {
-        let kinds = costs.by_kind.iter().map(|(kind, bytes)| ((*kind).to_owned(), json!(bytes)));
+        let kinds = bytes_by_kind.iter().map(|(kind, bytes)| ((*kind).to_owned(), json!(bytes)));
         let kinds: Map<String, Value> = kinds.collect();
         return out.object(&json!({
             "runs": costs.runs,
@@ -37,10 +39,25 @@ pub(super) fn run(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
         ]);
         rows.push(vec!["  their frames".to_owned(), count(costs.dropped_frames), String::new()]);
     }
-    for (kind, number) in costs.by_kind {
+    for (kind, number) in bytes_by_kind {
         rows.push(vec![format!("  {}", kind.replace('_', " ")), count(number), bytes(number)]);
     }
     out.table(&["", ">COUNT OR BYTES", ""], rows)
+}
+
+/// Bytes by kind, in the order they are shown.
+fn bytes_by_kind(stats: &Stats) -> [(&'static str, u64); 8] {
+    let bytes = &stats.bytes;
+    [
+        ("pieces", bytes.pieces),
+        ("recipes", bytes.recipes),
+        ("frame_records", bytes.frame_records),
+        ("run_records", bytes.run_records),
+        ("kv_records", bytes.kv_records),
+        ("chains_and_ledger", bytes.chains_and_ledger),
+        ("tables", bytes.tables),
+        ("other", bytes.other),
+    ]
 }
 
 /// Bytes on disk, and their share of the raw bytes.

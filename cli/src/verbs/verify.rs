@@ -1,13 +1,14 @@
 //! `annals verify`: lists damage, and differences from a checkpoint; both make the exit code 3.
 
 use annals::ledger::{CheckpointDifference, Comparison, HistoryPart};
+use annals::replay::{VerifyProblem, VerifyReport};
 use serde_json::{Value, json};
 
 use super::ledger;
 use crate::args::{GlobalArgs, VerifyArgs};
 use crate::failure::{CliResult, Failure, FailureCode};
 use crate::output::{CliOutput, count, printable, time};
-use crate::store_access::{VerifyScope, VerifySummary};
+use crate::store_access::VerifyScope;
 
 pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.key.as_deref().map(ledger::public_key).transpose()?;
@@ -24,17 +25,21 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
     let (found, compared) = match checked {
         // Damage that prevents opening the store counts as found damage.
         Err(Failure::Message { code: FailureCode::Damage, message, .. }) => {
-            (VerifySummary { damaged: vec![message], ..VerifySummary::default() }, None)
+            let problem = VerifyProblem { run: None, what: message };
+            (VerifyReport { damaged: vec![problem], ..VerifyReport::default() }, None)
         }
         checked => checked?,
     };
+    let damaged: Vec<String> = found.damaged.iter().map(problem_text).collect();
+    let rebuilt = found.rebuilt.iter().map(|table| format!("{}: {}", table.file.display(), table.what));
+    let rebuilt: Vec<String> = rebuilt.collect();
     if out.json {
         let mut report = json!({
             "runs": found.runs,
             "frames": found.frames,
             "blobs": found.blobs,
-            "damaged": found.damaged,
-            "rebuilt": found.rebuilt,
+            "damaged": damaged,
+            "rebuilt": rebuilt,
         });
         if args.against.is_some() {
             report["against"] = compared.as_ref().map_or(Value::Null, comparison_json);
@@ -56,15 +61,15 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                 )?;
             }
         }
-        for table in &found.rebuilt {
+        for table in &rebuilt {
             out.line(format_args!("rebuilt: {}", printable(table)))?;
         }
-        for place in &found.damaged {
+        for place in &damaged {
             out.marked_line(false, "damaged", format_args!(": {}", printable(place)))?;
         }
         let (runs, frames, blobs) = (count(found.runs), count(found.frames), count(found.blobs));
         let checked = format!(": {runs} runs, {frames} frames, {blobs} blobs checked");
-        match found.damaged.len() as u64 {
+        match damaged.len() as u64 {
             0 => out.marked_line(true, "whole", checked)?,
             places => {
                 out.marked_line(false, "damage", format_args!("{checked}, {} places", count(places)))?
@@ -72,7 +77,14 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
         }
     }
     let unchanged = compared.is_none_or(|compared| compared.differences.is_empty());
-    if found.damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
+    if damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
+}
+
+fn problem_text(problem: &VerifyProblem) -> String {
+    match &problem.run {
+        Some((namespace, run)) => format!("run {run} of namespace {namespace}: {}", problem.what),
+        None => problem.what.clone(),
+    }
 }
 
 /// Prints a difference from a checkpoint.

@@ -8,7 +8,7 @@
 
 use serde::Deserialize;
 
-use super::{Memory, MemoryQuery, Projection};
+use super::{Memory, Projection};
 use annals::{Error, ErrorKind, Result};
 use annals::{
     Keyspace,

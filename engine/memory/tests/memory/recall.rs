@@ -4,8 +4,8 @@ use annals::ErrorKind;
 use annals::Result;
 use annals::io::sim::SimIo;
 use annals_memory::{
-    Embedder, Identity, Memory, MemoryHit, MemoryQuery, Projection, SnapshotOptions, WordEmbedder,
-    prompt_text, render,
+    Definition, Embedder, Identity, Memory, MemoryHit, MemoryQuery, Projection, SnapshotOptions,
+    WordEmbedder, prompt_text, render,
 };
 use proptest::prelude::*;
 
@@ -24,6 +24,17 @@ fn names(hits: &[MemoryHit]) -> Vec<String> {
 
 fn ask(memory: &Memory, who: &Identity, question: &str) -> Vec<String> {
     names(&memory.recall(who, question, &WordEmbedder, &ACROSS).unwrap())
+}
+
+/// The query that a definition describes.
+fn query(by: &Definition) -> MemoryQuery<'_> {
+    MemoryQuery {
+        k: by.k,
+        min_score: by.threshold,
+        embedder: by.embedder.as_deref(),
+        across_conversations: by.across_conversations,
+        ..MemoryQuery::default()
+    }
 }
 
 /// agentfootprint's own example, which its own store does not answer: another conversation, another agent,
@@ -91,11 +102,11 @@ fn definition_sets_query_and_never_identity() {
         (causal.projection, causal.description.as_deref()),
         (Projection::Narrative, Some("why it was decided"))
     );
-    let wanted = causal.query();
     assert_eq!(
-        (wanted.k, wanted.min_score, wanted.embedder, wanted.across_conversations),
+        (causal.k, causal.threshold, causal.embedder.as_deref(), causal.across_conversations),
         (3, Some(0.5), Some(WordEmbedder.id()), true)
     );
+    let wanted = query(&causal);
     let ask = |tenant: &str| {
         let question = "Why was application #42 rejected?";
         names(&memory.recall(&identity(tenant, "friday"), question, &WordEmbedder, &wanted).unwrap())
@@ -110,7 +121,7 @@ fn definition_sets_query_and_never_identity() {
     );
     let other = memory.define(r#"{"id":"other","strategy":{"embedder":"e"}}"#).unwrap();
     let refused =
-        memory.recall(&identity("lending", "friday"), "why?", &WordEmbedder, &other.query()).unwrap_err();
+        memory.recall(&identity("lending", "friday"), "why?", &WordEmbedder, &query(&other)).unwrap_err();
     assert!(refused.to_string().contains("\"annals-words-1\" here, not by \"e\""), "{refused}");
     assert_eq!(memory.definitions().unwrap(), [plain, other.clone()]);
     assert_eq!((memory.undefine("causal").unwrap(), memory.undefine("causal").unwrap()), (true, false));
