@@ -77,13 +77,14 @@ def bases(folder, seed):
 def place(rng, data):
     """Somewhere in a file, more often near the end of its data, where the last batches are."""
     end = len(data.rstrip(b"\0")) or 1
-    return rng.randrange(max(0, end - 1500), end) if rng.random() < 0.5 else rng.randrange(end if rng.random() < 0.95 else len(data))
+    near = rng.choice((150, 1_500, end, end))
+    return rng.randrange(max(0, end - near), end) if rng.random() < 0.95 else rng.randrange(len(data))
 
 
 def change(rng, root, older):
     """Changes one file. Gives the kind of change and what was done; None if nothing changed."""
     files = sorted(path for path in root.rglob("*") if path.is_file())
-    path = rng.choice(files)
+    path = rng.choices(files, [3 if path.parent.name == "segments" else 1 for path in files])[0]
     siblings = [other for other in files if other != path and other.parent == path.parent]
     data = bytearray(path.read_bytes())
     before, name = bytes(data), path.relative_to(root)
