@@ -4,6 +4,10 @@
 //! through one trait ([`schema::RecordSchema`]). Floors, lowest first: [`io`], [`blob`], [`log`], [`kv`]; a module uses only those
 //! below it.
 #![allow(missing_docs, reason = "an internal crate: `annals` documents what programs see of it")]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 pub mod blob;
 pub mod codec;
