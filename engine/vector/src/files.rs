@@ -242,17 +242,17 @@ impl VectorIndex {
         list.next += 1;
         let path = core.paths.vector_file(number);
         let meta = VectorFileMeta { store: core.store, id: number, namespace: id.namespace, upto };
-        let bytes = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
+        let header = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
             // The incomplete file takes space. If it cannot be removed now, the next opening removes it.
             let _ = core.io.remove(&path);
         })?;
         let entry = VectorEntry {
             id: number,
-            bytes,
+            bytes: header.file_bytes(),
             namespace: id.namespace,
             embedder: id.embedder.to_string(),
-            dimensions: vectors.dimensions as u32,
-            count: vectors.len() as u64,
+            dimensions: header.dimensions,
+            count: u64::from(header.count),
             upto,
         };
         Ok(OpenVectorFile::open(&*core.io, &path, core.store, &entry, core.options.read_mode)?)
