@@ -22,6 +22,10 @@
 //!
 //! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
 //! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those before it.
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 #[cfg(test)]
 mod format_tests;
