@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::{NamespaceId, RunUid, Seqno};
+use crate::ids::{NamespaceId, Seqno};
 use crate::index::{Partitions, VectorIndex};
 use crate::io::OpenMode;
 use crate::kv::core::Core;
@@ -26,7 +26,7 @@ use crate::search_error::VectorResult;
 use crate::source::is_living;
 use crate::sync::SCHEDULED;
 use crate::sync::atomic::Ordering;
-use crate::types::OwnerId;
+use crate::types::{OwnerId, RunUid};
 use crate::vector_file::OpenVectorFile;
 use crate::writer::{self, GraphBytes, VectorFileMeta};
 

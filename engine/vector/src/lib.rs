@@ -47,4 +47,4 @@ pub use among::OwnerFilter;
 pub use index::VectorIndex;
 pub use nearest::nearest;
 pub use source::vectors_at;
-pub use types::{Owner, Search, SearchHit};
+pub use types::{Owner, RunUid, Search, SearchHit};

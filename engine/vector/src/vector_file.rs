@@ -12,7 +12,7 @@ use roaring::RoaringBitmap;
 use crate::among::BitmapCache;
 use crate::codec::{ByteReader, index};
 use crate::graph::GRAPH_ROWS_MIN;
-use crate::ids::{RunUid, Seqno, StoreId};
+use crate::ids::{Seqno, StoreId};
 use crate::io::{FileBytes, Io, OpenMode, ReadMode};
 use crate::kernel::{codes_from_bytes, floats_from_bytes};
 use crate::layout::{
@@ -22,7 +22,7 @@ use crate::layout::{
 use crate::log::manifest::VectorEntry;
 use crate::log::open::Damage;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::types::{OwnerId, VectorOrigin};
+use crate::types::{OwnerId, RunUid, VectorOrigin};
 
 /// See the module.
 #[derive(Debug)]
