@@ -22,11 +22,16 @@
 //!
 //! The engine prints nothing, reads no environment variable and starts no runtime. Its modules, lowest first:
 //! [`io`], `blob`, `log`, `kv`, `trace`, `replay` and `ledger`. A module uses only those before it.
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 #[cfg(test)]
 mod format_tests;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod ids;
 pub mod ledger;
 pub mod replay;
 mod store;
@@ -37,7 +42,7 @@ pub mod upkeep;
 mod vector_tests;
 
 pub use annals_store::io;
-use annals_store::{blob, codec, error, ids, log, sync, timestamp};
+use annals_store::{blob, codec, error, log, sync, timestamp};
 use annals_vector as vector;
 
 pub mod kv {
@@ -68,12 +73,12 @@ pub mod runs {
     //! [`Namespace::begin_run`](crate::Namespace::begin_run) begins a run,
     //! [`Namespace::run`](crate::Namespace::run) reads one.
 
+    pub use crate::ids::Link;
     pub use crate::trace::{
         Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame,
         OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, Run, RunBatch, RunInfo, RunReader, RunSpec,
         Severity, Snapshot, Status, ToolFrame, VerifyCounts,
     };
-    pub use annals_store::ids::Link;
 }
 
 pub mod vectors {

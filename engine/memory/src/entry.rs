@@ -89,7 +89,7 @@ impl MemoryEntry {
         let embedding: Option<Vec<f32>> =
             member::<Vec<f64>>(&members, "embedding", "a list of finite numbers")?
                 .filter(|vector| !vector.is_empty())
-                .map(|vector| vector.into_iter().map(|number| number as f32).collect());
+                .map(|vector| vector.into_iter().map(vector_number).collect());
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         #[expect(dead_code, reason = "the policy is checked and kept; ranking does not use it")]
@@ -125,8 +125,8 @@ impl MemoryEntry {
         };
         Ok(Self {
             version: member::<u64>(&members, "version", "a whole number of at least 0")?.unwrap_or(1),
-            updated_ms: member::<f64>(&members, "updatedAt", TIMESTAMP_KIND)?.unwrap_or(0.0) as i64,
-            ttl_ms: member::<f64>(&members, "ttl", TIMESTAMP_KIND)?.map(|ttl| ttl as i64),
+            updated_ms: member::<f64>(&members, "updatedAt", TIMESTAMP_KIND)?.map_or(0, whole_ms),
+            ttl_ms: member::<f64>(&members, "ttl", TIMESTAMP_KIND)?.map(whole_ms),
             embedder: member(&members, "embeddingModel", "a text")?,
             id,
             tier,
@@ -182,6 +182,24 @@ impl MemoryEntry {
     pub fn is_expired(&self, now_ms: i64) -> bool {
         self.ttl_ms.is_some_and(|ttl| ttl <= now_ms)
     }
+}
+
+/// A time without the fraction of a millisecond.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the fraction is cut off; a time beyond 64 bits saturates"
+)]
+pub(super) fn whole_ms(ms: f64) -> i64 {
+    ms as i64
+}
+
+/// A number as vectors hold it.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "rounded to 32 bits; one beyond them is infinite, and refused"
+)]
+fn vector_number(number: f64) -> f32 {
+    number as f32
 }
 
 fn find_member<'a>(members: &'a [(String, String)], name: &str) -> Option<&'a str> {

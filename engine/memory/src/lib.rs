@@ -9,6 +9,10 @@
 //!
 //! Invariant: an entry of one tenant is never given to another tenant. An entry of one identity is given to
 //! another identity of its tenant only if a query asks for all conversations.
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 mod definition;
 mod embedder;

@@ -12,7 +12,7 @@ const KEYS_AT_ONCE: usize = 256;
 
 impl Memory {
     pub(super) fn now_ms(&self) -> i64 {
-        (self.entries.core().io.now_ns() / 1_000_000) as i64
+        (self.entries.core().io.now_ns() / 1_000_000).cast_signed()
     }
 
     /// Reads a live entry. The access is counted, and the returned copy shows the new count.
@@ -285,7 +285,13 @@ impl Memory {
             return serde_json::from_slice(&kept).map_err(|e| Error::bug(e.to_string()));
         }
         let number = |name: &str| entry.member(name).and_then(|text| serde_json::from_str::<f64>(text).ok());
-        Ok(AccessStats { count: number("accessCount").unwrap_or(0.0) as u64, last_ms: 0 })
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the count of an imported entry: a fraction is cut off, a negative number is 0"
+        )]
+        let count = number("accessCount").unwrap_or(0.0) as u64;
+        Ok(AccessStats { count, last_ms: 0 })
     }
 
     pub(super) fn read_feedback(&self, key: &[u8]) -> Result<Option<Feedback>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::entry::whole_ms;
 use super::operations::identity_of_key;
 use super::projection::{HEADER, HEADER_SCORE, Projection, render, rendered_query};
 use super::{Identity, Memory, MemoryEntry, MemoryHit};
@@ -18,7 +19,7 @@ impl MemoryEntry {
     /// When the entry was created, in milliseconds since 1970: its `createdAt`.
     fn created_ms(&self) -> Option<i64> {
         let text = self.member("createdAt")?;
-        serde_json::from_str::<f64>(text).ok().filter(|ms| *ms > 0.0).map(|ms| ms as i64)
+        serde_json::from_str::<f64>(text).ok().filter(|ms| *ms > 0.0).map(whole_ms)
     }
 
     /// [`Self::created_ms`] in RFC 3339, to the second.

@@ -349,6 +349,7 @@ fn vector_json(vector: &[f32]) -> Result<String> {
     let texts: Vec<String> = vector
         .iter()
         .map(|number| match whole(number) {
+            #[expect(clippy::cast_possible_truncation, reason = "a whole number below a million")]
             true => Ok((*number as i32).to_string()),
             false => serde_json::to_string(number).map_err(|e| Error::bug(e.to_string())),
         })

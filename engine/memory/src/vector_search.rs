@@ -224,6 +224,7 @@ pub(super) fn squared_norm(vector: &[f32]) -> Result<f64> {
 }
 
 /// Cosine similarity, computed as the vector index does.
+#[expect(clippy::cast_possible_truncation, reason = "a score is rounded to 32 bits")]
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let squares = f64::from(dot(a, a)) * f64::from(dot(b, b));
     if squares <= 0.0 {

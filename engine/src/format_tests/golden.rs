@@ -113,7 +113,7 @@ fn batch_checks_only_at_its_own_offset() {
     assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
     let mut records = 0;
     for_each_checked_record(&batch, OFFSET, salt(), |at, seqno, record| {
-        assert_eq!((at, seqno.0, record.kind, record.layout), (OFFSET + 48, 7, 1, 1));
+        assert_eq!((u64::from(at), seqno.0, record.kind, record.layout), (OFFSET + 48, 7, 1, 1));
         records += 1;
         Ok(())
     })

@@ -236,6 +236,27 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
     assert_eq!(with(10), Err(CodecError::Unknown { what: "record kind", found: 10 }));
 }
 
+/// Every caller keeps the offset of a record as 32 bits, and each cut it itself: a record beyond 4 GiB of a forged
+/// segment would have led to the bytes at the cut offset.
+#[test]
+fn batch_that_ends_beyond_4_gib_is_refused() {
+    let batch = bytes("batch");
+    let offsets = |offset: u64| {
+        let (mut batch, mut offsets) = (batch.clone(), Vec::new());
+        stamp_record(&mut batch[48..], salt(), offset + 48);
+        let read = for_each_checked_record(&batch, offset, salt(), |at, _, _| {
+            offsets.push(u64::from(at));
+            Ok(())
+        });
+        read.map(|()| offsets)
+    };
+    let last = u64::from(u32::MAX) - batch.len() as u64;
+    assert_eq!(offsets(last), Ok(vec![last + 48]));
+    for beyond in [last + 1, last + (1 << 32), u64::MAX - 1000] {
+        assert!(matches!(offsets(beyond), Err(CodecError::Limit { .. })), "{beyond}");
+    }
+}
+
 #[test]
 fn batch_with_wrong_record_count_is_refused() {
     let batch = bytes("batch");

@@ -16,7 +16,7 @@ mod prove;
 mod tree;
 mod walk;
 
-pub use annals_store::ids::NodeHash;
+pub use crate::ids::NodeHash;
 pub use checkpoint::{Checkpoint, Mark, Signature};
 pub use compare::{CheckpointDifference, Comparison, HistoryPart};
 pub use gaps::{Gap, GapKind};

@@ -8,7 +8,7 @@ use super::layout::{
     TEXT_BYTES_MAX, TapeError, TapeInfo, TapeLocation, raw_bytes_max,
 };
 use super::window::BodyWindow;
-use crate::codec::{ByteReader, CodecError};
+use crate::codec::{ByteReader, CodecError, index};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link};
 use crate::log::record::{EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX};
@@ -288,7 +288,7 @@ impl<'a> TapeDecoder<'a> {
         }
         let len = self.decode(ByteReader::varint)?;
         if len <= INLINE_BYTES_MAX {
-            let bytes = self.decode(|r| r.take(len as usize))?.to_vec();
+            let bytes = self.decode(|r| r.take(index(len)))?.to_vec();
             return Ok(TapeBody { id: BlobId::of(&bytes), bytes: Arc::new(bytes) });
         }
         if len > BODY_BYTES_MAX.min(self.raw_left) {
@@ -315,7 +315,7 @@ impl<'a> TapeDecoder<'a> {
         if count == 0 || count > len - body.len() as u64 {
             return Err(self.damaged("a piece of a body has a wrong length"));
         }
-        let count = count as usize;
+        let count = index(count);
         if head & 1 == 0 {
             let bytes = self.decode(|r| r.take(count))?;
             body.extend_from_slice(bytes);
@@ -323,7 +323,7 @@ impl<'a> TapeDecoder<'a> {
         }
         let (back, offset) = (self.decode(ByteReader::varint)?, self.decode(ByteReader::varint)?);
         let end = offset.checked_add(count as u64);
-        let range = self.window.get(back).and_then(|base| base.get(offset as usize..end? as usize));
+        let range = self.window.get(back).and_then(|base| base.get(index(offset)..index(end?)));
         match range {
             Some(range) => body.extend_from_slice(range),
             None => return Err(self.damaged("a piece of a body refers to bytes that are not in the window")),
@@ -339,7 +339,7 @@ impl<'a> TapeDecoder<'a> {
     /// Reads a time in nanoseconds since 1970. It must fit into an i64, so that differences do not overflow.
     fn time(&mut self) -> TapeResult<u64> {
         let ns = self.decode(ByteReader::varint)?;
-        if ns > i64::MAX as u64 {
+        if ns > i64::MAX.cast_unsigned() {
             return Err(self.damaged("a time is out of range"));
         }
         Ok(ns)

@@ -181,7 +181,7 @@ impl TapeWriter<'_> {
         if let Some(parent) = frame.parent {
             put_varint(out, u64::from(parent));
         }
-        put_signed(out, frame.started_ns.wrapping_sub(run_started_ns) as i64);
+        put_signed(out, frame.started_ns.wrapping_sub(run_started_ns).cast_signed());
         put_varint(out, frame.duration_ns);
         let lane = |slot| (frame.component.clone(), slot);
         self.body(frame.input, &lane(BodySlot::Input))?;

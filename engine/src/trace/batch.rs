@@ -162,7 +162,7 @@ impl<'a> RunBatch<'a> {
             }
         };
         let started_ns = frame.started_ns.unwrap_or_else(|| self.run.core.io.now_ns());
-        let start_ns = started_ns.wrapping_sub(self.staged.fields.started_ns) as i64;
+        let start_ns = started_ns.wrapping_sub(self.staged.fields.started_ns).cast_signed();
         let lane = |slot| (frame.component.clone(), slot);
         let (input, input_base) = self.pack_body(&lane(BodySlot::Input), seq, &frame.input)?;
         let metadata = Content::Bytes(Arc::new(frame.metadata.clone()));

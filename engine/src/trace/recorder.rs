@@ -23,7 +23,7 @@ use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_living_run, run_record};
 use annals_store::kv::Content;
 use annals_store::kv::core::Core;
-use annals_store::kv::fence::HeldParent;
+use annals_store::kv::fence::HeldRecords;
 use annals_store::kv::write::{BatchWriter, PackedBody};
 
 /// State shared by all recorders of a store: names reserved by runs that are not in the index yet, previous
@@ -80,7 +80,7 @@ pub struct Run {
     pub(super) name: String,
     pub(super) state: Mutex<RunState, { rank::RUN_STATE }>,
     /// Protects the frames that a fork shares with its parent while the log may not have the fork yet.
-    _parent: Option<HeldParent>,
+    _parent: Option<HeldRecords>,
 }
 
 /// The state of a run being recorded.
@@ -124,7 +124,7 @@ impl Run {
         core.log()?.queue.check_poisoned()?;
         let uid = RunUid(core.writer()?.new_uid());
         // Every other step that can fail comes before the name is reserved.
-        let held = fork.map(|(reader, _, shared)| core.fence.hold_parent(reader.info().uid, shared));
+        let held = fork.map(|(reader, _, shared)| core.fence.hold_records(reader.info().uid.0, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
         let (parent, linked, last_seq) = match fork {
             None => (None, (0, chain::genesis()), 0),

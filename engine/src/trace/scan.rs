@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::blob::{BLOCK_BYTES, Extent, TreeHash};
+use crate::codec::index;
 use crate::error::Result;
 use crate::ids::{BlobId, Link};
 use crate::trace::chain;
@@ -138,7 +139,7 @@ impl FrameScan {
         bodies::check_len(&extents, len, id)?;
         // After an error the lane is not put back, so a wrong body is never compared with.
         let mut lane = self.take_lane(record, slot);
-        lane.load_next(&self.reader, extents, len as usize, id)?;
+        lane.load_next(&self.reader, extents, index(len), id)?;
         let bytes = match handing {
             BodyOutput::Returned => lane.bytes.clone(),
             BodyOutput::CheckedOnly => Vec::new(),
@@ -239,6 +240,10 @@ fn compare_extents(old: &[Extent], new: &[Extent]) -> (Vec<Range<usize>>, Vec<(u
                 None => (left.len, false),
                 Some((start, known)) => {
                     // Bytes of the old extent that lie before `at`.
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        reason = "`at` is in the old extent, of 32 bits"
+                    )]
                     let behind = (at - start) as u32;
                     let len = left.len.min(known.len - behind);
                     (len, known.group == left.group && known.offset.checked_add(behind) == Some(left.offset))

@@ -65,6 +65,10 @@ impl RunReader {
         let frames = self.info.frames;
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(frames / RANGE_FRAMES_MIN).max(1);
         // Cuts frames 1 ..= last into ranges whose lengths differ by at most one frame.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a range is at most `count`, so its end at most `frames`"
+        )]
         let end = |range: u32| (u64::from(frames) * u64::from(range) / u64::from(count)) as u32;
         let reader = Self { hashing: HashCheck::Compared, ..self.clone() };
         (0..count)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, StoreId};
 use crate::io::{File, Io, LockKind, OpenMode};
-use crate::log::layout::{SEGMENT_HEADER_BYTES, SegmentHeader, claimed_header};
+use crate::log::layout::{SEGMENT_HEADER_LEN, SegmentHeader, claimed_header};
 use crate::log::manifest::{LoadedManifest, load, load_generation, read_whole};
 use crate::log::open::Damage;
 use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
@@ -97,7 +97,7 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
     for id in names.iter().filter_map(|name| parse_segment(name)) {
         let path = paths.segment(id);
         let file = io.open(&path, OpenMode::Read)?;
-        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        let mut bytes = [0; SEGMENT_HEADER_LEN];
         let got = file.read_at(&mut bytes, 0)?;
         headers.insert(id, (path, file, claimed_header(&bytes[..got])));
     }

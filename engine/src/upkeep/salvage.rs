@@ -203,13 +203,12 @@ impl Salvage {
         let mut pending = PendingBatch::new(segment, from, None, start, start);
         let mut found = 0;
         while let Some((at, whole)) = cursor.search_record(&mut budget)? {
-            let len = whole.len() as u32;
             let noted = RawRecord::of(whole).and_then(|record| {
                 pending.note(
                     &*schema,
                     &record,
                     Seqno(self.next),
-                    record_place(segment, at, len),
+                    record_place(segment, at, record.bytes),
                     self.batches,
                 )?;
                 seqnos_of(&record)
@@ -302,8 +301,8 @@ impl Salvage {
     }
 }
 
-fn record_place(segment: &Segment, at: u64, len: u32) -> RecordPlace {
-    RecordPlace { segment: segment.id, offset: at as u32, len }
+fn record_place(segment: &Segment, offset: u32, len: u32) -> RecordPlace {
+    RecordPlace { segment: segment.id, offset, len }
 }
 
 impl PendingBatch {

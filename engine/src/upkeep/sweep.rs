@@ -142,7 +142,9 @@ impl Store {
         let mut spaces = Vec::new();
         for space in core.list_spaces()? {
             if let SpaceHead::Namespace { id, name } = space {
-                reading.read_namespace(id, &name, spaces.len() as u32)?;
+                #[expect(clippy::cast_possible_truncation, reason = "each namespace has an id of 32 bits")]
+                let number = spaces.len() as u32;
+                reading.read_namespace(id, &name, number)?;
                 spaces.push(id);
             }
         }

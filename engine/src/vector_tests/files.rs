@@ -265,10 +265,10 @@ fn walk_reads_the_graph_of_the_file() {
     let namespace = crate::ids::NamespaceId(16);
     let meta = VectorFileMeta { store, id: 3, namespace, upto: Seqno(500) };
     let path = Path::new("3.vec");
-    let bytes = writer::write(&io, path, meta, &MergedVectors::all(&partition.levels(), 2), &graph).unwrap();
+    let header = writer::write(&io, path, meta, &MergedVectors::all(&partition.levels(), 2), &graph).unwrap();
     let entry = VectorEntry {
         id: 3,
-        bytes,
+        bytes: header.file_bytes(),
         namespace,
         embedder: "e".into(),
         dimensions: 2,

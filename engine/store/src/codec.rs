@@ -55,21 +55,28 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
 /// Appends an unsigned varint.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        out.push((value as u8 & 0x7f) | 0x80);
+        out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
+    out.push((value & 0x7f) as u8);
 }
 
 /// Appends a signed varint.
 pub fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
+    put_varint(out, ((value << 1) ^ (value >> 63)).cast_unsigned());
 }
 
 /// Appends a length and the bytes.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
+}
+
+/// An offset or a length as an index of bytes in memory. One that this machine cannot address becomes an index
+/// past all bytes.
+#[inline]
+pub fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
 /// Takes values from the front of a slice, checking every length.
@@ -159,7 +166,7 @@ impl<'a> ByteReader<'a> {
 
     pub fn signed(&mut self) -> Result<i64, CodecError> {
         let value = self.varint()?;
-        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+        Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
     /// A length and that many bytes.
@@ -169,7 +176,7 @@ impl<'a> ByteReader<'a> {
         if len > limit as u64 {
             return Err(CodecError::Limit { what: self.what, found: len, limit: limit as u64 });
         }
-        self.take(usize::try_from(len).unwrap_or(usize::MAX))
+        self.take(index(len))
     }
 
     pub fn text(&mut self, limit: usize) -> Result<&'a str, CodecError> {

@@ -32,10 +32,6 @@ pub struct StoreId(pub [u8; 16]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NamespaceId(pub u32);
 
-/// A run's internal number, unique in its store and never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct RunUid(pub u64);
-
 /// BLAKE3 of a blob's raw bytes, as `b3sum` prints it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlobId(pub [u8; 32]);
@@ -47,10 +43,6 @@ impl BlobId {
         Self(*blake3::hash(bytes).as_bytes())
     }
 }
-
-/// A link of a run's hash chain. The last link is the run's fingerprint.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Link(pub [u8; 32]);
 
 /// A node of the ledger's tree; the root is one too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,8 +70,6 @@ macro_rules! written_as_hex {
 written_as_hex! {
     Display BlobId;
     Debug BlobId;
-    Display Link;
-    Debug Link;
     Display NodeHash;
     Debug NodeHash;
     Display StoreId;

@@ -4,6 +4,10 @@
 //! through one trait ([`schema::RecordSchema`]). Floors, lowest first: [`io`], [`blob`], [`log`], [`kv`]; a module uses only those
 //! below it.
 #![allow(missing_docs, reason = "an internal crate: `annals` documents what programs see of it")]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 pub mod blob;
 pub mod codec;
@@ -19,7 +23,7 @@ pub mod testing;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};
-pub use ids::{BlobId, Link, NodeHash, RunUid, Seqno, StoreId};
+pub use ids::{BlobId, NodeHash, Seqno, StoreId};
 pub use io::ReadMode;
 pub use kv::core::Options;
 pub use kv::{

@@ -166,10 +166,10 @@ impl<'a> ResolvedOwnerFilter<'a> {
 
     fn bitmap_by_predicate(&self, segment: &OpenVectorFile) -> VectorResult<RoaringBitmap> {
         let mut bitmap = RoaringBitmap::new();
-        for at in 0..segment.len() {
-            let item = segment.item(at)?;
+        for at in 0..segment.header.count {
+            let item = segment.item(at as usize)?;
             if self.passes(&item.owner)? {
-                bitmap.insert(at as u32);
+                bitmap.insert(at);
             }
         }
         Ok(bitmap)

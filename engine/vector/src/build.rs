@@ -37,7 +37,7 @@ impl Distance<i8> for CodeDistance {
 
 fn split_scale(row: &[i8]) -> (&[i8], f32) {
     match row.split_last_chunk::<SCALE_BYTES>() {
-        Some((codes, scale)) => (codes, f32::from_le_bytes(scale.map(|byte| byte as u8))),
+        Some((codes, scale)) => (codes, f32::from_le_bytes(scale.map(i8::cast_unsigned))),
         None => (row, 0.0),
     }
 }
@@ -53,12 +53,17 @@ pub fn of_any_size(vectors: &MergedVectors<'_>, stop: &dyn Fn() -> bool) -> Vect
         let (codes, scale) = vectors.codes_and_scale(at)?;
         row.clear();
         row.extend_from_slice(codes);
-        row.extend(scale.scale.to_le_bytes().map(|byte| byte as i8));
+        row.extend(scale.scale.to_le_bytes().map(u8::cast_signed));
         graph.insert((&row, at));
     }
     Ok(graph_bytes(&graph, count))
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a logarithm of at most 64, not below 0; its fraction does not count"
+)]
 fn breadth(count: usize) -> usize {
     let doublings = (count as f64 / BREADTH_ROWS as f64).log2().max(0.0);
     BREADTH_MAX.min(BREADTH + (doublings * f64::from(BREADTH_MORE)) as usize)
@@ -66,6 +71,11 @@ fn breadth(count: usize) -> usize {
 
 /// The edges in a file's form.
 fn graph_bytes(graph: &Hnsw<'_, i8, CodeDistance>, count: usize) -> Option<GraphBytes> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a file has at most COUNT_MAX vectors, and fewer levels and neighbours"
+    )]
+    let number = |of: usize| of as u32;
     let points = graph.get_point_indexation();
     let levels = usize::from(points.get_max_level_observed());
     let mut entry = None;
@@ -77,18 +87,18 @@ fn graph_bytes(graph: &Hnsw<'_, i8, CodeDistance>, count: usize) -> Option<Graph
         for point in points.get_layer_iterator(top) {
             let at = point.get_origin_id();
             if top == levels {
-                entry.get_or_insert(at as u32);
+                entry.get_or_insert(number(at));
             }
             let near = point.get_neighborhood_id();
             for (level, near) in near.iter().enumerate().take(top + 1) {
                 // hnsw_rs keeps neighbours sorted by distance.
-                let near = near.iter().map(|near| near.d_id as u32);
+                let near = near.iter().map(|near| number(near.d_id));
                 match level.checked_sub(1) {
                     None => {
                         let own = lowest.get_mut(at * slots.0..(at + 1) * slots.0)?;
                         own.iter_mut().zip(near).for_each(|(slot, near)| *slot = near);
                     }
-                    Some(index) => above[index].push((at as u32, near.take(slots.1).collect())),
+                    Some(index) => above[index].push((number(at), near.take(slots.1).collect())),
                 }
             }
         }
@@ -96,7 +106,7 @@ fn graph_bytes(graph: &Hnsw<'_, i8, CodeDistance>, count: usize) -> Option<Graph
     let mut upper = Vec::new();
     for level in &mut above {
         level.sort_unstable_by_key(|(at, _)| *at);
-        upper.extend_from_slice(&(level.len() as u32).to_le_bytes());
+        upper.extend_from_slice(&number(level.len()).to_le_bytes());
         level.iter().for_each(|(at, _)| upper.extend_from_slice(&at.to_le_bytes()));
         for (_, near) in level.iter() {
             let rest = std::iter::repeat_n(&NO_NEIGHBOUR, slots.1 - near.len());
@@ -104,8 +114,8 @@ fn graph_bytes(graph: &Hnsw<'_, i8, CodeDistance>, count: usize) -> Option<Graph
         }
     }
     let lowest = lowest.iter().flat_map(|at| at.to_le_bytes()).collect();
-    let slots = (slots.0 as u32, slots.1 as u32);
-    Some(GraphBytes { slots, levels: levels as u32, entry: entry?, lowest, upper })
+    let slots = (number(slots.0), number(slots.1));
+    Some(GraphBytes { slots, levels: number(levels), entry: entry?, lowest, upper })
 }
 
 #[cfg(test)]

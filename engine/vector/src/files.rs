@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::{NamespaceId, RunUid, Seqno};
+use crate::ids::{NamespaceId, Seqno};
 use crate::index::{Partitions, VectorIndex};
 use crate::io::OpenMode;
 use crate::kv::core::Core;
@@ -26,7 +26,7 @@ use crate::search_error::VectorResult;
 use crate::source::is_living;
 use crate::sync::SCHEDULED;
 use crate::sync::atomic::Ordering;
-use crate::types::OwnerId;
+use crate::types::{OwnerId, RunUid};
 use crate::vector_file::OpenVectorFile;
 use crate::writer::{self, GraphBytes, VectorFileMeta};
 
@@ -242,17 +242,17 @@ impl VectorIndex {
         list.next += 1;
         let path = core.paths.vector_file(number);
         let meta = VectorFileMeta { store: core.store, id: number, namespace: id.namespace, upto };
-        let bytes = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
+        let header = writer::write(&*core.io, &path, meta, vectors, graph).inspect_err(|_| {
             // The incomplete file takes space. If it cannot be removed now, the next opening removes it.
             let _ = core.io.remove(&path);
         })?;
         let entry = VectorEntry {
             id: number,
-            bytes,
+            bytes: header.file_bytes(),
             namespace: id.namespace,
             embedder: id.embedder.to_string(),
-            dimensions: vectors.dimensions as u32,
-            count: vectors.len() as u64,
+            dimensions: header.dimensions,
+            count: u64::from(header.count),
             upto,
         };
         Ok(OpenVectorFile::open(&*core.io, &path, core.store, &entry, core.options.read_mode)?)

@@ -60,7 +60,7 @@ fn built_file(rest: &mut &[u8]) -> (Vec<u8>, u32, u32) {
     let mut bytes = vec![0; HEADER_BYTES];
     let mut sections = [(0, 0); SECTIONS];
     for (section, len) in sections.iter_mut().zip(lens) {
-        bytes.resize(bytes.len().next_multiple_of(ALIGN as usize), 0);
+        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
         let at = bytes.len();
         *section = (at as u64, len as u64);
         bytes.extend_from_slice(take_bytes(rest, len));

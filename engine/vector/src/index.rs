@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{CLOSE_ROWS, FLUSH_ROWS, FlushScope};
-use crate::ids::{NamespaceId, RunUid, Seqno};
+use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
 use crate::kv::embeddings::EmbeddingIndex;
 use crate::log::manifest::VectorList;
@@ -19,7 +19,7 @@ use crate::partition::{Partition, PartitionId};
 use crate::source::{self, RunNamespaces};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED, rank};
-use crate::types::{Owner, OwnerId, VectorOrigin};
+use crate::types::{Owner, OwnerId, RunUid, VectorOrigin};
 
 /// The thread wakes after this many batches with vectors.
 pub const WAKE_BATCHES: u64 = if SCHEDULED { 2 } else { 64 };
@@ -363,8 +363,9 @@ impl EmbeddingIndex for VectorIndex {
         }
     }
 
-    fn sweep(&self, core: &Arc<Core>, must_go: &[RunUid]) -> Result<()> {
-        let swept = self.flush(core, FlushScope::Sweep(must_go));
+    fn sweep(&self, core: &Arc<Core>, must_go: &[u64]) -> Result<()> {
+        let runs: Vec<RunUid> = must_go.iter().copied().map(RunUid).collect();
+        let swept = self.flush(core, FlushScope::Sweep(&runs));
         if self.wants_graph() {
             self.wake(core);
         }

@@ -14,8 +14,8 @@ pub const VERSION: u16 = 1;
 pub const HEADER_BYTES: usize = 256;
 /// Bytes covered by one checksum.
 pub const BLOCK_BYTES: usize = 64 << 10;
-/// Sections begin at multiples of this.
-pub const ALIGN: u64 = 64;
+/// Sections begin at multiples of this, and so do blocks.
+pub const ALIGN: usize = 64;
 pub const SECTIONS: usize = 8;
 /// Maximum number of vectors in a file.
 pub const COUNT_MAX: u32 = 1 << 28;
@@ -69,12 +69,12 @@ impl VectorFileHeader {
         self.sections.iter().map(|(at, len)| at + len).max().unwrap_or(0).max(HEADER_BYTES as u64)
     }
 
-    pub fn block_count(&self) -> usize {
-        (self.checksums_offset() as usize).div_ceil(BLOCK_BYTES)
+    pub fn block_count(&self) -> u64 {
+        self.checksums_offset().div_ceil(BLOCK_BYTES as u64)
     }
 
     pub fn file_bytes(&self) -> u64 {
-        self.checksums_offset() + 4 * self.block_count() as u64 + 4
+        self.checksums_offset() + 4 * self.block_count() + 4
     }
 
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -146,7 +146,7 @@ impl VectorFileHeader {
         }
         let mut end = HEADER_BYTES as u64;
         for (at, len) in self.sections {
-            if at < end || at % ALIGN != 0 || len > file_bytes || at > file_bytes {
+            if at < end || at % ALIGN as u64 != 0 || len > file_bytes || at > file_bytes {
                 return fault("its sections overlap or pass its end");
             }
             end = at + len;
@@ -196,7 +196,7 @@ mod tests {
         let lens = [24, 12, 40, 36, 15, 60, 24, 100];
         let mut at = HEADER_BYTES as u64;
         let sections = lens.map(|len: u64| {
-            let begins = at.next_multiple_of(ALIGN);
+            let begins = at.next_multiple_of(ALIGN as u64);
             at = begins + len;
             (begins, len)
         });
@@ -257,7 +257,9 @@ mod tests {
             assert_eq!(reread(&header).unwrap(), header, "{what}");
         };
         for section in 0..SECTIONS {
-            refused("a section that begins before the one before ends", &|h| h.sections[section].0 -= ALIGN);
+            refused("a section that begins before the one before ends", &|h| {
+                h.sections[section].0 -= ALIGN as u64
+            });
             refused("one that is nowhere", &|h| h.sections[section].0 = u64::MAX - 63);
             refused("one without an end", &|h| h.sections[section].1 = u64::MAX - 4096);
             refused("one at an odd place", &|h| h.sections[section..].iter_mut().for_each(|one| one.0 += 1));
@@ -268,14 +270,14 @@ mod tests {
             }
         }
         refused("a section in the header", &|h| h.sections[0].0 = 0);
-        taken("room between", &|h| h.sections[GRAPH_UPPER].0 += ALIGN);
+        taken("room between", &|h| h.sections[GRAPH_UPPER].0 += ALIGN as u64);
         taken("no upper level", &|h| h.sections[GRAPH_UPPER].1 = 0);
         let empty = |h: &mut VectorFileHeader, count, dimensions| {
             (h.count, h.dimensions, h.slots) = (count, dimensions, (0, 0));
             let lens = [8, 4, 0, SCALE_BYTES as u64, u64::from(dimensions), 4 * u64::from(dimensions), 0, 0];
             let mut at = HEADER_BYTES as u64;
             h.sections = lens.map(|len| {
-                let begins = at.next_multiple_of(ALIGN);
+                let begins = at.next_multiple_of(ALIGN as u64);
                 at = begins + len * u64::from(count);
                 (begins, len * u64::from(count))
             });

@@ -12,6 +12,10 @@
 //! The index decides whether a vector still lives: its owner's newest version must be the one that it came
 //! with.
 #![allow(missing_docs, reason = "an internal crate: `annals` documents what programs see of it")]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 pub mod among;
 pub mod block;
@@ -43,4 +47,4 @@ pub use among::OwnerFilter;
 pub use index::VectorIndex;
 pub use nearest::nearest;
 pub use source::vectors_at;
-pub use types::{Owner, Search, SearchHit};
+pub use types::{Owner, RunUid, Search, SearchHit};

@@ -14,10 +14,31 @@ use crate::types::VectorOrigin;
 use crate::vector_file::CodeScale;
 
 /// Where a vector is: in a file, or in a block after the files.
-#[derive(Debug, Clone, Copy)]
-struct RowLocation {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowLocation {
     part: u32,
     at: u32,
+}
+
+impl RowLocation {
+    /// The vector at position `at` of part `part`.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a file has at most COUNT_MAX vectors, a block BLOCK_ROWS; fewer than 2^32 parts fit in memory"
+    )]
+    pub fn new(part: usize, at: usize) -> Self {
+        Self { part: part as u32, at: at as u32 }
+    }
+
+    /// The index of a file, or of a block after the files.
+    pub fn part(self) -> usize {
+        self.part as usize
+    }
+
+    /// The position in that part.
+    pub fn at(self) -> usize {
+        self.at as usize
+    }
 }
 
 /// See the module.
@@ -44,14 +65,14 @@ impl<'a> MergedVectors<'a> {
         for (part, segment) in levels.segments.iter().enumerate().skip(keep) {
             for at in 0..segment.len() {
                 if !segment.is_dead(at, upto) && is_living(core, namespace, &segment.item(at)?, upto)? {
-                    all.rows.push(RowLocation { part: part as u32, at: at as u32 });
+                    all.rows.push(RowLocation::new(part, at));
                 }
             }
         }
         for (part, block) in levels.tail.iter().enumerate() {
             for (at, item) in block.items.iter().enumerate() {
                 if item.seqno <= upto && is_living(core, namespace, item, upto)? {
-                    all.rows.push(RowLocation { part: (files + part) as u32, at: at as u32 });
+                    all.rows.push(RowLocation::new(files + part, at));
                 }
             }
         }
@@ -62,9 +83,10 @@ impl<'a> MergedVectors<'a> {
     pub fn all(levels: &'a PartitionLevels, dimensions: usize) -> Self {
         let files = levels.segments.iter().map(|segment| segment.len());
         let blocks = levels.tail.iter().map(|block| block.items.len());
-        let spots = files.chain(blocks).enumerate().flat_map(|(part, count)| {
-            (0..count).map(move |at| RowLocation { part: part as u32, at: at as u32 })
-        });
+        let spots = files
+            .chain(blocks)
+            .enumerate()
+            .flat_map(|(part, count)| (0..count).map(move |at| RowLocation::new(part, at)));
         Self { levels, dimensions, rows: spots.collect() }
     }
 
@@ -74,32 +96,36 @@ impl<'a> MergedVectors<'a> {
     }
 
     pub fn item(&self, at: usize) -> MergedResult<VectorOrigin> {
-        let RowLocation { part, at } = self.rows[at];
-        match self.levels.segments.get(part as usize) {
-            Some(segment) => segment.item(at as usize),
-            None => Ok(self.block(part).items[at as usize].clone()),
+        let (part, at) = self.place(at);
+        match self.levels.segments.get(part) {
+            Some(segment) => segment.item(at),
+            None => Ok(self.block(part).items[at].clone()),
         }
     }
 
     pub fn row(&self, at: usize) -> MergedResult<Cow<'_, [f32]>> {
-        let RowLocation { part, at } = self.rows[at];
-        match self.levels.segments.get(part as usize) {
-            Some(segment) => segment.row(at as usize),
-            None => Ok(Cow::Borrowed(self.block(part).row(at as usize, self.dimensions))),
+        let (part, at) = self.place(at);
+        match self.levels.segments.get(part) {
+            Some(segment) => segment.row(at),
+            None => Ok(Cow::Borrowed(self.block(part).row(at, self.dimensions))),
         }
     }
 
     /// A vector's codes, and their scale.
     pub fn codes_and_scale(&self, at: usize) -> MergedResult<(&[i8], CodeScale)> {
-        let RowLocation { part, at } = self.rows[at];
-        let at = at as usize;
-        match self.levels.segments.get(part as usize) {
+        let (part, at) = self.place(at);
+        match self.levels.segments.get(part) {
             Some(segment) => Ok((segment.codes(at..at + 1)?, segment.scale(at)?)),
             None => Ok(self.block(part).codes_and_scale(at, self.dimensions)),
         }
     }
 
-    fn block(&self, part: u32) -> &crate::block::VectorBlock {
-        &self.levels.tail[part as usize - self.levels.segments.len()]
+    /// The part of a row, and its position there.
+    fn place(&self, row: usize) -> (usize, usize) {
+        (self.rows[row].part(), self.rows[row].at())
+    }
+
+    fn block(&self, part: usize) -> &crate::block::VectorBlock {
+        &self.levels.tail[part - self.levels.segments.len()]
     }
 }

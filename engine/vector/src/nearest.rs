@@ -19,6 +19,7 @@ use crate::kv::core::Core;
 use crate::kv::embeddings::{check_embedder_id, check_vector};
 use crate::kv::view::View;
 use crate::log::open::Damage;
+use crate::merged::RowLocation;
 use crate::partition::{Partition, PartitionLevels};
 use crate::quantise::{VectorCodes, approximate_cosine, encode, error_bound, rounding_bound};
 use crate::search_error::VectorError;
@@ -41,6 +42,7 @@ impl<'a> Query<'a> {
 
     /// The cosine between it and a vector, whose dot product with itself is `square`. Exactly 1 for equal
     /// vectors.
+    #[expect(clippy::cast_possible_truncation, reason = "a score is rounded to 32 bits")]
     pub fn score(&self, vector: &[f32], square: f32) -> f32 {
         let dot = f64::from(dot(self.vector, vector));
         let cosine = dot / (f64::from(self.square) * f64::from(square)).sqrt();
@@ -52,9 +54,7 @@ impl<'a> Query<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Candidate {
     bound: f32,
-    /// The index of a file, or of a block after the files.
-    part: u32,
-    at: u32,
+    row: RowLocation,
 }
 
 impl Eq for Candidate {}
@@ -266,7 +266,7 @@ impl PartitionSearch<'_> {
         among: &RoaringBitmap,
     ) -> std::result::Result<Vec<Candidate>, Damage> {
         let slack = rounding_bound(segment.header.dimensions as usize);
-        let mut candidates = Vec::with_capacity(among.len() as usize);
+        let mut candidates = Vec::with_capacity(usize::try_from(among.len()).unwrap_or(0));
         let mut ahead = among.iter().skip(PREFETCH_ROWS);
         for at in among {
             if let Some(next) = ahead.next() {
@@ -277,7 +277,7 @@ impl PartitionSearch<'_> {
             let near = approximate_cosine((&query.codes, query.scale), (row, scale));
             let bound = near + error_bound(query.error, error, slack);
             if bound >= self.wanted.min_score {
-                candidates.push(Candidate { bound, part: part as u32, at });
+                candidates.push(Candidate { bound, row: RowLocation::new(part, at as usize) });
             }
         }
         Ok(candidates)
@@ -298,7 +298,7 @@ impl PartitionSearch<'_> {
         let mut width = self.wanted.width.unwrap_or(k.saturating_mul(2).max(WIDTH_MIN)).max(k).max(1);
         loop {
             // The fewer vectors count, the more others a walk passes.
-            let counted = among.map_or(segment.len(), |among| among.len() as usize) as u64;
+            let counted = among.map_or(segment.len() as u64, RoaringBitmap::len);
             let walked =
                 (width as u64).saturating_mul(WALK_COST_PER_RESULT).saturating_mul(segment.len() as u64);
             if counted.saturating_mul(counted) < walked {
@@ -311,7 +311,7 @@ impl PartitionSearch<'_> {
                 let bound = score + error_bound(coded.error, segment.scale(at as usize)?.error, slack);
                 furthest = furthest.min(bound);
                 if bound >= self.wanted.min_score {
-                    candidates.push(Candidate { bound, part: part as u32, at });
+                    candidates.push(Candidate { bound, row: RowLocation::new(part, at as usize) });
                 }
             }
             let mut tried = best.clone();
@@ -335,13 +335,13 @@ impl PartitionSearch<'_> {
         best: &mut NearestHeap,
     ) -> VectorResult<()> {
         let mut candidates = BinaryHeap::from(candidates);
-        while let Some(Candidate { bound, part, at }) = candidates.pop() {
+        while let Some(Candidate { bound, row }) = candidates.pop() {
             // One of the same score may have the lesser owner.
             if best.worst_score().is_some_and(|worst| bound < worst) {
                 break;
             }
-            let at = at as usize;
-            let file = levels.segments.get(part as usize);
+            let (part, at) = (row.part(), row.at());
+            let file = levels.segments.get(part);
             let enough = |score: f32| score >= self.score_to_beat(best);
             let (item, score) = match file {
                 Some(segment) => {
@@ -355,7 +355,7 @@ impl PartitionSearch<'_> {
                     (segment.item(at)?, score)
                 }
                 None => {
-                    let block = &levels.tail[part as usize - levels.segments.len()];
+                    let block = &levels.tail[part - levels.segments.len()];
                     let score = query.score(block.row(at, query.vector.len()), block.scale(at).square);
                     if !enough(score) {
                         continue;
@@ -412,7 +412,7 @@ fn scan(
         let near = approximate_cosine((&query.codes, query.scale), (row, scale[1]));
         let bound = near + error_bound(query.error, scale[2], slack);
         if bound >= least {
-            candidates.push(Candidate { bound, part: part as u32, at: at as u32 });
+            candidates.push(Candidate { bound, row: RowLocation::new(part, at) });
         }
     }
 }

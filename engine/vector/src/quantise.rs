@@ -16,6 +16,10 @@ pub struct VectorCodes {
 }
 
 /// Encodes a vector that has a direction.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "codes are from -127 to 127; the error covers the rounding"
+)]
 pub fn encode(vector: &[f32]) -> VectorCodes {
     let length = f64::from(dot(vector, vector)).sqrt();
     let greatest = vector.iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -39,6 +43,7 @@ pub fn rounding_bound(dimensions: usize) -> f32 {
 }
 
 /// The cosine by codes.
+#[expect(clippy::cast_possible_truncation, reason = "`rounding_bound` covers the rounding to 32 bits")]
 pub fn approximate_cosine(a: (&[i8], f32), b: (&[i8], f32)) -> f32 {
     (f64::from(dot_bytes(a.0, b.0)) * f64::from(a.1) * f64::from(b.1)) as f32
 }

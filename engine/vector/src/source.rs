@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, RecordPlace, RunUid, Seqno};
+use crate::ids::{NamespaceId, RecordPlace, Seqno};
 use crate::kv::bodies;
 use crate::kv::core::Core;
 use crate::kv::embeddings::{check_vector, vector_from_bytes};
 use crate::kv::keys;
 use crate::log::record::{BodyRef, EmbeddingHead, LogicalBody, RecipeRef, RecordKind, SpaceHead};
-use crate::types::{OwnerId, VectorOrigin};
+use crate::types::{OwnerId, RunUid, VectorOrigin};
 use annals_store::schema::SchemaVectors;
 
 /// Maximum number of runs whose namespace is remembered.

@@ -1,7 +1,13 @@
 //! Owners, searches, and what a search finds.
 
+use serde::{Deserialize, Serialize};
+
 use crate::among::OwnerFilter;
-use crate::ids::{RunUid, Seqno};
+use crate::ids::Seqno;
+
+/// A run's internal number, unique in its store and never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunUid(pub u64);
 
 /// The owner of an embedding. Hits of equal score come in the order of their owners: snapshots before keys;
 /// snapshots by run and frame; keys by keyspace, the older one first, then by their bytes.

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use roaring::RoaringBitmap;
 
 use crate::among::BitmapCache;
-use crate::codec::ByteReader;
+use crate::codec::{ByteReader, index};
 use crate::graph::GRAPH_ROWS_MIN;
-use crate::ids::{RunUid, Seqno, StoreId};
+use crate::ids::{Seqno, StoreId};
 use crate::io::{FileBytes, Io, OpenMode, ReadMode};
 use crate::kernel::{codes_from_bytes, floats_from_bytes};
 use crate::layout::{
@@ -22,7 +22,7 @@ use crate::layout::{
 use crate::log::manifest::VectorEntry;
 use crate::log::open::Damage;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::types::{OwnerId, VectorOrigin};
+use crate::types::{OwnerId, RunUid, VectorOrigin};
 
 /// See the module.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl OpenVectorFile {
         if named != listed {
             return Err(wrong(0, "it is another file than the one that is listed".into()));
         }
-        let at = header.checksums_offset() as usize;
+        let at = index(header.checksums_offset());
         let (sums, crc) =
             bytes.get(at..).and_then(|rest| rest.split_last_chunk::<4>()).unwrap_or((&[], &[0; 4]));
         if block_crc(store, entry.id, usize::MAX, sums) != u32::from_le_bytes(*crc) {
@@ -143,8 +143,8 @@ impl OpenVectorFile {
     /// Bytes of a section, checked.
     fn section(&self, section: usize, range: Range<usize>) -> VectorFileResult<&[u8]> {
         let (at, len) = self.header.sections[section];
-        let (start, end) = (at as usize + range.start, at as usize + range.end);
-        if range.start > range.end || range.end > len as usize {
+        let (start, end) = (index(at) + range.start, index(at) + range.end);
+        if range.start > range.end || range.end as u64 > len {
             return Err(self.damage(at, "it names bytes that its section does not have"));
         }
         if start < end {
@@ -160,7 +160,7 @@ impl OpenVectorFile {
     }
 
     fn check(&self, block: usize) -> VectorFileResult<()> {
-        let (start, sums) = (block * BLOCK_BYTES, self.header.checksums_offset() as usize);
+        let (start, sums) = (block * BLOCK_BYTES, index(self.header.checksums_offset()));
         let bytes = self.bytes.get(start..sums.min(start + BLOCK_BYTES)).unwrap_or_default();
         let sum = self.bytes.get(sums + 4 * block..).and_then(|rest| rest.first_chunk::<4>());
         match sum.map(|sum| u32::from_le_bytes(*sum)) {
@@ -170,15 +170,15 @@ impl OpenVectorFile {
     }
 
     pub fn seqno(&self, at: usize) -> VectorFileResult<Seqno> {
-        Ok(Seqno(read_number(self.section(SEQNOS, 8 * at..8 * at + 8)?)))
+        Ok(Seqno(read_u64(self.section(SEQNOS, 8 * at..8 * at + 8)?)))
     }
 
     fn owner_bytes(&self, at: usize) -> VectorFileResult<&[u8]> {
         let start = match at.checked_sub(1) {
-            Some(before) => read_number(self.section(OWNER_ENDS, 4 * before..4 * before + 4)?) as usize,
+            Some(before) => read_u32(self.section(OWNER_ENDS, 4 * before..4 * before + 4)?) as usize,
             None => 0,
         };
-        let end = read_number(self.section(OWNER_ENDS, 4 * at..4 * at + 4)?) as usize;
+        let end = read_u32(self.section(OWNER_ENDS, 4 * at..4 * at + 4)?) as usize;
         self.section(OWNERS, start..end)
     }
 
@@ -186,9 +186,9 @@ impl OpenVectorFile {
     pub fn positions_of_keys(&self, space: u32, prefix: &[u8]) -> VectorFileResult<RoaringBitmap> {
         let begins = [&[OWNER_KEY][..], &space.to_le_bytes(), prefix].concat();
         let mut bitmap = RoaringBitmap::new();
-        for at in 0..self.len() {
-            if self.owner_bytes(at)?.starts_with(&begins) {
-                bitmap.insert(at as u32);
+        for at in 0..self.header.count {
+            if self.owner_bytes(at as usize)?.starts_with(&begins) {
+                bitmap.insert(at);
             }
         }
         Ok(bitmap)
@@ -213,7 +213,7 @@ impl OpenVectorFile {
 
     pub fn scale(&self, at: usize) -> VectorFileResult<CodeScale> {
         let bytes = self.section(SCALES, SCALE_BYTES * at..SCALE_BYTES * (at + 1))?;
-        let part = |n: usize| f32::from_bits(read_number(&bytes[4 * n..4 * n + 4]) as u32);
+        let part = |n: usize| f32::from_bits(read_u32(&bytes[4 * n..4 * n + 4]));
         Ok(CodeScale { square: part(0), scale: part(1), error: part(2) })
     }
 
@@ -240,11 +240,16 @@ impl OpenVectorFile {
 
     /// The graph's upper levels.
     pub fn upper(&self) -> VectorFileResult<&[u8]> {
-        self.section(GRAPH_UPPER, 0..self.header.sections[GRAPH_UPPER].1 as usize)
+        self.section(GRAPH_UPPER, 0..index(self.header.sections[GRAPH_UPPER].1))
     }
 }
 
-/// A little-endian number of up to eight bytes.
-fn read_number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+/// The little-endian number in four bytes.
+fn read_u32(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// The little-endian number in eight bytes.
+fn read_u64(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

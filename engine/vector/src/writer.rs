@@ -7,12 +7,13 @@
 use std::io::IoSlice;
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, Seqno, StoreId};
 use crate::io::{File, Io, OpenMode};
+use crate::kv::embeddings::DIMENSIONS_MAX;
 use crate::layout::{
-    ALIGN, BLOCK_BYTES, CODES, GRAPH, GRAPH_UPPER, HEADER_BYTES, OWNER_ENDS, OWNER_KEY, OWNER_SNAPSHOT,
-    OWNERS, SCALES, SECTIONS, SEQNOS, VectorFileHeader, block_crc,
+    ALIGN, BLOCK_BYTES, CODES, COUNT_MAX, GRAPH, GRAPH_UPPER, HEADER_BYTES, OWNER_ENDS, OWNER_KEY,
+    OWNER_SNAPSHOT, OWNERS, SCALES, SECTIONS, SEQNOS, VectorFileHeader, block_crc,
 };
 use crate::merged::MergedVectors;
 use crate::search_error::VectorResult;
@@ -41,14 +42,18 @@ pub struct GraphBytes {
     pub upper: Vec<u8>,
 }
 
-/// Writes a file of these vectors and syncs it, but not its name. Returns its length in bytes.
+/// Writes a file of these vectors and syncs it, but not its name. Returns its header.
+///
+/// # Errors
+/// `Invalid` if the vectors or their keys do not fit in one file.
 pub fn write(
     io: &dyn Io,
     path: &Path,
     meta: VectorFileMeta,
     vectors: &MergedVectors<'_>,
     graph: &GraphBytes,
-) -> VectorResult<u64> {
+) -> VectorResult<VectorFileHeader> {
+    let (dimensions, count) = header_numbers(vectors.dimensions, vectors.len())?;
     if io.stat(path)?.is_some() {
         io.remove(path)?;
     }
@@ -64,8 +69,8 @@ pub fn write(
     out.put(&[0; HEADER_BYTES])?;
     let mut sections = [(0, 0); SECTIONS];
     for (section, (begins, len)) in sections.iter_mut().enumerate() {
-        let padding = out.len().next_multiple_of(ALIGN) - out.len();
-        out.put(&[0; ALIGN as usize][..padding as usize])?;
+        let padding = out.block.len().next_multiple_of(ALIGN) - out.block.len();
+        out.put(&[0; ALIGN][..padding])?;
         *begins = out.len();
         match section {
             GRAPH => out.put(&graph.lowest)?,
@@ -78,8 +83,8 @@ pub fn write(
         store: meta.store,
         id: meta.id,
         namespace: meta.namespace,
-        dimensions: vectors.dimensions as u32,
-        count: vectors.len() as u32,
+        dimensions,
+        count,
         upto: meta.upto,
         slots: graph.slots,
         levels: graph.levels,
@@ -88,7 +93,17 @@ pub fn write(
     };
     out.finish(&header)?;
     file.sync()?;
-    Ok(header.file_bytes())
+    Ok(header)
+}
+
+/// The dimensions and the number of vectors as a header holds them, within the limits of its readers.
+fn header_numbers(dimensions: usize, count: usize) -> Result<(u32, u32)> {
+    match (u32::try_from(dimensions), u32::try_from(count)) {
+        (Ok(few), Ok(counted)) if dimensions <= DIMENSIONS_MAX && counted <= COUNT_MAX => Ok((few, counted)),
+        _ => Err(Error::invalid(format!(
+            "{count} vectors of {dimensions} dimensions do not fit in one vector file, which holds {COUNT_MAX} of {DIMENSIONS_MAX}: give some of them another embedder id or namespace"
+        ))),
+    }
 }
 
 /// Writes the data of one section for each vector.
@@ -105,7 +120,7 @@ fn put_section(
             SEQNOS => bytes.extend_from_slice(&vectors.item(at)?.seqno.0.to_le_bytes()),
             OWNER_ENDS => {
                 put_owner(&vectors.item(at)?.owner, &mut bytes);
-                let end = ends.checked_add(bytes.len() as u32);
+                let end = u32::try_from(bytes.len()).ok().and_then(|len| ends.checked_add(len));
                 ends = end.ok_or_else(|| {
                     Error::invalid("the keys that have vectors of one embedder take over 4 GiB")
                 })?;
@@ -119,7 +134,7 @@ fn put_section(
                     .iter()
                     .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
             }
-            CODES => bytes.extend(vectors.codes_and_scale(at)?.0.iter().map(|code| *code as u8)),
+            CODES => bytes.extend(vectors.codes_and_scale(at)?.0.iter().map(|code| code.cast_unsigned())),
             _ => vectors.row(at)?.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes())),
         }
         out.put(&bytes)?;
@@ -229,6 +244,25 @@ fn put_owner(owner: &OwnerId, out: &mut Vec<u8>) {
             out.push(OWNER_KEY);
             out.extend_from_slice(&space.to_le_bytes());
             out.extend_from_slice(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// The writer once cut the number of vectors to 32 bits. A file of too many vectors was then listed and
+    /// could not be opened again, and one of 2^32 + 1 vectors claimed to have one.
+    #[test]
+    fn too_many_vectors_for_a_header_are_refused() {
+        let most = COUNT_MAX as usize;
+        assert_eq!(header_numbers(DIMENSIONS_MAX, most).unwrap(), (DIMENSIONS_MAX as u32, COUNT_MAX));
+        for (dimensions, count) in [(1, most + 1), (1, (1 << 32) + 1), (DIMENSIONS_MAX + 1, 1), (1 << 32, 1)]
+        {
+            let error = header_numbers(dimensions, count).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{dimensions} {count}: {error}");
         }
     }
 }

@@ -41,9 +41,9 @@ pub(in super::super) struct CardView<'a> {
     identifiers: &'a [[u8; 8]],
 }
 
-/// The number of a tier.
+/// The number of a tier: from 1 in the order of [`TIERS`], 0 for none.
 pub(in super::super) fn tier_number(tier: Option<&str>) -> u8 {
-    tier.and_then(|tier| TIERS.iter().position(|name| *name == tier)).map_or(0, |place| place as u8 + 1)
+    (1..).zip(TIERS).find(|(_, name)| tier == Some(name)).map_or(0, |(number, _)| number)
 }
 
 impl Card {
@@ -78,10 +78,10 @@ impl Card {
     fn add(&mut self, text: &str, main: bool) {
         terms::for_each_word(text, &mut |word| {
             let words = if main { &mut self.main } else { &mut self.rest };
-            insert_bounded(words, terms::term_hash(&terms::stem(word)) as u32);
+            insert_bounded(words, terms::word_hash(word));
             if !terms::is_common(word) {
                 terms::for_each_gram(word, &mut |gram| {
-                    insert_bounded(&mut self.grams, terms::term_hash(gram) as u16)
+                    insert_bounded(&mut self.grams, terms::gram_hash(gram))
                 });
             }
         });
@@ -95,7 +95,9 @@ impl Card {
         let mut out = vec![VERSION, self.tier, u8::from(self.ttl_ms.is_some()), 0];
         out.extend(self.ttl_ms.unwrap_or(0).to_le_bytes());
         for count in [self.main.len(), self.rest.len(), self.grams.len(), self.identifiers.len()] {
-            out.extend((count as u32).to_le_bytes());
+            #[expect(clippy::cast_possible_truncation, reason = "a set has at most SET_ENTRIES_MAX entries")]
+            let count = count as u32;
+            out.extend(count.to_le_bytes());
         }
         out.extend(self.main.iter().chain(&self.rest).flat_map(|word| word.to_le_bytes()));
         out.extend(self.grams.iter().flat_map(|gram| gram.to_le_bytes()));
@@ -173,7 +175,7 @@ mod tests {
         let bytes = card.bytes();
         let read = CardView::parse(&bytes).unwrap();
         assert_eq!((read.tier, read.ttl_ms), (2, Some(-7)));
-        let hash = |word: &str| terms::term_hash(&terms::stem(word)) as u32;
+        let hash = terms::word_hash;
         assert!(
             ["loan", "42"]
                 .iter()
@@ -186,9 +188,7 @@ mod tests {
         assert!(
             read.has_identifier(terms::term_hash("#42")) && !read.has_identifier(terms::term_hash("#43"))
         );
-        assert!(
-            read.has_gram(terms::term_hash("^loa") as u16) && !read.has_gram(terms::term_hash("^abc") as u16)
-        );
+        assert!(read.has_gram(terms::gram_hash("^loa")) && !read.has_gram(terms::gram_hash("^abc")));
         // Golden: docs/format.md.
         let head = [1, 2, 1, 0, 249, 255, 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 5, 0, 0, 0];
         assert_eq!(bytes[..20], head);

@@ -56,7 +56,9 @@ impl Embedder for WordEmbedder {
 fn vector(text: &str) -> Vec<f32> {
     let mut vector = vec![0.0f32; DIMENSIONS];
     let mut count = |hash: u64, by: f32| {
-        if let Some(number) = vector.get_mut((hash % DIMENSIONS as u64) as usize) {
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder of DIMENSIONS")]
+        let place = (hash % DIMENSIONS as u64) as usize;
+        if let Some(number) = vector.get_mut(place) {
             *number += by;
         }
     };

@@ -42,12 +42,12 @@ impl QuestionTerms {
     pub(in super::super) fn parse(question: &str) -> Self {
         let mut asked = Self::default();
         terms::for_each_word(question, &mut |word| {
-            let hash = terms::term_hash(&terms::stem(word)) as u32;
+            let hash = terms::word_hash(word);
             if asked.terms.len() < TERMS_MAX && !asked.terms.iter().any(|term| term.word == hash) {
                 let is_common = terms::is_common(word);
                 let mut grams = Vec::new();
                 if !is_common {
-                    terms::for_each_gram(word, &mut |gram| grams.push(terms::term_hash(gram) as u16));
+                    terms::for_each_gram(word, &mut |gram| grams.push(terms::gram_hash(gram)));
                 }
                 asked.terms.push(QuestionTerm { word: hash, is_common, grams });
             }
@@ -113,7 +113,9 @@ impl TermRarity {
         if all == 0 {
             return Some(0.0);
         }
-        Some((there as f64 / all as f64) as f32)
+        #[expect(clippy::cast_possible_truncation, reason = "a score is rounded to 32 bits")]
+        let score = (there as f64 / all as f64) as f32;
+        Some(score)
     }
 }
 
@@ -140,9 +142,9 @@ fn weight(all: u64, holding: u64) -> u64 {
     let mut log = u64::from(whole);
     for _ in 0..FRACTION_BITS {
         rest = (rest * rest) >> 32;
-        let bit = rest >> 33;
-        rest >>= bit;
-        log = log << 1 | bit as u64;
+        let is_set = rest >> 33 != 0;
+        rest >>= u32::from(is_set);
+        log = log << 1 | u64::from(is_set);
     }
     log
 }

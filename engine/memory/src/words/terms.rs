@@ -42,6 +42,20 @@ pub(super) fn term_hash(term: &str) -> u64 {
     blake3::hash(term.as_bytes()).as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
+/// The hash of a word as cards keep it: 32 bits of its stem's hash.
+pub(super) fn word_hash(word: &str) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    let low = term_hash(&stem(word)) as u32;
+    low
+}
+
+/// The hash of an n-gram as cards keep it: 16 bits of its hash.
+pub(super) fn gram_hash(gram: &str) -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "the low quarter")]
+    let low = term_hash(gram) as u16;
+    low
+}
+
 /// Gives each word of a text in lower case; a word written `likeThis` is followed by its parts.
 pub(super) fn for_each_word(text: &str, each: &mut dyn FnMut(&str)) {
     let mut word = String::new();

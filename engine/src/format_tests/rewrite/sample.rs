@@ -145,7 +145,7 @@ pub(crate) fn log_contents(sim: &SimIo) -> LogContents {
     let mut all = LogContents::default();
     scan(&*schema(), &found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
         for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-            let place = RecordPlace { segment: segment.id, offset: at as u32, len: record.bytes };
+            let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
             let (id, namespace, ranges) = match RecordKind::parse(record.kind, record.layout)?.unwrap() {
                 RecordKind::GroupPart => {
                     let part = GroupPart::parse(record.body)?;

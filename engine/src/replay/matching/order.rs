@@ -114,7 +114,9 @@ fn shuffle(order: &mut [u32], random: &mut u64) {
         let mut z = *random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        order.swap(last, ((z ^ (z >> 31)) % (last as u64 + 1)) as usize);
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder of at most `last`, a usize")]
+        let other = ((z ^ (z >> 31)) % (last as u64 + 1)) as usize;
+        order.swap(last, other);
     }
     if order == before {
         order.rotate_left(1.min(before.len()));

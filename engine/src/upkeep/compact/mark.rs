@@ -145,9 +145,9 @@ impl Marker<'_> {
             return;
         }
         let MarkedStore { live, runs } = &mut self.marked;
-        self.core.fence.with_parents(|held| {
-            for (uid, shared) in held {
-                note_needed_frames(runs, *uid, *shared);
+        self.core.fence.with_held_records(|held| {
+            for (parent, shared) in held {
+                note_needed_frames(runs, RunUid(*parent), *shared);
             }
         });
         // A fork is always younger than its parent.
@@ -221,8 +221,8 @@ impl MarkedStore {
     }
 
     /// Whether the parents that pending forks need are marked live.
-    pub(super) fn has_parents(&self, held: &[(RunUid, u32)]) -> bool {
-        held.iter().all(|(uid, shared)| match self.runs.get(uid) {
+    pub(super) fn has_parents(&self, held: &[(u64, u32)]) -> bool {
+        held.iter().all(|(parent, shared)| match self.runs.get(&RunUid(*parent)) {
             // The run is too young to be marked, so no segment to rewrite holds any of it.
             None => true,
             Some(run) => run.lives || run.needed.is_some_and(|needed| needed >= *shared),

@@ -95,7 +95,7 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     // This must precede the new generation: then a lock on the old generation also reveals readers of old
     // vector files.
     if let Some(finder) = core.embedding_index.get() {
-        finder.sweep(core, &options.must_go)?;
+        finder.sweep(core, &options.must_go.iter().map(|run| run.0).collect::<Vec<_>>())?;
     }
     if looked.plan.stretches.is_empty() {
         report.pending_bytes = core.log()?.manifest.pending_bytes();
@@ -362,7 +362,7 @@ impl Compaction<'_> {
         let _tables = core.index.lock_tables(&looked.base)?;
         self.check()?;
         let (tables, next_table) = core.index.listing_with(&looked.base, &rewritten.table);
-        core.fence.with_parents(|held| {
+        core.fence.with_held_records(|held| {
             if !looked.marked.has_parents(held) {
                 let what = "a run that was dropped is being forked: try again";
                 return Err(Error::conflict(what));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::blob::{Extent, GroupId};
-use crate::codec::{ByteReader, CodecError};
+use crate::codec::{ByteReader, CodecError, index};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, RecordPlace, RunUid};
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
@@ -126,7 +126,7 @@ impl GroupWeight {
     fn dead_bytes(&self, live: &LiveRecords) -> u64 {
         let dead = self.raw_bytes.saturating_sub(live.group_bytes(self.group));
         let share = u128::from(self.stored_bytes) * u128::from(dead) / u128::from(self.raw_bytes.max(1));
-        share as u64
+        u64::try_from(share).unwrap_or(self.stored_bytes)
     }
 }
 
@@ -277,8 +277,7 @@ impl SegmentWindow<'_> {
     fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let short = || Error::damaged(&self.segment.path, at, "the file ends before a record");
         if let Some(map) = self.segment.mapped() {
-            let from = usize::try_from(at).map_err(|_| short())?;
-            return map.get(from..).and_then(|rest| rest.get(..len)).ok_or_else(short);
+            return map.get(index(at)..).and_then(|rest| rest.get(..len)).ok_or_else(short);
         }
         let held = at >= self.at && at + len as u64 <= self.at + self.bytes.len() as u64;
         if !held {
@@ -289,16 +288,20 @@ impl SegmentWindow<'_> {
             self.segment.read_range(at, end, &mut self.bytes)?;
             self.at = at;
         }
-        let from = (at - self.at) as usize;
-        self.bytes.get(from..from + len).ok_or_else(|| Error::bug("a segment window lacks bytes"))
+        let from = index(at - self.at);
+        self.bytes
+            .get(from..)
+            .and_then(|rest| rest.get(..len))
+            .ok_or_else(|| Error::bug("a segment window lacks bytes"))
     }
 
     /// The record at offset `at`, in a batch that ends at `end`.
     fn record(&mut self, at: u64, end: u64) -> Result<RecordFront<'_>> {
-        let id = self.segment.id;
-        let wrong = Error::damaged(&self.segment.path, at, "a record is longer than its batch");
+        let segment = self.segment;
+        let wrong = |what: &str| Error::damaged(&segment.path, at, what);
+        let too_long = || wrong("a record is longer than its batch");
         if at + RECORD_HEADER_BYTES as u64 > end {
-            return Err(wrong);
+            return Err(too_long());
         }
         let header = self.get(at, RECORD_HEADER_BYTES)?;
         let len = header
@@ -307,17 +310,17 @@ impl SegmentWindow<'_> {
             .map_or(0, |len| u32::from_le_bytes(*len));
         let (kind, layout) = match header {
             [.., kind, layout] => (*kind, *layout),
-            _ => return Err(wrong),
+            _ => return Err(too_long()),
         };
         let Some(body) =
             (len as usize).checked_sub(RECORD_HEADER_BYTES).filter(|_| at + u64::from(len) <= end)
         else {
-            return Err(wrong);
+            return Err(too_long());
         };
         let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
         // Writers stop before 4 GiB. A forged segment may be longer.
-        let Ok(offset) = u32::try_from(at) else { return Err(wrong) };
-        Ok(RecordFront { kind, layout, place: RecordPlace { segment: id, offset, len }, front })
+        let offset = u32::try_from(at).map_err(|_| wrong("a record begins beyond 4 GiB"))?;
+        Ok(RecordFront { kind, layout, place: RecordPlace { segment: segment.id, offset, len }, front })
     }
 }
 
@@ -399,6 +402,46 @@ impl ReferenceFinder<'_> {
                 })?;
                 Ok(room.insert(RunReader::for_marking(self.core, run.namespace, uid, self.known.clone())?))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+    use crate::ids::{SegmentId, StoreId};
+    use crate::io::{Io, OpenMode, ReadMode, RealIo};
+    use crate::log::layout::{seal_record, start_record};
+    use crate::log::record::LAYOUT;
+
+    /// A forged segment may be longer than 4 GiB. The offset of a record beyond that was cut to 32 bits, so the
+    /// record was judged as the one at the cut offset, and compaction could drop what lives.
+    #[test]
+    fn record_beyond_4_gib_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("forged.seg");
+        let file = RealIo::new().open(&path, OpenMode::CreateNew).unwrap();
+        let mut record = Vec::new();
+        let start = start_record(&mut record, RecordKind::Put.code(), LAYOUT);
+        record.extend_from_slice(b"body");
+        seal_record(&mut record, start);
+        // The file is sparse, so it takes a few blocks of the disk.
+        let (within, beyond) = (u64::from(u32::MAX) - 20, 1 << 32);
+        let end = beyond + record.len() as u64;
+        for at in [within, beyond] {
+            file.write_at(&[IoSlice::new(&record)], at).unwrap();
+        }
+        for mode in [ReadMode::Mapped, ReadMode::Positional] {
+            let segment = Segment::new(StoreId([7; 16]), SegmentId(3), path.clone(), file.clone());
+            segment.mark_sealed(mode);
+            let mut window = SegmentWindow { segment: &segment, bytes: Vec::new(), at: 0 };
+            let place = window.record(within, end).unwrap().place;
+            assert_eq!((u64::from(place.offset), place.len), (within, record.len() as u32), "{mode:?}");
+            let Err(error) = window.record(beyond, end) else { panic!("{mode:?}: the record was read") };
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{mode:?}: {error}");
+            assert!(error.to_string().contains("byte 4294967296: a record begins beyond 4 GiB"), "{error}");
         }
     }
 }

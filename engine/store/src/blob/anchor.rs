@@ -32,7 +32,9 @@ const fn gear_table(seed: u64) -> [u32; 256] {
     let mut i = 0;
     while i < 256 {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        table[i] = scramble(state) as u32;
+        #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+        let low = scramble(state) as u32;
+        table[i] = low;
         i += 1;
     }
     table

@@ -41,6 +41,7 @@ impl GroupDecoder {
             }
         }
         // One byte more than recorded, so that excess output of the last part is detected.
+        #[expect(clippy::cast_possible_truncation, reason = "at most GROUP_BYTES_MAX")]
         let mut out = Vec::with_capacity(total as usize + 1);
         let mut first = None;
         let mut zstd: Option<Decoder<'static>> = None;

@@ -27,8 +27,9 @@ pub fn group(data: &[u8]) {
     while !rest.is_empty() {
         let Ok(codec) = Codec::from_code(byte(&mut rest)) else { return };
         let raw_len = take_u16(&mut rest) | usize::from(byte(&mut rest)) << 16;
+        let Ok(raw_len) = u32::try_from(raw_len) else { return };
         let len = take_u16(&mut rest);
-        parts.push((codec, raw_len as u32, take_bytes(&mut rest, len)));
+        parts.push((codec, raw_len, take_bytes(&mut rest, len)));
     }
     let want: u64 = parts.iter().map(|(_, raw_len, _)| u64::from(*raw_len)).sum();
     if let Ok(raw) = decode_group(parts) {

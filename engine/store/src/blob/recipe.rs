@@ -103,7 +103,7 @@ pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
 fn flush_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
     if let Some((from, len)) = copy.take() {
         put_operation_head(out, len, COPY);
-        put_signed(out, from.wrapping_sub(*cursor) as i64);
+        put_signed(out, from.wrapping_sub(*cursor).cast_signed());
         *cursor = from + len;
     }
 }
@@ -118,7 +118,7 @@ fn put_explicit(out: &mut Vec<u8>, marks: &mut RecipeOrigins, e: &Extent) {
     let len = u64::from(e.len);
     if e.group.0 != group {
         put_operation_head(out, len, FAR);
-        put_signed(out, e.group.0.wrapping_sub(group) as i64);
+        put_signed(out, e.group.0.wrapping_sub(group).cast_signed());
         put_signed(out, i64::from(e.offset) - i64::from(marks.far_origin(e.group.0)));
         marks.far = (e.group.0, e.end());
     } else if e.offset == offset {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::{NamespaceId, RunUid};
+use crate::ids::NamespaceId;
 use crate::kv::core::Core;
 use crate::kv::write::BatchWriter;
 use crate::log::record::{BodyRef, EMBEDDER_BYTES_MAX, EMBEDDINGS_MAX, KV_INLINE_BYTES_MAX};
@@ -32,12 +32,12 @@ pub trait EmbeddingIndex: Send + Sync + std::fmt::Debug {
     ) -> Result<()>;
     /// Notes that a batch with vectors was queued.
     fn note_queued(&self, core: &Arc<Core>);
-    /// Removes the vectors of these dropped runs from the files. Also rewrites files in which many vectors
-    /// are dead. Durable when this returns.
+    /// Removes the vectors of the owners with these uids from the files: what they belonged to was dropped. Also
+    /// rewrites files in which many vectors are dead. Durable when this returns.
     ///
     /// # Errors
     /// `Damaged`, `Poisoned`, `Unavailable`: nothing is lost in any of these cases.
-    fn sweep(&self, core: &Arc<Core>, must_go: &[RunUid]) -> Result<()>;
+    fn sweep(&self, core: &Arc<Core>, must_go: &[u64]) -> Result<()>;
     /// Stops the background work; nothing is written afterwards.
     fn stop(&self, core: &Arc<Core>);
 }

@@ -5,8 +5,8 @@
 //! the fence, so that later passes do not lead to groups that it may rewrite. Then it waits until the older
 //! passes have ended. After that, everything that was named is in the log, where a mark finds it.
 //!
-//! Besides passes there are *holds*: on streamed bodies that no record names yet, and on parents of forks
-//! that are not in the log yet.
+//! Besides passes there are *holds*: on streamed bodies that no record names yet, and on records of the layer
+//! above that a batch will share which is not in the log yet.
 //!
 //! Invariant: what a pass may lead to is fixed when it is issued, and does not change while it lives.
 
@@ -15,7 +15,6 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crate::blob::{Extent, GroupId};
 use crate::error::Result;
-use crate::ids::RunUid;
 use crate::log::segments::lock;
 use crate::log::spin_wait::STOP_CHECK_INTERVAL;
 use crate::sync::{Condvar, Mutex, rank};
@@ -37,8 +36,8 @@ struct FenceState {
     passes: BTreeMap<u64, usize>,
     bodies: Vec<Weak<Vec<Extent>>>,
     streams: Vec<Weak<Mutex<Vec<Extent>, { rank::STREAM_EXTENTS }>>>,
-    /// Parents of forks that may not be in the log yet, and the last frame that each fork shares.
-    parents: Vec<(RunUid, u32)>,
+    /// Records that batches will share which may not be in the log yet: those of a uid, up to a number below it.
+    records: Vec<(u64, u32)>,
 }
 
 /// Permission to name older content. See the module.
@@ -69,18 +68,18 @@ impl Drop for Pass {
     }
 }
 
-/// Keeps the frames of a fork's parent from compaction while this lives.
+/// Keeps records of the layer above from compaction while this lives.
 #[derive(Debug)]
-pub struct HeldParent {
+pub struct HeldRecords {
     fence: Arc<Fence>,
-    parent: (RunUid, u32),
+    records: (u64, u32),
 }
 
-impl Drop for HeldParent {
+impl Drop for HeldRecords {
     fn drop(&mut self) {
         let mut state = lock(&self.fence.state);
-        if let Some(at) = state.parents.iter().position(|parent| *parent == self.parent) {
-            state.parents.swap_remove(at);
+        if let Some(at) = state.records.iter().position(|held| *held == self.records) {
+            state.records.swap_remove(at);
         }
     }
 }
@@ -147,10 +146,11 @@ impl Fence {
         stream
     }
 
-    /// Holds the frames of `parent` up to `shared`, which a new fork will share.
-    pub fn hold_parent(self: &Arc<Self>, parent: RunUid, shared: u32) -> HeldParent {
-        lock(&self.state).parents.push((parent, shared));
-        HeldParent { fence: self.clone(), parent: (parent, shared) }
+    /// Holds the records of a uid from [`crate::kv::store_writer::StoreWriter::new_uid`], up to the number `upto`
+    /// below it. A batch that is not in the log yet will share them.
+    pub fn hold_records(self: &Arc<Self>, uid: u64, upto: u32) -> HeldRecords {
+        lock(&self.state).records.push((uid, upto));
+        HeldRecords { fence: self.clone(), records: (uid, upto) }
     }
 
     /// All extents that are held.
@@ -167,9 +167,9 @@ impl Fence {
         extents
     }
 
-    /// Calls `then` with the parents that are held. None is added meanwhile.
-    pub fn with_parents<T>(&self, then: impl FnOnce(&[(RunUid, u32)]) -> T) -> T {
-        then(&lock(&self.state).parents)
+    /// Calls `then` with the records that are held, by uid and greatest number. None is added meanwhile.
+    pub fn with_held_records<T>(&self, then: impl FnOnce(&[(u64, u32)]) -> T) -> T {
+        then(&lock(&self.state).records)
     }
 }
 
@@ -211,10 +211,10 @@ mod tests {
         assert_eq!(fence.held_extents(), [extent(3)]);
         drop(stream);
         assert!(fence.held_extents().is_empty());
-        let (one, two) = (fence.hold_parent(RunUid(1), 5), fence.hold_parent(RunUid(1), 5));
+        let (one, two) = (fence.hold_records(1, 5), fence.hold_records(1, 5));
         drop(one);
-        fence.with_parents(|parents| assert_eq!(parents, [(RunUid(1), 5)]));
+        fence.with_held_records(|held| assert_eq!(held, [(1, 5)]));
         drop(two);
-        fence.with_parents(|parents| assert!(parents.is_empty()));
+        fence.with_held_records(|held| assert!(held.is_empty()));
     }
 }

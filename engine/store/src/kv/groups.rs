@@ -123,7 +123,9 @@ fn get_or_decode(
     if let Some(known) = core.groups.get(namespace, id).filter(enough) {
         return Ok(known.raw);
     }
-    let _decoding = core.groups.decoding.get(id.0 as usize % DECODING_LOCKS).map(lock);
+    #[expect(clippy::cast_possible_truncation, reason = "only the remainder counts")]
+    let own = id.0 as usize % DECODING_LOCKS;
+    let _decoding = core.groups.decoding.get(own).map(lock);
     match core.groups.get(namespace, id) {
         // Another thread has decoded it meanwhile.
         Some(known) if enough(&known) => Ok(known.raw),

@@ -199,7 +199,7 @@ pub(super) fn visit_records(
     mut each: impl FnMut(&RawRecord<'_>, RecordPlace, Seqno) -> std::result::Result<(), CodecError>,
 ) -> Result<()> {
     for_each_checked_record(whole, offset, segment.salt, |at, seqno, record| {
-        each(&record, RecordPlace { segment: segment.id, offset: at as u32, len: record.bytes }, seqno)
+        each(&record, RecordPlace { segment: segment.id, offset: at, len: record.bytes }, seqno)
     })
     .map_err(|e| Error::damaged(&segment.path, offset, e))
 }

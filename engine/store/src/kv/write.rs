@@ -7,6 +7,7 @@ use crate::blob::{
     AnchorKey, AnchorSeed, ComparedBody, EarlierBytes, Extent, GroupId, Packer, PreviousMatch, encode_recipe,
     plan,
 };
+use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};
@@ -116,7 +117,7 @@ impl BatchWriter {
 
     /// Packs a key's value, and appends its reference to the record's head and tail.
     pub fn put_value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
-        let inline_max = KV_INLINE_BYTES_MAX.min(self.core.options.body_bytes_max as usize);
+        let inline_max = KV_INLINE_BYTES_MAX.min(codec::index(self.core.options.body_bytes_max));
         match content {
             // An inline value has no address, so nothing hashes it.
             Content::Bytes(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),

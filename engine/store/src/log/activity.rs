@@ -47,9 +47,9 @@ pub struct ActivityCounters {
 }
 
 impl ActivityCounters {
-    pub fn count_write(&self, batches: usize, bytes: usize) {
+    pub fn count_write(&self, batches: usize, bytes: u64) {
         self.batches.fetch_add(batches as u64, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub fn count_sync(&self, ns: u64) {

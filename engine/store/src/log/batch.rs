@@ -90,10 +90,19 @@ impl BatchBuf {
         let start = start_record(&mut self.bytes, RecordKind::GroupPart.code(), LAYOUT);
         part.put(&mut self.bytes);
         self.finish_record(start)?;
-        Ok((start as u32, (self.bytes.len() - start) as u32))
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "`finish_record` refuses over BATCH_BYTES_MAX bytes"
+        )]
+        let place = (start as u32, (self.bytes.len() - start) as u32);
+        Ok(place)
     }
 
     /// Adds a key that leads to the last record.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a record's keys are hardly longer than the record, and a batch has at most BATCH_BYTES_MAX bytes"
+    )]
     pub fn add_posting(&mut self, key: &[u8], kind: u8) {
         self.postings.keys.extend_from_slice(key);
         let record = self.starts.len().saturating_sub(1) as u32;
@@ -118,7 +127,9 @@ impl BatchBuf {
             )));
         }
         seal_record(&mut self.bytes, start);
-        self.starts.push(start as u32);
+        #[expect(clippy::cast_possible_truncation, reason = "the batch has at most BATCH_BYTES_MAX bytes")]
+        let begins = start as u32;
+        self.starts.push(begins);
         Ok(())
     }
 
@@ -143,6 +154,10 @@ impl BatchBuf {
     }
 
     /// The place of record `index` once the batch is at `offset`.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the queue gives only places that end within 32 bits of a segment"
+    )]
     pub fn record_place(&self, index: usize, segment: SegmentId, offset: u64) -> RecordPlace {
         let start = self.starts[index];
         let end = self.starts.get(index + 1).copied().unwrap_or(self.bytes.len() as u32);

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::codec::{ByteReader, CodecError};
+use crate::codec::{ByteReader, CodecError, index};
 use crate::error::Result;
 use crate::ids::Seqno;
 use crate::io::File;
@@ -192,7 +192,7 @@ impl LogCursor {
 
     /// Offset and bytes of the next valid record, here or later, in bytes that make no batch. The cursor then
     /// stands after it.
-    pub fn search_record(&mut self, budget: &mut u64) -> Result<Option<(u64, &[u8])>> {
+    pub fn search_record(&mut self, budget: &mut u64) -> Result<Option<(u32, &[u8])>> {
         let mut at = self.at;
         let found = loop {
             if at + RECORD_HEADER_BYTES as u64 > self.end {
@@ -219,14 +219,16 @@ impl LogCursor {
             return Ok(None);
         };
         self.at = at + len as u64;
-        Ok(self.window_from(at).get(..len).map(|record| (at, record)))
+        #[expect(clippy::cast_possible_truncation, reason = "the record ends within 32 bits: checked above")]
+        let place = at as u32;
+        Ok(self.window_from(at).get(..len).map(|record| (place, record)))
     }
 
     /// Whether all bytes from `from` to the end are zero.
     pub fn only_zeros_after(&mut self, from: u64) -> Result<bool> {
         let mut at = from;
         while at < self.end {
-            let want = WINDOW_BYTES.min((self.end - at) as usize);
+            let want = WINDOW_BYTES.min(index(self.end - at));
             self.fill(at, want)?;
             let bytes = self.window_from(at);
             let got = bytes.len().min(want);
@@ -243,9 +245,9 @@ impl LogCursor {
 
     fn window_from(&self, at: u64) -> &[u8] {
         if let Some(map) = self.sealed.as_ref().and_then(|segment| segment.mapped()) {
-            return map.get(at as usize..).unwrap_or(&[]);
+            return map.get(index(at)..).unwrap_or(&[]);
         }
-        self.window.get((at - self.window_at) as usize..).unwrap_or(&[])
+        self.window.get(index(at - self.window_at)..).unwrap_or(&[])
     }
 
     /// Makes the window contain `[at, at + len)`, as far as the file goes.
@@ -255,7 +257,7 @@ impl LogCursor {
             if wanted > self.window_at {
                 let from = self.window_at.max(at);
                 let ahead = (wanted - from).max(WINDOW_BYTES as u64);
-                segment.populate(from, ahead as usize)?;
+                segment.populate(from, index(ahead))?;
                 self.window_at = from + ahead;
             }
             return Ok(());
@@ -265,12 +267,12 @@ impl LogCursor {
             return Ok(());
         }
         if at >= self.window_at && at <= held {
-            self.window.drain(..(at - self.window_at) as usize);
+            self.window.drain(..index(at - self.window_at));
         } else {
             self.window.clear();
         }
         self.window_at = at;
-        let want = len.max(WINDOW_BYTES).min((self.end.saturating_sub(at)) as usize);
+        let want = len.max(WINDOW_BYTES).min(index(self.end.saturating_sub(at)));
         let have = self.window.len();
         if want > have {
             self.window.resize(want, 0);
@@ -287,7 +289,7 @@ pub fn for_each_checked_record<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
-    each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+    each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
     walk_records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
 }
@@ -297,7 +299,7 @@ pub fn for_each_unchecked_record<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
-    each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+    each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
     walk_records(whole, offset, salt, |bytes, _| RawRecord::unchecked(bytes), each)
 }
@@ -307,9 +309,13 @@ fn walk_records<'a>(
     offset: u64,
     salt: Salt,
     take: impl Fn(&'a [u8], u64) -> std::result::Result<RawRecord<'a>, CodecError>,
-    mut each: impl FnMut(u64, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
+    mut each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
+    let end = offset.saturating_add(whole.len() as u64);
+    if end > BATCH_END_MAX {
+        return Err(CodecError::Limit { what: "end of a batch", found: end, limit: BATCH_END_MAX });
+    }
     let (mut at, mut seqno) = (BATCH_HEADER_BYTES, header.first_seqno);
     for _ in 0..header.records {
         let rest = whole.get(at..).unwrap_or(&[]);
@@ -324,7 +330,9 @@ fn walk_records<'a>(
             },
             _ => 1,
         };
-        each(offset + at as u64, seqno, record)?;
+        #[expect(clippy::cast_possible_truncation, reason = "the batch ends within 32 bits of the segment")]
+        let place = (offset + at as u64) as u32;
+        each(place, seqno, record)?;
         seqno = Seqno(seqno.0.saturating_add(seqnos));
         at += record.bytes as usize;
     }
@@ -499,7 +507,7 @@ mod tests {
         put_record(&mut bytes, at, 1, b"far away");
         let (_, mut cursor) = cursor(&bytes, bytes.len() as u64);
         let (found, record) = cursor.search_record(&mut 1000).unwrap().unwrap();
-        assert_eq!((found, record), (at as u64, &bytes[at..at + 18]));
+        assert_eq!((found as usize, record), (at, &bytes[at..at + 18]));
         assert_eq!(cursor.at, at as u64 + 18);
     }
 }

@@ -28,7 +28,9 @@ pub const SEGMENT_FORMAT: u16 = 1;
 /// Version of everything in a rewritten segment.
 pub const REWRITTEN_FORMAT: u16 = 2;
 /// Bytes of a segment header.
-pub const SEGMENT_HEADER_BYTES: u64 = 96;
+pub const SEGMENT_HEADER_BYTES: u64 = SEGMENT_HEADER_LEN as u64;
+/// [`SEGMENT_HEADER_BYTES`] as a length in memory.
+pub const SEGMENT_HEADER_LEN: usize = 96;
 /// Bytes of a batch header.
 pub const BATCH_HEADER_BYTES: usize = 48;
 /// Bytes of a record before its body.
@@ -83,7 +85,7 @@ pub struct SegmentHeader {
 impl SegmentHeader {
     pub fn encode(&self) -> Result<Vec<u8>, CodecError> {
         let mut bytes = codec::encode(self)?;
-        bytes.resize(SEGMENT_HEADER_BYTES as usize - 4, 0);
+        bytes.resize(SEGMENT_HEADER_LEN - 4, 0);
         let crc = Salt::new(self.store, self.segment).crc(0, &bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
         Ok(bytes)
@@ -91,7 +93,7 @@ impl SegmentHeader {
 
     pub fn decode(bytes: &[u8], store: StoreId, segment: SegmentId) -> Result<Self, CodecError> {
         let mut reader = ByteReader::new(bytes, "segment header");
-        let whole = reader.take(SEGMENT_HEADER_BYTES as usize - 4)?;
+        let whole = reader.take(SEGMENT_HEADER_LEN - 4)?;
         if whole[..8] != SEGMENT_MAGIC {
             return Err(CodecError::Header("these are not the first bytes of an annals segment".into()));
         }
@@ -208,6 +210,7 @@ pub fn start_record(out: &mut Vec<u8>, kind: u8, layout: u8) -> usize {
 
 /// Writes the length of the record that ends at the end of `out`.
 pub fn seal_record(out: &mut [u8], start: usize) {
+    #[expect(clippy::cast_possible_truncation, reason = "a batch has at most BATCH_BYTES_MAX bytes")]
     let len = (out.len() - start) as u32;
     out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
 }
@@ -233,7 +236,12 @@ impl<'a> RawRecord<'a> {
     pub fn of(whole: &'a [u8]) -> Result<Self, CodecError> {
         match whole.split_at_checked(RECORD_HEADER_BYTES) {
             Some((header, body)) => {
-                Ok(Self { kind: header[8], layout: header[9], body, bytes: whole.len() as u32 })
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "a record is a part of a batch of at most BATCH_BYTES_MAX bytes"
+                )]
+                let bytes = whole.len() as u32;
+                Ok(Self { kind: header[8], layout: header[9], body, bytes })
             }
             None => {
                 Err(CodecError::Short { what: "record", found: whole.len(), needed: RECORD_HEADER_BYTES })
@@ -337,6 +345,10 @@ impl SegmentFooter {
         if let Some(chain) = self.rewritten_chain {
             bytes.extend_from_slice(&chain);
         }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "`codec::encode` refuses over HEADER_BYTES_MAX bytes"
+        )]
         let len = bytes.len() as u32;
         bytes.extend_from_slice(&len.to_le_bytes());
         let crc = salt.crc(self.tail, &bytes);

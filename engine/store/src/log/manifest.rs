@@ -31,7 +31,8 @@ const MAGIC: [u8; 8] = *b"annalman";
 pub const FORMAT: u16 = 3;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
-pub const HEADER_BYTES: u64 = 28;
+pub const HEADER_BYTES: u64 = HEADER_LEN as u64;
+const HEADER_LEN: usize = 28;
 const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that exceeds this size continues as a new generation.
 const GENERATION_BYTES_MAX: u64 = 1 << 20;
@@ -373,7 +374,7 @@ impl Manifest {
             io.remove(&path)?;
         }
         let file = io.open(&path, OpenMode::CreateNew)?;
-        let mut header = Vec::with_capacity(HEADER_BYTES as usize);
+        let mut header = Vec::with_capacity(HEADER_LEN);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&state.store.0);
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
@@ -432,7 +433,12 @@ impl Manifest {
         let body = codec::encode(&self.state).map_err(|e| before(Error::bug(e.to_string())))?;
         let mut edit = Vec::with_capacity(body.len() + 8);
         edit.extend_from_slice(&[0; 4]);
-        edit.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "`codec::encode` refuses over HEADER_BYTES_MAX bytes"
+        )]
+        let len = body.len() as u32;
+        edit.extend_from_slice(&len.to_le_bytes());
         edit.extend_from_slice(&body);
         let crc = edit_crc(&self.state.store, self.end, &edit[4..]);
         edit[..4].copy_from_slice(&crc.to_le_bytes());
@@ -503,7 +509,7 @@ pub fn parse_current(line: &[u8]) -> Option<u64> {
 fn parse(bytes: &[u8], path: &Path) -> Result<ManifestState> {
     let damaged = |offset: u64, what: String| Error::damaged(path, offset, what);
     let mut r = ByteReader::new(bytes, "manifest");
-    let header = r.take(HEADER_BYTES as usize - 4).map_err(|e| damaged(0, e.to_string()))?;
+    let header = r.take(HEADER_LEN - 4).map_err(|e| damaged(0, e.to_string()))?;
     let crc = r.u32().map_err(|e| damaged(0, e.to_string()))?;
     if header[..8] != MAGIC || crc32fast::hash(header) != crc {
         return Err(damaged(0, "its header's checksum does not match".into()));
@@ -550,7 +556,8 @@ fn format_of(body: &[u8]) -> u16 {
 fn later_edit(bytes: &[u8], end: u64, store: &StoreId) -> Option<u64> {
     let mut budget = 64 * (bytes.len() as u64 + 1);
     for at in end + 1..bytes.len() as u64 {
-        let len = bytes.get(at as usize + 4..)?.first_chunk::<4>().map(|len| u32::from_le_bytes(*len))?;
+        let len =
+            bytes.get(codec::index(at) + 4..)?.first_chunk::<4>().map(|len| u32::from_le_bytes(*len))?;
         if at + EDIT_HEADER_BYTES + u64::from(len) > bytes.len() as u64 {
             continue;
         }
@@ -577,6 +584,7 @@ pub fn read_whole(file: &dyn File, path: &Path, limit: u64) -> Result<Vec<u8>> {
     if len > limit {
         return Err(Error::damaged(path, limit, format!("it has {len} bytes, over the limit of {limit}")));
     }
+    #[expect(clippy::cast_possible_truncation, reason = "at most `limit`, which callers can allocate")]
     let mut bytes = vec![0; len as usize];
     let got = file.read_at(&mut bytes, 0)?;
     bytes.truncate(got);

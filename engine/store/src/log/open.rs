@@ -12,7 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{File, Io, LockKind, OpenMode, ReadMode};
 use crate::log::cursor::{LogBatch, LogCursor, advance_state, next_seqno};
-use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES, Salt, SegmentFooter, SegmentHeader, chain_digest};
+use crate::log::layout::{
+    LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentFooter, SegmentHeader, chain_digest,
+};
 use crate::log::manifest::{self, Manifest, ManifestState, SegmentEntry, SharedManifest};
 use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
 use crate::log::queue::WriteQueue;
@@ -194,7 +196,7 @@ fn refuse_stray_segment(io: &dyn Io, paths: &StorePaths, state: &ManifestState) 
     }
     let file = io.open(&path, OpenMode::Read)?;
     let salt = Salt::new(state.store, next);
-    let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+    let mut header = [0; SEGMENT_HEADER_LEN];
     let got = file.read_at(&mut header, 0)?;
     let Ok(header) = SegmentHeader::decode(&header[..got], state.store, next) else { return Ok(()) };
     let expected = LogState { next_seqno: header.first_seqno, chain: header.chain, ..LogState::default() };
@@ -440,6 +442,7 @@ pub fn sealed_tail(segment: &Segment, len: u64) -> Result<u64> {
 /// A sealed segment's footer.
 pub fn sealed_footer(segment: &Segment, len: u64) -> Result<SegmentFooter> {
     let start = len.saturating_sub(64 << 10);
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64 KiB")]
     let mut bytes = vec![0; (len - start) as usize];
     let got = segment.file.read_at(&mut bytes, start)?;
     bytes.truncate(got);

@@ -386,6 +386,10 @@ impl WriteQueue {
             order.continuing_leases -= own;
             self.returned.notify_all();
             groups.segment = Some(segment);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the batch ends within 32 bits: checked above"
+            )]
             let new =
                 part_places.iter().map(|(group, at, len)| (*group, (offset + u64::from(*at)) as u32, *len));
             groups.last_parts.retain(|(of, ..)| part_places.iter().all(|(group, ..)| group != of));

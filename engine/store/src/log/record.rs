@@ -12,7 +12,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::GROUP_BYTES_MAX;
-use crate::codec::{ByteReader, CodecError, put_bytes, put_varint};
+use crate::codec::{ByteReader, CodecError, index, put_bytes, put_varint};
 use crate::ids::{BlobId, NamespaceId};
 use crate::schema::SCHEMA_KINDS;
 
@@ -151,9 +151,13 @@ impl BodyRef {
         let first = r.varint()?;
         let number = first >> 2;
         match first & 3 {
-            0 if number <= KV_INLINE_BYTES_MAX as u64 => Ok(Self::Inline(r.take(number as usize)?.to_vec())),
+            0 if number <= KV_INLINE_BYTES_MAX as u64 => Ok(Self::Inline(r.take(index(number))?.to_vec())),
             1 => Ok(Self::Blob { len: number, id: BlobId(r.array()?) }),
-            2 if number >= 1 && number <= u64::from(u32::MAX) => Ok(Self::Same { back: number as u32 }),
+            2 if number >= 1 && number <= u64::from(u32::MAX) => {
+                #[expect(clippy::cast_possible_truncation, reason = "at most u32::MAX")]
+                let back = number as u32;
+                Ok(Self::Same { back })
+            }
             _ => Err(CodecError::Unknown { what: "body reference", found: first }),
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, Result};
 use crate::ids::{RecordPlace, SegmentId, StoreId};
 use crate::io::{File, FileBytes, Io, OpenMode, ReadMode};
-use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, Salt, SegmentHeader};
+use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_LEN, Salt, SegmentHeader};
 use crate::log::paths::StorePaths;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{OnceLock, RwLock, rank};
@@ -70,7 +70,7 @@ impl Segment {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn header(&self) -> Result<SegmentHeader> {
-        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        let mut header = [0; SEGMENT_HEADER_LEN];
         let got = self.file.read_at(&mut header, 0)?;
         SegmentHeader::decode(&header[..got], self.store, self.id)
             .map_err(|e| Error::damaged(&self.path, 0, e))

@@ -194,7 +194,7 @@ impl LogWriter {
             self.queue.counters.count_sync(self.io.monotonic_ns().saturating_sub(began));
             self.synced = self.tail;
         }
-        self.queue.counters.count_write(batches.len(), (self.tail - start) as usize);
+        self.queue.counters.count_write(batches.len(), self.tail - start);
         self.sink.publish(batches)
     }
 
@@ -207,6 +207,10 @@ impl LogWriter {
             return Err(Error::bug("a batch was queued for another place than the log's end"));
         }
         let batch = &mut queued.batch;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the queue gives only places that end within 32 bits of a segment"
+        )]
         let header = BatchHeader {
             bytes: batch.bytes.len() as u32,
             records: batch.starts.len() as u32,
@@ -233,6 +237,7 @@ impl LogWriter {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let step = self.zero_ahead_bytes;
         let target = (self.tail / step + 1) * step;
+        #[expect(clippy::cast_possible_truncation, reason = "at most `zero_ahead_bytes`, a few MiB")]
         let mut left = (target - self.tail) as usize;
         let mut slices = Vec::with_capacity(left / ZEROS.len() + 1);
         while left > 0 {

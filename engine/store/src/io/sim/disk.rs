@@ -179,9 +179,9 @@ impl SimIo {
         let history = self.history();
         let writes: Vec<usize> =
             (0..history.ops.len()).filter(|at| history.ops[*at].kind() == OpKind::Write).collect();
-        let at = *writes.get((rng.next() % writes.len().max(1) as u64) as usize)?;
+        let at = *writes.get(rng.below(writes.len().max(1)))?;
         let OpDetail::Write { ino, offset, bytes } = &history.ops[at].what else { return None };
-        let sector = (offset + (rng.next() % bytes.len() as u64) as usize) / SECTOR_BYTES * SECTOR_BYTES;
+        let sector = (offset + rng.below(bytes.len())) / SECTOR_BYTES * SECTOR_BYTES;
         let old = history.bytes_before(at, *ino);
         let mut state = self.state();
         let (dirs, mut named) = (&state.tree.dirs, None);
@@ -251,12 +251,12 @@ impl SimState {
         if rng.next() & 1 == 0 {
             files.retain(|(_, other)| *other == ino);
         }
-        let Some((path, victim)) = files.get((rng.next() % files.len().max(1) as u64) as usize) else {
+        let Some((path, victim)) = files.get(rng.below(files.len().max(1))) else {
             return;
         };
         let len = self.tree.bytes(*victim).len();
         let sectors = (len - from % SECTOR_BYTES).div_ceil(SECTOR_BYTES);
-        let offset = (rng.next() % sectors as u64) as usize * SECTOR_BYTES + from % SECTOR_BYTES;
+        let offset = rng.below(sectors) * SECTOR_BYTES + from % SECTOR_BYTES;
         if offset == from && *victim == ino {
             return;
         }

@@ -17,6 +17,13 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
+    /// A number below `end`, which is not 0.
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder of a usize")]
+        let number = (self.next() % end as u64) as usize;
+        number
+    }
+
     pub(super) fn fill(&mut self, buf: &mut [u8]) {
         for part in buf.chunks_mut(8) {
             part.copy_from_slice(&self.next().to_le_bytes()[..part.len()]);

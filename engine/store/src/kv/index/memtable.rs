@@ -63,7 +63,7 @@ impl MemKey {
             words: [word(0), word(8), word(16)],
             newness: !seqno,
             rest: (!rest.is_empty()).then(|| Box::new(rest.to_vec())),
-            // Keys are at most 70,000 bytes.
+            #[expect(clippy::cast_possible_truncation, reason = "keys are at most 70,000 bytes")]
             len: key.len() as u32,
             kind: 0,
         }

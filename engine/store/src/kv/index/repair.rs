@@ -119,7 +119,7 @@ impl Index {
         let mut entries = Vec::new();
         scan_between(&found, from, to, &mut |batch, segment, next_seqno| {
             for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-                let place = RecordPlace { segment: segment.id, offset: at as u32, len: record.bytes };
+                let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
                 keys::derive_entries(&*self.schema, &record, seqno, place, &mut entries)
             })
             .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;

@@ -70,7 +70,10 @@ impl BlockBuilder {
         }
         let mut out = Vec::new();
         let filter = if with_filter { filter::build(meta, keys.iter().copied()) } else { Vec::new() };
-        // Entries are bounded, so the number of words is small.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a block has few entries, and its filter few words"
+        )]
         let words = (filter.len() / filter::WORD_LEN) as u32;
         put_varint(&mut out, u64::from(words));
         if words > 0 {
@@ -114,7 +117,9 @@ fn put_keys(keys: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(head);
     let rests = || keys.iter().map(|key| &key[shared..]);
     if by_tail {
-        out.push(tail as u8);
+        #[expect(clippy::cast_possible_truncation, reason = "at most TAIL_MAX")]
+        let tail = tail as u8;
+        out.push(tail);
         let number = |rest: &[u8]| rest.iter().fold(0, |number, byte| (number << 8) + u64::from(*byte));
         put_numbers(&rests().map(number).collect::<Vec<_>>(), out);
     } else {

@@ -51,6 +51,7 @@ impl PackedColumn {
             return 0;
         }
         let bit = i * self.width as usize;
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder of 8")]
         let (at, shift) = (self.at + bit / 8, (bit % 8) as u32);
         let mask = u64::MAX >> (u64::BITS - self.width);
         let rest = body.get(at..).unwrap_or(&[]);
@@ -107,24 +108,30 @@ impl LinearFit {
     }
 
     fn put(&self, numbers: &[u64], out: &mut Vec<u8>) {
-        // Modulo 2^64: the numbers are less than that for any base and slope.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "modulo 2^64: the numbers are less than that for any base and slope"
+        )]
         let (base, slope) = (self.base as u64, self.slope as u64);
         put_varint(out, zigzag(base));
         put_varint(out, zigzag(slope));
-        out.push(self.width as u8);
+        #[expect(clippy::cast_possible_truncation, reason = "a number of bits")]
+        let width = self.width as u8;
+        out.push(width);
         let (mut waiting, mut bits, mut along) = (0u128, 0u32, base);
         for number in numbers {
             waiting |= u128::from(number.wrapping_sub(along)) << bits;
             along = along.wrapping_add(slope);
             bits += self.width;
             while bits >= 8 {
-                out.push(waiting as u8);
+                out.push((waiting & 0xff) as u8);
                 waiting >>= 8;
                 bits -= 8;
             }
         }
         if bits > 0 {
-            out.push(waiting as u8);
+            out.push((waiting & 0xff) as u8);
         }
     }
 }

@@ -40,8 +40,9 @@ pub fn table(data: &[u8]) {
         if index.add(offset, before, VersionKey::newest_of(&key)).is_err() {
             return;
         }
-        let words = (filter.len() / 32) as u32;
-        blocks.push(words as u8);
+        let Ok(words) = u8::try_from(filter.len() / 32) else { return };
+        blocks.push(words);
+        let words = u32::from(words);
         if words > 0 {
             let filter = &filter[..words as usize * 32];
             blocks.extend_from_slice(&block_crc(&META, offset, words, filter).to_le_bytes());

@@ -63,7 +63,11 @@ impl BatchDraft {
         put(&mut self.bytes);
         seal_record(&mut self.bytes, start);
         self.starts.push(start);
-        let len = (self.bytes.len() - start) as u32;
-        RecordPlace { segment: SegmentId::default(), offset: self.at.saturating_add(start as u32), len }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "`SegmentOutput::batch` refuses a draft of over BATCH_BYTES_MAX bytes"
+        )]
+        let (begins, len) = (start as u32, (self.bytes.len() - start) as u32);
+        RecordPlace { segment: SegmentId::default(), offset: self.at.saturating_add(begins), len }
     }
 }

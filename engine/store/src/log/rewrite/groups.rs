@@ -57,7 +57,7 @@ struct GroupSurvey {
 }
 
 impl GroupSurvey {
-    fn note_record(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+    fn note_record(&mut self, at: u32, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
         match RecordKind::parse(record.kind, record.layout)? {
             None => {}
             Some(RecordKind::GroupPart) => {
@@ -80,9 +80,8 @@ impl GroupSurvey {
         Ok(())
     }
 
-    fn note_group(&mut self, id: u64, at: u64, has: Vec<Range<u32>>) {
-        // Offsets in a segment have 32 bits.
-        self.groups.insert(GroupId(id), GroupContent { last: at as u32, present: has });
+    fn note_group(&mut self, id: u64, at: u32, has: Vec<Range<u32>>) {
+        self.groups.insert(GroupId(id), GroupContent { last: at, present: has });
     }
 
     fn end_batch(&mut self) {
@@ -139,7 +138,7 @@ impl<'a> GroupRewriter<'a> {
     }
 
     /// Notes a checked record of the source.
-    pub fn note_checked(&mut self, at: u64, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
+    pub fn note_checked(&mut self, at: u32, record: &RawRecord<'_>) -> std::result::Result<(), CodecError> {
         self.checked.note_record(at, record)
     }
 

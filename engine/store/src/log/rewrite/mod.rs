@@ -198,9 +198,9 @@ impl SegmentRewrite<'_> {
                 // Records of unknown kind are not kept: their liveness cannot be decided.
                 None | Some(RecordKind::Erased | RecordKind::ErasedBatches) => false,
                 Some(RecordKind::GroupPart | RecordKind::GroupRest) => {
-                    groups.keeps_record_at(GroupId(group_and_namespace(record.body)?.0), at as u32)?
+                    groups.keeps_record_at(GroupId(group_and_namespace(record.body)?.0), at)?
                 }
-                Some(_) => keep.keeps_record(segment.id, at as u32),
+                Some(_) => keep.keeps_record(segment.id, at),
             });
             Ok(())
         })
@@ -233,7 +233,7 @@ impl SegmentRewrite<'_> {
         let mut records: Vec<(RecordPlace, Seqno, RawRecord<'_>)> =
             Vec::with_capacity(self.keeps_record.len());
         for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-            let place = RecordPlace { segment: segment.id, offset: at as u32, len: record.bytes };
+            let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
             records.push((place, seqno, record));
             Ok(())
         })

@@ -72,6 +72,7 @@ impl<'a> SegmentOutput<'a> {
         for (start, end) in starts.iter().copied().zip(ends.collect::<Vec<_>>()) {
             stamp_record(bytes.get_mut(start..end).unwrap_or_default(), self.salt, at + start as u64);
         }
+        #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_BYTES_MAX: checked above")]
         let header = BatchHeader {
             bytes: bytes.len() as u32,
             records: starts.len() as u32,
