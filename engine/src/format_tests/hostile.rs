@@ -356,13 +356,13 @@ fn current_file_must_be_exactly_its_line() {
 }
 
 #[test]
-fn manifest_of_a_newer_format_is_invalid() {
+fn manifest_of_a_newer_format_is_unsupported() {
     let sim = SimIo::new(1);
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
     let paths = StorePaths::new(root);
-    Manifest::create(&sim, &paths, 1, ManifestState { format: 4, ..samples::manifest_state() }).unwrap();
-    assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Invalid);
+    Manifest::create(&sim, &paths, 1, ManifestState { format: 5, ..samples::manifest_state() }).unwrap();
+    assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Unsupported);
     let file = sim.open(&paths.current(), OpenMode::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Damaged);

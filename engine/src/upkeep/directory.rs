@@ -65,7 +65,7 @@ pub(super) fn lock_holder(io: &dyn Io, paths: &StorePaths) -> Result<LockHolder>
 /// Reads the manifest and every segment's header.
 ///
 /// # Errors
-/// `NotFound` if the directory holds no part of a store; `Invalid` for another format; `Unavailable`.
+/// `NotFound` if the directory holds no part of a store; `Unsupported` for a newer format; `Unavailable`.
 pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<StoreDirectory> {
     let root = paths.root();
     let nothing = || Error::not_found(format!("there is no annals store in {}", root.display()));
@@ -99,7 +99,8 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
         let file = io.open(&path, OpenMode::Read)?;
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
         let got = file.read_at(&mut bytes, 0)?;
-        headers.insert(id, (path, file, claimed_header(&bytes[..got])));
+        let header = claimed_header(&bytes[..got]).map_err(|e| Error::of_codec(&path, 0, e))?;
+        headers.insert(id, (path, file, header));
     }
     if headers.is_empty() && manifest.is_err() {
         return Err(nothing());

@@ -9,7 +9,7 @@ use crate::log::open::{Damage, find, scan};
 use crate::log::paths::{
     SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
-use crate::replay::VerifyReport;
+use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
 use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
@@ -49,9 +49,8 @@ pub struct Diagnosis {
     pub seqno: Seqno,
     /// Bytes of log that no table covers: opening the store reads them.
     pub unindexed_bytes: u64,
-    /// Bytes that a crash tore after the last whole batch. They were never acknowledged; the next opening for
-    /// writing cuts them.
-    pub torn_bytes: u64,
+    /// What is in doubt at the log's end.
+    pub tail: TailReport,
     /// Open runs. The next opening for writing marks them as abandoned, unless their recorder is still at
     /// work.
     pub open_runs: u64,
@@ -80,7 +79,7 @@ impl Diagnosis {
 /// nothing.
 ///
 /// # Errors
-/// `NotFound` if the directory holds no part of a store; `Invalid` for a newer format; `Unavailable`. Damage
+/// `NotFound` if the directory holds no part of a store; `Unsupported` for a newer format; `Unavailable`. Damage
 /// is reported, not returned as an error.
 pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     let (io, paths) = (options.io.clone(), StorePaths::new(path.as_ref()));
@@ -108,7 +107,12 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     };
     let wrong = match checked {
         Ok(report) => report.damaged.into_iter().map(|problem| problem.what).collect(),
-        Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Invalid) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::Unavailable | ErrorKind::Unsupported | ErrorKind::Invalid
+            ) =>
+        {
             return Err(error);
         }
         Err(error) => vec![error.to_string()],
@@ -138,11 +142,9 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     all.clean = !end.is_torn && found.state.clean.is_some();
     all.tables = found.state.tables.len() as u64;
     all.unindexed_bytes = end.state.totals.bytes().saturating_sub(before);
-    if end.is_torn && end.damage.is_none() && all.writer.is_none() {
-        all.torn_bytes = found.segments.get(end.segment)?.file.len()?.saturating_sub(end.tail);
-    }
     let mut report = VerifyReport::default();
     store.verify_files(&mut report)?;
+    all.tail = std::mem::take(&mut report.tail);
     for namespace in store.namespaces()? {
         for info in store.namespace(&namespace)?.runs()? {
             all.open_runs += u64::from(info.is_ok_and(|info| info.status == crate::Status::Open));
@@ -185,7 +187,8 @@ fn sort_files(
         if stale || name == "CURRENT.next" || name == SOCKET_NEXT {
             all.leftovers.push(root.join(&name));
         } else if parse_manifest(&name).is_none()
-            && !["LOCK", "CURRENT", "segments", "tables", "vectors", SOCKET].contains(&name.as_str())
+            && !["LOCK", "CURRENT", "SYNCED", "segments", "tables", "vectors", SOCKET]
+                .contains(&name.as_str())
         {
             all.foreign.push(root.join(&name));
         }
@@ -229,11 +232,8 @@ impl Diagnosis {
         if self.unindexed_bytes > 0 {
             steps.push(format!("read the last {} bytes of the log into the index", self.unindexed_bytes));
         }
-        if self.torn_bytes > 0 {
-            let torn = self.torn_bytes;
-            steps.push(format!(
-                "cut {torn} bytes that a crash tore or that were written ahead: none of them was acknowledged"
-            ));
+        if let Some(torn) = &self.tail.torn {
+            steps.push(format!("cut what a crash tore or damage changed, {torn}"));
         }
         steps.push("seal the last log file and begin the next".to_owned());
         if self.open_runs > 0 {

@@ -364,9 +364,9 @@ fn a_newer_format_is_refused_as_such() {
         sim.edit(path, |bytes| bytes.clone_from(&changed)).unwrap();
     }
     let error = Store::open_read_only_with("s", options(&sim)).map(drop).unwrap_err();
-    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("newer"), "{error}");
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("newer"), "{error}");
     let error = Store::open_with("s", options(&sim)).map(drop).unwrap_err();
-    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("newer"), "{error}");
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("newer"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Whole stores of each format, kept as files. They must stay readable and writable.
 //!
 //! `tests/data/format/v1` holds format 1, and `v1.sums` the SHA-256 of its recorded content. `v2` is the same
-//! recording with two runs dropped, compacted. A new format gets its own fixture (`make_fixture`); existing
+//! recording with two runs dropped, compacted; `v3` that again, with its vectors settled. A new format gets its own fixture (`make_fixture`); existing
 //! fixtures never change.
 #![expect(
     clippy::disallowed_methods,
@@ -32,7 +32,7 @@ struct FormatFixture {
     run: &'static str,
 }
 
-const KEPT: [FormatFixture; 2] = [
+const KEPT: [FormatFixture; 3] = [
     FormatFixture {
         folder: "v1",
         sums: include_str!("../data/format/v1.sums"),
@@ -42,6 +42,12 @@ const KEPT: [FormatFixture; 2] = [
     FormatFixture {
         folder: "v2",
         sums: include_str!("../data/format/v2.sums"),
+        over: (20, 4),
+        run: "loan-42 again",
+    },
+    FormatFixture {
+        folder: "v3",
+        sums: include_str!("../data/format/v3.sums"),
         over: (20, 4),
         run: "loan-42 again",
     },
@@ -312,6 +318,7 @@ fn make_fixture() {
     space.drop_run("loan-42", "fixture", "a fork needs its first frames").unwrap();
     space.drop_run("cut off", "fixture", "it was cut off").unwrap();
     store.compact(&CompactOptions::default()).unwrap();
+    store.settle_vectors().unwrap();
     store.close().unwrap();
     let store = Store::open_read_only_with("store", options).unwrap();
     assert_eq!(store.verify().unwrap().damaged, []);

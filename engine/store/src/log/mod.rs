@@ -20,12 +20,14 @@ pub mod segments;
 pub mod sequence;
 pub mod spin_wait;
 pub mod sums;
+pub mod synced;
 #[cfg(all(test, annals_shuttle))]
 mod tests;
 pub mod ticket;
 pub mod totals;
 pub mod writer;
 
+pub use manifest::LogCut;
 pub use open::Damage;
 pub use paths::socket_paths;
 pub use queue::Durability;
