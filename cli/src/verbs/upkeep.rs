@@ -46,6 +46,7 @@ fn diagnosis_json(root: &Path, found: &Diagnosis) -> Value {
         "tables": found.tables,
         "seqno": found.seqno.0,
         "unindexed_bytes": found.unindexed_bytes,
+        "torn_bytes": found.tail.torn.as_ref().map_or(0, |torn| torn.bytes),
         "tail": tail_json(&found.tail),
         "open_runs": found.open_runs,
         "recovery": found.recovery_steps(),

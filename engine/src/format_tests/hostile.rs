@@ -197,7 +197,14 @@ fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader,
 
 #[test]
 fn unknown_formats_and_kinds_are_refused_by_name() {
-    assert_eq!(header_with(|h| h.format = 3), Err(CodecError::Unknown { what: "segment format", found: 3 }));
+    let newer = Err(CodecError::Newer { what: "segment", found: 3, known: 2 });
+    assert_eq!(header_with(|h| h.format = 3), newer);
+    assert_eq!(header_with(|h| h.format = 0), Err(CodecError::Unknown { what: "segment format", found: 0 }));
+    // The checksum is that of format 1.
+    let mut changed = bytes("segment_header");
+    changed[8] ^= 2;
+    let found = SegmentHeader::decode(&changed, STORE, SEGMENT);
+    assert_eq!(found, Err(CodecError::Unknown { what: "segment format", found: 3 }));
     // Known formats, but with segment numbers of the other one.
     assert!(matches!(header_with(|h| h.format = 2), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 |= 1 << 31), Err(CodecError::Header(_))));

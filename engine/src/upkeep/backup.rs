@@ -15,6 +15,7 @@ use crate::ids::Seqno;
 use crate::io::{File, Io, OpenMode};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{CleanClose, Manifest, ManifestState, VectorList};
+use crate::log::names::NamesFile;
 use crate::log::open::{FoundLog, ScanEnd, find, scan};
 use crate::log::paths::StorePaths;
 use crate::log::synced::{FIRST_STORE_FORMAT, FoundNote, SyncedFile};
@@ -118,6 +119,7 @@ fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> 
     let vectors = copy.copy_vectors(&found.state)?;
     let state = copy_state(found.state, &end, tables, vectors);
     if state.format >= FIRST_STORE_FORMAT {
+        NamesFile::open(io, &copy.to, state.store, &core.list_spaces()?)?;
         let none = FoundNote::default();
         SyncedFile::open(io, &copy.to, state.store, &none, (end.segment, end.tail), &end.state)?;
     }

@@ -84,12 +84,17 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
     };
     if let Err(error) = &manifest {
         note(paths.current(), 0, &error.to_string());
-        // The newest intact generation is the best substitute for the current one.
-        let mut generations: Vec<u64> =
-            io.list(root)?.iter().filter_map(|name| parse_manifest(name)).collect();
-        generations.sort_unstable();
-        let whole = generations.iter().rev().find_map(|at| load_generation(io, paths, *at).ok());
-        manifest = whole.map_or(manifest, Ok);
+        // The intact generation with the latest edit is the best substitute for the current one. A greater
+        // generation may be older: one that was prepared and never became current.
+        let generations: Vec<u64> = io.list(root)?.iter().filter_map(|name| parse_manifest(name)).collect();
+        let whole = generations.iter().filter_map(|at| load_generation(io, paths, *at).ok());
+        let newest = whole.max_by_key(|loaded| {
+            let state = &loaded.state;
+            let active = state.active().map(|entry| entry.id.0).unwrap_or_default();
+            let next = (state.next_rewritten, state.next_table, state.vectors.next);
+            (active, next, state.clean.is_some(), loaded.generation)
+        });
+        manifest = newest.map_or(manifest, Ok);
     }
     let mut headers = BTreeMap::new();
     let dir = paths.segments();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::log::manifest::ManifestState;
+use crate::log::manifest::{ManifestState, current_line};
 use crate::log::open::{Damage, find, scan};
 use crate::log::paths::{
     SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
@@ -122,6 +122,11 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         // be part of it.
         let found = salvage(&site, &mut |_| {})?;
         all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)));
+        if let Ok(loaded) = &site.manifest {
+            for finding in all.findings.iter_mut().filter(|finding| finding.file == paths.current()) {
+                mend_current(&paths, loaded.generation, finding);
+            }
+        }
         if all.findings.is_empty() {
             let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
             all.findings = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
@@ -152,6 +157,16 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     }
     all.rebuild = store.rebuilt();
     Ok(report)
+}
+
+/// Tells how to restore CURRENT, if an intact manifest is there.
+fn mend_current(paths: &StorePaths, generation: u64, finding: &mut Finding) {
+    let line = current_line(generation);
+    let to = paths.current().display().to_string().replace('\'', r"'\''");
+    finding.means =
+        "the manifest is there, but nothing names it: nothing is lost if no other damage is listed"
+            .to_owned();
+    finding.next = format!("printf '{}\\n' > '{to}'", line.trim_end());
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
@@ -187,7 +202,7 @@ fn sort_files(
         if stale || name == "CURRENT.next" || name == SOCKET_NEXT {
             all.leftovers.push(root.join(&name));
         } else if parse_manifest(&name).is_none()
-            && !["LOCK", "CURRENT", "SYNCED", "segments", "tables", "vectors", SOCKET]
+            && !["LOCK", "CURRENT", "SYNCED", "NAMES", "segments", "tables", "vectors", SOCKET]
                 .contains(&name.as_str())
         {
             all.foreign.push(root.join(&name));

@@ -9,6 +9,7 @@
     reason = "the fixture is copied past the engine, and a helper of a test may fail like the test"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use annals::{
     Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
     kv::{History, ScanRange},
     ledger::{Gap, GapKind},
-    upkeep::CompactOptions,
+    upkeep::{CompactOptions, Sharing, diagnose},
 };
 use sha2::{Digest, Sha256};
 
@@ -262,6 +263,48 @@ fn a_kept_store_can_be_written_on_and_compacted() {
         let run = store.namespace("default").unwrap().run("years later").unwrap();
         assert_eq!(run.frame(4).unwrap().output, b"an answer");
         assert_eq!(run.frame(4).unwrap().input, text(2, 60).as_bytes());
+    }
+}
+
+/// Every file of a directory but `LOCK`, with its bytes.
+fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for folder in ["", "segments", "tables"] {
+        for entry in std::fs::read_dir(dir.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() && !path.ends_with("LOCK") {
+                all.insert(path.clone(), std::fs::read(path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+/// An upgrade used to happen without a word, and a backup made before it had the new format, so there was no
+/// way back.
+#[test]
+fn an_upgrade_is_said_and_can_be_refused_or_undone() {
+    for (kept, format) in KEPT.iter().zip(1..) {
+        let (dir, other) = (copy(kept.folder), tempfile::tempdir().unwrap());
+        let before = bytes_of(dir.path());
+        let refused = Store::open_with(dir.path(), Options { upgrade: false, ..Options::default() });
+        let error = refused.map(drop).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(&format!("has format {format}")), "{error}");
+        assert!(bytes_of(dir.path()) == before, "a refusal changes no file");
+
+        let backup = other.path().join("backup");
+        Store::open_read_only(dir.path()).unwrap().backup(&backup, Sharing::Copied).unwrap();
+        let found = |path: &Path| diagnose(path, Options::default()).unwrap();
+        assert_eq!((found(&backup).format, found(&backup).is_healthy()), (Some(format), true));
+        check(&Store::open_read_only(&backup).unwrap(), kept);
+
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(store.opening().upgraded_from, Some(format));
+        assert!(store.opening().lines()[0].contains("annals backup"), "{:?}", store.opening().lines());
+        store.close().unwrap();
+        assert_eq!(found(dir.path()).format, Some(4));
+        assert!(Store::open(dir.path()).unwrap().opening().lines().is_empty(), "it is said once");
     }
 }
 

@@ -1,9 +1,11 @@
 //! The end of the log after an unclean stop: damage to bytes that are known to be synced is reported, and a cut
 //! of the others is said.
 
+use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 use annals::io::sim::{Crash, SimIo};
+use annals::io::{Io as _, OpenMode};
 use annals::{Durability, Error, ErrorKind, Keyspace, Options, Store, kv::History};
 
 use crate::damage::{ReadableContent, files, read_all};
@@ -280,5 +282,35 @@ fn a_newer_segment_is_refused_as_newer() {
     sim.edit(&path, |to| to.clone_from(&newer)).unwrap();
     for opened in [Store::open_read_only_with("s", options.clone()), Store::open_with("s", options.clone())] {
         assert_eq!(opened.map(drop).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+}
+
+/// A reader used to call such a directory no store, and the writer named no remedy.
+#[test]
+fn a_lost_current_is_named_and_mended_by_doctor() {
+    let (sim, options) = stopped(Durability::Disk, 0);
+    drop(Store::open_with("s", options.clone()).unwrap());
+    let current = Path::new("s/CURRENT");
+    let wanted = content(&options).unwrap();
+    let changes: [fn(&SimIo, &Path); 2] =
+        [|sim, path| sim.remove(path).unwrap(), |sim, path| sim.edit(path, |bytes| bytes[12] ^= 1).unwrap()];
+    for (change, lost) in changes.iter().zip([true, false]) {
+        change(&sim, current);
+        for opened in
+            [Store::open_read_only_with("s", options.clone()), Store::open_with("s", options.clone())]
+        {
+            let error = opened.map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            assert_eq!(error.to_string().contains("has lost its file CURRENT"), lost, "{error}");
+        }
+        let found = annals::upkeep::diagnose("s", options.clone()).unwrap();
+        let [finding] = &found.findings[..] else { panic!("{:?}", found.findings) };
+        let line =
+            finding.next.strip_prefix("printf '").and_then(|rest| rest.strip_suffix("\\n' > 's/CURRENT'"));
+        let line = format!("{}\n", line.unwrap_or_else(|| panic!("{}", finding.next)));
+        let file = sim.open(current, OpenMode::CreateOrOpen).unwrap();
+        file.write_at(&[IoSlice::new(line.as_bytes())], 0).unwrap();
+        assert_eq!(content(&options).unwrap(), wanted);
+        Store::open_with("s", options.clone()).unwrap().close().unwrap();
     }
 }

@@ -17,6 +17,7 @@ use crate::kv::store_reader::{LogFollower, StoreReader, visit_records};
 use crate::kv::store_writer::StoreWriter;
 use crate::log::layout::LogState;
 use crate::log::manifest::{FORMAT, LogCut, VectorList};
+use crate::log::names::NamesFile;
 use crate::log::open::{
     FoundLog, LogSizes, OpenLog, ScanEnd, find, manifest_stamp, remove_unlisted, scan_states, start,
 };
@@ -223,7 +224,10 @@ impl Core {
         if let Some(writer) = &core.writer {
             core.index.start_upkeep(&writer.log.queue, &writer.log.manifest)?;
         }
-        core.load_policies()?;
+        let spaces = core.load_policies()?;
+        if for_writing {
+            core.catalogue.set_names_file(NamesFile::open(&*core.io, &core.paths, store, &spaces)?);
+        }
         Ok(core)
     }
 

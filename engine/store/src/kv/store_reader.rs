@@ -170,7 +170,7 @@ impl StoreReader {
         let generation_lock = found.into_reader_lock();
         *followed = LogFollower { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         drop(guard);
-        self.load_policies()
+        self.load_policies().map(drop)
     }
 
     /// The position up to which the log was read; `None` in a store open for writing.

@@ -35,7 +35,7 @@ const FORMAT_THIRD: u16 = 3;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
 pub const HEADER_BYTES: u64 = 28;
-const EDIT_HEADER_BYTES: u64 = 8;
+pub const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that exceeds this size continues as a new generation.
 const GENERATION_BYTES_MAX: u64 = 1 << 20;
 /// A larger file is not a manifest of annals.
@@ -469,16 +469,11 @@ impl Manifest {
             io.remove(&path)?;
         }
         let file = io.open(&path, OpenMode::CreateNew)?;
-        let mut header = Vec::with_capacity(HEADER_BYTES as usize);
-        header.extend_from_slice(&MAGIC);
-        header.extend_from_slice(&state.store.0);
-        header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
-        file.write_at(&[IoSlice::new(&header)], 0)?;
+        file.write_at(&[IoSlice::new(&file_header(MAGIC, state.store))], 0)?;
         let mut manifest = Self { file, end: HEADER_BYTES, generation, state };
         manifest.append().map_err(Error::from)?;
         io.sync_dir(paths.root())?;
-        let name = manifest_name(generation);
-        let line = format!("{name} {:08x}\n", crc32fast::hash(name.as_bytes()));
+        let line = current_line(generation);
         let next = paths.current_next();
         if io.stat(&next)?.is_some() {
             io.remove(&next)?;
@@ -526,17 +521,32 @@ impl Manifest {
         // A partial write is overwritten by the next edit and never becomes valid.
         let before = |error| EditError { error, in_doubt: false };
         let body = self.state.encode().map_err(|e| before(Error::bug(e.to_string())))?;
-        let mut edit = Vec::with_capacity(body.len() + 8);
-        edit.extend_from_slice(&[0; 4]);
-        edit.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        edit.extend_from_slice(&body);
-        let crc = edit_crc(&self.state.store, self.end, &edit[4..]);
-        edit[..4].copy_from_slice(&crc.to_le_bytes());
+        let edit = edit(&self.state.store, self.end, &body);
         self.file.write_at(&[IoSlice::new(&edit)], self.end).map_err(|e| before(e.into()))?;
         self.file.sync().map_err(|e| EditError { error: e.into(), in_doubt: true })?;
         self.end += edit.len() as u64;
         Ok(())
     }
+}
+
+/// The first bytes of a manifest, and of a file of the same form.
+pub fn file_header(magic: [u8; 8], store: StoreId) -> Vec<u8> {
+    let mut header = Vec::with_capacity(HEADER_BYTES as usize);
+    header.extend_from_slice(&magic);
+    header.extend_from_slice(&store.0);
+    header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
+    header
+}
+
+/// An edit that stands at `offset`.
+pub fn edit(store: &StoreId, offset: u64, body: &[u8]) -> Vec<u8> {
+    let mut edit = Vec::with_capacity(body.len() + EDIT_HEADER_BYTES as usize);
+    edit.extend_from_slice(&[0; 4]);
+    edit.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    edit.extend_from_slice(body);
+    let crc = edit_crc(store, offset, &edit[4..]);
+    edit[..4].copy_from_slice(&crc.to_le_bytes());
+    edit
 }
 
 pub fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
@@ -589,6 +599,12 @@ pub fn load_generation(io: &dyn Io, paths: &StorePaths, generation: u64) -> Resu
     let bytes = read_whole(&*file, &path, MANIFEST_BYTES_MAX)?;
     let state = parse(&bytes, &path)?;
     Ok(LoadedManifest { generation, state, file })
+}
+
+/// The content of CURRENT that names a generation.
+pub fn current_line(generation: u64) -> String {
+    let name = manifest_name(generation);
+    format!("{name} {:08x}\n", crc32fast::hash(name.as_bytes()))
 }
 
 pub fn parse_current(line: &[u8]) -> Option<u64> {
@@ -656,7 +672,8 @@ fn later_edit(bytes: &[u8], end: u64, store: &StoreId) -> Option<u64> {
     None
 }
 
-fn whole_edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
+/// The body of the whole edit at an offset, if there is one.
+pub fn whole_edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
     let rest = bytes.get(usize::try_from(at).ok()?..)?;
     let mut r = ByteReader::new(rest, "edit");
     let crc = r.u32().ok()?;

@@ -10,6 +10,7 @@ pub mod erased;
 pub mod layout;
 pub mod ledger;
 pub mod manifest;
+pub mod names;
 pub mod open;
 pub mod parts;
 pub mod paths;

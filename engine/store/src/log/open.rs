@@ -156,11 +156,18 @@ fn find_once(
     let loaded = match manifest::load(io, paths)? {
         Some(loaded) => loaded,
         None if write && create => {
+            refuse_lost_current(io, paths)?;
             create_store(io, paths)?;
             noted = synced::read(io, paths)?;
             manifest::load(io, paths)?.ok_or_else(|| Error::bug("a new store has no manifest"))?
         }
-        None => return Err(no_store(root)),
+        None => {
+            // Without a manifest it is a backup that was interrupted.
+            if io.list(root)?.iter().any(|name| parse_manifest(name).is_some()) {
+                refuse_lost_current(io, paths)?;
+            }
+            return Err(no_store(root));
+        }
     };
     let note = synced::newest(noted.as_deref(), loaded.state.store, paths)?;
     refuse_later_note(paths, &loaded.state, &note)?;
@@ -300,20 +307,34 @@ pub fn is_being_written(io: &dyn Io, paths: &StorePaths) -> Result<bool> {
     }
 }
 
-/// Creates an empty store. Replaces leftovers of an interrupted attempt, unless they hold batches.
+/// Without CURRENT a directory is no store, unless it has segments that hold batches. An interrupted creation
+/// leaves at most one segment, without batches.
+fn refuse_lost_current(io: &dyn Io, paths: &StorePaths) -> Result<()> {
+    let dir = paths.segments();
+    let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
+    let (mut segments, mut hold_batches) = (0, false);
+    for id in names.iter().filter_map(|name| parse_segment(name)) {
+        let len = io.stat(&paths.segment(id))?.map_or(0, |stat| stat.len);
+        segments += 1;
+        hold_batches |= id.0 > 1 || len > SEGMENT_HEADER_BYTES;
+    }
+    if !hold_batches {
+        return Ok(());
+    }
+    let manifests = io.list(paths.root())?.iter().filter(|name| parse_manifest(name).is_some()).count();
+    Err(Error::new(
+        ErrorKind::Damaged,
+        format!(
+            "{} has lost its file CURRENT, which names the manifest: {manifests} manifests and {segments} log segments are there, but no CURRENT; `annals doctor` prints the command that mends it",
+            paths.root().display()
+        ),
+    ))
+}
+
+/// Creates an empty store. Replaces leftovers of an interrupted attempt.
 fn create_store(io: &dyn Io, paths: &StorePaths) -> Result<()> {
     io.create_dir_all(&paths.segments())?;
     io.create_dir_all(&paths.tables())?;
-    for name in io.list(&paths.segments())? {
-        let Some(id) = parse_segment(&name) else { continue };
-        let len = io.stat(&paths.segment(id))?.map_or(0, |stat| stat.len);
-        if id.0 > 1 || len > SEGMENT_HEADER_BYTES {
-            return Err(Error::new(
-                ErrorKind::Damaged,
-                format!("{} has log segments but no CURRENT: the file was lost", paths.root().display()),
-            ));
-        }
-    }
     let mut uuid = [0; 16];
     io.random(&mut uuid)?;
     let store = StoreId(uuid);

@@ -43,6 +43,10 @@ impl StorePaths {
         self.root.join("CURRENT.next")
     }
 
+    pub fn names(&self) -> PathBuf {
+        self.root.join("NAMES")
+    }
+
     pub fn synced(&self) -> PathBuf {
         self.root.join("SYNCED")
     }
