@@ -69,11 +69,7 @@ impl StoreAccess {
     /// Opens an existing store with an existing namespace to record a program, with the durability of
     /// [`SharedRecorder::open`].
     pub(crate) fn open_existing_to_record(root: &Path, namespace: &str) -> CliResult<Self> {
-        Self::open_existing(
-            root,
-            namespace,
-            Options { durability: Durability::Process, ..write_options() },
-        )
+        Self::open_existing(root, namespace, Options { durability: Durability::Process, ..write_options() })
     }
 
     fn new(store: Store, namespace: &str) -> Self {

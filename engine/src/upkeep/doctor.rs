@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::log::manifest::{ManifestState, current_line};
+use crate::log::manifest::{FORMAT, ManifestState, current_line};
 use crate::log::open::{Damage, find, scan};
 use crate::log::paths::{
     SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
@@ -240,6 +240,11 @@ impl Diagnosis {
         let mut steps = Vec::new();
         if !self.is_healthy() {
             return vec!["it will refuse to open this store for writing until it is repaired".to_owned()];
+        }
+        if let Some(format) = self.format.filter(|format| *format < FORMAT) {
+            steps.push(format!(
+                "upgrade the store from format {format} to format {FORMAT}, which older versions of annals do not read: run `annals backup` first, to keep a way back"
+            ));
         }
         if self.clean {
             return steps;

@@ -299,6 +299,8 @@ fn an_upgrade_is_said_and_can_be_refused_or_undone() {
         assert_eq!((found(&backup).format, found(&backup).is_healthy()), (Some(format), true));
         check(&Store::open_read_only(&backup).unwrap(), kept);
 
+        let steps = found(dir.path()).recovery_steps();
+        assert!(steps[0].contains("annals backup"), "{steps:?}");
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(store.opening().upgraded_from, Some(format));
         assert!(store.opening().lines()[0].contains("annals backup"), "{:?}", store.opening().lines());

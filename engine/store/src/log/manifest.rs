@@ -549,7 +549,7 @@ pub fn edit(store: &StoreId, offset: u64, body: &[u8]) -> Vec<u8> {
     edit
 }
 
-pub fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
+fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&store.0);
     hasher.update(&offset.to_le_bytes());
