@@ -311,7 +311,8 @@ fn a_cut_is_said_by_the_verb_that_cuts_and_by_later_ones() {
     // The writer may have noted the commit by now.
     put(&bench.path("killed/SYNCED"), &note);
     let segments = files(&bench.path("killed"));
-    let (path, mut bytes) = segments.into_iter().rfind(|(path, _)| path.extension().is_some()).unwrap();
+    let is_segment = |path: &Path| path.extension().is_some_and(|end| end == "seg");
+    let (path, mut bytes) = segments.into_iter().rfind(|(path, _)| is_segment(path)).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     bytes[end] ^= 1;
     put(&path, &bytes);
