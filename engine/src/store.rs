@@ -19,7 +19,7 @@ use crate::vector::index::VectorIndex;
 use crate::vector::nearest::nearest;
 use crate::vector::{Search, SearchHit};
 use annals_store::kv::content::StoredBlob;
-use annals_store::kv::core::{Core, Options};
+use annals_store::kv::core::{Core, OpeningReport, Options};
 use annals_store::kv::index::IndexHit;
 use annals_store::kv::keyspace::{History, Keyspace, KvBatch};
 use annals_store::kv::view::View;
@@ -130,7 +130,7 @@ impl Store {
     ///
     /// # Errors
     /// `Locked` with the pid of the process that writes it; `Invalid` if the directory holds something else;
-    /// `Damaged`; `Unavailable`.
+    /// `Unsupported` if a newer annals wrote it; `Damaged`; `Unavailable`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, Options::default())
     }
@@ -198,6 +198,12 @@ impl Store {
     /// bytes or has control characters.
     pub fn namespace(&self, name: &str) -> Result<Namespace> {
         Ok(Namespace { store: self.clone(), id: self.0.core.namespace(name)? })
+    }
+
+    /// What the opening did beside opening, for people: an upgrade, a cut of the log's end.
+    #[must_use]
+    pub fn opening(&self) -> &OpeningReport {
+        &self.0.core.opening
     }
 
     /// Checks that this store accepts writes.

@@ -60,6 +60,9 @@ pub(crate) struct GlobalArgs {
     /// Print JSON instead of text: one object, or one object per line
     #[arg(long, global = true, action = ArgAction::SetTrue)]
     pub(crate) json: bool,
+    /// Refuse to write to a store of an older format instead of upgrading it
+    #[arg(long, global = true, action = ArgAction::SetTrue)]
+    pub(crate) no_upgrade: bool,
 }
 
 /// The verbs of the command line.

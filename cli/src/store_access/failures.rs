@@ -38,6 +38,7 @@ pub(crate) fn engine_failure(error: Error) -> Failure {
             (FailureCode::Failed, "wait until that process ends; reading verbs work meanwhile")
         }
         ErrorKind::Damaged => (FailureCode::Damage, "`annals doctor` lists the damage and the remedies"),
+        ErrorKind::Unsupported => (FailureCode::Failed, "install the version of annals that wrote it"),
         ErrorKind::Diverged => (FailureCode::Damage, "compare the two with `annals show`"),
         ErrorKind::Gone => (FailureCode::NoSuchThing, "`annals ledger gaps` lists what was dropped"),
         ErrorKind::Unavailable => (FailureCode::Failed, "fix the system error, then try again"),

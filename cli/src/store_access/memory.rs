@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use annals::{Error, ErrorKind, Options};
+use annals::{Error, ErrorKind};
 use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
 use annals_server::{AskOutcome, ConfiguredEmbedder, ask_or_open};
 
 use super::StoreAccess;
 use super::failures::engine_failure;
+use super::opening::{print_opening, write_options};
 use crate::failure::{CliResult, Failure};
 use crate::watched_embedder::Watched;
 
@@ -22,7 +23,7 @@ impl StoreAccess {
         text: &str,
     ) -> CliResult<String> {
         const FORM: &str = "docs/memory.md has the form of an entry and of a snapshot";
-        let store = match ask_or_open(root, words, &Options::default()) {
+        let store = match ask_or_open(root, words, &write_options()) {
             Ok(AskOutcome::Asked(id)) => return Ok(id),
             Ok(AskOutcome::Opened(store)) => store,
             Err(error) => {
@@ -34,6 +35,7 @@ impl StoreAccess {
                 });
             }
         };
+        print_opening(store.opening());
         let space = store.namespace(namespace).map_err(engine_failure)?;
         let memory = Memory::open(&space).map_err(engine_failure)?;
         let with =
@@ -64,7 +66,8 @@ impl StoreAccess {
         };
         let definition = Definition::parse(text).map_err(refused)?;
         let words = [&b"MEM.DEFINE"[..], text.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
-        if let AskOutcome::Opened(store) = ask_or_open(root, &words, &Options::default()).map_err(refused)? {
+        if let AskOutcome::Opened(store) = ask_or_open(root, &words, &write_options()).map_err(refused)? {
+            print_opening(store.opening());
             let space = store.namespace(namespace).map_err(engine_failure)?;
             Memory::open(&space).and_then(|memory| memory.define(text)).map_err(refused)?;
             drop(space);

@@ -5,6 +5,7 @@ mod evidence;
 mod failures;
 mod kv;
 mod memory;
+mod opening;
 mod recording;
 mod retention;
 mod runs;
@@ -23,6 +24,7 @@ use crate::failure::CliResult;
 pub(crate) use evidence::{VerifyScope, parse_checkpoint};
 pub(crate) use failures::engine_failure;
 pub(crate) use memory::embedder_failure;
+pub(crate) use opening::{forbid_upgrades, open_for_writing, write_options};
 pub(crate) use recording::SharedRecorder;
 pub(crate) use runs::{FrameRow, RunRow};
 pub(crate) use tapes::parse_tape;
@@ -47,31 +49,27 @@ impl StoreAccess {
 
     /// Opens a store for writing. Creates the store and the namespace if they do not exist.
     pub(crate) fn open_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
-        let store = Store::open(root).map_err(engine_failure)?;
+        let store = open_for_writing(root, write_options()).map_err(engine_failure)?;
         store.namespace(namespace).map_err(engine_failure)?;
         Ok(Self::new(store, namespace))
     }
 
     /// Opens an existing store with an existing namespace for writing.
     pub(crate) fn open_existing_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
-        Self::open_existing(root, namespace, Options::default())
+        Self::open_existing(root, namespace, write_options())
     }
 
     /// Opens an existing store for writing to all of it; the namespace need not exist.
     pub(crate) fn open_store_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
-        let options = Options { create: false, ..Options::default() };
-        let store = Store::open_with(root, options).map_err(|error| open_failure(root, error))?;
+        let options = Options { create: false, ..write_options() };
+        let store = open_for_writing(root, options).map_err(|error| open_failure(root, error))?;
         Ok(Self::new(store, namespace))
     }
 
     /// Opens an existing store with an existing namespace to record a program, with the durability of
     /// [`SharedRecorder::open`].
     pub(crate) fn open_existing_to_record(root: &Path, namespace: &str) -> CliResult<Self> {
-        Self::open_existing(
-            root,
-            namespace,
-            Options { durability: Durability::Process, ..Options::default() },
-        )
+        Self::open_existing(root, namespace, Options { durability: Durability::Process, ..write_options() })
     }
 
     fn new(store: Store, namespace: &str) -> Self {
@@ -80,7 +78,7 @@ impl StoreAccess {
 
     fn open_existing(root: &Path, namespace: &str, options: Options) -> CliResult<Self> {
         let options = Options { create: false, ..options };
-        let store = Store::open_with(root, options).map_err(|error| open_failure(root, error))?;
+        let store = open_for_writing(root, options).map_err(|error| open_failure(root, error))?;
         let names = store.namespaces().map_err(engine_failure)?;
         if names.iter().any(|name| name == namespace) {
             return Ok(Self::new(store, namespace));

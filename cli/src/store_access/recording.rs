@@ -13,6 +13,7 @@ use annals_server::{
 
 use super::StoreAccess;
 use super::failures::engine_failure;
+use super::opening::{print_opening, write_options};
 use super::runs::{RunRow, run_row};
 use crate::failure::{CliResult, before_start};
 
@@ -32,8 +33,9 @@ impl SharedRecorder {
     /// operating system has it, so that no program waits for the disk. The end of a run waits for the disk.
     /// `policy` samples each run when it ends.
     pub(crate) fn open(root: &Path, namespace: &str, policy: Option<RetentionPolicy>) -> CliResult<Self> {
-        let options = Options { durability: Durability::Process, ..Options::default() };
+        let options = Options { durability: Durability::Process, ..write_options() };
         let shared = Shared::open(root, namespace, &options).map_err(engine_failure)?;
+        shared.opening().into_iter().for_each(print_opening);
         match policy {
             Some(policy) => shared.with_sampling(policy).map(Self).map_err(engine_failure),
             None => Ok(Self(shared)),

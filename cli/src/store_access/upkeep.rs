@@ -10,6 +10,7 @@ use annals_server::profiles::{make_placeholder_key, placeholder_key, temporary_k
 
 use super::StoreAccess;
 use super::failures::{engine_failure, open_failure};
+use super::opening::{open_for_writing, write_options};
 use crate::failure::CliResult;
 
 impl StoreAccess {
@@ -34,9 +35,10 @@ impl StoreAccess {
             return;
         }
         let place = std::path::absolute(dest).unwrap_or_else(|_| dest.to_path_buf());
-        let options = Options { create: false, ..Options::default() };
+        // A backup is no reason for an upgrade.
+        let options = Options { create: false, upgrade: false, ..Options::default() };
         // The backup is complete even if this note cannot be written.
-        if let Ok(store) = Store::open_with(root, options) {
+        if let Ok(store) = open_for_writing(root, options) {
             let _ = store.note_backup(&place.to_string_lossy());
             let _ = store.close();
         }
@@ -50,8 +52,8 @@ impl StoreAccess {
             return Ok((key, true));
         }
         drop(store);
-        let options = Options { create: false, ..Options::default() };
-        let drawn = Store::open_with(root, options).and_then(|store| {
+        let options = Options { create: false, ..write_options() };
+        let drawn = open_for_writing(root, options).and_then(|store| {
             let key = make_placeholder_key(&store)?;
             store.close()?;
             Ok(key)

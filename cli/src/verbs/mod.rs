@@ -31,11 +31,14 @@ use crate::args::{Cli, GlobalArgs, Verb};
 use crate::failure::CliResult;
 use crate::locate;
 use crate::output::CliOutput;
-use crate::store_access::StoreAccess;
+use crate::store_access::{self, StoreAccess};
 
 /// Runs the verb of the command line.
 pub(crate) fn run(cli: &Cli) -> CliResult<()> {
     let (global, mut out) = (&cli.global, CliOutput::new(cli.global.json));
+    if global.no_upgrade {
+        store_access::forbid_upgrades();
+    }
     let done = match &cli.verb {
         Verb::Init => init::run(global, &mut out),
         Verb::Record(args) => record::run(global, args),

@@ -1,7 +1,7 @@
 //! `annals token`: manages the tokens for access to a daemon. If a daemon serves the store, the daemon does
 //! the work; else this process does.
 
-use annals::{ErrorKind, Options, Store};
+use annals::{ErrorKind, Store};
 use annals_server::{AccessToken, Rights, ServeError, ask_daemon, list_tokens, make_token, revoke_token};
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::args::{GlobalArgs, TokenAddArgs, TokenVerb};
 use crate::failure::{CliResult, Failure};
 use crate::locate;
 use crate::output::CliOutput;
-use crate::store_access::engine_failure;
+use crate::store_access::{engine_failure, open_for_writing, write_options};
 
 pub(super) fn run(global: &GlobalArgs, verb: &TokenVerb, out: &mut CliOutput) -> CliResult<()> {
     match verb {
@@ -96,9 +96,10 @@ fn revoke(global: &GlobalArgs, name: &str, out: &mut CliOutput) -> CliResult<()>
 
 /// Opens the store, and returns it with the present time.
 fn open_store(global: &GlobalArgs) -> CliResult<(Store, u64)> {
-    let options = Options::default();
+    let options = write_options();
     let now_ns = options.io.now_ns();
-    let store = Store::open_with(locate::store(global.store.as_deref()), options).map_err(engine_failure)?;
+    let root = locate::store(global.store.as_deref());
+    let store = open_for_writing(&root, options).map_err(engine_failure)?;
     Ok((store, now_ns))
 }
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use annals::upkeep::{BackupReport, Diagnosis, LostItem, Sharing};
+use annals::replay::TailReport;
+use annals::upkeep::{BackupReport, Diagnosis, LogCut, LostItem, Sharing};
 use serde_json::{Value, json};
 
 use crate::args::{BackupArgs, GlobalArgs, RepairArgs, RestoreArgs};
@@ -45,7 +46,8 @@ fn diagnosis_json(root: &Path, found: &Diagnosis) -> Value {
         "tables": found.tables,
         "seqno": found.seqno.0,
         "unindexed_bytes": found.unindexed_bytes,
-        "torn_bytes": found.torn_bytes,
+        "torn_bytes": found.tail.torn.as_ref().map_or(0, |torn| torn.bytes),
+        "tail": tail_json(&found.tail),
         "open_runs": found.open_runs,
         "recovery": found.recovery_steps(),
         "findings": findings,
@@ -54,6 +56,41 @@ fn diagnosis_json(root: &Path, found: &Diagnosis) -> Value {
         "foreign": names(&found.foreign),
         "free_bytes": found.free_bytes,
     })
+}
+
+/// What is in doubt at the log's end, as JSON.
+pub(super) fn tail_json(tail: &TailReport) -> Value {
+    let cut = |cut: &LogCut| {
+        json!({
+            "segment": cut.segment.0,
+            "offset": cut.offset,
+            "bytes": cut.bytes,
+            "from_ns": cut.from_ns,
+            "until_ns": cut.until_ns,
+        })
+    };
+    json!({
+        "torn": tail.torn.as_ref().map(cut),
+        "note_lost": tail.is_note_lost,
+        "cuts": tail.cuts.iter().map(cut).collect::<Vec<_>>(),
+        "earlier_cuts": tail.earlier_cuts,
+    })
+}
+
+/// Prints what is in doubt at the log's end.
+pub(super) fn print_tail(tail: &TailReport, out: &mut CliOutput) -> CliResult<()> {
+    if let Some(torn) = &tail.torn {
+        out.line(format_args!("torn: {torn}; the next opening for writing cuts them"))?;
+    }
+    if tail.is_note_lost {
+        out.line(
+            "in doubt: the store was not closed cleanly, and its file SYNCED is missing or unreadable: damage to its last commits would look like a crash",
+        )?;
+    }
+    if tail.earlier_cuts > 0 {
+        out.line(format_args!("cut: {} earlier cuts are no longer listed", count(tail.earlier_cuts)))?;
+    }
+    tail.cuts.iter().try_for_each(|cut| out.line(format_args!("cut after an unclean stop: {cut}")))
 }
 
 fn damage_json(damage: &annals::upkeep::Damage) -> Value {
@@ -81,6 +118,7 @@ fn print_diagnosis(root: &Path, found: &Diagnosis, out: &mut CliOutput) -> CliRe
             out.line(format_args!("  - {step}"))?;
         }
     }
+    print_tail(&found.tail, out)?;
     for table in &found.rebuild {
         let file = table.file.display();
         out.line(format_args!(

@@ -40,6 +40,7 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             "blobs": found.blobs,
             "damaged": damaged,
             "rebuilt": rebuilt,
+            "tail": super::upkeep::tail_json(&found.tail),
         });
         if args.against.is_some() {
             report["against"] = compared.as_ref().map_or(Value::Null, comparison_json);
@@ -64,6 +65,7 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
         for table in &rebuilt {
             out.line(format_args!("rebuilt: {}", printable(table)))?;
         }
+        super::upkeep::print_tail(&found.tail, out)?;
         for place in &damaged {
             out.marked_line(false, "damaged", format_args!(": {}", printable(place)))?;
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use annals::{Component, Frame, RunSpec, Status, Store};
+use annals::{Component, Frame, RunSpec, Status, Store, kv::History};
 
 use crate::{CliBench, LINES, ProcessResult};
 
@@ -45,7 +45,7 @@ fn healthy_store_is_reported_as_healthy() {
     let [found] = bench.run("doctor --json").json().try_into().unwrap();
     assert_eq!(
         (&found["healthy"], &found["clean"], &found["format"]),
-        (&true.into(), &true.into(), &3.into())
+        (&true.into(), &true.into(), &4.into())
     );
     assert!(
         found["free_bytes"].as_u64().unwrap() > 0 && found["foreign"] == serde_json::json!([]),
@@ -253,4 +253,103 @@ fn compact_runs_in_daemon_or_in_process() {
     let error = bench.run("compact").failed(1);
     assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
     store.close().unwrap();
+}
+
+/// Copies a store, as a process that was killed would leave it.
+#[expect(clippy::disallowed_methods, reason = "copies the store past the engine")]
+fn copy_store(from: &Path, to: &Path) {
+    for folder in ["", "segments", "tables"] {
+        std::fs::create_dir_all(to.join(folder)).unwrap();
+        for entry in std::fs::read_dir(from.join(folder)).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), to.join(folder).join(entry.file_name())).unwrap();
+            }
+        }
+    }
+}
+
+/// A store of an older format used to be upgraded without a word by the first verb that wrote to it.
+#[test]
+fn an_upgrade_is_said_once_and_refused_on_request() {
+    let bench = CliBench::new();
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/format/v3");
+    copy_store(&kept, &bench.path(".annals"));
+    let format =
+        |store: &str| bench.run(&format!("--store {store} doctor --json")).json()[0]["format"].clone();
+    let refused = bench.run("--no-upgrade put key value").failed(1);
+    assert!(refused.contains("has format 3") && refused.contains("format 4"), "{refused}");
+    bench.run("backup before --copy").ok();
+    assert_eq!((format(".annals"), format("before")), (3.into(), 3.into()));
+    let done = bench.run("put key value");
+    assert_eq!(done.code, 0);
+    assert!(
+        done.stderr.starts_with("annals: upgraded the store from format 3 to format 4"),
+        "{}",
+        done.stderr
+    );
+    assert!(
+        done.stderr.contains("`annals backup`") && done.stderr.contains("--no-upgrade"),
+        "{}",
+        done.stderr
+    );
+    bench.run("--no-upgrade put key again").ok();
+    assert_eq!((format(".annals"), format("before")), (4.into(), 3.into()));
+    bench.run("--store before verify").ok();
+}
+
+/// The store of a killed process whose last commit is torn used to lose it without a word.
+#[test]
+fn a_cut_is_said_by_the_verb_that_cuts_and_by_later_ones() {
+    let bench = imported();
+    let store = Store::open(bench.path(".annals")).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("default", History::All).unwrap();
+    let note = files(&bench.path(".annals"))[&bench.path(".annals/SYNCED")].clone();
+    keys.put(b"key", "first").unwrap();
+    copy_store(&bench.path(".annals"), &bench.path("killed"));
+    store.close().unwrap();
+    // The writer may have noted the commit by now.
+    put(&bench.path("killed/SYNCED"), &note);
+    let segments = files(&bench.path("killed"));
+    let is_segment = |path: &Path| path.extension().is_some_and(|end| end == "seg");
+    let (path, mut bytes) = segments.into_iter().rfind(|(path, _)| is_segment(path)).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end] ^= 1;
+    put(&path, &bytes);
+    let [found] = bench.run("--store killed verify --json").json().try_into().unwrap();
+    assert!(found["tail"]["torn"]["bytes"].as_u64().unwrap() > 48, "{found}");
+    let text = bench.run("--store killed doctor").text();
+    assert!(text.contains("cut what a crash tore or damage changed"), "{text}");
+    let done = bench.run("--store killed put other value");
+    assert_eq!(done.code, 0);
+    assert!(done.stderr.contains("may have been among them"), "{}", done.stderr);
+    bench.run("--store killed put other again").ok();
+    let text = bench.run("--store killed verify").text();
+    assert!(text.contains("cut after an unclean stop") && text.contains("whole"), "{text}");
+    let [found] = bench.run("--store killed doctor --json").json().try_into().unwrap();
+    assert_eq!(found["tail"]["cuts"].as_array().map(Vec::len), Some(1), "{found}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "removes a file of the store")]
+fn the_command_of_doctor_restores_a_lost_current() {
+    let bench = imported();
+    std::fs::rename(bench.path(".annals"), bench.path("it's a store")).unwrap();
+    let run = |line: &str| bench.run_args(["--store", "it's a store"].into_iter().chain(line.split(' ')));
+    let before = run("replay --all --json").json();
+    std::fs::remove_file(bench.path("it's a store/CURRENT")).unwrap();
+    for verb in ["verify --run a", "runs", "put key value"] {
+        let error = run(verb);
+        assert_ne!(error.code, 0, "{verb}: {error:?}");
+    }
+    assert!(run("runs").failed(3).contains("has lost its file CURRENT"));
+    let told = run("doctor");
+    assert_eq!(told.code, 3, "{told:?}");
+    let told = String::from_utf8(told.stdout).unwrap();
+    let command = told.lines().find_map(|line| line.trim().strip_prefix("next:")).unwrap().trim();
+    let done = Command::new("sh").args(["-c", command]).current_dir(bench.directory.path()).status().unwrap();
+    assert!(done.success(), "{command}");
+    run("doctor").ok();
+    assert_eq!(run("replay --all --json").json(), before);
+    run("put key value").ok();
 }

@@ -11,7 +11,7 @@ use crate::format_tests::schema;
 use crate::ids::SegmentId;
 use crate::log::cursor::{advance_state, for_each_checked_record};
 use crate::log::layout::{BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader};
-use crate::log::manifest::{ManifestState, VectorList};
+use crate::log::manifest::{CutList, ManifestState, VectorList};
 use crate::log::record::{EmbeddingHead, GroupPart, KvHead, LogicalBody, RecordKind, SpaceHead};
 use crate::log::totals::LogTotals;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
@@ -94,7 +94,9 @@ fn golden_bytes_decode_to_the_samples() {
         assert_eq!(GroupPart::parse(record.body).unwrap(), samples::group_part(first));
     }
     let state = samples::manifest_state();
-    let second = ManifestState { format: 2, vectors: VectorList::default(), ..state };
+    let third = ManifestState { format: 3, cuts: CutList::default(), ..state };
+    assert_eq!(ManifestState::decode(&bytes("manifest_3")).unwrap(), third);
+    let second = ManifestState { format: 2, vectors: VectorList::default(), ..third };
     assert_eq!(ManifestState::decode(&bytes("manifest_2")).unwrap(), second);
     let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, LogTotals::default());
     let first = ManifestState { format: 1, next_rewritten, erased, ..second };

@@ -197,7 +197,14 @@ fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader,
 
 #[test]
 fn unknown_formats_and_kinds_are_refused_by_name() {
-    assert_eq!(header_with(|h| h.format = 3), Err(CodecError::Unknown { what: "segment format", found: 3 }));
+    let newer = Err(CodecError::Newer { what: "segment", found: 3, known: 2 });
+    assert_eq!(header_with(|h| h.format = 3), newer);
+    assert_eq!(header_with(|h| h.format = 0), Err(CodecError::Unknown { what: "segment format", found: 0 }));
+    // The checksum is that of format 1.
+    let mut changed = bytes("segment_header");
+    changed[8] ^= 2;
+    let found = SegmentHeader::decode(&changed, STORE, SEGMENT);
+    assert_eq!(found, Err(CodecError::Unknown { what: "segment format", found: 3 }));
     // Known formats, but with segment numbers of the other one.
     assert!(matches!(header_with(|h| h.format = 2), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 |= 1 << 31), Err(CodecError::Header(_))));
@@ -377,13 +384,13 @@ fn current_file_must_be_exactly_its_line() {
 }
 
 #[test]
-fn manifest_of_a_newer_format_is_invalid() {
+fn manifest_of_a_newer_format_is_unsupported() {
     let sim = SimIo::new(1);
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
     let paths = StorePaths::new(root);
-    Manifest::create(&sim, &paths, 1, ManifestState { format: 4, ..samples::manifest_state() }).unwrap();
-    assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Invalid);
+    Manifest::create(&sim, &paths, 1, ManifestState { format: 5, ..samples::manifest_state() }).unwrap();
+    assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Unsupported);
     let file = sim.open(&paths.current(), OpenMode::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Damaged);

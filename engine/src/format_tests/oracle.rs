@@ -64,7 +64,11 @@ struct OracleManifestState {
     next_rewritten: u32,
     erased: [u64; 9],
     vectors: (Vec<OracleVectorFile>, u64, u64),
+    cuts: (Vec<OracleLogCut>, u64),
 }
+
+/// Segment, offset, bytes, from and until.
+type OracleLogCut = (u32, u64, u64, u64, u64);
 
 #[derive(SchemaWrite, SchemaRead, Debug, PartialEq)]
 struct OracleRunFields {

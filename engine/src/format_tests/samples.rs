@@ -15,12 +15,14 @@ use crate::log::layout::{
 };
 use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
 use crate::log::manifest::{
-    CleanClose, FORMAT, Manifest, ManifestState, SegmentEntry, TableEntry, VectorEntry, VectorList,
+    CleanClose, CutList, FORMAT, LogCut, Manifest, ManifestState, SegmentEntry, TableEntry, VectorEntry,
+    VectorList,
 };
 use crate::log::paths::StorePaths;
 use crate::log::record::{
     BodyRef, EmbeddingHead, GroupPart, GroupRest, HistoryCode, KvHead, RecipeRef, RecordKind, SpaceHead,
 };
+use crate::log::synced::SyncedNote;
 use crate::log::totals::LogTotals;
 use crate::trace::Component;
 use crate::trace::chain;
@@ -259,7 +261,16 @@ pub(crate) fn manifest_state() -> ManifestState {
         next_rewritten: SegmentId::REWRITTEN_MIN + 6,
         erased: totals(),
         vectors: VectorList { files: vec![vector_entry()], upto: Seqno(900), next: 4 },
+        cuts: CutList { newest: vec![log_cut()], earlier: 2 },
     }
+}
+
+fn log_cut() -> LogCut {
+    LogCut { segment: SegmentId(2), offset: 4600, bytes: 130, from_ns: TIME_NS, until_ns: TIME_NS + 5 }
+}
+
+pub(crate) fn synced_note() -> SyncedNote {
+    SyncedNote::new(STORE, 6, (SEGMENT, 190), &LogState { chain: [0xcd; 16], ..log_state() }, TIME_NS)
 }
 
 /// A batch with checksums for [`OFFSET`].
@@ -319,15 +330,9 @@ fn manifest_files() -> (Vec<u8>, Vec<u8>) {
     (read(&paths.manifest(7)), read(&paths.current()))
 }
 
-/// The edit of [`manifest_state`] in format 1 or 2.
+/// The edit of [`manifest_state`] in format 1, 2 or 3.
 pub(crate) fn manifest_before(format: u16) -> Vec<u8> {
-    let state = manifest_state();
-    let first = (format, state.store, state.created_ns, &state.segments, &state.tables, state.covers);
-    let first = (first, &state.covers_state, state.synced, &state.clean, state.next_table);
-    match format {
-        1 => codec::encode(&first).unwrap(),
-        _ => codec::encode(&(first, state.next_rewritten, state.erased)).unwrap(),
-    }
+    ManifestState { format, ..manifest_state() }.encode().unwrap()
 }
 
 /// Segment of the compaction samples.
@@ -449,6 +454,8 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("manifest", manifest),
         ("manifest_1", manifest_before(1)),
         ("manifest_2", manifest_before(2)),
+        ("manifest_3", manifest_before(3)),
+        ("synced_slot", synced_note().encode().unwrap().to_vec()),
         ("current", current),
         ("segment_header_rewritten", rewritten_header().encode().unwrap()),
         ("erased_batches", erased_batches(true)),

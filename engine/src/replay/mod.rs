@@ -15,4 +15,4 @@ pub use calls::{CallError, CallFn, Calls, Request, call_name};
 pub use nondet::{DriftingNondet, Nondet, RecordingNondet, ReplayingNondet, SystemNondet};
 pub use recorder::Recorder;
 pub use replayer::Replayer;
-pub use verify::{VerifyProblem, VerifyReport};
+pub use verify::{TailReport, VerifyProblem, VerifyReport};

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::open::{Damage, find, scan_states, sealed_footer};
+use crate::log::manifest::LogCut;
+use crate::log::open::{Damage, FoundLog, ScanEnd, find, is_being_written, scan_states, sealed_footer};
 use crate::store::Store;
 use crate::trace::reader::RunReader;
 use crate::trace::verify::ranges_per_thread;
+use annals_store::kv::core::Core;
 use annals_store::kv::parallel;
 
 /// Maximum number of runs that are open for verification at a time.
@@ -38,16 +40,47 @@ pub struct VerifyReport {
     pub batches: u64,
     /// The damage that was found; empty in a sound store.
     pub damaged: Vec<VerifyProblem>,
+    /// What is in doubt at the log's end after an unclean stop. It is no damage that is known.
+    pub tail: TailReport,
     /// Index tables that were missing or damaged. They are a cache of the log, so nothing is lost. They were
     /// rebuilt from the log; in a store open for reading, only in memory.
     pub rebuilt: Vec<Damage>,
+}
+
+/// What is in doubt at the end of a store's log.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TailReport {
+    /// Bytes after the last whole batch. The next opening for writing cuts them. `None` while a process writes
+    /// to the store: then they are a batch on its way.
+    pub torn: Option<LogCut>,
+    /// The file `SYNCED` is missing or unreadable, and the store was not closed cleanly. Damage to its last
+    /// commits cannot be told from a torn write.
+    pub is_note_lost: bool,
+    /// The newest cuts that openings for writing made, in order of age.
+    pub cuts: Vec<LogCut>,
+    /// Number of earlier cuts.
+    pub earlier_cuts: u64,
+}
+
+impl TailReport {
+    fn new(core: &Core, found: &FoundLog, end: &ScanEnd) -> Result<Self> {
+        let torn = match end.torn() {
+            Some(torn) if !is_being_written(&*core.io, &core.paths)? => Some(torn),
+            _ => None,
+        };
+        let (is_note_lost, cuts) = (found.is_note_lost(), &found.state.cuts);
+        Ok(Self { torn, is_note_lost, cuts: cuts.newest.clone(), earlier_cuts: cuts.earlier })
+    }
 }
 
 impl VerifyReport {
     fn note(&mut self, run: Option<(&str, &str)>, error: &Error) -> Result<()> {
         match error.kind() {
             // A failing disk must not be reported as a damaged store.
-            ErrorKind::Unavailable | ErrorKind::Bug => Err(Error::new(error.kind(), error.to_string())),
+            ErrorKind::Unavailable | ErrorKind::Unsupported | ErrorKind::Bug => {
+                Err(Error::new(error.kind(), error.to_string()))
+            }
             _ => {
                 let run = run.map(|(namespace, run)| (namespace.to_owned(), run.to_owned()));
                 self.damaged.push(VerifyProblem { run, what: error.to_string() });
@@ -201,6 +234,7 @@ impl Store {
         if let Some(damage) = &end.damage {
             report.note(None, &damage.error())?;
         }
+        report.tail = TailReport::new(core, &found, &end)?;
         state_at_end.clone_from(&end.state);
         if let Some(clean) =
             found.state.clean.as_ref().filter(|clean| !end.is_torn && clean.state != state_at_end)

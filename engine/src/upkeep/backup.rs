@@ -14,9 +14,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
 use crate::io::{File, Io, OpenMode};
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
-use crate::log::manifest::{CleanClose, FORMAT, Manifest, ManifestState, VectorList};
+use crate::log::manifest::{CleanClose, Manifest, ManifestState, VectorList};
+use crate::log::names::NamesFile;
 use crate::log::open::{FoundLog, ScanEnd, find, scan};
 use crate::log::paths::StorePaths;
+use crate::log::synced::{FIRST_STORE_FORMAT, FoundNote, SyncedFile};
 use crate::store::Store;
 use crate::upkeep::repair::require_empty_dir;
 use annals_store::kv::core::{Core, Options};
@@ -115,11 +117,18 @@ fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> 
     copy.copy_segments(&found, &end)?;
     let tables = copy.copy_tables(&found.state)?;
     let vectors = copy.copy_vectors(&found.state)?;
-    Manifest::create(io, &copy.to, 1, copy_state(found.state, &end, tables, vectors))?;
+    let state = copy_state(found.state, &end, tables, vectors);
+    if state.format >= FIRST_STORE_FORMAT {
+        NamesFile::open(io, &copy.to, state.store, &core.list_spaces()?)?;
+        let none = FoundNote::default();
+        SyncedFile::open(io, &copy.to, state.store, &none, (end.segment, end.tail), &end.state)?;
+    }
+    Manifest::create(io, &copy.to, 1, state)?;
     Ok(copy.report)
 }
 
-/// The manifest state of the copy.
+/// The manifest state of the copy. The copy has the format of its source: so a backup that is made before an
+/// upgrade is the way back.
 fn copy_state(found: ManifestState, end: &ScanEnd, tables: bool, vectors: bool) -> ManifestState {
     let first = found.segments.first().map_or(end.segment, |entry| entry.id);
     let clean = found.clean.filter(|clean: &CleanClose| !end.is_torn && clean.tail == end.tail);
@@ -132,7 +141,7 @@ fn copy_state(found: ManifestState, end: &ScanEnd, tables: bool, vectors: bool) 
         true => found.vectors,
         false => VectorList { next: found.vectors.next, ..VectorList::default() },
     };
-    ManifestState { format: FORMAT, vectors, tables, covers, covers_state, synced: end.tail, clean, ..found }
+    ManifestState { vectors, tables, covers, covers_state, synced: end.tail, clean, ..found }
 }
 
 struct BackupCopy<'a> {

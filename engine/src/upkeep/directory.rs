@@ -65,7 +65,7 @@ pub(super) fn lock_holder(io: &dyn Io, paths: &StorePaths) -> Result<LockHolder>
 /// Reads the manifest and every segment's header.
 ///
 /// # Errors
-/// `NotFound` if the directory holds no part of a store; `Invalid` for another format; `Unavailable`.
+/// `NotFound` if the directory holds no part of a store; `Unsupported` for a newer format; `Unavailable`.
 pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<StoreDirectory> {
     let root = paths.root();
     let nothing = || Error::not_found(format!("there is no annals store in {}", root.display()));
@@ -84,12 +84,17 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
     };
     if let Err(error) = &manifest {
         note(paths.current(), 0, &error.to_string());
-        // The newest intact generation is the best substitute for the current one.
-        let mut generations: Vec<u64> =
-            io.list(root)?.iter().filter_map(|name| parse_manifest(name)).collect();
-        generations.sort_unstable();
-        let whole = generations.iter().rev().find_map(|at| load_generation(io, paths, *at).ok());
-        manifest = whole.map_or(manifest, Ok);
+        // The intact generation with the latest edit is the best substitute for the current one. A greater
+        // generation may be older: one that was prepared and never became current.
+        let generations: Vec<u64> = io.list(root)?.iter().filter_map(|name| parse_manifest(name)).collect();
+        let whole = generations.iter().filter_map(|at| load_generation(io, paths, *at).ok());
+        let newest = whole.max_by_key(|loaded| {
+            let state = &loaded.state;
+            let active = state.active().map(|entry| entry.id.0).unwrap_or_default();
+            let next = (state.next_rewritten, state.next_table, state.vectors.next);
+            (active, next, state.clean.is_some(), loaded.generation)
+        });
+        manifest = newest.map_or(manifest, Ok);
     }
     let mut headers = BTreeMap::new();
     let dir = paths.segments();
@@ -99,7 +104,8 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
         let file = io.open(&path, OpenMode::Read)?;
         let mut bytes = [0; SEGMENT_HEADER_LEN];
         let got = file.read_at(&mut bytes, 0)?;
-        headers.insert(id, (path, file, claimed_header(&bytes[..got])));
+        let header = claimed_header(&bytes[..got]).map_err(|e| Error::of_codec(&path, 0, e))?;
+        headers.insert(id, (path, file, header));
     }
     if headers.is_empty() && manifest.is_err() {
         return Err(nothing());

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::log::manifest::ManifestState;
+use crate::log::manifest::{FORMAT, ManifestState, current_line};
 use crate::log::open::{Damage, find, scan};
 use crate::log::paths::{
     SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
-use crate::replay::VerifyReport;
+use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
 use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
@@ -49,9 +49,8 @@ pub struct Diagnosis {
     pub seqno: Seqno,
     /// Bytes of log that no table covers: opening the store reads them.
     pub unindexed_bytes: u64,
-    /// Bytes that a crash tore after the last whole batch. They were never acknowledged; the next opening for
-    /// writing cuts them.
-    pub torn_bytes: u64,
+    /// What is in doubt at the log's end.
+    pub tail: TailReport,
     /// Open runs. The next opening for writing marks them as abandoned, unless their recorder is still at
     /// work.
     pub open_runs: u64,
@@ -80,7 +79,7 @@ impl Diagnosis {
 /// nothing.
 ///
 /// # Errors
-/// `NotFound` if the directory holds no part of a store; `Invalid` for a newer format; `Unavailable`. Damage
+/// `NotFound` if the directory holds no part of a store; `Unsupported` for a newer format; `Unavailable`. Damage
 /// is reported, not returned as an error.
 pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     let (io, paths) = (options.io.clone(), StorePaths::new(path.as_ref()));
@@ -108,7 +107,12 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
     };
     let wrong = match checked {
         Ok(report) => report.damaged.into_iter().map(|problem| problem.what).collect(),
-        Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Invalid) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::Unavailable | ErrorKind::Unsupported | ErrorKind::Invalid
+            ) =>
+        {
             return Err(error);
         }
         Err(error) => vec![error.to_string()],
@@ -118,6 +122,11 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         // be part of it.
         let found = salvage(&site, &mut |_| {})?;
         all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)));
+        if let Ok(loaded) = &site.manifest {
+            for finding in all.findings.iter_mut().filter(|finding| finding.file == paths.current()) {
+                mend_current(&paths, loaded.generation, finding);
+            }
+        }
         if all.findings.is_empty() {
             let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
             all.findings = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
@@ -138,11 +147,9 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     all.clean = !end.is_torn && found.state.clean.is_some();
     all.tables = found.state.tables.len() as u64;
     all.unindexed_bytes = end.state.totals.bytes().saturating_sub(before);
-    if end.is_torn && end.damage.is_none() && all.writer.is_none() {
-        all.torn_bytes = found.segments.get(end.segment)?.file.len()?.saturating_sub(end.tail);
-    }
     let mut report = VerifyReport::default();
     store.verify_files(&mut report)?;
+    all.tail = std::mem::take(&mut report.tail);
     for namespace in store.namespaces()? {
         for info in store.namespace(&namespace)?.runs()? {
             all.open_runs += u64::from(info.is_ok_and(|info| info.status == crate::Status::Open));
@@ -150,6 +157,16 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     }
     all.rebuild = store.rebuilt();
     Ok(report)
+}
+
+/// Tells how to restore CURRENT, if an intact manifest is there.
+fn mend_current(paths: &StorePaths, generation: u64, finding: &mut Finding) {
+    let line = current_line(generation);
+    let to = paths.current().display().to_string().replace('\'', r"'\''");
+    finding.means =
+        "the manifest is there, but nothing names it: nothing is lost if no other damage is listed"
+            .to_owned();
+    finding.next = format!("printf '{}\\n' > '{to}'", line.trim_end());
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {
@@ -185,7 +202,8 @@ fn sort_files(
         if stale || name == "CURRENT.next" || name == SOCKET_NEXT {
             all.leftovers.push(root.join(&name));
         } else if parse_manifest(&name).is_none()
-            && !["LOCK", "CURRENT", "segments", "tables", "vectors", SOCKET].contains(&name.as_str())
+            && !["LOCK", "CURRENT", "SYNCED", "NAMES", "segments", "tables", "vectors", SOCKET]
+                .contains(&name.as_str())
         {
             all.foreign.push(root.join(&name));
         }
@@ -223,17 +241,19 @@ impl Diagnosis {
         if !self.is_healthy() {
             return vec!["it will refuse to open this store for writing until it is repaired".to_owned()];
         }
+        if let Some(format) = self.format.filter(|format| *format < FORMAT) {
+            steps.push(format!(
+                "upgrade the store from format {format} to format {FORMAT}, which older versions of annals do not read: run `annals backup` first, to keep a way back"
+            ));
+        }
         if self.clean {
             return steps;
         }
         if self.unindexed_bytes > 0 {
             steps.push(format!("read the last {} bytes of the log into the index", self.unindexed_bytes));
         }
-        if self.torn_bytes > 0 {
-            let torn = self.torn_bytes;
-            steps.push(format!(
-                "cut {torn} bytes that a crash tore or that were written ahead: none of them was acknowledged"
-            ));
+        if let Some(torn) = &self.tail.torn {
+            steps.push(format!("cut what a crash tore or damage changed, {torn}"));
         }
         steps.push("seal the last log file and begin the next".to_owned());
         if self.open_runs > 0 {

@@ -33,5 +33,6 @@ pub use repair::repair;
 pub use repair_report::{LostItem, RepairReport};
 
 pub use crate::store::BytesByKind;
+pub use annals_store::kv::core::OpeningReport;
 pub use annals_store::log::activity::{Activity, SYNC_BOUNDS_NS};
-pub use annals_store::log::{Damage, socket_paths};
+pub use annals_store::log::{Damage, LogCut, socket_paths};

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno};
+use crate::log::names;
 use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, RecordKind, SpaceHead};
@@ -162,6 +163,20 @@ impl Repair {
                     let (why, at) = (store_error_text(error)?, kept.seqno);
                     self.report.lost.push(LostItem::Records { from: at, to: Some(at), why });
                 }
+            }
+        }
+        // The definitions that the log has lost stand in another file once more.
+        for head in names::read(&*self.old.io, &self.old.paths, self.old.store)? {
+            match head {
+                SpaceHead::Namespace { id, name } if !self.spaces.namespaces.contains_key(&id.0) => {
+                    self.add_namespace(id.0, name)?;
+                }
+                SpaceHead::Keyspace { id, namespace, name, history }
+                    if keyspaces.iter().all(|(known, ..)| *known != id) =>
+                {
+                    keyspaces.push((id, namespace.0, name, History::from_code(history)));
+                }
+                _ => {}
             }
         }
         for id in found.namespaces.iter().chain(keyspaces.iter().map(|(_, namespace, ..)| namespace)) {

@@ -26,6 +26,9 @@ pub enum CodecError {
     Trailing { what: &'static str, count: usize },
     #[error("{what} has the unknown value {found}")]
     Unknown { what: &'static str, found: u64 },
+    /// A format after the newest one that this program knows.
+    #[error("{what} format {found} is newer than {known}, the newest known one")]
+    Newer { what: &'static str, found: u64, known: u64 },
     #[error("text is not UTF-8")]
     Utf8,
 }

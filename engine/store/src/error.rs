@@ -6,6 +6,8 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::codec::CodecError;
+
 /// Result of an engine call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -23,6 +25,8 @@ pub enum ErrorKind {
     Locked,
     /// Bytes on disk differ from what was written: verify, then repair into a new store.
     Damaged,
+    /// A newer annals wrote it, in a format that this one does not know: use the newer one.
+    Unsupported,
     /// The replay differs from the recording.
     Diverged,
     /// It existed, and a retention policy dropped it.
@@ -83,6 +87,25 @@ impl Error {
     #[doc(hidden)]
     pub fn bug(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Bug, message)
+    }
+
+    /// `what` in the file at `path` has the format `found`; this program knows formats up to `known`.
+    #[doc(hidden)]
+    pub fn newer(path: &Path, what: &str, found: u64, known: u64) -> Self {
+        let path = path.display();
+        let message = format!(
+            "{path} was written by a newer annals: {what} format {found}; this one knows up to {known}: use the newer annals"
+        );
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// The error for bytes of the file at `path` that do not follow the format.
+    #[doc(hidden)]
+    pub fn of_codec(path: &Path, offset: u64, error: CodecError) -> Self {
+        match error {
+            CodecError::Newer { what, found, known } => Self::newer(path, what, found, known),
+            error => Self::damaged(path, offset, error),
+        }
     }
 
     #[doc(hidden)]

@@ -31,4 +31,4 @@ pub use kv::{
     Version, View,
 };
 pub use log::activity::{Activity, SYNC_BOUNDS_NS};
-pub use log::{Damage, Durability, Ticket, socket_paths};
+pub use log::{Damage, Durability, LogCut, Ticket, socket_paths};

@@ -179,7 +179,8 @@ impl ForgedLog {
         // The last fields have a fixed length, since these stores have no vector files.
         let erased = (format > 1).then(|| {
             let vectors = if format > 2 { 24 } else { 0 };
-            let mut last = ByteCursor(&body[body.len() - 76 - vectors..]);
+            let cuts = if format > 3 { 16 } else { 0 };
+            let mut last = ByteCursor(&body[body.len() - 76 - vectors - cuts..]);
             let erased = (last.u32(), std::array::from_fn(|_| last.u64()));
             assert!(
                 vectors == 0 || last.u64() == 0,

@@ -1,7 +1,7 @@
 //! Whole stores of each format, kept as files. They must stay readable and writable.
 //!
 //! `tests/data/format/v1` holds format 1, and `v1.sums` the SHA-256 of its recorded content. `v2` is the same
-//! recording with two runs dropped, compacted. A new format gets its own fixture (`make_fixture`); existing
+//! recording with two runs dropped, compacted; `v3` that again, with its vectors settled. A new format gets its own fixture (`make_fixture`); existing
 //! fixtures never change.
 #![expect(
     clippy::disallowed_methods,
@@ -9,6 +9,7 @@
     reason = "the fixture is copied past the engine, and a helper of a test may fail like the test"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use annals::{
     Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
     kv::{History, ScanRange},
     ledger::{Gap, GapKind},
-    upkeep::CompactOptions,
+    upkeep::{CompactOptions, Sharing, diagnose},
 };
 use sha2::{Digest, Sha256};
 
@@ -32,7 +33,7 @@ struct FormatFixture {
     run: &'static str,
 }
 
-const KEPT: [FormatFixture; 2] = [
+const KEPT: [FormatFixture; 3] = [
     FormatFixture {
         folder: "v1",
         sums: include_str!("../data/format/v1.sums"),
@@ -42,6 +43,12 @@ const KEPT: [FormatFixture; 2] = [
     FormatFixture {
         folder: "v2",
         sums: include_str!("../data/format/v2.sums"),
+        over: (20, 4),
+        run: "loan-42 again",
+    },
+    FormatFixture {
+        folder: "v3",
+        sums: include_str!("../data/format/v3.sums"),
         over: (20, 4),
         run: "loan-42 again",
     },
@@ -259,6 +266,50 @@ fn a_kept_store_can_be_written_on_and_compacted() {
     }
 }
 
+/// Every file of a directory but `LOCK`, with its bytes.
+fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for folder in ["", "segments", "tables"] {
+        for entry in std::fs::read_dir(dir.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() && !path.ends_with("LOCK") {
+                all.insert(path.clone(), std::fs::read(path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+/// An upgrade used to happen without a word, and a backup made before it had the new format, so there was no
+/// way back.
+#[test]
+fn an_upgrade_is_said_and_can_be_refused_or_undone() {
+    for (kept, format) in KEPT.iter().zip(1..) {
+        let (dir, other) = (copy(kept.folder), tempfile::tempdir().unwrap());
+        let before = bytes_of(dir.path());
+        let refused = Store::open_with(dir.path(), Options { upgrade: false, ..Options::default() });
+        let error = refused.map(drop).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(&format!("has format {format}")), "{error}");
+        assert!(bytes_of(dir.path()) == before, "a refusal changes no file");
+
+        let backup = other.path().join("backup");
+        Store::open_read_only(dir.path()).unwrap().backup(&backup, Sharing::Copied).unwrap();
+        let found = |path: &Path| diagnose(path, Options::default()).unwrap();
+        assert_eq!((found(&backup).format, found(&backup).is_healthy()), (Some(format), true));
+        check(&Store::open_read_only(&backup).unwrap(), kept);
+
+        let steps = found(dir.path()).recovery_steps();
+        assert!(steps[0].contains("annals backup"), "{steps:?}");
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(store.opening().upgraded_from, Some(format));
+        assert!(store.opening().lines()[0].contains("annals backup"), "{:?}", store.opening().lines());
+        store.close().unwrap();
+        assert_eq!(found(dir.path()).format, Some(4));
+        assert!(Store::open(dir.path()).unwrap().opening().lines().is_empty(), "it is said once");
+    }
+}
+
 /// Runs dropped before the compaction of the format 2 store are reported as dropped and cannot be read.
 #[test]
 fn the_store_of_format_2_says_what_was_dropped() {
@@ -312,6 +363,7 @@ fn make_fixture() {
     space.drop_run("loan-42", "fixture", "a fork needs its first frames").unwrap();
     space.drop_run("cut off", "fixture", "it was cut off").unwrap();
     store.compact(&CompactOptions::default()).unwrap();
+    store.settle_vectors().unwrap();
     store.close().unwrap();
     let store = Store::open_read_only_with("store", options).unwrap();
     assert_eq!(store.verify().unwrap().damaged, []);

@@ -21,6 +21,7 @@ mod format_fixture;
 mod kills;
 mod kv;
 mod ledger;
+mod log_tail;
 mod poison;
 mod read_modes;
 mod readers;

@@ -346,6 +346,46 @@ fn repair_loses_only_data_of_missing_files() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
+/// Definitions stand in the log once, so the names in a lost first segment used to be lost, too.
+#[test]
+fn names_survive_the_loss_of_the_first_segment() {
+    let sim = SimIo::new(4);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let keyspaces = [("default", "notes"), ("default", "plans"), ("tenant", "notes")];
+    let open = |store: &Store, (space, name): (&str, &str)| {
+        store.namespace(space).unwrap().keyspace(name, History::Newest(3)).unwrap()
+    };
+    keyspaces.iter().for_each(|names| drop(open(&store, *names)));
+    for round in 0..8u64 {
+        for names in keyspaces {
+            open(&store, names).put(format!("key{round}").as_bytes(), SeededRng(round).bytes(900)).unwrap();
+        }
+    }
+    let run = store.namespace("tenant").unwrap().begin_run(RunSpec::new("late")).unwrap();
+    record(&run, &mut GrowingConversation::new("late"), 3);
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let all = files(&sim, "s");
+    assert!(all.keys().filter(|path| path.extension().is_some_and(|end| end == "seg")).count() > 3);
+    for also in ["s/CURRENT", "s/LOCK"] {
+        let kept = all.clone().into_iter().filter(|(path, _)| {
+            !path.ends_with("00000001.seg") && !path.starts_with("s/MANIFEST-0001") && path != Path::new(also)
+        });
+        let disk = disk_of(&kept.collect());
+        let report = repair("s", "new", options(&disk)).unwrap();
+        assert!(!report.lost.is_empty(), "the first segment is gone");
+        assert!(report.lost.iter().all(|lost| !matches!(lost, LostItem::Name { .. })), "{:?}", report.lost);
+        let store = Store::open_read_only_with("new", options(&disk)).unwrap();
+        assert_eq!(store.namespaces().unwrap(), ["default", "tenant"]);
+        for (space, name) in keyspaces {
+            let keyspace = store.namespace(space).unwrap().find_keyspace(name).unwrap().unwrap();
+            assert_eq!(keyspace.history_policy(), History::Newest(3));
+            assert_eq!(keyspace.get(b"key7").unwrap().unwrap(), SeededRng(7).bytes(900));
+        }
+        assert_eq!(store.namespace("tenant").unwrap().run("late").unwrap().frames().count(), 3);
+    }
+}
+
 #[test]
 fn repair_rejects_changed_batch_with_valid_checksums() {
     let (sim, wanted) = store();

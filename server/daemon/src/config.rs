@@ -44,6 +44,9 @@ pub struct ServeConfig {
     pub upstreams: UpstreamOptions,
     /// Tokens besides those stored in the store.
     pub tokens: Vec<ConfiguredToken>,
+    /// Whether a store of an older format is refused instead of upgraded. Only the caller sets it.
+    #[serde(skip)]
+    pub no_upgrade: bool,
 }
 
 /// The format of the log.
@@ -142,6 +145,7 @@ impl ServeConfig {
                 self.upstreams
             },
             tokens: if self.tokens.is_empty() { other.tokens } else { self.tokens },
+            no_upgrade: self.no_upgrade || other.no_upgrade,
         }
     }
 

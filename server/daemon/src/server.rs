@@ -89,9 +89,13 @@ pub fn serve(
     let runtime = runtime.map_err(|cause| system_error("cannot start threads", cause))?;
     // Replies to Redis clients always wait for the disk. Recorders ask for it at a run's end only, so that no
     // program waits for each frame.
-    let options = Options { durability: Durability::Process, ..Options::default() };
+    let options =
+        Options { durability: Durability::Process, upgrade: !serving.no_upgrade, ..Options::default() };
     let io = options.io.clone();
     let store = Store::open_with(root, options)?;
+    for line in store.opening().lines() {
+        tracing::warn!("{line}");
+    }
     let host = Host::without_socket(root).map_err(|cause| system_error("cannot serve recorders", cause))?;
     let listened = runtime.block_on(async {
         let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());

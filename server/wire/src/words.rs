@@ -283,12 +283,13 @@ fn unknown_option(option: &str) -> annals::Error {
 }
 
 /// Error kinds and their codes on the wire.
-const KINDS: [(ErrorKind, &str); 10] = [
+const KINDS: [(ErrorKind, &str); 11] = [
     (ErrorKind::Invalid, "INVALID"),
     (ErrorKind::NotFound, "NOTFOUND"),
     (ErrorKind::Conflict, "CONFLICT"),
     (ErrorKind::Locked, "LOCKED"),
     (ErrorKind::Damaged, "DAMAGED"),
+    (ErrorKind::Unsupported, "UNSUPPORTED"),
     (ErrorKind::Diverged, "DIVERGED"),
     (ErrorKind::Gone, "GONE"),
     (ErrorKind::Unavailable, "UNAVAILABLE"),

@@ -154,6 +154,10 @@ impl Io for RealIo {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    fn wait_time(&self, ns: u64) -> Option<std::time::Duration> {
+        Some(std::time::Duration::from_nanos(ns))
+    }
+
     fn random(&self, buf: &mut [u8]) -> IoResult<()> {
         getrandom::fill(buf).map_err(|e| IoError::new("get randomness", Path::new(""), e.into()))
     }

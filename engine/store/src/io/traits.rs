@@ -114,6 +114,12 @@ pub trait Io: Send + Sync + Debug {
     fn now_ns(&self) -> u64;
     /// A clock that never goes backwards, in nanoseconds from an arbitrary start.
     fn monotonic_ns(&self) -> u64;
+    /// How long to wait until `ns` nanoseconds of these clocks have passed. `None` if they advance only when a
+    /// test moves them: then no wait ends by itself.
+    fn wait_time(&self, ns: u64) -> Option<std::time::Duration> {
+        let _ = ns;
+        None
+    }
     /// Fills `buf` with random bytes fit for secrets.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use crate::kv::keys;
 use crate::kv::keyspace::{History, Keyspace};
 use crate::kv::store_reader::StoreReader;
 use crate::kv::write::BatchWriter;
+use crate::log::names::NamesFile;
 use crate::log::record::{RecordKind, SpaceHead};
 use crate::log::segments::{lock, write_lock};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -21,14 +22,19 @@ const SPACE_NAME_BYTES_MAX: usize = 512;
 /// See the module.
 #[derive(Debug)]
 pub struct Catalogue {
-    /// Held from looking a name up until it is written.
-    names: Mutex<(), { rank::SPACES }>,
+    /// Held from looking a name up until it is written. The file with all names, in a store open for writing.
+    names: Mutex<Option<NamesFile>, { rank::SPACES }>,
     next_space: AtomicU32,
 }
 
 impl Catalogue {
     pub(super) fn new(next_space: u32) -> Self {
-        Self { names: Mutex::new(()), next_space: AtomicU32::new(next_space) }
+        Self { names: Mutex::new(None), next_space: AtomicU32::new(next_space) }
+    }
+
+    /// From now on, new definitions are also written to this file.
+    pub(super) fn set_names_file(&self, file: NamesFile) {
+        *lock(&self.names) = Some(file);
     }
 
     fn new_space(&self) -> u32 {
@@ -43,7 +49,7 @@ impl Core {
     /// `NotFound` in a store open for reading; `Invalid` for the name.
     pub fn namespace(self: &Arc<Self>, name: &str) -> Result<NamespaceId> {
         check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
-        let _guard = lock(&self.catalogue.names);
+        let mut names = lock(&self.catalogue.names);
         for space in self.list_spaces()? {
             if let SpaceHead::Namespace { id, name: known } = space
                 && known == name
@@ -55,7 +61,7 @@ impl Core {
             return Err(Error::not_found(format!("there is no namespace {name:?}")));
         }
         let id = NamespaceId(self.catalogue.new_space());
-        write_space(self, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
+        write_space(self, &mut names, id, &SpaceHead::Namespace { id, name: name.to_owned() })?;
         Ok(id)
     }
 
@@ -69,7 +75,7 @@ impl Core {
         name: &str,
         history: History,
     ) -> Result<Keyspace> {
-        let _guard = lock(&self.catalogue.names);
+        let mut names = lock(&self.catalogue.names);
         match self.find_checked_keyspace(namespace, name)? {
             Some(found) if found.history == History::from_code(history.code()) => Ok(found),
             Some(found) => Err(Error::conflict(format!(
@@ -81,7 +87,7 @@ impl Core {
                 let id = self.catalogue.new_space();
                 let head =
                     SpaceHead::Keyspace { id, namespace, name: name.to_owned(), history: history.code() };
-                write_space(self, namespace, &head)?;
+                write_space(self, &mut names, namespace, &head)?;
                 write_lock(&self.index.policies).insert(id, history.code());
                 Ok(Keyspace { core: self.clone(), namespace, id, history })
             }
@@ -133,22 +139,37 @@ impl StoreReader {
         Ok(heads)
     }
 
-    pub(super) fn load_policies(&self) -> Result<()> {
-        for head in self.list_spaces()? {
+    /// Takes over the history policies of all keyspaces; returns all definitions.
+    pub(super) fn load_policies(&self) -> Result<Vec<SpaceHead>> {
+        let spaces = self.list_spaces()?;
+        for head in &spaces {
             if let SpaceHead::Keyspace { id, history, .. } = head {
-                write_lock(&self.index.policies).insert(id, history);
+                write_lock(&self.index.policies).insert(*id, *history);
             }
         }
-        Ok(())
+        Ok(spaces)
     }
 }
 
-fn write_space(core: &Arc<Core>, namespace: NamespaceId, head: &SpaceHead) -> Result<()> {
+fn write_space(
+    core: &Arc<Core>,
+    names: &mut Option<NamesFile>,
+    namespace: NamespaceId,
+    head: &SpaceHead,
+) -> Result<()> {
     let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
     let mut writer = BatchWriter::new(core, namespace)?;
     writer.add_record(RecordKind::Space, &bytes, &[])?;
     match writer.submit(core.options.durability)? {
-        Some((_, ticket)) => ticket.wait().map(drop),
+        Some((_, ticket)) => {
+            ticket.wait()?;
+            // The definition is in the log. If its copy fails, the next opening writes the file anew.
+            let copied = names.as_mut().map(|names| names.add(head));
+            if copied.is_some_and(|copied| copied.is_err()) {
+                *names = None;
+            }
+            Ok(())
+        }
         None => Err(Error::bug("a definition was not written")),
     }
 }

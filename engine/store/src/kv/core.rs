@@ -16,7 +16,8 @@ use crate::kv::keys;
 use crate::kv::store_reader::{LogFollower, StoreReader, visit_records};
 use crate::kv::store_writer::StoreWriter;
 use crate::log::layout::LogState;
-use crate::log::manifest::VectorList;
+use crate::log::manifest::{FORMAT, LogCut, VectorList};
+use crate::log::names::NamesFile;
 use crate::log::open::{
     FoundLog, LogSizes, OpenLog, ScanEnd, find, manifest_stamp, remove_unlisted, scan_states, start,
 };
@@ -57,6 +58,9 @@ pub struct Options {
     pub read_mode: ReadMode,
     /// Whether opening for writing creates a missing store. Default: true.
     pub create: bool,
+    /// Whether opening for writing upgrades a store of an older format. Older versions of annals then no longer
+    /// read it. If false, such a store is refused. Default: true.
+    pub upgrade: bool,
 }
 
 impl Default for Options {
@@ -73,7 +77,44 @@ impl Default for Options {
             index_memory_bytes: 16 << 20,
             read_mode: ReadMode::default(),
             create: true,
+            upgrade: true,
         }
+    }
+}
+
+/// What an opening did beside opening, or found missing. Empty after a clean close in this format.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OpeningReport {
+    /// The format from which this opening upgraded the store. Older versions of annals no longer read it.
+    pub upgraded_from: Option<u16>,
+    /// The bytes that this opening cut from the log's end.
+    pub cut: Option<LogCut>,
+    /// The file `SYNCED` is missing or unreadable, and the store was not closed cleanly. Damage to its last
+    /// commits could not be told from a torn write.
+    pub is_note_lost: bool,
+}
+
+impl OpeningReport {
+    /// One sentence for each fact, for people.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(before) = self.upgraded_from {
+            lines.push(format!(
+                "upgraded the store from format {before} to format {FORMAT}: older versions of annals no longer read it. The way back is a backup from before: next time, run `annals backup` first, or refuse with --no-upgrade"
+            ));
+        }
+        if let Some(cut) = &self.cut {
+            lines.push(format!("the store was not closed cleanly. Cut {cut}"));
+        }
+        if self.is_note_lost {
+            lines.push(
+                "the store was not closed cleanly, and its file SYNCED is missing or unreadable: damage to its last commits would look like a crash"
+                    .to_owned(),
+            );
+        }
+        lines
     }
 }
 
@@ -117,7 +158,14 @@ impl Core {
         let limits = IndexLimits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
         let (mut found, index, whole) = open_index(&io, &paths, &options, limits, for_writing, &schema)?;
         let store = found.state.store;
+        let format = found.state.format;
         if for_writing {
+            if format < FORMAT && !options.upgrade {
+                return Err(Error::invalid(format!(
+                    "{} has format {format}, and opening it for writing would upgrade it to format {FORMAT}, which the options forbid",
+                    root.display()
+                )));
+            }
             index.allow_writes();
         }
         let (end, covered) = read_log(&*schema, &index, &found, whole, for_writing)?;
@@ -131,6 +179,11 @@ impl Core {
             return Err(damage.error());
         }
         let state = end.state.clone();
+        let opening = OpeningReport {
+            upgraded_from: (for_writing && format < FORMAT).then_some(format),
+            cut: end.torn().filter(|_| for_writing),
+            is_note_lost: for_writing && found.is_note_lost(),
+        };
         let (log, follower) = if for_writing {
             let sizes = LogSizes {
                 segment_bytes_max: options.segment_bytes_max,
@@ -163,6 +216,7 @@ impl Core {
             schema,
             followed: Mutex::new(follower),
             recovered,
+            opening,
             newest_ns: AtomicU64::new(state.newest_ns),
             vectors,
         };
@@ -170,7 +224,10 @@ impl Core {
         if let Some(writer) = &core.writer {
             core.index.start_upkeep(&writer.log.queue, &writer.log.manifest)?;
         }
-        core.load_policies()?;
+        let spaces = core.load_policies()?;
+        if for_writing {
+            core.catalogue.set_names_file(NamesFile::open(&*core.io, &core.paths, store, &spaces)?);
+        }
         Ok(core)
     }
 
@@ -194,6 +251,7 @@ impl Core {
             schema,
             followed: Mutex::new(None),
             recovered: false,
+            opening: OpeningReport::default(),
             newest_ns: AtomicU64::new(0),
             vectors: VectorList::default(),
         };

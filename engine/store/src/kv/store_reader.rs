@@ -7,7 +7,7 @@ use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::{RecordPlace, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io};
-use crate::kv::core::Options;
+use crate::kv::core::{OpeningReport, Options};
 use crate::kv::groups::GroupCache;
 use crate::kv::index::Index;
 use crate::kv::keys;
@@ -56,6 +56,7 @@ pub struct StoreReader {
     pub(super) followed: Mutex<Option<LogFollower>, { rank::FOLLOWED }>,
     /// The last opening for writing followed a crash.
     pub recovered: bool,
+    pub opening: OpeningReport,
     /// See [`StoreReader::newest_ns`].
     pub(super) newest_ns: AtomicU64,
     /// The vector files that the manifest listed at the opening.
@@ -169,7 +170,7 @@ impl StoreReader {
         let generation_lock = found.into_reader_lock();
         *followed = LogFollower { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         drop(guard);
-        self.load_policies()
+        self.load_policies().map(drop)
     }
 
     /// The position up to which the log was read; `None` in a store open for writing.

@@ -226,7 +226,12 @@ impl LogCursor {
 
     /// Whether all bytes from `from` to the end are zero.
     pub fn only_zeros_after(&mut self, from: u64) -> Result<bool> {
-        let mut at = from;
+        Ok(self.end_of_data_after(from)? == from)
+    }
+
+    /// The position after the last byte from `from` on that is not zero; `from` if all are zero.
+    pub fn end_of_data_after(&mut self, from: u64) -> Result<u64> {
+        let (mut at, mut data_end) = (from, from);
         while at < self.end {
             let want = WINDOW_BYTES.min(index(self.end - at));
             self.fill(at, want)?;
@@ -235,12 +240,12 @@ impl LogCursor {
             if got == 0 {
                 break;
             }
-            if bytes[..got].iter().any(|byte| *byte != 0) {
-                return Ok(false);
+            if let Some(last) = bytes[..got].iter().rposition(|byte| *byte != 0) {
+                data_end = at + last as u64 + 1;
             }
             at += got as u64;
         }
-        Ok(true)
+        Ok(data_end)
     }
 
     fn window_from(&self, at: u64) -> &[u8] {

@@ -101,7 +101,7 @@ impl SegmentHeader {
         let (fields, padding) = whole.split_at(used);
         let header: Self = codec::decode(fields)?;
         if ![SEGMENT_FORMAT, REWRITTEN_FORMAT].contains(&header.format) {
-            return Err(CodecError::Unknown { what: "segment format", found: u64::from(header.format) });
+            return Err(header.unknown_format(whole, bytes));
         }
         if reader.u32()? != Salt::new(header.store, header.segment).crc(0, whole)
             || padding.iter().any(|b| *b != 0)
@@ -122,13 +122,35 @@ impl SegmentHeader {
         }
         Ok(header)
     }
+
+    /// The error for an unknown format. If the checksum fits with the format that belongs to the segment's
+    /// number, the format was changed; else a newer annals wrote it.
+    fn unknown_format(&self, whole: &[u8], bytes: &[u8]) -> CodecError {
+        let known = if self.segment.is_rewritten() { REWRITTEN_FORMAT } else { SEGMENT_FORMAT };
+        let mut original = whole.to_vec();
+        original[8..10].copy_from_slice(&known.to_le_bytes());
+        let crc = Salt::new(self.store, self.segment).crc(0, &original);
+        let found = u64::from(self.format);
+        match bytes.get(whole.len()..).is_some_and(|rest| rest.starts_with(&crc.to_le_bytes())) || found == 0
+        {
+            true => CodecError::Unknown { what: "segment format", found },
+            false => CodecError::Newer { what: "segment", found, known: u64::from(REWRITTEN_FORMAT) },
+        }
+    }
 }
 
-/// The header that a segment's first bytes claim, for any store.
-pub fn claimed_header(bytes: &[u8]) -> Option<SegmentHeader> {
-    let store = StoreId(bytes.get(15..31)?.try_into().ok()?);
-    let segment = SegmentId(u32::from_le_bytes(bytes.get(31..35)?.try_into().ok()?));
-    SegmentHeader::decode(bytes, store, segment).ok()
+/// The header that a segment's first bytes claim, for any store. `None` if it is damaged.
+///
+/// # Errors
+/// `Newer`.
+pub fn claimed_header(bytes: &[u8]) -> Result<Option<SegmentHeader>, CodecError> {
+    let store = bytes.get(15..31).and_then(|bytes| bytes.try_into().ok()).map(StoreId);
+    let segment = bytes.get(31..35).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+    let (Some(store), Some(segment)) = (store, segment) else { return Ok(None) };
+    match SegmentHeader::decode(bytes, store, SegmentId(segment)) {
+        Err(newer @ CodecError::Newer { .. }) => Err(newer),
+        header => Ok(header.ok()),
+    }
 }
 
 /// The header of a batch.

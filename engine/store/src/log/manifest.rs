@@ -9,6 +9,7 @@
 //! synced before anything relies on it. Each opening for writing starts a new generation: write the new file,
 //! sync it, sync the directory, rename CURRENT, sync the directory.
 
+use std::fmt;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,16 +25,18 @@ use crate::log::paths::{StorePaths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
 use crate::log::totals::LogTotals;
 use crate::sync::{Mutex, rank};
+use crate::timestamp::rfc3339;
 
 const MAGIC: [u8; 8] = *b"annalman";
-/// Version of an edit as it is written. Two older formats are also read: format 2 has no vector files, format
-/// 1 has neither vector files nor compaction.
-pub const FORMAT: u16 = 3;
+/// Version of an edit as it is written. Older formats are also read: format 3 has no cuts and no file
+/// `SYNCED`, format 2 also has no vector files, format 1 also has no compaction.
+pub const FORMAT: u16 = 4;
+const FORMAT_THIRD: u16 = 3;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
 pub const HEADER_BYTES: u64 = HEADER_LEN as u64;
 const HEADER_LEN: usize = 28;
-const EDIT_HEADER_BYTES: u64 = 8;
+pub const EDIT_HEADER_BYTES: u64 = 8;
 /// A manifest that exceeds this size continues as a new generation.
 const GENERATION_BYTES_MAX: u64 = 1 << 20;
 /// A larger file is not a manifest of annals.
@@ -79,6 +82,65 @@ pub struct VectorList {
     pub next: u64,
 }
 
+/// Bytes after the log's last whole batch that an opening for writing cut, after an unclean stop. A crash tore
+/// them, or they were damaged: commits that were acknowledged in that time may have been among them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCut {
+    /// The segment that was active.
+    pub segment: SegmentId,
+    /// Where the bytes began.
+    pub offset: u64,
+    /// Number of bytes, without zeros that were written ahead.
+    pub bytes: u64,
+    /// Everything that was acknowledged before this time is there.
+    pub from_ns: u64,
+    /// When the bytes were cut; 0 if they still stand there.
+    pub until_ns: u64,
+}
+
+impl fmt::Display for LogCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segment, offset, bytes, from_ns, until_ns } = self;
+        let until = match until_ns {
+            0 => String::new(),
+            until => format!(" and before {}", rfc3339(*until)),
+        };
+        write!(
+            f,
+            "{bytes} bytes at the end of segment {}, from byte {offset} on: commits acknowledged after {}{until} may have been among them",
+            segment.0,
+            rfc3339(*from_ns)
+        )
+    }
+}
+
+/// Cuts of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CutList {
+    /// The newest cuts, in order of age; at most [`CUTS_MAX`].
+    pub newest: Vec<LogCut>,
+    /// Number of earlier cuts, which are no longer listed.
+    pub earlier: u64,
+}
+
+/// Maximum number of cuts that are listed.
+pub const CUTS_MAX: usize = 32;
+
+impl CutList {
+    /// Adds a cut. If a crash interrupted it, the same place is cut again: then the first cut counts, because the
+    /// bytes may be those of the footer by now.
+    pub fn note(&mut self, cut: LogCut) {
+        if self.newest.iter().any(|known| (known.segment, known.offset) == (cut.segment, cut.offset)) {
+            return;
+        }
+        self.newest.push(cut);
+        if self.newest.len() > CUTS_MAX {
+            self.newest.remove(0);
+            self.earlier += 1;
+        }
+    }
+}
+
 /// The log's end after a clean close.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleanClose {
@@ -110,6 +172,8 @@ pub struct ManifestState {
     /// Cumulative totals that compaction removed: the current content is the log's totals minus these.
     pub erased: LogTotals,
     pub vectors: VectorList,
+    /// What openings for writing cut from the log's end.
+    pub cuts: CutList,
 }
 
 /// The state in format 1.
@@ -135,14 +199,28 @@ struct ManifestStateV2 {
     erased: LogTotals,
 }
 
+/// The state in format 3: format 2 with one more field.
+#[derive(Deserialize)]
+struct ManifestStateV3 {
+    second: ManifestStateV2,
+    vectors: VectorList,
+}
+
 impl From<ManifestStateV1> for ManifestStateV2 {
     fn from(first: ManifestStateV1) -> Self {
         Self { first, next_rewritten: SegmentId::REWRITTEN_MIN, erased: LogTotals::default() }
     }
 }
 
-impl From<ManifestStateV2> for ManifestState {
-    fn from(ManifestStateV2 { first, next_rewritten, erased }: ManifestStateV2) -> Self {
+impl From<ManifestStateV2> for ManifestStateV3 {
+    fn from(second: ManifestStateV2) -> Self {
+        Self { second, vectors: VectorList::default() }
+    }
+}
+
+impl From<ManifestStateV3> for ManifestState {
+    fn from(ManifestStateV3 { second, vectors }: ManifestStateV3) -> Self {
+        let ManifestStateV2 { first, next_rewritten, erased } = second;
         let ManifestStateV1 { format, store, created_ns, segments, tables, covers, .. } = first;
         let ManifestStateV1 { covers_state, synced, clean, next_table, .. } = first;
         Self {
@@ -158,21 +236,35 @@ impl From<ManifestStateV2> for ManifestState {
             next_table,
             next_rewritten,
             erased,
-            vectors: VectorList::default(),
+            vectors,
+            cuts: CutList::default(),
         }
     }
 }
 
 impl ManifestState {
+    /// An edit in the state's own format. An older format leaves out the fields that it lacks.
+    pub fn encode(&self) -> std::result::Result<Vec<u8>, CodecError> {
+        let first = (self.format, self.store, self.created_ns, &self.segments, &self.tables, self.covers);
+        let first = (first, &self.covers_state, self.synced, &self.clean, self.next_table);
+        let second = (&first, self.next_rewritten, self.erased);
+        match self.format {
+            FORMAT_FIRST => codec::encode(&first),
+            FORMAT_SECOND => codec::encode(&second),
+            FORMAT_THIRD => codec::encode(&(second, &self.vectors)),
+            _ => codec::encode(self),
+        }
+    }
+
     /// Reads an edit of any known format.
     pub fn decode(body: &[u8]) -> std::result::Result<Self, CodecError> {
-        match format_of(body) {
-            FORMAT_FIRST => {
-                codec::decode::<ManifestStateV1>(body).map(|first| ManifestStateV2::from(first).into())
-            }
-            FORMAT_SECOND => codec::decode::<ManifestStateV2>(body).map(Self::from),
-            _ => codec::decode(body),
-        }
+        let third: ManifestStateV3 = match format_of(body) {
+            FORMAT_FIRST => ManifestStateV2::from(codec::decode::<ManifestStateV1>(body)?).into(),
+            FORMAT_SECOND => codec::decode::<ManifestStateV2>(body)?.into(),
+            FORMAT_THIRD => codec::decode(body)?,
+            _ => return codec::decode(body),
+        };
+        Ok(third.into())
     }
 
     /// Whether the list of segments is plausible: no duplicates, the last one written by the writer, all
@@ -204,11 +296,15 @@ impl ManifestState {
         let files = &self.vectors;
         let counts =
             counts.chain(files.files.iter().flat_map(|file| [file.id, file.bytes, file.count, file.upto.0]));
-        let counts = counts.chain([files.upto.0, files.next]);
+        let counts = counts.chain([files.upto.0, files.next, self.cuts.earlier]);
+        let cuts = &self.cuts.newest;
+        let counts = counts.chain(cuts.iter().map(|cut| cut.bytes));
+        let places = places.chain(cuts.iter().map(|cut| cut.offset));
         let mut states = clean.map(|clean| &clean.state).chain([&self.covers_state]);
         places.into_iter().all(|at| at <= 2 * u64::from(u32::MAX))
             && counts.into_iter().all(|count| count <= COUNT_MAX)
             && states.all(LogState::is_sound)
+            && cuts.len() <= CUTS_MAX
             && self.has_sound_segment_list()
     }
 
@@ -374,16 +470,11 @@ impl Manifest {
             io.remove(&path)?;
         }
         let file = io.open(&path, OpenMode::CreateNew)?;
-        let mut header = Vec::with_capacity(HEADER_LEN);
-        header.extend_from_slice(&MAGIC);
-        header.extend_from_slice(&state.store.0);
-        header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
-        file.write_at(&[IoSlice::new(&header)], 0)?;
+        file.write_at(&[IoSlice::new(&file_header(MAGIC, state.store))], 0)?;
         let mut manifest = Self { file, end: HEADER_BYTES, generation, state };
         manifest.append().map_err(Error::from)?;
         io.sync_dir(paths.root())?;
-        let name = manifest_name(generation);
-        let line = format!("{name} {:08x}\n", crc32fast::hash(name.as_bytes()));
+        let line = current_line(generation);
         let next = paths.current_next();
         if io.stat(&next)?.is_some() {
             io.remove(&next)?;
@@ -430,18 +521,8 @@ impl Manifest {
     pub fn append(&mut self) -> std::result::Result<(), EditError> {
         // A partial write is overwritten by the next edit and never becomes valid.
         let before = |error| EditError { error, in_doubt: false };
-        let body = codec::encode(&self.state).map_err(|e| before(Error::bug(e.to_string())))?;
-        let mut edit = Vec::with_capacity(body.len() + 8);
-        edit.extend_from_slice(&[0; 4]);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "`codec::encode` refuses over HEADER_BYTES_MAX bytes"
-        )]
-        let len = body.len() as u32;
-        edit.extend_from_slice(&len.to_le_bytes());
-        edit.extend_from_slice(&body);
-        let crc = edit_crc(&self.state.store, self.end, &edit[4..]);
-        edit[..4].copy_from_slice(&crc.to_le_bytes());
+        let body = self.state.encode().map_err(|e| before(Error::bug(e.to_string())))?;
+        let edit = edit(&self.state.store, self.end, &body);
         self.file.write_at(&[IoSlice::new(&edit)], self.end).map_err(|e| before(e.into()))?;
         self.file.sync().map_err(|e| EditError { error: e.into(), in_doubt: true })?;
         self.end += edit.len() as u64;
@@ -449,7 +530,32 @@ impl Manifest {
     }
 }
 
-pub fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
+/// The first bytes of a manifest, and of a file of the same form.
+pub fn file_header(magic: [u8; 8], store: StoreId) -> Vec<u8> {
+    let mut header = Vec::with_capacity(HEADER_LEN);
+    header.extend_from_slice(&magic);
+    header.extend_from_slice(&store.0);
+    header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
+    header
+}
+
+/// An edit that stands at `offset`.
+pub fn edit(store: &StoreId, offset: u64, body: &[u8]) -> Vec<u8> {
+    let mut edit = Vec::with_capacity(body.len() + 8);
+    edit.extend_from_slice(&[0; 4]);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "`codec::encode` refuses over HEADER_BYTES_MAX bytes"
+    )]
+    let len = body.len() as u32;
+    edit.extend_from_slice(&len.to_le_bytes());
+    edit.extend_from_slice(body);
+    let crc = edit_crc(store, offset, &edit[4..]);
+    edit[..4].copy_from_slice(&crc.to_le_bytes());
+    edit
+}
+
+fn edit_crc(store: &StoreId, offset: u64, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&store.0);
     hasher.update(&offset.to_le_bytes());
@@ -469,7 +575,7 @@ pub struct LoadedManifest {
 /// Reads the current manifest; `None` where the directory has none.
 ///
 /// # Errors
-/// `Damaged` if CURRENT or the manifest differs from what was written; `Invalid` for a newer format.
+/// `Damaged` if CURRENT or the manifest differs from what was written; `Unsupported` for a newer format.
 pub fn load(io: &dyn Io, paths: &StorePaths) -> Result<Option<LoadedManifest>> {
     let current_path = paths.current();
     if io.stat(&current_path)?.is_none() {
@@ -499,6 +605,12 @@ pub fn load_generation(io: &dyn Io, paths: &StorePaths, generation: u64) -> Resu
     let bytes = read_whole(&*file, &path, MANIFEST_BYTES_MAX)?;
     let state = parse(&bytes, &path)?;
     Ok(LoadedManifest { generation, state, file })
+}
+
+/// The content of CURRENT that names a generation.
+pub fn current_line(generation: u64) -> String {
+    let name = manifest_name(generation);
+    format!("{name} {:08x}\n", crc32fast::hash(name.as_bytes()))
 }
 
 pub fn parse_current(line: &[u8]) -> Option<u64> {
@@ -538,13 +650,11 @@ fn parse(bytes: &[u8], path: &Path) -> Result<ManifestState> {
 /// Every edit starts with its format, so an edit of an unknown shape still names its format.
 fn check_format(body: &[u8], path: &Path) -> Result<()> {
     let format = format_of(body);
-    if (FORMAT_FIRST..=FORMAT).contains(&format) {
-        return Ok(());
+    match format {
+        0 => Err(Error::damaged(path, HEADER_BYTES, "its edit has format 0, which no annals wrote")),
+        FORMAT_FIRST..=FORMAT => Ok(()),
+        _ => Err(Error::newer(path, "manifest", u64::from(format), u64::from(FORMAT))),
     }
-    Err(Error::invalid(format!(
-        "{} has format {format}; this program knows formats up to {FORMAT}: use a newer annals",
-        path.display()
-    )))
 }
 
 fn format_of(body: &[u8]) -> u16 {
@@ -569,7 +679,8 @@ fn later_edit(bytes: &[u8], end: u64, store: &StoreId) -> Option<u64> {
     None
 }
 
-fn whole_edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
+/// The body of the whole edit at an offset, if there is one.
+pub fn whole_edit_at<'a>(bytes: &'a [u8], at: u64, store: &StoreId) -> Option<&'a [u8]> {
     let rest = bytes.get(usize::try_from(at).ok()?..)?;
     let mut r = ByteReader::new(rest, "edit");
     let crc = r.u32().ok()?;

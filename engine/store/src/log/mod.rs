@@ -10,6 +10,7 @@ pub mod erased;
 pub mod layout;
 pub mod ledger;
 pub mod manifest;
+pub mod names;
 pub mod open;
 pub mod parts;
 pub mod paths;
@@ -20,12 +21,14 @@ pub mod segments;
 pub mod sequence;
 pub mod spin_wait;
 pub mod sums;
+pub mod synced;
 #[cfg(all(test, annals_shuttle))]
 mod tests;
 pub mod ticket;
 pub mod totals;
 pub mod writer;
 
+pub use manifest::LogCut;
 pub use open::Damage;
 pub use paths::socket_paths;
 pub use queue::Durability;

@@ -1,8 +1,8 @@
 //! Opens a log: creates it, takes the lock, finds the end, and repairs what a crash left.
 //!
 //! Bytes after the last whole batch are *torn* if they stand at or after the greatest position known to be
-//! synced. They were never acknowledged: a writer cuts them, seals the segment and starts the next. Before
-//! that position they are *damage*: reported, never cut.
+//! synced. A writer cuts them, notes the cut in the manifest, seals the segment and starts the next: commits of
+//! the last moment may have been among them. Before that position they are *damage*: reported, never cut.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -15,10 +15,11 @@ use crate::log::cursor::{LogBatch, LogCursor, advance_state, next_seqno};
 use crate::log::layout::{
     LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentFooter, SegmentHeader, chain_digest,
 };
-use crate::log::manifest::{self, Manifest, ManifestState, SegmentEntry, SharedManifest};
+use crate::log::manifest::{self, LogCut, Manifest, ManifestState, SegmentEntry, SharedManifest};
 use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
 use crate::log::queue::WriteQueue;
 use crate::log::segments::{Segment, Segments, lock};
+use crate::log::synced::{self, FoundNote, SyncedFile, SyncedNote};
 use crate::log::totals::LogTotals;
 use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
 use crate::schema::RecordSchema;
@@ -56,6 +57,8 @@ impl Damage {
 #[derive(Debug)]
 pub struct FoundLog {
     pub state: ManifestState,
+    /// What `SYNCED` says.
+    pub note: FoundNote,
     generation: u64,
     /// A writer holds it as long as it lives.
     writer_lock: Option<Arc<dyn File>>,
@@ -74,14 +77,32 @@ pub struct ScanEnd {
     /// Whether bytes after the tail of the active segment are not zeros, or its length differs from the clean
     /// close.
     pub is_torn: bool,
+    /// Bytes after the tail, up to the last that is not zero. 0 if they are the footer of a segment that was
+    /// being sealed.
+    pub torn_bytes: u64,
+    /// Everything that was acknowledged before this time stands before the tail.
+    pub certain_until_ns: u64,
     pub damage: Option<Damage>,
+}
+
+impl ScanEnd {
+    /// The bytes that the next opening for writing cuts, if there are any.
+    pub fn torn(&self) -> Option<LogCut> {
+        (self.torn_bytes > 0 && self.damage.is_none()).then_some(LogCut {
+            segment: self.segment,
+            offset: self.tail,
+            bytes: self.torn_bytes,
+            from_ns: self.certain_until_ns,
+            until_ns: 0,
+        })
+    }
 }
 
 /// Finds the store in a directory. A writer creates one in an empty directory.
 ///
 /// # Errors
-/// `NotFound` if there is no store, `Locked` with the holder's pid, `Damaged`, `Invalid` for a directory with
-/// other files, `Unavailable`.
+/// `NotFound` if there is no store, `Locked` with the holder's pid, `Damaged`, `Unsupported` for files of a newer
+/// annals, `Invalid` for a directory with other files, `Unavailable`.
 pub fn find(
     io: &dyn Io,
     paths: &StorePaths,
@@ -131,14 +152,27 @@ fn find_once(
         Some(_) => {}
     }
     let writer_lock = if write { Some(take_writer_lock(io, paths, create)?) } else { None };
+    // Read before the manifest and the log: then the log that a reader sees beside a writer is as long as the
+    // note says.
+    let mut noted = synced::read(io, paths)?;
     let loaded = match manifest::load(io, paths)? {
         Some(loaded) => loaded,
         None if write && create => {
+            refuse_lost_current(io, paths)?;
             create_store(io, paths)?;
+            noted = synced::read(io, paths)?;
             manifest::load(io, paths)?.ok_or_else(|| Error::bug("a new store has no manifest"))?
         }
-        None => return Err(no_store(root)),
+        None => {
+            // Without a manifest it is a backup that was interrupted.
+            if io.list(root)?.iter().any(|name| parse_manifest(name).is_some()) {
+                refuse_lost_current(io, paths)?;
+            }
+            return Err(no_store(root));
+        }
     };
+    let note = synced::newest(noted.as_deref(), loaded.state.store, paths)?;
+    refuse_later_note(paths, &loaded.state, &note)?;
     if write {
         // The directory holds a cache: deleting it with its content loses nothing.
         io.create_dir_all(&paths.tables())?;
@@ -152,12 +186,29 @@ fn find_once(
     refuse_stray_segment(io, paths, &loaded.state)?;
     Ok(FoundLog {
         state: loaded.state,
+        note,
         generation: loaded.generation,
         writer_lock,
         generation_lock,
         segments,
         manifest: loaded.file,
     })
+}
+
+/// A note names a segment only after the manifest lists it; so if it does not, the manifest lost its last edit.
+fn refuse_later_note(paths: &StorePaths, state: &ManifestState, found: &FoundNote) -> Result<()> {
+    let active = state.active()?.id;
+    match &found.note {
+        Some(note) if note.segment > active => Err(Error::damaged(
+            &paths.root().join("CURRENT"),
+            0,
+            format!(
+                "its manifest ends with segment {}, and SYNCED knows segment {}: the manifest's last edits are lost",
+                active.0, note.segment.0
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn no_store(root: &Path) -> Error {
@@ -250,20 +301,42 @@ fn take_writer_lock(io: &dyn Io, paths: &StorePaths, create: bool) -> Result<Arc
     Ok(file)
 }
 
-/// Creates an empty store. Replaces leftovers of an interrupted attempt, unless they hold batches.
+/// Whether a process holds the store open for writing.
+pub fn is_being_written(io: &dyn Io, paths: &StorePaths) -> Result<bool> {
+    match io.stat(&paths.lock())? {
+        Some(_) => Ok(!io.open(&paths.lock(), OpenMode::Read)?.try_lock(LockKind::Shared)?),
+        None => Ok(false),
+    }
+}
+
+/// Without CURRENT a directory is no store, unless it has segments that hold batches. An interrupted creation
+/// leaves at most one segment, without batches.
+fn refuse_lost_current(io: &dyn Io, paths: &StorePaths) -> Result<()> {
+    let dir = paths.segments();
+    let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
+    let (mut segments, mut hold_batches) = (0, false);
+    for id in names.iter().filter_map(|name| parse_segment(name)) {
+        let len = io.stat(&paths.segment(id))?.map_or(0, |stat| stat.len);
+        segments += 1;
+        hold_batches |= id.0 > 1 || len > SEGMENT_HEADER_BYTES;
+    }
+    if !hold_batches {
+        return Ok(());
+    }
+    let manifests = io.list(paths.root())?.iter().filter(|name| parse_manifest(name).is_some()).count();
+    Err(Error::new(
+        ErrorKind::Damaged,
+        format!(
+            "{} has lost its file CURRENT, which names the manifest: {manifests} manifests and {segments} log segments are there, but no CURRENT; `annals doctor` prints the command that mends it",
+            paths.root().display()
+        ),
+    ))
+}
+
+/// Creates an empty store. Replaces leftovers of an interrupted attempt.
 fn create_store(io: &dyn Io, paths: &StorePaths) -> Result<()> {
     io.create_dir_all(&paths.segments())?;
     io.create_dir_all(&paths.tables())?;
-    for name in io.list(&paths.segments())? {
-        let Some(id) = parse_segment(&name) else { continue };
-        let len = io.stat(&paths.segment(id))?.map_or(0, |stat| stat.len);
-        if id.0 > 1 || len > SEGMENT_HEADER_BYTES {
-            return Err(Error::new(
-                ErrorKind::Damaged,
-                format!("{} has log segments but no CURRENT: the file was lost", paths.root().display()),
-            ));
-        }
-    }
     let mut uuid = [0; 16];
     io.random(&mut uuid)?;
     let store = StoreId(uuid);
@@ -284,7 +357,9 @@ fn create_store(io: &dyn Io, paths: &StorePaths) -> Result<()> {
         next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: LogTotals::default(),
         vectors: manifest::VectorList::default(),
+        cuts: manifest::CutList::default(),
     };
+    SyncedFile::open(io, paths, store, &FoundNote::default(), (first, state.synced), &state.covers_state)?;
     Manifest::create(io, paths, 1, state)?;
     Ok(())
 }
@@ -319,7 +394,9 @@ pub fn scan_states(
         let end = footer.as_ref().map_or(len, |footer| footer.tail);
         let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, at, end);
         let rewritten = footer.filter(|footer| footer.rewritten_chain.is_some());
-        let stopped = scan_segment(schema, &mut cursor, segment, rewritten.as_ref(), &mut state, visit)?;
+        let note = found.note.note.as_ref().filter(|note| note.segment == segment.id && !sealed);
+        let known = KnownEnds { rewritten: rewritten.as_ref(), note };
+        let stopped = scan_segment(schema, &mut cursor, segment, known, &mut state, visit)?;
         let tail = cursor.at;
         if sealed {
             if tail != end {
@@ -332,32 +409,47 @@ pub fn scan_states(
             at = SEGMENT_HEADER_BYTES;
             continue;
         }
-        let mut torn = !cursor.only_zeros_after(tail)?;
+        let mut torn_bytes = cursor.end_of_data_after(tail)? - tail;
+        let mut torn = torn_bytes > 0;
         let mut damage = None;
         if let Some(clean) = &found.state.clean {
             torn |= len != clean.tail;
         }
+        let noted = found.state.synced.max(note.map_or(0, |note| note.synced));
         let synced = match torn {
-            true => found.state.synced.max(cursor.greatest_synced_after(tail, &state)?),
-            false => found.state.synced,
+            true => noted.max(cursor.greatest_synced_after(tail, &state)?),
+            false => noted,
         };
-        if len < tail {
-            // The scan began after a clean close, and the file was cut since.
-            let what = format!("the file ends here; {tail} bytes of it had been synced");
+        if len < tail.max(noted) {
+            let what = format!("the file ends here; {} bytes of it had been synced", tail.max(noted));
             damage = Some(Damage { file: segment.path.clone(), offset: len, what });
         } else if tail < synced {
             damage = Some(Damage { file: segment.path.clone(), offset: tail, what: stopped });
         }
-        return Ok(ScanEnd { segment: segment.id, tail, state, is_torn: torn, damage });
+        if torn && sealed_footer(segment, len).is_ok_and(|footer| footer.tail == tail) {
+            torn_bytes = 0;
+        }
+        let certain_until_ns = state.newest_ns.max(note.map_or(0, |note| note.time_ns));
+        let segment = segment.id;
+        return Ok(ScanEnd { segment, tail, state, is_torn: torn, torn_bytes, certain_until_ns, damage });
     }
     Err(Error::bug("the log has no active segment"))
+}
+
+/// What is known of a segment's batches beside their own bytes.
+#[derive(Clone, Copy)]
+struct KnownEnds<'a> {
+    /// The footer, in a rewritten segment.
+    rewritten: Option<&'a SegmentFooter>,
+    /// The note of the active segment.
+    note: Option<&'a SyncedNote>,
 }
 
 fn scan_segment(
     schema: &dyn RecordSchema,
     cursor: &mut LogCursor,
     segment: &Segment,
-    rewritten: Option<&SegmentFooter>,
+    known: KnownEnds<'_>,
     state: &mut LogState,
     visit: &mut dyn FnMut(&LogBatch<'_>, &Segment, &LogState) -> Result<()>,
 ) -> Result<String> {
@@ -366,10 +458,13 @@ fn scan_segment(
             Ok(mut batch) => {
                 batch.node = advance_state(schema, state, batch.whole, batch.offset, segment.salt)
                     .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
-                if let Some(footer) = rewritten
-                    && batch.offset + batch.whole.len() as u64 == footer.tail
-                {
+                let end = batch.offset + batch.whole.len() as u64;
+                if let Some(footer) = known.rewritten.filter(|footer| footer.tail == end) {
                     adopt_footer(state, footer, segment)?;
+                }
+                if known.note.is_some_and(|note| note.synced == end && note.chain != state.chain) {
+                    let what = "another batch stood here: SYNCED names the digest of that one";
+                    return Err(Error::damaged(&segment.path, batch.offset, what));
                 }
                 visit(&batch, segment, state)?;
             }
@@ -485,9 +580,16 @@ pub fn start(
     let is_new = tail == SEGMENT_HEADER_BYTES && active.file.len()? == tail;
     state.format = manifest::FORMAT;
     state.clean = None;
+    let mut generation = found.generation;
+    if let Some(cut) = end.torn() {
+        // Noted before the bytes are cut: a crash in between must not hide the cut.
+        state.cuts.note(LogCut { until_ns: io.now_ns(), ..cut });
+        generation += 1;
+        Manifest::create(&**io, paths, generation, state.clone())?;
+    }
     state.synced = tail;
     if !was_clean && !is_new {
-        // Bytes after the tail were never acknowledged. The cut must be durable before anything builds on it.
+        // The cut must be durable before anything builds on it.
         let sealed_bytes = seal(&active, tail, &end.state)?;
         let next = SegmentId(active.id.0 + 1);
         let segment = Arc::new(create_segment(&**io, paths, &state.store, next, &end.state)?);
@@ -502,8 +604,11 @@ pub fn start(
         tail = SEGMENT_HEADER_BYTES;
     }
     let store = state.store;
-    let manifest = Manifest::create(&**io, paths, found.generation + 1, state)?;
-    remove_old_manifests(&**io, paths, found.generation + 1)?;
+    // All bytes before `end` are durable now: after a clean close they were, else the seal has synced them.
+    let notes = SyncedFile::open(&**io, paths, store, &found.note, (end.segment, end.tail), &end.state)?;
+    generation += 1;
+    let manifest = Manifest::create(&**io, paths, generation, state)?;
+    remove_old_manifests(&**io, paths, generation)?;
     remove_unlisted(&**io, paths, &manifest.state)?;
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, Some(found.manifest)));
     let (sender, jobs) = unbounded();
@@ -530,6 +635,10 @@ pub fn start(
         state: end.state,
         tail,
         synced: tail,
+        notes,
+        noted: tail,
+        unnoted_since_ns: None,
+        synced_ns: 0,
         zeroed: tail,
         zero_ahead_bytes: sizes.zero_ahead_bytes,
         read_mode: sizes.read_mode,
@@ -587,6 +696,14 @@ impl OpenLog {
 }
 
 impl FoundLog {
+    /// Whether a note must be there and is not: the store was not closed cleanly, and its last commits stand
+    /// unprotected.
+    pub fn is_note_lost(&self) -> bool {
+        self.state.format >= synced::FIRST_STORE_FORMAT
+            && self.state.clean.is_none()
+            && self.note.note.is_none()
+    }
+
     /// A reader's lock on this generation; the result holds it while it lives.
     pub fn into_reader_lock(self) -> Option<Arc<dyn File>> {
         self.generation_lock

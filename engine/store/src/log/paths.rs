@@ -43,6 +43,14 @@ impl StorePaths {
         self.root.join("CURRENT.next")
     }
 
+    pub fn names(&self) -> PathBuf {
+        self.root.join("NAMES")
+    }
+
+    pub fn synced(&self) -> PathBuf {
+        self.root.join("SYNCED")
+    }
+
     pub fn manifest(&self, generation: u64) -> PathBuf {
         self.root.join(manifest_name(generation))
     }

@@ -24,14 +24,17 @@ use crate::schema::RecordSchema;
 use crate::sync::channel::Sender;
 use crate::sync::{Condvar, Mutex, OnceLock, rank};
 
-/// When a commit counts as done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// When a commit counts as done; the weakest level first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Durability {
+    /// Written: survives the death of the process, but not of the machine.
+    Process,
     /// Written and synced: survives power loss.
     #[default]
     Disk,
-    /// Written: survives the death of the process, but not of the machine.
-    Process,
+    /// As `Disk`, and noted outside of the log: if the commit is damaged later, it cannot be taken for a write
+    /// that a crash tore. A commit with `Disk` has that within about a second. Costs a second sync.
+    Confirmed,
 }
 
 /// Maximum idle open groups, for all namespaces together.

@@ -73,7 +73,7 @@ impl Segment {
         let mut header = [0; SEGMENT_HEADER_LEN];
         let got = self.file.read_at(&mut header, 0)?;
         SegmentHeader::decode(&header[..got], self.store, self.id)
-            .map_err(|e| Error::damaged(&self.path, 0, e))
+            .map_err(|e| Error::of_codec(&self.path, 0, e))
     }
 
     /// From now on the file is never written or cut.

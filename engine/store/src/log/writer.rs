@@ -3,6 +3,10 @@
 //! One call writes all waiting batches. If one of them asked for disk durability, one sync makes them all
 //! durable (group commit). Nothing is published or acknowledged before it has the requested durability. The
 //! first failure ends writing for good: recovery then decides what the disk holds.
+//!
+//! A batch says how far the log was synced before it. So that the last batches are protected, too, the writer
+//! notes the end of the log in `SYNCED`: when the queue has been empty for [`IDLE_NS`], or a second after the
+//! first commit that no note covers, or before it answers a commit that asked for that.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,11 +24,16 @@ use crate::log::queue::{Durability, QueuedBatch, WriteQueue, WriterJob};
 use crate::log::segments::{Segment, Segments};
 use crate::log::sequence::JobSequence;
 use crate::log::spin_wait::SpinWait;
+use crate::log::synced::SyncedFile;
 use crate::log::ticket::WriteFailure;
-use crate::sync::channel::Receiver;
+use crate::sync::channel::{Receiver, RecvTimeoutError};
 
 /// Maximum bytes of batches written together, approximately.
 const WRITE_BYTES_MAX: usize = 4 << 20;
+/// How long the queue is empty before the log's end is noted, in nanoseconds.
+const IDLE_NS: u64 = 500_000_000;
+/// How long after a synced commit its note is due, even if others follow, in nanoseconds.
+const NOTE_DUE_NS: u64 = 1_000_000_000;
 
 /// The layer above the log that follows it: the index.
 pub trait LogSink: Send + Sync + std::fmt::Debug {
@@ -80,6 +89,13 @@ pub struct LogWriter {
     pub tail: u64,
     /// Position known to be durable.
     pub synced: u64,
+    pub notes: SyncedFile,
+    /// Position known to be durable that is on disk outside of the log: in `SYNCED` or the manifest.
+    pub noted: u64,
+    /// When the first commit was synced that no note covers, by the monotonic clock.
+    pub unnoted_since_ns: Option<u64>,
+    /// When the log was last synced, by the monotonic clock.
+    pub synced_ns: u64,
     /// Position up to which zeros are written.
     pub zeroed: u64,
     pub zero_ahead_bytes: u64,
@@ -92,9 +108,7 @@ impl LogWriter {
     pub fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
         let mut sequence = JobSequence::new(self.state.next_seqno);
         let patience = SpinWait::default();
-        let jobs = self.jobs.clone();
-        let next = || patience.spin(|| jobs.try_recv().ok()).or_else(|| jobs.recv().ok());
-        while let Some(first) = next() {
+        while let Some(first) = self.next_job(&patience) {
             sequence.push(first);
             let mut waiting: Vec<QueuedBatch> = Vec::new();
             let mut bytes = 0;
@@ -150,6 +164,23 @@ impl LogWriter {
         }
     }
 
+    /// Waits for a job; `None` if none can follow. If none follows a commit for a while, notes the log's end.
+    fn next_job(&mut self, patience: &SpinWait) -> Option<WriterJob> {
+        if let Some(job) = patience.spin(|| self.jobs.try_recv().ok()) {
+            return Some(job);
+        }
+        if self.noted < self.tail
+            && let Some(limit) = self.io.wait_time(IDLE_NS)
+        {
+            match self.jobs.recv_timeout(limit) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => self.note_or_poison(),
+            }
+        }
+        self.jobs.recv().ok()
+    }
+
     /// Writes, syncs, publishes and answers a group of batches.
     fn write_batches(&mut self, mut batches: Vec<QueuedBatch>) {
         if batches.is_empty() {
@@ -177,6 +208,10 @@ impl LogWriter {
             });
             self.queue.recycle(queued.batch);
         }
+        // The callers have their answers: the note delays only later batches.
+        if self.unnoted_since_ns.is_some_and(|since| self.synced_ns.saturating_sub(since) >= NOTE_DUE_NS) {
+            self.note_or_poison();
+        }
     }
 
     fn write_and_publish(&mut self, batches: &mut [QueuedBatch]) -> Result<()> {
@@ -187,15 +222,49 @@ impl LogWriter {
         let slices: Vec<IoSlice<'_>> =
             batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
         self.active.file.write_at(&slices, start)?;
-        if batches.iter().any(|queued| queued.durability == Durability::Disk) {
+        let wanted = batches.iter().map(|queued| queued.durability).max().unwrap_or_default();
+        if wanted >= Durability::Disk {
             self.zero_ahead()?;
-            let began = self.io.monotonic_ns();
-            self.active.file.sync()?;
-            self.queue.counters.count_sync(self.io.monotonic_ns().saturating_sub(began));
-            self.synced = self.tail;
+            self.sync()?;
+            self.unnoted_since_ns.get_or_insert(self.synced_ns);
+        }
+        if wanted == Durability::Confirmed {
+            self.note_end()?;
         }
         self.queue.counters.count_write(batches.len(), self.tail - start);
         self.sink.publish(batches)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        let began = self.io.monotonic_ns();
+        self.active.file.sync()?;
+        self.synced_ns = self.io.monotonic_ns();
+        self.queue.counters.count_sync(self.synced_ns.saturating_sub(began));
+        self.synced = self.tail;
+        Ok(())
+    }
+
+    /// Notes that the log is durable up to its end. Syncs it first if only commits with
+    /// [`Durability::Process`] were written since the last sync.
+    fn note_end(&mut self) -> Result<()> {
+        if self.synced < self.tail {
+            self.sync()?;
+        }
+        self.notes.note(&*self.io, (self.active.id, self.synced), &self.state)?;
+        self.noted = self.synced;
+        self.unnoted_since_ns = None;
+        Ok(())
+    }
+
+    /// As [`LogWriter::note_end`]. A failed note ends writing, like any failed sync: the disk no longer keeps
+    /// what it is given.
+    fn note_or_poison(&mut self) {
+        if self.queue.is_poisoned() {
+            return;
+        }
+        if let Err(error) = self.note_end() {
+            self.queue.poison(WriteFailure::from_error(&error));
+        }
     }
 
     /// Writes a batch's header, which chains it to the previous batch, and adds it to the log's state.
@@ -287,6 +356,8 @@ impl LogWriter {
         self.segments.insert(self.active.clone());
         self.tail = SEGMENT_HEADER_BYTES;
         self.synced = SEGMENT_HEADER_BYTES;
+        self.noted = SEGMENT_HEADER_BYTES;
+        self.unnoted_since_ns = None;
         self.zeroed = SEGMENT_HEADER_BYTES;
         Ok(())
     }

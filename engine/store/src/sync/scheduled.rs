@@ -87,6 +87,13 @@ pub mod channel {
     #[derive(Debug)]
     pub struct ChannelClosed;
 
+    /// Why a timed wait ended without a message.
+    #[derive(Debug)]
+    pub enum RecvTimeoutError {
+        Timeout,
+        Disconnected,
+    }
+
     #[derive(Debug)]
     pub struct Sender<T>(Arc<ChannelShared<T>>);
 
@@ -136,6 +143,11 @@ pub mod channel {
                 }
                 state = self.0.wait(state);
             }
+        }
+
+        /// Waits without a limit: no clock advances under the scheduler.
+        pub fn recv_timeout(&self, _: std::time::Duration) -> Result<T, RecvTimeoutError> {
+            self.recv().map_err(|_| RecvTimeoutError::Disconnected)
         }
 
         pub fn try_recv(&self) -> Result<T, ChannelClosed> {

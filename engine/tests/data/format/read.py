@@ -2,6 +2,7 @@
 
     python3 read.py v1
     python3 read.py v2
+    python3 read.py v3
 
 It needs only Python 3's standard library, so it checks no BLAKE3 hash (chain, ledger, ids) and decodes no
 zstd group."""
@@ -39,6 +40,26 @@ class Fixed:
         return state
 
 
+def text(f):
+    return f.take(f'{f.take("Q")}s')
+
+
+def synced(root, store, active):
+    """Checks the notes of how far the log is synced."""
+    data = (root / 'SYNCED').read_bytes()
+    assert len(data) == 1024
+    counters = []
+    for number in (0, 1):
+        slot = data[512 * number:512 * (number + 1)]
+        if not any(slot):
+            continue
+        magic, version, of, counter, segment, _, _, _, _ = struct.unpack_from('<8sH16sQIQQ16sQ', slot)
+        assert (magic, version, of, counter % 2) == (b'annalsyn', 1, store, number) and segment <= active
+        assert not any(slot[78:508]) and zlib.crc32(slot[:508]) == struct.unpack_from('<I', slot, 508)[0]
+        counters.append(counter)
+    assert counters
+
+
 def manifest(root):
     name, crc = (root / 'CURRENT').read_text().removesuffix('\n').split(' ')
     assert f'{zlib.crc32(name.encode()):08x}' == crc
@@ -51,7 +72,7 @@ def manifest(root):
         body, at = data[at + 8:at + 8 + size], at + 8 + size
     f = Fixed(body)
     version = f.take('H')
-    assert version in (1, 2) and f.take('16s') == store
+    assert version in (1, 2, 3, 4) and f.take('16s') == store
     f.take('Q')
     segments = f.list(lambda: (*f.take('IQ'), f.optional(lambda: f.take('Q'))))
     f.list(lambda: f.take('QQ'))
@@ -61,9 +82,16 @@ def manifest(root):
     clean = f.optional(lambda: (f.take('Q'), f.log_state()))
     f.take('Q')
     erased = (0,) * 9
-    if version == 2:
+    if version >= 2:
         rewritten, erased = f.take('I'), f.take('9Q')
         assert rewritten >= 1 << 31 and all(number < rewritten for number, *_ in segments)
+    if version >= 3:
+        f.list(lambda: (f.take('QQI'), text(f), f.take('IQQ')))
+        f.take('QQ')
+    if version >= 4:
+        assert len(f.list(lambda: f.take('IQQQQ'))) <= 32
+        f.take('Q')
+        synced(root, store, segments[-1][0])
     assert f.at == len(body)
     return store, segments, clean, erased
 

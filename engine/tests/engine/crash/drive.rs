@@ -21,6 +21,7 @@ use super::model::{KEYS_BY, ModelFrame, ModelRun, PIN, RUNS_BY, SPACES, StoreMod
 pub(super) enum WorkloadOp {
     /// A value of some hundred bytes.
     Put,
+    /// Deletes two keys with `Confirmed` durability: the log is synced, then noted.
     Delete,
     /// Several keys of several keyspaces.
     Batch,
@@ -216,7 +217,7 @@ impl WorkloadDriver {
 
     /// Notes an issued commit, whatever its result: its state is the model's current one.
     fn note_commit<T>(&mut self, issued: usize, done: Result<T>, durability: Durability) -> Result<T> {
-        let known = done.is_ok() && durability == Durability::Disk;
+        let known = done.is_ok() && durability >= Durability::Disk;
         let acknowledged = if known { self.io.op_count() } else { usize::MAX };
         let (state, failed) = (self.model.describe().into(), done.is_err());
         self.commits.push(DrivenCommit {
@@ -287,7 +288,7 @@ impl WorkloadDriver {
         let n = self.count;
         match op {
             WorkloadOp::Put => self.write(&[(1, "a", Some(text(40 + n % 3 * 40, n)))], Durability::Disk),
-            WorkloadOp::Delete => self.write(&[(1, "a", None), (3, "b", None)], Durability::Disk),
+            WorkloadOp::Delete => self.write(&[(1, "a", None), (3, "b", None)], Durability::Confirmed),
             WorkloadOp::Lazy => self.write(&[(1, "c", Some(text(30, n)))], Durability::Process),
             WorkloadOp::Big => self.write(&[(3, "c", Some(text(1100, n)))], Durability::Disk),
             WorkloadOp::Batch => {

@@ -277,6 +277,9 @@ fn check_continues(
     let room = if rng.below(2) == 0 { IndexRoom::Tiny } else { IndexRoom::Ample };
     let store =
         Store::open_with(STORE, room.options(disk)).map_err(|e| error_text("it cannot be recovered", &e))?;
+    if store.opening().is_note_lost {
+        return Err("a crash destroyed both notes of the log's end".to_owned());
+    }
     let seen = observe(&store).map_err(|e| error_text("recovered, it cannot be read", &e))?;
     if seen.text != said {
         return Err(differs("recovery changed what was there", said, &seen.text));

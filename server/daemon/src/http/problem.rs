@@ -15,6 +15,7 @@ const STATUSES: &[(&str, StatusCode)] = &[
     ("NOPERM", StatusCode::FORBIDDEN),
     ("NOAUTH", StatusCode::UNAUTHORIZED),
     ("DAMAGED", StatusCode::INTERNAL_SERVER_ERROR),
+    ("UNSUPPORTED", StatusCode::INTERNAL_SERVER_ERROR),
     ("BUG", StatusCode::INTERNAL_SERVER_ERROR),
     ("UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE),
     ("POISONED", StatusCode::SERVICE_UNAVAILABLE),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use annals::{ErrorKind, Options, Store, retention::RetentionPolicy};
+use annals::{ErrorKind, Options, Store, retention::RetentionPolicy, upkeep::OpeningReport};
 use annals_proxy::destination::Destination;
 
 use super::host::Host;
@@ -66,6 +66,12 @@ impl Shared {
             self.policy = Some(policy);
         }
         Ok(self)
+    }
+
+    /// What the opening of the store did, if this process opened it.
+    #[must_use]
+    pub fn opening(&self) -> Option<&OpeningReport> {
+        self.held.as_ref().map(|(_, store)| store.opening())
     }
 
     /// The destination of runs.

@@ -25,7 +25,7 @@ const STEP_NS: u64 = 1_000;
 /// A simulated disk, clock and source of randomness; clones are the same disk.
 ///
 /// The wall clock starts at 1.6e18 ns and the monotonic clock at 0; each read of a clock advances it by 1000
-/// ns. Random bytes come from SplitMix64 and the seed. Threads are real.
+/// ns, and no wait for it ends by itself. Random bytes come from SplitMix64 and the seed. Threads are real.
 #[derive(Clone)]
 pub struct SimIo(Arc<Mutex<SimState, { rank::SIMULATED_DISK }>>);
 

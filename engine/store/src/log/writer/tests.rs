@@ -9,6 +9,7 @@ use crate::io::sim::{FailRule, OpKind, SimIo};
 use crate::log::batch::BatchBuf;
 use crate::log::manifest::{Manifest, ManifestState};
 use crate::log::record::{KvHead, RecordKind};
+use crate::log::synced::FoundNote;
 use crate::log::ticket::new_ticket;
 use crate::sync::channel::{bounded, unbounded};
 use crate::testing::{NoSchema, no_schema};
@@ -54,7 +55,10 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: crate::log::totals::LogTotals::default(),
         vectors: crate::log::manifest::VectorList::default(),
+        cuts: crate::log::manifest::CutList::default(),
     };
+    let at = (id, SEGMENT_HEADER_BYTES);
+    let notes = SyncedFile::open(&sim, &paths, store, &FoundNote::default(), at, &state).unwrap();
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, None));
     let (sender, jobs) = unbounded();
@@ -73,6 +77,10 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         state,
         tail: SEGMENT_HEADER_BYTES,
         synced: SEGMENT_HEADER_BYTES,
+        notes,
+        noted: SEGMENT_HEADER_BYTES,
+        unnoted_since_ns: None,
+        synced_ns: 0,
         zeroed: SEGMENT_HEADER_BYTES,
         zero_ahead_bytes,
         read_mode: ReadMode::Mapped,

@@ -49,6 +49,7 @@ fn index(dir: &std::path::Path, memory_bytes: usize) -> Index {
         next_rewritten: SegmentId::REWRITTEN_MIN,
         erased: crate::log::totals::LogTotals::default(),
         vectors: crate::log::manifest::VectorList::default(),
+        cuts: crate::log::manifest::CutList::default(),
     };
     Index::open(
         &io,
