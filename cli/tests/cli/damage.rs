@@ -1,4 +1,4 @@
-//! What damaged files, a second writer and a kill leave, as a user sees it.
+//! What a user sees after damage to files, with a second writer, and after a kill.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn killed_import_leaves_only_whole_runs() {
         let mut command = bench.command(["--store", &store, "import", "--format", "chat", &file]);
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         let listing = || bench.run(&format!("--store {store} runs --json")).stdout;
-        // Killed as soon as a run can be seen, which is in the middle of a later one.
+        // Kill the import once the first run is listed, while it imports a later one.
         while listing().is_empty() && child.try_wait().unwrap().is_none() {}
         child.kill().unwrap();
         child.wait().unwrap();
