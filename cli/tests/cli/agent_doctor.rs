@@ -1,4 +1,4 @@
-//! `annals doctor --agent`: the report about a program before the program runs.
+//! `annals doctor --agent`: the report about a program before it runs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;

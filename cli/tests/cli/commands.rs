@@ -303,7 +303,7 @@ fn diff_shows_meaning_before_bytes() {
     ] {
         assert!(text.contains(line), "{line:?} is not in {text}");
     }
-    assert!(!text.contains("call_3"), "ids of calls are no words: {text}");
+    assert!(!text.contains("call_3"), "ids of calls are not shown: {text}");
     let lines: Vec<Value> = String::from_utf8(bench.run("diff a b --json").stdout)
         .unwrap()
         .lines()

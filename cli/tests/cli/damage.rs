@@ -61,7 +61,7 @@ fn a_damaged_run_does_not_hide_the_others() {
     assert!(frames < whole.len() && frames > 0, "{frames}");
     for line in done.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let frame: serde_json::Value = serde_json::from_slice(line).unwrap();
-        assert!(whole.contains(&frame), "nothing but what was recorded comes back");
+        assert!(whole.contains(&frame), "a frame differs from the recording");
     }
     assert!(done.failed(3).starts_with("run "));
     assert_eq!(bench.run("replay --all").code, 3);

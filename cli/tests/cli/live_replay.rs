@@ -60,7 +60,7 @@ fn live_replay_records_a_run_that_replays_alone() {
     assert_eq!((alone.code, text(&alone)), (0, text(&gone)), "{}", alone.stderr);
     says(&alone, &["exact 3 of 3"]);
     assert_eq!(bench.run("verify r-live").code, 0);
-    assert_eq!(bench.run("show r --json").json(), before, "the parent is as it was");
+    assert_eq!(bench.run("show r --json").json(), before, "the parent is unchanged");
     assert!(bench.run("runs").text().contains("r@1"));
 
     // Even the first request differs, and the default name is taken.
@@ -171,7 +171,7 @@ fn cached_answer_ends_with_its_run_or_deadline() {
     assert_eq!((note("b", &[], "x").code, upstream.asked(), noted(&bench)), (0, 1, 1));
     bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
     bench.run("retain --policy all.toml").ok();
-    assert_eq!(noted(&bench), 0, "it has outlived its run");
+    assert_eq!(noted(&bench), 0, "a cached answer outlived its run");
     assert_eq!((note("c", &["--cache-for", "0s"], "x").code, upstream.asked(), noted(&bench)), (0, 2, 1));
     // The cached answer expired at once, so this run requests it again. The new deadline is far away.
     assert_eq!((note("d", &["--cache-for", "1y"], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));

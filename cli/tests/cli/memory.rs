@@ -37,7 +37,7 @@ fn recall_crosses_conversations_but_never_tenants() {
     let bench = CliBench::new();
     assert_eq!(bench.friday("").failed(4), "no store at .annals");
     bench.run("init").ok();
-    assert_eq!(bench.friday("--tenant lending --across-conversations").text(), "", "nothing was ever kept");
+    assert_eq!(bench.friday("--tenant lending --across-conversations").text(), "", "the memory is empty");
     bench.monday();
     for nothing in [
         "--tenant lending",
@@ -63,9 +63,9 @@ fn recall_crosses_conversations_but_never_tenants() {
         assert_eq!(told, format!("{text}\ndecided at {when}"), "{name}");
     }
     let told = bench.friday("--tenant lending --across-conversations").text();
-    assert_eq!(told, hit["text"].as_str().unwrap(), "decisions, where no other is named");
+    assert_eq!(told, hit["text"].as_str().unwrap(), "decisions is the default projection");
     let all = bench.friday("--tenant lending --across-conversations --budget 1000").text();
-    assert!(all.contains("\"tokenUsage\": {"), "the largest that fits is all of it: {all}");
+    assert!(all.contains("\"tokenUsage\": {"), "the largest projection fits: {all}");
 }
 
 #[test]

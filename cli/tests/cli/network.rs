@@ -401,7 +401,7 @@ fn upstream_of_unknown_provider_is_refused() {
     let refused = run(&bench, &["record", "--upstream", "opneai=http://127.0.0.1:9", "--", "true"]);
     assert_eq!(refused.code, 2, "{refused:?}");
     says(&refused, &["--upstream names provider \"opneai\"", "known providers: openai, "]);
-    assert_eq!(bench.run("runs").code, 4, "no store is made");
+    assert_eq!(bench.run("runs").code, 4, "a refused recording must not create a store");
     let args = [
         "record",
         "--allow-empty",

@@ -141,7 +141,7 @@ fn one_hundred_thousand_draws_cost_little() {
     let recorded = bench.draws(&upstream, "r", &["clocks", "100000"]);
     bench.is_exact("r", &recorded, 2);
     let frames = bench.run("replay r --json").json();
-    assert!(frames[0]["output_base64"].as_str().unwrap().len() < 600_000, "six bytes a read, and no more");
+    assert!(frames[0]["output_base64"].as_str().unwrap().len() < 600_000, "a draw takes more than six bytes");
 }
 
 #[test]

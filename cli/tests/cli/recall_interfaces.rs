@@ -64,7 +64,7 @@ fn check_all_tenants(door: &str, ask: RecallFn<'_>) -> Vec<String> {
     let mut times = Vec::new();
     for kept_by in INTERFACES {
         let place = format!("kept by the {kept_by}, asked by the {door}");
-        assert_eq!(ask(kept_by, Projection::Decisions, false), "", "a conversation of its own: {place}");
+        assert_eq!(ask(kept_by, Projection::Decisions, false), "", "of another conversation: {place}");
         for (projection, body) in [
             (Projection::Decisions, DECISIONS),
             (Projection::Commits, COMMITS),
@@ -89,7 +89,7 @@ fn check_all_tenants(door: &str, ask: RecallFn<'_>) -> Vec<String> {
         );
     }
     for other in ["lendin", "libraries", "", "_", "%", "http/_"] {
-        assert_eq!(ask(other, Projection::Decisions, true), "", "of the tenant {other:?}, by the {door}");
+        assert_eq!(ask(other, Projection::Decisions, true), "", "an entry of {other:?} by the {door}");
     }
     times
 }

@@ -69,7 +69,7 @@ fn every_answer_kind_replays_without_upstream_or_key() {
         assert_eq!(String::from_utf8_lossy(&replayed.stdout), lines);
         says(&replayed, &["exact 9 of 9, served 9, unused 0", "replayed r"]);
     }
-    assert_eq!(upstream.asked(), asked, "a replay has an upstream");
+    assert_eq!(upstream.asked(), asked, "the replay called the upstream");
     // The frames keep status, headers and bytes of each HTTP exchange, and they verify.
     assert_eq!(bench.run("verify r").code, 0);
     let frames = bench.run("replay r --json").json();
@@ -83,7 +83,7 @@ fn no_secret_reaches_the_store() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
     let everything = bench.run("replay r --json").text() + &bench.run("show r --metadata").text();
-    assert!(everything.contains("/v1/binary"), "this would find it");
+    assert!(everything.contains("/v1/binary"), "the search finds recorded bytes");
     for secret in ["sk-a-real-secret", "AIzaSecretKey"] {
         assert!(!everything.contains(secret), "{secret}");
     }

@@ -92,7 +92,7 @@ fn policy_file_is_applied_and_invalid_one_drops_nothing() {
         assert!(error.contains("takes a time"), "{error}");
     }
     bench.run("retain --policy nowhere.toml").failed(4);
-    assert!(files(&bench.path(".annals")) == before, "what was refused changed a file");
+    assert!(files(&bench.path(".annals")) == before, "a refused policy changed a file");
     assert_eq!(runs(&bench), ["b"]);
     assert_eq!(CliBench::new().run("retain").failed(4), format!("no store at {}", ".annals"));
 }
@@ -190,7 +190,7 @@ fn forget_erases_at_once_and_lists_remaining_holders() {
         (&told["forgotten"], &told["uid"], &told["why"]),
         (&"a".into(), &1.into(), &"asked for".into())
     );
-    assert_eq!(told["segments"], serde_json::json!([]), "it was compacted");
+    assert_eq!(told["segments"], serde_json::json!([]), "the store was compacted");
     assert!(told["compacted"]["rewritten"].as_u64().unwrap() > 0, "{told}");
     let backup = bench.path("copy").canonicalize().unwrap();
     assert_eq!(told["backups"], serde_json::json!([backup.to_str().unwrap()]));

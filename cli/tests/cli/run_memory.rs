@@ -165,7 +165,7 @@ fn one_recording_serves_prompt_audit_and_training() {
     assert_eq!(bench.run("export-training --format sft --tenant other").text(), "");
     assert_eq!(bench.run("export-training").code, 2);
     assert_eq!(bench.run("export-training --format rlhf").code, 2);
-    assert_eq!(upstream.asked(), asked, "nobody was asked anew");
+    assert_eq!(upstream.asked(), asked, "the upstream got a new request");
 }
 
 /// Regression: each follow-up is stored, too, and has the same question as the next. The third follow-up got

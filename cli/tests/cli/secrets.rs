@@ -49,7 +49,7 @@ impl CliBench {
 
 const BOTH: [(&str, &str); 2] = [("TOKEN", TOKEN), ("PLAIN", PLAIN)];
 
-#[expect(clippy::disallowed_methods, reason = "a store's files as somebody would find them")]
+#[expect(clippy::disallowed_methods, reason = "reads the files of a store")]
 fn files(under: &Path, all: &mut Vec<u8>) {
     for entry in std::fs::read_dir(under).unwrap() {
         let entry = entry.unwrap();

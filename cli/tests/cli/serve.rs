@@ -38,7 +38,7 @@ impl CliBench {
         let mut told = Vec::new();
         while !told.iter().any(|line: &String| line == "annals: ready") {
             let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it never was ready: {told:?}");
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the daemon was never ready: {told:?}");
             told.push(line.trim_end().to_owned());
         }
         ServeProcess { child, stderr, start_lines: told }
@@ -321,7 +321,7 @@ fn hostile_connections_do_not_disturb_others() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        assert!(sent < 64 << 20, "what is not read is held back");
+        assert!(sent < 64 << 20, "the daemon must stop reading");
     }
     // A client that announces a huge value, one that sends half a command, one that sends single bytes, and
     // one that sends noise.
@@ -341,7 +341,7 @@ fn hostile_connections_do_not_disturb_others() {
     assert_eq!(line(&mut drip), "+OK");
     // These clients do not delay the daemon's end, and their memory is small.
     let status = format!("/proc/{}/status", daemon.child.id());
-    #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
+    #[expect(clippy::disallowed_methods, reason = "reads the memory of the process")]
     let status = std::fs::read(status).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if let Some(resident) = status.ok().and_then(|text| Some(text.split_once("VmRSS:")?.1.to_owned())) {
         let kib: u64 = resident.split_whitespace().next().unwrap().parse().unwrap();

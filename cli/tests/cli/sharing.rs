@@ -36,7 +36,7 @@ impl CliBench {
     /// Status of a run in the current list.
     fn status(&self, run: &str) -> String {
         let listed = self.run("runs --json").json();
-        let row = listed.iter().find(|row| row["id"] == run).expect("a run that is listed");
+        let row = listed.iter().find(|row| row["id"] == run).expect("the run is listed");
         row["status"].as_str().unwrap().to_owned()
     }
 
@@ -67,7 +67,7 @@ impl CliBench {
 impl RecorderProcess {
     /// Waits for a line of the program.
     fn line(&mut self) {
-        assert!(self.stdout.read_until(b'\n', &mut self.told).unwrap() > 0, "its program has ended");
+        assert!(self.stdout.read_until(b'\n', &mut self.told).unwrap() > 0, "the program has ended");
     }
 
     /// Waits for a line of annals itself.
@@ -116,7 +116,7 @@ fn first_recorder_waits_for_the_second() {
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     let socket = bench.path(".annals/SOCKET");
-    #[expect(clippy::disallowed_methods, reason = "what the socket is like is to be seen")]
+    #[expect(clippy::disallowed_methods, reason = "reads the permissions of the socket")]
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let of_second = ["held", "c", "go2", "d,e"];

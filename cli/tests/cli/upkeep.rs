@@ -187,7 +187,7 @@ fn interrupted_compaction_changes_and_leaves_nothing() {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
         while !has_rewritten(&bench) {
-            assert!(child.try_wait().unwrap().is_none(), "it has ended before it wrote anything");
+            assert!(child.try_wait().unwrap().is_none(), "the compaction ended before it wrote a segment");
             std::thread::yield_now();
         }
         // While the compaction runs, reads work, and writers are told which process writes.

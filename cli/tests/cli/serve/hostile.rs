@@ -3,7 +3,7 @@
 //!
 //! The system reports the memory: the resident peak since an attack began (`VmHWM`, which `clear_refs`
 //! resets), and the current size. A limit on the address space would count the memory maps of the store.
-#![expect(clippy::print_stdout, reason = "what was measured is told")]
+#![expect(clippy::print_stdout, reason = "prints measurements")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -24,7 +24,7 @@ const GIVEN_BACK_WITHIN: usize = 20_000;
 impl ServeProcess {
     /// A line of the process's status, in KiB.
     fn status_kib(&self, name: &str) -> u64 {
-        #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
+        #[expect(clippy::disallowed_methods, reason = "reads the memory of the process")]
         let status = std::fs::read(format!("/proc/{}/status", self.child.id())).unwrap();
         let status = String::from_utf8(status).unwrap();
         let told = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
@@ -33,7 +33,7 @@ impl ServeProcess {
 
     /// Resets the peak of resident memory.
     fn reset_peak_memory(&self) {
-        #[expect(clippy::disallowed_methods, reason = "a switch of the system's")]
+        #[expect(clippy::disallowed_methods, reason = "resets a counter of the system")]
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
     }
 
@@ -130,7 +130,7 @@ pub(super) fn attack_three_times<T>(
         assert!(after <= before + kept_kib + SLACK_KIB, "{before} KiB before, {after} after");
         peaks.push(peak);
     }
-    assert!(peaks[2] <= peaks[1] + (kept_kib + SLACK_KIB) / 2, "it grows: {peaks:?}");
+    assert!(peaks[2] <= peaks[1] + (kept_kib + SLACK_KIB) / 2, "memory grows: {peaks:?}");
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);
@@ -161,7 +161,7 @@ fn write_until_blocked(stream: &UnixStream, piece: &[u8]) -> usize {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         }
-        assert!(sent < 64 << 20, "what is not read is held back");
+        assert!(sent < 64 << 20, "the daemon must stop reading");
     }
     stream.set_nonblocking(false).unwrap();
     sent
@@ -298,7 +298,7 @@ fn abandoned_connections_leave_nothing() {
             bench.connect().write_all(b"xread block 0 streams nothing $\r\n").unwrap();
         }
         let mut client = bench.connect();
-        assert_eq!(ask(&mut client, "get a"), "$-1", "what was never executed was not done");
+        assert_eq!(ask(&mut client, "get a"), "$-1", "an unfinished transaction changed a key");
     });
 }
 
