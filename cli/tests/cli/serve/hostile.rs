@@ -65,9 +65,10 @@ pub(super) fn many_files(wanted: u64) -> bool {
 /// client sets and reads keys during the attack and while these connections are open.
 ///
 /// The daemon may grow by at most `most_kib`. After all connections are closed it may keep `kept_kib`, which
-/// the allocator does not return for small blocks. The third attack may exceed the peak of the second by at
-/// most half: each thread has its own blocks, and once a thread first allocated them in the third attack. At
-/// the end the daemon has one connection and ends with 0.
+/// the allocator does not return for small blocks; `SLACK_KIB` is added to both limits. The third peak may
+/// exceed the second by at most half of the kept bytes and the slack. Each thread has its own blocks, and
+/// once a thread first allocated them in the third attack. At the end the daemon has one connection and ends
+/// with 0.
 pub(super) fn attack_three_times<T>(
     options: &[&str],
     most_kib: u64,
