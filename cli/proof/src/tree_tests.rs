@@ -1,4 +1,4 @@
-//! The checks against RFC 9162's recursive definitions, and against proofs that do not hold.
+//! Checks of the tree against RFC 9162's recursive definitions, and against proofs that do not hold.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn sample_leaves() -> Vec<Hash> {
     (0..SIZES as u32).map(|i| leaf_hash(&[&i.to_le_bytes()])).collect()
 }
 
-/// Ways to spoil a path.
+/// Returns the path with each possible fault.
 fn spoilt_paths(path: &[Hash]) -> Vec<Vec<Hash>> {
     let mut all = Vec::new();
     for at in 0..path.len() {
@@ -83,7 +83,7 @@ fn only_correct_inclusion_proofs_hold() {
                 let found = inclusion_root(leaves[at], other, size as u64, &path);
                 assert_ne!(found, Ok(wanted), "{at} of {size} as {other}");
             }
-            // The same path in a tree that is too high, or too low, for it.
+            // The same path in a tree that is too high or too low for it.
             for other in [4 * size as u64, size as u64 / 4] {
                 let found = inclusion_root(leaves[at], at as u64, other, &path);
                 assert!(found.is_err() || path.is_empty() && other == 1, "{at} of {size} as of {other}");

@@ -1,4 +1,4 @@
-//! The kept corpora of the fuzz targets `checkpoint` and `proof` are ordinary tests for good.
+//! The kept corpora of the fuzz targets `checkpoint` and `proof` also run as ordinary tests.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -32,7 +32,8 @@ fn proof_corpus_never_panics() {
     run_corpus("proof", ledger::proof);
 }
 
-/// The doors can fail: what is put right reaches both readers, and is taken.
+/// The checks can fail, but they do not refuse everything: both readers accept an input once its digest is
+/// corrected.
 #[test]
 fn corrected_digest_is_accepted() {
     let text = include_str!("data/older.json");

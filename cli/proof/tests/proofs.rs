@@ -1,4 +1,4 @@
-//! Proofs that the engine makes, checked by the crate that shares no code with it; and what is done to them.
+//! Proofs that the engine makes are checked by the crate that shares no code with it, unchanged and changed.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use annals_proof::{
 };
 use serde_json::{Value, json};
 
-/// RFC 8410, sections 10.3 and 10.1: a pair.
+/// A key pair from RFC 8410, sections 10.3 and 10.1.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC
 -----END PRIVATE KEY-----
@@ -52,7 +52,7 @@ fn parsed_checkpoint(checkpoint: &annals::ledger::Checkpoint) -> CheckedCheckpoi
     CheckedCheckpoint::parse(checkpoint.to_json(None).unwrap().as_bytes()).unwrap()
 }
 
-/// The store of format 1 on a simulated disk whose clock stands still at one time.
+/// The store of format 1 on a simulated disk whose clock stands still.
 fn format_1_store() -> Store {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/tests/data/format/v1");
     let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
@@ -74,7 +74,8 @@ fn format_1_store() -> Store {
     Store::open_read_only_with("s", Options { io: Arc::new(sim), ..Options::default() }).unwrap()
 }
 
-/// A store with what proofs have to deal with: forks of forks, shared bodies, inline ones, an open run, a replaced one.
+/// A store with the cases that proofs must cover: forks of forks, shared bodies, inline bodies, an open run,
+/// a replaced run.
 fn sample_store() -> (tempfile::TempDir, Store, Namespace) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("s")).unwrap();
@@ -95,7 +96,7 @@ fn sample_store() -> (tempfile::TempDir, Store, Namespace) {
     space.begin_run(RunSpec::new("old")).unwrap().end(Status::Ok).unwrap();
     space.begin_run(RunSpec::new("old").replace(true)).unwrap().end(Status::Ok).unwrap();
     std::mem::forget(space.begin_run(RunSpec::new("open")).unwrap());
-    // A run in one batch of many records.
+    // A run whose many records are one batch.
     let whole = space.prepare_run(RunSpec::new("whole")).unwrap();
     let mut batch = whole.batch().unwrap();
     for n in 1..=21 {
@@ -187,12 +188,12 @@ fn proof_agrees_only_with_checkpoints_of_its_own_history() {
     let agreed = |proof: &str, with: &annals::ledger::Checkpoint| {
         check(proof.as_bytes(), None, Some(&parsed_checkpoint(with))).map(|v| v.kept)
     };
-    // A checkpoint that was taken before or after, of a record that it covers.
+    // The checkpoint covers the record. It is older or newer than the proof's own checkpoint.
     assert_eq!(agreed(&early, &old), Ok(Some(CheckpointAgreement::SameLedger)));
     assert_eq!(agreed(&early, &new), Ok(Some(CheckpointAgreement::CoversRecord)));
     let again = space.prove("one", Some(2), None).unwrap().to_json(None).unwrap();
     assert_eq!(agreed(&again, &old), Ok(Some(CheckpointAgreement::CoversRecord)));
-    // A record that is newer than the checkpoint takes a proof of growth.
+    // For a record newer than the checkpoint, the proof must also prove growth.
     let late = space.prove("later 149", None, None).unwrap().to_json(None).unwrap();
     assert!(matches!(agreed(&late, &old), Err(ProofError::Insufficient(_))));
     let late = space.prove("later 149", None, Some(&old)).unwrap().to_json(None).unwrap();
@@ -203,7 +204,7 @@ fn proof_agrees_only_with_checkpoints_of_its_own_history() {
         agreed(&space.prove("one", None, Some(&new)).unwrap().to_json(None).unwrap(), &new),
         Ok(Some(CheckpointAgreement::SameLedger))
     );
-    // Other histories.
+    // Other histories than that of the checkpoint.
     let (_dir, _, other) = sample_store();
     let theirs = other.prove("one", Some(2), None).unwrap().to_json(None).unwrap();
     assert!(matches!(agreed(&theirs, &old), Err(ProofError::Refused(_))));
@@ -213,7 +214,8 @@ fn proof_agrees_only_with_checkpoints_of_its_own_history() {
         for mark in &mut forged.marks {
             mark.node.0[31] ^= 1;
         }
-        // Marks that were made to add up: the checkpoint of another history of this store.
+        // The marks were forged so that they match the root: the checkpoint is of another history of this
+        // store.
         forged.root = root_of_marks(&forged);
         for proof in [&early, &again, &late] {
             assert!(
@@ -225,12 +227,12 @@ fn proof_agrees_only_with_checkpoints_of_its_own_history() {
         let refused = space.prove("one", None, Some(&forged)).unwrap_err();
         assert_eq!(refused.kind(), annals::ErrorKind::Diverged, "{refused}");
     }
-    // One that contradicts itself.
+    // A checkpoint that contradicts itself.
     let refused = store.verify_against(&annals::ledger::Checkpoint { leaves: 3, ..old.clone() }).unwrap_err();
     assert_eq!(refused.kind(), annals::ErrorKind::Invalid);
 }
 
-/// The root of marks, whatever they are.
+/// The root of any marks.
 fn root_of_marks(checkpoint: &annals::ledger::Checkpoint) -> annals::ledger::NodeHash {
     let node =
         |left: &[u8; 32], right: &[u8; 32]| *blake3::hash(&[&[1], &left[..], right].concat()).as_bytes();
@@ -262,12 +264,12 @@ fn signature_counts_only_if_valid_and_from_named_key() {
     let other = proof.to_json(Some(&signature(OTHER_PRIVATE, &proof.checkpoint))).unwrap();
     assert!(matches!(check(other.as_bytes(), Some(&public_key()), None), Err(ProofError::Refused(_))));
     assert!(check(other.as_bytes(), None, None).unwrap().checkpoint.signature.is_some());
-    // A signature of another checkpoint, by the right key.
+    // A signature of another checkpoint by the right key.
     std::thread::yield_now();
     let later = store.checkpoint().unwrap();
     let moved = proof.to_json(Some(&signature(PRIVATE, &later))).unwrap();
     assert!(matches!(check(moved.as_bytes(), None, None), Err(ProofError::Refused(_))));
-    // The right bytes under another's name.
+    // The right signature with another public key.
     let own = signature(PRIVATE, &proof.checkpoint);
     let named = Signature { public_key: PrivateKey::from_pem(OTHER_PRIVATE).unwrap().public_key().0, ..own };
     assert!(matches!(
@@ -283,7 +285,7 @@ fn wrong_marks_are_refused_by_both_readers() {
     let refused = |change: &dyn Fn(&mut annals::ledger::Checkpoint)| {
         let mut changed = good.clone();
         change(&mut changed);
-        // Its digest and signature are right: they are of what it says.
+        // The digest and the signature match the changed content.
         let json = changed.to_json(Some(&signature(PRIVATE, &changed))).unwrap();
         assert!(matches!(CheckedCheckpoint::parse(json.as_bytes()), Err(ProofError::Refused(_))), "{json}");
         let kind = annals::ledger::Checkpoint::from_json(json.as_bytes()).unwrap_err().kind();
@@ -302,7 +304,7 @@ fn wrong_marks_are_refused_by_both_readers() {
     refused(&|c| c.marks = c.marks.iter().cycle().take(65).copied().collect());
 }
 
-/// Whether what came of a changed proof is no lie: refused, or the very same verdict.
+/// A changed proof must be refused, or must give the same verdict.
 #[track_caller]
 fn is_refused_or_unchanged(
     changed: &[u8],
@@ -367,7 +369,7 @@ fn changed_byte_never_changes_the_claim() {
     assert!(tried > 50_000 && same * 50 < tried, "{same} of {tried}");
 }
 
-/// Every value of a JSON tree exchanged for others, every field and element left out, doubled, moved.
+/// Each value of a JSON tree is exchanged; each field and element is also left out, doubled and moved.
 fn changed_values(value: &Value) -> Vec<Value> {
     let mut all = vec![Value::Null, json!({}), json!([]), json!("x"), json!(-1), json!(1.5), json!(true)];
     match value {
@@ -452,7 +454,7 @@ fn changed_value_never_changes_the_claim() {
     for changed in changed_values(&tree) {
         tried += 1;
         let text = changed.to_string();
-        // Without its proof of growth, or under another number of a batch's size, it says less, or the same.
+        // Without its proof of growth, or with another batch size, a proof may prove less, or the same.
         match check(text.as_bytes(), None, None) {
             Ok(verdict) => {
                 let verdict = ProofVerdict { since: original.since, ..verdict };
@@ -489,13 +491,13 @@ fn mixed_true_records_are_refused() {
         Err(ProofError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
-    // Another run's record beside the frame, and words to match.
+    // The record of another run stands beside the frame, with a matching claim.
     let mut proof = of_one.clone();
     proof["records"][1] = of_two["records"][1].clone();
     proof["about"]["run"] = json!("whole");
     proof["about"]["uid"] = of_two["about"]["uid"].clone();
     refused(&proof);
-    // A frame of the parent after the point where the fork left it.
+    // A frame of the parent after the fork point.
     let (fork, late) = (tree("two", Some(3)), tree("one", Some(5)));
     let mut proof = fork.clone();
     proof["records"][0] = late["records"][0].clone();
@@ -503,7 +505,7 @@ fn mixed_true_records_are_refused() {
     proof["about"]["run"] = json!("two");
     proof["about"]["uid"] = fork["about"]["uid"].clone();
     refused(&proof);
-    // A record more, a record less, one twice.
+    // One record more, one record less, one record twice.
     let mut proof = of_one.clone();
     proof["records"].as_array_mut().unwrap().push(of_two["records"][0].clone());
     assert!(refused(&proof).contains("does not need"));
@@ -518,7 +520,7 @@ fn mixed_true_records_are_refused() {
     }
 }
 
-/// What a checkpoint would have been when the ledger had only so many leaves: of a small one each mark is one leaf.
+/// The checkpoint of the ledger when it had this many leaves. In a small ledger each mark is one leaf.
 fn checkpoint_at(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> annals::ledger::Checkpoint {
     let marks = checkpoint.marks[..leaves].to_vec();
     let last = marks[leaves - 1];
@@ -548,7 +550,7 @@ fn golden_files() -> [(&'static str, String); 4] {
     ]
 }
 
-/// The bytes of a checkpoint and of proofs of the kept store of format 1 are what they always were.
+/// This build reproduces the bytes of a checkpoint and of proofs of the kept store of format 1.
 #[test]
 fn golden_proofs_are_reproduced_and_hold() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -589,7 +591,7 @@ fn golden_proofs_are_reproduced_and_hold() {
     );
 }
 
-/// Writes the kept proofs as this build makes them.
+/// Writes the kept proofs with this build.
 #[test]
 #[ignore = "writes files: only for a new format"]
 fn write_golden_files() {

@@ -1,4 +1,4 @@
-//! `annals doctor --agent`: what is said of programs before anything of them runs.
+//! `annals doctor --agent`: the report about a program before it runs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{CliBench, ProcessResult};
 
-/// Variables that would change what is said.
+/// Variables that would change the report.
 const CLEARED: [&str; 20] = [
     "OPENAI_BASE_URL",
     "OPENAI_API_BASE",
@@ -39,7 +39,7 @@ impl CliBench {
         ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
     }
 
-    /// What is said of a program in both forms, which have to agree: its text, and its object.
+    /// Returns the report in both forms, text and JSON, and checks that they agree.
     #[track_caller]
     fn doctor_text(&self, code: i32, program: &[&str]) -> (String, Value) {
         let (text, json) = (self.doctor(&[], &[], program), self.doctor(&["--json"], &[], program));
@@ -115,7 +115,7 @@ fn fixed_address_is_reported_with_its_line() {
         "{text}"
     );
     assert_eq!(json["verdict"]["likely"].as_array().unwrap().len(), 0);
-    // Once it is read from a variable, nothing is wrong any more.
+    // An address that is read from a variable is no problem.
     bench.write("agent.py", "import openai, os\nopenai.OpenAI(base_url=os.environ['MY_LLM'])\n");
     let (text, _) = bench.doctor_text(0, &["python3", "agent.py"]);
     assert!(text.ends_with("try: annals record --env MY_LLM=/v1 -- python3 agent.py\n"), "{text}");
@@ -128,7 +128,7 @@ fn node_and_shell_programs_are_inspected() {
         "agent.mjs",
         "// import '@google/generative-ai'\nimport Anthropic from '@anthropic-ai/sdk';\nnew Anthropic();\n",
     );
-    // The interpreter need not be there for this: any program of that name is.
+    // The inspection needs only an executable of this name, not the real interpreter.
     bench.write("node", "#!/bin/sh\n");
     let executable = |name: &str| {
         let file = bench.path(name);
@@ -160,7 +160,7 @@ fn program_that_cannot_start_is_an_error() {
     assert!(of("./nowhere").contains("./nowhere: there is no such command"));
     assert!(of("./data").contains("may not be executed (exit code 126"));
     assert!(bench.doctor(&["--json"], &[], &["./nowhere"]).stdout.is_empty());
-    // Neither makes sense without the other.
+    // `--agent` and a command each need the other.
     assert_eq!(bench.run("doctor --agent").code, 2);
     assert_eq!(bench.run("doctor -- true").code, 2);
 }
@@ -174,7 +174,7 @@ fn unusable_files_are_reported_and_skipped() {
     assert!(bench.doctor_text(1, &["python3", "binary.py"]).0.contains("it is not text"));
     bench.write("closed.py", "import openai");
     std::fs::set_permissions(bench.path("closed.py"), std::fs::Permissions::from_mode(0o0)).unwrap();
-    // Who may read everything finds nothing wrong with it.
+    // A privileged user can read the file, so there is no problem to report.
     let may =
         std::process::Command::new("cat").arg(bench.path("closed.py")).output().unwrap().status.success();
     bench.doctor_text(i32::from(!may), &["python3", "closed.py"]);
@@ -229,7 +229,8 @@ fn static_binary_lacks_only_nondet_capture() {
     assert!(text.contains("likely captured: cannot be told"), "{text}");
 }
 
-/// Clients whose calls no recording captured were called covered, or not mentioned, and the exit code was 0.
+/// Regression: the report called clients covered, or did not mention them, although no recording captured
+/// their calls. The exit code was 0.
 #[test]
 fn uncaptured_clients_are_problems() {
     let bench = CliBench::new();
@@ -277,7 +278,7 @@ fn captured_clients_are_likely() {
     let done = bench.doctor(&[], &set, &["python3", "a.py"]);
     let told = String::from_utf8(done.stdout).unwrap();
     assert!(done.code == 0 && told.contains("AzureOpenAI (AZURE_OPENAI_ENDPOINT)"), "{told}");
-    // A rival that is set makes the recording leave the variable that this client reads.
+    // If the competing variable is set, a recording does not set the variable that this client reads.
     bench.write("a.py", "import openai\nopenai.OpenAI()");
     let rival = [("OPENAI_API_BASE", "http://127.0.0.1:9/v1")];
     let done = bench.doctor(&[], &rival, &["python3", "a.py"]);

@@ -1,6 +1,7 @@
-//! Programs that work without annals work under `record`: the forms in which real clients read and use their base addresses.
+//! Programs that work without annals also work under `record`: how real clients read and use their base
+//! addresses.
 //!
-//! Each program asks what the client that it names was seen to ask, with the standard library alone.
+//! Each program uses only the standard library and sends the requests that the named client sends.
 
 use std::process::Stdio;
 
@@ -14,7 +15,7 @@ const ASK: &str = "import json, os, sys, urllib.error, urllib.request\n\
         try: print(urllib.request.urlopen(urllib.request.Request(url, body, {'content-type': 'application/json'})).status)\n    \
         except urllib.error.HTTPError as error: print(error.code)\n";
 
-/// Variables that would change what a test sees.
+/// Variables that would change the result of a test.
 const CLEARED: [&str; 9] = [
     "OPENAI_API_KEY",
     "OPENAI_BASE_URL",
@@ -28,7 +29,7 @@ const CLEARED: [&str; 9] = [
 ];
 
 impl CliBench {
-    /// Runs a program by `annals` in a fresh environment with these variables.
+    /// Runs a program through `annals` in a fresh environment with these variables.
     fn with_variables(&self, args: &[&str], variables: &[(&str, &str)], program: &str) -> ProcessResult {
         self.write("ask.py", format!("{ASK}{program}\n"));
         let mut command = self.command([args, &["--", "python3", "-B", "ask.py"]].concat());
@@ -37,15 +38,16 @@ impl CliBench {
         ProcessResult::from_output(command.output().unwrap())
     }
 
-    /// What the frame of a run's first request says of it.
+    /// Metadata of the first frame of run `r`.
     fn first_request(&self) -> serde_json::Value {
         let frame = self.run("show r@1 --metadata --json").json().remove(0);
         frame["metadata"].clone()
     }
 }
 
-/// Vercel's @ai-sdk/anthropic takes its address to end in /v1, the official library does not. annals set one that does not, so the
-/// provider was asked for /messages and said 404: a program that worked broke when it was recorded.
+/// Regression: Vercel's @ai-sdk/anthropic expects an address that ends in /v1; the official library does not.
+/// annals set an address without /v1, so the client requested /messages and got 404. A working program failed
+/// when it was recorded.
 #[test]
 fn vercel_anthropic_client_calls_v1_messages() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -57,7 +59,7 @@ fn vercel_anthropic_client_calls_v1_messages() {
     let request = bench.first_request();
     assert_eq!(request["http"]["path"], "/v1/messages", "{request}");
     assert_eq!(request["model"], "c-1", "{request}");
-    // The official library's form is the same request.
+    // The official library sends the same request.
     let official = "ask(os.environ['ANTHROPIC_BASE_URL'] + '/v1/messages')";
     for program in [program, official] {
         let replayed = bench.with_variables(&["replay", "r"], &[], program);
@@ -68,24 +70,25 @@ fn vercel_anthropic_client_calls_v1_messages() {
     assert_eq!(forked.code, 0, "{forked:?}");
 }
 
-/// A gateway of the user's own is asked for what the program asks, whatever that is.
+/// The user's own gateway receives the path that the program requests, unchanged.
 #[test]
 fn user_gateway_path_is_unchanged() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let gateway = format!("{}/claude/", upstream.url);
     let variables = [("ANTHROPIC_BASE_URL", gateway.as_str())];
     let program = "ask(os.environ['ANTHROPIC_BASE_URL'] + '/messages')";
-    // The path of no known interface: not a model's call.
+    // annals knows no interface with this path, so the request is not a model call.
     let recorded = bench.with_variables(&["record", "--run", "r"], &variables, program);
-    // What is asked there has no form of a model that is known here: it is recorded, and no failure.
+    // A request in an unknown form is recorded and is not a failure.
     assert!(recorded.stderr.contains("none of them is known as a model call"), "{recorded:?}");
     assert_eq!(recorded.code, 0, "{recorded:?}");
     assert_eq!(bench.first_request()["http"]["path"], "/claude/messages");
     assert_eq!(bench.with_variables(&["replay", "r"], &[], program).code, 0);
 }
 
-/// litellm and langchain-openai read one variable and, where it is not set, another. A user had set the second; annals set the first to the
-/// public address, and the program left its gateway.
+/// Regression: litellm and langchain-openai read one variable and fall back to another. The user had set the
+/// fallback. annals set the first variable to the public address, so the program stopped calling the user's
+/// gateway.
 #[test]
 fn user_variable_wins_over_its_alternative() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -104,7 +107,7 @@ fn user_variable_wins_over_its_alternative() {
     }
 }
 
-/// The Node client of Azure goes to OPENAI_BASE_URL where that is set, so setting it sent Azure's calls to OpenAI.
+/// Regression: Azure's Node client prefers OPENAI_BASE_URL. annals set it, so calls for Azure went to OpenAI.
 #[test]
 fn openai_address_is_unset_if_only_azure_is_set() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -116,7 +119,7 @@ fn openai_address_is_unset_if_only_azure_is_set() {
     assert_eq!((&request["http"]["mount"], &request["provider"]), (&"azure".into(), &"azure".into()));
 }
 
-/// What one client needs may hurt another in the same program, so that a variable can be left as it is.
+/// A variable that one client needs can break another client of the same program. Users can exclude it.
 #[test]
 fn env_without_path_leaves_variable_unchanged() {
     let bench = CliBench::new();
@@ -126,7 +129,8 @@ fn env_without_path_leaves_variable_unchanged() {
     assert_eq!(String::from_utf8_lossy(&recorded.stdout), "None True\n", "{recorded:?}");
 }
 
-/// A value that is no address was once an error without a way out for a program that never reads it.
+/// Regression: a value that is not an address was an error. A program that never reads the variable could not
+/// be recorded at all.
 #[test]
 fn invalid_address_error_names_the_remedy() {
     let bench = CliBench::new();

@@ -1,4 +1,4 @@
-//! What a person reads on the screen: the list of runs, a run, a frame, two runs side by side, the help.
+//! Output for people: the list of runs, a run, a frame, a comparison of two runs, the help.
 
 use annals::{Component, Frame, RunSpec, Status, Store};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{CliBench, ProcessResult};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A model call with these facts, as the recorder writes them.
+/// A model call with these facts, in the form that the recorder writes.
 fn call(path: &str, facts: Value) -> Frame {
     exchange(path, "application/json", "{}", "ok", facts)
 }
@@ -30,7 +30,7 @@ fn usage(model: &str, input: u64, output: u64) -> Value {
 }
 
 impl CliBench {
-    /// Records runs by the library.
+    /// Records runs through the library.
     fn holds(&self, runs: Vec<(&str, Vec<Frame>)>) {
         let store = Store::open(self.path(".annals")).unwrap();
         let space = store.namespace("default").unwrap();
@@ -42,11 +42,11 @@ impl CliBench {
             run.end(Status::Ok).unwrap();
         }
         store.close().unwrap();
-        // A process that another test is just starting has the lock's file, too, until it becomes its program.
+        // A child process of another test inherits the lock file until it executes its program.
         while self.run("put released yes").stderr.contains("is writing to") {}
     }
 
-    /// A command on a terminal of so many columns.
+    /// Runs a command on a terminal of this width.
     fn within(&self, columns: usize, line: &str) -> ProcessResult {
         let mut command = self.command(line.split_whitespace());
         ProcessResult::from_output(command.env("COLUMNS", columns.to_string()).output().unwrap())
@@ -57,8 +57,8 @@ fn ids(runs: &[Value]) -> Vec<&str> {
     runs.iter().map(|run| run["id"].as_str().unwrap()).collect()
 }
 
-/// The oldest runs came first, so that `--limit 5` gave the five oldest, and nothing told when a run was, how long it took
-/// or what it cost.
+/// Regression: the oldest runs came first, so `--limit 5` listed the five oldest. The list had no start time,
+/// no duration and no cost.
 #[test]
 fn runs_lists_the_newest_first_with_tokens_and_cost() {
     let bench = CliBench::new();
@@ -94,7 +94,7 @@ fn runs_lists_the_newest_first_with_tokens_and_cost() {
     assert_eq!(bench.run("ls").text(), table);
 }
 
-/// A list that is cut says so, and how to see the rest.
+/// A shortened list says that it is shortened and how to see the rest.
 #[test]
 fn runs_says_when_it_shows_only_the_newest() {
     let bench = CliBench::new();
@@ -129,7 +129,7 @@ fn runs_fits_terminal_and_names_omitted_columns() {
     assert!(bench.run("runs").text().contains(long), "a pipe has no width");
 }
 
-/// A fork's shared frames were paid for by its parent, answers from the cache by the run that they come from.
+/// The parent paid for a fork's shared frames. The run that cached an answer paid for that answer.
 #[test]
 fn runs_counts_tokens_once() {
     let bench = CliBench::new();
@@ -150,8 +150,8 @@ fn runs_of_an_empty_namespace_says_no_runs() {
     assert_eq!(bench.run("runs --json").text(), "");
 }
 
-/// docs/record.md says that a frame with an HTTP error is flagged, and a 429 was not: it was to be flagged only where no
-/// request came after it, which nobody knows when the frame is written.
+/// Regression: docs/record.md says that a frame with an HTTP error is flagged, but a 429 was not. The rule
+/// flagged it only if no request followed, which is unknown when the frame is written.
 #[test]
 fn a_429_is_flagged_and_its_status_is_shown() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -204,7 +204,8 @@ fn sent(bench: &CliBench, run: &str, seq: u32, key: &str) -> Value {
     serde_json::from_slice::<Value>(&input).unwrap()[key].clone()
 }
 
-/// `--set` changed every request from the named frame on, so that what one changed step comes to could not be seen.
+/// Regression: `--set` changed every request from the named frame on. A user could not see the effect of one
+/// changed step.
 #[test]
 fn fork_set_edits_the_named_step_only() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -223,14 +224,14 @@ fn fork_set_edits_the_named_step_only() {
     assert_eq!(of("all"), [json!(0), json!(0)]);
     assert_eq!(bench.replay(&["all"], &[]).code, 0);
 
-    // A step's own value wins over that of all, and another model stays.
+    // `--set` wins over `--set-all` at its step. The changed model stays for all later steps.
     let args = ["r@2", "both", "--set", "$.temperature=1", "--set-all", "$.temperature=0", "--model", "m-2"];
     assert_eq!(bench.fork(&args, &upstream.url).code, 0);
     assert_eq!(of("both"), [json!(1), json!(0)]);
     assert_eq!([2, 3].map(|seq| sent(&bench, "both", seq, "model")), [json!("m-2"), json!("m-2")]);
 }
 
-/// An edit that met no request, or no place in it, was passed over in silence.
+/// Regression: an edit that matched no request, or no field of a request, was ignored without a message.
 #[test]
 fn fork_reports_an_edit_that_changed_nothing() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -244,8 +245,8 @@ fn fork_reports_an_edit_that_changed_nothing() {
     assert_eq!(refused.code, 2, "{refused:?}");
 }
 
-/// Two recordings of one program never have the same bytes: ids, times and the cuts of a stream are others. What was said
-/// was lost among them.
+/// Regression: two recordings of one program never have equal bytes, because ids, times and stream boundaries
+/// differ. The comparison showed all of these differences, so the changed text was hard to find.
 #[test]
 fn diff_shows_meaning_before_bytes() {
     let bench = CliBench::new();
@@ -302,7 +303,7 @@ fn diff_shows_meaning_before_bytes() {
     ] {
         assert!(text.contains(line), "{line:?} is not in {text}");
     }
-    assert!(!text.contains("call_3"), "ids of calls are no words: {text}");
+    assert!(!text.contains("call_3"), "ids of calls are not shown: {text}");
     let lines: Vec<Value> = String::from_utf8(bench.run("diff a b --json").stdout)
         .unwrap()
         .lines()
@@ -317,7 +318,7 @@ fn diff_shows_meaning_before_bytes() {
     assert_eq!(difference["paths"], json!([{ "path": "$.city", "a": "Rome", "b": "Paris" }]));
 }
 
-/// Roles, in the words of each provider, and one that changes alone.
+/// Role names of each provider, and one role that changes alone.
 #[test]
 fn diff_names_a_role_that_changed() {
     let bench = CliBench::new();
@@ -362,7 +363,7 @@ fn diff_names_a_role_that_changed() {
     }
 }
 
-/// What is no model call is compared by its bytes, and where they part is shown.
+/// A frame that is not a model call is compared by bytes, and the first difference is shown.
 #[test]
 fn diff_shows_bytes_of_frames_without_meaning() {
     let bench = CliBench::new();

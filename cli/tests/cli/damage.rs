@@ -1,4 +1,4 @@
-//! What damaged files, a second writer and a kill leave, as a user sees it.
+//! What a user sees after damage to files, with a second writer, and after a kill.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn a_damaged_run_does_not_hide_the_others() {
     assert!(frames < whole.len() && frames > 0, "{frames}");
     for line in done.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let frame: serde_json::Value = serde_json::from_slice(line).unwrap();
-        assert!(whole.contains(&frame), "nothing but what was recorded comes back");
+        assert!(whole.contains(&frame), "a frame differs from the recording");
     }
     assert!(done.failed(3).starts_with("run "));
     assert_eq!(bench.run("replay --all").code, 3);
@@ -112,7 +112,7 @@ fn killed_import_leaves_only_whole_runs() {
         let mut command = bench.command(["--store", &store, "import", "--format", "chat", &file]);
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         let listing = || bench.run(&format!("--store {store} runs --json")).stdout;
-        // Killed as soon as a run can be seen, which is in the middle of a later one.
+        // Kill the import once the first run is listed, while it imports a later one.
         while listing().is_empty() && child.try_wait().unwrap().is_none() {}
         child.kill().unwrap();
         child.wait().unwrap();

@@ -14,7 +14,7 @@ fn demo_kills_its_recorder_and_recovers_everything() {
     let [first] = bench.run("demo --json").json().try_into().unwrap();
     let [second] = bench.run("demo --json").json().try_into().unwrap();
     assert_eq!((&first["runs"], &first["bit_exact"]), (&12.into(), &408.into()));
-    assert_eq!(first["fingerprint"], second["fingerprint"], "the same wherever it is recorded");
+    assert_eq!(first["fingerprint"], second["fingerprint"], "equal runs have equal fingerprints");
     assert!(first["frames_before_kill"].as_u64().unwrap() >= 204);
     assert!(told.contains(first["fingerprint"].as_str().unwrap()));
 }

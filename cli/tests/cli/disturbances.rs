@@ -1,6 +1,7 @@
-//! Recordings that are disturbed: who records is killed, who is recorded is killed, clients hang up, bodies are large or no bodies at all.
+//! Recordings under disturbance: the recorder or the program is killed, clients disconnect, bodies are large
+//! or absent.
 //!
-//! `ANNALS_ROUGH=20` disturbs each so many times; `ANNALS_SEED` says when.
+//! `ANNALS_ROUGH=20` sets the number of rounds of each disturbance, `ANNALS_SEED` the moments.
 
 use std::io::BufRead;
 use std::process::{Child, Stdio};
@@ -14,12 +15,12 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// How often each disturbance is made.
+/// Number of rounds of each disturbance.
 fn disturbance_rounds() -> u64 {
     number("ANNALS_ROUGH", 3)
 }
 
-/// A number below `below` that follows from the seed and the round.
+/// A number below `below`, derived from the seed and the round.
 fn random_below(round: u64, below: u64) -> u64 {
     let seed = number("ANNALS_SEED", 1);
     let mixed = (seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -44,7 +45,7 @@ fn killed_recorder_leaves_a_replayable_prefix() {
         command.args([&agent, "noted", "1", &words.join(",")]).env_remove("OPENAI_BASE_URL");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut recorder = command.spawn().unwrap();
-        // The agent has been told at least one answer.
+        // The agent has received at least one answer.
         let mut lines = std::io::BufReader::new(recorder.stdout.take().unwrap()).lines();
         let mut told = 1;
         let first = lines.next().unwrap().unwrap();
@@ -58,14 +59,15 @@ fn killed_recorder_leaves_a_replayable_prefix() {
         let of = listed.iter().find(|row| row["id"] == run.as_str()).unwrap();
         assert!(["open", "abandoned"].contains(&of["status"].as_str().unwrap()), "{again}: {of}");
         let frames = of["frames"].as_u64().unwrap();
-        // What the program was told is there, but for an answer whose frame was still being ended.
+        // Every answer that the program received is stored, except one whose frame was not finished yet.
         assert!(frames + 1 >= told as u64 && frames <= 400, "{again}: {told} answers, {of}");
         assert_eq!(bench.run(&format!("verify {run}")).code, 0, "{again}");
         let mut replay = bench.command(["replay", &run]);
         let replayed = crate::ProcessResult::from_output(
             replay.env_remove("OPENAI_BASE_URL").stdin(Stdio::null()).output().unwrap(),
         );
-        // The program asks for more than there is: that is told, and what there is has been served.
+        // The program makes more calls than were recorded. The replay serves all recorded calls and reports
+        // the divergence.
         assert_eq!(replayed.code, 3, "{again}: {replayed:?}");
         says(&replayed, &["it ends after frame", "DIVERGED"]);
         let text = String::from_utf8_lossy(&replayed.stdout).into_owned();
@@ -158,7 +160,7 @@ fn upstream_without_tls_is_reported() {
     assert_eq!((replayed.code, &replayed.stdout), (0, &recorded.stdout), "{}", replayed.stderr);
 }
 
-/// What somebody else's agent is started with, and the recorder that waits for it.
+/// Starts `annals attach`; returns its process and the variables for an agent that another process starts.
 pub(crate) fn attach(bench: &CliBench, more: &[&str], secrets: &[(&str, &str)]) -> (Child, String) {
     let mut command = bench.command([&["attach", "--run", "r"], more].concat());
     command.env_remove("OPENAI_BASE_URL").envs(secrets.iter().copied());
@@ -170,14 +172,14 @@ pub(crate) fn attach(bench: &CliBench, more: &[&str], secrets: &[(&str, &str)]) 
     (attached, exports.join("\n"))
 }
 
-/// Ends the recording as somebody does who is done.
+/// Ends the recording with SIGTERM, as a user does.
 pub(crate) fn detach(attached: Child) -> crate::ProcessResult {
     let pid = attached.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     crate::ProcessResult::from_output(attached.wait_with_output().unwrap())
 }
 
-/// The agent is started by somebody else, with the variables that `attach` prints.
+/// Another process starts the agent with the variables that `attach` prints.
 #[test]
 fn attach_records_programs_started_elsewhere() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());

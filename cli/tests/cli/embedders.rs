@@ -1,4 +1,4 @@
-//! `annals remember`, `annals recall` and recordings with an embedder over HTTP, which the environment names.
+//! `annals remember`, `annals recall` and recordings with an HTTP embedder that environment variables select.
 
 use crate::serve::http;
 use crate::upstream::FakeUpstream;
@@ -9,7 +9,7 @@ const LOAN: &str =
 const WHY: &str = "Should we approve loan #42?";
 
 impl CliBench {
-    /// A command line with the embedder of this name, at this address.
+    /// Runs a command with the embedder of this name at this address.
     fn with_embedder(&self, url: &str, model: &str, line: &[&str]) -> ProcessResult {
         let mut command = self.command(line);
         command.env("ANNALS_EMBEDDINGS_URL", format!("{url}/v1")).env("ANNALS_EMBEDDINGS_MODEL", model);
@@ -32,14 +32,14 @@ fn http_embedder_entry_is_found_by_that_embedder_only() {
     );
     let entry = bench.run("scan --keyspace annals.memory --json").json().remove(0)["value"].to_string();
     assert!(entry.contains(r#"\"embeddingModel\":\"letters\""#), "{entry}");
-    // What is not near enough is not told: its threshold is 0.7.
+    // Entries below the embedder's threshold of 0.7 are not returned.
     assert_eq!(bench.with_embedder(&far.url, "letters", &["recall", "ZZZZ", "--tenant", "far"]).text(), "");
-    // The same text is paid for once.
+    // A text that was embedded before is not sent again.
     let before = far.asked();
     bench.with_embedder(&far.url, "letters", &remember).ok();
     assert_eq!(far.asked(), before);
 
-    // Whoever asks by another is told both.
+    // If the memory uses another embedder, the error names both.
     let both = |refused: String, one: &str, other: &str| {
         for name in [one, other] {
             assert!(refused.contains(&format!("{name:?}")), "{refused}");
@@ -52,7 +52,7 @@ fn http_embedder_entry_is_found_by_that_embedder_only() {
     both(bench.with_embedder(&far.url, "letters", &near).failed(1), "letters", "annals-words-1");
     assert_ne!(bench.run_args(near).text(), "");
 
-    // A daemon makes vectors by its own environment, and says so.
+    // A daemon uses the embedder of its own environment; the error says so.
     let daemon = bench.serve(&[]);
     let refused = bench.with_embedder(&far.url, "letters", &remember).failed(1);
     assert!(!refused.contains("ERR"), "{refused}");

@@ -8,9 +8,9 @@ fn missing_things_exit_with_4() {
     for line in ["runs", "show a", "replay a", "verify", "stats", "get k", "del k", "fork a@1 b", "scan"] {
         assert_eq!(bench.run(line).failed(4), "no store at .annals", "{line}");
     }
-    assert!(!bench.path(".annals").exists(), "reading makes no store");
+    assert!(!bench.path(".annals").exists(), "reading must not create a store");
     bench.run("import --format chat nowhere.json").failed(4);
-    assert!(!bench.path(".annals").exists(), "an import that cannot begin makes no store");
+    assert!(!bench.path(".annals").exists(), "a refused import must not create a store");
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     for line in
         ["show none", "replay none", "verify none", "fork none@1 x", "show a@4", "state a", "fork a@9 x"]

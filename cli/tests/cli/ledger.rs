@@ -1,4 +1,4 @@
-//! `annals ledger` and `verify --against`: what a person does with them, and the exit codes.
+//! `annals ledger` and `verify --against`: commands of a user, and their exit codes.
 
 #![expect(clippy::disallowed_methods, reason = "files that a user would have, moved as a user would")]
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::CliBench;
 
-/// RFC 8410, sections 10.3 and 10.1: a pair.
+/// A key pair from RFC 8410, sections 10.3 and 10.1.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC
 -----END PRIVATE KEY-----
@@ -46,7 +46,7 @@ fn proof_is_checked_without_the_store() {
     bench.run("ledger prove loan-42 --output run.json").ok();
     let from_stdout = bench.run("ledger prove loan-42 -o -").json();
     assert_eq!(from_stdout[0]["about"]["status"], "failed");
-    // From here on there is no store.
+    // The next checks run without the store.
     std::fs::rename(bench.path(".annals"), bench.path("elsewhere")).unwrap();
     let told = bench.run("ledger check frame.json --key public.pem --checkpoint kept.json").text();
     for part in
@@ -62,7 +62,7 @@ fn proof_is_checked_without_the_store() {
         (&"same".into(), &true.into(), &2.into())
     );
     assert_eq!(bench.run("ledger check run.json --json").json()[0]["vouched"], false);
-    // What does not hold, what is no proof, and what is not there.
+    // A proof that does not hold, a file that is not a proof, and a missing file.
     assert!(bench.run("ledger check run.json --key public.pem").failed(3).contains("not signed"));
     let proof = String::from_utf8(std::fs::read(bench.path("frame.json")).unwrap()).unwrap();
     bench.write("lie.json", proof.replace("loan-42", "loan-43"));
@@ -84,7 +84,8 @@ fn prove_reports_wrong_arguments() {
     bench.run("ledger checkpoint --sign none.pem").failed(4);
     bench.run("ledger prove loan-42 -o none/proof.json").failed(1);
     assert_eq!(bench.run("ledger").code, 2);
-    // A file that is there is replaced, as openssl and git archive do; a proof that cannot be made leaves it alone.
+    // `-o` replaces an existing file, as openssl and git archive do. A proof that cannot be made leaves the
+    // file unchanged.
     bench.write("proof.json", "mine");
     bench.run("ledger prove nobody -o proof.json").failed(4);
     assert_eq!(std::fs::read(bench.path("proof.json")).unwrap(), b"mine");
@@ -117,7 +118,7 @@ fn verify_against_checkpoint_locates_the_difference() {
     let told = bench.run("verify --against old.json --key public.pem").text();
     assert!(told.starts_with("unchanged: all ") && told.contains("whole: 1 runs"), "{told}");
     let new = keep(&bench, "new.json", "ledger checkpoint");
-    // The state before, put back as a whole.
+    // Restores the whole earlier state of the store, as a rollback would.
     std::fs::rename(bench.path(".annals"), bench.path("grown")).unwrap();
     bench.run("import --format frames frames.jsonl").ok();
     let done = bench.run("verify --against old.json");
@@ -127,7 +128,7 @@ fn verify_against_checkpoint_locates_the_difference() {
     let said: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!((done.code, &said["against"]["differences"][0]["what"]), (3, &"another_store".into()));
     assert_eq!(said["damaged"], Value::Array(Vec::new()));
-    // One that was not signed, one that was changed, one that is none.
+    // An unsigned checkpoint, a changed checkpoint, and a file that is not a checkpoint.
     bench.run("verify --against new.json --key public.pem").failed(3);
     let mut changed = new.clone();
     changed["seqno"] = 1.into();

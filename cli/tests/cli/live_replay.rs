@@ -1,4 +1,5 @@
-//! Runs that go on from where a recording ends: live after a divergence, from a fork with something edited, with the answers of earlier runs.
+//! Runs that continue after a recording ends: live after a divergence, from an edited fork, or with cached
+//! answers.
 
 use std::process::Stdio;
 
@@ -7,7 +8,7 @@ use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
 impl CliBench {
-    /// Replays a run with this upstream to go on with.
+    /// Replays a run and continues live with this upstream.
     pub(crate) fn replay_live(&self, args: &[&str], upstream: &str, doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = vec!["replay", "--on-divergence", "live", "--upstream", upstream];
@@ -19,7 +20,7 @@ impl CliBench {
         ProcessResult::from_output(command.output().unwrap())
     }
 
-    /// Records the agent doing this, with more options.
+    /// Records this command of the agent with more options.
     pub(crate) fn record_with(&self, args: &[&str], upstream: &str, doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = vec!["record", "--upstream", upstream];
@@ -42,14 +43,14 @@ fn live_replay_records_a_run_that_replays_alone() {
     assert_eq!(bench.record(&upstream.url, "r", &["noted", "1", "a,b,c"]).code, 0);
     let before = bench.run("show r --json").json();
 
-    // Where the recording has every answer, nothing goes on and no run is made.
+    // If the recording answers every request, the replay does not go live and creates no run.
     let same = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "a,b,c"]);
     assert_eq!(same.code, 0, "{same:?}");
     says(&same, &["exact 3 of 3"]);
     assert!(!same.stderr.contains("went on"), "{same:?}");
     assert_eq!((bench.run("runs --json").json().len(), upstream.asked()), (1, 3));
 
-    // The second request is another: it and the third are live, though the third is in the recording.
+    // The second request differs. It and the third go to the upstream, although the recording has the third.
     let gone = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "a,B,c"]);
     assert_eq!(gone.code, 3, "{gone:?}");
     says(&gone, &["DIVERGED", "went on live into r-live: 1 answered from r, then 2 requests recorded"]);
@@ -59,14 +60,14 @@ fn live_replay_records_a_run_that_replays_alone() {
     assert_eq!((alone.code, text(&alone)), (0, text(&gone)), "{}", alone.stderr);
     says(&alone, &["exact 3 of 3"]);
     assert_eq!(bench.run("verify r-live").code, 0);
-    assert_eq!(bench.run("show r --json").json(), before, "the parent is as it was");
+    assert_eq!(bench.run("show r --json").json(), before, "the parent is unchanged");
     assert!(bench.run("runs").text().contains("r@1"));
 
-    // Already the first is another; the name is taken.
+    // Even the first request differs, and the default name is taken.
     let first = bench.replay_live(&["r"], &upstream.url, &["noted", "1", "A"]);
     says(&first, &["went on live into r-live-2: 0 answered from r, then 1 request recorded"]);
     assert_eq!(bench.replay(&["r-live-2"], &["noted", "1", "A"]).code, 0);
-    // One request more than was recorded.
+    // The program makes one request more than the recording has.
     let more = bench.replay_live(&["r", "--into", "longer"], &upstream.url, &["noted", "1", "a,b,c,d"]);
     says(&more, &["went on live into longer: 3 answered from r, then 1 request recorded"]);
     let alone = bench.replay(&["longer"], &["noted", "1", "a,b,c,d"]);
@@ -74,8 +75,8 @@ fn live_replay_records_a_run_that_replays_alone() {
     says(&alone, &["exact 4 of 4"]);
 }
 
-/// What was answered after the first call that was never asked for, or was asked in other words, is not in the prefix that the child
-/// shares: it is copied, as it was asked.
+/// A child shares its parent's frames only up to the first call that the program skipped or changed. Answers
+/// after that are copied into the child, under the requests that the program made.
 #[test]
 fn live_run_has_reordered_and_rule_matched_answers() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -89,7 +90,7 @@ fn live_run_has_reordered_and_rule_matched_answers() {
     let ruled = ["r", "--into", "ruled", "--ignore", "$.note"];
     let gone = bench.replay_live(&ruled, &upstream.url, &["noted", "2", "a,b,x"]);
     says(&gone, &["same after the matcher 2", "2 answered from r, then 1 request recorded"]);
-    // No rule is needed any more.
+    // The child has the program's own requests, so its replay needs no rule.
     let alone = bench.replay(&["ruled"], &["noted", "2", "a,b,x"]);
     assert_eq!((alone.code, text(&alone)), (0, text(&gone)), "{}", alone.stderr);
     says(&alone, &["exact 3 of 3"]);
@@ -133,11 +134,11 @@ fn cache_is_off_by_default() {
         (&frame["metadata"]["cached"]["run"], &frame["metadata"]["cached"]["seq"]),
         (&"a".into(), &2.into())
     );
-    // It is a run like any other.
+    // A run with cached answers replays like any other run.
     let alone = bench.replay(&["c"], &[]);
     assert_eq!((alone.code, text(&alone)), (0, text(&taken)), "{}", alone.stderr);
 
-    // One is asked for again, and what it says now is the answer from then on; the last one was noted by c.
+    // `--reroll` requests one answer again, and later runs get the new answer. Run c had cached the last one.
     let again = bench.record_with(
         &["--run", "d", "--cache", "both", "--reroll", "2"],
         &upstream.url,
@@ -148,7 +149,7 @@ fn cache_is_off_by_default() {
     let later =
         bench.record_with(&["--run", "e", "--cache", "read"], &upstream.url, &["noted", "1", "x,y,z"]);
     assert_eq!((upstream.asked(), text(&later)), (6, text(&again)));
-    // Another request, another place: neither is answered by these.
+    // A different request and a different upstream do not use these cached answers.
     let other = bench.record_with(&["--run", "f", "--cache", "read"], &upstream.url, &["noted", "2", "x"]);
     assert_eq!((other.code, upstream.asked()), (0, 7));
     let elsewhere = FakeUpstream::start();
@@ -156,7 +157,8 @@ fn cache_is_off_by_default() {
     assert_eq!(elsewhere.asked(), 1);
 }
 
-/// Notes stayed when their run was swept, and its name with them; none ever had an end of its own.
+/// Regression: cached answers stayed when retention dropped their run, and so did the run's name. They had no
+/// deadline either.
 #[test]
 fn cached_answer_ends_with_its_run_or_deadline() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -169,12 +171,12 @@ fn cached_answer_ends_with_its_run_or_deadline() {
     assert_eq!((note("b", &[], "x").code, upstream.asked(), noted(&bench)), (0, 1, 1));
     bench.write("all.toml", "[[rule]]\nname = \"all\"\nkeep = \"0d\"\n");
     bench.run("retain --policy all.toml").ok();
-    assert_eq!(noted(&bench), 0, "it has outlived its run");
+    assert_eq!(noted(&bench), 0, "a cached answer outlived its run");
     assert_eq!((note("c", &["--cache-for", "0s"], "x").code, upstream.asked(), noted(&bench)), (0, 2, 1));
-    // Its time was over when it was written: it is asked for again, and this one's is far off.
+    // The cached answer expired at once, so this run requests it again. The new deadline is far away.
     assert_eq!((note("d", &["--cache-for", "1y"], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));
     assert_eq!((note("e", &[], "x").code, upstream.asked(), noted(&bench)), (0, 3, 1));
-    // Who only reads takes away what is over, too: it names a run.
+    // A run that only reads the cache also removes expired answers, because they name a run.
     assert_eq!((note("f", &["--cache-for", "0s"], "y").code, noted(&bench)), (0, 2));
     let read = bench.record_with(&["--run", "g", "--cache", "read"], &upstream.url, &["noted", "1", "y"]);
     assert_eq!((read.code, upstream.asked(), noted(&bench)), (0, 5, 1));
@@ -185,7 +187,7 @@ fn cached_answer_ends_with_its_run_or_deadline() {
     assert_eq!(upstream.asked(), 5);
 }
 
-/// A run of the same name that took the place of another does not answer for it.
+/// A cached answer is not used after another run took the name of its run.
 #[test]
 fn cached_answer_of_replaced_run_is_not_used() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -242,7 +244,7 @@ fn fork_tool_result_changes_all_later_requests() {
     }
     let named = bench.fork(&["r@2", "named", "--tool-result", &format!("call_1={cold}")], &upstream.url);
     assert_eq!(named.code, 0, "{named:?}");
-    // Neither the first nor the third request brings a new one.
+    // The first and the third request contain no new tool result.
     for at in ["r@1", "r@3"] {
         let refused = bench.fork(&[at, "x", "--tool-result", &cold], &upstream.url);
         assert_eq!(refused.code, 2, "{refused:?}");

@@ -1,4 +1,4 @@
-//! The `annals` binary as a user meets it: arguments in; output, errors and exit codes out.
+//! The `annals` binary as its user sees it: arguments in; output, errors and exit codes out.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod agent_doctor;
@@ -92,7 +92,7 @@ impl CliBench {
     }
 }
 
-/// What a command left.
+/// Exit code and output of a finished command.
 #[derive(Debug)]
 struct ProcessResult {
     code: i32,
@@ -109,7 +109,7 @@ impl ProcessResult {
         }
     }
 
-    /// Standard output of a command that succeeded and had nothing to complain of.
+    /// Standard output of a command that succeeded and printed nothing to standard error.
     #[track_caller]
     fn ok(self) -> Vec<u8> {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", String::from_utf8_lossy(&self.stdout));
@@ -127,7 +127,7 @@ impl ProcessResult {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// A failure with its exit code: the error's text, after checking that it comes with a hint.
+    /// Checks that the command failed with this exit code and printed a hint. Returns the error's text.
     #[track_caller]
     fn failed(self, code: i32) -> String {
         assert_eq!(self.code, code, "{self:?}");
@@ -139,7 +139,8 @@ impl ProcessResult {
     }
 }
 
-/// Two runs as lines: one with a tool call, one that failed. No message is a user's, so both expansions are the same.
+/// Two runs as lines: one with a tool call, one that failed. Neither has a user message, so both expansions
+/// give the same frames.
 const LINES: &str = concat!(
     r#"{"id":"a","reward":1,"model":"m","messages":[{"role":"system","content":"caf\u00e9"},"#,
     r#"{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"find","arguments":"{}"}}]},"#,
@@ -149,7 +150,7 @@ const LINES: &str = concat!(
     "\n"
 );
 
-/// The runs that the repository carries.
+/// The file of runs that is in the repository.
 fn bundled_runs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/data/tau-airline-cut.json.xz")
 }

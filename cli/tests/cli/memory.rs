@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::serve::http;
 use crate::{CliBench, ProcessResult};
 
-/// The source's example, with spaces in it that nobody is to lose.
+/// The original example. Its extra spaces must be kept.
 const MONDAY: &str = r#"{ "query":"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.","finalContent":"Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.","iterations":1,"decisions":[{"stageId":"classify-risk","chosen":"rejected","rule":"Marginal credit","evidence":{"creditScore":580, "threshold" : 600}},{"stageId":"pick-reason","chosen":"credit-too-low","rule":"Credit below floor","evidence":{"creditScore":580,"incomeAboveFloor":true}}],"toolCalls":[{"name":"lookupCreditBureau","args":{"applicationId":"42"},"resultPreview":"{ \"score\": 580, \"bureau\": \"experian\" }","errored":false}],"durationMs":1840,"tokenUsage":{"input":1200,"output":180}}"#;
 
 impl CliBench {
-    /// Asks on Friday what was decided on Monday.
+    /// Asks on Friday about Monday's decision.
     fn friday(&self, more: &str) -> ProcessResult {
         let question = [
             "recall",
@@ -37,7 +37,7 @@ fn recall_crosses_conversations_but_never_tenants() {
     let bench = CliBench::new();
     assert_eq!(bench.friday("").failed(4), "no store at .annals");
     bench.run("init").ok();
-    assert_eq!(bench.friday("--tenant lending --across-conversations").text(), "", "nothing was ever kept");
+    assert_eq!(bench.friday("--tenant lending --across-conversations").text(), "", "the memory is empty");
     bench.monday();
     for nothing in [
         "--tenant lending",
@@ -63,9 +63,9 @@ fn recall_crosses_conversations_but_never_tenants() {
         assert_eq!(told, format!("{text}\ndecided at {when}"), "{name}");
     }
     let told = bench.friday("--tenant lending --across-conversations").text();
-    assert_eq!(told, hit["text"].as_str().unwrap(), "decisions, where no other is named");
+    assert_eq!(told, hit["text"].as_str().unwrap(), "decisions is the default projection");
     let all = bench.friday("--tenant lending --across-conversations --budget 1000").text();
-    assert!(all.contains("\"tokenUsage\": {"), "the largest that fits is all of it: {all}");
+    assert!(all.contains("\"tokenUsage\": {"), "the largest projection fits: {all}");
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn entry_keeps_its_id_and_daemon_stores_new_entries() {
     );
 }
 
-/// A recorder, too, holds the store, and understood nothing but runs: "unknown command 'MEM.PUT'" was all that an agent was told that remembered while it was
-/// recorded, or beside another that was.
+/// Regression: a recorder that held the store understood only commands of runs. An agent that called `annals
+/// remember` while a recorder ran got "unknown command 'MEM.PUT'".
 #[test]
 fn recorded_agent_can_remember() {
     let bench = CliBench::new();
@@ -118,7 +118,7 @@ fn recorded_agent_can_remember() {
     assert!(bench.friday("--namespace other --across-conversations").text().starts_with("[Past run"));
 }
 
-/// The one that came second was told to wait until the first is done, which it is after a moment.
+/// Regression: the second call failed with the advice to wait, although the first ends after a moment.
 #[test]
 fn concurrent_remember_calls_wait_for_each_other() {
     let bench = CliBench::new();
@@ -148,7 +148,7 @@ fn long_question_is_read_from_standard_input() {
     assert!(ask(&[b'a'; (1 << 20) + 1]).failed(1).contains("larger than 1048576 bytes"));
 }
 
-/// One definition, mounted on an agent that asks by the command line and one that asks over HTTP.
+/// One definition serves an agent that uses the command line and one that uses HTTP.
 #[test]
 fn one_definition_serves_several_agents() {
     let bench = CliBench::new();
@@ -241,7 +241,7 @@ fn invalid_memory_arguments_are_refused() {
         bench.run(line).failed_usage();
     }
     bench.run("recall a --threshold -1").failed(4);
-    // Whose memory it is has nothing to do with the file.
+    // The tenant is checked before the file is read.
     let long = "t".repeat(10 << 10);
     for line in [["remember", "none.json", "--tenant", &long], ["recall", "a", "--tenant", &long]] {
         bench.run_args(line).failed_usage();

@@ -1,4 +1,4 @@
-//! What a program reaches besides annals: said when it is recorded, refused when it is replayed.
+//! Connections that bypass annals: a recording reports them, a replay refuses them.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use crate::record::says;
 use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
-/// A place that programs reach by themselves; it counts connections and says nothing.
+/// A server that programs reach directly. It counts connections and sends nothing.
 struct CountingServer {
     at: SocketAddr,
     accepted: Arc<AtomicU64>,
@@ -36,7 +36,7 @@ impl CountingServer {
         Self::start("127.0.0.1:0").unwrap()
     }
 
-    /// `HOST PORT`, as the agent's actions take it.
+    /// `HOST PORT`, the form in which the agent takes an address.
     fn host_and_port(&self) -> String {
         format!("{} {}", self.at.ip(), self.at.port())
     }
@@ -50,7 +50,7 @@ fn agent() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/network.py").to_str().unwrap().to_owned()
 }
 
-/// Records the agent doing this; further options stand before the command.
+/// Records this command of the agent; the options come before the command.
 fn record(bench: &CliBench, upstream: &FakeUpstream, options: &[&str], doing: &[&str]) -> ProcessResult {
     let agent = agent();
     let mut args = vec!["record", "--run", "r", "--upstream", &upstream.url];
@@ -66,7 +66,8 @@ fn run(bench: &CliBench, args: &[&str]) -> ProcessResult {
     ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
 }
 
-/// A program of C that connects to `HOST PORT` and stays for so many milliseconds; linked so.
+/// Compiles, with these linker flags, a C program that connects to `HOST PORT` and stays for some
+/// milliseconds.
 #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
 fn connector(directory: &Path, flags: &[&str]) -> PathBuf {
     let (source, program) = (directory.join("connector.c"), directory.join("connector"));
@@ -83,8 +84,9 @@ fn connector(directory: &Path, flags: &[&str]) -> PathBuf {
     program
 }
 
-// A script made one call through the variable and two to a fixed address. `record` said `recorded 1 request` and ended with 0;
-// `replay` made both calls again, said `exact 1 of 1, not spent`, and ended with 0.
+// Regression: a script made one call through the variable and two to a fixed address. `record` printed
+// `recorded 1 request` and ended with 0. `replay` made both direct calls again, printed `exact 1 of 1, not
+// spent`, and ended with 0.
 #[test]
 fn bypassing_call_is_reported_and_blocked_in_replay() {
     let (bench, upstream, elsewhere) = (CliBench::new(), FakeUpstream::start(), FakeUpstream::start());
@@ -109,7 +111,7 @@ fn bypassing_call_is_reported_and_blocked_in_replay() {
         says(&replayed, &["the recording is incomplete"]);
     }
     assert_eq!(elsewhere.asked(), asked, "a replay reached the network");
-    // The run keeps what it does not hold, and says so wherever it is listed.
+    // The run stores which connections it lacks, and every listing of the run shows them.
     let listed = bench.run("runs").text();
     assert!(listed.contains("incomplete"), "{listed}");
     let shown = bench.run("show r").text();
@@ -151,7 +153,8 @@ fn hosts_are_expected_permitted_or_refused_quietly() {
     }
 }
 
-// Programs that load no library were neither seen nor stopped: the kernel's tables show them, and its namespace stops them.
+// Regression: programs that load no library were neither seen nor stopped. The kernel's socket tables now
+// show them, and a network namespace stops them.
 #[test]
 fn static_program_is_watched_and_blocked() {
     let (bench, upstream, elsewhere) =
@@ -238,7 +241,7 @@ fn unresolvable_name_is_reported() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let recorded = record(&bench, &upstream, &[], &["annals", "name api.groq.com", "name localhost"]);
     if recorded.stderr.contains("api.groq.com") {
-        // Where the name does not resolve, the failed look-up is all that there is of the call.
+        // If the name does not resolve, the failed look-up is the only trace of the call.
         assert_eq!(recorded.code, 1, "{recorded:?}");
         says(&recorded, &["api.groq.com:443 (groq)"]);
     }
@@ -290,7 +293,7 @@ fn library_guards_if_namespaces_are_forbidden() {
     let recorded = record(&bench, &upstream, &["--expect-host", "any"], &["annals", &direct]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let accepted = elsewhere.accepted();
-    // In a user namespace of its own the limit is this test's alone.
+    // In its own user namespace, the limit applies only to this test.
     let forbidden = |args: &[&str]| {
         let command = bench.command(args.to_vec());
         let mut shell = Command::new("unshare");
@@ -309,14 +312,15 @@ fn library_guards_if_namespaces_are_forbidden() {
     assert_eq!(replayed.code, 3, "{replayed:?}");
     says(&replayed, &["REFUSED: 1 connection", "GUARDED LESS: a network namespace is not permitted here"]);
     assert_eq!(elsewhere.accepted(), accepted);
-    // A static program is not stopped: it is named, and what it reached makes the replay fail.
+    // Without a namespace a static program cannot be stopped. The report names it, and its connection makes
+    // the replay fail.
     let agent = agent();
     let replayed = forbidden(&["replay", "r", "--", "python3", "-B", &agent, "annals", &long]);
     assert_eq!(replayed.code, 3, "{replayed:?}");
     says(&replayed, &["NOT GUARDED: ", "is a static binary", "NOT REFUSED: 1 connection of connector"]);
 }
 
-// Before its point a fork is a replay and reaches nothing; behind it, it is a recording.
+// Before the fork point a fork is a replay and reaches no network. After it, it is a recording.
 #[test]
 fn fork_refuses_before_fork_point_and_notes_after() {
     let (bench, upstream, elsewhere) =
@@ -330,7 +334,7 @@ fn fork_refuses_before_fork_point_and_notes_after() {
     assert_eq!(forked.code, 3, "{forked:?}");
     says(&forked, &["REFUSED: 1 connection", "NOT RECORDED: 1 connection"]);
     assert_eq!(elsewhere.accepted(), accepted + 1);
-    // What no library can be loaded into is named.
+    // The report names programs that cannot load the library.
     let program = connector(bench.directory.path(), &["-static"]);
     let stray = format!("run {} {} 600", program.display(), elsewhere.host_and_port());
     let agent = agent();
@@ -340,7 +344,8 @@ fn fork_refuses_before_fork_point_and_notes_after() {
     says(&forked, &["NOT GUARDED: ", "is a static binary", "NOT RECORDED: 1 connection of connector"]);
 }
 
-// The library stood in a directory that other users could not enter: `su` within a recorded program printed two errors of the loader.
+// Regression: the library was in a directory that other users could not enter. Each `su` in a recorded
+// program printed two errors of the loader.
 #[test]
 fn a_process_of_another_user_loads_the_library() {
     let (bench, upstream, elsewhere) =
@@ -359,7 +364,7 @@ fn a_process_of_another_user_loads_the_library() {
     says(&recorded, &["NOT RECORDED: 1 connection of bash"]);
 }
 
-// A client tried a refused connection again for two minutes, and its user saw nothing but a program that hangs.
+// Regression: a client retried a refused connection for two minutes. Its user saw only a program that hangs.
 #[test]
 fn refusal_is_reported_while_program_runs() {
     let (bench, upstream, elsewhere) =
@@ -373,7 +378,7 @@ fn refusal_is_reported_while_program_runs() {
     let mut recorder =
         bench.command(args.into_iter().chain(["python3", "-B", &agent, "annals", &connect, &hold]));
     let mut recorder = recorder.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    // Goes on once the program reads it.
+    // The program continues once it reads this file.
     bench.write("held", "on");
     assert!(recorder.wait().unwrap().success());
     let mut replayer = bench.command(["replay", "r"]);
@@ -389,14 +394,14 @@ fn refusal_is_reported_while_program_runs() {
     assert!(rest.contains("REFUSED: 1 connection"), "{rest}");
 }
 
-// `--upstream opneai=URL` was taken in silence: no variable pointed at it, and the calls went to OpenAI.
+// Regression: `--upstream opneai=URL` was accepted. No variable pointed at it, and the calls went to OpenAI.
 #[test]
 fn upstream_of_unknown_provider_is_refused() {
     let bench = CliBench::new();
     let refused = run(&bench, &["record", "--upstream", "opneai=http://127.0.0.1:9", "--", "true"]);
     assert_eq!(refused.code, 2, "{refused:?}");
     says(&refused, &["--upstream names provider \"opneai\"", "known providers: openai, "]);
-    assert_eq!(bench.run("runs").code, 4, "no store is made");
+    assert_eq!(bench.run("runs").code, 4, "a refused recording must not create a store");
     let args = [
         "record",
         "--allow-empty",

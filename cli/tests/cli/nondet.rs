@@ -14,7 +14,7 @@ fn agent(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents").join(name).to_str().unwrap().to_owned()
 }
 
-/// A program with nothing between the test and it: `python3` may be a script that looks for another.
+/// The path of the real interpreter, because `python3` may be a script that starts another.
 fn python() -> String {
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
     String::from_utf8(found.stdout).unwrap().trim().to_owned()
@@ -46,7 +46,7 @@ impl CliBench {
         ProcessResult::from_output(command.stdin(Stdio::null()).output().unwrap())
     }
 
-    /// Replays a run some times, each as it was recorded, lanes and all.
+    /// Replays a run several times and checks that each replay equals the recording, lanes of draws included.
     #[track_caller]
     fn is_exact(&self, run: &str, recorded: &ProcessResult, calls: usize) {
         assert_eq!(recorded.code, 0, "{recorded:?}");
@@ -74,13 +74,13 @@ fn times_ids_and_random_numbers_in_prompts_replay_exactly() {
     let recorded = bench.draws(&upstream, "r", &["every"]);
     assert!(recorded.stderr.contains("draws of 1 thread"), "{}", recorded.stderr);
     bench.is_exact("r", &recorded, 3);
-    // What led to a call stands before it, and a run that has draws verifies like any.
+    // The draws that led to a call come before it, and a run with draws verifies like any other.
     let frames = bench.run("replay r --json").json();
     let components: Vec<_> = frames.iter().map(|frame| frame["component"].as_str().unwrap()).collect();
     assert_eq!(components[..6], ["nondet", "llm", "nondet", "llm", "nondet", "llm"]);
     assert_eq!(bench.run("verify r").code, 0);
 
-    // Without the option, each request is another one when it is asked again.
+    // Without the option each run of the program sends different requests.
     let (python, agent) = (python(), agent("draws.py"));
     assert_eq!(bench.capture(&upstream, "plain", &[], &[&python, "-B", &agent, "every"]).code, 0);
     let replayed = bench.replay_agent(&["plain"], &[]);
@@ -141,7 +141,7 @@ fn one_hundred_thousand_draws_cost_little() {
     let recorded = bench.draws(&upstream, "r", &["clocks", "100000"]);
     bench.is_exact("r", &recorded, 2);
     let frames = bench.run("replay r --json").json();
-    assert!(frames[0]["output_base64"].as_str().unwrap().len() < 600_000, "six bytes a read, and no more");
+    assert!(frames[0]["output_base64"].as_str().unwrap().len() < 600_000, "a draw takes more than six bytes");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn changed_draws_are_reported() {
     assert!(!bench.replay_agent(&["more"], &[]).stderr.contains("DRAWN OTHERWISE"));
     for (times, what) in [("9", ": the rest are new values"), ("2", "were recorded\n")] {
         let replayed = bench.replay_agent(&["more"], &[("DRAW_TIMES", times)]);
-        // What the program asked was the same all the same.
+        // The program's requests are still the same.
         assert_eq!(replayed.code, 0, "{replayed:?}");
         assert!(replayed.stderr.contains("DRAWN OTHERWISE: lane 0 drew"), "{}", replayed.stderr);
         assert!(replayed.stderr.contains(what), "{}", replayed.stderr);
@@ -171,7 +171,7 @@ fn killed_program_keeps_its_draws() {
     assert!(replayed.stderr.contains("exact 1 of 1"), "{}", replayed.stderr);
 }
 
-/// The draws that led to what was recorded are recorded with it, so that a recorder that is killed has them.
+/// Draws are stored before the frames that they led to, so a killed recorder has both.
 #[test]
 fn killed_recorder_has_all_draws_before_its_frames() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -179,7 +179,7 @@ fn killed_recorder_has_all_draws_before_its_frames() {
     let script = bench.write("wait.sh", format!("'{python}' -B '{agent}' every; echo there; read line"));
     let line = ["record", "--run", "r", "--upstream", &upstream.url, CAPTURE, "--", "sh", &script];
     let mut command = bench.command(line);
-    // What a killed recorder leaves behind goes away with the test.
+    // Files that the killed recorder leaves are removed with the test's directory.
     command.env("TMPDIR", bench.path(""));
     let mut recorder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut told = std::io::BufReader::new(recorder.stdout.take().unwrap());
@@ -188,7 +188,7 @@ fn killed_recorder_has_all_draws_before_its_frames() {
         line.clear();
         assert!(std::io::BufRead::read_line(&mut told, &mut line).unwrap() > 0);
     }
-    // The last answer is written a moment after the program had it.
+    // The last frame is stored a moment after the program receives its answer.
     let is_whole = |frame: &serde_json::Value| frame["component"] == "llm" && frame["incomplete"] != true;
     while bench.run("replay r --json").json().iter().filter(|frame| is_whole(frame)).count() < 3 {
         std::thread::yield_now();
@@ -231,7 +231,7 @@ fn uncovered_programs_are_reported() {
     assert!(
         recorded.stderr.contains("NOT CAPTURED: ") && recorded.stderr.contains("alone is a static binary")
     );
-    // One that is started by a program that is covered.
+    // An uncovered program that a covered program starts.
     let recorded = bench.capture(&upstream, "s", &[CAPTURE, "--allow-empty"], &["sh", "-c", "./alone; true"]);
     assert_eq!((recorded.code, recorded.stdout.as_slice()), (0, &b"alone\n"[..]));
     assert!(recorded.stderr.contains("NOT CAPTURED: ./alone (process 0p1"), "{}", recorded.stderr);

@@ -1,4 +1,5 @@
-//! Replays of clients whose requests overlap, repeat, or can differ in what does not matter; and what a replay says of the output.
+//! Replays of clients whose requests overlap, repeat, or differ in ways that do not matter; also how a replay
+//! reports the program's output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use crate::record::says;
 use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
-/// How often a recording is replayed.
+/// Number of replays of each recording.
 const REPLAYS: usize = 5;
 
 fn client() -> String {
@@ -41,7 +42,8 @@ impl CliBench {
     }
 }
 
-/// Answers `/v1/held` with a stream whose last event comes at once and whose end comes when `/v1/finish` was asked.
+/// Answers `/v1/held` with a stream: the last event comes at once, the end only after a request for
+/// `/v1/finish`.
 struct HoldingUpstream {
     url: String,
 }
@@ -62,7 +64,7 @@ impl HoldingUpstream {
     }
 }
 
-/// Serves the requests of one connection until its client goes.
+/// Serves the requests of one connection until the client disconnects.
 fn hold(mut to: TcpStream, (finished, changed): &(Mutex<bool>, Condvar)) -> Option<()> {
     let mut from = BufReader::new(to.try_clone().unwrap());
     loop {
@@ -95,9 +97,10 @@ fn hold(mut to: TcpStream, (finished, changed): &(Mutex<bool>, Condvar)) -> Opti
     }
 }
 
-/// A client of OpenAI's interface reads a stream up to `data: [DONE]` and goes on; the stream's end, which came later, was
-/// taken for the end of the answer. So the last event waited for the end of the next answer, which the client had not asked
-/// for yet: 3 s of nothing, then "step 1 was answered before [2]" and exit code 3, for a client without any concurrency.
+/// Regression: a client of OpenAI's interface reads a stream up to `data: [DONE]` and continues. annals
+/// waited for the end of the stream, which came later. The last event therefore waited for the end of an
+/// answer that the client had not requested yet. After 3 s without progress the replay printed "step 1 was
+/// answered before [2]" and ended with 3, although the client had no concurrency.
 #[test]
 fn client_that_stops_at_done_replays_exactly() {
     let (bench, upstream) = (CliBench::new(), HoldingUpstream::start());
@@ -110,8 +113,9 @@ fn client_that_stops_at_done_replays_exactly() {
     }
 }
 
-/// Eight threads asked the same thing at once. A replay was `exact 8 of 8` without a word, and each thread got the answer of another.
-/// Which thread asked first is chance; the order in which the answers come is not.
+/// Regression: eight threads sent the same request at once. A replay printed `exact 8 of 8` without a
+/// warning, but each thread got another thread's answer. Which thread sends first is chance; the order of the
+/// answers is not.
 #[test]
 fn overlapping_identical_requests_are_reported() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -137,7 +141,7 @@ fn overlapping_identical_requests_are_reported() {
     }
 }
 
-/// One after the other the same request is no puzzle: nothing is said.
+/// Sequential identical requests are unambiguous, so no warning is printed.
 #[test]
 fn sequential_identical_requests_are_not_reported() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -147,7 +151,8 @@ fn sequential_identical_requests_are_not_reported() {
     assert!(!replayed.stderr.contains("overlapped"), "{}", replayed.stderr);
 }
 
-/// A replay was exact and its program's output another, which no exit code told.
+/// Regression: a replay was exact although the program's output differed, and no exit code showed the
+/// difference.
 #[test]
 fn different_output_is_reported_and_checked_on_demand() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -168,7 +173,7 @@ fn different_output_is_reported_and_checked_on_demand() {
     }
 }
 
-/// Every upload of a file has a boundary that its client has just drawn: no replay of one ever matched.
+/// Regression: the client draws a new boundary for each upload of a file, so no replay of an upload matched.
 #[test]
 fn uploads_match_with_any_boundary() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -191,7 +196,7 @@ fn uploads_match_with_any_boundary() {
     }
 }
 
-/// A report said "no such call was recorded" and then compared the request with one.
+/// Regression: a report said "no such call was recorded" and then compared the request with a recorded call.
 #[test]
 fn report_is_consistent_and_names_the_remedy() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -207,8 +212,9 @@ fn report_is_consistent_and_names_the_remedy() {
     assert!(!twice.stderr.contains("no such call"), "{}", twice.stderr);
 }
 
-/// An agent of one thread samples an answer eight times at once, and prints the samples in the order in which it asked. The proxy reads
-/// connections in an order of its own: 4 of 20 replays printed what was recorded.
+/// Regression: an agent with one thread requests eight samples at once and prints them in the order of its
+/// requests. The proxy read the connections in a different order, so only 4 of 20 replays printed the
+/// recorded output.
 #[test]
 fn identical_requests_of_one_thread_keep_their_answers() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -221,7 +227,7 @@ fn identical_requests_of_one_thread_keep_their_answers() {
     }
 }
 
-/// Eight were recorded, and another number is asked: nobody waits for ever for those that do not come.
+/// The recording has eight requests, the replay another number: no request may wait for the missing ones.
 #[test]
 fn different_count_of_identical_requests_does_not_hang() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());

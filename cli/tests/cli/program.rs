@@ -1,4 +1,5 @@
-//! The program that is recorded: its command, its input, what it leaves behind, and what the closing line says of it.
+//! The recorded program: its command, its input, processes that it leaves behind, and the closing line of the
+//! recording.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -10,7 +11,7 @@ use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
 impl CliBench {
-    /// `annals record` of the agent doing this, not yet started.
+    /// `annals record` with this command of the agent, not yet started.
     fn recording(&self, upstream: &FakeUpstream, options: &[&str], doing: &[&str]) -> Command {
         let agent = agent();
         let mut args = vec!["record", "--upstream", &upstream.url];
@@ -28,7 +29,7 @@ impl CliBench {
         self.run(&format!("replay {run} --json")).json()
     }
 
-    /// The frame that a run has of this component.
+    /// The first frame of this component in a run, if there is one.
     fn frame(&self, run: &str, component: &str) -> Option<Value> {
         self.frames_of(run).into_iter().find(|frame| frame["component"] == component)
     }
@@ -38,7 +39,7 @@ fn done(command: &mut Command) -> ProcessResult {
     ProcessResult::from_output(command.output().unwrap())
 }
 
-/// Runs a command that is given this to read, and then the end.
+/// Runs a command with this input on standard input, followed by the end of input.
 fn fed(command: &mut Command, input: &[u8]) -> ProcessResult {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
@@ -53,7 +54,7 @@ fn stdout(done: &ProcessResult) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// Waits for a line that annals says.
+/// Reads standard error until a line contains this text.
 fn wait_for(stderr: &mut BufReader<ChildStderr>, what: &str) {
     let (mut all, mut line) = (String::new(), String::new());
     while !line.contains(what) {
@@ -70,14 +71,14 @@ fn ended(mut child: Child, mut stderr: BufReader<ChildStderr>) -> ProcessResult 
     ProcessResult { code: child.wait().unwrap().code().unwrap(), stdout: told, stderr: said }
 }
 
-/// A full disk ended a recording with `recorded 20 requests` and exit code 0, though ten of them were in the store: requests were
-/// counted when they came, not when the store had acknowledged them.
+/// Regression: requests were counted when they came, not when the store acknowledged them. On a full disk a
+/// recording printed `recorded 20 requests` and ended with 0, but the store held ten.
 #[test]
 fn a_full_disk_is_an_error_that_counts_stored_requests() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     let record = bench.recording(&upstream, &["--run", "full"], &["bulky", "20", "20000"]);
     let mut command = Command::new("sh");
-    // What a file may have here stands for what a disk has: blocks of 512 bytes.
+    // The limit on file size, in blocks of 512 bytes, stands for a full disk.
     command.args(["-c", "trap '' XFSZ; ulimit -f 500; exec \"$0\" \"$@\""]).arg(record.get_program());
     command.args(record.get_args()).current_dir(bench.path("")).env_remove("ANNALS_STORE");
     command.env_remove("OPENAI_BASE_URL").env("OPENAI_API_KEY", "sk-a-real-secret");
@@ -94,7 +95,8 @@ fn a_full_disk_is_an_error_that_counts_stored_requests() {
     assert_eq!(bench.run("verify").code, 0);
 }
 
-/// A mistyped command left a failed run without a frame in the store, which `annals replay` then took for the last one.
+/// Regression: a mistyped command left a failed run without frames in the store. `annals replay` then used it
+/// as the last run.
 #[test]
 fn a_command_that_cannot_be_started_leaves_no_run() {
     use std::os::unix::fs::PermissionsExt;
@@ -124,7 +126,8 @@ fn a_command_that_cannot_be_started_leaves_no_run() {
     assert_eq!(bench.run("runs --json").json().len(), 1);
 }
 
-/// Standard input went to the program and nowhere else: a replay of `annals record -- python agent.py < file` read the terminal.
+/// Regression: standard input was not recorded. A replay of `annals record -- python agent.py < file` read
+/// the terminal.
 #[test]
 fn standard_input_is_recorded_and_replayed() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -136,7 +139,7 @@ fn standard_input_is_recorded_and_replayed() {
         assert!(stdout(&recorded).starts_with(&format!("{} ", input.len())), "{run}");
         let replayed = bench.replay(&[run], &[]);
         assert_eq!((replayed.code, stdout(&replayed)), (0, stdout(&recorded)), "{}", replayed.stderr);
-        // What a user pipes into a replay is not what was recorded.
+        // The recorded input wins over input that a user pipes into the replay.
         let live = fed(
             bench.command(["replay", run, "--stdin", "live"]).stdout(Stdio::piped()).stderr(Stdio::piped()),
             b"other",
@@ -195,14 +198,14 @@ fn program_that_reads_little_input_ends_at_once() {
     let none = fed(&mut bench.recording(&upstream, &["--run", "none"], &["swapped", "a"]), &large);
     assert_eq!(none.code, 0, "{none:?}");
     assert_eq!(bench.replay(&["none"], &[]).code, 0);
-    // An input that stays open and never has a byte.
+    // Standard input stays open and never has a byte.
     let mut open = bench.recording(&upstream, &["--run", "open"], &["swapped", "a"]);
     let mut child = open.stdin(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.take();
     assert_eq!(ProcessResult::from_output(child.wait_with_output().unwrap()).code, 0);
     drop(stdin);
     assert_eq!(bench.frame("open", "stdin"), None);
-    // A closed one.
+    // Standard input is closed.
     let record = bench.recording(&upstream, &["--run", "closed"], &["swapped", "a"]);
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" \"$@\" <&-"]).arg(record.get_program()).args(record.get_args());
@@ -210,7 +213,7 @@ fn program_that_reads_little_input_ends_at_once() {
     assert_eq!(done(closed.stdout(Stdio::piped()).stderr(Stdio::piped())).code, 0);
 }
 
-/// A recorder in a `while read` loop of a shell must not take the rest of the list away from the loop.
+/// A recorder in a `while read` loop of a shell must not consume the remaining lines of the loop.
 #[test]
 fn a_shell_loop_over_a_file_keeps_its_lines() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -239,7 +242,7 @@ fn untouched_input_and_terminals_are_not_recorded() {
     assert_eq!((replayed.code, stdout(&replayed)), (0, stdout(&recorded)), "{}", replayed.stderr);
     let refused = bench.run("replay r --stdin recorded").failed(2);
     assert!(refused.contains("standard input of run `r` was not recorded"), "{refused}");
-    // The program has the terminal itself.
+    // The program gets the terminal itself.
     let spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
     let asks = "import sys; print('a terminal:', sys.stdin.isatty())";
     let mut python = Command::new("python3");
@@ -260,7 +263,8 @@ fn secrets_are_removed_from_standard_input() {
     assert_eq!(bench.frame("r", "stdin").unwrap()["output"], "a annals-redacted b");
 }
 
-/// The proxy was gone half a second after the program: what a grandchild asked after that failed, and its output was lost.
+/// Regression: the proxy ended half a second after the program. Later requests of a grandchild failed, and
+/// its output was lost.
 #[test]
 fn surviving_process_keeps_its_proxy() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -275,7 +279,7 @@ fn surviving_process_keeps_its_proxy() {
         assert_eq!(recorded.code, 0, "{recorded:?}");
         says(&recorded, &["recorded 3 requests"]);
         assert_eq!(stdout(&recorded).lines().count(), if run == "loud" { 3 } else { 1 });
-        // The file is there now: the replay waits for the grandchild, too.
+        // The file exists now, and the replay also waits for the grandchild.
         let replayed = bench.replay(&[run], &[]);
         assert_eq!((replayed.code, stdout(&replayed)), (0, stdout(&recorded)), "{}", replayed.stderr);
         says(&replayed, &["exact 3 of 3"]);
@@ -302,7 +306,7 @@ fn linger_ends_on_ctrl_c_or_timeout() {
     );
     assert_eq!(bench.run("runs --json").json()[0]["status"], "ok");
     bench.write("go", "");
-    // Nothing is waited for; processes that stay are expected.
+    // With `--linger 0s` no process is waited for, and surviving processes are expected.
     let left = done(&mut bench.recording(
         &upstream,
         &["--run", "left", "--linger", "0s"],
@@ -315,7 +319,8 @@ fn linger_ends_on_ctrl_c_or_timeout() {
     says(&odd, &["--linger takes a time such as 30s"]);
 }
 
-/// A fork stored its parent's command: `annals replay child`, which the closing line names, ran the wrong program.
+/// Regression: a fork stored its parent's command. The closing line names `annals replay child`, which then
+/// ran the wrong program.
 #[test]
 fn forks_and_live_replays_store_the_command_that_ran() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -355,7 +360,8 @@ fn forks_and_live_replays_store_the_command_that_ran() {
     }
 }
 
-/// Arguments were stored as they were: `--password hunter2` stood in the run's metadata and in its program's frame.
+/// Regression: arguments were stored unchanged. `--password hunter2` was readable in the run's metadata and
+/// in the frame of its program.
 #[test]
 fn arguments_that_look_like_secrets_are_masked() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -379,7 +385,7 @@ fn arguments_that_look_like_secrets_are_masked() {
     assert_eq!((named.code, stdout(&named)), (0, stdout(&recorded)), "{}", named.stderr);
 }
 
-/// S2.18 and S2.48: nothing said which version of a tool had answered.
+/// Regression: no frame named the version of the tool that had answered.
 #[test]
 fn frames_with_tools_name_the_programs_revision() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());

@@ -1,11 +1,12 @@
 //! Real agent runs through the built binary: every byte as an independent script expands it, with and without tables,
 //! and after the recorder is killed at random moments.
 //!
-//! The sums are those of `engine/tests/data/expand.py`, which shares no code with the importer, and are made with a
-//! hash that the engine does not use. There are sums for both expansions. The carried cut has a sum for each frame; the full file of 200 runs, which is
-//! not carried, has one for each run and is read from where `ANNALS_TAU_AIRLINE` says. `ANNALS_KILLS` says how many
-//! kills (50 for each input), `ANNALS_SEED` when they strike. A kill leaves what the system was given; what a power cut
-//! leaves is for the simulated disk's tests.
+//! `engine/tests/data/expand.py`, which shares no code with the importer, made the expected sums, with a hash
+//! that the engine does not use. There are sums for both expansions. The cut in the repository has a sum for
+//! each frame. The full file of 200 runs is not in the repository; it has a sum for each run, and
+//! `ANNALS_TAU_AIRLINE` names its path. `ANNALS_KILLS` sets the number of kills (50 for each input),
+//! `ANNALS_SEED` their moments. A kill keeps data that the system already has; the tests on the simulated
+//! disk cover a power cut.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -23,11 +24,12 @@ use crate::{CliBench, ProcessResult, bundled_runs};
 
 const VARIABLE: &str = "ANNALS_TAU_AIRLINE";
 
-/// Bytes of the full file's requests as PROVENANCE.md counts them, and the least share of them that a store saves.
+/// Bytes of the full file's requests according to PROVENANCE.md, and the minimum share that a store must
+/// save.
 const FULL_REQUEST_BYTES: u64 = 30_969_226;
 const SAVED_SHARE_MIN: u64 = 28;
 
-/// Single frames that are read without those before them.
+/// Number of single frames that are read without the frames before them.
 const SAMPLE_FRAMES: usize = 20;
 
 /// Lines `sha256(input) sha256(output) component run seq` of a run, in the order of its frames.
@@ -38,22 +40,22 @@ type FrameLines = Vec<String>;
 enum ExpandMode {
     /// The default.
     Turns,
-    /// The figures of docs/storage.md are measured with it, so that they can be compared with earlier ones.
+    /// docs/storage.md measures with it, so that its figures stay comparable with earlier ones.
     Calls,
 }
 
-/// A file of runs, and what must come back of it.
+/// A file of runs, with the expected result of its import and replay.
 struct RunsFile {
     name: &'static str,
     expansion: ExpandMode,
     file: PathBuf,
     /// Each run in the source's order: its name, the sum of its frames' lines, and how many there are.
     runs: Vec<(String, String, usize)>,
-    /// The frames' lines, where they are carried.
+    /// The frames' lines, if the repository has them.
     lines: Option<HashMap<String, FrameLines>>,
 }
 
-/// What a replay prints of a frame, as far as it is compared.
+/// The compared fields of a replayed frame.
 #[derive(Deserialize)]
 struct ReplayedFrame<'a> {
     run: Cow<'a, str>,
@@ -63,7 +65,7 @@ struct ReplayedFrame<'a> {
     output: Cow<'a, str>,
 }
 
-/// How a kill found the recording: the runs acknowledged before it.
+/// The runs that were acknowledged before a kill.
 struct KilledImport {
     acknowledged: Vec<(String, u64)>,
 }
@@ -73,7 +75,7 @@ fn bundled_runs_replay_exactly() {
     check_import_and_replay(&cut(ExpandMode::Turns));
 }
 
-/// What was imported before there were user frames comes out the same to the byte.
+/// Input that was imported before user frames existed still gives the same bytes.
 #[test]
 fn bundled_runs_as_calls_replay_exactly() {
     check_import_and_replay(&cut(ExpandMode::Calls));
@@ -114,7 +116,7 @@ fn import_continues_if_acknowledgements_are_unread() {
     input.assert_whole(&replay(&bench).1, "with nobody reading");
 }
 
-/// Records an input, and reads it back in every way with and without tables.
+/// Records an input and reads it back in every way, with and without tables.
 fn check_import_and_replay(input: &RunsFile) {
     let mut random = KillRng(number("ANNALS_SEED").unwrap_or(7));
     let bench = CliBench::new();
@@ -130,7 +132,7 @@ fn check_import_and_replay(input: &RunsFile) {
     let [stats] = bench.run("stats --json").json().try_into().unwrap();
     assert_eq!((&stats["runs"], &stats["frames"]), (&expected.len().into(), &frames.into()));
     let disk_bytes = stats["disk_bytes"].as_u64().unwrap();
-    assert_eq!(disk_bytes, bytes_under(&bench.path(".annals")), "every file of the store is counted");
+    assert_eq!(disk_bytes, bytes_under(&bench.path(".annals")), "a file of the store is not counted");
     let (runs, expansion) = (expected.len(), input.expansion);
     tell(&format!(
         "{}, {expansion:?}: {runs} runs, {frames} frames in {disk_bytes} bytes on disk",
@@ -156,13 +158,13 @@ fn check_import_and_replay(input: &RunsFile) {
         single_frames(&bench, &replayed, &mut random);
         verify(&bench, expected.len(), frames);
     }
-    // A writer that finds no tables goes on as well.
+    // A writer without tables also continues correctly.
     import(&bench, input, true).json();
     input.assert_whole(&replay(&bench).1, "recorded again in place of itself");
     verify(&bench, expected.len(), frames);
 }
 
-/// Reads a sample of frames on their own.
+/// Reads a sample of frames without the frames before them.
 fn single_frames(bench: &CliBench, replayed: &BTreeMap<String, FrameLines>, random: &mut KillRng) {
     let lines: Vec<&String> = replayed.values().flatten().collect();
     for _ in 0..SAMPLE_FRAMES {
@@ -175,7 +177,7 @@ fn single_frames(bench: &CliBench, replayed: &BTreeMap<String, FrameLines>, rand
     }
 }
 
-/// Kills the recording of an input at random moments, and finds everything acknowledged there and nothing half there.
+/// Kills the import of an input at random moments. Everything acknowledged must be there, and no partial run.
 fn check_import_with_kills(input: &RunsFile, test: &str) {
     let seed = number("ANNALS_SEED").unwrap_or(50);
     let kills = number("ANNALS_KILLS").unwrap_or(50);
@@ -194,7 +196,8 @@ fn check_import_with_kills(input: &RunsFile, test: &str) {
     let mut done = 0;
     while done < kills || (between * 3 < kills && done < kills * 4) {
         if done >= kills {
-            // Too few have landed, since the machine's load has changed: more of them, each measured anew.
+            // The machine's load has changed, and too few kills came in time. Measure the duration again and
+            // add kills.
             lifetime = undisturbed();
         }
         done += 1;
@@ -233,11 +236,12 @@ fn check_import_with_kills(input: &RunsFile, test: &str) {
     );
 }
 
-/// Starts recording, kills it after a time (none: lets it end), and hears what it had acknowledged.
+/// Starts the import, kills it after this time, and returns the acknowledged runs. Without a time the import
+/// ends by itself.
 #[expect(clippy::disallowed_methods, reason = "measures how long the child lives, to kill it within that")]
 fn kill_after(bench: &CliBench, input: &RunsFile, moment: Option<Duration>) -> (Duration, KilledImport) {
     let began = std::time::Instant::now();
-    // What it prints fits into a pipe, so that it never waits for us.
+    // The output fits into a pipe, so the child never waits for this process.
     let mut child: Child = import_command(bench, input, false)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -258,30 +262,31 @@ fn kill_after(bench: &CliBench, input: &RunsFile, moment: Option<Duration>) -> (
     (began.elapsed(), KilledImport { acknowledged: acknowledged.collect() })
 }
 
-/// What a kill left: everything acknowledged, whole, and nothing half. Says how many runs there are.
+/// Checks the store after a kill: everything acknowledged is whole, nothing is partial. Returns the number of
+/// runs.
 fn check_killed(bench: &CliBench, input: &RunsFile, killed: &KilledImport, what: &str) -> usize {
     let checked = bench.run("verify --json");
     if checked.code == 4 && killed.acknowledged.is_empty() {
-        // Killed before there was a store.
+        // The kill came before the store existed.
         return 0;
     }
     let checked = checked.json();
     assert_eq!(checked[0]["damaged"], serde_json::json!([]), "{what}");
     let listed = bench.run("runs --json");
     if listed.code == 4 && killed.acknowledged.is_empty() {
-        // Killed before there was a namespace.
+        // The kill came before the namespace existed.
         return 0;
     }
     let mut listed = listed.json();
     if listed.is_empty() && killed.acknowledged.is_empty() {
-        // Killed before the first run was there: a replay of nothing ends with 4.
+        // The kill came before the first run existed: a replay of nothing ends with 4.
         return 0;
     }
     listed.reverse();
     let (order, replayed) = replay(bench);
     assert_eq!(order.len(), listed.len(), "{what}");
-    // Runs are recorded one after the other: those that are there are the first of the source, and at most the last
-    // of them was not acknowledged any more.
+    // Runs are recorded one after the other. The stored runs are the first of the source, and only the last
+    // of them may be unacknowledged.
     let said = killed.acknowledged.len();
     assert!(order.len() == said || order.len() == said + 1, "{} runs are there: {what}", order.len());
     for (((name, sum, frames), found), row) in input.runs.iter().zip(&order).zip(&listed) {
@@ -297,7 +302,7 @@ fn check_killed(bench: &CliBench, input: &RunsFile, killed: &KilledImport, what:
 }
 
 impl RunsFile {
-    /// Every run of the input is there, with every byte, and no other.
+    /// Checks that the store has every run of the input with every byte, and no other run.
     #[track_caller]
     fn assert_whole(&self, replayed: &BTreeMap<String, FrameLines>, what: &str) {
         assert_eq!(replayed.len(), self.runs.len(), "{}: runs, {what}", self.name);
@@ -319,7 +324,7 @@ impl RunsFile {
     }
 }
 
-/// The runs that the repository carries, with a line for each frame.
+/// The runs in the repository, with a line for each frame.
 fn cut(expansion: ExpandMode) -> RunsFile {
     let (sums, frames) = match expansion {
         ExpandMode::Turns => ("tau-airline-cut.turns.sums", 408_usize),
@@ -339,7 +344,7 @@ fn cut(expansion: ExpandMode) -> RunsFile {
     RunsFile { name: "cut", expansion, file: bundled_runs(), runs, lines: Some(lines) }
 }
 
-/// The full file, where it is given.
+/// The full file, if its path is set.
 fn full(expansion: ExpandMode) -> Option<RunsFile> {
     let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) else {
         tell(&format!(
@@ -379,7 +384,7 @@ fn source_texts(input: &RunsFile) -> Vec<String> {
 fn import_command(bench: &CliBench, input: &RunsFile, replace: bool) -> std::process::Command {
     let file = input.file.to_str().unwrap();
     let args = ["import", "--json", "--format", "chat", file, "--id", "{task_id}-{trial}"];
-    // The last messages of most runs are a user's, which are in no frame then.
+    // The last messages of most runs are a user's. With this expansion no frame contains them.
     let calls = match input.expansion {
         ExpandMode::Turns => &[][..],
         ExpandMode::Calls => &["--expand", "calls", "--allow-empty"],
@@ -395,7 +400,7 @@ fn acknowledgement(line: &serde_json::Value) -> (String, u64) {
     (line["run"].as_str().unwrap().to_owned(), line["frames"].as_u64().unwrap())
 }
 
-/// Replays everything: the runs in the order printed, and each one's frame lines as `expand.py` prints them.
+/// Replays all runs. Returns their order, and each run's frame lines in the form that `expand.py` prints.
 fn replay(bench: &CliBench) -> (Vec<String>, BTreeMap<String, FrameLines>) {
     let (mut order, mut runs) = (Vec::new(), BTreeMap::<String, FrameLines>::new());
     for line in bench.run("replay --all --json").text().lines() {
@@ -417,7 +422,7 @@ fn verify(bench: &CliBench, runs: usize, frames: u64) {
     assert_eq!(found["damaged"], serde_json::json!([]));
 }
 
-/// Deletes every file in the folder of tables, and says how many there were.
+/// Deletes all files in the folder of tables; returns their number.
 #[expect(clippy::disallowed_methods, reason = "damages the store from outside")]
 fn delete_tables(bench: &CliBench) -> usize {
     let tables = std::fs::read_dir(bench.path(".annals/tables")).unwrap();
@@ -446,7 +451,7 @@ fn sha256(bytes: &[u8]) -> String {
     })
 }
 
-/// The sum of a run: over its frames' lines with their newlines.
+/// The sum of a run, over its frames' lines with their newlines.
 fn sum_of(lines: &FrameLines) -> String {
     sha256(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect::<String>().as_bytes())
 }
@@ -458,7 +463,7 @@ fn number(variable: &str) -> Option<u64> {
     number
 }
 
-/// Prints a line that is seen also where the test passes: figures, and what was not tested.
+/// Prints a line even if the test passes: figures, and checks that were skipped.
 fn tell(line: &str) {
     writeln!(std::io::stderr().lock(), "real input: {line}").unwrap();
 }
@@ -467,7 +472,7 @@ fn tell(line: &str) {
 struct KillRng(u64);
 
 impl KillRng {
-    /// A number below `end`, which is far below 2^64, so that the remainder is as good as even.
+    /// A number below `end`. `end` is far below 2^64, so the bias of the remainder is negligible.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

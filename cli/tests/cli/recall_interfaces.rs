@@ -1,5 +1,6 @@
-//! The source's own example, Monday and Friday, by the four ways to a store: the library, the command line, the daemon's socket, HTTP. What one of them kept each of
-//! them finds, in the same words, which stand here as they are.
+//! The original example, Monday and Friday, through four interfaces: the library, the command line, the
+//! daemon's socket, HTTP. Each interface finds the entries that the others kept, in the same words. The
+//! expected words stand here literally.
 
 use std::io::{BufRead, BufReader, Write};
 
@@ -13,7 +14,7 @@ use crate::serve::{ServeProcess, http};
 
 const QUESTION: &str = "Why was application #42 rejected?";
 
-/// As a program writes it that indents what it writes.
+/// JSON in the form of a program that indents its output.
 pub(crate) const MONDAY: &str = r#"{
   "query": "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.",
   "finalContent": "Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.",
@@ -35,7 +36,7 @@ pub(crate) const MONDAY: &str = r#"{
 
 const HEADER: &str = "[Past run \u{b7} query: \"Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.\" \u{b7} score: 0.89]\n";
 
-/// What Friday's model reads, without the time.
+/// The text that Friday's model reads, without the time.
 pub(crate) const DECISIONS: &str = "- classify-risk \u{2192} \"rejected\" (rule: Marginal credit); evidence: {\"creditScore\":580,\"threshold\":600}
 - pick-reason \u{2192} \"credit-too-low\" (rule: Credit below floor); evidence: {\"creditScore\":580,\"incomeAboveFloor\":true}
 Tool evidence:
@@ -44,7 +45,7 @@ Final answer: Application #42: REJECTED. Credit (580) below floor (600). Suggest
 const COMMITS: &str = "classify-risk: chose \"rejected\"\npick-reason: chose \"credit-too-low\"";
 const NARRATIVE: &str = "[Seed] application #42 received\n[ClassifyRisk] credit 580 < threshold 600 \u{2192} rejected\n[PickReason] chose credit-too-low (income above floor)";
 
-/// Each way keeps Monday for a tenant of its own.
+/// Each interface keeps Monday's entry for its own tenant.
 const INTERFACES: [&str; 4] = ["library", "command line", "socket", "http"];
 
 fn identity(tenant: &str, conversation: &str) -> Identity {
@@ -55,15 +56,15 @@ fn query(across: bool) -> MemoryQuery<'static> {
     MemoryQuery { k: 1, across_conversations: across, ..MemoryQuery::default() }
 }
 
-/// What one door tells on Friday.
+/// Asks one interface on Friday and returns its answer.
 type RecallFn<'a> = &'a dyn Fn(&str, Projection, bool) -> String;
 
-/// The story of one door: it finds what each of them kept, only when asked across conversations, and never another tenant's.
+/// Checks one interface. It finds each tenant's entry only across conversations, and never another tenant's.
 fn check_all_tenants(door: &str, ask: RecallFn<'_>) -> Vec<String> {
     let mut times = Vec::new();
     for kept_by in INTERFACES {
         let place = format!("kept by the {kept_by}, asked by the {door}");
-        assert_eq!(ask(kept_by, Projection::Decisions, false), "", "a conversation of its own: {place}");
+        assert_eq!(ask(kept_by, Projection::Decisions, false), "", "of another conversation: {place}");
         for (projection, body) in [
             (Projection::Decisions, DECISIONS),
             (Projection::Commits, COMMITS),
@@ -88,7 +89,7 @@ fn check_all_tenants(door: &str, ask: RecallFn<'_>) -> Vec<String> {
         );
     }
     for other in ["lendin", "libraries", "", "_", "%", "http/_"] {
-        assert_eq!(ask(other, Projection::Decisions, true), "", "of the tenant {other:?}, by the {door}");
+        assert_eq!(ask(other, Projection::Decisions, true), "", "an entry of {other:?} by the {door}");
     }
     times
 }
@@ -133,7 +134,7 @@ fn by_socket(bench: &CliBench) -> impl Fn(&str, Projection, bool) -> String {
     }
 }
 
-/// A reply of the daemon's: lists of lists of texts.
+/// Parses a reply of the daemon: lists of lists of texts.
 fn reply(from: &mut impl BufRead) -> Value {
     let mut line = String::new();
     from.read_line(&mut line).unwrap();

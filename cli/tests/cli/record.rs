@@ -1,4 +1,4 @@
-//! `annals record` and `annals replay` with a program that knows nothing of either.
+//! `annals record` and `annals replay` with a program that knows nothing about annals.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
-/// How often a recording is replayed.
+/// Number of replays of each recording.
 const REPLAYS: usize = 5;
 
 pub(crate) fn agent() -> String {
@@ -15,7 +15,7 @@ pub(crate) fn agent() -> String {
 }
 
 impl CliBench {
-    /// Records the agent doing this; its upstream is this one.
+    /// Records this command of the agent with this upstream.
     pub(crate) fn record(&self, upstream: &str, run: &str, doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut args = vec!["record", "--run", run, "--upstream", upstream, "--", "python3", "-B", &agent];
@@ -25,7 +25,7 @@ impl CliBench {
         ProcessResult::from_output(command.output().unwrap())
     }
 
-    /// Replays a run without a key; with another command than the recorded one where there is one.
+    /// Replays a run without a provider's key. `doing` replaces the recorded command unless it is empty.
     pub(crate) fn replay(&self, args: &[&str], doing: &[&str]) -> ProcessResult {
         let agent = agent();
         let mut all = vec!["replay"];
@@ -53,8 +53,8 @@ fn every_answer_kind_replays_without_upstream_or_key() {
     let recorded = bench.record(&upstream.url, "r", &["every"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     says(&recorded, &["recorded 9 requests", "a word to the wise", "annals replay"]);
-    // Answers without a body (204, and any to HEAD) were once taken for ones whose client had hung up: nobody asks for
-    // the end of what has none.
+    // Regression: answers without a body (204, and any answer to HEAD) were reported as interrupted, because
+    // nobody reads the end of an absent body.
     assert!(!recorded.stderr.contains("without a whole answer"), "{}", recorded.stderr);
     let asked = upstream.asked();
     assert_eq!(asked, 9);
@@ -69,8 +69,8 @@ fn every_answer_kind_replays_without_upstream_or_key() {
         assert_eq!(String::from_utf8_lossy(&replayed.stdout), lines);
         says(&replayed, &["exact 9 of 9, served 9, unused 0", "replayed r"]);
     }
-    assert_eq!(upstream.asked(), asked, "a replay has an upstream");
-    // The same status, headers and bytes as an HTTP exchange are frames that verify.
+    assert_eq!(upstream.asked(), asked, "the replay called the upstream");
+    // The frames keep status, headers and bytes of each HTTP exchange, and they verify.
     assert_eq!(bench.run("verify r").code, 0);
     let frames = bench.run("replay r --json").json();
     assert_eq!(frames.len(), 11);
@@ -83,7 +83,7 @@ fn no_secret_reaches_the_store() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["every"]).code, 0);
     let everything = bench.run("replay r --json").text() + &bench.run("show r --metadata").text();
-    assert!(everything.contains("/v1/binary"), "this would find it");
+    assert!(everything.contains("/v1/binary"), "the search finds recorded bytes");
     for secret in ["sk-a-real-secret", "AIzaSecretKey"] {
         assert!(!everything.contains(secret), "{secret}");
     }
@@ -101,9 +101,9 @@ fn changed_request_is_reported() {
     let told = String::from_utf8(replayed.stdout).unwrap();
     assert!(told.contains("502"), "{told}");
     assert_eq!(upstream.asked(), asked);
-    // The program itself is right where the other request is.
+    // The right program replays exactly.
     assert_eq!(bench.replay(&["r"], &["changed", "two"]).code, 0);
-    // A rule that would hide a message is refused before anything starts.
+    // A rule that would hide a message is refused before the program starts.
     let refused = bench.replay(&["r", "--ignore", "$.messages[1].content"], &["changed", "twp"]);
     assert_eq!(refused.code, 125);
     says(&refused, &["hide", "hint: "]);
@@ -188,11 +188,11 @@ fn a_program_without_model_calls_fails_unless_allowed() {
     says(&done, &[error, "hint: ", "--env NAME=/PATH", "--allow-empty"]);
     let allowed = ["record", "--allow-empty", "--", "sh", "-c", "exit 0"];
     assert_eq!(bench.run_args(allowed).code, 0);
-    // A failure of the program's own says more, and nothing is lost.
+    // The program's own exit code wins, and the warning is still printed.
     let failed = bench.run_args(["record", "--", "sh", "-c", "exit 7"]);
     assert_eq!(failed.code, 7);
     says(&failed, &["NO MODEL CALL WAS CAPTURED; the program ended with 7"]);
-    // A wish for a name is met; a name that is taken is not.
+    // A requested name that is taken is refused.
     assert_eq!(bench.record(&upstream.url, "r", &["nothing"]).code, 125);
 }
 
@@ -231,7 +231,8 @@ fn unrecordable_request_is_refused_and_others_continue() {
     assert_eq!((replayed.code, replayed.stdout), (0, done.stdout), "{}", replayed.stderr);
 }
 
-/// A stranger on this machine finds the port and does not know the secret; nobody hides a request in another's body.
+/// Another local user can find the port but not the secret in the path. A request cannot be hidden in another
+/// request's body.
 #[test]
 fn foreign_and_smuggled_requests_are_refused() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -259,8 +260,8 @@ fn foreign_and_smuggled_requests_are_refused() {
     let answer = ask(format!("POST /{path}/x HTTP/1.1\r\n{close}{differing}\r\nabcde"));
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     assert_eq!(upstream.asked(), 0);
-    // Of a length and chunks the chunks count (RFC 9112, 6.3), and the upstream is told a length of our own: the request
-    // that was hidden behind them is none.
+    // If a request has both a length and chunks, the chunks count (RFC 9112, 6.3). annals sends its own
+    // length to the upstream, so the hidden request never becomes a request.
     let two = "Content-Length: 47\r\nTransfer-Encoding: chunked\r\n";
     let hidden = "GET /admin HTTP/1.1\r\nHost: x\r\n\r\n";
     let answer = ask(format!("POST /{path}/x HTTP/1.1\r\n{close}{two}\r\n2\r\nok\r\n0\r\n\r\n{hidden}"));
@@ -299,7 +300,7 @@ fn open_shows_where_a_run_failed() {
     {
         assert!(shown.contains(what), "{what:?} is not in {shown}");
     }
-    // A request beside the one before it: the message that is another, and nothing else.
+    // `--new` compares a request with the one before and shows only the message that differs.
     let new = bench.run("show good@2 --new").text();
     assert!(new.starts_with("beside good@1:"), "{new}");
     assert!(
@@ -324,7 +325,7 @@ fn fork_replays_its_prefix_and_records_the_rest() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
     assert_eq!(upstream.asked(), 3);
-    // Another answer at step 2: only step 3 is asked for.
+    // The edited fork replaces the answer of step 2, so only step 3 is requested.
     let swapped = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":["swapped"]}"#;
     let file = bench.write("answer.json", swapped);
     let forked = bench.fork(&["r@2", "child", "--response", &file], &upstream.url);
@@ -339,7 +340,7 @@ fn fork_replays_its_prefix_and_records_the_rest() {
     let frames = bench.run("replay child --json").json();
     assert_eq!(frames[1]["output"], swapped);
     assert_eq!(bench.run("verify child").code, 0);
-    // The child is a run like any other: it replays alone, from its parent's frame and its own.
+    // The child replays alone, from its parent's frame and its own frames.
     let replayed = bench.replay(&["child"], &[]);
     assert_eq!(
         (replayed.code, String::from_utf8(replayed.stdout.clone()).unwrap()),
@@ -351,7 +352,8 @@ fn fork_replays_its_prefix_and_records_the_rest() {
     let listed = bench.run("runs").text();
     assert!(listed.contains("r@1"), "{listed}");
 
-    // Another model from step 3 on. The program asks as before; the upstream is asked otherwise.
+    // The model changes from step 3 on. The program's requests stay the same; only the requests to the
+    // upstream change.
     let forked = bench.fork(&["r@3", "cheap", "--model", "m-2", "--set", "$.temperature=0"], &upstream.url);
     assert_eq!(forked.code, 0, "{forked:?}");
     says(&forked, &["prefix replayed 2, tail recorded 1, first different at frame 3"]);
@@ -361,7 +363,7 @@ fn fork_replays_its_prefix_and_records_the_rest() {
     assert_eq!(frame["metadata"]["edited"], true);
     assert_eq!(bench.replay(&["cheap"], &[]).code, 0);
 
-    // Side by side: one answer swapped, one asked again; one request changed.
+    // The comparison shows one replaced answer, one repeated request, and one changed request.
     let swapped = bench.run("diff r child --json");
     assert_eq!(swapped.code, 3, "{swapped:?}");
     let lines = String::from_utf8(swapped.stdout).unwrap();
@@ -377,7 +379,7 @@ fn fork_replays_its_prefix_and_records_the_rest() {
     }
     assert_eq!(bench.run("diff r r").code, 0);
 
-    // A plain fork shares the frame it names.
+    // A fork without edits shares the frame that it names.
     let forked = bench.fork(&["r@2"], &upstream.url);
     says(&forked, &["forked into r-fork-2: prefix replayed 2, tail recorded 1"]);
 }
@@ -386,13 +388,13 @@ fn fork_replays_its_prefix_and_records_the_rest() {
 fn fork_without_its_prefix_is_refused_or_reported() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "r", &["changed", "two"]).code, 0);
-    // Another first request than the recorded one: nothing is asked of the upstream.
+    // The program's first request differs from the recorded one, so the upstream gets no request.
     let agent = agent();
     let forked = bench.fork(&["r@2", "x", "--", "python3", "-B", &agent, "swapped", "no"], &upstream.url);
     assert_eq!(forked.code, 3, "{forked:?}");
     says(&forked, &["DIVERGED", "2 shared requests never asked for"]);
     assert_eq!(upstream.asked(), 3);
-    // The key is looked for before anything starts.
+    // The fork checks for the key before the program starts.
     let mut command = bench.command(["fork", "r@2", "y"]);
     let done = ProcessResult::from_output(
         command
@@ -411,7 +413,8 @@ fn fork_without_its_prefix_is_refused_or_reported() {
     assert_eq!(bench.run("show shared --json").json()[0]["frames"], 2);
 }
 
-/// Reading verbs work beside a recorder; `tail` tells each frame once it is there and ends with the run.
+/// Reading verbs work while a recorder writes. `tail` prints each frame when it is stored and ends with the
+/// run.
 #[test]
 fn tail_follows_a_run_while_it_is_recorded() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());

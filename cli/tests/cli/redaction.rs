@@ -1,4 +1,4 @@
-//! `--as PROFILE`: what readers are shown, on show, replay and export.
+//! `--as PROFILE`: redacted content in show, replay and export.
 
 #![expect(clippy::disallowed_methods, reason = "files that a user would have")]
 
@@ -36,7 +36,7 @@ fn redacted_show_and_replay_name_the_profile() {
     );
     assert!(!shown.contains("example.com") && shown.contains("call_VfUqzGYnS7Yd5hNvXk2mRpQ8"), "{shown}");
     assert!(shown.contains("\"card\":\"[card:"), "{shown}");
-    // Equal for equal values, in every read of this store.
+    // Equal values have equal placeholders in every read of this store.
     let listed = bench.run("--store s show r --as safe").text();
     assert!(listed.contains("redacted by profile safe") && !listed.contains("fingerprint"), "{listed}");
     let json = &bench.run("--store s show r@1 --as safe --json").json()[0];
@@ -70,13 +70,13 @@ fn redacted_show_and_replay_name_the_profile() {
             .failed(2)
             .contains("a program needs the recorded ones")
     );
-    // What was exported is no recording.
+    // Redacted output cannot be imported as a recording.
     let lines = bench.run("--store s replay r --as safe --json").ok();
     bench.write("shown", lines);
     assert!(bench.run("--store t import shown --format frames").failed(1).contains("it is redacted"));
 }
 
-/// These took no profile, and printed what the others had replaced.
+/// Regression: these verbs accepted no profile and printed the values that other verbs replaced.
 #[test]
 fn every_verb_that_prints_run_content_takes_a_profile() {
     let bench = CliBench::new();
@@ -127,7 +127,7 @@ fn every_verb_that_prints_run_content_takes_a_profile() {
         assert!(marked, "{line}: {text} {}", shown.stderr);
         bench.run(&format!("--store s {line} --as nobody")).failed(2);
     }
-    // All else of a state is as it was, and the same value is the same everywhere.
+    // The rest of a state is unchanged, and a value has the same placeholder everywhere.
     let state = bench.run("--store s state stated --as safe --json").json()[0]["state"].to_string();
     assert!(
         state.contains("turn")
@@ -137,7 +137,7 @@ fn every_verb_that_prints_run_content_takes_a_profile() {
                 ),
         "{state}"
     );
-    // The places of a profile of one's own count, too.
+    // The paths of a user's own profile are redacted, too.
     bench.write(
         "mine.toml",
         "[[profile]]\nname = \"mine\"\ndetect = []\npaths = [\"$..content\", \"$.memory\"]\n",
@@ -187,7 +187,7 @@ fn redacted_tape_is_marked_and_not_replayed() {
     assert!(bench.run("--store t show r").text().contains("redacted by profile safe before it came here"));
     assert!(bench.run("--store t replay r").text().contains("not what was recorded"));
     bench.run("--store t verify").ok();
-    // Marked for good, and a whole tape is as it was.
+    // A redacted tape stays marked as redacted. A whole tape is unchanged.
     bench.run("--store t tape export r -o again.tape").ok();
     assert!(bench.run("--store u tape import again.tape").failed(1).contains("redacted"));
     bench.run("--store s tape export r -o whole.tape").ok();

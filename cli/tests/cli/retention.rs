@@ -1,9 +1,9 @@
-//! What stays and what goes, as a user meets it.
+//! Retention, `forget` and pins as a user sees them.
 
 use crate::upkeep::files;
 use crate::{CliBench, LINES, ProcessResult};
 
-/// A store with a run that ended well, `a`, and one that failed, `b`.
+/// A store with two runs: `a` ended well, `b` failed.
 fn recorded() -> CliBench {
     let bench = CliBench::new();
     bench
@@ -61,7 +61,7 @@ fn policy_file_is_applied_and_invalid_one_drops_nothing() {
     bench.write("keep.toml", "[[rule]]\nname = \"one\"\nkeep_newest = 1\n");
     bench.run("retain --policy keep.toml").ok();
     assert_eq!(runs(&bench), ["b"]);
-    // Another time there is nothing to do.
+    // A second call finds nothing to drop.
     let text = bench.run("retain --policy keep.toml").text();
     assert!(text.ends_with("to be dropped: 0 runs with 0 frames and 0 B\nnothing was dropped\n"), "{text}");
     let before = files(&bench.path(".annals"));
@@ -92,17 +92,18 @@ fn policy_file_is_applied_and_invalid_one_drops_nothing() {
         assert!(error.contains("takes a time"), "{error}");
     }
     bench.run("retain --policy nowhere.toml").failed(4);
-    assert!(files(&bench.path(".annals")) == before, "what was refused changed a file");
+    assert!(files(&bench.path(".annals")) == before, "a refused policy changed a file");
     assert_eq!(runs(&bench), ["b"]);
     assert_eq!(CliBench::new().run("retain").failed(4), format!("no store at {}", ".annals"));
 }
 
-/// Days from now were counted from whatever the clock said, so that `--at +0s` by a clock three years ahead dropped everything.
+/// Regression: relative times started at the system clock, whatever it showed. With a clock three years
+/// ahead, `--at +0s` dropped everything.
 #[test]
 #[cfg(target_os = "linux")]
 fn wrong_clock_drops_nothing_without_explicit_time() {
     let bench = recorded();
-    // The engine reads its clock through the C library.
+    // The engine reads its clock through the C library, so a preloaded library can change it.
     let source = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n\
         int clock_gettime(clockid_t id, struct timespec *now) {\n\
         static int (*real)(clockid_t, struct timespec *);\n\
@@ -131,7 +132,7 @@ fn wrong_clock_drops_nothing_without_explicit_time() {
         }
     }
     assert!(files(&bench.path(".annals")) == before);
-    // Who says the time is believed, and a clock within reason is.
+    // An explicit time is accepted, and so is a plausible clock.
     let text = at(1000, "retain --dry-run --at 2020-01-01T00:00:00Z").text();
     assert!(text.contains("to be dropped: 0 runs"), "{text}");
     let text = at(100, "retain --dry-run").text();
@@ -152,7 +153,7 @@ fn forgotten_run_keeps_frames_shared_by_forks() {
     assert_eq!(bench.run("show child@1 --json").json(), shared);
     assert!(bench.run("show child").text().contains("forked from a run that is gone"));
     bench.run("verify").ok();
-    // Once the fork is gone nothing of it is left.
+    // After the fork is dropped, too, none of its bytes are left.
     let text = bench.run_args(["forget", "child", "--why", "asked for"]).text();
     assert!(!text.contains("log files with frames"), "{text}");
     assert_eq!(runs(&bench), ["b"]);
@@ -189,7 +190,7 @@ fn forget_erases_at_once_and_lists_remaining_holders() {
         (&told["forgotten"], &told["uid"], &told["why"]),
         (&"a".into(), &1.into(), &"asked for".into())
     );
-    assert_eq!(told["segments"], serde_json::json!([]), "it was compacted");
+    assert_eq!(told["segments"], serde_json::json!([]), "the store was compacted");
     assert!(told["compacted"]["rewritten"].as_u64().unwrap() > 0, "{told}");
     let backup = bench.path("copy").canonicalize().unwrap();
     assert_eq!(told["backups"], serde_json::json!([backup.to_str().unwrap()]));
@@ -202,7 +203,7 @@ fn forget_erases_at_once_and_lists_remaining_holders() {
         "{text}"
     );
     bench.run("forget b --why again").failed(4);
-    // Not by the beginning of a name, and not as the last one.
+    // `forget` accepts neither a prefix of a name nor `last`.
     bench.pipe("import --format chat -", LINES.replace("\"a\"", "\"alpha\"").as_bytes()).ok();
     for name in ["alp", "last"] {
         let error = bench.run_args(["forget", name, "--why", "x"]).failed(4);
@@ -211,7 +212,7 @@ fn forget_erases_at_once_and_lists_remaining_holders() {
     bench.run("forget alpha --why").failed(2);
 }
 
-/// Whoever reads the store has the old files open: what was forgotten can be read there until it ends.
+/// A process that reads the store keeps the old files open. It can read forgotten bytes until it ends.
 #[test]
 fn forget_reports_bytes_held_by_readers() {
     let bench = recorded();
@@ -245,7 +246,7 @@ fn daemon_runs_retention_commands_and_logs_them() {
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert!(runs(&bench).is_empty());
-    // What was done, of a run by its number: its name is nowhere in it.
+    // The store's record of operations names a run by its number, so the forgotten name is nowhere in it.
     let frames = bench.run("--namespace annals replay --all --json").json();
     let words: Vec<String> = frames.iter().map(|frame| frame["input"].as_str().unwrap().to_owned()).collect();
     for (words, done) in
@@ -261,7 +262,7 @@ fn daemon_drops_sampled_out_run_when_it_ends() {
     let bench = recorded();
     bench.write("sample.toml", "[[sampling]]\nkeep_share = \"0%\"\n");
     let daemon = bench.serve(&["--retain", "sample.toml", "--sweep-every", "1000h"]);
-    // The first sweep is for those from before.
+    // The first sweep drops runs that ended before the daemon started.
     while runs(&bench) != ["b"] {
         std::thread::yield_now();
     }
@@ -312,7 +313,7 @@ fn a_daemon_sweeps_on_schedule() {
     while !runs(&bench).is_empty() {
         std::thread::yield_now();
     }
-    // Again and again: what comes later goes, too.
+    // Later sweeps drop runs that end later.
     let mut client = bench.connect();
     std::io::Write::write_all(&mut client, b"run.begin name later\r\nrun.end later\r\n").unwrap();
     while bench.run("stats --json").json()[0]["dropped_runs"] != 3 {

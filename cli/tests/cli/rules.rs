@@ -1,4 +1,4 @@
-//! Rules of the user's own, in TOML: what matters, what may differ, what a model costs.
+//! A user's own rules in TOML: severities, differences that are allowed, prices.
 
 use crate::record::{agent, says};
 use crate::upstream::FakeUpstream;
@@ -9,7 +9,7 @@ const SECOND: &str = "swapped doc-77d1c1de-9a3b-4d0c-8f53-5a1f6f0e0b1a,b";
 const MATCHER: &str = "[[matcher]]\nrule = 'mask uuid $.messages[1].content'\n";
 
 impl CliBench {
-    /// Records with the rules of a file.
+    /// Records this command of the agent with a file of rules.
     fn record_with_rules(
         &self,
         upstream: &FakeUpstream,
@@ -51,7 +51,7 @@ fn severity_rule_raises_frame_and_run_and_opens_there() {
         assert!(shown.contains(what), "{what:?} is not in {shown}");
     }
 
-    // A reason that hangs on time is no part of what two recordings have in common.
+    // A time-dependent reason is stored under `volatile`, because two recordings do not share it.
     let slow = bench.write("slow.toml", "[[severity]]\nseverity = 'escalated'\nwhy = 'slow'\nduration_over_ms = 5\ninput = { '$.stream' = true }\n");
     assert_eq!(bench.record_with_rules(&upstream, &slow, "s", "every").code, 0);
     let frames = bench.frames("s");
@@ -78,7 +78,7 @@ fn run_keeps_its_matchers_until_a_file_replaces_them() {
     let args = ["r", "--rules", &none, "--rule", "mask uuid $.messages[1].content"];
     assert_eq!(bench.replay(&args, &SECOND.split(' ').collect::<Vec<_>>()).code, 0, "both together");
 
-    // A run without rules is replayed by those of a file.
+    // A run without rules is replayed with the rules of a file.
     assert_eq!(bench.record(&upstream.url, "bare", &FIRST.split(' ').collect::<Vec<_>>()).code, 0);
     assert_eq!(bench.replay_with_rules("bare", SECOND).code, 3);
     assert_eq!(bench.replay_with_rules("bare --rules annals.toml", SECOND).code, 0);
@@ -93,7 +93,7 @@ fn run_keeps_its_matchers_until_a_file_replaces_them() {
     assert_eq!([check("r", &[]), check("bare", &[]), check("bare", &["--rules", &rules])], [0, 3, 0]);
     assert_eq!(check("r", &["--rules", &none]), 3);
 
-    // So does its tape.
+    // The tape keeps the rules, too.
     bench.run("tape export r -o r.tape").ok();
     bench.run("--store other tape import r.tape").ok();
     let agent = agent();
@@ -122,7 +122,7 @@ fn forks_and_live_replays_keep_the_rules_of_their_run() {
         (&"escalated".into(), &"m-1 again".into())
     );
     assert_eq!(bench.replay_with_rules("f", SECOND).code, 0, "the child keeps the rules");
-    // Another file takes their place.
+    // Another file replaces the run's own rules.
     let none = bench.write("none.toml", "");
     let args = [&["r@1", "g", "--rules", &none], again.as_slice()].concat();
     assert_eq!(bench.fork(&args, &upstream.url).code, 3);
@@ -157,7 +157,7 @@ fn user_defined_price_is_in_every_summary_line() {
         says(&bench.replay_with_rules(args, ""), &[&format!("not spent: 30 tokens, {cost})")]);
     }
     says(&bench.record(&upstream.url, "unknown", &["swapped", "a"]), &[" s, price unknown, "]);
-    // Where no tokens were counted nothing is said of money.
+    // If no tokens were counted, the closing line names no price.
     let recorded = bench.record(&upstream.url, "uncounted", &["nothing"]);
     assert!(!recorded.stderr.contains("price") && !recorded.stderr.contains('$'), "{}", recorded.stderr);
     let again = bench.record_with(
@@ -192,7 +192,7 @@ fn invalid_rules_file_is_refused_before_start() {
         ("-", "error: --rules takes a file"),
     ];
     for (file, what) in told {
-        // One after the other: an `attach` that is not refused would not end.
+        // Run one verb at a time: an `attach` that is not refused would never end.
         let starts: [&dyn Fn() -> ProcessResult; 4] = [
             &|| bench.record_with_rules(&upstream, file, "x", "swapped a"),
             &|| bench.replay_with_rules(&format!("r --rules {file}"), ""),
@@ -209,7 +209,7 @@ fn invalid_rules_file_is_refused_before_start() {
     }
     assert_eq!(upstream.asked(), 1);
     assert_eq!(bench.run("runs --json").json().len(), 1);
-    // What a run keeps holds no secret.
+    // A rule that contains a secret is refused, because the run would store it.
     let mut command = bench.command(["record", "--secret", "TOKEN", "--rules", "why.toml", "--", "true"]);
     bench.write("why.toml", "[[severity]]\nseverity = 'flagged'\nwhy = 'hunter-2-hunter'\nstatus = 500\n");
     let done = ProcessResult::from_output(command.env("TOKEN", "hunter-2-hunter").output().unwrap());

@@ -1,4 +1,4 @@
-//! What a recorded run came to, found again by its question.
+//! Memory of the outcome of recorded runs, found again by the run's question.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ impl CliBench {
         done
     }
 
-    /// What is found, without how long it took.
+    /// Hits of a recall, without the time that it took.
     fn why(&self, options: &[&str]) -> Vec<(String, String, Value)> {
         let done = self.run_args(["recall", WHY, "--top-k", "9", "--json"].iter().chain(options));
         let hits = done.json().into_iter().map(|mut hit| {
@@ -67,7 +67,7 @@ fn recall_answers_from_recordings_of_any_provider() {
     let wanted =
         ["claude", "plain", "stream"].map(|run| (format!("run-{run}"), "_/_/_".to_owned(), snapshot()));
     assert_eq!(hits, wanted);
-    // By the keys' order, too.
+    // The rendered text has the keys in the same order.
     let text = bench.run_args(["recall", WHY, "--projection", "full"]).text();
     let keys = ["query", "finalContent", "iterations", "decisions", "toolCalls", "durationMs", "tokenUsage"];
     let places: Vec<_> = keys.iter().map(|key| text.find(&format!("\n  \"{key}\":")).unwrap()).collect();
@@ -81,7 +81,7 @@ fn recall_answers_from_recordings_of_any_provider() {
         assert!(told.contains(part), "{part:?} is not in {told}");
     }
 
-    // A replay is no run; a fork is, and has its own.
+    // A replay leaves no entry. A fork is a run and leaves its own entry.
     assert_eq!(bench.replay(&["plain"], &[]).code, 0);
     assert_eq!(bench.why(&[]).len(), 3);
     let mut fork = bench.command(["fork", "plain@1", "forked"]);
@@ -93,7 +93,7 @@ fn recall_answers_from_recordings_of_any_provider() {
     let all = ["claude", "forked", "plain", "stream"].map(|run| (format!("run-{run}"), true));
     assert_eq!(ids, all);
 
-    // What is forgotten is not told any more.
+    // A forgotten run is not found.
     let forgotten = bench.run_args(["forget", "plain", "--why", "asked for"]);
     assert_eq!(forgotten.code, 0, "{forgotten:?}");
     assert_eq!(bench.why(&[]).len(), 3);
@@ -118,7 +118,7 @@ fn record_options_set_identity_or_no_memory() {
     let found: Vec<_> = found.iter().map(|(id, whose, _)| (id.as_str(), whose.as_str())).collect();
     assert_eq!(found, [("run-monday", "lending/_/app-42"), ("run-tagged", "lending/_/_")]);
     assert!(bench.why(&["--tenant", "other", "--across-conversations"]).is_empty());
-    // A program that ends badly has come to something, too.
+    // A program that fails also leaves an entry.
     let agent = crate::record::agent();
     let script = format!("python3 -B {agent} loan; exit 3");
     let args = ["record", "--run", "failed", "--upstream", &upstream.url, "--", "sh", "-c", &script];
@@ -128,7 +128,8 @@ fn record_options_set_identity_or_no_memory() {
     assert_eq!(bench.why(&[])[0].0, "run-failed");
 }
 
-/// A cheaper model's prompt holds what was decided and on what; what the recording of that says.
+/// One recording serves three uses: the decision and its evidence in a cheaper model's prompt, an audit, and
+/// a line for training.
 #[test]
 fn one_recording_serves_prompt_audit_and_training() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -148,7 +149,7 @@ fn one_recording_serves_prompt_audit_and_training() {
         assert!(prompt.contains(part), "{prompt}");
     }
 
-    // Another recording, replayed for an audit, told, and made a line to train by: by what was recorded and nothing else.
+    // The replay for the audit, the recall and the line for training use only what was recorded.
     bench.recorded_with(&upstream, &["--run", "loan", "--tenant", "loans"], &["loan"]);
     let asked = upstream.asked();
     assert_eq!(bench.replay(&["loan"], &[]).code, 0);
@@ -164,10 +165,11 @@ fn one_recording_serves_prompt_audit_and_training() {
     assert_eq!(bench.run("export-training --format sft --tenant other").text(), "");
     assert_eq!(bench.run("export-training").code, 2);
     assert_eq!(bench.run("export-training --format rlhf").code, 2);
-    assert_eq!(upstream.asked(), asked, "nobody was asked anew");
+    assert_eq!(upstream.asked(), asked, "the upstream got a new request");
 }
 
-/// Each follow-up is remembered, too, and asks the same as the next: the third was told what the second had answered, not what was decided.
+/// Regression: each follow-up is stored, too, and has the same question as the next. The third follow-up got
+/// the second's answer instead of the original decision.
 #[test]
 fn decision_ranks_before_answers_derived_from_it() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -178,7 +180,7 @@ fn decision_ranks_before_answers_derived_from_it() {
     );
     let annals = env!("CARGO_BIN_EXE_annals");
     for number in 1..5 {
-        // Whoever recalls need not say which conversation it is in.
+        // The agent recalls across conversations without naming one.
         let doing = ["followup", annals, "--tenant", "lending", "--across-conversations"];
         let (run, whose) = (format!("friday{number}"), ["--tenant", "lending", "--conversation", "friday"]);
         let options = [&["--run", run.as_str()][..], &whose].concat();
@@ -192,7 +194,7 @@ fn decision_ranks_before_answers_derived_from_it() {
     let entries = bench.run("scan --keyspace annals.memory --json").text();
     let derived = r#"\"derivedFrom\":[\"lending/_/app-42/run-monday\"]"#;
     assert_eq!(entries.matches(derived).count(), 4, "{entries}");
-    // Forgotten, it is told no more; what quoted it is left, and says what it is from.
+    // A forgotten decision is not found. Entries that quote it stay and name their source.
     bench.run_args(["forget", "monday", "--why", "asked for"]).ok();
     assert_eq!(bench.why(&options).iter().filter(|(id, ..)| id == "run-monday").count(), 0);
 }

@@ -1,4 +1,4 @@
-//! Secrets that were named: nothing of them reaches the store, and replay is exact all the same.
+//! Named secrets: none of their bytes reach the store, and the replay stays exact.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use crate::{CliBench, ProcessResult};
 
 const TOKEN: &str = "pa\"ss\nk3y-of-mine";
 const PLAIN: &str = "s3cr3t-plain-value";
-/// What none of the forms in which the agent tells them is without.
+/// Every form in which the agent sends the secrets contains at least one of these.
 const TRACES: [&str; 3] = ["k3y-of-mine", "s3cr3t", "3t-pla"];
 
 impl CliBench {
@@ -34,7 +34,7 @@ impl CliBench {
         self.knowing(&args, &BOTH, &["secretive"])
     }
 
-    /// All that can be read of the store: its files as they are, and its frames as they are told.
+    /// All readable bytes of the store: its files, and its frames as printed.
     fn everything(&self) -> Vec<u8> {
         let mut all = Vec::new();
         files(&self.path(".annals"), &mut all);
@@ -49,7 +49,7 @@ impl CliBench {
 
 const BOTH: [(&str, &str); 2] = [("TOKEN", TOKEN), ("PLAIN", PLAIN)];
 
-#[expect(clippy::disallowed_methods, reason = "a store's files as somebody would find them")]
+#[expect(clippy::disallowed_methods, reason = "reads the files of a store")]
 fn files(under: &Path, all: &mut Vec<u8>) {
     for entry in std::fs::read_dir(under).unwrap() {
         let entry = entry.unwrap();
@@ -74,7 +74,7 @@ fn named_secrets_never_reach_the_store() {
     assert_eq!(recorded.code, 0, "{recorded:?}");
     says(&recorded, &["recorded 3 requests", "secrets removed"]);
     let told = String::from_utf8(recorded.stdout).unwrap();
-    // The upstream says what it was told, and the program gets that.
+    // The upstream repeats the secret, and the program receives it unchanged.
     assert!(told.contains(r#"my token is pa\\\"ss\\nk3y-of-mine"#), "{told}");
     assert!(told.contains(r#""content":"3t-pla""#), "{told}");
     assert_eq!(traces(&bench.everything()), [""; 0]);
@@ -85,7 +85,7 @@ fn named_secrets_never_reach_the_store() {
     assert_eq!(frames[2]["metadata"]["http"]["query"], "a=annals-redacted");
     assert_eq!(frames[4]["output"], "I know annals-redacted\n");
 
-    // Matching goes by the hash of what was asked.
+    // Requests are matched by the hash of their original bytes.
     let replayed = bench.knowing(&["replay", "r"], &BOTH, &[]);
     assert_eq!(replayed.code, 0, "{replayed:?}");
     says(&replayed, &["exact 3 of 3, served 3, unused 0"]);
@@ -95,7 +95,7 @@ fn named_secrets_never_reach_the_store() {
     assert_eq!(upstream.asked(), 3);
 }
 
-/// The recorder knows the values, and not who uses them.
+/// The recorder knows the values, but not which program will use them.
 #[test]
 fn attach_keeps_secrets_out_of_the_store() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -114,7 +114,8 @@ fn attach_keeps_secrets_out_of_the_store() {
     says(&replayed, &["exact 3 of 3"]);
 }
 
-/// Two programs whose secrets differ ask the same once those are taken out: neither may get the other's answer.
+/// Two programs with different secrets send the same request after redaction. Neither may get the other's
+/// cached answer.
 #[test]
 fn cached_answer_is_not_shared_between_secrets() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
@@ -148,7 +149,7 @@ fn changed_secret_value_still_matches() {
     assert_eq!(replayed.code, 0, "{replayed:?}");
     says(&replayed, &["exact 1 of 3, same after the matcher 2"]);
 
-    // Where it is not known, the place where it stood is the difference, and no secret is told.
+    // If a secret's value is unknown, the report shows a difference in its place and prints no secret.
     let replayed = bench.knowing(&["replay", "r"], &[("PLAIN", PLAIN)], &[]);
     assert_eq!(replayed.code, 3, "{replayed:?}");
     says(&replayed, &["at step 1", "$.messages[1].content", "annals-redacted"]);

@@ -1,4 +1,4 @@
-//! A store served to clients.
+//! A store that a daemon serves to clients.
 
 #[cfg(target_os = "linux")]
 mod hostile;
@@ -15,11 +15,11 @@ use std::time::Duration;
 use crate::CliBench;
 use crate::upstream::FakeUpstream;
 
-/// A daemon under way.
+/// A running daemon.
 pub(crate) struct ServeProcess {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it said before it was ready.
+    /// Lines that it printed before it was ready.
     start_lines: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl CliBench {
         self.spawn_daemon(self.command(args))
     }
 
-    /// What a command serves.
+    /// Starts a daemon and waits until it is ready.
     pub(crate) fn spawn_daemon(&self, mut command: std::process::Command) -> ServeProcess {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -38,7 +38,7 @@ impl CliBench {
         let mut told = Vec::new();
         while !told.iter().any(|line: &String| line == "annals: ready") {
             let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it never was ready: {told:?}");
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the daemon was never ready: {told:?}");
             told.push(line.trim_end().to_owned());
         }
         ServeProcess { child, stderr, start_lines: told }
@@ -57,7 +57,7 @@ impl CliBench {
 }
 
 impl ServeProcess {
-    /// What stands behind these words in what it said.
+    /// The rest of the start line that contains these words.
     fn text_after(&self, words: &str) -> String {
         let found = self.start_lines.iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest);
         assert!(found.is_some(), "{words:?} is not in {:?}", self.start_lines);
@@ -78,7 +78,7 @@ impl ServeProcess {
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Waits for its end: its exit code, and what it said since it was ready.
+    /// Waits for the daemon's end. Returns its exit code and its output since it was ready.
     pub(crate) fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
@@ -93,7 +93,7 @@ impl Drop for ServeProcess {
     }
 }
 
-/// Sends something and reads one line.
+/// Sends a command and reads one line.
 fn ask(stream: &mut (impl Read + Write), command: &str) -> String {
     stream.write_all(command.as_bytes()).unwrap();
     stream.write_all(b"\r\n").unwrap();
@@ -129,7 +129,7 @@ fn socket_writes_are_visible_to_the_engine() {
     assert_eq!(ask(&mut client, "set colour blue"), "+OK");
     assert_eq!(ask(&mut client, "get colour"), "$4");
     assert_eq!(line(&mut client), "blue");
-    // Those who read do so beside it; those who would write are told who does.
+    // Readers open the store directly. A writer is refused, and the error names the daemon's process.
     assert_eq!(bench.value("colour").as_deref(), Some("blue"));
     assert!(bench.run("put a b").failed(1).contains(&daemon.child.id().to_string()));
     daemon.signal("-TERM");
@@ -157,14 +157,14 @@ fn tcp_is_loopback_only_and_needs_a_token() {
     );
     assert_eq!(ask(&mut client, &format!("auth {token}")), "+OK");
     assert_eq!(ask(&mut client, "set a 1"), "+OK");
-    // A page in a browser can send this to any port of the machine.
+    // A page in a browser can send these bytes to any port of the machine.
     let mut page = daemon.tcp();
     assert_eq!(ask(&mut page, "POST / HTTP/1.1\r\nHost: x\r\n\r\nset a 2"), "");
     assert_eq!(ask(&mut client, "get a"), "$1");
     assert_eq!(line(&mut client), "1");
     daemon.signal("-INT");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
-    // It holds from then on, and is not told again.
+    // The token is valid from now on, and the daemon does not print it again.
     let again = bench.serve(&["--tcp", "127.0.0.1:0"]);
     assert!(
         !again.start_lines.iter().any(|line| line.contains("token,") || line.contains(&token)),
@@ -200,7 +200,7 @@ fn config_file_and_second_socket_are_used() {
     assert!(bench.run("serve --socket a-file").failed(1).contains("a-file"));
 }
 
-/// Sets keys `NAME:N` one after the other until the daemon goes; gives how many were acknowledged.
+/// Sets keys `NAME:N` one after the other until the daemon ends. Returns the number of acknowledged keys.
 fn load(mut client: impl Read + Write, name: usize, begun: &AtomicUsize) -> usize {
     for number in 0.. {
         if number == 20 {
@@ -240,7 +240,7 @@ fn acknowledged_writes_survive_every_daemon_end() {
         for (name, count) in counts.iter().enumerate() {
             let of =
                 there.iter().filter(|pair| pair["key"].as_str().unwrap().starts_with(&format!("{name}:")));
-            // One more may have been written and not told.
+            // The daemon may have written one more key without acknowledging it.
             let of = of.count();
             assert!((*count..=count + 1).contains(&of), "{signal}: of {count} there are {of}");
         }
@@ -256,14 +256,14 @@ fn annals_commands_work_over_sockets_and_persist() {
     for (command, reply) in
         [("run.begin name r", "*4"), ("frame.begin r llm ask", ":1"), ("frame.append r 1 half", ":4")]
     {
-        // The rest of a longer reply is not of interest.
+        // The rest of a longer reply does not matter.
         let mut once = bench.connect();
         assert_eq!(ask(&mut once, command), reply);
     }
-    // Who follows waits until the answer is whole, and keeps nobody else waiting.
+    // A blocked reader of a run waits until the answer is whole and delays no other client.
     other.write_all(b"run.tail r block 0\r\n").unwrap();
     assert_eq!(ask(&mut one, "frame.append r 1 whole"), ":9");
-    // It may be hung up on before all of it was said.
+    // The daemon may close the connection before the whole command is sent.
     let _ = one.write_all(format!("set long {}\r\n", "x".repeat(200_000)).as_bytes());
     assert_eq!(line(&mut one), "-ERR Protocol error: too big inline request");
     let mut one = bench.connect();
@@ -272,7 +272,7 @@ fn annals_commands_work_over_sockets_and_persist() {
     assert_eq!(ask(&mut one, "frame.end r 1"), "+OK");
     assert_eq!((line(&mut other), line(&mut other)), ("*1".to_owned(), "*32".to_owned()));
     assert_eq!(ask(&mut one, "frame.add r tool a b"), ":2");
-    // Nobody has files written who came by TCP.
+    // A client over TCP may not make the daemon write files.
     let copy = bench.path("copy");
     let backup = format!("store.backup {}", copy.display());
     assert!(ask(&mut daemon.tcp(), &backup).starts_with("-NOPERM "));
@@ -308,7 +308,7 @@ fn hostile_connections_do_not_disturb_others() {
     let daemon = bench.serve(&["--tcp", "127.0.0.1:0"]);
     let mut setup = bench.connect();
     assert_eq!(ask(&mut setup, &format!("set big {}", "x".repeat(60_000))), "+OK");
-    // One that never reads what it asks for, until nothing more is taken of it.
+    // A client that never reads its replies, until the daemon accepts no more commands.
     let mut greedy = bench.connect();
     greedy.set_nonblocking(true).unwrap();
     let mut sent = 0;
@@ -321,9 +321,10 @@ fn hostile_connections_do_not_disturb_others() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        assert!(sent < 64 << 20, "what is not read is held back");
+        assert!(sent < 64 << 20, "the daemon must stop reading");
     }
-    // One that announces much, one that says half, one that goes byte by byte, a stranger who says a lot.
+    // A client that announces a huge value, one that sends half a command, one that sends single bytes, and
+    // one that sends noise.
     let mut announces = bench.connect();
     announces.write_all(b"*2\r\n$3\r\nGET\r\n$536870912\r\n").unwrap();
     let mut half = bench.connect();
@@ -338,9 +339,9 @@ fn hostile_connections_do_not_disturb_others() {
         assert_eq!(ask(&mut other, &format!("set n {number}")), "+OK");
     }
     assert_eq!(line(&mut drip), "+OK");
-    // They do not keep it from ending either, and what they hold of it is little.
+    // These clients do not delay the daemon's end, and their memory is small.
     let status = format!("/proc/{}/status", daemon.child.id());
-    #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
+    #[expect(clippy::disallowed_methods, reason = "reads the memory of the process")]
     let status = std::fs::read(status).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if let Some(resident) = status.ok().and_then(|text| Some(text.split_once("VmRSS:")?.1.to_owned())) {
         let kib: u64 = resident.split_whitespace().next().unwrap().parse().unwrap();
@@ -368,7 +369,7 @@ fn a_program_is_recorded_through_a_daemon() {
     assert_eq!(String::from_utf8_lossy(&replayed.stdout), String::from_utf8_lossy(&recorded.stdout));
 }
 
-/// Asks over HTTP; gives the status and the body.
+/// Sends a request over HTTP. Returns the status and the body.
 pub(crate) fn http(daemon: &ServeProcess, request: &str, token: &str, body: &str) -> (u16, String) {
     let address = daemon.text_after("listening at http://");
     let address = address.split(',').next().unwrap();
@@ -403,7 +404,7 @@ fn http_accepts_a_token_made_by_the_command_line() {
     );
     assert_eq!(http(&daemon, "GET /v1/runs", "", "").0, 401);
     assert_eq!(http(&daemon, "POST /v1/runs", &early, "{\"name\":\"r\"}").0, 201);
-    // While the daemon has the store, too.
+    // Tokens can be added while the daemon holds the store.
     let late = add("late");
     assert_eq!(http(&daemon, "GET /v1/runs/r", &late, "").0, 200);
     assert_eq!(http(&daemon, "GET /v1/store/stats", &late, "").0, 403);
@@ -412,12 +413,12 @@ fn http_accepts_a_token_made_by_the_command_line() {
     assert_eq!(bench.run("token revoke late").code, 4);
     assert_eq!(http(&daemon, "POST /v1/runs/r/end", &early, "").0, 204);
     daemon.signal("-TERM");
-    // What is wrong is told, and nothing else.
+    // The daemon prints only the refused logins.
     let (code, said) = daemon.wait_for_exit();
     assert!(code == Some(0) && said.lines().all(|line| line.contains("a login was refused")), "{said}");
     let listed = String::from_utf8(bench.run("token list").stdout).unwrap();
     assert_eq!(listed, "early  default  record,read\n");
-    // What was done is a run of the store.
+    // The operations are stored as a run.
     let operations = String::from_utf8(bench.run("runs --namespace annals").stdout).unwrap();
     assert!(operations.contains("operations-"), "{operations}");
     assert_eq!(bench.run("verify").code, 0);

@@ -1,4 +1,4 @@
-//! Several recorders of one store at once.
+//! Several recorders that share one store.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,12 +9,12 @@ use crate::record::{agent, says};
 use crate::upstream::FakeUpstream;
 use crate::{CliBench, ProcessResult};
 
-/// A recorder under way.
+/// A running recorder.
 struct RecorderProcess {
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
-    /// What its program has printed.
+    /// Output of its program so far.
     told: Vec<u8>,
 }
 
@@ -33,14 +33,14 @@ impl CliBench {
         RecorderProcess { child, stdout, stderr, told: Vec::new() }
     }
 
-    /// Status of a run, as it is listed now.
+    /// Status of a run in the current list.
     fn status(&self, run: &str) -> String {
         let listed = self.run("runs --json").json();
-        let row = listed.iter().find(|row| row["id"] == run).expect("a run that is listed");
+        let row = listed.iter().find(|row| row["id"] == run).expect("the run is listed");
         row["status"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until a run has ended; says how.
+    /// Waits until a run has ended; returns its status.
     fn ended(&self, run: &str) -> String {
         loop {
             match self.status(run) {
@@ -67,10 +67,10 @@ impl CliBench {
 impl RecorderProcess {
     /// Waits for a line of the program.
     fn line(&mut self) {
-        assert!(self.stdout.read_until(b'\n', &mut self.told).unwrap() > 0, "its program has ended");
+        assert!(self.stdout.read_until(b'\n', &mut self.told).unwrap() > 0, "the program has ended");
     }
 
-    /// Waits for a line of annals' own.
+    /// Waits for a line of annals itself.
     fn says(&mut self, what: &str) {
         let (mut all, mut line) = (String::new(), String::new());
         while !line.contains(what) {
@@ -94,13 +94,13 @@ impl RecorderProcess {
     }
 }
 
-/// What of frames does not depend on when they were recorded.
+/// The parts of frames that do not depend on the time of the recording.
 fn shapes(bench: &CliBench, run: &str) -> Vec<serde_json::Value> {
     let mut frames = bench.run(&format!("replay {run} --json")).json();
     for frame in &mut frames {
         let frame = frame.as_object_mut().unwrap();
         let metadata = frame["metadata"].as_object_mut().unwrap();
-        // The upstream numbers its answers.
+        // The upstream numbers its answers, so their texts differ.
         metadata.retain(|key, _| !["volatile", "text", "text_bytes"].contains(&key.as_str()));
         frame.retain(|key, _| {
             ["component", "parent", "severity", "error", "incomplete", "input", "metadata"]
@@ -116,13 +116,13 @@ fn first_recorder_waits_for_the_second() {
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     let socket = bench.path(".annals/SOCKET");
-    #[expect(clippy::disallowed_methods, reason = "what the socket is like is to be seen")]
+    #[expect(clippy::disallowed_methods, reason = "reads the permissions of the socket")]
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let of_second = ["held", "c", "go2", "d,e"];
     let mut second = bench.recorder(&upstream, &["--run", "second"], &of_second);
     second.line();
-    // Both are there for whoever reads, and so is what was recorded of them.
+    // Readers see both runs and their recorded frames.
     assert_eq!((bench.status("first"), bench.status("second")), ("open".to_owned(), "open".to_owned()));
     assert!(bench.run("show second@1 --input --raw").text().contains("\"c\""));
     let mut tail = bench.command(["tail", "second"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -135,7 +135,7 @@ fn first_recorder_waits_for_the_second() {
     first.says("recorded 2 requests into first");
     first.says("1 other recording goes on into this store through this process");
     assert_eq!((bench.status("first"), bench.status("second")), ("ok".to_owned(), "open".to_owned()));
-    // Whoever comes now is let in, too.
+    // A recorder that starts now is accepted, too.
     let third = bench.record(&upstream.url, "third", &["fails", "7"]);
     assert_eq!(third.code, 7, "{third:?}");
 
@@ -151,7 +151,7 @@ fn first_recorder_waits_for_the_second() {
     bench.replays("second", &second);
     assert_eq!(bench.replay(&["third"], &[]).code, 7);
     assert_eq!(bench.run("verify").code, 0);
-    // What came through the socket is what its recorder would have written itself.
+    // A run that came through the socket equals a run that its recorder wrote itself.
     let alone = bench.record(&upstream.url, "alone", &of_second);
     assert_eq!(alone.code, 0, "{alone:?}");
     assert_eq!(shapes(&bench, "second"), shapes(&bench, "alone"));
@@ -160,7 +160,8 @@ fn first_recorder_waits_for_the_second() {
 #[test]
 fn five_recorders_that_start_at_once_all_record() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
-    // There is no store yet, and nobody who says who serves it. One writes more than a socket holds, one more than one command's worth.
+    // No store exists yet, so no process serves it. One program writes more than a socket buffer, one more
+    // than one command can carry.
     let doing: [&[&str]; 5] = [
         &["every"],
         &["swapped", "a,b,c,d,e,f,g,h"],
@@ -185,7 +186,7 @@ fn five_recorders_that_start_at_once_all_record() {
         }
     }
     assert_eq!(bench.run("verify").code, 0);
-    // Two that only wish for a name get one each.
+    // Two recorders without a requested name get different names.
     let recorders = [(), ()].map(|()| bench.recorder(&upstream, &["--allow-empty"], &["nothing"]));
     for done in recorders.map(RecorderProcess::done) {
         assert_eq!(done.code, 0, "{done:?}");
@@ -203,7 +204,8 @@ fn programs_continue_if_first_recorder_is_killed() {
     first.kill();
     bench.write("go2", "");
     let second = second.done();
-    // It once ended with 0, and counted requests that nobody had acknowledged.
+    // Regression: the exit code was 0, and the closing line counted requests that the store had not
+    // acknowledged.
     assert_eq!(second.code, 1, "{second:?}");
     says(
         &second,
@@ -215,7 +217,7 @@ fn programs_continue_if_first_recorder_is_killed() {
     assert!(!second.stderr.contains("error: 3 of 3"), "{}", second.stderr);
     let told = String::from_utf8(second.stdout).unwrap();
     assert_eq!(told.matches("you said").count(), 3, "{told}");
-    // What the dead one left at the socket's place is in nobody's way.
+    // The socket file of the killed process does not block the next one.
     assert!(bench.path(".annals/SOCKET").exists());
     let mut third = bench.recorder(&upstream, &["--run", "third"], &["held", "f", "go3", "g"]);
     third.line();
@@ -228,7 +230,7 @@ fn programs_continue_if_first_recorder_is_killed() {
         assert_eq!(bench.status(run), status, "{run}");
     }
     assert_eq!(bench.run("verify").code, 0);
-    // The first one's program still waits.
+    // Let the first recorder's program end.
     bench.write("go1", "");
 }
 
@@ -264,7 +266,7 @@ fn recorder_waits_for_an_exclusive_writer() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let recorder = bench.recorder(&upstream, &["--run", "r"], &["swapped", "c"]);
-    // Asked for the store a few times, and waiting in between.
+    // The recorder has tried to open the store several times, with pauses.
     let status = format!("/proc/{}/status", recorder.child.id());
     while std::fs::read_to_string(&status).unwrap().lines().any(|line| {
         line.strip_prefix("voluntary_ctxt_switches:")

@@ -17,7 +17,7 @@ impl CliBench {
         std::fs::read(self.path(name)).unwrap()
     }
 
-    /// Records the agent doing this into a store of this bench, and takes it onto a tape.
+    /// Records this command of the agent into a store of this bench and exports the run to a tape.
     fn taped(&self, store: &str, upstream: &FakeUpstream, run: &str, doing: &[&str]) -> String {
         let agent = agent();
         let mut args = vec!["--store", store, "record", "--run", run, "--upstream", &upstream.url, "--"];
@@ -53,7 +53,7 @@ fn tape_replays_in_another_store_without_upstream() {
     let replayed = ProcessResult::from_output(command.output().unwrap());
     assert_eq!(replayed.code, 0, "{replayed:?}");
     assert!(replayed.stderr.contains("exact 9 of 9, served 9, unused 0"), "{}", replayed.stderr);
-    // The same run, the same bytes; a tape that is there is replaced, or piped.
+    // The same run gives the same bytes. An existing tape is replaced; a tape can also go to a pipe.
     bench.run("--store b tape export r -o again.tape").ok();
     assert_eq!(bench.read("again.tape"), bench.read(&tape));
     bench.run("--store b tape export r -o again.tape").ok();
@@ -72,7 +72,7 @@ fn damaged_tape_records_nothing_and_creates_no_store() {
     let upstream = FakeUpstream::start();
     let tape = bench.taped("a", &upstream, "r", &["swapped", "a,b"]);
     let mut bytes = bench.read(&tape);
-    // Behind the head, which holds the run's metadata.
+    // A byte after the head, which holds the run's metadata.
     let middle = bytes.len() * 3 / 4;
     bytes[middle] ^= 1;
     bench.write("bad.tape", &bytes);
@@ -91,7 +91,7 @@ fn damaged_tape_records_nothing_and_creates_no_store() {
 }
 
 impl CliBench {
-    /// Checks with no key of a provider.
+    /// Checks without a provider's key.
     fn check(&self, args: &[&str]) -> ProcessResult {
         let mut command = self.command(["--json", "check"].iter().chain(args));
         command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").stdin(Stdio::null());
@@ -104,14 +104,14 @@ fn lines(done: &ProcessResult) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The rest of the line of docs/tapes.md that begins so.
+/// The rest of the line of docs/tapes.md that begins with this text.
 fn documented(begins: &str) -> String {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tapes.md");
     let docs = std::fs::read_to_string(docs).unwrap();
     docs.lines().find_map(|line| line.strip_prefix(begins)).unwrap().to_owned()
 }
 
-/// What Python's own parser makes of a JUnit file: counts, then a line for each case.
+/// Counts of a JUnit file and a line for each case, read by Python's own parser.
 fn junit(bench: &CliBench, file: &str) -> String {
     let script = "import sys, xml.etree.ElementTree as E
 root = E.parse(sys.argv[1]).getroot()
@@ -129,13 +129,14 @@ for case in root[0]:
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// One good, one whose program has changed, one damaged, one whose program is gone: each is told apart, none hides another.
+/// One good tape, one whose program changed, one damaged, and one whose program is missing. The check reports
+/// each, and none hides another.
 #[test]
 fn a_folder_of_tapes_is_a_regression_suite() {
     let bench = CliBench::new();
     {
         let upstream = FakeUpstream::start();
-        // The program of this one reads what it asks from a file, which changes afterwards.
+        // The program of this tape reads its question from a file that changes later.
         let script = format!(
             "exec python3 -B {} changed \"$(cat {}/word)\"\n",
             agent(),
@@ -176,12 +177,12 @@ fn a_folder_of_tapes_is_a_regression_suite() {
         bench.run(&format!("--store a tape export {run} -o tapes/{file}.tape")).ok();
     }
     std::fs::copy(bench.path("tapes/good.tape"), bench.path("kept")).unwrap();
-    // The bytes of all are sound; nothing is run unless it is asked for.
+    // The bytes of all tapes are sound. Without `--programs` the check starts no program.
     bench.write("word", "twp");
     let sound = bench.check(&["tapes"]);
     assert_eq!(sound.code, 0, "{sound:?}");
     assert_eq!(lines(&sound).last().unwrap()["ok"], 4);
-    // What could not be checked is no success, and is not drift.
+    // A tape that could not be checked is neither a success nor drift.
     let gone = bench.check(&["tapes/good.tape", "tapes/fails.tape", "tapes/gone.tape", "--programs"]);
     assert_eq!(gone.code, 1, "{gone:?}");
     let verdicts: Vec<_> =
@@ -192,7 +193,7 @@ fn a_folder_of_tapes_is_a_regression_suite() {
     let middle = bytes.len() / 3;
     bytes[middle] ^= 0x40;
     bench.write("tapes/bad.tape", bytes);
-    // The job of docs/tapes.md, word for word.
+    // The command of the job in docs/tapes.md, word for word.
     let job = documented("      - run: annals check ");
     let checked = bench.check(&job.split(' ').collect::<Vec<_>>());
     assert_eq!((checked.code, checked.stderr.as_str()), (3, ""), "{checked:?}");
@@ -217,7 +218,7 @@ fn a_folder_of_tapes_is_a_regression_suite() {
         assert!(xml.contains(line), "{line:?} is not in {xml}");
     }
     assert!(xml.contains("the tape is damaged in frame"), "{xml}");
-    // Another program for one of them; a rule that covers what has changed.
+    // Another program for one tape, and a rule that covers the change.
     let agent = agent();
     let other = ["tapes/more/drifts.tape", "--", "python3", "-B", &agent, "changed", "two"];
     assert_eq!(bench.check(&other).code, 0);
@@ -257,7 +258,7 @@ fn check_sample_is_repeated_by_its_seed() {
     assert_eq!(ended.code, 1, "{ended:?}");
 }
 
-/// See cli/tests/data/PROVENANCE.md.
+/// cli/tests/data/PROVENANCE.md names the source of this tape.
 #[test]
 fn tracefork_tape_imports_with_digest_and_replays() {
     let bench = CliBench::new();
@@ -271,7 +272,7 @@ fn tracefork_tape_imports_with_digest_and_replays() {
     assert!(told.contains(digest), "{told}");
     let metadata = bench.run("show single_turn --metadata").text();
     assert!(metadata.contains(digest), "{metadata}");
-    // A program that asks the recorded request is answered from it.
+    // A program that sends the recorded request gets the recorded answer.
     let frame = &bench.run("replay single_turn --json").json()[0];
     assert_eq!(frame["component"], "llm");
     bench.write("request", frame["input"].as_str().unwrap());
@@ -287,10 +288,10 @@ sys.stdout.write(answer.headers['content-type'] + ' ' + answer.read().decode())
     assert_eq!(done.code, 0, "{done:?}");
     let expected = format!("application/json {}", frame["output"].as_str().unwrap());
     assert_eq!(String::from_utf8(done.stdout).unwrap(), expected);
-    // It goes onto a tape of ours, and is checked as it is.
+    // The run can be exported to a tape of annals; both tapes pass a check.
     bench.run("tape export single_turn -o x.tape").ok();
     assert_eq!(bench.check(&[tape.to_str().unwrap(), "x.tape"]).code, 0);
-    // A blob that was replaced under its old name is refused.
+    // A blob whose content was replaced under the old name is refused.
     let mut bytes = std::fs::read(&tape).unwrap();
     let at = bytes
         .windows(12)

@@ -1,4 +1,4 @@
-//! Imports of transcripts: nothing of the input may be lost in silence.
+//! Imports of transcripts: no part of the input may be lost in silence.
 
 use std::io::Read;
 
@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 
 use crate::CliBench;
 
-/// The file of 126 multi-agent runs (Who&When, Algorithm-Generated), which is not carried.
+/// Names the file of 126 multi-agent runs (Who&When, Algorithm-Generated), which is not in the repository.
 const VARIABLE: &str = "ANNALS_WHO_AND_WHEN";
 
-/// Two runs as they are found: one names its agents by `role`, the other by `name`.
+/// Two runs in their original form: one names its agents by `role`, the other by `name`.
 const AGENTS: &str = concat!(
     r#"{"id":"roles","messages":[{"role":"human","content":"find  it"},"#,
     r#"{"content":"think\u00e9","role":"Orchestrator (thought)"},{"role":"WebSurfer","content":[]}]}"#,
@@ -38,8 +38,8 @@ fn rows(bench: &CliBench, run: &str) -> Vec<(String, u64, String, String)> {
     bench.run(&format!("replay {run} --json")).json().iter().map(row).collect()
 }
 
-/// 58 real transcripts, whose `role` is an agent's name, were imported as "58 runs, 0 frames" with exit code 0, and
-/// `replay --all` called the empty runs bit-exact.
+/// Regression: 58 real transcripts, whose `role` is an agent's name, were imported as "58 runs, 0 frames"
+/// with exit code 0. `replay --all` called the empty runs bit-exact.
 #[test]
 fn agent_transcript_gives_one_frame_for_each_message() {
     let bench = CliBench::new();
@@ -62,7 +62,8 @@ fn agent_transcript_gives_one_frame_for_each_message() {
     assert!(bench.run("replay --all").text().contains("bit-exact: 2 runs, 6 frames"));
 }
 
-/// A user's message stood in the requests after it only, and the last one, which nobody answered, in no frame at all.
+/// Regression: a user's message was only part of the requests after it. A last message without an answer was
+/// in no frame.
 #[test]
 fn user_messages_become_frames_of_their_own() {
     let bench = CliBench::new();
@@ -90,7 +91,7 @@ fn user_messages_become_frames_of_their_own() {
     );
 }
 
-/// Every message of the file becomes a frame with its exact bytes, in its place.
+/// Every message of the file becomes a frame with its exact bytes, in the original order.
 #[test]
 fn all_126_transcripts_give_one_frame_for_each_message() {
     let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) else {
@@ -122,7 +123,7 @@ fn all_126_transcripts_give_one_frame_for_each_message() {
     assert!(bench.run("replay --all").text().contains("bit-exact: 126 runs, 1,099 frames"));
 }
 
-/// `replay --all` over runs without frames said "bit-exact: 58 runs, 0 frames".
+/// Regression: `replay --all` over runs without frames printed "bit-exact: 58 runs, 0 frames".
 #[test]
 fn replaying_a_store_without_frames_ends_with_4() {
     let bench = CliBench::new();
@@ -137,7 +138,7 @@ fn replaying_a_store_without_frames_ends_with_4() {
     }
 }
 
-/// System messages that no model call follows were left out of every frame, with exit code 0.
+/// Regression: system messages without a later model call were in no frame, and the exit code was 0.
 #[test]
 fn messages_in_no_frame_are_counted_and_end_with_1() {
     let answered = r#"{"id":"a","messages":[{"role":"system","content":"s"},{"role":"assistant"}]}"#;

@@ -1,4 +1,4 @@
-//! Doctor, repair, backup and restore as a user meets them.
+//! Doctor, repair, backup and restore as a user sees them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn imported() -> CliBench {
 #[test]
 fn healthy_store_is_reported_as_healthy() {
     let bench = imported();
-    // It is ours, if not the engine's.
+    // A file of the command line, which the engine does not know.
     bench.write(".annals/profiles.toml", "");
     let before = files(&bench.path(".annals"));
     let text = bench.run("doctor").text();
@@ -137,7 +137,8 @@ fn a_store_in_use_is_backed_up_and_restored() {
     bench.run("restore copied again").failed(3);
 }
 
-/// It sealed the active log file and opened the store for writing, so that it could be had beside nobody.
+/// Regression: a dry run opened the store for writing and sealed the active segment. It failed while another
+/// process held the store.
 #[test]
 fn compact_dry_run_changes_no_file_beside_a_writer() {
     let bench = imported();
@@ -148,7 +149,7 @@ fn compact_dry_run_changes_no_file_beside_a_writer() {
     let text = bench.run("compact --dry-run --recompress").text();
     assert!(text.contains("would compact: 1 log file would become 1 and free about"), "{text}");
     assert!(files(&bench.path(".annals")) == before, "a dry run changed a file");
-    // A process that holds the store and serves nobody, then a daemon.
+    // First a process that holds the store without serving it, then a daemon.
     let store = Store::open(bench.path(".annals")).unwrap();
     let held = files(&bench.path(".annals"));
     assert_eq!(bench.run("compact --dry-run --json").json(), std::slice::from_ref(&told));
@@ -158,14 +159,14 @@ fn compact_dry_run_changes_no_file_beside_a_writer() {
     bench.run("compact --dry-run").ok();
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
-    // What it says is what comes.
+    // The compaction does what the dry run announced.
     let [done] = bench.run("compact --json").json().try_into().unwrap();
     for what in ["segments", "rewritten", "made"] {
         assert_eq!(done[what], told[what], "{what}");
     }
 }
 
-/// Whether there is a log file that a compaction made.
+/// Whether a compaction has written a segment.
 #[expect(clippy::disallowed_methods, reason = "looks at the store from outside")]
 fn has_rewritten(bench: &CliBench) -> bool {
     let names = std::fs::read_dir(bench.path(".annals/segments")).unwrap();
@@ -174,7 +175,8 @@ fn has_rewritten(bench: &CliBench) -> bool {
     ids.any(|id| id.is_ok_and(|id| id >= 1 << 31))
 }
 
-/// It died of the signal and left what it had written until somebody opened the store for writing.
+/// Regression: the signal killed the compaction. Its files stayed until a process opened the store for
+/// writing.
 #[test]
 fn interrupted_compaction_changes_and_leaves_nothing() {
     let bench = imported();
@@ -185,10 +187,10 @@ fn interrupted_compaction_changes_and_leaves_nothing() {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
         while !has_rewritten(&bench) {
-            assert!(child.try_wait().unwrap().is_none(), "it has ended before it wrote anything");
+            assert!(child.try_wait().unwrap().is_none(), "the compaction ended before it wrote a segment");
             std::thread::yield_now();
         }
-        // Beside it everything is read, and who would write is told to wait.
+        // While the compaction runs, reads work, and writers are told which process writes.
         assert_eq!(bench.run("replay --all --json").json(), before.0);
         bench.run("compact --dry-run").ok();
         for line in ["compact", "retain", "forget a --why x", "pin a --why x"] {
@@ -213,7 +215,7 @@ fn compact_drop_and_pin_are_refused_beside_a_recorder() {
     let mut recorder = bench.command(["record", "--allow-empty", "--run", "r", "--", "cat"]);
     let recorder = recorder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut recorder = recorder.unwrap();
-    // It reads on until its input ends.
+    // The recorded program reads until its input ends.
     while bench.run("show r").code != 0 {
         assert!(recorder.try_wait().unwrap().is_none(), "the recorder has ended");
     }
@@ -248,7 +250,7 @@ fn compact_runs_in_daemon_or_in_process() {
     assert!(text.contains("none worth rewriting"), "{text}");
     bench.run("compact --max-bytes-per-second 0").failed(2);
     bench.run("--store nowhere compact").failed(4);
-    // Somebody else writes, and serves nobody.
+    // Another process writes and does not serve the store.
     let store = Store::open(bench.path(".annals")).unwrap();
     let error = bench.run("compact").failed(1);
     assert!(error.contains(&format!("process {}", std::process::id())), "{error}");

@@ -1,6 +1,8 @@
-//! A model provider for tests: scripted, on a free port of the loopback, in plain HTTP/1.1 over the standard library.
+//! A scripted model provider for tests: plain HTTP/1.1 on a free loopback port, with the standard library
+//! only.
 //!
-//! What it answers depends on the path and on how often it was asked, so that a replay that went to it would be noticed.
+//! Its answers depend on the path and on the number of earlier requests. A replay that reached it would get
+//! different answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,7 +32,7 @@ impl FakeUpstream {
         Self { url, asked }
     }
 
-    /// How many requests have come.
+    /// Number of requests so far.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
@@ -41,7 +43,7 @@ struct UpstreamRequest {
     body: Vec<u8>,
 }
 
-/// `None` where the client has gone.
+/// Returns `None` if the client has disconnected.
 fn read(from: &mut impl BufRead) -> Option<UpstreamRequest> {
     let mut line = String::new();
     from.read_line(&mut line).ok().filter(|read| *read > 0)?;
@@ -70,7 +72,7 @@ fn serve(stream: TcpStream, asked: &AtomicU64) {
     let mut to = stream;
     while let Some(request) = read(&mut from) {
         let number = asked.fetch_add(1, Ordering::SeqCst) + 1;
-        // A client that hangs up is what some tests are about.
+        // Some tests disconnect their clients on purpose.
         if answer(&mut to, &request, number).is_err() {
             return;
         }
@@ -108,7 +110,7 @@ fn answer(to: &mut TcpStream, request: &UpstreamRequest, number: u64) -> std::io
             });
             whole(to, "200 OK", json, answer.to_string().as_bytes())
         }
-        // Letters counted, of each text.
+        // A vector for each text: the counts of its letters.
         "/v1/embeddings" => {
             let texts = body["input"].as_array().cloned().unwrap_or_default();
             let vector = |text: &serde_json::Value| {
@@ -135,9 +137,9 @@ fn answer(to: &mut TcpStream, request: &UpstreamRequest, number: u64) -> std::io
             whole(to, "200 OK", "content-type: audio/mpeg\r\ncontent-encoding: br\r\n", &bytes)
         }
         "/v1/empty" => to.write_all(b"HTTP/1.1 204 No Content\r\nx-odd: caf\xe9\r\n\r\n"),
-        // To HEAD: the length of what GET would get, and nothing else.
+        // The answer to HEAD has the length that GET would send, and no body.
         "/v1/empty/head" => to.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n"),
-        // Events that are none: no colon, no end, no UTF-8, JSON that stops.
+        // Malformed events: no colon, no end, no UTF-8, truncated JSON.
         "/v1/garbled" => {
             let events = b"data: {\"choices\": [\n\nnonsense\r\rdata\n\n\xff\xfe: x\n\ndata: {\"usage\":\"no\"}\n\ndata: [DO";
             whole(to, "200 OK", "content-type: text/event-stream\r\n", events)
@@ -150,11 +152,11 @@ fn answer(to: &mut TcpStream, request: &UpstreamRequest, number: u64) -> std::io
     }
 }
 
-/// The final words about a loan.
+/// The final text of a loan decision.
 pub(crate) const REJECTED: &str =
     "Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.";
 
-/// Wants a score looked up, and decides by it.
+/// Requests a look-up of the credit score, then decides.
 fn loan(to: &mut TcpStream, body: &serde_json::Value) -> std::io::Result<()> {
     let decides = body["messages"].as_array().is_some_and(|all| all.iter().any(|one| one["role"] == "tool"));
     let call = serde_json::json!({ "index": 0, "id": "call_1", "type": "function",
@@ -180,7 +182,7 @@ fn loan(to: &mut TcpStream, body: &serde_json::Value) -> std::io::Result<()> {
     whole(to, "200 OK", "content-type: text/event-stream\r\n", (events + "data: [DONE]\n\n").as_bytes())
 }
 
-/// The same in Anthropic's events.
+/// The same decision in Anthropic's events.
 fn loan_claude(to: &mut TcpStream, body: &serde_json::Value) -> std::io::Result<()> {
     let decides = body["messages"].as_array().is_some_and(|all| all.len() > 1);
     let (input, output) = if decides { (700, 100) } else { (500, 80) };
@@ -210,14 +212,14 @@ fn loan_claude(to: &mut TcpStream, body: &serde_json::Value) -> std::io::Result<
     whole(to, "200 OK", "content-type: text/event-stream\r\n", events.as_bytes())
 }
 
-/// A stream whose events do not end where its chunks do.
+/// A stream whose events do not end at chunk boundaries.
 fn stream(to: &mut TcpStream, body: &serde_json::Value, number: u64) -> std::io::Result<()> {
     to.write_all(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
     let mut events = ": ping\n\n".to_owned();
     let number = format!(" {number}");
-    // Says what it was told, so many bytes at a time.
+    // Repeats the last message, with the requested number of bytes at a time.
     let told =
         body["messages"].as_array().and_then(|all| all.last()?["content"].as_str()).unwrap_or_default();
     let pieces = body["spell"].as_u64().map(|step| told.as_bytes().chunks(step as usize));

@@ -1,9 +1,9 @@
-//! Peers that mean ill, one kind after the other: another client goes on undisturbed meanwhile, what the daemon takes is bounded while they are
-//! there and gone afterwards, and it ends in order.
+//! Hostile clients, one kind at a time. Another client continues undisturbed, the daemon's memory is bounded
+//! during an attack and freed after it, and the daemon ends cleanly.
 //!
-//! What it takes is read from the system: the most that it had resident since an attack began (`VmHWM`, which `clear_refs` resets), and what it
-//! has. A limit on its address space would count the maps of the store.
-#![expect(clippy::print_stdout, reason = "what was measured is told")]
+//! The system reports the memory: the resident peak since an attack began (`VmHWM`, which `clear_refs`
+//! resets), and the current size. A limit on the address space would count the memory maps of the store.
+#![expect(clippy::print_stdout, reason = "prints measurements")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,26 +14,26 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{CliBench, ServeProcess, ask, line};
 
-/// What a connection that does nothing may take: what is read at once, and its task.
+/// Memory of an idle connection: its read buffer and its task.
 const IDLE_KIB: u64 = 32;
-/// What the allocator may keep of what is given back, and what the other client's work takes.
+/// Freed memory that the allocator may keep, and memory for the other client's work.
 const SLACK_KIB: u64 = 64 << 10;
-/// Requests after which memory that was let go has to be the system's again.
+/// Number of requests within which freed memory must return to the system.
 const GIVEN_BACK_WITHIN: usize = 20_000;
 
 impl ServeProcess {
-    /// A line of the process' status, in KiB.
+    /// A line of the process's status, in KiB.
     fn status_kib(&self, name: &str) -> u64 {
-        #[expect(clippy::disallowed_methods, reason = "what the process holds is to be seen")]
+        #[expect(clippy::disallowed_methods, reason = "reads the memory of the process")]
         let status = std::fs::read(format!("/proc/{}/status", self.child.id())).unwrap();
         let status = String::from_utf8(status).unwrap();
         let told = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
         told.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// From now on the most that it had resident is counted anew.
+    /// Resets the peak of resident memory.
     fn reset_peak_memory(&self) {
-        #[expect(clippy::disallowed_methods, reason = "a switch of the system's")]
+        #[expect(clippy::disallowed_methods, reason = "resets a counter of the system")]
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
     }
 
@@ -48,7 +48,8 @@ impl ServeProcess {
     }
 }
 
-/// Lets this process and those it starts open many files; says whether it may.
+/// Raises the limit of open files for this process and its children. Returns whether the limit is high
+/// enough.
 pub(super) fn many_files(wanted: u64) -> bool {
     let now = getrlimit(Resource::Nofile);
     let current = now.maximum.map_or(wanted, |maximum| maximum.min(wanted.max(now.current.unwrap_or(0))));
@@ -60,10 +61,14 @@ pub(super) fn many_files(wanted: u64) -> bool {
     allowed
 }
 
-/// Has an attack run against a daemon, three times. `attack` gives what it keeps open. While it is under way and while that is open another client
-/// sets and reads keys. The daemon takes at most `most_kib` beside what it had; once all of it is closed at most `kept_kib`, which is what the
-/// allocator does not give back of small pieces, and the third attack takes no more than the second, but for half of that: each thread has pieces of
-/// its own, and once a thread had its first of them in the third attack. It knows one connection then, and ends with 0.
+/// Runs an attack against a daemon three times. `attack` returns the connections that it keeps open. Another
+/// client sets and reads keys during the attack and while these connections are open.
+///
+/// The daemon may grow by at most `most_kib`. After all connections are closed it may keep `kept_kib`, which
+/// the allocator does not return for small blocks; `SLACK_KIB` is added to both limits. The third peak may
+/// exceed the second by at most half of the kept bytes and the slack. Each thread has its own blocks, and
+/// once a thread first allocated them in the third attack. At the end the daemon has one connection and ends
+/// with 0.
 pub(super) fn attack_three_times<T>(
     options: &[&str],
     most_kib: u64,
@@ -108,7 +113,7 @@ pub(super) fn attack_three_times<T>(
         while daemon.connected_clients(&mut asks) > 2 {
             std::thread::yield_now();
         }
-        // What was let go is given back to the system as the daemon goes on.
+        // The daemon returns freed memory to the system while it serves other requests.
         let mut asked = 0;
         let after = loop {
             let after = daemon.status_kib("VmRSS");
@@ -126,13 +131,13 @@ pub(super) fn attack_three_times<T>(
         assert!(after <= before + kept_kib + SLACK_KIB, "{before} KiB before, {after} after");
         peaks.push(peak);
     }
-    assert!(peaks[2] <= peaks[1] + (kept_kib + SLACK_KIB) / 2, "it grows: {peaks:?}");
+    assert!(peaks[2] <= peaks[1] + (kept_kib + SLACK_KIB) / 2, "memory grows: {peaks:?}");
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);
 }
 
-/// The other client stops even where an attack panics.
+/// Stops the other client even if an attack panics.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -145,7 +150,7 @@ fn connections(bench: &CliBench, count: usize) -> Vec<UnixStream> {
     (0..count).map(|_| bench.connect()).collect()
 }
 
-/// Writes until nothing more is taken for a while; gives how much was.
+/// Writes until the daemon accepts nothing for a while. Returns the number of bytes written.
 fn write_until_blocked(stream: &UnixStream, piece: &[u8]) -> usize {
     stream.set_nonblocking(true).unwrap();
     let (mut sent, mut quiet) = (0, 0);
@@ -157,7 +162,7 @@ fn write_until_blocked(stream: &UnixStream, piece: &[u8]) -> usize {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         }
-        assert!(sent < 64 << 20, "what is not read is held back");
+        assert!(sent < 64 << 20, "the daemon must stop reading");
     }
     stream.set_nonblocking(false).unwrap();
     sent
@@ -205,8 +210,10 @@ fn announced_lengths_take_no_memory() {
 
 #[test]
 fn commands_of_a_client_that_never_reads_are_held_back() {
-    // Each may hold a read, a turn's replies, and one reply of 4 MiB: as a value, as a reply, and as its bytes. Once, on a busy machine, 160 MB
-    // stayed after they had gone: blocks of one thread, let go on another, wait for the first to allocate again, and it slept.
+    // Each connection may hold a read, a turn's replies, and one reply of 4 MiB as a value, as a reply, and
+    // as bytes. Once, on a busy machine, 160 MB stayed after the clients had disconnected. One thread had
+    // freed another thread's blocks, which return to the system only when their own thread allocates, and
+    // that thread slept.
     attack_three_times(&[], 20 * (16 << 10), 0, |bench, _| {
         let mut setup = bench.connect();
         let long = vec![b'x'; 4 << 20];
@@ -232,7 +239,7 @@ fn long_pipeline_is_answered_once_read() {
             assert_eq!(&reply, b"$10\r\n0123456789\r\n");
         };
         (0..sent / piece.len()).for_each(|_| answered(&mut stream));
-        // Of the last command only a part was taken.
+        // The daemon accepted only a part of the last command.
         stream.write_all(&piece[sent % piece.len()..]).unwrap();
         answered(&mut stream);
         assert_eq!(ask(&mut stream, "ping"), "+PONG");
@@ -241,7 +248,7 @@ fn long_pipeline_is_answered_once_read() {
 
 #[test]
 fn huge_transaction_reply_is_limited() {
-    // What the replies may hold and one more, as values and as bytes on their way.
+    // The limit of all replies plus one reply, as values and as bytes that are being sent.
     attack_three_times(&[], 2 * ((512 + 32) << 10), 0, |bench, _| {
         let mut client = bench.connect();
         let long = vec![b'x'; 32 << 20];
@@ -274,14 +281,15 @@ fn huge_transaction_reply_is_limited() {
 fn abandoned_connections_leave_nothing() {
     attack_three_times(&["--tcp", "127.0.0.1:0", "--no-auth"], 32 << 10, 0, |bench, daemon| {
         for number in 0..300 {
-            // Nothing more is said, and what was asked is answered all the same.
+            // The client stops sending but still receives all its replies.
             let mut half = bench.connect();
             half.write_all(format!("set half {number}\r\nget half\r\n").as_bytes()).unwrap();
             half.shutdown(Shutdown::Write).unwrap();
             let mut all = String::new();
             half.read_to_string(&mut all).unwrap();
             assert_eq!(all, format!("+OK\r\n${}\r\n{number}\r\n", number.to_string().len()));
-            // Gone in the middle of a word, of a transaction, with replies on their way, while it waits.
+            // Clients disconnect within a word, within a transaction, before their replies arrive, and while
+            // they wait.
             for said in ["*3\r\n$3\r\nSET\r\n$9\r\nabc", "multi\r\nset a b\r\n", "get half\r\nget half\r\n"] {
                 daemon.tcp().write_all(said.as_bytes()).unwrap();
             }
@@ -291,7 +299,7 @@ fn abandoned_connections_leave_nothing() {
             bench.connect().write_all(b"xread block 0 streams nothing $\r\n").unwrap();
         }
         let mut client = bench.connect();
-        assert_eq!(ask(&mut client, "get a"), "$-1", "what was never executed was not done");
+        assert_eq!(ask(&mut client, "get a"), "$-1", "an unfinished transaction changed a key");
     });
 }
 
@@ -308,14 +316,14 @@ fn garbage_is_refused_at_its_first_byte() {
         let mut held = Vec::new();
         for number in 0..100 {
             let mut stream = bench.connect();
-            // It may be hung up on while it still speaks.
+            // The daemon may close the connection while the client still sends.
             let _ = stream.write_all(if number % 2 == 0 { &nested } else { &noise[number * 100..] });
             if number % 2 == 0 {
                 assert_eq!(line(&mut stream), "-ERR Protocol error: expected '$', got '*'");
             }
             held.push(stream);
         }
-        // One byte at a time, in 50 connections beside each other.
+        // One byte at a time, over 50 connections in turn.
         let mut slow = connections(bench, 50);
         for byte in b"*3\r\n$3\r\nSET\r\n$4\r\ndrip\r\n$1\r\n1\r\n" {
             slow.iter_mut().for_each(|stream| stream.write_all(&[*byte]).unwrap());
@@ -372,7 +380,8 @@ fn daemon_ends_cleanly_with_hostile_clients_connected() {
     assert_eq!(bench.run("verify").code, 0);
 }
 
-/// Strangers by TCP once took every file that the process could open: the store could not begin its next segment, and wrote nothing from then on.
+/// Regression: clients over TCP used all files that the process could open. The store could not create its
+/// next segment and wrote nothing from then on.
 #[test]
 fn connections_do_not_exhaust_the_stores_files() {
     let bench = CliBench::new();
@@ -387,7 +396,7 @@ fn connections_do_not_exhaust_the_stores_files() {
     let mut client = bench.connect();
     assert_eq!(ask(&mut client, "ping"), "+PONG");
     let strangers: Vec<TcpStream> = (0..160).map(|_| daemon.tcp()).collect();
-    // More than a segment of what does not compress.
+    // More than one segment of incompressible data.
     let mut state = 7_u64;
     let mut value = vec![0; 4 << 20];
     for number in 0..20 {

@@ -1,4 +1,4 @@
-//! Peers over HTTP that mean ill, as [`super::hostile`] has those of the other door.
+//! Hostile clients over HTTP. [`super::hostile`] has those of the sockets.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,20 +7,20 @@ use super::hostile::{attack_three_times, many_files};
 use super::{CliBench, ServeProcess, ask};
 
 const OPEN: [&str; 3] = ["--http", "127.0.0.1:0", "--no-auth"];
-/// What a connection may take: what is read at once, hyper's own room, and its task.
+/// Memory of a connection: its read buffer, hyper's buffers, and its task.
 const CONNECTION_KIB: u64 = 64;
 
-/// A connection over which this was sent, as far as it was taken.
+/// A connection after it sent these bytes, or as many as the daemon accepted.
 fn sent(daemon: &ServeProcess, head: &str, body: &[u8]) -> TcpStream {
     let mut stream = daemon.tcp();
     let address = stream.peer_addr().unwrap();
     stream.write_all(head.replace("HOST", &address.to_string()).as_bytes()).unwrap();
-    // Whoever is refused before the end is hung up on.
+    // The daemon closes a connection that it refuses before the body ends.
     let _ = stream.write_all(body);
     stream
 }
 
-/// The status of an answer, which has a body that is not looked at.
+/// Reads the status of an answer and ignores its body.
 fn status(stream: &mut TcpStream) -> u16 {
     let mut told = Vec::new();
     while !told.ends_with(b"\r\n") {
@@ -60,7 +60,8 @@ fn endless_heads_take_little_memory() {
 
 #[test]
 fn endless_bodies_share_one_memory_limit() {
-    // Twenty of 40 MiB are more than all bodies may have together: some of them are refused. What is kept of a body doubles as it grows.
+    // Twenty bodies of 40 MiB exceed the limit of all bodies together, so some are refused. The buffer of a
+    // body doubles as it grows.
     let body = vec![b'x'; 40 << 20];
     attack_three_times(&OPEN, 2 * (512 << 10), 0, |_, daemon| {
         let head = "PUT /v1/databases/1/keys/k HTTP/1.1\r\nhost: HOST\r\ncontent-length: 50000000\r\n\r\n";

@@ -1,4 +1,5 @@
-//! The daemon killed under load, again and again, on one store. `.ci/kills/serve.py` does so with all that writes, fifty times.
+//! Kills the daemon under load again and again, on one store. `.ci/kills/serve.py` does this fifty times,
+//! with all processes that write.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -8,10 +9,10 @@ use super::{CliBench, ask, line};
 
 const KILLS: u64 = 3;
 const CLIENTS: u64 = 12;
-/// Writes that are acknowledged before a kill; it comes between later ones.
+/// Acknowledged writes before a kill. The kill comes during later writes.
 const WRITES: u64 = 300;
 
-/// What a client was told, and what it had under way at the end.
+/// A client's acknowledged writes, and its unfinished write at the end.
 #[derive(Default)]
 struct AcknowledgedWrites {
     keys: BTreeMap<String, u64>,
@@ -20,7 +21,7 @@ struct AcknowledgedWrites {
     unacknowledged: Option<(String, u64)>,
 }
 
-/// Writes until the daemon goes, noting each reply before the next.
+/// Writes until the daemon ends, and notes each reply before the next write.
 fn load(mut client: impl Read + Write, name: u64, kill: u64, told: &mut AcknowledgedWrites, all: &AtomicU64) {
     for number in 0.. {
         let value = kill * 1_000_000 + number;
@@ -95,7 +96,7 @@ fn acknowledged_writes_survive_repeated_kills() {
                 );
                 *value = found;
             }
-            // What happens together is there together.
+            // The two keys of a transaction are set together or not at all.
             assert_eq!(get(&format!("get m:{name}:a")), get(&format!("get m:{name}:b")));
             let count = get(&format!("get c:{name}")).unwrap_or(0);
             let more = u64::from(may_be("incr").is_some());

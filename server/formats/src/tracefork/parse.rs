@@ -1,4 +1,4 @@
-//! What a tape says, in whatever of its forms.
+//! The content of a tape, the same for each of its forms.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -13,23 +13,23 @@ use super::TapeRefusal;
 use super::sqlite::{self, SqliteDatabase, SqliteValue};
 
 const MAGIC: &[u8] = b"TFTAPE\0";
-/// The last version of the bytes form that is read.
+/// The newest version of the binary form that can be read.
 const VERSION_MAX: u16 = 4;
-/// Raw bytes of all blobs together.
+/// Maximum number of raw bytes of all blobs together.
 const RAW_BYTES_MAX: u64 = 1 << 30;
 
 type TraceforkBody = Arc<Vec<u8>>;
-/// Request and answer.
+/// A request and its answer.
 type TapeBodyPair = (TraceforkBody, TraceforkBody);
 
-/// An event, in the tape's order.
+/// An event. The events are in the tape's order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TapeEvent {
-    /// Kind and value of something that was drawn.
+    /// Kind and value of a draw.
     Draw(String, String),
     /// Request and answer of a model call.
     Exchange(TraceforkBody, TraceforkBody),
-    /// The same of a tool's.
+    /// Request and answer of a tool call.
     Tool(TraceforkBody, TraceforkBody),
 }
 
@@ -39,17 +39,17 @@ pub struct TraceforkTape {
     pub agent_name: String,
     pub boundary: String,
     pub content_redacted: bool,
-    /// As tracefork wrote it, if it did.
+    /// The batches of overlapping calls as tracefork wrote them, if the tape has any.
     pub async_batches: Option<Json>,
     pub events: Vec<TapeEvent>,
 }
 
-/// Whether bytes begin as one of its forms does. The first form is any JSON object.
+/// Whether the bytes begin like one of the forms of a tape. Version 1 begins like any JSON object.
 pub fn looks_like_tape(bytes: &[u8]) -> bool {
     bytes.starts_with(sqlite::MAGIC) || bytes.starts_with(MAGIC) || bytes.first() == Some(&b'{')
 }
 
-/// The header of the bytes form; of version 1 all of it.
+/// The header of the binary form. In version 1 it is the whole tape.
 #[derive(Deserialize)]
 struct TapeHeader {
     boundary: String,
@@ -66,7 +66,7 @@ struct TapeHeader {
     blob_hashes: Vec<String>,
 }
 
-/// Bodies by the SHA-256 that they are named by.
+/// Bodies by their names, which are SHA-256 digests.
 #[derive(Default)]
 struct TapeBlobs {
     by_hash: HashMap<String, TraceforkBody>,
@@ -74,7 +74,7 @@ struct TapeBlobs {
 }
 
 impl TapeBlobs {
-    /// Adds a blob, and refuses one that is not what its name says.
+    /// Adds a blob. Fails if the blob's hash differs from its name.
     fn add(&mut self, hash: &str, compressed: &[u8]) -> Result<(), TapeRefusal> {
         let left = RAW_BYTES_MAX - self.raw;
         let mut bytes = Vec::new();
@@ -104,7 +104,7 @@ fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 impl TraceforkTape {
-    /// Reads a tape; every blob of it is hashed.
+    /// Reads a tape in any form and hashes every blob.
     pub fn read(bytes: &[u8]) -> Result<Self, TapeRefusal> {
         if bytes.starts_with(sqlite::MAGIC) {
             return Self::from_database(bytes);
@@ -133,7 +133,7 @@ impl TraceforkTape {
         Self::from_header(header, |pair| blobs.pair(pair))
     }
 
-    /// Version 1: bodies in base64.
+    /// Reads version 1: JSON with bodies in base64.
     fn from_json(bytes: &[u8]) -> Result<Self, TapeRefusal> {
         let header: TapeHeader = serde_json::from_slice(bytes).map_err(|e| format!("it is no tape: {e}"))?;
         let body = |text: &str| base64::decode(text).map(Arc::new).ok_or("a body is not base64".to_owned());
@@ -197,7 +197,7 @@ impl TraceforkTape {
         Ok(tape)
     }
 
-    /// tracefork's own fingerprint of what is on the tape: SHA-256 over the draws, then the exchanges, then the tools'.
+    /// tracefork's digest of the tape: SHA-256 over the draws, then the model calls, then the tool calls.
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         let pair =
@@ -220,7 +220,7 @@ impl TraceforkTape {
 mod tests {
     use super::*;
 
-    /// See cli/tests/data/PROVENANCE.md.
+    /// cli/tests/data/PROVENANCE.md names the source of this tape.
     const SINGLE_TURN: &[u8] = include_bytes!("../../../../cli/tests/data/tracefork_single_turn.tape.sqlite");
     const DIGEST: &str = "5020d10d6829cfd079f71dc0aa88c36e973302a8861eed9284f2eb70792139d1";
 
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(digest_hex(one.digest()), digest_hex(four.digest()));
         let tool = TraceforkTape::read(&container(3, &header(hashes(), hashes()), &[q, a])).unwrap();
         assert_ne!(digest_hex(tool.digest()), digest_hex(four.digest()));
-        // What tracefork takes: another blob under the old name.
+        // Another blob under the old name, which tracefork itself accepts.
         let swapped = container(4, &header(hashes(), hashes()), &[q, b"another answer"]);
         assert!(TraceforkTape::read(&swapped).unwrap_err().contains("is not what its name says"));
         assert!(

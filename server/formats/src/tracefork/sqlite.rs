@@ -1,16 +1,17 @@
-//! Just enough of SQLite's file format (sqlite.org/fileformat2.html) to read tables whole: pages, table b-trees, overflow
-//! chains, records. Nothing is written, no index is read, no SQL is run.
+//! A reader for a part of SQLite's file format (sqlite.org/fileformat2.html): pages, table b-trees, overflow
+//! chains, records. It reads whole tables. It writes nothing, reads no index, and runs no SQL.
 //!
-//! Bytes are hostile: every page is read once at most, so no cycle ends in endless work.
+//! The bytes are hostile: a table's pages are read at most once each, so a cycle of pages cannot cause an
+//! endless loop.
 
 use super::TapeRefusal;
 
-/// What every database begins with.
+/// The first bytes of every database.
 pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
-/// Columns of a row that are read.
+/// Maximum number of columns of a row.
 const COLUMNS_MAX: usize = 64;
 
-/// A value.
+/// The value of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SqliteValue {
     Null,
@@ -42,7 +43,7 @@ impl SqliteValue {
 pub(super) struct SqliteDatabase<'a> {
     bytes: &'a [u8],
     page_bytes: usize,
-    /// Bytes of a page without what is reserved at its end.
+    /// Usable bytes of a page, without the reserved bytes at its end.
     usable: usize,
     seen: Vec<bool>,
 }
@@ -64,7 +65,7 @@ impl<'a> SqliteDatabase<'a> {
         Ok(Self { bytes, page_bytes, usable, seen: vec![false; pages] })
     }
 
-    /// All rows of a table, by rowid. An INTEGER PRIMARY KEY is Null in them.
+    /// All rows of a table, in the order of their rowids. An INTEGER PRIMARY KEY is Null in them.
     pub(super) fn table(&mut self, name: &str) -> Result<Vec<Vec<SqliteValue>>, TapeRefusal> {
         let mut root = None;
         for row in self.rows(1)? {
@@ -82,7 +83,7 @@ impl<'a> SqliteDatabase<'a> {
     fn rows(&mut self, root: u32) -> Result<Vec<Vec<SqliteValue>>, TapeRefusal> {
         self.seen.fill(false);
         let mut rows = Vec::new();
-        // The next page to be read is the last.
+        // A stack: the next page to read is the last element.
         let mut pages = vec![root];
         while let Some(number) = pages.pop() {
             let page = self.page(number)?;
@@ -122,7 +123,7 @@ impl<'a> SqliteDatabase<'a> {
         slice_at(self.bytes, (number as usize - 1) * self.page_bytes, self.page_bytes)
     }
 
-    /// The payload of a leaf's cell, with what stands in overflow pages.
+    /// The payload of a leaf's cell, including its overflow pages.
     fn payload(&mut self, page: &[u8], mut place: usize) -> Result<Vec<u8>, TapeRefusal> {
         let len = varint(page, &mut place)?;
         let _rowid = varint(page, &mut place)?;
@@ -199,7 +200,7 @@ fn be32(bytes: &[u8], from: usize) -> Result<u32, TapeRefusal> {
     slice_at(bytes, from, 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// One to nine bytes, the highest first; the ninth has eight bits.
+/// Reads an integer of one to nine bytes, the highest bits first. The ninth byte holds eight bits.
 fn varint(bytes: &[u8], place: &mut usize) -> Result<u64, TapeRefusal> {
     let mut value = 0;
     for count in 0..9 {
