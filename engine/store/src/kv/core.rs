@@ -124,6 +124,7 @@ impl Core {
         let index = Arc::new(index);
         let segments = found.segments.clone();
         let vectors = found.state.vectors.clone();
+        let found_format = found.state.format;
         let recovered = end.is_torn || found.state.clean.is_none();
         // Records after the damage may be newer than those before it. A reader that went on would return old
         // values as the newest.
@@ -163,6 +164,7 @@ impl Core {
             schema,
             followed: Mutex::new(follower),
             recovered,
+            found_format,
             newest_ns: AtomicU64::new(state.newest_ns),
             vectors,
         };
@@ -194,6 +196,7 @@ impl Core {
             schema,
             followed: Mutex::new(None),
             recovered: false,
+            found_format: crate::log::manifest::FORMAT,
             newest_ns: AtomicU64::new(0),
             vectors: VectorList::default(),
         };

@@ -56,6 +56,8 @@ pub struct StoreReader {
     pub(super) followed: Mutex<Option<LogFollower>, { rank::FOLLOWED }>,
     /// The last opening for writing followed a crash.
     pub recovered: bool,
+    /// The manifest's format at the opening.
+    pub found_format: u16,
     /// See [`StoreReader::newest_ns`].
     pub(super) newest_ns: AtomicU64,
     /// The vector files that the manifest listed at the opening.

@@ -25,8 +25,10 @@ pub const SEGMENT_MAGIC: [u8; 8] = *b"annalseg";
 pub const FOOTER_MAGIC: [u8; 8] = *b"annalend";
 /// Version of everything in a segment that the writer writes.
 pub const SEGMENT_FORMAT: u16 = 1;
-/// Version of everything in a rewritten segment.
-pub const REWRITTEN_FORMAT: u16 = 2;
+/// Version of everything in a rewritten segment. The ledger holds a statement of what was erased from it.
+pub const REWRITTEN_FORMAT: u16 = 4;
+/// As [`REWRITTEN_FORMAT`], written before erasures were stated.
+pub const REWRITTEN_FORMAT_FIRST: u16 = 2;
 /// Bytes of a segment header.
 pub const SEGMENT_HEADER_BYTES: u64 = 96;
 /// Bytes of a batch header.
@@ -98,7 +100,8 @@ impl SegmentHeader {
         let used = 8 + 2 + 1 + 4 + 16 + 4 + 8 + 16 + 8;
         let (fields, padding) = whole.split_at(used);
         let header: Self = codec::decode(fields)?;
-        if ![SEGMENT_FORMAT, REWRITTEN_FORMAT].contains(&header.format) {
+        let rewritten = [REWRITTEN_FORMAT, REWRITTEN_FORMAT_FIRST].contains(&header.format);
+        if header.format != SEGMENT_FORMAT && !rewritten {
             return Err(CodecError::Unknown { what: "segment format", found: u64::from(header.format) });
         }
         if reader.u32()? != Salt::new(header.store, header.segment).crc(0, whole)
@@ -109,7 +112,7 @@ impl SegmentHeader {
         if header.cipher != 0 {
             return Err(CodecError::Unknown { what: "segment cipher", found: u64::from(header.cipher) });
         }
-        if (header.format == REWRITTEN_FORMAT) != header.segment.is_rewritten() {
+        if rewritten != header.segment.is_rewritten() {
             return Err(CodecError::Header("its segment number does not fit its format".into()));
         }
         if header.store != store || header.segment != segment {

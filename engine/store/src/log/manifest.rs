@@ -26,9 +26,9 @@ use crate::log::totals::LogTotals;
 use crate::sync::{Mutex, rank};
 
 const MAGIC: [u8; 8] = *b"annalman";
-/// Version of an edit as it is written. Two older formats are also read: format 2 has no vector files, format
-/// 1 has neither vector files nor compaction.
-pub const FORMAT: u16 = 3;
+/// Version of an edit as it is written. Older formats are also read: format 3 has the same fields, format 2 has
+/// no vector files, format 1 has neither vector files nor compaction.
+pub const FORMAT: u16 = 4;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
 pub const HEADER_BYTES: u64 = 28;
