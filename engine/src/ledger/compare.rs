@@ -130,7 +130,8 @@ impl Store {
         let (mut erased_since, mut notes) = (None, Vec::new());
         if let Ok((census, report)) = &walked {
             notes = report.notes();
-            differences.extend(report.problems().into_iter().map(|what| CheckpointDifference::Erased { what }));
+            differences
+                .extend(report.problems().into_iter().map(|what| CheckpointDifference::Erased { what }));
             if let Some(counts) = checkpoint.counts.filter(|_| last.0 == checkpoint.leaves) {
                 differences.extend(compare_counts(&counts, checkpoint.seqno, census));
                 erased_since = Some(counts.living.saturating_sub(census.living));

@@ -6,9 +6,9 @@ use crate::ledger::walk::{open_log, walk};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::store::Store;
-use crate::trace::{ErasureReport, Status};
 use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
 use crate::trace::kinds;
+use crate::trace::{ErasureReport, Status};
 
 /// The kind of a gap.
 #[non_exhaustive]

@@ -30,6 +30,9 @@ use annals_store::kv::core::Core;
 use annals_store::kv::write::BatchWriter;
 use annals_store::schema::RecordSchema;
 
+/// Begins the sentence of every erasure that nothing explains.
+pub(crate) const ERASED: &str = "erased without a tombstone";
+
 /// Consecutive erased records that no statement explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnexplainedErasure {
@@ -69,11 +72,11 @@ impl ErasureReport {
                 true => String::new(),
                 false => format!("; without a record now: {}", run_numbers(&self.missing_runs)),
             };
-            all.push(format!("erased without a tombstone: {erased}{runs}"));
+            all.push(format!("{ERASED}: {erased}{runs}"));
         }
         if !self.orphaned_runs.is_empty() {
             let runs = run_numbers(&self.orphaned_runs);
-            all.push(format!("erased without a tombstone: the records of {runs}, whose frames still exist"));
+            all.push(format!("{ERASED}: the records of {runs}, whose frames still exist"));
         }
         all
     }
@@ -87,11 +90,15 @@ impl ErasureReport {
                 1 => "1 log file".to_owned(),
                 some => format!("{some} log files"),
             };
-            all.push(format!("erasures before format 4 cannot be checked: {files} compacted by an older annals"));
+            all.push(format!(
+                "erasures before format 4 cannot be checked: {files} compacted by an older annals"
+            ));
         }
         if !self.missing_runs.is_empty() && self.unexplained.is_empty() {
             let runs = run_numbers(&self.missing_runs);
-            all.push(format!("{runs} without a record or tombstone: never begun, unless a checkpoint differs"));
+            all.push(format!(
+                "{runs} without a record or tombstone: never begun, unless a checkpoint differs"
+            ));
         }
         all
     }
@@ -194,8 +201,7 @@ impl LogCensus {
             self.open = Some(OpenSpan { segment: segment.id, first, end: first, is_stated, set });
         }
         self.next_run = state.next_run;
-        self.add_records(batch, segment, state)
-            .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
+        self.add_records(batch, segment, state).map_err(|e| Error::damaged(&segment.path, batch.offset, e))
     }
 
     fn add_records(
@@ -347,9 +353,7 @@ fn name_erasures(
                     }
                     (erased.count, false)
                 }
-                Some(RecordKind::ErasedBatches) => {
-                    (ErasedBatches::parse(record.body)?.seqnos, true)
-                }
+                Some(RecordKind::ErasedBatches) => (ErasedBatches::parse(record.body)?.seqnos, true),
                 _ => return Ok(()),
             };
             let more = UnexplainedErasure {

@@ -11,6 +11,7 @@ use crate::log::paths::{
 };
 use crate::replay::VerifyReport;
 use crate::store::Store;
+use crate::trace::census::ERASED;
 use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
 use annals_store::kv::core::Options;
@@ -65,6 +66,8 @@ pub struct Diagnosis {
     pub foreign: Vec<PathBuf>,
     /// Free bytes on the file system, if it reports them.
     pub free_bytes: Option<u64>,
+    /// What could not be checked, as sentences. It is no damage.
+    pub notes: Vec<String>,
 }
 
 impl Diagnosis {
@@ -106,22 +109,33 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         Ok(store) => examine(&store, &paths, &mut all),
         Err(error) => Err(error),
     };
-    let wrong = match checked {
-        Ok(report) => report.damaged.into_iter().map(|problem| problem.what).collect(),
+    let mut wrong = Vec::new();
+    match checked {
+        Ok(report) => {
+            for problem in report.damaged {
+                match problem.what.starts_with(ERASED) {
+                    true => all.findings.push(finding_of_erasure(&paths, problem.what)),
+                    false => wrong.push(problem.what),
+                }
+            }
+            all.notes = report.notes;
+        }
         Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Invalid) => {
             return Err(error);
         }
-        Err(error) => vec![error.to_string()],
-    };
+        Err(error) => wrong.push(error.to_string()),
+    }
     if !wrong.is_empty() {
         // Locates the damage file by file. A torn end alone is no damage; together with other damage it may
         // be part of it.
         let found = salvage(&site, &mut |_| {})?;
-        all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)));
-        if all.findings.is_empty() {
+        let mut located: Vec<Finding> =
+            site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)).collect();
+        if located.is_empty() {
             let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
-            all.findings = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
+            located = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
         }
+        all.findings.append(&mut located);
     }
     sort_files(&*io, &paths, site.manifest.as_ref().ok(), &mut all)?;
     Ok(all)
@@ -150,6 +164,13 @@ fn examine(store: &Store, paths: &StorePaths, all: &mut Diagnosis) -> Result<Ver
     }
     all.rebuild = store.rebuilt();
     Ok(report)
+}
+
+fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {
+    let means = "somebody removed records past annals, or cut the log back behind the record of a deletion; all other \
+                 runs and keys are intact";
+    let next = "compare with a checkpoint that was kept elsewhere: annals verify --against FILE; or restore a backup";
+    Finding { file: paths.segments(), offset: 0, what, means: means.to_owned(), next: next.to_owned() }
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {

@@ -250,7 +250,7 @@ fn diagnose_reports_store_and_changes_nothing() {
     let found = diagnose("s", small_options(&sim)).unwrap();
     assert!(found.is_healthy() && found.clean && found.recovery_steps().is_empty(), "{found:?}");
     assert!(found.leftovers.is_empty() && found.foreign.is_empty() && found.rebuild.is_empty(), "{found:?}");
-    assert_eq!(found.format, Some(3));
+    assert_eq!(found.format, Some(4));
     for (path, bytes) in &before {
         let kind = path.extension().map(|end| end.to_string_lossy().into_owned()).unwrap_or_default();
         for at in [bytes.len() / 3, bytes.len() * 2 / 3] {

@@ -242,8 +242,12 @@ mod tests {
     use super::*;
 
     fn head() -> ErasureHead {
-        let span = |first, end, records, leaves| {
-            ErasedSpan { first: Seqno(first), end: Seqno(end), records, leaves, digest: [7; 32] }
+        let span = |first, end, records, leaves| ErasedSpan {
+            first: Seqno(first),
+            end: Seqno(end),
+            records,
+            leaves,
+            digest: [7; 32],
         };
         ErasureHead {
             rule: ErasureRule::Compaction,
@@ -281,10 +285,7 @@ mod tests {
         refused(|head| head.runs[1] = 2..3);
         let mut bytes = head().encode();
         bytes[0] = 3;
-        assert_eq!(
-            ErasureHead::parse(&bytes),
-            Err(CodecError::Unknown { what: "erasure rule", found: 3 })
-        );
+        assert_eq!(ErasureHead::parse(&bytes), Err(CodecError::Unknown { what: "erasure rule", found: 3 }));
     }
 
     /// The digest covers the set, not the records that stand for it: a later compaction may join them.

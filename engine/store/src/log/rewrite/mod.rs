@@ -157,7 +157,8 @@ fn write_segment(
     let sealed_bytes = work.output.seal(footer)?;
     io.sync_dir(&paths.segments())?;
     let made = Segment::open(io, paths, store, id, OpenMode::Read)?;
-    let mut after = SegmentTally::of_segment(schema, &SourceSegment::open(Arc::new(made))?, before.first_leaf())?;
+    let mut after =
+        SegmentTally::of_segment(schema, &SourceSegment::open(Arc::new(made))?, before.first_leaf())?;
     if after.leaves() != before.leaves() {
         return Err(Error::bug("a rewritten segment has other leaves than its sources"));
     }
