@@ -6,8 +6,8 @@
 
 pub use annals_daemon::{
     AccessToken, AskOutcome, ConfiguredToken, LogFormat, Rights, ServeConfig, ServeError, Shared,
-    StartedDaemon, ask_daemon, ask_daemon_without_timeout, ask_or_open, list_tokens, make_token,
-    revoke_token, serve,
+    StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, ask_or_open, list_tokens,
+    list_witnesses, make_token, revoke_token, serve, write_witness,
 };
 pub use annals_formats::otlp::is_ingested;
 pub use annals_policy::body_path::BodyPath;

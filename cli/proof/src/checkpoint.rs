@@ -24,10 +24,27 @@ pub struct CheckedCheckpoint {
     pub seqno: u64,
     /// When it was made, nanoseconds since 1970-01-01 UTC.
     pub time_ns: u64,
+    /// What the store held; `None` in a checkpoint of version 1.
+    pub counts: Option<CheckedCounts>,
     /// Complete subtrees that tile the tree.
     pub marks: Vec<CheckedMark>,
     /// Who signed it, if anybody did.
     pub signature: Option<CheckedSignature>,
+}
+
+/// What a store held when a checkpoint was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedCounts {
+    /// Logical records that existed.
+    pub living: u64,
+    /// Erased records.
+    pub erased: u64,
+    /// Leaves of which no record existed.
+    pub erased_leaves: u64,
+    /// Run numbers on record.
+    pub runs: u64,
+    /// The greatest run number in use.
+    pub last_run: u64,
 }
 
 /// A complete subtree of a checkpoint's tree.
@@ -61,6 +78,16 @@ pub(crate) struct CheckpointInput {
     root: String,
     seqno: u64,
     time_ns: u64,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    living: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    erased: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    erased_leaves: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    runs: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    last_run: Option<u64>,
     marks: Vec<MarkInput>,
     digest: String,
     #[serde(default, deserialize_with = "deserialize_non_null")]
@@ -105,10 +132,20 @@ impl CheckedCheckpoint {
     }
 
     pub(crate) fn from_input(read: CheckpointInput) -> Result<Self, ProofError> {
-        if read.annals_checkpoint != 1 {
-            let version = read.annals_checkpoint;
-            return Err(ProofError::malformed(format!("this checkpoint has version {version}; 1 is known")));
-        }
+        let listed = (read.living, read.erased, read.erased_leaves, read.runs, read.last_run);
+        let counts = match (read.annals_checkpoint, listed) {
+            (1, (None, None, None, None, None)) => None,
+            (2, (Some(living), Some(erased), Some(erased_leaves), Some(runs), Some(last_run))) => {
+                Some(CheckedCounts { living, erased, erased_leaves, runs, last_run })
+            }
+            (1 | 2, _) => {
+                return Err(ProofError::malformed("the checkpoint's fields are not those of its version"));
+            }
+            (version, _) => {
+                let what = format!("this checkpoint has version {version}; 1 and 2 are known");
+                return Err(ProofError::malformed(what));
+            }
+        };
         if read.marks.len() > MARKS_MAX {
             return Err(ProofError::refused("the checkpoint has over 64 marks"));
         }
@@ -123,10 +160,12 @@ impl CheckedCheckpoint {
             root: unhex_exact(&read.root)?,
             seqno: read.seqno,
             time_ns: read.time_ns,
+            counts,
             marks,
             signature: None,
         };
         checkpoint.check_marks()?;
+        checkpoint.check_counts()?;
         if checkpoint.digest() != unhex_exact::<32>(&read.digest)? {
             return Err(ProofError::refused("the checkpoint's digest does not match its fields"));
         }
@@ -160,17 +199,36 @@ impl CheckedCheckpoint {
         Ok(())
     }
 
+    fn check_counts(&self) -> Result<(), ProofError> {
+        let Some(counts) = &self.counts else { return Ok(()) };
+        let records = counts.living.checked_add(counts.erased);
+        match records.is_some_and(|records| records <= self.seqno)
+            && counts.erased_leaves <= self.leaves
+            && counts.runs <= counts.last_run
+        {
+            true => Ok(()),
+            false => Err(ProofError::refused("the checkpoint's counts contradict each other")),
+        }
+    }
+
     /// The bytes that are signed.
     #[must_use]
     pub fn statement(&self) -> Vec<u8> {
         let mut lines = vec![
-            "annals checkpoint 1".to_owned(),
+            format!("annals checkpoint {}", if self.counts.is_some() { 2 } else { 1 }),
             format!("store {}", hex(&self.store)),
             format!("leaves {}", self.leaves),
             format!("root {}", hex(&self.root)),
             format!("seqno {}", self.seqno),
             format!("time_ns {}", self.time_ns),
         ];
+        if let Some(counts) = &self.counts {
+            lines.push(format!("living {}", counts.living));
+            lines.push(format!("erased {}", counts.erased));
+            lines.push(format!("erased_leaves {}", counts.erased_leaves));
+            lines.push(format!("runs {}", counts.runs));
+            lines.push(format!("last_run {}", counts.last_run));
+        }
         for mark in &self.marks {
             lines.push(format!("mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, hex(&mark.node)));
         }

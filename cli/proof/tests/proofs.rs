@@ -292,6 +292,14 @@ fn wrong_marks_are_refused_by_both_readers() {
         assert_eq!(kind, annals::ErrorKind::Invalid, "{json}");
         assert_eq!(store.verify_against(&changed).unwrap_err().kind(), annals::ErrorKind::Invalid);
     };
+    let counts = |c: &mut annals::ledger::Checkpoint, change: &dyn Fn(&mut annals::ledger::RecordCounts)| {
+        change(c.counts.as_mut().unwrap());
+    };
+    refused(&|c| counts(c, &|counts| counts.living = u64::MAX));
+    refused(&|c| counts(c, &|counts| counts.erased = u64::MAX));
+    refused(&|c| counts(c, &|counts| counts.erased_leaves = u64::MAX));
+    refused(&|c| counts(c, &|counts| counts.runs = u64::MAX));
+    refused(&|c| counts(c, &|counts| counts.last_run = 0));
     refused(&|c| c.marks[3].node.0[31] ^= 1);
     refused(&|c| c.root.0[31] ^= 1);
     refused(&|c| c.leaves += 1);
@@ -530,19 +538,26 @@ fn checkpoint_at(checkpoint: &annals::ledger::Checkpoint, leaves: usize) -> anna
         seqno: last.seqno,
         time_ns: last.time_ns,
         marks,
+        counts: None,
         ..checkpoint.clone()
     };
     annals::ledger::Checkpoint { root: root_of_marks(&older), ..older }
 }
 
-fn golden_files() -> [(&'static str, String); 4] {
+fn golden_files() -> [(&'static str, String); 6] {
     let store = format_1_store();
     let space = store.namespace("default").unwrap();
-    let checkpoint = store.checkpoint().unwrap();
+    let counted = store.checkpoint().unwrap();
+    let checkpoint = annals::ledger::Checkpoint { counts: None, ..counted.clone() };
     let older = checkpoint_at(&checkpoint, 11);
-    let frame = space.prove("loan-42 again", Some(3), None).unwrap();
-    let run = space.prove("loan-42", None, Some(&older)).unwrap();
+    let counted_frame = space.prove("loan-42 again", Some(3), None).unwrap();
+    let mut run = space.prove("loan-42", None, Some(&older)).unwrap();
+    // Version 1, as it was made before checkpoints counted records.
+    let mut frame = counted_frame.clone();
+    (frame.checkpoint.counts, run.checkpoint.counts) = (None, None);
     [
+        ("checkpoint_2.json", counted.to_json(Some(&signature(PRIVATE, &counted))).unwrap()),
+        ("frame_2.json", signed_json(&counted_frame)),
         ("checkpoint.json", checkpoint.to_json(Some(&signature(PRIVATE, &checkpoint))).unwrap()),
         ("older.json", older.to_json(None).unwrap()),
         ("frame.json", signed_json(&frame)),
@@ -563,6 +578,14 @@ fn golden_proofs_are_reproduced_and_hold() {
     checkpoint.require_signed_by(&public_key()).unwrap();
     let frame = check(&read("frame.json"), Some(&public_key()), Some(&checkpoint)).unwrap();
     assert_eq!(frame.kept, Some(CheckpointAgreement::SameLedger));
+    let counted = CheckedCheckpoint::parse(&read("checkpoint_2.json")).unwrap();
+    counted.require_signed_by(&public_key()).unwrap();
+    assert_eq!(counted.root, checkpoint.root);
+    // A proof with a checkpoint of one version agrees with a kept checkpoint of the other.
+    for (proof, kept) in [("frame.json", &counted), ("frame_2.json", &checkpoint)] {
+        let frame = check(&read(proof), Some(&public_key()), Some(kept)).unwrap();
+        assert_eq!(frame.kept, Some(CheckpointAgreement::SameLedger));
+    }
     let older = CheckedCheckpoint::parse(&read("older.json")).unwrap();
     assert!(older.leaves < checkpoint.leaves);
     let run = check(&read("run.json"), None, Some(&older)).unwrap();

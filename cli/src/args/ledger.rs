@@ -16,8 +16,9 @@ pub(crate) struct VerifyArgs {
     /// Verify only this number of runs, spread evenly
     #[arg(long, group = "what", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) sample: Option<u64>,
-    /// Also compare the history with this checkpoint file; - is standard input
-    #[arg(long, value_name = "CHECKPOINT")]
+    /// Also compare the history with this checkpoint file, or with the newest of this store in a folder; - is
+    /// standard input
+    #[arg(long, value_name = "CHECKPOINT|DIR")]
     pub(crate) against: Option<PathBuf>,
     /// Public key (PEM) that must have signed the checkpoint
     #[arg(long, value_name = "PUBLIC.pem", requires = "against")]
@@ -42,6 +43,9 @@ pub(crate) struct CheckpointArgs {
     /// Private key to sign with: Ed25519 in PEM, from `openssl genpkey -algorithm ed25519`
     #[arg(long, value_name = "KEY.pem")]
     pub(crate) sign: Option<PathBuf>,
+    /// Add the checkpoint as a new file to this folder; existing files are never changed [default: print it]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) to: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

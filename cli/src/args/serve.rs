@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 #[command(
     after_help = "The daemon always listens at SOCKET in the store's directory, for its user only. Over TCP and HTTP a client needs a token. `annals token add` makes
 one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment and, except --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
+socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, witness, witness_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Also listen at this Unix socket
@@ -45,6 +45,12 @@ pub(crate) struct ServeArgs {
     /// Time between two sweeps of --retain, for example 30min [default: 1h]
     #[arg(long, value_name = "TIME", env = "ANNALS_SWEEP_EVERY")]
     pub(crate) sweep_every: Option<String>,
+    /// Add a checkpoint of the ledger to this folder, regularly; existing files are never changed
+    #[arg(long, value_name = "DIR", env = "ANNALS_WITNESS")]
+    pub(crate) witness: Option<PathBuf>,
+    /// Time between two checkpoints of --witness, for example 10min [default: 1h]
+    #[arg(long, value_name = "TIME", env = "ANNALS_WITNESS_EVERY")]
+    pub(crate) witness_every: Option<String>,
     /// Format of the log on standard error [default: human]
     #[arg(long, value_name = "FORM", env = "ANNALS_LOG")]
     pub(crate) log: Option<LogFormatArg>,

@@ -1,8 +1,8 @@
 //! Checks and proofs of the recorded history.
 
 use annals::{
-    Error, ErrorKind,
-    ledger::{Checkpoint, Comparison, Gap, Proof},
+    Error, ErrorKind, StoreId,
+    ledger::{Checkpoint, Comparison, ErasureReport, Gap, Proof},
     replay::VerifyReport,
 };
 
@@ -53,8 +53,13 @@ impl StoreAccess {
         self.store.verify_against(checkpoint).map_err(engine_failure)
     }
 
-    /// Calls `each` for every gap: a dropped or missing part of the history.
-    pub(crate) fn gaps(&self, each: &mut dyn FnMut(Gap) -> CliResult<()>) -> CliResult<()> {
+    /// The store's identity.
+    pub(crate) fn id(&self) -> StoreId {
+        self.store.id()
+    }
+
+    /// Calls `each` for every gap: a dropped or missing part of the history. Returns what was erased without one.
+    pub(crate) fn gaps(&self, each: &mut dyn FnMut(Gap) -> CliResult<()>) -> CliResult<ErasureReport> {
         let mut failure = None;
         let listed = self.store.gaps(&mut |gap| {
             each(gap).map_err(|failed| {

@@ -1,10 +1,12 @@
 //! `annals ledger`: checkpoints, proofs, gaps. The engine makes them. `annals-proof`, which shares no code
 //! with the engine, checks proofs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use annals::StoreId;
 use annals::ledger::{Checkpoint, Signature};
 use annals_proof::{BodyClaim, CheckpointAgreement, PrivateKey, ProofClaim, ProofVerdict, PublicKey};
+use annals_server::{WITNESS_BYTES_MAX, list_witnesses, write_witness};
 use annals_text::hex::encode;
 use serde_json::{Map, Value, json};
 
@@ -17,7 +19,7 @@ use crate::output::{CliOutput, count, plural, printable, time};
 use crate::store_access;
 
 /// Most bytes of a checkpoint or key file: both are small.
-const SMALL_BYTES_MAX: usize = 1 << 20;
+const SMALL_BYTES_MAX: usize = WITNESS_BYTES_MAX;
 
 pub(super) fn run(global: &GlobalArgs, verb: &LedgerVerb, out: &mut CliOutput) -> CliResult<()> {
     match verb {
@@ -31,9 +33,20 @@ pub(super) fn run(global: &GlobalArgs, verb: &LedgerVerb, out: &mut CliOutput) -
 fn checkpoint(global: &GlobalArgs, args: &CheckpointArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.sign.as_deref().map(private_key).transpose()?;
     let checkpoint = super::open_to_read(global)?.checkpoint()?;
-    let json = checkpoint.to_json(signature(key.as_ref(), &checkpoint).as_ref()).map_err(internal_failure)?;
+    let signature = signature(key.as_ref(), &checkpoint);
+    let json = checkpoint.to_json(signature.as_ref()).map_err(internal_failure)?;
     annals_proof::CheckedCheckpoint::parse(json.as_bytes())?;
-    out.line(json)
+    let Some(folder) = &args.to else { return out.line(json) };
+    let file = write_witness(folder, &checkpoint, signature.as_ref()).map_err(|error| {
+        let message = format!("cannot add a checkpoint to {}: {error}", folder.display());
+        Failure::failed(message, "name a folder that exists and can be written")
+    })?;
+    let (leaves, file) = (checkpoint.leaves, file.display().to_string());
+    if out.json {
+        return out
+            .object(&json!({ "file": file, "leaves": leaves, "digest": checkpoint.digest().to_string() }));
+    }
+    out.line(format_args!("kept a checkpoint of {} leaves: {}", count(leaves), printable(&file)))
 }
 
 fn prove(global: &GlobalArgs, args: &ProveArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -103,7 +116,7 @@ fn check(args: &LedgerCheckArgs, out: &mut CliOutput) -> CliResult<()> {
 fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let door = super::open_to_read(global)?;
     let mut found = 0u64;
-    door.gaps(&mut |gap| {
+    let erasures = door.gaps(&mut |gap| {
         found += 1;
         let (what, rule) = (gap.kind.name(), gap.rule.as_str());
         if out.json {
@@ -131,7 +144,65 @@ fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
             if gap.why.is_empty() { String::new() } else { format!(" ({})", printable(&gap.why)) },
         ))
     })?;
-    if out.json || found > 0 { Ok(()) } else { out.line("no gaps") }
+    let problems = erasures.problems();
+    for what in &problems {
+        match out.json {
+            true => out.object(&json!({ "what": "unexplained", "why": what }))?,
+            false => out.marked_line(false, "unexplained", format_args!(": {}", printable(what)))?,
+        }
+    }
+    for note in erasures.notes() {
+        match out.json {
+            true => out.object(&json!({ "what": "unchecked", "why": note }))?,
+            false => out.line(format_args!("note: {}", printable(&note)))?,
+        }
+    }
+    match problems.is_empty() {
+        false => Err(Failure::Silent(FailureCode::Damage)),
+        true if out.json || found > 0 => Ok(()),
+        true => out.line("no gaps"),
+    }
+}
+
+/// The newest checkpoint of a store among the witnesses of a folder.
+pub(super) struct NewestWitness {
+    pub(super) path: PathBuf,
+    pub(super) checkpoint: Checkpoint,
+}
+
+/// The readable witnesses of a folder, and a sentence for each file that is not readable.
+pub(super) struct Witnesses {
+    all: Vec<NewestWitness>,
+    pub(super) malformed: Vec<String>,
+}
+
+impl Witnesses {
+    /// Reads every witness of a folder. With a key, that key must have signed them.
+    pub(super) fn read(folder: &Path, key: Option<&PublicKey>) -> CliResult<Self> {
+        let files = list_witnesses(folder).map_err(|error| {
+            let message = format!("cannot read {}: {error}", folder.display());
+            Failure::failed(message, "name a folder that can be read")
+        })?;
+        let (mut all, mut malformed) = (Vec::new(), Vec::new());
+        for path in files {
+            match read_checkpoint(&path, key) {
+                Ok((_, checkpoint)) => all.push(NewestWitness { path, checkpoint }),
+                Err(Failure::Message { message, .. }) => malformed.push(message),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(Self { all, malformed })
+    }
+
+    /// The newest checkpoint of this store.
+    pub(super) fn newest_of(self, store: StoreId, folder: &Path) -> CliResult<NewestWitness> {
+        let of_store = self.all.into_iter().filter(|witness| witness.checkpoint.store == store);
+        let newest = of_store.max_by_key(|witness| (witness.checkpoint.leaves, witness.checkpoint.time_ns));
+        newest.ok_or_else(|| {
+            let message = format!("{} holds no readable checkpoint of this store, {store}", folder.display());
+            Failure::missing(message, "make one with `annals ledger checkpoint --to DIR`")
+        })
+    }
 }
 
 /// Reads a checkpoint file with both parsers. With a key, that key must have signed the checkpoint.

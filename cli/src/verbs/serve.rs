@@ -20,6 +20,8 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         idle_seconds: args.idle_seconds,
         retain: args.retain.clone(),
         sweep_every: args.sweep_every.clone(),
+        witness: args.witness.clone(),
+        witness_every: args.witness_every.clone(),
         log: args.log.map(|form| match form {
             LogFormatArg::Human => LogFormat::Human,
             LogFormatArg::Json => LogFormat::Json,

@@ -54,6 +54,7 @@ fn diagnosis_json(root: &Path, found: &Diagnosis) -> Value {
         "rebuild": rebuild,
         "leftovers": names(&found.leftovers),
         "foreign": names(&found.foreign),
+        "notes": found.notes,
         "free_bytes": found.free_bytes,
     })
 }
@@ -138,6 +139,9 @@ fn print_diagnosis(root: &Path, found: &Diagnosis, out: &mut CliOutput) -> CliRe
         Some(0) => out.line("the disk is full: nothing can be recorded until space is free")?,
         Some(free) => out.line(format_args!("{} are free on its disk", bytes(free)))?,
         None => {}
+    }
+    for note in &found.notes {
+        out.line(format_args!("note: {}", printable(note)))?;
     }
     for one in &found.findings {
         let at = format!(": {} at byte {}: {}", one.file.display(), one.offset, one.what);

@@ -1,25 +1,36 @@
 //! `annals verify`: lists damage, and differences from a checkpoint; both make the exit code 3.
 
-use annals::ledger::{CheckpointDifference, Comparison, HistoryPart};
+use std::path::{Path, PathBuf};
+
+use annals::StoreId;
+use annals::ledger::{Checkpoint, CheckpointDifference, Comparison, HistoryPart, run_numbers};
 use annals::replay::{VerifyProblem, VerifyReport};
+use annals_proof::PublicKey;
 use serde_json::{Value, json};
 
-use super::ledger;
+use super::ledger::{self, Witnesses};
 use crate::args::{GlobalArgs, VerifyArgs};
 use crate::failure::{CliResult, Failure, FailureCode};
-use crate::output::{CliOutput, count, printable, time};
+use crate::output::{CliOutput, count, plural, printable, time};
 use crate::store_access::VerifyScope;
 
 pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -> CliResult<()> {
     let key = args.key.as_deref().map(ledger::public_key).transpose()?;
-    let kept = args.against.as_deref().map(|path| ledger::read_checkpoint(path, key.as_ref())).transpose()?;
+    let kept = args.against.as_deref().map(|path| KeptCheckpoint::read(path, key.as_ref())).transpose()?;
+    let malformed = match &kept {
+        Some(KeptCheckpoint::Folder(_, witnesses)) => witnesses.malformed.clone(),
+        _ => Vec::new(),
+    };
     let scope = match (&args.run, args.sample) {
         (Some(run), _) => VerifyScope::Run(run),
         (None, Some(runs)) => VerifyScope::Sample(runs),
         (None, None) => VerifyScope::All,
     };
     let checked = super::open_to_read(global).and_then(|door| {
-        let compared = kept.as_ref().map(|(_, kept)| door.compare(kept)).transpose()?;
+        let compared = match kept.map(|kept| kept.of_store(door.id())).transpose()? {
+            Some((file, kept)) => Some((file, door.compare(&kept)?)),
+            None => None,
+        };
         Ok((door.verify(scope)?, compared))
     });
     let (found, compared) = match checked {
@@ -41,13 +52,23 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             "damaged": damaged,
             "rebuilt": rebuilt,
             "tail": super::upkeep::tail_json(&found.tail),
+            "notes": found.notes,
         });
         if args.against.is_some() {
-            report["against"] = compared.as_ref().map_or(Value::Null, comparison_json);
+            report["against"] = compared.as_ref().map_or(Value::Null, |(file, compared)| {
+                comparison_json(file.as_deref(), compared, &malformed)
+            });
         }
         out.object(&report)?;
     } else {
-        if let Some(compared) = &compared {
+        for witness in &malformed {
+            out.marked_line(false, "malformed", format_args!(": {}", printable(witness)))?;
+        }
+        if let Some((file, compared)) = &compared {
+            if let Some(file) = file {
+                let file = file.display().to_string();
+                out.line(format_args!("compared with the newest checkpoint: {}", printable(&file)))?;
+            }
             compared.differences.iter().try_for_each(|difference| print_difference(difference, out))?;
             if compared.differences.is_empty() {
                 let leaves = count(compared.leaves);
@@ -61,11 +82,26 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
                     format_args!(": all {leaves} leaves that the checkpoint covers{but}"),
                 )?;
             }
+            match compared.erased_since {
+                Some(0) => {}
+                Some(erased) => out.line(format_args!(
+                    "erased since the checkpoint: {} (`annals ledger gaps`)",
+                    plural(erased, "record")
+                ))?,
+                None if compared.differences.is_empty() => out.line(
+                    "note: this checkpoint counts no records (version 1), so a forged statement of an erasure, and \
+                     erased records that came back, are not noticed",
+                )?,
+                None => {}
+            }
         }
         for table in &rebuilt {
             out.line(format_args!("rebuilt: {}", printable(table)))?;
         }
         super::upkeep::print_tail(&found.tail, out)?;
+        for note in &found.notes {
+            out.line(format_args!("note: {}", printable(note)))?;
+        }
         for place in &damaged {
             out.marked_line(false, "damaged", format_args!(": {}", printable(place)))?;
         }
@@ -78,14 +114,44 @@ pub(super) fn run(global: &GlobalArgs, args: &VerifyArgs, out: &mut CliOutput) -
             }
         }
     }
-    let unchanged = compared.is_none_or(|compared| compared.differences.is_empty());
-    if damaged.is_empty() && unchanged { Ok(()) } else { Err(Failure::Silent(FailureCode::Damage)) }
+    let unchanged = compared.is_none_or(|(_, compared)| compared.differences.is_empty());
+    if damaged.is_empty() && unchanged && malformed.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Silent(FailureCode::Damage))
+    }
 }
 
 fn problem_text(problem: &VerifyProblem) -> String {
     match &problem.run {
         Some((namespace, run)) => format!("run {run} of namespace {namespace}: {}", problem.what),
         None => problem.what.clone(),
+    }
+}
+
+/// The checkpoint to compare with: a file, or the newest one in a folder.
+enum KeptCheckpoint {
+    File(Box<Checkpoint>),
+    Folder(PathBuf, Witnesses),
+}
+
+impl KeptCheckpoint {
+    fn read(path: &Path, key: Option<&PublicKey>) -> CliResult<Self> {
+        match path.is_dir() {
+            true => Ok(Self::Folder(path.to_path_buf(), Witnesses::read(path, key)?)),
+            false => Ok(Self::File(Box::new(ledger::read_checkpoint(path, key)?.1))),
+        }
+    }
+
+    /// The checkpoint, and its file if it was chosen from a folder.
+    fn of_store(self, store: StoreId) -> CliResult<(Option<PathBuf>, Checkpoint)> {
+        match self {
+            Self::File(checkpoint) => Ok((None, *checkpoint)),
+            Self::Folder(folder, witnesses) => {
+                let newest = witnesses.newest_of(store, &folder)?;
+                Ok((Some(newest.path), newest.checkpoint))
+            }
+        }
     }
 }
 
@@ -106,6 +172,37 @@ fn print_difference(difference: &CheckpointDifference, out: &mut CliOutput) -> C
         CheckpointDifference::Unreadable { what } => {
             out.marked_line(false, "unreadable", format_args!(": {}", printable(what)))
         }
+        CheckpointDifference::Erased { what } => {
+            out.marked_line(false, "erased", format_args!(": {}", printable(what)))
+        }
+        CheckpointDifference::Fewer { expected, found, stated } => out.marked_line(
+            false,
+            "erased",
+            format_args!(
+                ": {} records of the checkpoint are gone; the ledger states at most {} erased since then",
+                count(expected.saturating_sub(*found)),
+                count(*stated)
+            ),
+        ),
+        CheckpointDifference::More { expected, found } => out.marked_line(
+            false,
+            "came back",
+            format_args!(
+                ": the checkpoint counts {} records, and {} exist: erased records were put back",
+                count(*expected),
+                count(*found)
+            ),
+        ),
+        CheckpointDifference::RunsMissing { expected, found, missing } => out.marked_line(
+            false,
+            "runs missing",
+            format_args!(
+                ": the checkpoint counts {}, and {} have a record or a tombstone; without one: {}",
+                plural(*expected, "run"),
+                count(*found),
+                run_numbers(missing)
+            ),
+        ),
         other => out.marked_line(false, "different", format_args!(": {other:?}")),
     }
 }
@@ -123,7 +220,7 @@ fn part_text(part: &HistoryPart) -> String {
 }
 
 /// The comparison with a checkpoint, as JSON.
-fn comparison_json(compared: &Comparison) -> Value {
+fn comparison_json(file: Option<&Path>, compared: &Comparison, malformed: &[String]) -> Value {
     let part = |what: &str, part: &HistoryPart| {
         json!({
             "what": what,
@@ -140,9 +237,29 @@ fn comparison_json(compared: &Comparison) -> Value {
         CheckpointDifference::Rewritten(of) => part("rewritten", of),
         CheckpointDifference::RolledBack(of) => part("rolled_back", of),
         CheckpointDifference::Unreadable { what } => json!({ "what": "unreadable", "why": what }),
+        CheckpointDifference::Erased { what } => json!({ "what": "erased", "why": what }),
+        CheckpointDifference::Fewer { expected, found, stated } => {
+            json!({ "what": "fewer", "expected": expected, "found": found, "stated": stated })
+        }
+        CheckpointDifference::More { expected, found } => {
+            json!({ "what": "more", "expected": expected, "found": found })
+        }
+        CheckpointDifference::RunsMissing { expected, found, missing } => {
+            let missing: Vec<[u64; 2]> = missing.iter().map(|runs| [runs.start, runs.end - 1]).collect();
+            json!({ "what": "runs_missing", "expected": expected, "found": found, "missing": missing })
+        }
         other => json!({ "what": "different", "why": format!("{other:?}") }),
     });
     let differences: Vec<Value> = differences.collect();
-    let Comparison { leaves, read, erased, .. } = compared;
-    json!({ "leaves": leaves, "read": read, "erased": erased, "differences": differences })
+    let Comparison { leaves, read, erased, erased_since, notes, .. } = compared;
+    json!({
+        "file": file.map(|file| file.display().to_string()),
+        "malformed": malformed,
+        "leaves": leaves,
+        "read": read,
+        "erased": erased,
+        "erased_since": erased_since,
+        "notes": notes,
+        "differences": differences,
+    })
 }

@@ -140,6 +140,63 @@ fn verify_against_checkpoint_locates_the_difference() {
 }
 
 #[test]
+fn newest_witness_of_the_store_is_compared() {
+    let bench = bench();
+    bench.run("ledger checkpoint --to kept").failed(1);
+    std::fs::create_dir(bench.path("kept")).unwrap();
+    assert!(bench.run("verify --against kept").failed(4).contains("no readable checkpoint of this store"));
+    let told = bench.run("ledger checkpoint --to kept --sign key.pem").text();
+    assert!(told.starts_with("kept a checkpoint of "), "{told}");
+    let told = bench.run("verify --against kept --key public.pem").text();
+    assert!(told.contains("\nunchanged: all "), "{told}");
+    bench.run("put key value").ok();
+    let said = &bench.run("ledger checkpoint --to kept --json").json()[0];
+    let newest = said["file"].as_str().unwrap().to_owned();
+    let told = bench.run("verify --against kept").text();
+    assert!(
+        told.starts_with(&format!("compared with the newest checkpoint: {newest}\nunchanged: all ")),
+        "{told}"
+    );
+    // A checkpoint that the key did not sign is named, and so is a file that is none.
+    let done = bench.run("verify --against kept --key public.pem");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(
+        done.code == 3 && told.contains("the checkpoint is not signed") && told.contains(&newest),
+        "{told}"
+    );
+    bench.write("kept/checkpoint-broken.json", "{}");
+    bench.write("kept/notes.txt", "not a checkpoint");
+    let done = bench.run("verify --against kept --json");
+    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let malformed = said["against"]["malformed"].as_array().unwrap();
+    assert!(done.code == 3 && malformed.len() == 1, "{said}");
+    assert!(malformed[0].as_str().unwrap().contains("kept/checkpoint-broken.json: "), "{said}");
+    assert_eq!((&said["against"]["file"], &said["against"]["erased_since"]), (&newest.into(), &0.into()));
+    assert_eq!(said["against"]["differences"], Value::Array(Vec::new()));
+}
+
+/// Checkpoints of version 1 count nothing, so a forged statement of an erasure was called unchanged without a word.
+#[test]
+fn checkpoint_of_version_1_says_what_it_cannot_show() {
+    let bench = bench();
+    let json = bench.run("ledger checkpoint").ok();
+    let mut checkpoint = annals::ledger::Checkpoint::from_json(&json).unwrap();
+    assert!(checkpoint.counts.take().is_some_and(|counts| counts.living > 3 && counts.erased == 0));
+    bench.write("old.json", checkpoint.to_json(None).unwrap());
+    let told = bench.run("verify --against old.json").text();
+    assert!(told.starts_with("unchanged: all ") && told.contains("counts no records (version 1)"), "{told}");
+    let said = &bench.run("verify --against old.json --json").json()[0];
+    assert_eq!((&said["against"]["erased_since"], &said["notes"]), (&Value::Null, &Value::Array(Vec::new())));
+    // What was erased since is told, if the checkpoint counts.
+    keep(&bench, "new.json", "ledger checkpoint");
+    bench.run("forget loan-42 --why asked").ok();
+    let told = bench.run("verify --against new.json").text();
+    assert!(told.contains("erased since the checkpoint: "), "{told}");
+    bench.run("verify --against old.json").ok();
+    assert!(bench.run("ledger gaps").text().contains("dropped"));
+}
+
+#[test]
 fn rolled_back_store_is_reported() {
     let bench = bench();
     copy(&bench.path(".annals"), &bench.path("before"));

@@ -121,6 +121,36 @@ fn a_daemon_compacts_the_store_that_it_serves() {
 }
 
 #[test]
+fn daemon_keeps_witnesses_of_its_store() {
+    let bench = CliBench::new();
+    assert!(bench.run("serve --witness kept").failed(2).contains("does not exist"));
+    std::fs::create_dir(bench.path("kept")).unwrap();
+    assert!(bench.run("serve --witness-every 1h").failed(2).contains("witness_every needs witness"));
+    let daemon = bench.serve(&["--witness", "kept", "--witness-every", "1s"]);
+    let files =
+        || std::fs::read_dir(bench.path("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let wait_for = |count: usize| -> Vec<std::path::PathBuf> {
+        loop {
+            let found: Vec<std::path::PathBuf> = files();
+            if found.len() >= count {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+    };
+    let first = wait_for(1);
+    let kept = std::fs::read(&first[0]).unwrap();
+    let mut client = bench.connect();
+    assert_eq!(ask(&mut client, "set colour blue"), "+OK");
+    wait_for(2);
+    assert_eq!(std::fs::read(&first[0]).unwrap(), kept, "a witness never changes");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait_for_exit(), (Some(0), String::new()));
+    let told = bench.run("verify --against kept").text();
+    assert!(told.contains("\nunchanged: all "), "{told}");
+}
+
+#[test]
 fn socket_writes_are_visible_to_the_engine() {
     let bench = CliBench::new();
     let daemon = bench.serve(&[]);

@@ -10,6 +10,7 @@ use crate::codec;
 use crate::format_tests::schema;
 use crate::ids::SegmentId;
 use crate::log::cursor::{advance_state, for_each_checked_record};
+use crate::log::erasure::ErasureHead;
 use crate::log::layout::{BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader};
 use crate::log::manifest::{CutList, ManifestState, VectorList};
 use crate::log::record::{EmbeddingHead, GroupPart, KvHead, LogicalBody, RecordKind, SpaceHead};
@@ -88,6 +89,7 @@ fn golden_bytes_decode_to_the_samples() {
     assert_eq!(TombstoneHead::parse(&head("tombstone")).unwrap(), samples::tombstone());
     assert_eq!(TombstoneHead::parse(&head("tombstone_of_fork")).unwrap(), samples::tombstone_of_fork());
     assert_eq!(EmbeddingHead::parse(&head("embedding")).unwrap(), samples::embedding());
+    assert_eq!(ErasureHead::parse(&head("erasure")).unwrap(), samples::erasure());
     for (name, first) in [("group_part_first", true), ("group_part_later", false)] {
         let bytes = bytes(name);
         let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();

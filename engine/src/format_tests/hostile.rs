@@ -197,23 +197,28 @@ fn header_with(change: impl FnOnce(&mut SegmentHeader)) -> Result<SegmentHeader,
 
 #[test]
 fn unknown_formats_and_kinds_are_refused_by_name() {
-    let newer = Err(CodecError::Newer { what: "segment", found: 3, known: 2 });
-    assert_eq!(header_with(|h| h.format = 3), newer);
-    assert_eq!(header_with(|h| h.format = 0), Err(CodecError::Unknown { what: "segment format", found: 0 }));
+    let newer = Err(CodecError::Newer { what: "segment", found: 5, known: 4 });
+    assert_eq!(header_with(|h| h.format = 5), newer);
+    for found in [0, 3] {
+        let unknown = Err(CodecError::Unknown { what: "segment format", found: u64::from(found) });
+        assert_eq!(header_with(|h| h.format = found), unknown);
+    }
     // The checksum is that of format 1.
     let mut changed = bytes("segment_header");
-    changed[8] ^= 2;
+    changed[8] ^= 16;
     let found = SegmentHeader::decode(&changed, STORE, SEGMENT);
-    assert_eq!(found, Err(CodecError::Unknown { what: "segment format", found: 3 }));
+    assert_eq!(found, Err(CodecError::Unknown { what: "segment format", found: 17 }));
     // Known formats, but with segment numbers of the other one.
-    assert!(matches!(header_with(|h| h.format = 2), Err(CodecError::Header(_))));
+    for rewritten in [2, 4] {
+        assert!(matches!(header_with(|h| h.format = rewritten), Err(CodecError::Header(_))));
+    }
     assert!(matches!(header_with(|h| h.segment.0 |= 1 << 31), Err(CodecError::Header(_))));
     assert_eq!(header_with(|h| h.cipher = 1), Err(CodecError::Unknown { what: "segment cipher", found: 1 }));
     assert!(matches!(header_with(|h| h.store.0[0] ^= 1), Err(CodecError::Header(_))));
     assert!(matches!(header_with(|h| h.segment.0 += 1), Err(CodecError::Header(_))));
-    assert_eq!(RecordKind::parse(10, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 10 }));
+    assert_eq!(RecordKind::parse(11, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 11 }));
     assert_eq!(RecordKind::parse(0, LAYOUT), Err(CodecError::Unknown { what: "record kind", found: 0 }));
-    for kind in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19] {
+    for kind in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18, 19] {
         assert!(matches!(RecordKind::parse(kind, LAYOUT), Ok(Some(known)) if known.code() == kind));
         for layout in [0, LAYOUT + 1, 255] {
             let expected = CodecError::Unknown { what: "record layout", found: u64::from(layout) };
@@ -240,7 +245,7 @@ fn skippable_records_take_a_seqno_and_no_leaf() {
     };
     let state = with(SKIPPABLE | 8).unwrap();
     assert_eq!((state.next_seqno.0, state.ledger.leaves, state.totals.records), (9, 1, 2));
-    assert_eq!(with(10), Err(CodecError::Unknown { what: "record kind", found: 10 }));
+    assert_eq!(with(11), Err(CodecError::Unknown { what: "record kind", found: 11 }));
 }
 
 /// Every caller keeps the offset of a record as 32 bits, and each cut it itself: a record beyond 4 GiB of a forged
@@ -389,7 +394,13 @@ fn manifest_of_a_newer_format_is_unsupported() {
     let root = Path::new("store");
     sim.create_dir_all(root).unwrap();
     let paths = StorePaths::new(root);
-    Manifest::create(&sim, &paths, 1, ManifestState { format: 5, ..samples::manifest_state() }).unwrap();
+    Manifest::create(
+        &sim,
+        &paths,
+        1,
+        ManifestState { format: manifest::FORMAT + 1, ..samples::manifest_state() },
+    )
+    .unwrap();
     assert_eq!(manifest::load(&sim, &paths).unwrap_err().kind(), ErrorKind::Unsupported);
     let file = sim.open(&paths.current(), OpenMode::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff; 300])], 0).unwrap();

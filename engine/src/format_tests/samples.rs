@@ -9,6 +9,7 @@ use crate::io::sim::SimIo;
 use crate::io::{Io, OpenMode};
 use crate::log::batch::BatchBuf;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
+use crate::log::erasure::{ErasedSpan, ErasureHead, ErasureRule};
 use crate::log::layout::{
     BatchHeader, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt,
     SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
@@ -393,6 +394,23 @@ pub(crate) fn put(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
+/// The statement of a compaction of two segments, after which replaced runs are gone.
+pub(crate) fn erasure() -> ErasureHead {
+    let span = |first, end, records, leaves, digest| ErasedSpan {
+        first: Seqno(first),
+        end: Seqno(end),
+        records,
+        leaves,
+        digest: [digest; 32],
+    };
+    ErasureHead {
+        rule: ErasureRule::Compaction,
+        time_ns: TIME_NS,
+        spans: vec![span(1, 301, 130, 12, 0xe1), span(401, 500, 1, 0, 0xe2)],
+        runs: vec![3..4, 8..11],
+    }
+}
+
 fn erased_batches(leaf: bool) -> Vec<u8> {
     rewritten(&[(RecordKind::ErasedBatches, put(|out| erased_of(leaf).put(out)))])
 }
@@ -448,6 +466,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("tombstone", record(kinds::TOMBSTONE, &tombstone().encode(), 0)),
         ("tombstone_of_fork", record(kinds::TOMBSTONE, &tombstone_of_fork().encode(), 0)),
         ("embedding", record(RecordKind::Embedding, &embedding().encode(), 1)),
+        ("erasure", record(RecordKind::Erasure, &erasure().encode(), 0)),
         ("group_part_first", part_record(true)),
         ("group_part_later", part_record(false)),
         ("footer", footer().encode(salt()).unwrap()),

@@ -7,6 +7,7 @@ use crate::fuzzing::{compacted_store_files, disk_with, open_and_read, sample_dis
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::log::cursor::{advance_state, next_seqno};
 use crate::log::erased::{ErasedBatches, ErasedRecords};
+use crate::log::erasure::ErasureHead;
 use crate::log::layout::{
     BATCH_HEADER_BYTES, BatchHeader, ChainDigest, LogState, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Salt,
     SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
@@ -77,6 +78,7 @@ pub fn record(data: &[u8]) {
             left.put(&mut written);
             same(&written);
         })),
+        17 => drop(ErasureHead::parse(rest).map(|head| same(&head.encode()))),
         // An edit of any format is encoded in its own.
         16 => drop(ManifestState::decode(rest).map(|state| {
             let written = state.encode().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
 use crate::ledger::tree;
-use crate::ledger::walk::{Leaf, open_log, walk};
+use crate::ledger::walk::{Leaf, WalkedLog, open_log, walk};
 use crate::log::ledger::Frontier;
 use crate::store::Store;
 
@@ -31,8 +31,25 @@ pub struct Checkpoint {
     pub seqno: Seqno,
     /// When it was made, by the store's clock, in nanoseconds since 1970-01-01 UTC.
     pub time_ns: u64,
+    /// What the covered leaves hold; `None` in a checkpoint of version 1.
+    pub counts: Option<RecordCounts>,
     /// At most 64 complete subtrees that tile the tree, from the left. They show where two histories differ.
     pub marks: Vec<Mark>,
+}
+
+/// What the store held when a checkpoint was made. A store that holds less later must say why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordCounts {
+    /// Logical records that existed.
+    pub living: u64,
+    /// Erased records. Living and erased records are at most `seqno`: parts of bodies are neither.
+    pub erased: u64,
+    /// Leaves of which no record existed.
+    pub erased_leaves: u64,
+    /// Run numbers that had a record, a tombstone, or a place in a statement of erasures.
+    pub runs: u64,
+    /// The greatest run number in use; 0 if there was no run.
+    pub last_run: u64,
 }
 
 /// A complete subtree of a checkpoint's tree.
@@ -61,14 +78,25 @@ impl Checkpoint {
     /// The bytes that are signed: lines of text with every field, each ending in a newline.
     #[must_use]
     pub fn statement(&self) -> Vec<u8> {
-        let mut text = String::from("annals checkpoint 1\n");
+        let mut text = format!("annals checkpoint {}\n", self.version());
         // Writing to a String cannot fail.
         let _ = writeln!(text, "store {}\nleaves {}\nroot {}", self.store, self.leaves, self.root);
         let _ = writeln!(text, "seqno {}\ntime_ns {}", self.seqno, self.time_ns);
+        if let Some(counts) = &self.counts {
+            let RecordCounts { living, erased, erased_leaves, runs, last_run } = counts;
+            let _ = writeln!(text, "living {living}\nerased {erased}\nerased_leaves {erased_leaves}");
+            let _ = writeln!(text, "runs {runs}\nlast_run {last_run}");
+        }
         for mark in &self.marks {
             let _ = writeln!(text, "mark {} {} {} {}", mark.leaves, mark.seqno, mark.time_ns, mark.node);
         }
         text.into_bytes()
+    }
+
+    /// Version of its form: 2 with counts, 1 without.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        if self.counts.is_some() { 2 } else { 1 }
     }
 
     /// BLAKE3 of [`Checkpoint::statement`]: an identifier of the checkpoint, short enough to be read aloud.
@@ -95,6 +123,15 @@ impl Checkpoint {
         if before != (self.leaves, self.seqno) || tree::fold_subtrees(tiles) != Some(self.root.0) {
             return wrong("its marks do not add up to its root");
         }
+        if let Some(counts) = &self.counts {
+            let records = counts.living.checked_add(counts.erased);
+            if records.is_none_or(|records| records > self.seqno.0)
+                || counts.erased_leaves > self.leaves
+                || counts.runs > counts.last_run
+            {
+                return wrong("its counts contradict each other");
+            }
+        }
         Ok(())
     }
 }
@@ -111,13 +148,13 @@ impl Store {
         let core = self.core();
         let (found, state) = open_log(core)?;
         let mut making = CheckpointBuilder::new(state.ledger.leaves);
-        let (tree, end) = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
+        let walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             making.leaf(leaf);
             Ok(())
         })?;
         // After a power cut, the log must still have everything that a checkpoint kept elsewhere covers.
-        found.segments.get(end.segment)?.file.sync()?;
-        making.finish(self, &tree)
+        found.segments.get(walked.end.segment)?.file.sync()?;
+        making.finish(self, &walked)
     }
 }
 
@@ -153,7 +190,8 @@ impl CheckpointBuilder {
         self.marks.push(Mark { leaves: leaf.end(), seqno, time_ns, node: NodeHash(tree.root()) });
     }
 
-    pub(super) fn finish(self, store: &Store, tree: &Frontier) -> Result<Checkpoint> {
+    pub(super) fn finish(self, store: &Store, walked: &WalkedLog) -> Result<Checkpoint> {
+        let WalkedLog { tree, census, .. } = walked;
         if tree.leaves != self.leaves || !self.spans.is_empty() {
             let what =
                 format!("the log has {} leaves, but its state says it has {}", tree.leaves, self.leaves);
@@ -165,6 +203,13 @@ impl CheckpointBuilder {
             root: NodeHash(tree.root()),
             seqno: self.marks.last().map(|mark| mark.seqno).unwrap_or_default(),
             time_ns: store.core().io.now_ns(),
+            counts: Some(RecordCounts {
+                living: census.living,
+                erased: census.erased,
+                erased_leaves: census.erased_leaves,
+                runs: census.recorded_runs(census.next_run()),
+                last_run: census.next_run() - 1,
+            }),
             marks: self.marks,
         })
     }

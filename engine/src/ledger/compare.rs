@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
-use crate::ledger::checkpoint::Checkpoint;
+use crate::ledger::checkpoint::{Checkpoint, RecordCounts};
 use crate::ledger::tree;
 use crate::ledger::walk::{Leaf, walk};
 use crate::log::ledger::Frontier;
 use crate::log::open::find;
 use crate::store::Store;
+use crate::trace::census::LogCensus;
 
 /// The result of comparing a store with a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Comparison {
     /// Leaves that the checkpoint covers.
     pub leaves: u64,
@@ -22,7 +23,13 @@ pub struct Comparison {
     /// and one node over all of them is left. Fewer than 64; none if any record of the checkpoint's last
     /// batch still exists.
     pub erased: u64,
-    /// How the store differs; empty if it still begins with the history of the checkpoint.
+    /// Records of the checkpoint that were erased after it, as the ledger states. `None` if the checkpoint does
+    /// not count records (version 1): then forged statements of erasures are not noticed.
+    pub erased_since: Option<u64>,
+    /// What could not be checked, as sentences.
+    pub notes: Vec<String>,
+    /// How the store differs; empty if it still begins with the history of the checkpoint, and all that is missing
+    /// of it is explained.
     pub differences: Vec<CheckpointDifference>,
 }
 
@@ -39,6 +46,36 @@ pub enum CheckpointDifference {
     Rewritten(HistoryPart),
     /// The store ends before these records: it was rolled back to an older state.
     RolledBack(HistoryPart),
+    /// Records were erased, and the ledger does not state it.
+    Erased {
+        /// What was erased, as a sentence.
+        what: String,
+    },
+    /// Fewer records exist than the checkpoint counts, and the statements since then explain fewer than that.
+    Fewer {
+        /// Records that the checkpoint counts.
+        expected: u64,
+        /// Records of the same leaves that exist.
+        found: u64,
+        /// At most how many of them were erased since, as the ledger states.
+        stated: u64,
+    },
+    /// More records exist than the checkpoint counts: erased records came back.
+    More {
+        /// Records that the checkpoint counts.
+        expected: u64,
+        /// Records of the same leaves that exist.
+        found: u64,
+    },
+    /// Runs of the checkpoint have neither a record nor a tombstone now.
+    RunsMissing {
+        /// Number of runs that the checkpoint counts.
+        expected: u64,
+        /// Number of runs up to the same run number that are still on record.
+        found: u64,
+        /// Run numbers without a record. Those that were never used are among them.
+        missing: Vec<Range<u64>>,
+    },
     /// The log cannot be read beyond some point, so the rest of it could not be compared.
     Unreadable {
         /// Where reading failed, and why.
@@ -63,9 +100,10 @@ pub struct HistoryPart {
 }
 
 impl Store {
-    /// Compares the store's history with a checkpoint's. Later history is not compared.
+    /// Compares the store's history with a checkpoint's. Later history is not compared, but what was erased
+    /// from the covered history must be stated in it.
     ///
-    /// Reads the whole log once, in bounded memory.
+    /// Reads the whole log once, in bounded memory; twice if something was erased without a tombstone.
     ///
     /// # Errors
     /// `Invalid` if the checkpoint's marks do not add up; `Unavailable`. Differences are not errors.
@@ -74,19 +112,31 @@ impl Store {
         let mut differences = Vec::new();
         if checkpoint.store != self.id() {
             differences.push(CheckpointDifference::AnotherStore { found: self.id() });
-            return Ok(Comparison { leaves: checkpoint.leaves, read: 0, erased: 0, differences });
+            return Ok(Comparison { leaves: checkpoint.leaves, differences, ..Comparison::default() });
         }
         let mut held = MarkChecker::new(checkpoint);
         let mut last = (0, Seqno(0));
         let core = self.core();
         let walked = find(&*core.io, &core.paths, false, false, core.options.read_mode).and_then(|found| {
-            walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
+            let mut walked = walk(&*core.schema, &found, checkpoint.leaves, &mut |leaf| {
                 held.leaf(leaf);
                 last = (leaf.end().min(checkpoint.leaves), leaf.last);
                 Ok(())
-            })
+            })?;
+            let report = walked.census.finish(&*core.schema, &found)?;
+            Ok((walked.census, report))
         });
         differences.append(&mut held.differences);
+        let (mut erased_since, mut notes) = (None, Vec::new());
+        if let Ok((census, report)) = &walked {
+            notes = report.notes();
+            differences
+                .extend(report.problems().into_iter().map(|what| CheckpointDifference::Erased { what }));
+            if let Some(counts) = checkpoint.counts.filter(|_| last.0 == checkpoint.leaves) {
+                differences.extend(compare_counts(&counts, checkpoint.seqno, census));
+                erased_since = Some(counts.living.saturating_sub(census.living));
+            }
+        }
         match walked {
             Ok(_) if last.0 < checkpoint.leaves => {
                 let from = checkpoint.marks.partition_point(|mark| mark.leaves <= last.0);
@@ -99,8 +149,26 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
             Err(error) => differences.push(CheckpointDifference::Unreadable { what: error.to_string() }),
         }
-        Ok(Comparison { leaves: checkpoint.leaves, read: last.0, erased: held.erased, differences })
+        let (leaves, read, erased) = (checkpoint.leaves, last.0, held.erased);
+        Ok(Comparison { leaves, read, erased, erased_since, notes, differences })
     }
+}
+
+/// What the counts of a checkpoint, which ends with record `seqno`, show about the same leaves now.
+fn compare_counts(counts: &RecordCounts, seqno: Seqno, census: &LogCensus) -> Vec<CheckpointDifference> {
+    let mut all = Vec::new();
+    let (expected, found, stated) = (counts.living, census.living, census.stated_after(seqno));
+    if found > expected {
+        all.push(CheckpointDifference::More { expected, found });
+    } else if expected - found > stated {
+        all.push(CheckpointDifference::Fewer { expected, found, stated });
+    }
+    let next = counts.last_run.saturating_add(1);
+    let (expected, found) = (counts.runs, census.recorded_runs(next));
+    if found < expected {
+        all.push(CheckpointDifference::RunsMissing { expected, found, missing: census.missing_runs(next) });
+    }
+    all
 }
 
 /// Compares a checkpoint's marks with the store's leaves during the walk.

@@ -6,9 +6,9 @@ use crate::ledger::walk::{open_log, walk};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::store::Store;
-use crate::trace::Status;
 use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
 use crate::trace::kinds;
+use crate::trace::{ErasureReport, Status};
 
 /// The kind of a gap.
 #[non_exhaustive]
@@ -68,11 +68,12 @@ pub struct Gap {
 }
 
 impl Store {
-    /// Calls `each` for every gap in the log, oldest first. Reads the whole log once, in bounded memory.
+    /// Calls `each` for every gap in the log, oldest first, and returns what was erased without one. Reads the
+    /// whole log once, in bounded memory; twice if something was erased without a tombstone.
     ///
     /// # Errors
     /// Errors of `each`; `Damaged` if the log is damaged; `Unavailable`.
-    pub fn gaps(&self, each: &mut dyn FnMut(Gap) -> Result<()>) -> Result<()> {
+    pub fn gaps(&self, each: &mut dyn FnMut(Gap) -> Result<()>) -> Result<ErasureReport> {
         let core = self.core();
         let names = core.list_spaces()?;
         let namespace = |id| {
@@ -82,7 +83,7 @@ impl Store {
             })
         };
         let (found, state) = open_log(core)?;
-        walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
+        let mut walked = walk(&*core.schema, &found, state.ledger.leaves, &mut |leaf| {
             let mut gaps = Vec::new();
             for_each_checked_record(
                 leaf.batch.whole,
@@ -106,8 +107,8 @@ impl Store {
             )
             .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))?;
             gaps.into_iter().try_for_each(&mut *each)
-        })
-        .map(drop)
+        })?;
+        walked.census.finish(&*core.schema, &found)
     }
 }
 

@@ -5,10 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeHash, Seqno, StoreId};
-use crate::ledger::checkpoint::{Checkpoint, Mark, Signature};
-
-/// Version of both forms.
-const VERSION: u32 = 1;
+use crate::ledger::checkpoint::{Checkpoint, Mark, RecordCounts, Signature};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,6 +16,16 @@ pub(super) struct CheckpointJson {
     root: String,
     seqno: u64,
     time_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    living: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    erased: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    erased_leaves: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    runs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    last_run: Option<u64>,
     marks: Vec<MarkJson>,
     digest: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -44,13 +51,19 @@ struct SignatureJson {
 
 impl CheckpointJson {
     pub(super) fn new(checkpoint: &Checkpoint, signature: Option<&Signature>) -> Self {
+        let counts = checkpoint.counts.as_ref();
         Self {
-            annals_checkpoint: VERSION,
+            annals_checkpoint: checkpoint.version(),
             store: checkpoint.store.to_string(),
             leaves: checkpoint.leaves,
             root: checkpoint.root.to_string(),
             seqno: checkpoint.seqno.0,
             time_ns: checkpoint.time_ns,
+            living: counts.map(|counts| counts.living),
+            erased: counts.map(|counts| counts.erased),
+            erased_leaves: counts.map(|counts| counts.erased_leaves),
+            runs: counts.map(|counts| counts.runs),
+            last_run: counts.map(|counts| counts.last_run),
             marks: checkpoint
                 .marks
                 .iter()
@@ -87,9 +100,15 @@ impl Checkpoint {
     pub fn from_json(json: &[u8]) -> Result<Self> {
         let wrong = |what: String| Error::invalid(format!("this is not a checkpoint of annals: {what}"));
         let read: CheckpointJson = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
-        if read.annals_checkpoint != VERSION {
-            return Err(wrong(format!("version {} is unknown", read.annals_checkpoint)));
-        }
+        let listed = (read.living, read.erased, read.erased_leaves, read.runs, read.last_run);
+        let counts = match (read.annals_checkpoint, listed) {
+            (1, (None, None, None, None, None)) => None,
+            (2, (Some(living), Some(erased), Some(erased_leaves), Some(runs), Some(last_run))) => {
+                Some(RecordCounts { living, erased, erased_leaves, runs, last_run })
+            }
+            (1 | 2, _) => return Err(wrong("its fields are not those of its version".into())),
+            (version, _) => return Err(wrong(format!("version {version} is unknown"))),
+        };
         let hash = |text: &str| {
             hex::decode_lower(text)
                 .map(NodeHash)
@@ -108,6 +127,7 @@ impl Checkpoint {
             root: hash(&read.root)?,
             seqno: Seqno(read.seqno),
             time_ns: read.time_ns,
+            counts,
             marks,
         };
         if checkpoint.digest() != hash(&read.digest)? {

@@ -17,7 +17,9 @@ mod tree;
 mod walk;
 
 pub use crate::ids::NodeHash;
-pub use checkpoint::{Checkpoint, Mark, Signature};
+pub use checkpoint::{Checkpoint, Mark, RecordCounts, Signature};
 pub use compare::{CheckpointDifference, Comparison, HistoryPart};
 pub use gaps::{Gap, GapKind};
 pub use prove::Proof;
+
+pub use crate::trace::{ErasureReport, UnexplainedErasure, run_numbers};

@@ -206,7 +206,7 @@ impl Namespace {
         let mut sorted = wanted.seqnos.clone();
         sorted.sort_unstable();
         let mut ahead = &sorted[..];
-        let (tree, end) = walk(&*core.schema, &found, size, &mut |leaf| {
+        let walked = walk(&*core.schema, &found, size, &mut |leaf| {
             making.leaf(leaf);
             growth.leaf(leaf);
             let upto = ahead.partition_point(|seqno| *seqno <= leaf.last);
@@ -222,8 +222,8 @@ impl Namespace {
             }
             Ok(())
         })?;
-        found.segments.get(end.segment)?.file.sync()?;
-        let checkpoint = making.finish(store, &tree)?;
+        found.segments.get(walked.end.segment)?.file.sync()?;
+        let checkpoint = making.finish(store, &walked)?;
         let mut records = Vec::new();
         for seqno in &wanted.seqnos {
             let place = places.remove(&seqno.0);

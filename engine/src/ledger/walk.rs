@@ -8,6 +8,7 @@ use crate::log::layout::{BatchHeader, LogState, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::{Frontier, LedgerNode};
 use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_states};
 use crate::log::segments::Segment;
+use crate::trace::census::LogCensus;
 use annals_store::kv::core::Core;
 use annals_store::schema::RecordSchema;
 
@@ -48,9 +49,16 @@ pub(super) fn open_log(core: &Core) -> Result<(FoundLog, LogState)> {
     }
 }
 
+/// What a walk found.
+pub(super) struct WalkedLog {
+    pub(super) tree: Frontier,
+    pub(super) end: ScanEnd,
+    pub(super) census: LogCensus,
+}
+
 /// Reads the log from its first byte, checks every checksum and the chain, and calls `each` for the first
 /// `upto` leaves. The last visited node may be a subtree that extends past `upto`. Returns the tree over the
-/// visited leaves.
+/// visited leaves, and the census, which counts the records of those leaves.
 ///
 /// # Errors
 /// `Damaged` if the log is damaged; `Unavailable`; errors of `each`.
@@ -59,15 +67,17 @@ pub(super) fn walk(
     found: &FoundLog,
     upto: u64,
     each: &mut dyn FnMut(&Leaf<'_>) -> Result<()>,
-) -> Result<(Frontier, ScanEnd)> {
+) -> Result<WalkedLog> {
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
     let mut tree = Frontier::default();
+    let mut census = LogCensus::new(upto);
     let end = scan_states(
         schema,
         found,
         (first, SEGMENT_HEADER_BYTES),
         LogState::empty(),
         &mut |batch, segment, state| {
+            census.add(batch, segment, state)?;
             let Some(node) = batch.node.filter(|_| tree.leaves < upto) else { return Ok(()) };
             let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
             let (_, header) = BatchHeader::peek(batch.whole).map_err(damaged)?;
@@ -78,6 +88,6 @@ pub(super) fn walk(
     )?;
     match &end.damage {
         Some(damage) => Err(damage.error()),
-        None => Ok((tree, end)),
+        None => Ok(WalkedLog { tree, end, census }),
     }
 }

@@ -8,6 +8,7 @@ use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::LogCut;
 use crate::log::open::{Damage, FoundLog, ScanEnd, find, is_being_written, scan_states, sealed_footer};
 use crate::store::Store;
+use crate::trace::census::LogCensus;
 use crate::trace::reader::RunReader;
 use crate::trace::verify::ranges_per_thread;
 use annals_store::kv::core::Core;
@@ -45,6 +46,8 @@ pub struct VerifyReport {
     /// Index tables that were missing or damaged. They are a cache of the log, so nothing is lost. They were
     /// rebuilt from the log; in a store open for reading, only in memory.
     pub rebuilt: Vec<Damage>,
+    /// What could not be checked, as sentences. It is no damage.
+    pub notes: Vec<String>,
 }
 
 /// What is in doubt at the end of a store's log.
@@ -214,6 +217,7 @@ impl Store {
         let mut state_at_end = LogState::empty();
         let mut roots = Vec::new();
         let mut states = BTreeMap::new();
+        let mut census = LogCensus::new(0);
         let scanned = scan_states(
             &*core.schema,
             &found,
@@ -223,7 +227,8 @@ impl Store {
                 batches += 1;
                 states.insert(segment.id, state.clone());
                 for_each_checked_record(batch.whole, batch.offset, segment.salt, |_, _, _| Ok(()))
-                    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))
+                    .map_err(|e| Error::damaged(&segment.path, batch.offset, e))?;
+                census.add(batch, segment, state)
             },
         );
         report.batches = batches;
@@ -245,6 +250,14 @@ impl Store {
                 clean.state.last_seqno()
             );
             report.damaged.push(VerifyProblem { run: None, what });
+        }
+        match census.finish(&*core.schema, &found) {
+            Ok(erasures) => {
+                let problems = erasures.problems().into_iter();
+                report.damaged.extend(problems.map(|what| VerifyProblem { run: None, what }));
+                report.notes = erasures.notes();
+            }
+            Err(error) => report.note(None, &error)?,
         }
         for segment in found.segments.all() {
             if segment.id != end.segment {

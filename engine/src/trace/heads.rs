@@ -236,6 +236,13 @@ impl RunHead {
         Ok(out)
     }
 
+    /// The uid, from the front of a head.
+    pub(crate) fn peek(head: &[u8]) -> Result<RunUid, CodecError> {
+        let mut r = ByteReader::new(head, "run head");
+        r.varint()?;
+        Ok(RunUid(r.u64()?))
+    }
+
     pub(crate) fn parse(head: &[u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(head, "run head");
         let fields = crate::codec::decode(r.bytes(head.len())?)?;

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod belongings;
 pub(crate) mod builders;
+pub(crate) mod census;
 pub(crate) mod chain;
 pub(crate) mod dropping;
 pub(crate) mod frame_cache;
@@ -22,6 +23,7 @@ pub(crate) mod verify;
 
 pub use batch::RunBatch;
 pub use builders::{LlmFrame, ToolFrame};
+pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};
 pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};

@@ -122,8 +122,8 @@ impl Run {
     ) -> Result<Self> {
         spec.check()?;
         core.log()?.queue.check_poisoned()?;
-        let uid = RunUid(core.writer()?.new_uid());
-        // Every other step that can fail comes before the name is reserved.
+        core.writer()?;
+        // Every other step that can fail comes before the name is reserved and a number is taken.
         let held = fork.map(|(reader, _, shared)| core.fence.hold_records(reader.info().uid.0, shared));
         let now = spec.started_ns.unwrap_or_else(|| core.io.now_ns());
         let (parent, linked, last_seq) = match fork {
@@ -140,8 +140,8 @@ impl Run {
             }
             forking.hold(parent);
         }
-        let replaces = match Self::reserve_name(core, recording, namespace, &spec, uid) {
-            Ok(replaces) => replaces,
+        let (uid, replaces) = match Self::reserve_name(core, recording, namespace, &spec) {
+            Ok(reserved) => reserved,
             Err(error) => {
                 holds.inspect(|parent| lock(&recording.forking).release(*parent));
                 return Err(error);
@@ -191,14 +191,14 @@ impl Run {
         Ok(run)
     }
 
-    /// Reserves a name for a run that is about to begin; returns the living run that has the name.
+    /// Reserves a name and a number for a run that is about to begin; returns the number, and the living run that
+    /// has the name. A refused run takes no number: an unused one looks like an erased run.
     fn reserve_name(
         core: &Arc<Core>,
         recording: &RecorderRegistry,
         namespace: NamespaceId,
         spec: &RunSpec,
-        uid: RunUid,
-    ) -> Result<Option<RunUid>> {
+    ) -> Result<(RunUid, Option<RunUid>)> {
         let mut names = lock(&recording.names);
         // A run of this name may be queued and not in the index yet.
         core.log()?.queue.barrier(core.index.visible())?;
@@ -210,8 +210,9 @@ impl Run {
                 spec.name
             )));
         }
+        let uid = RunUid(core.writer()?.new_uid());
         names.insert(key, uid);
-        Ok(living)
+        Ok((uid, living))
     }
 
     /// The run's name.

@@ -11,6 +11,7 @@ use crate::log::paths::{
 };
 use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
+use crate::trace::census::ERASED;
 use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
 use crate::upkeep::salvage::salvage;
 use annals_store::kv::core::Options;
@@ -64,6 +65,8 @@ pub struct Diagnosis {
     pub foreign: Vec<PathBuf>,
     /// Free bytes on the file system, if it reports them.
     pub free_bytes: Option<u64>,
+    /// What could not be checked, as sentences. It is no damage.
+    pub notes: Vec<String>,
 }
 
 impl Diagnosis {
@@ -105,8 +108,17 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         Ok(store) => examine(&store, &paths, &mut all),
         Err(error) => Err(error),
     };
-    let wrong = match checked {
-        Ok(report) => report.damaged.into_iter().map(|problem| problem.what).collect(),
+    let mut wrong = Vec::new();
+    match checked {
+        Ok(report) => {
+            for problem in report.damaged {
+                match problem.what.starts_with(ERASED) {
+                    true => all.findings.push(finding_of_erasure(&paths, problem.what)),
+                    false => wrong.push(problem.what),
+                }
+            }
+            all.notes = report.notes;
+        }
         Err(error)
             if matches!(
                 error.kind(),
@@ -115,22 +127,24 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         {
             return Err(error);
         }
-        Err(error) => vec![error.to_string()],
-    };
+        Err(error) => wrong.push(error.to_string()),
+    }
     if !wrong.is_empty() {
         // Locates the damage file by file. A torn end alone is no damage; together with other damage it may
         // be part of it.
         let found = salvage(&site, &mut |_| {})?;
-        all.findings.extend(site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)));
+        let mut located: Vec<Finding> =
+            site.damage.iter().chain(&found.damage).map(|damage| finding_of(&paths, damage)).collect();
         if let Ok(loaded) = &site.manifest {
-            for finding in all.findings.iter_mut().filter(|finding| finding.file == paths.current()) {
+            for finding in located.iter_mut().filter(|finding| finding.file == paths.current()) {
                 mend_current(&paths, loaded.generation, finding);
             }
         }
-        if all.findings.is_empty() {
+        if located.is_empty() {
             let whole = |what| Damage { file: paths.root().to_path_buf(), offset: 0, what };
-            all.findings = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
+            located = wrong.into_iter().map(|what| finding_of(&paths, &whole(what))).collect();
         }
+        all.findings.append(&mut located);
     }
     sort_files(&*io, &paths, site.manifest.as_ref().ok(), &mut all)?;
     Ok(all)
@@ -167,6 +181,13 @@ fn mend_current(paths: &StorePaths, generation: u64, finding: &mut Finding) {
         "the manifest is there, but nothing names it: nothing is lost if no other damage is listed"
             .to_owned();
     finding.next = format!("printf '{}\\n' > '{to}'", line.trim_end());
+}
+
+fn finding_of_erasure(paths: &StorePaths, what: String) -> Finding {
+    let means = "somebody removed records past annals, or cut the log back behind the record of a deletion; all other \
+                 runs and keys are intact";
+    let next = "compare with a checkpoint that was kept elsewhere: annals verify --against FILE; or restore a backup";
+    Finding { file: paths.segments(), offset: 0, what, means: means.to_owned(), next: next.to_owned() }
 }
 
 fn finding_of(paths: &StorePaths, damage: &Damage) -> Finding {

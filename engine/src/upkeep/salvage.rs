@@ -380,6 +380,7 @@ impl PendingBatch {
                 self.namespaces.push(head.namespace.0);
             }
             RecordKind::Schema(_)
+            | RecordKind::Erasure
             | RecordKind::GroupPart
             | RecordKind::GroupRest
             | RecordKind::Erased

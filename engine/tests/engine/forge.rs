@@ -68,6 +68,8 @@ pub(crate) struct ForgedLog {
     pub(crate) segments: Vec<Vec<ForgedBatch>>,
     /// For each segment that compaction made: its number, and the log state before it as its footer has it.
     pub(crate) rewritten: Vec<Option<(u32, ForgedLogState)>>,
+    /// The format in the headers of rewritten segments: 2 before format 4 of the store.
+    pub(crate) rewritten_format: u16,
     /// The next rewritten segment number, and what compaction subtracted from the totals; format 2 only.
     pub(crate) erased: Option<(u32, [u64; 9])>,
 }
@@ -158,6 +160,7 @@ impl ForgedLog {
         f.bytes(16 + 8);
         let count = f.u64();
         let (mut segments, mut rewritten) = (Vec::new(), Vec::new());
+        let mut rewritten_format = 4;
         for _ in 0..count {
             let (id, _) = (f.u32(), f.u64());
             let sealed = (f.u8() == 1).then(|| f.u64());
@@ -173,6 +176,7 @@ impl ForgedLog {
             rewritten.push((id >= FIRST_REWRITTEN).then(|| {
                 let mut footer = ByteCursor(&bytes[end..]);
                 footer.u64();
+                rewritten_format = u16::from_le_bytes(bytes[8..10].try_into().unwrap());
                 (id, ForgedLogState::read(&mut footer))
             }));
         }
@@ -188,7 +192,7 @@ impl ForgedLog {
             );
             erased
         });
-        Self { store, segments, rewritten, erased }
+        Self { store, segments, rewritten, rewritten_format, erased }
     }
 
     pub(crate) fn batches(&self) -> usize {
@@ -240,6 +244,8 @@ impl ForgedLog {
             }
             self.segments.last_mut().unwrap().pop();
         }
+        // The next segment is a new one, not the rewritten one that stood there.
+        self.rewritten.truncate(self.segments.len());
     }
 
     /// The logical records under the first `leaves` leaves, batch by batch: seqno, kind, salt and head.
@@ -477,7 +483,8 @@ impl ForgedLog {
             let crc_at = |at: usize, bytes: &[u8]| crc(salt, &[&(at as u64).to_le_bytes(), bytes]);
             listed.push((id, state.next_seqno));
             let mut out = b"annalseg".to_vec();
-            out.extend_from_slice(&if was.is_some() { 2u16 } else { 1 }.to_le_bytes());
+            let format = if was.is_some() { self.rewritten_format } else { 1 };
+            out.extend_from_slice(&format.to_le_bytes());
             out.push(0);
             out.extend_from_slice(&0u32.to_le_bytes());
             out.extend_from_slice(&self.store);
@@ -533,7 +540,7 @@ impl ForgedLog {
         out.extend_from_slice(&self.store);
         let check = crc(0, &[&out]);
         out.extend_from_slice(&check.to_le_bytes());
-        let mut body = if self.erased.is_some() { 3u16 } else { 1 }.to_le_bytes().to_vec();
+        let mut body = if self.erased.is_some() { 4u16 } else { 1 }.to_le_bytes().to_vec();
         body.extend_from_slice(&self.store);
         body.extend_from_slice(&7u64.to_le_bytes());
         body.extend_from_slice(&(listed.len() as u64).to_le_bytes());
@@ -743,7 +750,7 @@ fn sum(state: &mut ForgedLogState, kind: u8, head: &[u8], tail: u64, bytes: u64)
             }
             6
         }
-        8 => 6,
+        8 | 10 => 6,
         _ => return None,
     };
     state.totals[room] += bytes.saturating_sub(recipes + chain);

@@ -330,6 +330,35 @@ fn the_store_of_format_2_says_what_was_dropped() {
     assert_eq!(space.run("loan-42 again").unwrap().frames().count(), 5);
 }
 
+/// Format 2 has no statements of what compaction erased. A reader says that it cannot check it. The first opening
+/// for writing states what is missing then, so that later erasures are noticed.
+#[test]
+fn earlier_erasures_are_stated_at_first_opening_for_writing() {
+    let dir = copy("v2");
+    let erasures = |store: &Store| store.gaps(&mut |_| Ok(())).unwrap();
+    let store = Store::open_read_only(dir.path()).unwrap();
+    let kept = store.checkpoint().unwrap();
+    let found = erasures(&store);
+    assert!(found.uncheckable > 0 && found.problems().is_empty(), "{found:?}");
+    let notes = store.verify().unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("before format 4 cannot be checked")), "{notes:?}");
+    drop(store);
+    for _ in 0..2 {
+        let store = Store::open(dir.path()).unwrap();
+        let found = erasures(&store);
+        assert_eq!((found.uncheckable, found.problems(), found.notes()), (0, vec![], vec![]));
+        assert_eq!(store.checkpoint().unwrap().leaves, kept.leaves + 1, "it is stated once");
+        assert_eq!(store.verify_against(&kept).unwrap().differences, []);
+        store.close().unwrap();
+    }
+    let store = Store::open(dir.path()).unwrap();
+    let uid = store.namespace("default").unwrap().drop_run("replaced", "fixture", "").unwrap().uid;
+    let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
+    assert!(store.compact(&options).unwrap().rewritten > 0);
+    assert_eq!(store.verify().unwrap().damaged, []);
+    assert_eq!(store.verify_against(&kept).unwrap().differences, []);
+}
+
 #[test]
 fn a_flipped_bit_in_a_kept_store_is_noticed() {
     for kept in KEPT {

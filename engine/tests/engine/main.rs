@@ -13,6 +13,7 @@ mod compact;
 mod crash;
 mod damage;
 mod disk_failures;
+mod erasures;
 mod flips;
 mod forge;
 mod forged_logs;

@@ -37,6 +37,10 @@ pub struct ServeConfig {
     pub retain: Option<PathBuf>,
     /// Interval of the schedule, such as `1h`. Default: one hour.
     pub sweep_every: Option<String>,
+    /// A folder that gets a checkpoint of the ledger on a schedule.
+    pub witness: Option<PathBuf>,
+    /// Interval between two witnesses, such as `30min`. Default: one hour.
+    pub witness_every: Option<String>,
     /// The format of the program's log. The daemon itself only emits `tracing` events.
     pub log: Option<LogFormat>,
     /// The upstreams of the proxy.
@@ -97,14 +101,21 @@ pub enum ServeError {
     },
 }
 
-/// Default interval between retention sweeps, and the minimum interval in nanoseconds.
-const SWEEP_EVERY: Duration = Duration::from_secs(3600);
-const SWEEP_EVERY_MIN_NS: u64 = 1_000_000_000;
+/// Default interval between retention sweeps and between witnesses, and the minimum interval in nanoseconds.
+const EVERY: Duration = Duration::from_secs(3600);
+const EVERY_MIN_NS: u64 = 1_000_000_000;
 
 /// The policy by which runs are dropped, and the interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RetentionSchedule {
     pub(super) policy: RetentionPolicy,
+    pub(super) every: Duration,
+}
+
+/// Where checkpoints are kept, and the interval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WitnessSchedule {
+    pub(super) folder: PathBuf,
     pub(super) every: Duration,
 }
 
@@ -138,6 +149,8 @@ impl ServeConfig {
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
             retain: self.retain.or(other.retain),
             sweep_every: self.sweep_every.or(other.sweep_every),
+            witness: self.witness.or(other.witness),
+            witness_every: self.witness_every.or(other.witness_every),
             log: self.log.or(other.log),
             upstreams: if self.upstreams == UpstreamOptions::default() {
                 other.upstreams
@@ -190,19 +203,7 @@ impl ServeConfig {
     /// `Refused` for an invalid or unreadable policy, and for an invalid interval.
     pub(super) fn schedule(&self) -> Result<Option<RetentionSchedule>, ServeError> {
         let refused = |what: String| Err(ServeError::Refused(what));
-        let every = match self.sweep_every.as_deref() {
-            None => SWEEP_EVERY,
-            Some(text) => {
-                match annals::retention::parse_duration_ns(text).filter(|ns| *ns >= SWEEP_EVERY_MIN_NS) {
-                    Some(ns) => Duration::from_nanos(ns),
-                    None => {
-                        return refused(format!(
-                            "sweep_every must be a duration of a second or more, such as \"1h\", and not {text:?}"
-                        ));
-                    }
-                }
-            }
-        };
+        let every = interval("sweep_every", self.sweep_every.as_deref())?;
         let Some(path) = &self.retain else {
             return match &self.sweep_every {
                 Some(_) => refused(
@@ -230,6 +231,31 @@ impl ServeConfig {
         }
     }
 
+    /// The folder of witnesses, and the interval.
+    ///
+    /// # Errors
+    /// `Refused` for an invalid interval, and if the folder does not exist.
+    pub(super) fn witness_schedule(&self) -> Result<Option<WitnessSchedule>, ServeError> {
+        let every = interval("witness_every", self.witness_every.as_deref())?;
+        let Some(folder) = &self.witness else {
+            return match &self.witness_every {
+                Some(_) => Err(ServeError::Refused(
+                    "witness_every needs witness, the folder that checkpoints are kept in".to_owned(),
+                )),
+                None => Ok(None),
+            };
+        };
+        #[expect(clippy::disallowed_methods, reason = "a folder of the user's, not of a store")]
+        let is_folder = std::fs::metadata(folder).is_ok_and(|facts| facts.is_dir());
+        match is_folder {
+            true => Ok(Some(WitnessSchedule { folder: folder.clone(), every })),
+            false => Err(ServeError::Refused(format!(
+                "the folder of witnesses {} does not exist: create it where the store's owner cannot change it",
+                folder.display()
+            ))),
+        }
+    }
+
     /// The configured tokens.
     ///
     /// # Errors
@@ -249,6 +275,17 @@ impl ServeConfig {
             Ok(AccessToken { name: token.name.clone(), namespace, rights, profile, made_ns: 0, hash })
         };
         self.tokens.iter().map(token).collect()
+    }
+}
+
+/// The interval that an option names.
+fn interval(option: &str, text: Option<&str>) -> Result<Duration, ServeError> {
+    let Some(text) = text else { return Ok(EVERY) };
+    match annals::retention::parse_duration_ns(text).filter(|ns| *ns >= EVERY_MIN_NS) {
+        Some(ns) => Ok(Duration::from_nanos(ns)),
+        None => Err(ServeError::Refused(format!(
+            "{option} must be a duration of a second or more, such as \"1h\", and not {text:?}"
+        ))),
     }
 }
 
@@ -318,6 +355,28 @@ mod tests {
         #[expect(clippy::disallowed_methods, reason = "a file that a user would have")]
         std::fs::write(&path, "[[rule]]\nkept = \"1d\"\n").unwrap();
         assert!(of(path.to_str(), None).unwrap_err().contains("p.toml:2:1: \"kept\" is not a key"));
+    }
+
+    #[test]
+    fn witnesses_need_an_existing_folder_and_a_valid_interval() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |witness: Option<PathBuf>, every: Option<&str>| {
+            let witness_every = every.map(str::to_owned);
+            let serving = ServeConfig { witness, witness_every, ..ServeConfig::default() };
+            serving.witness_schedule().map_err(|error| error.to_string())
+        };
+        let there = folder.path().to_path_buf();
+        assert_eq!(of(None, None), Ok(None));
+        let wanted = WitnessSchedule { folder: there.clone(), every: Duration::from_secs(600) };
+        assert_eq!(of(Some(there.clone()), Some("10min")), Ok(Some(wanted)));
+        for (witness, every, what) in [
+            (None, Some("1h"), "the folder that checkpoints are kept in"),
+            (Some(there.clone()), Some("often"), "witness_every"),
+            (Some(there.join("none")), None, "does not exist"),
+        ] {
+            let error = of(witness, every).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //!   `glob` (scans), `stream_entries` (rows of XADD), `open_runs` (runs being recorded), `replay` (a run that
 //!   answers a connection), `proxy_runs` (runs of the proxy).
 //! - Beside the requests: `background` (remembers ended runs), `operations` (records what operators do),
-//!   `slow_log`.
+//!   `slow_log`, `witness` (checkpoints kept in a folder).
 //! - Other doors: `http` (the same commands over HTTP), `share` (several recorders of one store).
 //!
 //! Out of scope: addresses outside of the loopback, scripts, publish and subscribe, lists, sets, hashes,
@@ -54,8 +54,10 @@ mod tenant;
 mod tests;
 mod turn;
 mod value_cache;
+mod witness;
 
 pub use access::{AccessToken, Rights, list_tokens, make_token, revoke_token};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
 pub use server::{StartedDaemon, serve};
 pub use share::{AskOutcome, Shared, ask_daemon, ask_daemon_without_timeout, ask_or_open};
+pub use witness::{WITNESS_BYTES_MAX, list_witnesses, write_witness};

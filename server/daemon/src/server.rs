@@ -13,12 +13,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::access::{self, Grant, Rights, TokenRegistry};
-use super::config::{ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError};
+use super::config::{
+    ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError, WitnessSchedule,
+};
 use super::connection;
 use super::connection_limits::connections_max;
 use super::databases::Databases;
 use super::http::HttpApi;
 use super::session::{ClientInfo, Daemon, Session};
+use super::witness::write_witness;
 use crate::share::{HandoverBytes, Host, ListeningSocket, listen_at, listen_guarded};
 use annals_proxy::program::interrupted;
 
@@ -79,6 +82,7 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let places = serving.listen_addresses()?;
     let schedule = serving.schedule()?;
+    let witnesses = serving.witness_schedule()?;
     let profiles = serving.profiles()?;
     let mounts = serving.upstreams.mounts().map_err(|error| ServeError::Refused(error.to_string()))?;
     // The writer and the clients need cores, too: on two cores, a second thread here costs a fifth of the
@@ -113,6 +117,7 @@ pub fn serve(
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
+        let witness = witnesses.map(|schedule| tokio::spawn(keep_witnesses(daemon.clone(), schedule)));
         // Installed before the sockets exist, so that no signal is missed.
         let ended = interrupted();
         let doors = DaemonListeners::open(root, serving, &places).await?;
@@ -135,10 +140,10 @@ pub fn serve(
             http.finish().await;
         }
         sweeper.abort();
-        if let Some(retainer) = retainer {
-            retainer.abort();
-            // A sweep that is dropping runs now is waited for.
-            let _ = retainer.await;
+        for task in [retainer, witness].into_iter().flatten() {
+            task.abort();
+            // A sweep that is dropping runs now, and a witness that is being written, are waited for.
+            let _ = task.await;
         }
         tokio::task::block_in_place(|| shared.daemon.shut_down());
         // Runs of remaining recorders are abandoned while the store is open; dropping this joins their
@@ -455,6 +460,32 @@ fn retain_once(daemon: &Daemon, schedule: &RetentionSchedule) {
         let kept = daemon.operations.record("schedule", "", &words, failed.as_deref(), daemon.now_ns());
         // A store that cannot be written reports it to its writers.
         let _ = kept.and_then(annals::Ticket::wait);
+    }
+}
+
+/// Adds checkpoints to a folder, at the start and then on schedule, if the store has grown.
+async fn keep_witnesses(daemon: Arc<Daemon>, schedule: WitnessSchedule) {
+    let mut kept = None;
+    loop {
+        let seqno = daemon.store.seqno();
+        if kept != Some(seqno) {
+            let made = tokio::task::block_in_place(|| {
+                let checkpoint = daemon.store.checkpoint().map_err(|error| error.to_string())?;
+                write_witness(&schedule.folder, &checkpoint, None).map_err(|error| error.to_string())
+            });
+            match made {
+                Ok(file) => {
+                    kept = Some(seqno);
+                    tracing::info!(file = %file.display(), "kept a checkpoint");
+                }
+                Err(why) => tracing::warn!(
+                    folder = %schedule.folder.display(),
+                    why,
+                    "no checkpoint could be kept: later erasures may not be noticed"
+                ),
+            }
+        }
+        tokio::time::sleep(schedule.every).await;
     }
 }
 

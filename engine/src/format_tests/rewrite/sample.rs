@@ -12,6 +12,7 @@ use crate::ids::{NamespaceId, RecordPlace, SegmentId};
 use crate::io::sim::SimIo;
 use crate::io::{Io, ReadMode};
 use crate::log::cursor::for_each_checked_record;
+use crate::log::erasure::ErasureRule;
 use crate::log::layout::{LogState, SEGMENT_HEADER_BYTES};
 use crate::log::manifest::{self, Manifest, ManifestState};
 use crate::log::open::{FoundLog, ScanEnd, find, scan};
@@ -19,6 +20,7 @@ use crate::log::parts;
 use crate::log::paths::StorePaths;
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
 use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
+use crate::trace::census::commit_statements;
 use crate::{Component, Frame, Options, RunSpec, Status, Store, kv::History};
 
 pub(crate) const ROOT: &str = "s";
@@ -233,4 +235,14 @@ pub(crate) fn rewrite_rows(
         io.remove(&paths.segment(id))?;
     }
     Ok(made)
+}
+
+/// States what was erased by rewriting, as compaction does before it lists its segments. All runs without a record
+/// count as replaced.
+pub(crate) fn state_erasures(sim: &SimIo, made: &[RewrittenSegment]) {
+    let store = Store::open_with(ROOT, options(sim)).unwrap();
+    let runs = store.gaps(&mut |_| Ok(())).unwrap().missing_runs;
+    let spans: Vec<_> = made.iter().filter_map(|made| made.span).collect();
+    commit_statements(store.core(), ErasureRule::Compaction, &spans, &runs).unwrap();
+    store.close().unwrap();
 }

@@ -1,10 +1,12 @@
 //! Marks the records that the index still references. It reads only what the tables cover, and all of that is
 //! durable: a record must not count as dead because of a newer one that a power cut may lose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, RecordPlace, RunUid};
+use crate::ids::{NamespaceId, RecordPlace, RunUid, SegmentId};
+use crate::log::erasure::ranges_of;
 use crate::log::record::{HistoryCode, KvHead, RecordKind};
 use crate::log::segments::read_lock;
 use crate::trace::heads::{RunHead, TombstoneHead};
@@ -218,6 +220,15 @@ impl MarkedStore {
     /// Whether the newest record of a frame is live.
     fn has_frame(&self, uid: RunUid, seq: u32) -> bool {
         self.runs.get(&uid).is_some_and(|run| run.lives || run.needed.is_some_and(|needed| seq <= needed))
+    }
+
+    /// The replaced runs whose last record goes when the segments `sources` are rewritten.
+    pub(super) fn erased_runs(&self, sources: &HashSet<SegmentId>) -> Vec<Range<u64>> {
+        let erased = self.runs.iter().filter(|(_, run)| {
+            let place = run.place;
+            sources.contains(&place.segment) && !self.live.has_record(place.segment, place.offset)
+        });
+        ranges_of(erased.map(|(uid, _)| uid.0))
     }
 
     /// Whether the parents that pending forks need are marked live.

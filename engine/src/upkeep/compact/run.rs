@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::blob::GroupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId};
+use crate::log::erasure::{ErasedSpan, ErasureRule};
 use crate::log::layout::SEGMENT_HEADER_BYTES;
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
@@ -15,6 +16,7 @@ use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
 use crate::log::segments::{Segment, lock, read_lock};
 use crate::log::ticket::WriteFailure;
 use crate::sync::{Mutex, rank};
+use crate::trace::census::commit_statements;
 use crate::trace::schema::RunSchema;
 use crate::upkeep::compact::choose::{CompactionPlan, choose};
 use crate::upkeep::compact::live::LiveRecords;
@@ -64,6 +66,8 @@ struct RewrittenFiles {
     /// For each new segment: the positions of its sources in the log, and the segment itself.
     segments: Vec<(Range<usize>, RewrittenSegment)>,
     table: RebuiltTable,
+    /// Replaced runs of which no record is left.
+    erased_runs: Vec<Range<u64>>,
 }
 
 /// Reports what a compaction would do. It opens its own reader, so it seals, flushes and blocks nothing.
@@ -105,6 +109,7 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     let made = work.write_segments(&mut looked).and_then(|rewritten| {
         report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
         report.live_bytes = rewritten.segments.iter().map(|(_, made)| made.live_bytes).sum();
+        work.state_erasures(&rewritten)?;
         work.swap(&looked, rewritten)
     });
     match made {
@@ -303,8 +308,9 @@ impl Compaction<'_> {
             next = next.checked_add(1).ok_or_else(|| Error::bug("all segment numbers are used"))?;
             jobs.push((sources, id));
         }
-        let sources: Vec<SegmentId> =
+        let sources: HashSet<SegmentId> =
             jobs.iter().flat_map(|(sources, _)| sources.iter().map(|source| source.id)).collect();
+        let erased_runs = looked.marked.erased_runs(&sources);
         let live = std::mem::take(&mut looked.marked.live);
         let pace = Pace::new(self, CompactPhase::Writing, looked.plan.live_bytes);
         let (recompress, of) = (self.options.recompress, core.clone());
@@ -343,7 +349,14 @@ impl Compaction<'_> {
                 _ => Some(value),
             })
         })?;
-        Ok(RewrittenFiles { segments, table })
+        Ok(RewrittenFiles { segments, table, erased_runs })
+    }
+
+    /// Commits the statement of what the new segments lack. It is on disk before any of them is listed: a
+    /// rewritten segment without a statement was not made by a compaction.
+    fn state_erasures(&self, rewritten: &RewrittenFiles) -> Result<()> {
+        let spans: Vec<ErasedSpan> = rewritten.segments.iter().filter_map(|(_, made)| made.span).collect();
+        commit_statements(self.core, ErasureRule::Compaction, &spans, &rewritten.erased_runs)
     }
 
     /// Replaces the sources by the new segments in the manifest and in memory.

@@ -200,8 +200,8 @@ pub fn index_keys(
 ) -> Result<(), CodecError> {
     match kind {
         RecordKind::GroupPart | RecordKind::GroupRest => add(&group(group_and_namespace(of)?.0), AT_PLACE),
-        // No key leads to what was erased.
-        RecordKind::Erased | RecordKind::ErasedBatches => {}
+        // No key leads to what was erased, or to the statement of it: only passes over the log read them.
+        RecordKind::Erased | RecordKind::ErasedBatches | RecordKind::Erasure => {}
         RecordKind::Put | RecordKind::Delete => {
             let (space, key, _) = KvHead::peek(kind, of)?;
             add(&user(space, key), if kind == RecordKind::Put { AT_PLACE } else { ENDED });

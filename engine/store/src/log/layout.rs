@@ -25,8 +25,10 @@ pub const SEGMENT_MAGIC: [u8; 8] = *b"annalseg";
 pub const FOOTER_MAGIC: [u8; 8] = *b"annalend";
 /// Version of everything in a segment that the writer writes.
 pub const SEGMENT_FORMAT: u16 = 1;
-/// Version of everything in a rewritten segment.
-pub const REWRITTEN_FORMAT: u16 = 2;
+/// Version of everything in a rewritten segment. The ledger holds a statement of what was erased from it.
+pub const REWRITTEN_FORMAT: u16 = 4;
+/// As [`REWRITTEN_FORMAT`], written before erasures were stated.
+pub const REWRITTEN_FORMAT_FIRST: u16 = 2;
 /// Bytes of a segment header.
 pub const SEGMENT_HEADER_BYTES: u64 = SEGMENT_HEADER_LEN as u64;
 /// [`SEGMENT_HEADER_BYTES`] as a length in memory.
@@ -100,7 +102,8 @@ impl SegmentHeader {
         let used = 8 + 2 + 1 + 4 + 16 + 4 + 8 + 16 + 8;
         let (fields, padding) = whole.split_at(used);
         let header: Self = codec::decode(fields)?;
-        if ![SEGMENT_FORMAT, REWRITTEN_FORMAT].contains(&header.format) {
+        let rewritten = [REWRITTEN_FORMAT, REWRITTEN_FORMAT_FIRST].contains(&header.format);
+        if header.format != SEGMENT_FORMAT && !rewritten {
             return Err(header.unknown_format(whole, bytes));
         }
         if reader.u32()? != Salt::new(header.store, header.segment).crc(0, whole)
@@ -111,7 +114,7 @@ impl SegmentHeader {
         if header.cipher != 0 {
             return Err(CodecError::Unknown { what: "segment cipher", found: u64::from(header.cipher) });
         }
-        if (header.format == REWRITTEN_FORMAT) != header.segment.is_rewritten() {
+        if rewritten != header.segment.is_rewritten() {
             return Err(CodecError::Header("its segment number does not fit its format".into()));
         }
         if header.store != store || header.segment != segment {
@@ -126,13 +129,19 @@ impl SegmentHeader {
     /// The error for an unknown format. If the checksum fits with the format that belongs to the segment's
     /// number, the format was changed; else a newer annals wrote it.
     fn unknown_format(&self, whole: &[u8], bytes: &[u8]) -> CodecError {
-        let known = if self.segment.is_rewritten() { REWRITTEN_FORMAT } else { SEGMENT_FORMAT };
-        let mut original = whole.to_vec();
-        original[8..10].copy_from_slice(&known.to_le_bytes());
-        let crc = Salt::new(self.store, self.segment).crc(0, &original);
+        let known: &[u16] = match self.segment.is_rewritten() {
+            true => &[REWRITTEN_FORMAT, REWRITTEN_FORMAT_FIRST],
+            false => &[SEGMENT_FORMAT],
+        };
+        let salt = Salt::new(self.store, self.segment);
+        let is_changed = known.iter().any(|format| {
+            let mut original = whole.to_vec();
+            original[8..10].copy_from_slice(&format.to_le_bytes());
+            let crc = salt.crc(0, &original).to_le_bytes();
+            bytes.get(whole.len()..).is_some_and(|rest| rest.starts_with(&crc))
+        });
         let found = u64::from(self.format);
-        match bytes.get(whole.len()..).is_some_and(|rest| rest.starts_with(&crc.to_le_bytes())) || found == 0
-        {
+        match is_changed || found < u64::from(REWRITTEN_FORMAT) {
             true => CodecError::Unknown { what: "segment format", found },
             false => CodecError::Newer { what: "segment", found, known: u64::from(REWRITTEN_FORMAT) },
         }

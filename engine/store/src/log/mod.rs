@@ -7,6 +7,7 @@ pub mod activity;
 pub mod batch;
 pub mod cursor;
 pub mod erased;
+pub mod erasure;
 pub mod layout;
 pub mod ledger;
 pub mod manifest;

@@ -30,6 +30,8 @@ pub enum RecordKind {
     Schema(u8),
     /// 9: embeddings of a key's value.
     Embedding,
+    /// 10: what a compaction erased.
+    Erasure,
     /// 16: compressed new bytes of a group.
     GroupPart,
     /// 17: in the place of records that compaction took out of a batch.
@@ -61,6 +63,7 @@ impl RecordKind {
             3 => Self::Space,
             schema if SCHEMA_KINDS.contains(&schema) => Self::Schema(schema),
             9 => Self::Embedding,
+            10 => Self::Erasure,
             16 => Self::GroupPart,
             17 => Self::Erased,
             18 => Self::ErasedBatches,
@@ -83,6 +86,7 @@ impl RecordKind {
             Self::Space => 3,
             Self::Schema(kind) => kind,
             Self::Embedding => 9,
+            Self::Erasure => 10,
             Self::GroupPart => 16,
             Self::Erased => 17,
             Self::ErasedBatches => 18,

@@ -4,6 +4,7 @@
 use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
+use crate::log::erasure::ErasureHead;
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
 use crate::log::record::{
@@ -148,6 +149,10 @@ impl BatchSums {
                     SpaceHead::Keyspace { id, .. } => id,
                 };
                 self.next_space = self.next_space.max(id.saturating_add(1));
+                &mut totals.run_bytes
+            }
+            RecordKind::Erasure => {
+                ErasureHead::parse(logical.head)?;
                 &mut totals.run_bytes
             }
             RecordKind::GroupPart

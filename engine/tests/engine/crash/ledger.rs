@@ -10,7 +10,7 @@ const BATCH_HEADER: usize = 48;
 /// Rewritten segments have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 /// Record kinds up to here are covered by leaves.
-const LAST_LOGICAL: u8 = 9;
+const LAST_LOGICAL: u8 = 10;
 
 type NodeDigest = [u8; 32];
 

@@ -21,6 +21,7 @@ use crate::ids::{RecordPlace, SegmentId, Seqno, StoreId};
 use crate::io::{Io, OpenMode};
 use crate::log::cursor::{LogBatch, for_each_checked_record};
 use crate::log::erased::ErasedRecords;
+use crate::log::erasure::ErasedSpan;
 use crate::log::layout::{BatchHeader, RawRecord, SegmentFooter, SegmentHeader};
 use crate::log::ledger::{LedgerNode, record_hash};
 use crate::log::manifest::SegmentEntry;
@@ -60,6 +61,8 @@ pub struct RewrittenSegment {
     pub entry: SegmentEntry,
     /// Totals of what the sources held and the output does not.
     pub erased: LogTotals,
+    /// All erased records among the segment's, also those of earlier rewrites; `None` if there are none.
+    pub span: Option<ErasedSpan>,
     /// Moves of live logical records and groups. A group is identified by its last record.
     pub moved: Vec<RecordMove>,
     /// Bytes of live records in the output.
@@ -154,12 +157,14 @@ fn write_segment(
     let sealed_bytes = work.output.seal(footer)?;
     io.sync_dir(&paths.segments())?;
     let made = Segment::open(io, paths, store, id, OpenMode::Read)?;
-    let after = SegmentTally::of_segment(schema, &SourceSegment::open(Arc::new(made))?, before.first_leaf())?;
+    let mut after =
+        SegmentTally::of_segment(schema, &SourceSegment::open(Arc::new(made))?, before.first_leaf())?;
     if after.leaves() != before.leaves() {
         return Err(Error::bug("a rewritten segment has other leaves than its sources"));
     }
     let entry = SegmentEntry { id, first_seqno: begins.0, sealed_bytes: Some(sealed_bytes) };
-    Ok(RewrittenSegment { entry, erased: before.minus(&after), moved, live_bytes })
+    let span = after.take_erased(begins.0, last.footer.state.next_seqno);
+    Ok(RewrittenSegment { entry, erased: before.minus(&after), span, moved, live_bytes })
 }
 
 /// The progress of a rewrite.

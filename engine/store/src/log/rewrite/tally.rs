@@ -2,7 +2,9 @@
 
 use crate::codec::CodecError;
 use crate::error::{Error, Result};
+use crate::ids::Seqno;
 use crate::log::cursor::for_each_checked_record;
+use crate::log::erasure::{ErasedSetBuilder, ErasedSpan};
 use crate::log::layout::BATCH_HEADER_BYTES;
 use crate::log::ledger::LedgerTiles;
 use crate::log::rewrite::source::SourceSegment;
@@ -19,11 +21,12 @@ pub(super) struct SegmentTally {
     /// Totals of present records. Erased records and batches are not counted, but the bytes of their
     /// replacements are.
     totals: LogTotals,
+    erased: ErasedSetBuilder,
 }
 
 impl SegmentTally {
     pub(super) fn new(begins: u64) -> Self {
-        Self { begins, leaves: LedgerTiles::starting_at(begins), totals: LogTotals::default() }
+        Self { begins, leaves: LedgerTiles::starting_at(begins), ..Self::default() }
     }
 
     /// The tally of a segment with this first leaf.
@@ -32,8 +35,10 @@ impl SegmentTally {
         source.each_batch(&mut |batch, _| {
             let mut sums = BatchSums::default();
             for_each_checked_record(batch.whole, batch.offset, source.segment.salt, |_, seqno, record| {
+                tally.erased.add_record(seqno, &record)?;
                 sums.add_record(schema, seqno, &record)
             })
+            .and_then(|()| tally.erased.end_batch(sums.node()?).map(drop))
             .and_then(|()| tally.add(&sums))
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))
         })?;
@@ -46,6 +51,11 @@ impl SegmentTally {
         self.totals.batches += u64::from(!sums.stands_for_batches());
         self.totals.records += sums.present_records();
         sums.node()?.map_or(Ok(()), |node| self.leaves.push(node))
+    }
+
+    /// The erased records of the tallied segment, whose seqnos are `first..end`; `None` if there are none.
+    pub(super) fn take_erased(&mut self, first: Seqno, end: Seqno) -> Option<ErasedSpan> {
+        std::mem::take(&mut self.erased).finish(first, end)
     }
 
     pub(super) fn first_leaf(&self) -> u64 {

@@ -1,0 +1,510 @@
+//! The census: what a pass over the log counts. It finds the records that exist, the erased ones, the statements
+//! that explain them, and the numbers of all runs.
+//!
+//! Rules: a rewritten segment erased exactly what one statement of the ledger names. Each run number has a record,
+//! a tombstone, or a place in a statement. A number without any of these was reserved and never used, or its
+//! records were erased without a tombstone; only a checkpoint that counts runs tells which.
+//!
+//! Memory holds a few words for each rewritten segment, each statement and 64 runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::codec::CodecError;
+use crate::error::{Error, Result};
+use crate::ids::{NamespaceId, SegmentId, Seqno};
+use crate::log::cursor::{LogBatch, for_each_unchecked_record};
+use crate::log::erased::{ErasedBatches, ErasedRecords};
+use crate::log::erasure::{ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, SPANS_MAX, ranges_of};
+use crate::log::layout::{LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
+use crate::log::ledger::LedgerNode;
+use crate::log::open::{FoundLog, find, scan_states};
+use crate::log::queue::Durability;
+use crate::log::record::{LogicalBody, RecordKind};
+use crate::log::segments::{Segment, read_lock};
+use crate::trace::heads::{FrameHead, RunHead, TombstoneHead};
+use crate::trace::kinds;
+use annals_store::kv::core::Core;
+use annals_store::kv::write::BatchWriter;
+use annals_store::schema::RecordSchema;
+
+/// Begins the sentence of every erasure that nothing explains.
+pub(crate) const ERASED: &str = "erased without a tombstone";
+
+/// Consecutive erased records that no statement explains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnexplainedErasure {
+    /// The erased records: seqnos, the end excluded.
+    pub records: Range<u64>,
+    /// The leaves that held them, counted from 0, the end excluded. Empty if they were in no leaf: stored bytes
+    /// of bodies.
+    pub leaves: Range<u64>,
+    /// The leaves have no record left.
+    pub whole: bool,
+}
+
+/// What a pass over the log found about erased records.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ErasureReport {
+    /// Number of erased records.
+    pub records: u64,
+    /// Erased records that no statement in the ledger explains.
+    pub unexplained: Vec<UnexplainedErasure>,
+    /// Number of log files that were compacted before format 4 and that no statement covers. What was erased from
+    /// them cannot be checked.
+    pub uncheckable: u64,
+    /// Runs whose frames exist, but that have neither a record nor a tombstone: ranges of run numbers.
+    pub orphaned_runs: Vec<Range<u64>>,
+    /// Run numbers without any record. They were reserved and never used, or their records were erased; without a
+    /// checkpoint nobody can tell. Empty in a log without erased records.
+    pub missing_runs: Vec<Range<u64>>,
+}
+
+impl ErasureReport {
+    /// The erasures that nothing explains, as sentences. Empty in a sound store.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (at, erased) in self.unexplained.iter().enumerate() {
+            let runs = match self.missing_runs.is_empty() || at + 1 < self.unexplained.len() {
+                true => String::new(),
+                false => format!("; without a record now: {}", run_numbers(&self.missing_runs)),
+            };
+            all.push(format!("{ERASED}: {erased}{runs}"));
+        }
+        if !self.orphaned_runs.is_empty() {
+            let runs = run_numbers(&self.orphaned_runs);
+            all.push(format!("{ERASED}: the records of {runs}, whose frames still exist"));
+        }
+        all
+    }
+
+    /// What could not be checked, as sentences.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        if self.uncheckable > 0 {
+            let files = match self.uncheckable {
+                1 => "1 log file".to_owned(),
+                some => format!("{some} log files"),
+            };
+            all.push(format!(
+                "erasures before format 4 cannot be checked: {files} compacted by an older annals"
+            ));
+        }
+        if !self.missing_runs.is_empty() && self.unexplained.is_empty() {
+            let runs = run_numbers(&self.missing_runs);
+            all.push(format!(
+                "{runs} without a record or tombstone: never begun, unless a checkpoint differs"
+            ));
+        }
+        all
+    }
+}
+
+impl fmt::Display for UnexplainedErasure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = |one: &str, many: &str, range: &Range<u64>| match range.end.saturating_sub(range.start) {
+            0 | 1 => format!("{one} {}", range.start),
+            _ => format!("{many} {} to {}", range.start, range.end.saturating_sub(1)),
+        };
+        let (records, leaves) =
+            (span("record", "records", &self.records), span("leaf", "leaves", &self.leaves));
+        match (self.leaves.is_empty(), self.whole) {
+            (true, _) => write!(f, "{records}, in no leaf"),
+            (false, true) => write!(f, "{leaves} ({records})"),
+            (false, false) => write!(f, "{records} of {leaves}"),
+        }
+    }
+}
+
+/// Run numbers as text: `run 8`, `runs 8, 11 to 13`.
+#[must_use]
+pub fn run_numbers(runs: &[Range<u64>]) -> String {
+    let word = match runs {
+        [one] if one.end - one.start == 1 => "run",
+        _ => "runs",
+    };
+    let numbers: Vec<String> = (runs.iter())
+        .map(|range| match range.end - range.start {
+            1 => range.start.to_string(),
+            _ => format!("{} to {}", range.start, range.end - 1),
+        })
+        .collect();
+    format!("{word} {}", numbers.join(", "))
+}
+
+/// A rewritten segment with erased records.
+#[derive(Debug)]
+struct RewrittenSpan {
+    erased: ErasedSpan,
+    /// Written since format 4, so that a statement must name it.
+    is_stated: bool,
+}
+
+/// A statement's place in the log, and its rule.
+#[derive(Debug, Clone, Copy)]
+struct StatedSpan {
+    seqno: Seqno,
+    rule: ErasureRule,
+}
+
+/// The rewritten segment that is being read.
+#[derive(Debug)]
+struct OpenSpan {
+    segment: SegmentId,
+    first: Seqno,
+    end: Seqno,
+    is_stated: bool,
+    set: ErasedSetBuilder,
+}
+
+/// See the module. Feed it every batch of the log, in order.
+#[derive(Debug, Default)]
+pub(crate) struct LogCensus {
+    /// Leaves whose records are counted.
+    upto: u64,
+    leaves: u64,
+    /// Logical records of the counted leaves that exist.
+    pub(crate) living: u64,
+    /// Erased seqnos before the end of the counted leaves, and leaves without a record.
+    pub(crate) erased: u64,
+    pub(crate) erased_leaves: u64,
+    all_erased: u64,
+    open: Option<OpenSpan>,
+    rewritten: Vec<RewrittenSpan>,
+    /// The oldest statement of each span.
+    stated: HashMap<ErasedSpan, StatedSpan>,
+    recorded: RunNumbers,
+    framed: RunNumbers,
+    next_run: u64,
+}
+
+impl LogCensus {
+    /// A census that counts the records of the first `upto` leaves. It takes in statements and runs of the whole
+    /// log.
+    pub(crate) fn new(upto: u64) -> Self {
+        Self { upto, ..Self::default() }
+    }
+
+    /// Adds the next batch, which was checked. `state` is the log's state at its end.
+    pub(crate) fn add(&mut self, batch: &LogBatch<'_>, segment: &Segment, state: &LogState) -> Result<()> {
+        if self.open.as_ref().is_some_and(|open| open.segment != segment.id) {
+            self.close_span();
+        }
+        if segment.id.is_rewritten() && self.open.is_none() {
+            let header = segment.header()?;
+            let (first, is_stated) = (header.first_seqno, header.format == REWRITTEN_FORMAT);
+            let set = ErasedSetBuilder::default();
+            self.open = Some(OpenSpan { segment: segment.id, first, end: first, is_stated, set });
+        }
+        self.next_run = state.next_run;
+        self.add_records(batch, segment, state).map_err(|e| Error::damaged(&segment.path, batch.offset, e))
+    }
+
+    fn add_records(
+        &mut self,
+        batch: &LogBatch<'_>,
+        segment: &Segment,
+        state: &LogState,
+    ) -> std::result::Result<(), CodecError> {
+        let is_counted = self.leaves < self.upto;
+        let mut open = self.open.take();
+        let mut living = 0;
+        for_each_unchecked_record(batch.whole, batch.offset, segment.salt, |_, seqno, record| {
+            if let Some(open) = &mut open {
+                open.set.add_record(seqno, &record)?;
+            }
+            let Some(kind) = RecordKind::parse(record.kind, record.layout)?.filter(|kind| kind.is_logical())
+            else {
+                return Ok(());
+            };
+            living += 1;
+            let head = LogicalBody::parse(record.body)?.head;
+            match kind {
+                kinds::RUN => self.recorded.insert(RunHead::peek(head)?.0),
+                kinds::TOMBSTONE => self.recorded.insert(TombstoneHead::parse(head)?.run.0),
+                kinds::FRAME => self.framed.insert(FrameHead::peek(head)?.0.0),
+                RecordKind::Erasure => self.add_statement(seqno, ErasureHead::parse(head)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if let Some(open) = &mut open {
+            let before = (open.set.records(), open.set.leaves());
+            open.set.end_batch(batch.node)?;
+            open.end = state.next_seqno;
+            if is_counted {
+                self.erased_leaves += open.set.leaves() - before.1;
+            }
+        }
+        if is_counted {
+            self.living += living;
+            self.erased = self.all_erased + open.as_ref().map_or(0, |open| open.set.records());
+        }
+        self.leaves += batch.node.as_ref().map_or(Ok(0), LedgerNode::leaves)?;
+        self.open = open;
+        Ok(())
+    }
+
+    fn add_statement(&mut self, seqno: Seqno, head: ErasureHead) {
+        for span in head.spans {
+            self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
+        }
+        self.recorded.ranges.extend(head.runs);
+    }
+
+    fn close_span(&mut self) {
+        let Some(OpenSpan { first, end, is_stated, set, .. }) = self.open.take() else { return };
+        if let Some(erased) = set.finish(first, end) {
+            self.all_erased += erased.records;
+            self.rewritten.push(RewrittenSpan { erased, is_stated });
+        }
+    }
+
+    /// Ends the census and names what nothing explains. Reads the log a second time if there is any.
+    pub(crate) fn finish(&mut self, schema: &dyn RecordSchema, found: &FoundLog) -> Result<ErasureReport> {
+        self.close_span();
+        let mut report = ErasureReport { records: self.all_erased, ..ErasureReport::default() };
+        let mut unexplained = Vec::new();
+        for span in &self.rewritten {
+            let erased = &span.erased;
+            if self.stated.contains_key(erased) {
+                continue;
+            }
+            let overlaps = |other: &ErasedSpan| other.first < erased.end && erased.first < other.end;
+            match span.is_stated || self.stated.keys().any(overlaps) {
+                true => unexplained.push(erased.first..erased.end),
+                false => report.uncheckable += 1,
+            }
+        }
+        if !unexplained.is_empty() {
+            report.unexplained = name_erasures(schema, found, &unexplained)?;
+        }
+        if self.all_erased > 0 {
+            report.missing_runs = self.recorded.missing(self.next_run);
+        }
+        // The numbers of frames without a run: a log before format 4 may have forgotten the run's record.
+        if report.uncheckable == 0 {
+            let orphaned = self.framed.present(u64::MAX);
+            report.orphaned_runs = subtract(&orphaned, &self.recorded.present(u64::MAX));
+        }
+        Ok(report)
+    }
+
+    /// How many run numbers below `next` have a record, a tombstone or a place in a statement.
+    pub(crate) fn recorded_runs(&self, next: u64) -> u64 {
+        self.recorded.present(next).iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// The run numbers below `next` that have none of these.
+    pub(crate) fn missing_runs(&self, next: u64) -> Vec<Range<u64>> {
+        self.recorded.missing(next)
+    }
+
+    /// The number of the next run.
+    pub(crate) fn next_run(&self) -> u64 {
+        self.next_run.max(1)
+    }
+
+    /// At most how many records up to `seqno` compactions erased after it, as their statements say.
+    pub(crate) fn stated_after(&self, seqno: Seqno) -> u64 {
+        let spans = self.rewritten.iter().filter(|span| span.erased.first <= seqno);
+        let younger = spans.filter(|span| {
+            let stated = self.stated.get(&span.erased);
+            stated.is_some_and(|stated| stated.seqno > seqno && stated.rule == ErasureRule::Compaction)
+        });
+        younger.map(|span| span.erased.records).sum()
+    }
+}
+
+/// Names the erased records of the segments with these seqnos.
+fn name_erasures(
+    schema: &dyn RecordSchema,
+    found: &FoundLog,
+    spans: &[Range<Seqno>],
+) -> Result<Vec<UnexplainedErasure>> {
+    let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
+    let (mut named, mut bytes) = (Vec::new(), Vec::new());
+    let mut leaf = 0;
+    let from = (first, SEGMENT_HEADER_BYTES);
+    scan_states(schema, found, from, LogState::empty(), &mut |batch, segment, state| {
+        let damaged = |e| Error::damaged(&segment.path, batch.offset, e);
+        let leaves = batch.node.as_ref().map_or(Ok(0), LedgerNode::leaves);
+        let leaves = leaf..leaf + leaves.map_err(damaged)?;
+        leaf = leaves.end;
+        let last = state.last_seqno();
+        if !segment.id.is_rewritten() || !spans.iter().any(|span| span.contains(&last)) {
+            return Ok(());
+        }
+        for_each_unchecked_record(batch.whole, batch.offset, segment.salt, |_, seqno, record| {
+            let (count, whole) = match RecordKind::parse(record.kind, record.layout)? {
+                Some(RecordKind::Erased) => {
+                    let erased = ErasedRecords::parse(record.body)?;
+                    if erased.nodes.is_empty() {
+                        bytes.push(UnexplainedErasure {
+                            records: seqno.0..seqno.0 + erased.count,
+                            leaves: leaf..leaf,
+                            whole: false,
+                        });
+                        return Ok(());
+                    }
+                    (erased.count, false)
+                }
+                Some(RecordKind::ErasedBatches) => (ErasedBatches::parse(record.body)?.seqnos, true),
+                _ => return Ok(()),
+            };
+            let more = UnexplainedErasure {
+                records: seqno.0..seqno.0.saturating_add(count),
+                leaves: leaves.clone(),
+                whole,
+            };
+            match named.last_mut() {
+                Some(UnexplainedErasure { records, leaves, whole: true })
+                    if whole && records.end == more.records.start =>
+                {
+                    (records.end, leaves.end) = (more.records.end, more.leaves.end);
+                }
+                _ => named.push(more),
+            }
+            Ok(())
+        })
+        .map_err(damaged)
+    })?;
+    // Erased bytes alone are named only if nothing else is.
+    Ok(if named.is_empty() { bytes } else { named })
+}
+
+/// Commits statements of erased records and of runs without a record, and waits until they are on disk.
+pub(crate) fn commit_statements(
+    core: &Arc<Core>,
+    rule: ErasureRule,
+    spans: &[ErasedSpan],
+    runs: &[Range<u64>],
+) -> Result<()> {
+    let time_ns = core.io.now_ns();
+    // A statement belongs to no namespace, and has no bodies.
+    let mut writer = BatchWriter::new(core, NamespaceId(0))?;
+    let (first, rest) = spans.split_at(spans.len().min(SPANS_MAX));
+    if !first.is_empty() || !runs.is_empty() {
+        let head = ErasureHead { rule, time_ns, spans: first.to_vec(), runs: runs.to_vec() };
+        writer.add_record(RecordKind::Erasure, &head.encode(), &[])?;
+    }
+    for spans in rest.chunks(SPANS_MAX) {
+        let head = ErasureHead { rule, time_ns, spans: spans.to_vec(), runs: Vec::new() };
+        writer.add_record(RecordKind::Erasure, &head.encode(), &[])?;
+    }
+    match writer.submit(Durability::Disk)? {
+        Some((_, ticket)) => ticket.wait().map(drop),
+        None => Ok(()),
+    }
+}
+
+/// A set of run numbers.
+#[derive(Debug, Default)]
+struct RunNumbers {
+    /// One bit for each number.
+    bits: BTreeMap<u64, u64>,
+    /// Further numbers.
+    ranges: Vec<Range<u64>>,
+}
+
+impl RunNumbers {
+    fn insert(&mut self, number: u64) {
+        *self.bits.entry(number / 64).or_default() |= 1 << (number % 64);
+    }
+
+    /// The numbers from 1 up to `next`, as ascending ranges that do not touch.
+    fn present(&self, next: u64) -> Vec<Range<u64>> {
+        let single = self.bits.iter().flat_map(|(word, bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit)
+        });
+        let mut all = ranges_of(single);
+        all.extend(self.ranges.iter().cloned());
+        all.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<u64>> = Vec::new();
+        for range in all {
+            let range = range.start.max(1)..range.end.min(next);
+            match merged.last_mut() {
+                _ if range.is_empty() => {}
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+
+    /// The numbers from 1 up to `next` that are not in the set.
+    fn missing(&self, next: u64) -> Vec<Range<u64>> {
+        subtract(&[1..next.max(1)], &self.present(next))
+    }
+}
+
+/// The numbers of `all` without those of `some`. Both are ascending ranges that do not overlap.
+fn subtract(all: &[Range<u64>], some: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    for range in all {
+        let mut start = range.start;
+        let from = some.partition_point(|taken| taken.end <= start);
+        for taken in some.iter().skip(from).take_while(|taken| taken.start < range.end) {
+            if start < taken.start {
+                left.push(start..taken.start);
+            }
+            start = start.max(taken.end);
+        }
+        if start < range.end {
+            left.push(start..range.end);
+        }
+    }
+    left
+}
+
+/// States what was erased before format 4 from a store that is now open for writing, so that later erasures are
+/// noticed.
+pub(crate) fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {
+    let rewritten = read_lock(&core.segments).all();
+    if !rewritten.iter().any(|segment| segment.id.is_rewritten()) {
+        return Ok(());
+    }
+    let found = find(&*core.io, &core.paths, false, false, core.options.read_mode)?;
+    let mut census = LogCensus::new(u64::MAX);
+    let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
+    let from = (first, SEGMENT_HEADER_BYTES);
+    scan_states(&*core.schema, &found, from, LogState::empty(), &mut |batch, segment, state| {
+        census.add(batch, segment, state)
+    })?;
+    census.close_span();
+    let unstated = census.rewritten.iter().filter(|span| !census.stated.contains_key(&span.erased));
+    let spans: Vec<ErasedSpan> = unstated.map(|span| span.erased).collect();
+    // Numbers that nobody used are among them: before format 4, nothing tells them from forgotten runs.
+    let runs = census.recorded.missing(census.next_run());
+    commit_statements(core, ErasureRule::BeforeFormat4, &spans, &runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_numbers_are_listed_as_ranges() {
+        let mut runs = RunNumbers::default();
+        [1, 2, 3, 64, 65, 200].into_iter().for_each(|number| runs.insert(number));
+        runs.ranges.push(60..64);
+        assert_eq!(runs.present(u64::MAX), [1..4, 60..66, 200..201]);
+        assert_eq!(runs.missing(70), [4..60, 66..70]);
+        assert_eq!(runs.missing(4), []);
+        assert_eq!(run_numbers(&runs.missing(70)), "runs 4 to 59, 66 to 69");
+        assert_eq!(run_numbers(&[8..9]), "run 8");
+        assert_eq!(subtract(&[1..5, 7..9], &[2..3, 4..8]), [1..2, 3..4, 8..9]);
+    }
+
+    #[test]
+    fn unexplained_erasure_is_named_by_leaves_and_records() {
+        let text = |records, leaves, whole| UnexplainedErasure { records, leaves, whole }.to_string();
+        assert_eq!(text(40..60, 31..41, true), "leaves 31 to 40 (records 40 to 59)");
+        assert_eq!(text(40..41, 31..32, false), "record 40 of leaf 31");
+        assert_eq!(text(40..42, 31..31, false), "records 40 to 41, in no leaf");
+    }
+}

@@ -1,0 +1,565 @@
+//! Records that are taken out of the log must be explained by a statement and a tombstone of the ledger.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use annals::io::sim::SimIo;
+use annals::io::{Io, OpenMode};
+use annals::{
+    ErrorKind, Options, RunSpec, Status, Store,
+    kv::History,
+    ledger::{Checkpoint, CheckpointDifference, Comparison, ErasureReport},
+    retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
+    upkeep::{CompactOptions, diagnose},
+};
+
+use crate::forge::{ForgedBatch, ForgedLog, ForgedRecord, StoreFiles, varint};
+use crate::support::{SeededRng, assert_whole, recorded, seed, sim_options};
+
+const DAY_NS: u64 = 86_400_000_000_000;
+const STATEMENT: u8 = 10;
+
+fn options(sim: &SimIo) -> Options {
+    Options { segment_bytes_max: 2 << 10, ..sim_options(sim) }
+}
+
+fn files(sim: &SimIo) -> StoreFiles {
+    sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+}
+
+fn disk_of(files: &StoreFiles) -> SimIo {
+    let sim = SimIo::new(6);
+    for (path, bytes) in files {
+        sim.create_dir_all(path.parent().unwrap()).unwrap();
+        sim.open(path, OpenMode::CreateNew).unwrap().write_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+    sim
+}
+
+/// A store after a run was forgotten and compacted, and a checkpoint from before that.
+struct Forgotten {
+    before: ForgedLog,
+    now: ForgedLog,
+    checkpoint: Checkpoint,
+    /// A checkpoint from after it.
+    later: Checkpoint,
+    /// Batches that `checkpoint` covers in `now`.
+    covered: usize,
+}
+
+fn forgotten() -> Forgotten {
+    let sim = SimIo::new(21);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    let all = space.keyspace("all", History::All).unwrap();
+    for number in 1..=9 {
+        recorded(&space, &format!("run {number}"), 4).0.end(Status::Ok).unwrap();
+        latest.put(b"key", format!("value {number}")).unwrap();
+        all.put(b"key", format!("value {number}")).unwrap();
+    }
+    let checkpoint = store.checkpoint().unwrap();
+    drop((latest, all, space));
+    store.close().unwrap();
+    let before = ForgedLog::read(&files(&sim));
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let uid = space.forget("run 8", "asked for").unwrap().uid;
+    assert_eq!(uid.0, 8);
+    store.compact(&CompactOptions { must_go: vec![uid], ..CompactOptions::default() }).unwrap();
+    space.keyspace("all", History::All).unwrap().put(b"key", "the last").unwrap();
+    let later = store.checkpoint().unwrap();
+    assert_eq!(store.verify_against(&checkpoint).unwrap().differences, []);
+    assert_whole(&store);
+    drop(space);
+    store.close().unwrap();
+    let now = ForgedLog::read(&files(&sim));
+    assert!(ForgedLog::read(&now.write().unwrap()) == now, "the forger makes the same files");
+    let covered = now.up_to_leaf(checkpoint.leaves as usize);
+    Forgotten { before, now, checkpoint, later, covered }
+}
+
+/// What the checks say about a forged log.
+struct Checks {
+    damaged: Vec<String>,
+    notes: Vec<String>,
+    gaps: ErasureReport,
+    compared: Comparison,
+    is_healthy: bool,
+}
+
+fn check(log: &ForgedLog, checkpoint: &Checkpoint) -> Checks {
+    let sim = disk_of(&log.write().unwrap());
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    let report = store.verify().unwrap();
+    Checks {
+        damaged: report.damaged.into_iter().map(|problem| problem.what).collect(),
+        notes: report.notes,
+        gaps: store.gaps(&mut |_| Ok(())).unwrap(),
+        compared: store.verify_against(checkpoint).unwrap(),
+        is_healthy: diagnose("s", options(&sim)).unwrap().is_healthy(),
+    }
+}
+
+/// Every check names the erasure, without the checkpoint, too.
+#[track_caller]
+fn assert_named(found: &Checks) {
+    let is_named = |what: &String| what.starts_with("erased without a tombstone: ");
+    assert!(!found.damaged.is_empty() && found.damaged.iter().all(is_named), "{:?}", found.damaged);
+    assert!(!found.gaps.unexplained.is_empty());
+    let named = |difference: &CheckpointDifference| matches!(difference, CheckpointDifference::Erased { .. });
+    assert!(found.compared.differences.iter().any(named), "{:?}", found.compared);
+    assert!(!found.is_healthy);
+}
+
+/// Somebody forgot a run, cut the log back to a checkpoint, which removed the tombstone, and wrote a fresh
+/// manifest. `verify`, `verify --against`, `ledger gaps` and `doctor` called the store whole and unchanged.
+#[test]
+fn log_cut_back_behind_a_tombstone_is_named() {
+    let mut victim = forgotten();
+    victim.now.truncate(victim.covered);
+    let found = check(&victim.now, &victim.checkpoint);
+    assert_named(&found);
+    assert!(found.damaged.iter().any(|what| what.contains(": leaves ")), "{:?}", found.damaged);
+    assert!(found.damaged.iter().any(|what| what.contains("run 8")), "{:?}", found.damaged);
+    assert_eq!(found.gaps.missing_runs, [8..9]);
+    // The checkpoint shows it in two more ways.
+    let differences = &found.compared.differences;
+    let fewer = |one: &CheckpointDifference| matches!(one, CheckpointDifference::Fewer { stated: 0, .. });
+    assert!(differences.iter().any(fewer), "{differences:?}");
+    let missing = CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: vec![8..9] };
+    assert!(differences.contains(&missing), "{differences:?}");
+}
+
+/// The batch with the statement.
+fn statement_in(log: &ForgedLog) -> usize {
+    let is_statement =
+        |record: &ForgedRecord| matches!(record, ForgedRecord::Logical { kind: STATEMENT, .. });
+    let mut batches = log.segments.iter().flatten();
+    batches.position(|batch| batch.records.iter().any(is_statement)).unwrap()
+}
+
+#[test]
+fn dropped_statement_is_noticed() {
+    let mut victim = forgotten();
+    let at = statement_in(&victim.now);
+    victim.now.remove(at);
+    assert_named(&check(&victim.now, &victim.checkpoint));
+}
+
+/// Erases a logical record of a batch as compaction does it; returns its seqno.
+fn erase(log: &mut ForgedLog, at: usize, index: usize) -> u64 {
+    let seqno = log.first_seqno(at) + log.get(at).seqnos_before(index);
+    let batch = log.get(at);
+    let ForgedRecord::Logical { kind, salt, head, .. } = &batch.records[index] else { unreachable!() };
+    let parts = [&[0], &salt[..], &[*kind, 1], &seqno.to_le_bytes(), head];
+    let node = (0, *blake3::hash(&parts.concat()).as_bytes());
+    batch.records[index] = ForgedRecord::Erased { count: 1, nodes: vec![node] };
+    seqno
+}
+
+/// Whether a batch stands in a rewritten segment, where records may be erased.
+fn is_rewritten(log: &ForgedLog, at: usize) -> bool {
+    log.rewritten.get(log.segment_of(at)).is_some_and(Option::is_some)
+}
+
+fn logical_record(batch: &ForgedBatch) -> Option<usize> {
+    batch.records.iter().position(|record| matches!(record, ForgedRecord::Logical { .. }))
+}
+
+/// A record erased as compaction does it leaves the ledger's root unchanged. Only the statement shows it.
+#[test]
+fn one_more_erased_record_is_noticed() {
+    let victim = forgotten();
+    let mut tried = 0;
+    for at in (0..victim.covered).filter(|at| is_rewritten(&victim.now, *at)) {
+        let mut log = victim.now.clone();
+        let Some(index) = logical_record(log.get(at)) else { continue };
+        let seqno = erase(&mut log, at, index);
+        let sim = disk_of(&log.write().unwrap());
+        let named = match Store::open_read_only_with("s", options(&sim))
+            .and_then(|store| store.gaps(&mut |_| Ok(())))
+        {
+            Ok(report) => report.problems(),
+            // Without the record of a namespace the store does not open.
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+                continue;
+            }
+        };
+        assert!(named.iter().any(|what| what.contains(&format!("record {seqno} of leaf"))), "{named:?}");
+        tried += 1;
+    }
+    assert!(tried > 10, "{tried}");
+}
+
+/// The statement that a compaction would have made of this log, computed without the engine.
+fn forged_statement(log: &ForgedLog, runs: &[(u64, u64)]) -> ForgedBatch {
+    let mut spans = Vec::new();
+    let mut seqno = 1u64;
+    for (at, batches) in log.segments.iter().enumerate() {
+        let (first, mut set, mut leaves) = (seqno, Vec::<(u64, u64)>::new(), 0);
+        for batch in batches {
+            let mut living = 0;
+            for record in &batch.records {
+                let count = match record {
+                    ForgedRecord::Erased { count, .. } => *count,
+                    ForgedRecord::ErasedBatches { seqnos, .. } => *seqnos,
+                    other => {
+                        living += u64::from(matches!(other, ForgedRecord::Logical { .. }));
+                        seqno += 1;
+                        continue;
+                    }
+                };
+                match set.last_mut() {
+                    Some((_, end)) if *end == seqno => *end += count,
+                    _ => set.push((seqno, seqno + count)),
+                }
+                seqno += count;
+            }
+            leaves += if living == 0 { batch.leaves() } else { 0 };
+        }
+        if log.rewritten.get(at).is_some_and(Option::is_some) && !set.is_empty() {
+            spans.push((first, seqno, set, leaves));
+        }
+    }
+    let mut head = vec![1];
+    head.extend_from_slice(&7u64.to_le_bytes());
+    varint(&mut head, spans.len() as u64);
+    for (first, end, set, leaves) in spans {
+        let mut digest = blake3::Hasher::new_derive_key("annals erased records 1");
+        let mut records = 0;
+        for (from, to) in set {
+            records += to - from;
+            digest.update(&from.to_le_bytes()).update(&to.to_le_bytes());
+        }
+        for number in [first, end - first, records, leaves] {
+            varint(&mut head, number);
+        }
+        head.extend_from_slice(digest.finalize().as_bytes());
+    }
+    varint(&mut head, runs.len() as u64);
+    for (gap, length) in runs {
+        varint(&mut head, *gap);
+        varint(&mut head, *length);
+    }
+    let statement = ForgedRecord::Logical { kind: STATEMENT, salt: [3; 16], head, tail: Vec::new() };
+    ForgedBatch { time_ns: 7, records: vec![statement] }
+}
+
+/// A forged statement explains the erased records. The checkpoint still counts the run, which has no tombstone.
+#[test]
+fn forged_statement_does_not_hide_a_missing_run() {
+    let mut victim = forgotten();
+    victim.now.truncate(victim.covered);
+    let statement = forged_statement(&victim.now, &[]);
+    victim.now.segments.push(vec![statement]);
+    let found = check(&victim.now, &victim.checkpoint);
+    assert_eq!(found.damaged, Vec::<String>::new());
+    assert!(found.notes.iter().any(|note| note.starts_with("run 8 ")), "{:?}", found.notes);
+    let missing = CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: vec![8..9] };
+    assert_eq!(found.compared.differences, [missing]);
+    // A checkpoint of version 1 has no counts, and the comparison says so.
+    let first = Checkpoint { counts: None, ..victim.checkpoint };
+    let found = check(&victim.now, &first);
+    assert_eq!((found.compared.differences, found.compared.erased_since), (vec![], None));
+}
+
+/// Segments of an older format need no statement, so a forger may claim that format. The counts show it.
+#[test]
+fn older_format_as_excuse_is_noticed_by_a_checkpoint() {
+    let mut victim = forgotten();
+    victim.now.truncate(victim.covered);
+    victim.now.rewritten_format = 2;
+    let found = check(&victim.now, &victim.checkpoint);
+    assert_eq!(found.damaged, Vec::<String>::new());
+    let said = |note: &String| note.starts_with("erasures before format 4 cannot be checked");
+    assert!(found.notes.iter().any(said), "{:?}", found.notes);
+    let fewer = |one: &CheckpointDifference| matches!(one, CheckpointDifference::Fewer { stated: 0, .. });
+    assert!(found.compared.differences.iter().any(fewer), "{:?}", found.compared);
+}
+
+/// Segments from before a compaction were put back, under the statement of the compaction.
+#[test]
+fn erased_records_that_come_back_are_noticed_by_a_checkpoint() {
+    let victim = forgotten();
+    let mut log = victim.before.clone();
+    let known = log.up_to_leaf(victim.checkpoint.leaves as usize);
+    let closed: Vec<ForgedBatch> = log.segments.iter().flatten().skip(known).cloned().collect();
+    let later: Vec<ForgedBatch> =
+        victim.now.segments.iter().flatten().skip(victim.covered).cloned().collect();
+    assert!(later.starts_with(&closed));
+    log.truncate(known);
+    log.segments.last_mut().unwrap().extend(later);
+    let found = check(&log, &victim.later);
+    assert_eq!(found.damaged, Vec::<String>::new());
+    let more = |one: &CheckpointDifference| matches!(one, CheckpointDifference::More { .. });
+    assert!(found.compared.differences.iter().any(more), "{:?}", found.compared);
+}
+
+/// A compaction that ends between its statement and its edit of the manifest leaves a statement that nothing
+/// needs.
+#[test]
+fn statement_without_its_compaction_is_harmless() {
+    let sim = SimIo::new(22);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    for name in ["one", "two", "three"] {
+        recorded(&space, name, 4).0.end(Status::Ok).unwrap();
+    }
+    space.drop_run("two", "rule", "").unwrap();
+    let (last, watched) = (store.seqno(), store.clone());
+    let cancel = Arc::new(move || watched.seqno() > last);
+    let cancelled = store.compact(&CompactOptions { cancel: Some(cancel), ..CompactOptions::default() });
+    assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(store.seqno().0, last.0 + 1, "the statement is there");
+    assert_whole(&store);
+    assert!(store.compact(&CompactOptions::default()).unwrap().rewritten > 0);
+    assert_whole(&store);
+    let report = store.gaps(&mut |_| Ok(())).unwrap();
+    assert!(report.records > 0 && report.problems().is_empty() && report.notes().is_empty(), "{report:?}");
+}
+
+/// Runs that another of the same name replaced have no tombstone. Compaction erases their last record, too, and
+/// states their numbers.
+#[test]
+fn erased_replaced_runs_are_stated() {
+    let sim = SimIo::new(23);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    for _ in 0..4 {
+        let run = space.begin_run(RunSpec::new("again").replace(true)).unwrap();
+        run.record(annals::Frame::new(annals::Component::Llm, "question".repeat(40), "answer")).unwrap();
+        run.end(Status::Ok).unwrap();
+    }
+    let checkpoint = store.checkpoint().unwrap();
+    assert_eq!(checkpoint.counts.map(|counts| (counts.runs, counts.last_run)), Some((4, 4)));
+    assert!(store.compact(&CompactOptions::default()).unwrap().rewritten > 0);
+    let mut replaced = 0;
+    let report = store
+        .gaps(&mut |_| {
+            replaced += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert!(replaced < 3, "no record of a replaced run was erased");
+    assert_eq!(report.missing_runs, []);
+    assert_eq!(store.verify_against(&checkpoint).unwrap().differences, []);
+    assert_whole(&store);
+}
+
+/// A run number was taken before the name was found to be in use, so every refused run left a number that looked
+/// like an erased run.
+#[test]
+fn refused_run_takes_no_run_number() {
+    let sim = SimIo::new(24);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let first = recorded(&space, "one", 1).0.end(Status::Ok).unwrap();
+    for _ in 0..5 {
+        assert_eq!(space.begin_run(RunSpec::new("one")).unwrap_err().kind(), ErrorKind::Conflict);
+    }
+    let second = recorded(&space, "two", 1).0.end(Status::Ok).unwrap();
+    assert_eq!(second.uid.0, first.uid.0 + 1);
+}
+
+/// Retention, replaced runs, keys that end, runs that were prepared and never begun: whatever a year brings, no
+/// check raises an alarm.
+#[test]
+fn year_of_retention_and_compaction_raises_no_alarm() {
+    let mut rng = SeededRng(seed(41, "erasures::year_of_retention_and_compaction_raises_no_alarm"));
+    let sim = SimIo::new(25);
+    let open =
+        || Store::open_with("s", Options { segment_bytes_max: 16 << 10, ..sim_options(&sim) }).unwrap();
+    let mut store = open();
+    let mut kept: Vec<Checkpoint> = Vec::new();
+    let policy = || {
+        let rule = RetentionRule::new("old", RetentionLimit::ForNs(20 * DAY_NS));
+        RetentionPolicy { rules: vec![rule], sample: RunShare::ALL }
+    };
+    for day in 0..365u32 {
+        sim.advance_ns(DAY_NS);
+        let space = store.namespace("default").unwrap();
+        let latest = space.keyspace("latest", History::Latest).unwrap();
+        let aged = space.keyspace("aged", History::Age(std::time::Duration::from_nanos(5 * DAY_NS))).unwrap();
+        for _ in 0..1 + rng.below(2) {
+            let name = format!("day {day} {}", rng.below(2));
+            let Ok(run) = space.begin_run(RunSpec::new(&name).replace(rng.below(2) == 0)) else { continue };
+            run.record(annals::Frame::new(annals::Component::Llm, rng.text(200), rng.bytes(50))).unwrap();
+            run.end(Status::Ok).unwrap();
+            if rng.below(8) == 0 {
+                let spec = RunSpec::new(format!("fork of {name}")).replace(true);
+                space.fork(&name, 1, false, spec).unwrap().end(Status::Ok).unwrap();
+            }
+        }
+        latest.put(&[rng.below(4) as u8], rng.bytes(30)).unwrap();
+        aged.put(&[rng.below(4) as u8], rng.bytes(30)).unwrap();
+        if rng.below(5) == 0 {
+            latest.delete(&[rng.below(4) as u8]).unwrap();
+            drop(space.prepare_run(RunSpec::new(format!("never {day}"))).unwrap());
+        }
+        if rng.below(6) == 0 {
+            store.retain(store.plan_retention(&policy(), None).unwrap()).unwrap();
+        }
+        if rng.below(6) == 0 {
+            let recompress = (rng.below(4) == 0).then_some(3);
+            store.compact(&CompactOptions { recompress, ..CompactOptions::default() }).unwrap();
+        }
+        if rng.below(12) == 0 {
+            kept.push(store.checkpoint().unwrap());
+        }
+        if rng.below(20) == 0 {
+            drop((latest, aged, space));
+            store.close().unwrap();
+            store = open();
+        }
+        if day % 60 == 59 {
+            assert_whole(&store);
+            let report = store.gaps(&mut |_| Ok(())).unwrap();
+            assert_eq!((report.problems(), report.uncheckable), (vec![], 0), "day {day}");
+            for checkpoint in &kept {
+                let compared = store.verify_against(checkpoint).unwrap();
+                assert_eq!(compared.differences, [], "day {day}");
+            }
+        }
+    }
+    let report = store.gaps(&mut |_| Ok(())).unwrap();
+    assert!(report.records > 500 && kept.len() > 10, "{report:?}, {} checkpoints", kept.len());
+}
+
+const ATTACKS: [&str; 9] = [
+    "cut back behind the statement",
+    "the statement dropped",
+    "the statement changed",
+    "a statement of another set in its place",
+    "a record erased",
+    "a batch erased",
+    "a run erased under a forged statement",
+    "cut back, under an older format",
+    "erased records put back",
+];
+
+/// The log after an attack; `None` if there is nothing to attack there.
+fn attacked(victim: &Forgotten, how: &str, rng: &mut SeededRng) -> Option<ForgedLog> {
+    let mut log = victim.now.clone();
+    let stated = statement_in(&log);
+    let at = rng.below(victim.covered);
+    match how {
+        "cut back behind the statement" => {
+            log.truncate(victim.covered + rng.below(stated - victim.covered + 1))
+        }
+        "cut back, under an older format" => {
+            log.truncate(victim.covered + rng.below(stated - victim.covered + 1));
+            log.rewritten_format = 2;
+        }
+        "the statement dropped" => drop(log.remove(stated)),
+        "the statement changed" => {
+            let ForgedRecord::Logical { head, .. } = &mut log.get(stated).records[0] else { return None };
+            // Its time, after the rule, explains nothing.
+            let byte = 9 + rng.below(head.len() - 9);
+            head[byte] ^= 1 << rng.below(8);
+        }
+        "a statement of another set in its place" => {
+            let mut other = log.clone();
+            let index = logical_record(other.get(at)).filter(|_| is_rewritten(&victim.now, at))?;
+            erase(&mut other, at, index);
+            *log.get(stated) = forged_statement(&other, &[]);
+        }
+        "a record erased" => {
+            let index = logical_record(log.get(at)).filter(|_| is_rewritten(&victim.now, at))?;
+            erase(&mut log, at, index);
+        }
+        "a batch erased" => {
+            logical_record(log.get(at)).filter(|_| is_rewritten(&victim.now, at))?;
+            let seqnos = log.get(at).seqnos_before(usize::MAX);
+            let mut nodes = Vec::new();
+            while let Some(index) = logical_record(log.get(at)) {
+                erase(&mut log, at, index);
+            }
+            for record in &log.get(at).records {
+                if let ForgedRecord::Erased { nodes: more, .. } = record {
+                    nodes.extend(more.iter().copied());
+                }
+            }
+            let [(0, record)] = nodes[..] else { return None };
+            let leaf = *blake3::hash(&[&[0], &record[..]].concat()).as_bytes();
+            let gone = ForgedRecord::ErasedBatches { seqnos, batches: 1, node: Some((0, leaf)) };
+            log.get(at).records = vec![gone];
+        }
+        "a run erased under a forged statement" => {
+            let run = 1 + rng.below(7) as u8;
+            for at in 0..log.batches() {
+                for index in 0..log.get(at).records.len() {
+                    let is_of_run = match &log.get(at).records[index] {
+                        // Uids this small take one byte.
+                        ForgedRecord::Logical { kind: 5, head, .. } => head[0] == run,
+                        ForgedRecord::Logical { kind: 4, head, .. } => {
+                            let length = if head[0] < 128 { 1 } else { 2 };
+                            head[length] == run
+                        }
+                        _ => false,
+                    };
+                    if is_of_run && !is_rewritten(&log, at) {
+                        return None;
+                    }
+                    if is_of_run {
+                        erase(&mut log, at, index);
+                    }
+                }
+            }
+            let statement = forged_statement(&log, &[]);
+            log.segments.push(vec![statement]);
+        }
+        _ => {
+            let later = log.segments.iter().flatten().skip(victim.covered).cloned().collect::<Vec<_>>();
+            log = victim.before.clone();
+            log.truncate(log.up_to_leaf(victim.checkpoint.leaves as usize));
+            log.segments.last_mut().unwrap().extend(later);
+        }
+    }
+    Some(log)
+}
+
+/// Whatever is erased without a tombstone is named, plainly or against the checkpoint. The attacks of `rewrites`
+/// change records; these keep the ledger's root.
+#[test]
+fn erasure_without_a_tombstone_is_never_missed() {
+    let test = "erasures::erasure_without_a_tombstone_is_never_missed";
+    let tried: usize =
+        std::env::var("ANNALS_REWRITES").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
+    let seed = seed(43, test);
+    println!("with ANNALS_REWRITES={tried}");
+    let victim = forgotten();
+    let mut counts = [[0; 3]; ATTACKS.len()];
+    let (mut done, mut round) = (0, 0u64);
+    while done < tried {
+        round += 1;
+        let mut rng = SeededRng(seed ^ round.wrapping_mul(0x9e37_79b9));
+        let number = rng.below(ATTACKS.len());
+        let Some(log) = attacked(&victim, ATTACKS[number], &mut rng) else { continue };
+        done += 1;
+        // A log that the forger cannot write has records that no reader takes.
+        let Some(files) = log.write() else { continue };
+        let sim = disk_of(&files);
+        let kept = if number + 1 == ATTACKS.len() { &victim.later } else { &victim.checkpoint };
+        let plainly = |error: annals::Error| {
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            0
+        };
+        let verdict = match Store::open_read_only_with("s", options(&sim)) {
+            Err(error) => plainly(error),
+            Ok(store) => match store.verify() {
+                Err(error) => plainly(error),
+                Ok(report) if !report.damaged.is_empty() => 0,
+                Ok(_) => usize::from(store.verify_against(kept).unwrap().differences.is_empty()) + 1,
+            },
+        };
+        counts[number][verdict] += 1;
+        assert!(verdict < 2, "round {round}: {} is missed", ATTACKS[number]);
+    }
+    println!("caught plainly, by the checkpoint alone, missed:");
+    for (how, [plainly, checkpoint, missed]) in ATTACKS.iter().zip(counts) {
+        println!("{how:<45} {plainly:>8} {checkpoint:>8} {missed:>8}");
+        assert!(tried < 200 || plainly + checkpoint > 0, "{how} was not tried");
+    }
+}

@@ -1,0 +1,94 @@
+//! Witnesses: checkpoints as files of a folder that the store's owner cannot change, for example on another machine.
+//!
+//! A file is created and never changed or replaced. `annals verify --against FOLDER` reads them.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use annals::ledger::{Checkpoint, Signature};
+
+/// Names of witness files begin and end with these.
+const PREFIX: &str = "checkpoint-";
+const SUFFIX: &str = ".json";
+/// Greatest length of a witness file, in bytes.
+pub const WITNESS_BYTES_MAX: usize = 1 << 20;
+
+/// The name of a checkpoint's file: store, leaves and time, so that names sort by age.
+#[must_use]
+pub fn witness_name(checkpoint: &Checkpoint) -> String {
+    let store = checkpoint.store.to_string();
+    let store = store.get(..8).unwrap_or_default();
+    format!("{PREFIX}{store}-{:012}-{:020}{SUFFIX}", checkpoint.leaves, checkpoint.time_ns)
+}
+
+/// Whether a file name is that of a witness.
+#[must_use]
+pub fn is_witness_name(name: &str) -> bool {
+    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+}
+
+/// Adds a checkpoint to a folder, and returns its file. It is on disk when this returns.
+///
+/// # Errors
+/// Those of the system; `AlreadyExists` if a file of this name is there. The folder must exist.
+#[expect(clippy::disallowed_methods, reason = "a folder of the user's, which is no part of a store")]
+pub fn write_witness(
+    folder: &Path,
+    checkpoint: &Checkpoint,
+    signature: Option<&Signature>,
+) -> io::Result<PathBuf> {
+    let json = checkpoint.to_json(signature).map_err(io::Error::other)?;
+    let path = folder.join(witness_name(checkpoint));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+    let written = writeln!(file, "{json}").and_then(|()| file.sync_all());
+    if let Err(error) = written {
+        // Nobody was told of this file, and a part of it would count as malformed.
+        let _ = std::fs::remove_file(&path);
+        return Err(error);
+    }
+    std::fs::File::open(folder)?.sync_all()?;
+    Ok(path)
+}
+
+/// The names of the witnesses in a folder, in ascending order.
+///
+/// # Errors
+/// Those of the system.
+#[expect(clippy::disallowed_methods, reason = "a folder of the user's, which is no part of a store")]
+pub fn list_witnesses(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(is_witness_name) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test reads the files that it made")]
+    fn witness_is_created_and_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = annals::Store::open(folder.path().join("store")).unwrap();
+        store.namespace("default").unwrap();
+        let checkpoint = store.checkpoint().unwrap();
+        let path = write_witness(folder.path(), &checkpoint, None).unwrap();
+        let kept = std::fs::read(&path).unwrap();
+        assert_eq!(Checkpoint::from_json(&kept).unwrap(), checkpoint);
+        let again = write_witness(folder.path(), &checkpoint, None).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), kept);
+        let older = Checkpoint { leaves: 9, time_ns: 5, ..checkpoint.clone() };
+        let newer = Checkpoint { leaves: 10, time_ns: 4, ..checkpoint };
+        assert!(witness_name(&older) < witness_name(&newer));
+        std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+        assert_eq!(list_witnesses(folder.path()).unwrap(), [path]);
+        assert!(write_witness(&folder.path().join("none"), &newer, None).is_err());
+    }
+}
