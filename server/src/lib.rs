@@ -5,8 +5,8 @@
 //! With the feature `middleware` a program records and replays itself ([`middleware`]).
 
 pub use annals_daemon::{
-    AccessToken, AskOutcome, ConfiguredToken, LogFormat, Rights, ServeConfig, ServeError, Shared,
-    StartedDaemon, ask_daemon, ask_daemon_without_timeout, ask_or_open, list_tokens, make_token,
+    AccessToken, AskOutcome, ConfiguredToken, HolderWait, LogFormat, RecorderHost, Rights, ServeConfig,
+    ServeError, Shared, StartedDaemon, ask_daemon, ask_or_open, list_tokens, make_token, open_or_wait,
     revoke_token, serve,
 };
 pub use annals_formats::otlp::is_ingested;
