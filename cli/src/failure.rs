@@ -71,6 +71,14 @@ impl Failure {
         }
     }
 
+    /// Returns the failure with `end` after its message.
+    pub(crate) fn with_end(self, end: &str) -> Self {
+        match self {
+            Self::Message { code, message, hint } => Self::Message { code, message: message + end, hint },
+            other => other,
+        }
+    }
+
     /// Prints the message on standard error, and returns the exit code.
     pub(crate) fn print(self) -> ExitCode {
         let code = match self {

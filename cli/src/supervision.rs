@@ -88,7 +88,7 @@ pub(crate) struct RecordingEnd<'a> {
 impl RecordingEnd<'_> {
     /// Returns the program's exit code, unless something was not recorded.
     pub(crate) fn result(&self) -> CliResult<()> {
-        let program = self.code.map_or_else(String::new, |code| format!("; the program ended with {code}"));
+        let program = self.program_end();
         if let Some(failure) = self.loss(&program) {
             return Err(failure);
         }
@@ -107,6 +107,11 @@ impl RecordingEnd<'_> {
             0 => Ok(()),
             code => Err(Failure::Exit(code)),
         }
+    }
+
+    /// The end of an error line: the program's own exit code, which this command's exit code hides.
+    pub(crate) fn program_end(&self) -> String {
+        self.code.map_or_else(String::new, |code| format!("; the program ended with {code}"))
     }
 
     /// Returns a failure if the store lacks a part of the recording, or will lack one.

@@ -5,9 +5,9 @@
 //! With the feature `middleware` a program records and replays itself ([`middleware`]).
 
 pub use annals_daemon::{
-    AccessToken, AskOutcome, ConfiguredToken, LogFormat, Rights, ServeConfig, ServeError, Shared,
-    StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, ask_or_open, list_tokens,
-    list_witnesses, make_token, revoke_token, serve, write_witness,
+    AccessToken, AskOutcome, ConfiguredToken, HolderWait, LogFormat, RecorderHost, Rights, ServeConfig,
+    ServeError, Shared, StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_or_open, list_tokens,
+    list_witnesses, make_token, open_or_wait, revoke_token, serve, write_witness,
 };
 pub use annals_formats::otlp::is_ingested;
 pub use annals_policy::body_path::BodyPath;

@@ -63,6 +63,9 @@ pub(crate) struct GlobalArgs {
     /// Refuse to write to a store of an older format instead of upgrading it
     #[arg(long, global = true, action = ArgAction::SetTrue)]
     pub(crate) no_upgrade: bool,
+    /// Wait at most this many seconds while another process holds the store
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) wait: u32,
 }
 
 /// The verbs of the command line.

@@ -34,9 +34,10 @@ pub(crate) fn engine_failure(error: Error) -> Failure {
             FailureCode::Failed,
             "resolve the conflict that the message names, or wait for it; an import replaces a taken name with --replace",
         ),
-        ErrorKind::Locked => {
-            (FailureCode::Failed, "wait until that process ends; reading verbs work meanwhile")
-        }
+        ErrorKind::Locked => (
+            FailureCode::Failed,
+            "--wait SECONDS waits longer for that process; reading verbs work meanwhile",
+        ),
         ErrorKind::Damaged => (FailureCode::Damage, "`annals doctor` lists the damage and the remedies"),
         ErrorKind::Unsupported => (FailureCode::Failed, "install the version of annals that wrote it"),
         ErrorKind::Diverged => (FailureCode::Damage, "compare the two with `annals show`"),

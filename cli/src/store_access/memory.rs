@@ -4,11 +4,11 @@ use std::path::Path;
 
 use annals::{Error, ErrorKind};
 use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
-use annals_server::{AskOutcome, ConfiguredEmbedder, ask_or_open};
+use annals_server::{AskOutcome, ConfiguredEmbedder};
 
-use super::StoreAccess;
 use super::failures::engine_failure;
-use super::opening::{print_opening, write_options};
+use super::opening::write_options;
+use super::{StoreAccess, StoreWait};
 use crate::failure::{CliResult, Failure};
 use crate::watched_embedder::Watched;
 
@@ -21,9 +21,10 @@ impl StoreAccess {
         words: &[&[u8]],
         whose: &Identity,
         text: &str,
+        wait: StoreWait,
     ) -> CliResult<String> {
         const FORM: &str = "docs/memory.md has the form of an entry and of a snapshot";
-        let store = match ask_or_open(root, words, &write_options()) {
+        let store = match wait.ask_or_open(root, words, &write_options(), false) {
             Ok(AskOutcome::Asked(id)) => return Ok(id),
             Ok(AskOutcome::Opened(store)) => store,
             Err(error) => {
@@ -35,7 +36,6 @@ impl StoreAccess {
                 });
             }
         };
-        print_opening(store.opening());
         let space = store.namespace(namespace).map_err(engine_failure)?;
         let memory = Memory::open(&space).map_err(engine_failure)?;
         let with =
@@ -53,7 +53,7 @@ impl StoreAccess {
 
     /// Stores a definition of a memory, and creates the store if there is none. Returns the definition's id.
     /// If a daemon or a recorder holds the store, that process stores it.
-    pub(crate) fn define(root: &Path, namespace: &str, text: &str) -> CliResult<String> {
+    pub(crate) fn define(root: &Path, namespace: &str, text: &str, wait: StoreWait) -> CliResult<String> {
         let refused = |error: Error| {
             let told = error.to_string();
             match told.strip_prefix("ERR ") {
@@ -66,8 +66,8 @@ impl StoreAccess {
         };
         let definition = Definition::parse(text).map_err(refused)?;
         let words = [&b"MEM.DEFINE"[..], text.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
-        if let AskOutcome::Opened(store) = ask_or_open(root, &words, &write_options()).map_err(refused)? {
-            print_opening(store.opening());
+        let asked = wait.ask_or_open(root, &words, &write_options(), true);
+        if let AskOutcome::Opened(store) = asked.map_err(refused)? {
             let space = store.namespace(namespace).map_err(engine_failure)?;
             Memory::open(&space).and_then(|memory| memory.define(text)).map_err(refused)?;
             drop(space);

@@ -3,6 +3,7 @@
 
 mod evidence;
 mod failures;
+mod holding;
 mod kv;
 mod memory;
 mod opening;
@@ -17,12 +18,14 @@ mod upkeep;
 use std::path::Path;
 
 use annals::{Durability, ErrorKind, Namespace, Options, Store};
+use annals_server::RecorderHost;
 use annals_server::providers::Prices;
 
 use crate::failure::CliResult;
 
 pub(crate) use evidence::{VerifyScope, parse_checkpoint};
 pub(crate) use failures::engine_failure;
+pub(crate) use holding::{AskedStore, StoreWait};
 pub(crate) use memory::embedder_failure;
 pub(crate) use opening::{forbid_upgrades, open_for_writing, write_options};
 pub(crate) use recording::SharedRecorder;
@@ -37,48 +40,44 @@ pub(crate) struct StoreAccess {
     store: Store,
     namespace: String,
     prices: Prices,
+    /// Serves recorders while this process holds the store.
+    host: Option<RecorderHost>,
 }
 
 impl StoreAccess {
     /// Creates a store with the namespace. Returns whether the store is new.
-    pub(crate) fn create(root: &Path, namespace: &str) -> CliResult<bool> {
+    pub(crate) fn create(root: &Path, namespace: &str, wait: StoreWait) -> CliResult<bool> {
         let there = Store::open_read_only(root).is_ok();
-        Self::open_to_write(root, namespace)?.close()?;
+        Self::open_to_write(root, namespace, wait)?.close()?;
         Ok(!there)
     }
 
     /// Opens a store for writing. Creates the store and the namespace if they do not exist.
-    pub(crate) fn open_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
-        let store = open_for_writing(root, write_options()).map_err(engine_failure)?;
+    pub(crate) fn open_to_write(root: &Path, namespace: &str, wait: StoreWait) -> CliResult<Self> {
+        let store = wait.open(root, &write_options()).map_err(engine_failure)?;
         store.namespace(namespace).map_err(engine_failure)?;
         Ok(Self::new(store, namespace))
     }
 
     /// Opens an existing store with an existing namespace for writing.
-    pub(crate) fn open_existing_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
-        Self::open_existing(root, namespace, write_options())
-    }
-
-    /// Opens an existing store for writing to all of it; the namespace need not exist.
-    pub(crate) fn open_store_to_write(root: &Path, namespace: &str) -> CliResult<Self> {
-        let options = Options { create: false, ..write_options() };
-        let store = open_for_writing(root, options).map_err(|error| open_failure(root, error))?;
-        Ok(Self::new(store, namespace))
+    pub(crate) fn open_existing_to_write(root: &Path, namespace: &str, wait: StoreWait) -> CliResult<Self> {
+        Self::open_existing(root, namespace, write_options(), wait)
     }
 
     /// Opens an existing store with an existing namespace to record a program, with the durability of
     /// [`SharedRecorder::open`].
-    pub(crate) fn open_existing_to_record(root: &Path, namespace: &str) -> CliResult<Self> {
-        Self::open_existing(root, namespace, Options { durability: Durability::Process, ..write_options() })
+    pub(crate) fn open_existing_to_record(root: &Path, namespace: &str, wait: StoreWait) -> CliResult<Self> {
+        let options = Options { durability: Durability::Process, ..write_options() };
+        Self::open_existing(root, namespace, options, wait)
     }
 
     fn new(store: Store, namespace: &str) -> Self {
-        Self { store, namespace: namespace.to_owned(), prices: Prices::built_in() }
+        Self { store, namespace: namespace.to_owned(), prices: Prices::built_in(), host: None }
     }
 
-    fn open_existing(root: &Path, namespace: &str, options: Options) -> CliResult<Self> {
+    fn open_existing(root: &Path, namespace: &str, options: Options, wait: StoreWait) -> CliResult<Self> {
         let options = Options { create: false, ..options };
-        let store = open_for_writing(root, options).map_err(|error| open_failure(root, error))?;
+        let store = wait.open(root, &options).map_err(|error| open_failure(root, error))?;
         let names = store.namespaces().map_err(engine_failure)?;
         if names.iter().any(|name| name == namespace) {
             return Ok(Self::new(store, namespace));
@@ -98,6 +97,8 @@ impl StoreAccess {
     }
 
     pub(crate) fn close(self) -> CliResult<()> {
+        // Recorders that write through this process take the store over.
+        drop(self.host);
         self.store.close().map_err(engine_failure)
     }
 

@@ -35,7 +35,7 @@ impl SharedRecorder {
     pub(crate) fn open(root: &Path, namespace: &str, policy: Option<RetentionPolicy>) -> CliResult<Self> {
         let options = Options { durability: Durability::Process, ..write_options() };
         let shared = Shared::open(root, namespace, &options).map_err(engine_failure)?;
-        shared.opening().into_iter().for_each(print_opening);
+        shared.opening().iter().for_each(print_opening);
         match policy {
             Some(policy) => shared.with_sampling(policy).map(Self).map_err(engine_failure),
             None => Ok(Self(shared)),
@@ -62,10 +62,13 @@ impl SharedRecorder {
         }
     }
 
-    /// Closes the store once no other recorder uses it through this process. Calls `waiting` with the number
-    /// of recorders that still do. Returns the number of runs that were sampled out.
-    pub(crate) fn close(self, waiting: impl FnOnce(usize)) -> CliResult<u64> {
-        self.0.close(waiting).map_err(engine_failure)
+    /// Closes the store if this process holds it; another recorder takes it over. Returns the number of runs
+    /// that were sampled out.
+    pub(crate) fn close(self) -> CliResult<u64> {
+        if self.0.has_taken_over() {
+            self.0.opening().iter().for_each(print_opening);
+        }
+        self.0.close().map_err(engine_failure)
     }
 }
 

@@ -3,8 +3,7 @@
 use annals_server::{AttachOptions, Destination, interrupted};
 
 use super::record::{
-    cache_use, end_result, mounts, print_recorded, print_waiting, run_spec, secret_names, tags,
-    upstream_guard,
+    cache_use, end_result, mounts, print_recorded, run_spec, secret_names, tags, upstream_guard,
 };
 use crate::args::{AttachArgs, GlobalArgs};
 use crate::failure::{CliResult, before_start};
@@ -55,7 +54,7 @@ pub(super) fn run(global: &GlobalArgs, args: &AttachArgs, out: &mut CliOutput) -
             &format!("annals replay {name} -- CMD"),
         );
     }
-    let closed = door.close(print_waiting);
+    let closed = door.close();
     let (_, attached) = recorded?;
     let may_be_empty = args.run.allow_empty;
     let end = RecordingEnd {

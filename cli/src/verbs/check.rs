@@ -20,7 +20,7 @@ use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input::{self, AnyTape};
 use crate::junit::{self, JunitCase, JunitProblem};
 use crate::output::{CliOutput, count, plural, printable};
-use crate::store_access::StoreAccess;
+use crate::store_access::{StoreAccess, StoreWait};
 use crate::tracefork::TraceforkRecording;
 use crate::{atomic_file, locate, rules};
 
@@ -253,7 +253,7 @@ fn check_tape(args: &DriftArgs, path: &Path) -> CliResult<CheckResult> {
     // The directory is readable by its owner only.
     let folder = tempfile::tempdir().map_err(failed)?;
     let root = folder.path().join("store");
-    let door = StoreAccess::open_to_write(&root, "default")?;
+    let door = StoreAccess::open_to_write(&root, "default", StoreWait::NONE)?;
     let name = match tape {
         AnyTape::Native(tape) => door.import_tape(&tape, None, false)?.name,
         AnyTape::Tracefork(tape) => {

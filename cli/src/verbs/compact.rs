@@ -1,13 +1,12 @@
-//! `annals compact`: reclaims the disk space of deleted data. If a daemon serves the store, the daemon
-//! compacts it; else this process does.
+//! `annals compact`: reclaims the disk space of deleted data. The process that holds the store, a daemon or a
+//! recorder, compacts it; else this process does, and recorders record through it meanwhile.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::upkeep::{CompactOptions, CompactPhase, CompactProgress};
-use annals_server::{ask_daemon_without_timeout, when_interrupted};
+use annals_server::when_interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -15,7 +14,7 @@ use crate::args::{CompactArgs, GlobalArgs};
 use crate::failure::{CliResult, Failure};
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, plural};
-use crate::store_access::{StoreAccess, engine_failure};
+use crate::store_access::{AskedStore, StoreAccess, StoreWait};
 
 pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
@@ -24,14 +23,16 @@ pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) 
     words.extend(args.recompress.then_some(&b"RECOMPRESS"[..]));
     words.extend(rate.iter().flat_map(|rate| [&b"RATE"[..], rate.as_bytes()]));
     // A dry run changes nothing, so this process can do it while another one writes to the store.
-    let asked = if args.dry_run {
-        None
-    } else {
-        ask_daemon_without_timeout(&root, &words).map_err(engine_failure)?
+    let asked = match args.dry_run {
+        true => AskedStore::Opened(StoreAccess::open_to_read(&root, &global.namespace)?),
+        false => {
+            let wait = StoreWait::from_args(global);
+            StoreAccess::ask_or_open_existing(&root, &global.namespace, &words, true, wait)?
+        }
     };
     let done = match asked {
-        Some(done) => done,
-        None => compact_in_process(global, args, &root)?,
+        AskedStore::Asked(done) => done,
+        AskedStore::Opened(door) => compact_in_process(door, args)?,
     };
     let done: Value = serde_json::from_str(&done).map_err(|why| {
         Failure::failed(why, "use the same version of annals as the process that serves the store")
@@ -40,7 +41,7 @@ pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) 
 }
 
 /// Compacts, or makes a dry run, in this process.
-fn compact_in_process(global: &GlobalArgs, args: &CompactArgs, root: &Path) -> CliResult<String> {
+fn compact_in_process(door: StoreAccess, args: &CompactArgs) -> CliResult<String> {
     let bar = progress_bar();
     let shown = bar.clone();
     let stopped = Arc::new(AtomicBool::new(false));
@@ -55,10 +56,6 @@ fn compact_in_process(global: &GlobalArgs, args: &CompactArgs, root: &Path) -> C
         progress: Some(Arc::new(move |progress| update_bar(&shown, progress))),
         cancel: Some(Arc::new(move || asked.load(Ordering::Relaxed))),
         ..CompactOptions::default()
-    };
-    let door = match args.dry_run {
-        true => StoreAccess::open_to_read(root, &global.namespace)?,
-        false => StoreAccess::open_existing_to_write(root, &global.namespace)?,
     };
     let done = door.compact(&options);
     bar.finish_and_clear();

@@ -17,7 +17,7 @@ use crate::args::DemoArgs;
 use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input::xz_reader;
 use crate::output::{CliOutput, bytes, count};
-use crate::store_access::{FrameRow, StoreAccess};
+use crate::store_access::{FrameRow, StoreAccess, StoreWait};
 
 use super::stats::ratio;
 
@@ -40,7 +40,7 @@ pub(super) fn run(args: &DemoArgs, out: &mut CliOutput) -> CliResult<()> {
         out.line(format_args!("recorded {frames} of {total} frames, then killed the recorder (SIGKILL)"))?;
         out.flush()?;
     }
-    let door = StoreAccess::open_to_write(&root, NAMESPACE)?;
+    let door = StoreAccess::open_to_write(&root, NAMESPACE, StoreWait::NONE)?;
     check_acknowledged(&door, &runs, &acknowledged)?;
     let again = record_missing(&door, &runs)?;
     if !out.json {
@@ -107,7 +107,7 @@ fn frame_count(runs: &[ImportedRun]) -> u64 {
 
 /// The child process: records every run with one commit for each frame, and prints each acknowledged frame.
 fn record_until_killed(root: &Path) -> CliResult<()> {
-    let door = StoreAccess::open_to_write(root, NAMESPACE)?;
+    let door = StoreAccess::open_to_write(root, NAMESPACE, StoreWait::NONE)?;
     let mut stdout = std::io::stdout().lock();
     for run in bundled_runs()? {
         let live = door.begin(&run)?;

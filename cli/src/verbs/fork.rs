@@ -19,7 +19,7 @@ use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, dollars, plural, print_note, printable};
 use crate::rules;
-use crate::store_access::{StoreAccess, engine_failure};
+use crate::store_access::{StoreAccess, StoreWait, engine_failure};
 use crate::supervision::{self, RecordingEnd};
 
 /// Most bytes of an answer that replaces a recorded one.
@@ -36,7 +36,11 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     let door = if args.no_run {
         super::open_existing_to_write(global)?
     } else {
-        StoreAccess::open_existing_to_record(&locate::store(global.store.as_deref()), &global.namespace)?
+        StoreAccess::open_existing_to_record(
+            &locate::store(global.store.as_deref()),
+            &global.namespace,
+            StoreWait::from_args(global),
+        )?
     };
     let reader = door.reader(&address.run)?;
     let parent = reader.info().name.clone();

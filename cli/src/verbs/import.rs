@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::args::{ExpandArg, GlobalArgs, ImportArgs, ImportFormat};
 use crate::failure::{CliResult, Failure};
 use crate::input;
+use crate::locate;
 use crate::output::{CliOutput, bytes, plural};
 use crate::progress::ImportProgress;
 
@@ -38,7 +39,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
             Box::new(FrameRuns::new(input.reader, options))
         }
     };
-    let door = super::open_to_write(global)?;
+    let door = super::open_to_write(global)?.served(&locate::store(global.store.as_deref()));
     let mut done = ImportTally::default();
     let mut acknowledging = out.json;
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {

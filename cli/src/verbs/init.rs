@@ -6,11 +6,11 @@ use crate::args::GlobalArgs;
 use crate::failure::CliResult;
 use crate::locate;
 use crate::output::CliOutput;
-use crate::store_access::StoreAccess;
+use crate::store_access::{StoreAccess, StoreWait};
 
 pub(super) fn run(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::new_store(global.store.as_deref());
-    let created = StoreAccess::create(&root, &global.namespace)?;
+    let created = StoreAccess::create(&root, &global.namespace, StoreWait::from_args(global))?;
     if out.json {
         return out.object(&json!({ "store": root.to_string_lossy(), "created": created }));
     }

@@ -13,7 +13,7 @@ use crate::args::{
 };
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, metadata};
-use crate::store_access::{StoreAccess, embedder_failure};
+use crate::store_access::{StoreAccess, StoreWait, embedder_failure};
 use crate::{input, locate};
 
 /// Most bytes of an entry's file: slightly more than the engine accepts, so that the engine's error is shown.
@@ -37,8 +37,15 @@ pub(super) fn remember(global: &GlobalArgs, args: &RememberArgs, out: &mut CliOu
         EmbeddingsOptions::from_variables(&|name| std::env::var(name).ok()).map_err(embedder_failure)?;
     let far = far.map(|options| options.id());
     let brought = put_words(&text, far.as_deref(), &args.whose, &global.namespace);
-    let id = StoreAccess::remember(&root, &global.namespace, &brought, &whose, &text)
-        .map_err(|failure| failure.with_place(&place))?;
+    let id = StoreAccess::remember(
+        &root,
+        &global.namespace,
+        &brought,
+        &whose,
+        &text,
+        StoreWait::from_args(global),
+    )
+    .map_err(|failure| failure.with_place(&place))?;
     let name = whose.name();
     if out.json {
         return out.object(&json!({ "id": id, "identity": name }));
@@ -91,8 +98,8 @@ pub(super) fn define(global: &GlobalArgs, args: &DefineMemoryArgs, out: &mut Cli
     let root = locate::store(global.store.as_deref());
     // Some editors write a byte order mark.
     let text = text.trim_start_matches('\u{feff}');
-    let id =
-        StoreAccess::define(&root, &global.namespace, text).map_err(|failure| failure.with_place(&place))?;
+    let id = StoreAccess::define(&root, &global.namespace, text, StoreWait::from_args(global))
+        .map_err(|failure| failure.with_place(&place))?;
     if out.json {
         return out.object(&json!({ "memory": id }));
     }

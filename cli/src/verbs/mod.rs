@@ -31,7 +31,7 @@ use crate::args::{Cli, GlobalArgs, Verb};
 use crate::failure::CliResult;
 use crate::locate;
 use crate::output::CliOutput;
-use crate::store_access::{self, StoreAccess};
+use crate::store_access::{self, StoreAccess, StoreWait};
 
 /// Runs the verb of the command line.
 pub(crate) fn run(cli: &Cli) -> CliResult<()> {
@@ -91,11 +91,12 @@ fn open_to_read(global: &GlobalArgs) -> CliResult<StoreAccess> {
 
 /// Opens the store for writing, and creates it if there is none.
 fn open_to_write(global: &GlobalArgs) -> CliResult<StoreAccess> {
-    StoreAccess::open_to_write(&locate::store(global.store.as_deref()), &global.namespace)
+    let root = locate::store(global.store.as_deref());
+    StoreAccess::open_to_write(&root, &global.namespace, StoreWait::from_args(global))
 }
 
 /// Opens an existing store for writing.
 fn open_existing_to_write(global: &GlobalArgs) -> CliResult<StoreAccess> {
     let root = locate::store(global.store.as_deref());
-    StoreAccess::open_existing_to_write(&root, &global.namespace)
+    StoreAccess::open_existing_to_write(&root, &global.namespace, StoreWait::from_args(global))
 }

@@ -48,7 +48,7 @@ pub(super) fn run(global: &GlobalArgs, args: &RecordArgs) -> CliResult<()> {
         is_missed = print_unrecorded(&report.traffic);
         print_recorded(name, &report.recorded, report.captured.as_ref(), report.seconds, "annals replay");
     }
-    let closed = door.close(print_waiting);
+    let closed = door.close();
     let (_, report) = recorded?;
     let end = RecordingEnd {
         recorded: &report.recorded,
@@ -64,7 +64,8 @@ pub(super) fn run(global: &GlobalArgs, args: &RecordArgs) -> CliResult<()> {
 pub(super) fn end_result(end: &RecordingEnd<'_>, closed: CliResult<u64>) -> CliResult<()> {
     // After a failed write, closing fails for the same reason.
     if end.recorded.failure.is_none() {
-        print_sampled(closed?);
+        let place = "the recording is whole, but its store could not be closed";
+        print_sampled(closed.map_err(|failure| failure.with_place(place).with_end(&end.program_end()))?);
     }
     end.result()
 }
@@ -84,17 +85,6 @@ pub(super) fn print_sampled(runs: u64) {
             "{runs} {were} left out by the policy's sampling: dropped, and counted by `annals stats`"
         ));
     }
-}
-
-/// Prints that the store stays open for other recorders.
-pub(super) fn print_waiting(others: usize) {
-    let (recordings, go, them) = match others {
-        1 => ("1 other recording", "goes", "it"),
-        _ => (&*format!("{} other recordings", count(others as u64)), "go", "them"),
-    };
-    print_note(format_args!(
-        "{recordings} {go} on into this store through this process; waiting for {them} (Ctrl-C stops {them})"
-    ));
 }
 
 /// Returns the names of the secret variables, without duplicates.

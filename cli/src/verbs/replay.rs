@@ -22,7 +22,7 @@ use crate::locate;
 use crate::output::{CliOutput, bytes, count, dollars, metadata, plural, preview, print_note, printable};
 use crate::profiles;
 use crate::rules;
-use crate::store_access::{FrameRow, RunRow, StoreAccess};
+use crate::store_access::{FrameRow, RunRow, StoreAccess, StoreWait};
 use crate::supervision::{self, RecordingEnd, process_list};
 
 pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -47,7 +47,11 @@ pub(super) fn run(global: &GlobalArgs, args: &ReplayArgs, out: &mut CliOutput) -
         ));
     }
     let door = if onward {
-        StoreAccess::open_existing_to_record(&locate::store(global.store.as_deref()), &global.namespace)?
+        StoreAccess::open_existing_to_record(
+            &locate::store(global.store.as_deref()),
+            &global.namespace,
+            StoreWait::from_args(global),
+        )?
     } else {
         super::open_to_read(global)?
     };

@@ -1,5 +1,5 @@
-//! `annals retain`, `pin`, `unpin` and `forget`: keep and drop runs. If a daemon serves the store, the daemon
-//! does the work; else this process does.
+//! `annals retain`, `pin`, `unpin` and `forget`: keep and drop runs. The process that holds the store, a daemon
+//! or a recorder, does the work; else this process does.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use annals::{
     retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
     upkeep::CompactOptions,
 };
-use annals_server::{POLICY_BYTES_MAX, ask_daemon, ask_daemon_without_timeout, parse_policy};
+use annals_server::{POLICY_BYTES_MAX, parse_policy};
 use serde_json::json;
 
 use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
@@ -15,7 +15,7 @@ use crate::failure::{CliResult, Failure};
 use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, plural, printable, time};
-use crate::store_access::{StoreAccess, engine_failure};
+use crate::store_access::{AskedStore, StoreAccess, StoreWait};
 
 pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
@@ -54,14 +54,17 @@ pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput
     if let Some(at) = &at {
         words.extend([b"AT".as_slice(), at.as_bytes()]);
     }
-    if let Some(reply) = ask_daemon(&root, &words).map_err(engine_failure)? {
-        let done: RetentionReport = serde_json::from_str(&reply).map_err(|error| {
-            let message = format!("the process that serves the store sent an invalid report: {error}");
-            Failure::failed(message, "use the same version of annals for both")
-        })?;
-        return if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) };
-    }
-    let door = StoreAccess::open_store_to_write(&root, &global.namespace)?;
+    let wait = StoreWait::from_args(global);
+    let door = match StoreAccess::ask_or_open_store(&root, &global.namespace, &words, true, wait)? {
+        AskedStore::Opened(door) => door,
+        AskedStore::Asked(reply) => {
+            let done: RetentionReport = serde_json::from_str(&reply).map_err(|error| {
+                let message = format!("the process that serves the store sent an invalid report: {error}");
+                Failure::failed(message, "use the same version of annals for both")
+            })?;
+            return if out.json { print_report(&done, true, out) } else { print_summary(&done, true, out) };
+        }
+    };
     let plan = door.plan_retention(&policy, at_ns)?;
     let done = door.retain(plan)?;
     door.close()?;
@@ -186,8 +189,7 @@ pub(super) fn pin(global: &GlobalArgs, args: &PinArgs, out: &mut CliOutput) -> C
     let root = locate::store(global.store.as_deref());
     let run = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?.id;
     let words = [b"RUN.PIN".as_slice(), run.as_bytes(), args.why.as_bytes()];
-    if ask_daemon_in_namespace(&root, global, &words)?.is_none() {
-        let door = StoreAccess::open_existing_to_write(&root, &global.namespace)?;
+    if let AskedStore::Opened(door) = ask_in_namespace(&root, global, &words)? {
         door.pin(&run, &args.why)?;
         door.close()?;
     }
@@ -199,19 +201,17 @@ pub(super) fn pin(global: &GlobalArgs, args: &PinArgs, out: &mut CliOutput) -> C
 
 pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
-    let run = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?.id;
-    let was = match ask_daemon_in_namespace(&root, global, &[b"RUN.UNPIN".as_slice(), run.as_bytes()])? {
-        Some(reply) => reply == "OK",
-        None => {
-            let door = StoreAccess::open_existing_to_write(&root, &global.namespace)?;
-            let was = door.unpin(&run)?;
-            door.close()?;
-            was
-        }
-    };
-    if !was {
+    let row = StoreAccess::open_to_read(&root, &global.namespace)?.run(&args.run)?;
+    let run = row.id;
+    if row.pinned.is_none() {
         let message = format!("run `{run}` is not pinned");
         return Err(Failure::missing(message, "`annals runs` shows which runs are"));
+    }
+    // A holder that went away may have removed the pin before it replied.
+    let words = [b"RUN.UNPIN".as_slice(), run.as_bytes()];
+    if let AskedStore::Opened(door) = ask_in_namespace(&root, global, &words)? {
+        door.unpin(&run)?;
+        door.close()?;
     }
     if out.json {
         return out.object(&json!({ "unpinned": run }));
@@ -230,19 +230,29 @@ pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput
     }
     // An open reader would keep the old files.
     drop((reader, reading));
-    let namespace = global.namespace.as_bytes();
+    let (namespace, wait) = (global.namespace.as_bytes(), StoreWait::from_args(global));
     let words: [&[u8]; 6] =
         [b"RUN.DROP", run.as_bytes(), args.why.as_bytes(), b"NAMESPACE", namespace, b"COMPACT"];
-    let compacted = match ask_daemon_without_timeout(&root, &words).map_err(engine_failure)? {
-        Some(done) => done,
-        None => {
-            let door = StoreAccess::open_existing_to_write(&root, &global.namespace)?;
-            door.forget(&run, &args.why)?;
+    let asked = StoreAccess::ask_or_open_existing(&root, &global.namespace, &words, true, wait);
+    let compacted = match asked {
+        Ok(AskedStore::Asked(done)) => done,
+        Ok(AskedStore::Opened(door)) => {
+            // An earlier holder may have dropped it, and gone away before it replied.
+            if door.still_held(uid).is_err() {
+                door.forget(&run, &args.why)?;
+            }
             let options = CompactOptions { must_go: vec![uid], ..CompactOptions::default() };
             let done = door.compact(&options)?;
             door.close()?;
             done.to_json()
         }
+        // The same; what the next holder has not compacted is listed below.
+        Err(Failure::Message { code: FailureCode::NoSuchThing, .. })
+            if StoreAccess::open_to_read(&root, &global.namespace)?.still_held(uid).is_ok() =>
+        {
+            String::new()
+        }
+        Err(failure) => return Err(failure),
     };
     let compacted: serde_json::Value = serde_json::from_str(&compacted).unwrap_or_default();
     let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
@@ -291,11 +301,12 @@ pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput
     out.line("annals does not know of exports, tapes and copies made by other tools")
 }
 
-/// Sends a command for this namespace to the daemon of the store, if there is one.
-fn ask_daemon_in_namespace(root: &Path, global: &GlobalArgs, words: &[&[u8]]) -> CliResult<Option<String>> {
+/// Runs a command for this namespace in the process that holds the store, or opens the store.
+fn ask_in_namespace(root: &Path, global: &GlobalArgs, words: &[&[u8]]) -> CliResult<AskedStore> {
     let namespace = ["NAMESPACE".as_bytes(), global.namespace.as_bytes()];
     let words: Vec<&[u8]> = words.iter().copied().chain(namespace).collect();
-    ask_daemon(root, &words).map_err(engine_failure)
+    let wait = StoreWait::from_args(global);
+    StoreAccess::ask_or_open_existing(root, &global.namespace, &words, true, wait)
 }
 
 #[cfg(test)]

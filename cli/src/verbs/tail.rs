@@ -11,15 +11,20 @@ use crate::store_access::FrameRow;
 /// Time between two reads of the store.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Number of polls after which an abandoned run counts as ended.
+const ABANDONED_POLLS: u32 = 10;
+
 pub(super) fn run(global: &GlobalArgs, args: &TailArgs, out: &mut CliOutput) -> CliResult<()> {
     let redactor = profiles::redactor(global, &args.reader)?;
     let door = super::open_to_read(global)?;
     profiles::print_redaction_note(redactor.as_ref().filter(|_| !out.json));
     let id = door.run(args.run.as_deref().unwrap_or("last"))?.id;
-    let mut told = 0;
+    let (mut told, mut abandoned) = (0, 0);
     loop {
         let run = door.run(&id)?;
-        let over = run.status != "open";
+        // While recorders hand a store over, their runs are abandoned for a moment.
+        abandoned = if run.status == "abandoned" { abandoned + 1 } else { 0 };
+        let over = run.status != "open" && (abandoned == 0 || abandoned > ABANDONED_POLLS);
         while u64::from(told) < run.frames {
             let frame = door.frame(&id, told + 1)?;
             // A frame that is still arriving is printed when it is finished or its run has ended.

@@ -113,6 +113,26 @@ def held(before, file, after):
     noted("held", after)
 
 
+def streams(words, bytes):
+    """A slow stream for each word, told once it has begun; then so many bytes of output."""
+    for word in words.split(","):
+        answer = ask("/chat/completions", chat(word, stream=True, pause_ms=30))
+        print("begun", word, answer.read(20), flush=True)
+        print(told(answer), flush=True)
+    print("x" * int(bytes))
+
+
+def cuts_upload():
+    """Hangs up in the middle of a long body; then an ordinary call."""
+    connection = http.client.HTTPConnection(BASE.hostname, BASE.port, timeout=60)
+    connection.putrequest("POST", BASE.path + "/chat/completions")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", "1000000")
+    connection.endheaders(b"x" * 200000)
+    connection.close()
+    noted("after", "a")
+
+
 def tools():
     """A call, the result of a tool, and one more turn that sends all of it again."""
     messages = [{"role": "user", "content": "how warm is it?"}]

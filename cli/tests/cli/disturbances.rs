@@ -114,6 +114,21 @@ fn client_hang_up_is_recorded_as_far_as_it_came() {
     }
 }
 
+/// A request whose client hung up while it sent the body was counted as seen, and no frame said that it had been there.
+#[test]
+fn request_cut_in_its_body_is_recorded() {
+    let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
+    for round in 0..disturbance_rounds() {
+        let run = format!("r{round}");
+        let recorded = bench.record(&upstream.url, &run, &["cuts_upload"]);
+        assert_eq!(recorded.code, 0, "{recorded:?}");
+        says(&recorded, &["recorded 2 requests", "1 without a whole answer"]);
+        let frames = bench.run(&format!("replay {run} --json")).json();
+        let cut = frames.iter().find(|frame| frame["metadata"]["http"]["broken"].is_string()).unwrap();
+        assert_eq!((&cut["component"], &cut["input"]), (&"llm".into(), &"".into()), "{cut}");
+    }
+}
+
 #[test]
 fn repeated_pictures_are_stored_once() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());

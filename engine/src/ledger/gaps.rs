@@ -1,5 +1,7 @@
 //! Gaps: runs that were dropped, replaced or abandoned, as the log records them.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::ledger::walk::{open_log, walk};
@@ -8,7 +10,9 @@ use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::store::Store;
 use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
 use crate::trace::kinds;
+use crate::trace::reader::run_record;
 use crate::trace::{ErasureReport, Status};
+use annals_store::kv::core::Core;
 
 /// The kind of a gap.
 #[non_exhaustive]
@@ -98,6 +102,10 @@ impl Store {
                         }
                         _ => None,
                     };
+                    // A run that its recorder took up again has no gap there.
+                    let said = said.filter(|(id, gap)| {
+                        gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run)
+                    });
                     gaps.extend(said.map(|(id, gap)| {
                         let namespace = namespace(id);
                         Gap { namespace, seqno, time_ns: leaf.header.time_ns, ..gap }
@@ -110,6 +118,12 @@ impl Store {
         })?;
         walked.census.finish(&*core.schema, &found)
     }
+}
+
+/// Whether a run's newest record says that it is abandoned, or the run has none any more.
+fn is_still_abandoned(core: &Arc<Core>, namespace: NamespaceId, run: RunUid) -> bool {
+    let newest = run_record(core, namespace, run).ok().flatten();
+    newest.is_none_or(|(head, _)| head.fields.status == Status::Abandoned.code())
 }
 
 /// The gap that a run's record shows. `walk` adds namespace, seqno and time.

@@ -501,6 +501,23 @@ impl<'a> RunBatch<'a> {
 }
 
 impl BegunFrame {
+    /// An unfinished frame as the log has it. Its recipes are coded without a base when it is finished.
+    pub(crate) fn resumed(
+        head: FrameHead,
+        component: Component,
+        input: PackedBody,
+        (packed, bytes): (PackedBody, Vec<u8>),
+        started_ns: u64,
+    ) -> Self {
+        let metadata = PackedMetadata { packed, base: None, bytes };
+        Self { head, component, input, input_base: None, metadata, started_ns }
+    }
+
+    /// Bytes of its input and metadata.
+    pub(crate) fn begun_bytes(&self) -> u64 {
+        self.input.len + self.metadata.packed.len
+    }
+
     /// The recipes of a frame's record, in the order of its body references.
     fn put_recipes(&self, output: Option<(&PackedBody, &BaseRecipe)>, tail: &mut Vec<u8>) {
         fn slice(base: &BaseRecipe) -> Option<(u32, &[Extent])> {

@@ -47,6 +47,11 @@ impl PendingForks {
         *self.0.entry(parent).or_default() += 1;
     }
 
+    /// Whether a fork of this run is about to begin.
+    pub(crate) fn is_parent(&self, uid: RunUid) -> bool {
+        self.0.contains_key(&uid)
+    }
+
     /// Ends one hold: the fork of this run is in the log, or will never be.
     pub(crate) fn release(&mut self, parent: RunUid) {
         if let Some(count) = self.0.get_mut(&parent) {
@@ -321,7 +326,7 @@ fn drop_blocker(
         Some(DropBlocker::Open)
     } else if pins.contains_key(&uid) {
         Some(DropBlocker::Pinned)
-    } else if forking.0.contains_key(&uid) {
+    } else if forking.is_parent(uid) {
         Some(DropBlocker::Forking)
     } else {
         None

@@ -303,9 +303,23 @@ impl RunReader {
 
     /// The output of an incomplete frame that had arrived.
     pub(super) fn arrived_output(&self, seq: u32) -> Result<Vec<u8>> {
+        let mut output = Vec::new();
+        self.for_each_part(seq, &mut |bytes, _| {
+            output.extend(bytes);
+            Ok(())
+        })?;
+        Ok(output)
+    }
+
+    /// Calls `each` with the bytes of every part of an incomplete frame's output, in order, and with their
+    /// extents, which are empty for an inline part.
+    pub(super) fn for_each_part(
+        &self,
+        seq: u32,
+        each: &mut dyn FnMut(Vec<u8>, &[Extent]) -> Result<()>,
+    ) -> Result<()> {
         let uid = self.frame_owner(seq)?;
         let _pin = self.core.pin();
-        let mut output = Vec::new();
         for (part, hit) in
             (1..).zip(self.core.index.scan_prefix(&run_keys::parts(uid, seq), Seqno(u64::MAX))?)
         {
@@ -318,7 +332,7 @@ impl RunReader {
                     Ok((PartHead::parse(logical.head)?, logical.tail.to_vec()))
                 })?;
             match head.body {
-                BodyRef::Inline(bytes) => output.extend_from_slice(&bytes),
+                BodyRef::Inline(bytes) => each(bytes, &[])?,
                 BodyRef::Blob { len, id } => {
                     let mut tail = ByteReader::new(&tail, "frame part tail");
                     let recipe = RecipeRef::take(&mut tail).map_err(|e| {
@@ -326,13 +340,13 @@ impl RunReader {
                     })?;
                     let extents =
                         bodies::decode_extents(recipe, |_| Err(Error::bug("a part's recipe stands alone")))?;
-                    output.extend(bodies::read_body(&self.core, self.namespace, &extents, len, id)?);
+                    each(bodies::read_body(&self.core, self.namespace, &extents, len, id)?, &extents)?;
                 }
                 BodyRef::Same { .. } => {
                     return Err(Error::new(ErrorKind::Damaged, "a frame's part refers to another frame"));
                 }
             }
         }
-        Ok(output)
+        Ok(())
     }
 }

@@ -563,7 +563,7 @@ impl RunReader {
 
     /// The digest that frame `seq` adds to the chain. Besides the record, only metadata and an incomplete
     /// output are read.
-    fn frame_digest(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<FrameDigest> {
+    pub(super) fn frame_digest(&self, seq: u32, record: &Arc<FrameRecord>) -> Result<FrameDigest> {
         let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
         let input = self.body_id(seq, record, BodySlot::Input)?;

@@ -30,7 +30,7 @@ use annals_store::kv::write::{BatchWriter, PackedBody};
 /// bodies, and prepared forks.
 #[derive(Debug)]
 pub(crate) struct RecorderRegistry {
-    names: Mutex<HashMap<(NamespaceId, String), RunUid>, { rank::RUN_NAMES }>,
+    pub(super) names: Mutex<HashMap<(NamespaceId, String), RunUid>, { rank::RUN_NAMES }>,
     pub(crate) previous: PreviousBodies,
     /// Locked while a run is pinned, dropped or forked.
     pub(crate) forking: Mutex<PendingForks, { rank::FORKING }>,
@@ -138,6 +138,13 @@ impl Run {
             if is_dropped(core, namespace, parent)? {
                 return Err(Error::new(ErrorKind::Gone, "the run was dropped before it could be forked"));
             }
+            // Frames of an abandoned run are final only until its recorder takes it up again.
+            let resumed = |(head, _): (RunHead, Vec<u8>)| head.fields.status == Status::Open.code();
+            if fork.is_some_and(|(reader, ..)| reader.info().status != Status::Open)
+                && run_record(core, namespace, parent)?.is_some_and(resumed)
+            {
+                return Err(Error::conflict("the run goes on again: fork it once more"));
+            }
             forking.hold(parent);
         }
         let (uid, replaces) = match Self::reserve_name(core, recording, namespace, &spec) {
@@ -189,6 +196,18 @@ impl Run {
             }),
         };
         Ok(run)
+    }
+
+    /// A run whose record is in the log, with this uid and name. The name must be reserved.
+    pub(super) fn from_state(
+        core: &Arc<Core>,
+        recording: &Arc<RecorderRegistry>,
+        namespace: NamespaceId,
+        (uid, name): (RunUid, String),
+        state: RunState,
+    ) -> Self {
+        let (core, recording) = (core.clone(), recording.clone());
+        Self { core, recording, namespace, uid, name, state: Mutex::new(state), _parent: None }
     }
 
     /// Reserves a name and a number for a run that is about to begin; returns the number, and the living run that
@@ -348,7 +367,7 @@ impl Drop for Run {
     }
 }
 
-fn inline(bytes: &[u8]) -> PackedBody {
+pub(super) fn inline(bytes: &[u8]) -> PackedBody {
     PackedBody {
         reference: BodyRef::Inline(bytes.to_vec()),
         id: BlobId::of(bytes),

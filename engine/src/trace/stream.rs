@@ -44,6 +44,15 @@ struct ArrivedOutput {
     last_part_ns: u64,
 }
 
+/// The output of an unfinished frame that the log holds.
+#[derive(Debug, Default)]
+pub(crate) struct ArrivedParts {
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) hasher: blake3::Hasher,
+    pub(crate) len: u64,
+    pub(crate) parts: u32,
+}
+
 impl Run {
     /// Begins a frame whose output arrives later; `frame.output` is ignored. When this returns, the beginning
     /// has the durability of the store's options.
@@ -99,6 +108,20 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
             last_part_ns: run.core.io.monotonic_ns(),
         };
         Ok((Self { run, begun, state: Mutex::new(state) }, ticket))
+    }
+
+    /// An unfinished frame that is taken up again, with the output that the log holds.
+    pub(crate) fn resumed(run: R, begun: BegunFrame, arrived: ArrivedParts) -> Self {
+        let last_part_ns = run.core.io.monotonic_ns();
+        let ArrivedParts { extents, hasher, len, parts } = arrived;
+        let state = ArrivedOutput { pending: Vec::new(), extents, hasher, len, parts, last_part_ns };
+        Self { run, begun, state: Mutex::new(state) }
+    }
+
+    /// Length of the output so far, in bytes. Of a frame that was taken up again: what the log holds.
+    #[must_use]
+    pub fn output_len(&self) -> u64 {
+        lock(&self.state).len
     }
 
     /// The frame's number.
@@ -178,10 +201,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         writer.add_record(kinds::FRAME_PART, &head.encode(), &tail)?;
         let submitted = writer.submit(durability)?;
         for extent in packed.extents.iter().flat_map(|extents| extents.iter()) {
-            match state.extents.last_mut() {
-                Some(last) if last.is_followed_by(extent) => last.len += extent.len,
-                _ => state.extents.push(*extent),
-            }
+            push_extent(&mut state.extents, *extent);
         }
         state.last_part_ns = self.run.core.io.monotonic_ns();
         Ok(submitted.map(|(_, ticket)| ticket))
@@ -227,5 +247,13 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let (output, base) = batch.pack_body(&lane, seq, &output.into())?;
         batch.finish_frame(begun, output, base)?;
         Ok((seq, batch.submit()?))
+    }
+}
+
+/// Adds an extent; joins it with the last one if they are adjacent.
+pub(crate) fn push_extent(extents: &mut Vec<Extent>, extent: Extent) {
+    match extents.last_mut() {
+        Some(last) if last.is_followed_by(&extent) => last.len += extent.len,
+        _ => extents.push(extent),
     }
 }

@@ -30,6 +30,7 @@ mod reading;
 mod recording;
 mod repair;
 mod replayer;
+mod resuming;
 mod retention;
 mod rewrites;
 mod scale;

@@ -59,5 +59,5 @@ mod witness;
 pub use access::{AccessToken, Rights, list_tokens, make_token, revoke_token};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
 pub use server::{StartedDaemon, serve};
-pub use share::{AskOutcome, Shared, ask_daemon, ask_daemon_without_timeout, ask_or_open};
+pub use share::{AskOutcome, HolderWait, RecorderHost, Shared, ask_daemon, ask_or_open, open_or_wait};
 pub use witness::{WITNESS_BYTES_MAX, list_witnesses, write_witness};

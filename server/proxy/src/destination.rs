@@ -1,6 +1,7 @@
 //! Where runs are recorded: in a store that this process holds, or through the process that holds it.
 //!
-//! An implementation of [`RemoteSpace`] reaches the other process. This module knows no protocol and no socket.
+//! An implementation of [`RemoteSpace`] reaches the other process, and the next one if that one goes away. This module
+//! knows no protocol and no socket.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,48 +15,44 @@ use annals_review::run_memory::remember_ended;
 
 use crate::embeddings::environment_embedder;
 use crate::program::ProgramError;
+use crate::spool::SpooledBody;
 
 /// A namespace of a store that another process holds.
 pub trait RemoteSpace: std::fmt::Debug + Send + Sync {
     /// Begins a run.
     ///
     /// # Errors
-    /// As [`Namespace::begin_run`]; `Unavailable` where the other process went away.
+    /// As [`Namespace::begin_run`]; `Locked` or `Unavailable` if no process takes it.
     fn begin_run(&self, spec: &RunSpec) -> annals::Result<Arc<dyn RemoteRun>>;
-
-    /// Streams a body into the store.
-    ///
-    /// # Errors
-    /// As [`Namespace::store_blob`]; `Unavailable` where the other process went away.
-    fn store_blob(&self, from: &mut dyn Read) -> annals::Result<RemoteBlob>;
 }
 
 /// A run of a [`RemoteSpace`].
 pub trait RemoteRun: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &str;
 
-    /// Queues a frame; with `blob`, its output is that blob.
+    /// Queues a frame; with `output`, that is its output.
     ///
     /// # Errors
-    /// `Unavailable` where the other process went away; what it says against it with a later call.
-    fn submit(&self, frame: &Frame, blob: Option<&RemoteBlob>) -> annals::Result<()>;
+    /// `Locked` or `Unavailable` if no process takes it; what that process says against it comes with a later
+    /// call.
+    fn submit(&self, frame: &Frame, output: Option<&Arc<SpooledBody>>) -> annals::Result<()>;
 
     /// Begins a frame whose output is still to come.
     ///
     /// # Errors
-    /// As [`OpenFrame::begin`]; `Unavailable` where the other process went away.
+    /// As [`OpenFrame::begin`]; `Locked` or `Unavailable` if no process takes it.
     fn begin_frame(&self, frame: &Frame) -> annals::Result<Box<dyn RemoteFrame>>;
 
     /// Ends the run; durable when this returns.
     ///
     /// # Errors
-    /// As [`Run::end`]; `Unavailable` where the other process went away.
+    /// As [`Run::end`]; `Locked` or `Unavailable` if no process takes it.
     fn end(&self, status: Status) -> annals::Result<()>;
 
     /// Stores the outcome of an ended run in memory.
     ///
     /// # Errors
-    /// As [`remember_ended`]; `Unavailable` where the other process went away.
+    /// As [`remember_ended`]; `Locked` or `Unavailable` if no process takes it.
     fn remember(&self) -> annals::Result<()>;
 }
 
@@ -66,23 +63,15 @@ pub trait RemoteFrame: std::fmt::Debug + Send + Sync {
     /// Adds to the output.
     ///
     /// # Errors
-    /// `Unavailable` where the other process went away; what it says against it with a later call.
+    /// `Locked` or `Unavailable` if no process takes it; what that process says against it comes with a later
+    /// call.
     fn append(&self, bytes: &[u8]) -> annals::Result<()>;
 
     /// Ends the frame; gives its number.
     ///
     /// # Errors
-    /// As [`OpenFrame::finish_with`]; `Unavailable` where the other process went away.
+    /// As [`OpenFrame::finish_with`]; `Locked` or `Unavailable` if no process takes it.
     fn finish_with(self: Box<Self>, ending: &Ending) -> annals::Result<u32>;
-}
-
-/// A body that was streamed to another process, until a frame holds it.
-#[derive(Debug)]
-pub struct RemoteBlob {
-    /// What the other process knows it by.
-    pub name: Vec<u8>,
-    /// Its length in bytes.
-    pub len: u64,
 }
 
 /// A namespace into which runs are recorded.
@@ -155,13 +144,12 @@ impl Destination {
         }
     }
 
-    /// Streams a body into the store.
+    /// Streams a body into the store; if another process holds it, the body is sent with its frame.
     pub(crate) fn store_blob(&self, from: &mut dyn Read) -> annals::Result<DestinationBlob> {
         match &self.0 {
             DestinationPlace::Local(space) => space.store_blob(from).map(DestinationBlob::from),
-            DestinationPlace::Remote(remote) => {
-                remote.store_blob(from).map(|blob| DestinationBlob(DestinationBlobPlace::Remote(blob)))
-            }
+            DestinationPlace::Remote(_) => SpooledBody::read_from(from)
+                .map(|body| DestinationBlob(DestinationBlobPlace::Remote(Arc::new(body)))),
         }
     }
 }
@@ -304,7 +292,7 @@ pub(crate) struct DestinationBlob(DestinationBlobPlace);
 #[derive(Debug)]
 enum DestinationBlobPlace {
     Local(StoredBlob),
-    Remote(RemoteBlob),
+    Remote(Arc<SpooledBody>),
 }
 
 impl From<StoredBlob> for DestinationBlob {
@@ -317,7 +305,7 @@ impl DestinationBlob {
     pub(crate) fn is_empty(&self) -> bool {
         match &self.0 {
             DestinationBlobPlace::Local(stored) => stored.is_empty(),
-            DestinationBlobPlace::Remote(blob) => blob.len == 0,
+            DestinationBlobPlace::Remote(body) => body.is_empty(),
         }
     }
 
@@ -328,9 +316,9 @@ impl DestinationBlob {
         }
     }
 
-    fn remote(&self) -> annals::Result<&RemoteBlob> {
+    fn remote(&self) -> annals::Result<&Arc<SpooledBody>> {
         match &self.0 {
-            DestinationBlobPlace::Remote(blob) => Ok(blob),
+            DestinationBlobPlace::Remote(body) => Ok(body),
             DestinationBlobPlace::Local(_) => Err(wrong_store_error()),
         }
     }

@@ -6,8 +6,8 @@
 //!
 //! Layout, lowest first; a module uses only earlier ones: `body` (assembles a body from its parts), `mounts`
 //! and `variables` (the upstream of an address), `upstream` (the HTTP client), `embeddings` (vectors of
-//! texts, over HTTP), `program` (the child process), `destination` (the store or process to record into),
-//! `nondet` (clocks and randomness), `network` (connections besides the proxy), `error`, `origin` and
+//! texts, over HTTP), `program` (the child process), `spool` (a body that can be sent again), `destination`
+//! (the store or process to record into), `nondet` (clocks and randomness), `network` (connections besides the proxy), `error`, `origin` and
 //! `own_frames` (the program of a run), `proxy` (listening, recording, replaying), `session` (a program and
 //! its proxy), [`mod@inspect`] (a program before it is recorded), `middleware` (a program that records
 //! itself), `run_usage` (tokens and cost).
@@ -29,6 +29,7 @@ pub mod program;
 pub mod proxy;
 mod run_usage;
 mod session;
+pub mod spool;
 mod upstream;
 mod variables;
 

@@ -81,6 +81,11 @@ impl<'a> CommandWriter<'a> {
         words.metadata(ending.metadata.as_deref()).flag("ERROR", ending.error)
     }
 
+    /// The words, independent of what they were made from.
+    pub fn into_words(self) -> Vec<Vec<u8>> {
+        self.0.into_iter().map(Cow::into_owned).collect()
+    }
+
     pub fn as_slices(&self) -> Vec<&[u8]> {
         self.0.iter().map(AsRef::as_ref).collect()
     }

@@ -1,8 +1,8 @@
 //! The side that holds the store: a listener, and a thread for each connection.
 //!
-//! A host closes only while no connection writes through it. Closing and admitting a writer are one atomic
-//! step: an admitted writer is waited for; a later one is refused before anything is promised, and finds the
-//! lock free.
+//! A host that is dropped ends its connections; their recorders find the lock free. A daemon first waits until no
+//! connection writes through it: closing and admitting a writer are one atomic step, so a later writer is refused
+//! before anything is promised.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -86,6 +86,11 @@ impl WriterGate {
         entered.then(|| WriterPass(self.clone()))
     }
 
+    /// Whether the host is closing.
+    pub(super) fn is_closing(&self) -> bool {
+        self.0.borrow().closing
+    }
+
     /// Closes for new writers if there are none.
     fn close_if_idle(&self) -> bool {
         self.0.send_if_modified(|writers| {
@@ -135,18 +140,8 @@ impl Host {
         self.0.admit(stream, store, came);
     }
 
-    /// Waits until no connection writes through this host, then ends it. `waiting` gets the number of
-    /// writers, if any. A signal that ends this process (Ctrl-C) ends the wait; the writers' runs are then
-    /// abandoned.
-    pub(super) fn finish(self, waiting: impl FnOnce(usize)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Without a runtime there is no wait.
-        if let Ok(runtime) = runtime {
-            runtime.block_on(self.await_idle(waiting));
-        }
-    }
-
-    /// As [`Host::finish`], inside a runtime, without ending the host. Dropping the host ends it, which
+    /// Waits until no connection writes through this host, and admits no more. `waiting` gets the number of
+    /// writers, if any. A signal that ends this process (Ctrl-C) ends the wait. Dropping the host ends it, which
     /// blocks until its threads have ended.
     pub(crate) async fn await_idle(&self, waiting: impl FnOnce(usize)) {
         let mut writers = self.0.writers.0.subscribe();
@@ -190,15 +185,11 @@ impl HostState {
     fn connections(&self) -> MutexGuard<'_, HostConnections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn is_closing(&self) -> bool {
-        self.writers.0.borrow().closing
-    }
 }
 
 fn accept(host: &Arc<HostState>, listener: &UnixListener, store: &Store) {
     for came in listener.incoming() {
-        if host.is_closing() {
+        if host.writers.is_closing() {
             return;
         }
         match came {
@@ -297,10 +288,13 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
-    use annals::{Component, Frame, Namespace, RunSpec, Status, Store};
+    use annals::{Component, Frame, Namespace, Options, RunSpec, Status, Store};
     use annals_proxy::destination::RemoteSpace;
+    use annals_proxy::spool::SpooledBody;
 
+    use super::super::holder::StoreHolder;
     use super::super::remote::{JoinOutcome, RemoteStore};
     use super::super::socket;
     use super::Host;
@@ -334,8 +328,12 @@ mod tests {
             replies
         }
 
+        fn holder(&self) -> Arc<StoreHolder> {
+            Arc::new(StoreHolder::new(&self.directory.path().join("store"), &Options::default()))
+        }
+
         fn join(&self) -> RemoteStore {
-            match RemoteStore::join(&self.directory.path().join("store"), "n").unwrap() {
+            match RemoteStore::join(&self.holder(), "n").unwrap() {
                 JoinOutcome::Joined(remote) => remote,
                 JoinOutcome::NotNow => panic!("nobody serves"),
             }
@@ -384,7 +382,7 @@ mod tests {
         }
         assert_eq!(bench.replies(b"*0\r\n*1\r\n$4\r\nping\r\n"), "+PONG\r\n");
         // A connection that never sent STORE.USE is not waited for.
-        bench.host.finish(|_| panic!("nobody writes"));
+        drop(bench.host);
         bench.store.close().unwrap();
         drop((idle, half));
     }
@@ -419,7 +417,7 @@ mod tests {
             ("FRAME.BEGIN r llm in PARENT 9", "-INVALID"),
             ("FRAME.BEGIN r llm in", ":1"),
             ("FRAME.APPEND r 2 x", "-NOTFOUND frame 2"),
-            ("FRAME.APPEND r 1 x", "+OK"),
+            ("FRAME.APPEND r 1 x", ":1"),
             ("RUN.END r ok", "-CONFLICT frame 1"),
             ("FRAME.END r 1 META {\"a\":1}", ":1"),
             ("FRAME.END r 1", "-NOTFOUND frame 1"),
@@ -434,7 +432,7 @@ mod tests {
             ("BLOB.END c", ":0"),
             ("FRAME.ADD r tool in  BLOB c", ":3"),
             ("RUN.END r open", "-INVALID"),
-            ("RUN.END r ok", "+OK"),
+            ("RUN.END r ok", ":3"),
             ("RUN.END r ok", "-NOTFOUND"),
         ];
         let bytes: Vec<u8> = script.iter().flat_map(|(line, _)| command(line)).collect();
@@ -446,7 +444,7 @@ mod tests {
         assert_eq!(replies.len(), script.len());
         let frame = bench.space().run("r").unwrap().frame(1).unwrap();
         assert_eq!((frame.output, frame.metadata), (b"x".to_vec(), b"{\"a\":1}".to_vec()));
-        bench.host.finish(|_| panic!("nobody writes"));
+        drop(bench.host);
     }
 
     #[test]
@@ -474,12 +472,12 @@ mod tests {
         for number in 0..1000_u32 {
             run.submit(&Frame::new(Component::User, number.to_le_bytes().to_vec(), "out"), None).unwrap();
         }
-        let blob = remote.store_blob(&mut &vec![7; 3_000_000][..]).unwrap();
-        run.submit(&Frame::new(Component::Tool, "", ""), Some(&blob)).unwrap();
-        // The blob is used up: the error comes with the next reply, and no later command is sent.
-        run.submit(&Frame::new(Component::Tool, "", ""), Some(&blob)).unwrap();
+        let body = Arc::new(SpooledBody::read_from(&mut &vec![7; 3_000_000][..]).unwrap());
+        run.submit(&Frame::new(Component::Tool, "", ""), Some(&body)).unwrap();
+        // There is no such parent: the error comes with the next reply, and no later command is sent.
+        run.submit(&Frame::new(Component::Tool, "", "").parent(5000), None).unwrap();
         let refused = run.end(Status::Ok).unwrap_err();
-        assert_eq!(refused.kind(), annals::ErrorKind::NotFound, "{refused}");
+        assert_eq!(refused.kind(), annals::ErrorKind::Invalid, "{refused}");
         assert!(run.submit(&Frame::new(Component::Tool, "", ""), None).is_err());
         drop((run, remote));
         assert_eq!(bench.ended("r"), Status::Abandoned);
@@ -497,9 +495,9 @@ mod tests {
         assert!(bench.host.0.writers.close_if_idle());
         assert!(bench.host.0.writers.enter().is_none());
         // A connection that arrives in between is closed without a reply, and opens the store itself.
-        let root = bench.directory.path().join("store");
-        assert!(matches!(RemoteStore::join(&root, "n").unwrap(), JoinOutcome::NotNow));
+        let holder = bench.holder();
+        assert!(matches!(RemoteStore::join(&holder, "n").unwrap(), JoinOutcome::NotNow));
         drop(bench.host);
-        assert!(matches!(RemoteStore::join(&root, "n").unwrap(), JoinOutcome::NotNow));
+        assert!(matches!(RemoteStore::join(&holder, "n").unwrap(), JoinOutcome::NotNow));
     }
 }

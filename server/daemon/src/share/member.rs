@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt::Write;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,6 +15,7 @@ use annals::{Durability, ErrorKind, Namespace, Run, Status, Store, kv::StoredBlo
 use annals_memory::{Embedder, Memory, SnapshotOptions};
 
 use super::host::{WriterGate, WriterPass};
+use super::upkeep;
 use annals_proxy::embeddings::{ConfiguredEmbedder, environment_embedder};
 use annals_review::memory_input::{check_embedder, remember_json};
 use annals_review::run_memory::{RememberOutcome, remember_ended};
@@ -28,6 +30,15 @@ const BLOBS_MAX: usize = 64;
 const FRAMES_MAX: usize = 16 << 10;
 /// Maximum number of parts of a streamed body that wait to be stored.
 const PARTS_MAX: usize = 4;
+
+/// The tag that holds the hash of the token with which a recorder began its run. Whoever knows the token may
+/// take the run up again.
+pub(super) const RECORDER_TAG: &str = "annals.recorder";
+
+/// The hash of a token, in hexadecimal.
+pub(super) fn token_hash(token: &[u8]) -> String {
+    annals_text::hex::encode(&blake3::derive_key("annals recorder token 1", token)[..16])
+}
 
 /// The state of one connection.
 pub(super) struct RecorderSession {
@@ -70,10 +81,11 @@ impl RecorderSession {
     }
 
     fn execute(&mut self, name: &str, arguments: &mut CommandArguments) -> annals::Result<Reply> {
-        let Some(command) = RecorderCommand::find(name) else { return Err(refusal(name)) };
+        let Some(command) = RecorderCommand::find(name) else { return self.execute_upkeep(name, arguments) };
         match command {
             RecorderCommand::Ping => Ok(Reply::Simple("PONG".into())),
             RecorderCommand::BeginRun => self.begin_run(arguments),
+            RecorderCommand::ResumeRun => self.resume_run(arguments),
             RecorderCommand::EndRun => self.end_run(arguments),
             RecorderCommand::RememberRun => self.remember(arguments),
             RecorderCommand::PutMemory => self.put_memory(arguments),
@@ -86,6 +98,14 @@ impl RecorderSession {
             RecorderCommand::EndBlob => self.end_blob(arguments),
             RecorderCommand::UseStore => Err(invalid("a connection stays with its namespace".to_owned())),
         }
+    }
+
+    /// A command that records nothing. It ends with the host: a recorder does not wait for others.
+    fn execute_upkeep(&self, name: &str, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let gate = self.writing.clone();
+        let closing = Arc::new(move || gate.is_closing());
+        upkeep::answer(&self.store, name, arguments, closing)
+            .unwrap_or_else(|| Err(invalid(format!("unknown command '{name}'"))))
     }
 
     fn space(&self) -> annals::Result<&Namespace> {
@@ -109,6 +129,34 @@ impl RecorderSession {
         Ok(ok())
     }
 
+    /// Takes up a run again that its recorder began through an earlier connection, perhaps to another process.
+    /// The reply says what the store holds, so that the recorder sends again what is missing and nothing else.
+    fn resume_run(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let name = arguments.text("a run's name")?;
+        let token = arguments.bytes("a token")?;
+        arguments.end()?;
+        check_limit(self.runs.len(), RUNS_MAX, "runs")?;
+        let space = self.space()?;
+        let info = space.run(&name)?.info().clone();
+        let owner = info.tags.iter().find(|(key, _)| key == RECORDER_TAG);
+        if owner.is_none_or(|(_, hash)| *hash != token_hash(&token)) {
+            let message = format!("no run {name:?} was begun with this token");
+            return Err(annals::Error::new(ErrorKind::NotFound, message));
+        }
+        if matches!(info.status, Status::Ok | Status::Failed) {
+            return Ok(Reply::text(format!("{} {}", info.frames, info.status.name())));
+        }
+        let resumed = space.resume_run(&name)?;
+        let frames = space.run(&name)?.info().frames;
+        let mut reply = format!("{frames} {}", Status::Open.name());
+        for open in resumed.open_frames {
+            let _ = write!(reply, " {} {}", open.seq(), open.output_len());
+            self.frames.insert((name.clone(), open.seq()), open);
+        }
+        self.runs.insert(name, resumed.run);
+        Ok(Reply::text(reply))
+    }
+
     fn end_run(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
         let run = self.run(arguments)?;
         let status: Status = arguments.parsed("a status")?;
@@ -118,7 +166,7 @@ impl RecorderSession {
         batch.end(status)?;
         batch.commit()?;
         self.runs.remove(run.name());
-        Ok(ok())
+        Ok(Reply::Integer(self.space()?.run(run.name())?.info().frames.into()))
     }
 
     fn remember(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
@@ -184,8 +232,12 @@ impl RecorderSession {
         let key = self.frame(arguments)?;
         let bytes = arguments.bytes("a part of an output")?;
         arguments.end()?;
-        self.frames.get(&key).map_or(Ok(()), |frame| frame.append(&bytes))?;
-        Ok(ok())
+        let Some(frame) = self.frames.get(&key) else { return Ok(Reply::Integer(0)) };
+        // The recorder drops the bytes with this reply, so the system must have them, whatever becomes of this
+        // process.
+        let (len, ticket) = frame.submit_append(&bytes, Durability::Process)?;
+        ticket.map_or(Ok(()), |ticket| ticket.wait().map(drop))?;
+        Ok(Reply::Integer(i64::try_from(len).unwrap_or(i64::MAX)))
     }
 
     fn end_frame(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
@@ -210,9 +262,8 @@ impl RecorderSession {
                 }
             };
         }
-        // Queued for the writer, as in a local store: the end of the run waits for it.
-        let (seq, _) = run.submit(frame)?;
-        Ok(Reply::Integer(seq.into()))
+        // The recorder drops the frame with this reply.
+        Ok(Reply::Integer(run.record(frame)?.into()))
     }
 
     fn append_blob(&mut self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
@@ -300,21 +351,6 @@ impl Read for BlobPartsReader {
         let read = (&self.part[self.taken..]).read(buffer)?;
         self.taken += read;
         Ok(read)
-    }
-}
-
-/// Why a command that is not a recorder's is refused.
-fn refusal(name: &str) -> annals::Error {
-    match name {
-        "STORE.COMPACT" => annals::Error::new(
-            ErrorKind::Locked,
-            "a recorder holds the store and compacts nothing: wait until it has ended",
-        ),
-        "RUN.PIN" | "RUN.UNPIN" | "RUN.DROP" | "STORE.RETAIN" => annals::Error::new(
-            ErrorKind::Locked,
-            "a recorder holds the store and neither pins nor drops runs: wait until it has ended",
-        ),
-        _ => invalid(format!("unknown command '{name}'")),
     }
 }
 

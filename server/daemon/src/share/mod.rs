@@ -7,24 +7,32 @@
 //! same host.
 //!
 //! Invariants: only the store's lock decides which process serves, so a socket left by a dead process is
-//! replaced. A run belongs to the connection that began it and is abandoned with it. A command is read within
-//! fixed limits before it runs.
+//! replaced. A run belongs to the connection that began it and is abandoned with it, until its recorder takes it
+//! up again through another connection. If the holder goes away, one of the others becomes the holder. A command
+//! is read within fixed limits before it runs.
 //!
 //! Layout: `socket` (its path), `host` (the listener of the process that holds the store), `member` (one of its
-//! connections), `remote` (a recorder's side), `ask` (one command to the process that holds the store), `shared`
-//! (either side).
+//! connections), `upkeep` (what else a host does for others), `holder` (who holds the store), `wire` and `link` (a
+//! recorder's connection, and what is not acknowledged), `remote` (runs and frames over a link), `ask` (one command
+//! to the process that holds the store), `shared` (either side).
 //!
 //! Out of scope: forks, keys and cached answers do not go through the socket. The mode of the socket file
 //! alone decides which users may connect.
 
 mod ask;
+mod holder;
 mod host;
+mod link;
 mod member;
 mod remote;
 mod shared;
 mod socket;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+mod wire;
 
-pub use ask::{AskOutcome, ask_daemon, ask_daemon_without_timeout, ask_or_open};
+pub use ask::{AskOutcome, HolderWait, RecorderHost, ask_daemon, ask_or_open, open_or_wait};
 pub(crate) use host::{HandoverBytes, Host};
 pub use shared::Shared;
 pub(crate) use socket::{ListeningSocket, listen_at, listen_guarded};

@@ -244,7 +244,13 @@ impl ProxyRecorder {
         self.0.tape.run_now();
         let mut writing = self.0.writing.subscribe();
         let _ = writing.wait_for(|left| *left == 0).await;
-        self.0.counts().clone()
+        let mut counts = self.0.counts().clone();
+        // What the store has not acknowledged is missing, whatever the reason.
+        if counts.failure.is_none() && counts.requests < counts.seen {
+            let why = "the others were not acknowledged, and no error says why: please report this";
+            counts.failure = Some(why.to_owned());
+        }
+        counts
     }
 }
 
@@ -327,12 +333,12 @@ impl ProxyRecorderState {
         mut asked: ProxyRequest,
         sent: Option<Bytes>,
     ) -> Response<ResponseBody> {
-        let came = self.arrival();
         if let Some(path) = self.mounts.upstream_path(&asked.mount, &asked.path) {
             asked.path = path;
         }
         let (going, mut gone) = asked.upload.take().map(IncomingUpload::split).unzip();
         let asked = Arc::new(asked);
+        let mut came = UnrecordedArrival::new(self, &asked);
         let ask = self.call_upstream(&asked, going, sent.clone());
         let mut ask = std::pin::pin!(ask);
         // The upload goes first; the recording has time until the answer.
@@ -352,7 +358,7 @@ impl ProxyRecorderState {
             };
             let (body, cut) =
                 body.map_or_else(|cut: UploadError| (Bytes::new(), Some(cut)), |body| (body, None));
-            (self.begin(within, asked.clone(), body, sent.clone(), came).await, cut)
+            (self.begin(within, asked.clone(), body, sent.clone(), &mut came).await, cut)
         };
         let ((taping, cut), answered) = match early {
             Some(answered) => (begin.await, answered),
@@ -410,8 +416,9 @@ impl ProxyRecorderState {
         asked: Arc<ProxyRequest>,
         body: Bytes,
         sent: Option<Bytes>,
-        came: RequestArrival,
+        came: &mut UnrecordedArrival,
     ) -> Option<ExchangeRecorder> {
+        let came = came.arrival.take()?;
         let (tell, begun) = oneshot::channel();
         let recorder = self.clone();
         self.tape.push(within, move || {
@@ -472,6 +479,30 @@ pub(super) struct RequestArrival {
     pub(super) started_ns: u64,
     pub(super) began: Instant,
     pub(super) waited_for: PendingExchange,
+}
+
+/// A request whose recording has not begun. If its client hangs up before that, while it sends the body, the
+/// request is recorded without a body.
+struct UnrecordedArrival {
+    recorder: Arc<ProxyRecorderState>,
+    asked: Arc<ProxyRequest>,
+    arrival: Option<RequestArrival>,
+}
+
+impl UnrecordedArrival {
+    fn new(recorder: &Arc<ProxyRecorderState>, asked: &Arc<ProxyRequest>) -> Self {
+        Self { recorder: recorder.clone(), asked: asked.clone(), arrival: Some(recorder.arrival()) }
+    }
+}
+
+impl Drop for UnrecordedArrival {
+    fn drop(&mut self) {
+        let Some(came) = self.arrival.take() else { return };
+        let (recorder, asked) = (self.recorder.clone(), self.asked.clone());
+        self.recorder.tape.push(BEGUN_WITHIN, move || {
+            drop(ExchangeRecorder::begin(&recorder, &asked, Bytes::new(), None, came));
+        });
+    }
 }
 
 /// An exchange whose end is not written yet; dropping it marks it as done.

@@ -12,13 +12,16 @@ pub enum RecorderCommand {
     UseStore,
     /// `RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]`: +OK.
     BeginRun,
-    /// `RUN.END run status`: +OK once all of it is on disk.
+    /// `RUN.RESUME name token`: takes up a run again that this recorder began, where its connection ended. A text with spaces: the
+    /// number of its frames, its status, and of each frame that is not finished its number and the length of the output that the store holds.
+    ResumeRun,
+    /// `RUN.END run status`: the number of its frames, once all of it is on disk.
     EndRun,
     /// `RUN.REMEMBER run`: the id of what is remembered of a run that has just ended; nil where there is nothing.
     RememberRun,
     /// `FRAME.BEGIN run component input [OPTIONS]`: the frame's number; its output is still to come.
     BeginFrame,
-    /// `FRAME.APPEND run seq bytes`: +OK; adds to an output that is still to come.
+    /// `FRAME.APPEND run seq bytes`: the length of the output so far, once the system has it; adds to an output that is still to come.
     AppendFrame,
     /// `FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]`: the frame's number.
     EndFrame,
@@ -35,10 +38,11 @@ pub enum RecorderCommand {
 }
 
 impl RecorderCommand {
-    const NAMES: [(&'static str, Self); 13] = [
+    const NAMES: [(&'static str, Self); 14] = [
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),
+        ("RUN.RESUME", Self::ResumeRun),
         ("RUN.END", Self::EndRun),
         ("RUN.REMEMBER", Self::RememberRun),
         ("FRAME.BEGIN", Self::BeginFrame),
