@@ -23,18 +23,11 @@ impl StoreAccess {
         text: &str,
         wait: StoreWait,
     ) -> CliResult<String> {
-        const FORM: &str = "docs/memory.md has the form of an entry and of a snapshot";
-        let store = match wait.ask_or_open(root, words, &write_options(), false) {
-            Ok(AskOutcome::Asked(id)) => return Ok(id),
-            Ok(AskOutcome::Opened(store)) => store,
-            Err(error) => {
-                let told = error.to_string();
-                return Err(match told.strip_prefix("ERR ") {
-                    Some(why) => Failure::failed(why, FORM),
-                    None if error.kind() == ErrorKind::Invalid => Failure::failed(told, FORM),
-                    None => engine_failure(error),
-                });
-            }
+        let refused =
+            |error| refused_failure(error, "docs/memory.md has the form of an entry and of a snapshot");
+        let store = match wait.ask_or_open(root, words, &write_options(), false).map_err(refused)? {
+            AskOutcome::Asked(id) => return Ok(id),
+            AskOutcome::Opened(store) => store,
         };
         let space = store.namespace(namespace).map_err(engine_failure)?;
         let memory = Memory::open(&space).map_err(engine_failure)?;
@@ -43,8 +36,7 @@ impl StoreAccess {
         let kept = annals_server::remember_json(&memory, whose, text, &with, &SnapshotOptions::default());
         let id = kept.map(|entry| entry.id).map_err(|error| match error.kind() {
             _ if with.has_failed() => embedder_failure(error),
-            ErrorKind::Invalid => Failure::failed(error, FORM),
-            _ => engine_failure(error),
+            _ => refused(error),
         })?;
         drop((memory, with, space));
         store.close().map_err(engine_failure)?;
@@ -54,16 +46,7 @@ impl StoreAccess {
     /// Stores a definition of a memory, and creates the store if there is none. Returns the definition's id.
     /// If a daemon or a recorder holds the store, that process stores it.
     pub(crate) fn define(root: &Path, namespace: &str, text: &str, wait: StoreWait) -> CliResult<String> {
-        let refused = |error: Error| {
-            let told = error.to_string();
-            match told.strip_prefix("ERR ") {
-                None if error.kind() != ErrorKind::Invalid => engine_failure(error),
-                why => {
-                    let hint = "`annals define-memory --help` shows a definition";
-                    Failure::failed(why.unwrap_or(&told), hint)
-                }
-            }
-        };
+        let refused = |error| refused_failure(error, "`annals define-memory --help` shows a definition");
         let definition = Definition::parse(text).map_err(refused)?;
         let words = [&b"MEM.DEFINE"[..], text.as_bytes(), b"NAMESPACE", namespace.as_bytes()];
         let asked = wait.ask_or_open(root, &words, &write_options(), true);
@@ -76,18 +59,19 @@ impl StoreAccess {
         Ok(definition.id)
     }
 
+    /// The memory of the namespace; `None` if nothing was ever stored in it.
+    fn memory(&self) -> CliResult<Option<Memory>> {
+        match Memory::open(&self.namespace()?) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            found => found.map(Some).map_err(engine_failure),
+        }
+    }
+
     /// Returns a stored definition of a memory.
     pub(crate) fn definition(&self, id: &str) -> CliResult<Definition> {
         const HINT: &str = "`annals define-memory` defines one";
-        let memory = match Memory::open(&self.namespace()?) {
-            // Nothing was ever stored in this memory.
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let message = format!("there is no memory {id:?}: none is defined");
-                return Err(Failure::missing(message, HINT));
-            }
-            found => found.map_err(engine_failure)?,
-        };
-        memory.definition(id).map_err(|error| match error.kind() {
+        let none = || Failure::missing(format!("there is no memory {id:?}: none is defined"), HINT);
+        self.memory()?.ok_or_else(none)?.definition(id).map_err(|error| match error.kind() {
             ErrorKind::NotFound => Failure::missing(error, HINT),
             _ => engine_failure(error),
         })
@@ -102,11 +86,7 @@ impl StoreAccess {
     ) -> CliResult<Vec<MemoryHit>> {
         // Without a namespace the embedder caches no vectors, so that a read writes nothing.
         let with = Watched::new(ConfiguredEmbedder::from_environment(None).map_err(embedder_failure)?);
-        let memory = match Memory::open(&self.namespace()?) {
-            // Nothing was ever stored in this memory.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            found => found.map_err(engine_failure)?,
-        };
+        let Some(memory) = self.memory()? else { return Ok(Vec::new()) };
         memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
             _ if with.has_failed() => embedder_failure(error),
             ErrorKind::Invalid => {
@@ -125,11 +105,7 @@ impl StoreAccess {
         form: TrainingFormat,
         each: &mut dyn FnMut(&[u8]) -> CliResult<()>,
     ) -> CliResult<()> {
-        let memory = match Memory::open(&self.namespace()?) {
-            // Nothing was ever stored in this memory.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            found => found.map_err(engine_failure)?,
-        };
+        let Some(memory) = self.memory()? else { return Ok(()) };
         let mut failed = None;
         let given = memory.training_lines(whose, across, form, &mut |line| {
             each(line).map_err(|failure| {
@@ -141,6 +117,15 @@ impl StoreAccess {
             Some(failure) => Err(failure),
             None => given.map(drop).map_err(engine_failure),
         }
+    }
+}
+
+/// The failure of an entry or definition that this process, or the one that holds the store, refused.
+fn refused_failure(error: Error, hint: &str) -> Failure {
+    let told = error.to_string();
+    match told.strip_prefix("ERR ") {
+        None if error.kind() != ErrorKind::Invalid => engine_failure(error),
+        why => Failure::failed(why.unwrap_or(&told), hint),
     }
 }
 
