@@ -1,11 +1,12 @@
 //! Opening a store for writing: its options, and what is said on standard error when the opening changes
 //! something.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annals::{Options, Store, upkeep::OpeningReport};
+
+use crate::output::print_note;
 
 /// Set by `--no-upgrade`.
 static NO_UPGRADE: AtomicBool = AtomicBool::new(false);
@@ -29,9 +30,5 @@ pub(crate) fn open_for_writing(root: &Path, options: Options) -> annals::Result<
 
 /// Says what an opening changed.
 pub(super) fn print_opening(report: &OpeningReport) {
-    let mut stderr = anstream::stderr().lock();
-    for line in report.lines() {
-        // A failure to write to standard error cannot be reported.
-        let _ = writeln!(stderr, "annals: {line}");
-    }
+    report.lines().into_iter().for_each(print_note);
 }
