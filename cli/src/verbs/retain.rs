@@ -11,7 +11,7 @@ use annals_server::{POLICY_BYTES_MAX, parse_policy};
 use serde_json::json;
 
 use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
-use crate::failure::{CliResult, Failure};
+use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, plural, printable, time};

@@ -15,7 +15,7 @@ pub const WITNESS_BYTES_MAX: usize = 1 << 20;
 
 /// The name of a checkpoint's file: store, leaves and time, so that names sort by age.
 #[must_use]
-pub fn witness_name(checkpoint: &Checkpoint) -> String {
+pub(crate) fn witness_name(checkpoint: &Checkpoint) -> String {
     let store = checkpoint.store.to_string();
     let store = store.get(..8).unwrap_or_default();
     format!("{PREFIX}{store}-{:012}-{:020}{SUFFIX}", checkpoint.leaves, checkpoint.time_ns)
@@ -23,7 +23,7 @@ pub fn witness_name(checkpoint: &Checkpoint) -> String {
 
 /// Whether a file name is that of a witness.
 #[must_use]
-pub fn is_witness_name(name: &str) -> bool {
+pub(crate) fn is_witness_name(name: &str) -> bool {
     name.starts_with(PREFIX) && name.ends_with(SUFFIX)
 }
 
