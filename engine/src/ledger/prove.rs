@@ -222,7 +222,7 @@ impl Namespace {
             }
             Ok(())
         })?;
-        found.segments.get(end.segment)?.file.sync()?;
+        core.sync_log(&*found.segments.get(end.segment)?.file)?;
         let checkpoint = making.finish(store, &tree)?;
         let mut records = Vec::new();
         for seqno in &wanted.seqnos {
