@@ -5,6 +5,15 @@ use std::path::Path;
 
 use crate::failure::Failure;
 
+/// Who may read a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileAccess {
+    /// Only the user: the file has recorded content.
+    Owner = 0o600,
+    /// Everybody, as far as the user's mask permits.
+    Everybody = 0o644,
+}
+
 /// Writes a file with `content`. A pipe or device is written directly. An existing file is replaced once the
 /// new one is complete.
 ///
@@ -13,6 +22,7 @@ use crate::failure::Failure;
 #[expect(clippy::disallowed_methods, reason = "the user's own file, which is no part of a store")]
 pub(crate) fn write(
     path: &Path,
+    access: FileAccess,
     content: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
 ) -> Result<io::Result<()>, Failure> {
     if std::fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
@@ -26,7 +36,7 @@ pub(crate) fn write(
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(access as u32));
     let mut file = match builder.tempfile_in(folder) {
         Ok(file) => io::BufWriter::with_capacity(64 << 10, file),
         Err(error) => return Ok(Err(error)),

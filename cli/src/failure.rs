@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use annals_formats::import::{ImportError, TemplateError};
+use annals_text::visible::printable;
 
 /// Exit codes. They are a contract, described in docs/cli.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +87,8 @@ impl Failure {
             Self::Exit(code) => return ExitCode::from(code),
             Self::Silent(code) => code,
             Self::Message { code, message, hint } => {
+                // Both may quote recorded text.
+                let (message, hint) = (printable(&message), printable(&hint));
                 let error = anstyle::AnsiColor::Red.on_default().bold();
                 let help = anstyle::AnsiColor::Cyan.on_default();
                 let mut stderr = anstream::stderr().lock();

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use annals_text::visible::is_hidden;
+
 /// A case.
 #[derive(Debug)]
 pub(crate) struct JunitCase<'a> {
@@ -63,8 +65,8 @@ pub(crate) fn document(suite: &str, cases: &[JunitCase<'_>]) -> String {
     xml
 }
 
-/// Escapes text for an element or an attribute. XML 1.0 cannot represent most control characters; they become
-/// escapes as in a Rust literal.
+/// Escapes text for an element or an attribute. XML 1.0 cannot represent most control characters; they and
+/// other hidden characters become escapes as in a Rust literal.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
@@ -76,7 +78,7 @@ fn escaped(text: &str) -> String {
             '\n' => safe.push_str("&#10;"),
             '\t' => safe.push_str("&#9;"),
             '\u{fffe}' | '\u{ffff}' => safe.extend(char.escape_unicode()),
-            char if char.is_control() => safe.extend(char.escape_default()),
+            char if is_hidden(char) => safe.extend(char.escape_default()),
             char => safe.push(char),
         }
     }

@@ -8,6 +8,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 
 use annals_formats::import::base64;
 use annals_server::providers::Cost;
+use annals_text::visible::is_hidden;
+pub(crate) use annals_text::visible::printable;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -63,10 +65,19 @@ impl CliOutput {
         self.line(printable(&String::from_utf8_lossy(bytes)))
     }
 
-    /// A JSON object on a line of its own.
+    /// A JSON object on a line of its own. On a terminal, hidden characters are escaped.
     pub(crate) fn object(&mut self, object: &impl serde::Serialize) -> CliResult<()> {
+        if self.terminal {
+            let text = serde_json::to_string(object).map_err(|error| output_failure(error.into()))?;
+            return self.line(visible_json(&text));
+        }
         serde_json::to_writer(&mut self.to, object).map_err(|error| output_failure(error.into()))?;
         self.line("")
+    }
+
+    /// Whether the output is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// A table: headers (a leading `>` aligns to the right) and rows.
@@ -130,12 +141,18 @@ pub(crate) fn metadata(bytes: &[u8]) -> (Option<Box<RawValue>>, Option<String>) 
     }
 }
 
-/// Text that is safe on a terminal: control characters except line ends and tabs become escapes.
-pub(crate) fn printable(text: &str) -> String {
+/// JSON with the same value, in which hidden characters are escapes. Beyond ASCII, JSON has characters only in
+/// strings.
+fn visible_json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
-        if char.is_control() && !matches!(char, '\n' | '\t') {
-            safe.extend(char.escape_default());
+        if char >= '\u{7f}' && is_hidden(char) {
+            let units = char
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect::<String>();
+            safe.push_str(&units);
         } else {
             safe.push(char);
         }
@@ -225,7 +242,9 @@ pub(crate) fn duration(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cost, bytes, count, dollars, duration, metadata, preview, printable, time, time_to_minute};
+    use super::{
+        Cost, bytes, count, dollars, duration, metadata, preview, time, time_to_minute, visible_json,
+    };
 
     #[test]
     fn numbers_are_readable() {
@@ -249,8 +268,15 @@ mod tests {
     }
 
     #[test]
-    fn no_escape_sequence_reaches_a_terminal() {
-        assert_eq!(printable("a\u{1b}[31mb\tc\n\u{9b}2J\r"), "a\\u{1b}[31mb\tc\n\\u{9b}2J\\r");
+    fn json_on_a_terminal_has_no_hidden_character_and_the_same_value() {
+        let value = serde_json::json!({ "text": "a\u{202e}b\u{9b}\u{7f}\u{e0041}\n" });
+        let text = visible_json(&value.to_string());
+        assert_eq!(text, r#"{"text":"a\u202eb\u009b\u007f\udb40\udc41\n"}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn preview_is_short_and_safe() {
         assert_eq!(preview(b"a \n b\x1b", 80), "a b\\u{1b}");
         assert_eq!(preview(b"abcdef", 3), "abc…");
     }

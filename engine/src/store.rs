@@ -260,7 +260,7 @@ impl Store {
     /// `Damaged`, `Unavailable`.
     pub fn stats(&self) -> Result<Stats> {
         let core = &self.0.core;
-        let (state, held) = core.log_state()?;
+        let (state, held) = core.log_state(core.is_writer().then(|| core.index.visible()))?;
         let mut stats = Stats {
             disk_bytes: disk_bytes(core)?,
             segments: crate::log::segments::read_lock(&core.segments).all().len() as u64,
@@ -388,6 +388,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// The store of this namespace.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Opens a keyspace. A writer creates a missing one with this history policy.
     ///
     /// # Errors

@@ -66,7 +66,8 @@ pub(crate) enum TapeVerb {
 pub(crate) struct TapeExportArgs {
     /// Run to export
     pub(crate) run: String,
-    /// File for the tape; an existing file is replaced [default: standard output]
+    /// File for the tape, readable by you alone; an existing file is replaced. - is standard output [default:
+    /// standard output, unless it is a terminal]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]

@@ -52,7 +52,7 @@ pub(crate) struct CheckpointArgs {
 pub(crate) struct ProveArgs {
     /// RUN, or RUN@SEQ for one frame
     pub(crate) target: String,
-    /// File for the proof; an existing file is replaced [default: standard output]
+    /// File for the proof, readable by you alone; an existing file is replaced [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Private key (PEM) to sign the proof's checkpoint with
@@ -73,4 +73,8 @@ pub(crate) struct LedgerCheckArgs {
     /// Public key (PEM) that must have signed the proof's checkpoint
     #[arg(long, value_name = "PUBLIC.pem")]
     pub(crate) key: Option<PathBuf>,
+    /// Accept a proof that only agrees with itself; anybody can make one [default: exit with 1 without --key or
+    /// --checkpoint]
+    #[arg(long, conflicts_with_all = ["key", "checkpoint"])]
+    pub(crate) structure_only: bool,
 }

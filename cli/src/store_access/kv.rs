@@ -1,8 +1,10 @@
 //! Keys and values.
 
+use std::io::Read;
+
 use annals::{
     Keyspace, Seqno,
-    kv::{History, ScanRange, Version},
+    kv::{Content, History, ScanRange, Version},
 };
 
 use super::StoreAccess;
@@ -29,9 +31,21 @@ impl StoreAccess {
         keyspace.history(key).map_err(engine_failure)
     }
 
-    /// Sets a value. Creates the keyspace if it does not exist; it then keeps every version. Returns the
-    /// sequence number.
-    pub(crate) fn put(&self, keyspace: &str, key: &[u8], value: Vec<u8>) -> CliResult<u64> {
+    /// Sets a value: `head`, and all that `rest` still has, which is streamed. Creates the keyspace if it does
+    /// not exist; it then keeps every version. Returns the sequence number.
+    pub(crate) fn put(
+        &self,
+        keyspace: &str,
+        key: &[u8],
+        head: Vec<u8>,
+        rest: Option<impl Read>,
+    ) -> CliResult<u64> {
+        let value: Content = match rest {
+            None => head.into(),
+            Some(rest) => {
+                self.namespace()?.store_blob(head.as_slice().chain(rest)).map_err(engine_failure)?.into()
+            }
+        };
         let keyspace = match self.keyspace(keyspace)? {
             Some(keyspace) => keyspace,
             None => self.namespace()?.keyspace(keyspace, History::All).map_err(engine_failure)?,

@@ -15,12 +15,14 @@ use super::StoreAccess;
 use super::failures::engine_failure;
 use super::opening::{print_opening, write_options};
 use super::runs::{RunRow, run_row};
-use crate::failure::{CliResult, before_start};
+use crate::failure::{CliResult, Failure, before_start};
 
 /// Most raw bytes of frames in one commit. A run up to this size is one commit, so that an import leaves only
 /// whole runs. A larger run takes several commits; an import that stops between them leaves it open, then
 /// abandoned.
 const COMMIT_RAW_BYTES_MAX: u64 = 256 << 20;
+/// What a frame counts for besides its bytes: at least what its records and keys take in memory until the commit.
+const FRAME_OVERHEAD_BYTES: u64 = 2 << 10;
 
 /// A run that is being recorded, with one commit for each frame.
 pub(crate) struct LiveRun(Run);
@@ -86,7 +88,8 @@ impl StoreAccess {
         let mut batch = recording.batch().map_err(engine_failure)?;
         for frame in run.frames() {
             let bytes = frame.input.len() + frame.output.len() + frame.metadata.len() as u64;
-            if uncommitted > 0 && uncommitted + bytes > COMMIT_RAW_BYTES_MAX {
+            let held = bytes + FRAME_OVERHEAD_BYTES;
+            if uncommitted > 0 && uncommitted + held > COMMIT_RAW_BYTES_MAX {
                 batch.commit().map_err(engine_failure)?;
                 batch = recording.batch().map_err(engine_failure)?;
                 uncommitted = 0;
@@ -94,7 +97,11 @@ impl StoreAccess {
             batch.frame(frame).map_err(engine_failure)?;
             frames += 1;
             raw_bytes += bytes;
-            uncommitted += bytes;
+            uncommitted += held;
+        }
+        if frames != run.frame_count() as u64 {
+            let message = format!("only {frames} of {} frames could be read back", run.frame_count());
+            return Err(Failure::failed(message, "this is a bug in annals: please report it"));
         }
         batch.end(run.status).map_err(engine_failure)?;
         batch.commit().map_err(engine_failure)?;

@@ -16,13 +16,14 @@ use serde_json::json;
 use super::network;
 
 use crate::args::{DriftArgs, GlobalArgs};
+use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, FailureCode};
 use crate::input::{self, AnyTape};
 use crate::junit::{self, JunitCase, JunitProblem};
 use crate::output::{CliOutput, count, plural, printable};
 use crate::store_access::{StoreAccess, StoreWait};
 use crate::tracefork::TraceforkRecording;
-use crate::{atomic_file, locate, rules};
+use crate::{locate, rules};
 
 /// Default number of runs in a sample.
 const SAMPLE_DEFAULT: u64 = 100;
@@ -93,7 +94,7 @@ pub(super) fn run(global: &GlobalArgs, args: &DriftArgs, out: &mut CliOutput) ->
     }
     if let Some(path) = &args.junit {
         let xml = junit_document(&targets, &all);
-        let written = atomic_file::write(path, |file| {
+        let written = atomic_file::write(path, FileAccess::Everybody, |file| {
             file.write_all(xml.as_bytes()).map_err(crate::failure::output_failure)
         });
         written?.map_err(|error| super::tape::write_failure(path, &error))?;

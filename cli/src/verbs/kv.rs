@@ -10,6 +10,9 @@ use crate::args::{DelArgs, GetArgs, GlobalArgs, PutArgs, ScanArgs};
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, preview, put_bytes, time};
 
+/// A value from standard input with fewer bytes is written at once, a longer one as it arrives.
+const HEAD_BYTES: u64 = 64 << 10;
+
 pub(super) fn get(global: &GlobalArgs, args: &GetArgs, out: &mut CliOutput) -> CliResult<()> {
     let door = super::open_to_read(global)?;
     let key = args.key.as_encoded_bytes();
@@ -24,18 +27,22 @@ pub(super) fn get(global: &GlobalArgs, args: &GetArgs, out: &mut CliOutput) -> C
 }
 
 pub(super) fn put(global: &GlobalArgs, args: &PutArgs, out: &mut CliOutput) -> CliResult<()> {
-    let mut piped = Vec::new();
-    let value = if args.value == "-" {
-        std::io::stdin().lock().read_to_end(&mut piped).map_err(|error| {
-            let message = format!("cannot read standard input: {error}");
-            Failure::failed(message, "give the value as an argument")
-        })?;
-        piped
-    } else {
-        args.value.as_encoded_bytes().to_vec()
+    let mut stdin = (args.value == "-").then(|| std::io::stdin().lock());
+    // The beginning is read before the store is opened, so that a slow program holds no lock.
+    let head = match &mut stdin {
+        Some(stdin) => {
+            let mut head = Vec::new();
+            stdin.take(HEAD_BYTES).read_to_end(&mut head).map_err(|error| {
+                let message = format!("cannot read standard input: {error}");
+                Failure::failed(message, "give the value as an argument")
+            })?;
+            head
+        }
+        None => args.value.as_encoded_bytes().to_vec(),
     };
+    let rest = stdin.filter(|_| head.len() as u64 == HEAD_BYTES);
     let door = super::open_to_write(global)?;
-    let seqno = door.put(&args.keyspace.keyspace, args.key.as_encoded_bytes(), value)?;
+    let seqno = door.put(&args.keyspace.keyspace, args.key.as_encoded_bytes(), head, rest)?;
     door.close()?;
     if out.json { out.object(&json!({ "seqno": seqno })) } else { Ok(()) }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::address::RunAddress;
 use crate::args::{CheckpointArgs, GlobalArgs, LedgerCheckArgs, LedgerVerb, ProveArgs};
-use crate::atomic_file;
+use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure, output_failure};
 use crate::input;
 use crate::output::{CliOutput, count, plural, printable, time};
@@ -68,7 +68,9 @@ fn prove(global: &GlobalArgs, args: &ProveArgs, out: &mut CliOutput) -> CliResul
         return out.line(json);
     };
     let line = format!("{json}\n");
-    let written = atomic_file::write(path, |file| file.write_all(line.as_bytes()).map_err(output_failure));
+    let written = atomic_file::write(path, FileAccess::Owner, |file| {
+        file.write_all(line.as_bytes()).map_err(output_failure)
+    });
     written?.map_err(|error| {
         let message = format!("cannot write {}: {error}", path.display());
         Failure::failed(message, "name a writable file, or leave out -o")
@@ -86,12 +88,16 @@ fn check(args: &LedgerCheckArgs, out: &mut CliOutput) -> CliResult<()> {
     let json = input::read_small(&args.proof, annals_proof::JSON_BYTES_MAX)?;
     let verdict = annals_proof::check(&json, key.as_ref(), kept.as_ref().map(|(kept, _)| kept))
         .map_err(|error| Failure::from(error).with_place(args.proof.display()))?;
+    let vouched = key.is_some() || verdict.kept.is_some();
+    let result = if vouched || args.structure_only { Ok(()) } else { Err(unvouched_failure()) };
     if out.json {
-        return out.object(&verdict_json(&verdict, key.is_some()));
+        out.object(&verdict_json(&verdict, key.is_some()))?;
+        return result;
     }
     let last = count(verdict.checkpoint.leaves);
     let place = format!("record {}, in leaf {} of {last}", count(verdict.seqno), count(verdict.leaf));
-    out.marked_line(true, "holds", format_args!(": {} is {place}", claim_name(&verdict)))?;
+    let word = if vouched { "holds" } else { "agrees with itself" };
+    out.marked_line(vouched, word, format_args!(": {} is {place}", claim_name(&verdict)))?;
     for (name, value) in claim_fields(&verdict.about) {
         out.line(format_args!("  {name:<12}{}", printable(&value)))?;
     }
@@ -104,13 +110,18 @@ fn check(args: &LedgerCheckArgs, out: &mut CliOutput) -> CliResult<()> {
         Some(CheckpointAgreement::GrownFrom) => {
             out.line("it is newer than the checkpoint that you kept; what that covers was not rewritten")?;
         }
-        None if key.is_some() => {}
-        None => out.line(
-            "this ledger is not authenticated: --key checks who signed it, --checkpoint compares it with \
-             a checkpoint that you kept",
-        )?,
+        None => {}
     }
-    Ok(())
+    result
+}
+
+/// The failure of a proof that is whole, and that nothing ties to a known ledger.
+fn unvouched_failure() -> Failure {
+    let message =
+        "the ledger of this proof is not authenticated: anybody can make a proof that agrees with itself";
+    let hint = "--key PUBLIC.pem checks who signed it; --checkpoint CHECKPOINT compares it with one that you kept; \
+                --structure-only accepts it";
+    Failure::failed(message, hint)
 }
 
 fn print_gaps(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {

@@ -9,6 +9,7 @@ use annals_server::{
     NetworkPolicy, PRINCIPAL_TAG, Program, RecordOptions, RecordingSummary, TENANT_TAG, TrafficReport,
     UpstreamGuard, Variable,
 };
+use annals_text::visible::is_hidden;
 
 use crate::args::{CacheArg, GlobalArgs, IdentityArgs, LiveArgs, NewRunArgs, RecordArgs};
 use crate::failure::{CliResult, Failure, before_start};
@@ -249,7 +250,7 @@ fn default_name(args: &RecordArgs) -> String {
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let named = words.iter().find(|word| script(word)).or(words.first());
     let stem = named.and_then(|word| Path::new(word.as_ref()).file_stem()).unwrap_or_default();
-    let stem: String = stem.to_string_lossy().chars().filter(|c| !c.is_control()).take(64).collect();
+    let stem: String = stem.to_string_lossy().chars().filter(|c| !is_hidden(*c)).take(64).collect();
     format!("{stem}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"))
 }
 

@@ -31,6 +31,9 @@ const COLUMNS: [TableColumn; 8] = [
     ("WHAT CAME OUT", ColumnFit::Cut(1, 16)),
 ];
 
+/// Rows of a table, which is held in memory until its columns fit. A longer run has several tables.
+const PAGE_ROWS: usize = 4096;
+
 /// Most bytes of a body that are shown; a longer body is shown with a hint to `--raw`.
 const SHOWN_MAX: usize = 4000;
 
@@ -145,7 +148,13 @@ fn show_run(
     if !metadata.is_empty() {
         out.line(format_args!("metadata {}", preview(&metadata, 80)))?;
     }
+    out.line("")?;
     let mut rows = Vec::new();
+    let columns = table_fit::output_columns();
+    let print = |rows: &[Vec<String>], out: &mut CliOutput| {
+        let fitted = table_fit::fit(&COLUMNS, rows, columns);
+        out.table(&fitted.headers, fitted.rows)
+    };
     for frame in door.frames(&run.id)? {
         let frame = profiles::redacted_frame(redactor, frame?);
         rows.push(vec![
@@ -161,10 +170,12 @@ fn show_run(
             }),
             preview(&frame.output, 60),
         ]);
+        if rows.len() == PAGE_ROWS {
+            print(&rows, out)?;
+            rows.clear();
+        }
     }
-    out.line("")?;
-    let fitted = table_fit::fit(&COLUMNS, &rows, table_fit::output_columns());
-    out.table(&fitted.headers, fitted.rows)
+    if rows.is_empty() && run.frames > 0 { Ok(()) } else { print(&rows, out) }
 }
 
 /// Returns the HTTP request line and status of a frame, if the frame is an HTTP exchange.

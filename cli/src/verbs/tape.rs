@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::runs::short_hex;
 use crate::args::{GlobalArgs, TapeExportArgs, TapeImportArgs, TapeVerb};
-use crate::atomic_file;
+use crate::atomic_file::{self, FileAccess};
 use crate::failure::{CliResult, Failure};
 use crate::input::{self, AnyTape};
 use crate::output::{CliOutput, bytes, plural, printable};
@@ -24,6 +24,11 @@ pub(super) fn run(global: &GlobalArgs, verb: &TapeVerb, out: &mut CliOutput) -> 
 }
 
 fn export(global: &GlobalArgs, args: &TapeExportArgs, out: &mut CliOutput) -> CliResult<()> {
+    if args.output.is_none() && out.is_terminal() {
+        let message = "a tape is a file of bytes that a terminal may obey, so it is not written to one";
+        let hint = "-o FILE names a file; -o - writes to the terminal anyway";
+        return Err(Failure::usage(message, hint));
+    }
     let redactor = profiles::redactor(global, &args.reader)?;
     let redactor = redactor.as_ref();
     let door = super::open_to_read(global)?;
@@ -39,7 +44,9 @@ fn export(global: &GlobalArgs, args: &TapeExportArgs, out: &mut CliOutput) -> Cl
         return out.bytes(&tape);
     };
     let mut len = 0;
-    let written = atomic_file::write(path, |file: &mut dyn Write| export(file).map(|written| len = written));
+    let written = atomic_file::write(path, FileAccess::Owner, |file: &mut dyn Write| {
+        export(file).map(|written| len = written)
+    });
     written?.map_err(|error| write_failure(path, &error))?;
     let info = reader.info();
     let fingerprint = info.fingerprint.map(|link| link.to_string()).unwrap_or_default();

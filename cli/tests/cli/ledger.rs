@@ -54,14 +54,20 @@ fn proof_is_checked_without_the_store() {
     {
         assert!(told.contains(part), "{part}: {told}");
     }
-    let told = bench.run("ledger check run.json").text();
-    assert!(told.contains("this ledger is not authenticated"), "{told}");
+    // Regression: a proof that nothing vouches for ended with 0, so a script took it for evidence.
+    assert!(bench.run("ledger check run.json").failed(1).contains("is not authenticated"));
+    let told = bench.run("ledger check run.json --structure-only").text();
+    assert!(told.starts_with("agrees with itself: run loan-42 is record"), "{told}");
+    assert_eq!(bench.run("ledger check run.json --structure-only --key public.pem").code, 2);
     let said = &bench.run("ledger check run.json --checkpoint kept.json --json").json()[0];
     assert_eq!(
         (&said["kept"], &said["vouched"], &said["about"]["frames"]),
         (&"same".into(), &true.into(), &2.into())
     );
-    assert_eq!(bench.run("ledger check run.json --json").json()[0]["vouched"], false);
+    assert_eq!(bench.run("ledger check run.json --structure-only --json").json()[0]["vouched"], false);
+    let unvouched = bench.run("ledger check run.json --json");
+    let said: Value = serde_json::from_slice(&unvouched.stdout).unwrap();
+    assert_eq!((unvouched.code, &said["vouched"]), (1, &false.into()));
     // A proof that does not hold, a file that is not a proof, and a missing file.
     assert!(bench.run("ledger check run.json --key public.pem").failed(3).contains("not signed"));
     let proof = String::from_utf8(std::fs::read(bench.path("frame.json")).unwrap()).unwrap();
@@ -90,7 +96,14 @@ fn prove_reports_wrong_arguments() {
     bench.run("ledger prove nobody -o proof.json").failed(4);
     assert_eq!(std::fs::read(bench.path("proof.json")).unwrap(), b"mine");
     bench.run("ledger prove loan-42 -o proof.json").ok();
-    bench.run("ledger check proof.json").ok();
+    bench.run("ledger check proof.json --structure-only").ok();
+    assert_eq!(mode(&bench, "proof.json"), 0o600);
+}
+
+/// Who may read a file.
+pub(crate) fn mode(bench: &CliBench, name: &str) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(bench.path(name)).unwrap().permissions().mode() & 0o777
 }
 
 #[test]

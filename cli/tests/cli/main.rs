@@ -18,6 +18,7 @@ mod memory;
 mod network;
 mod nondet;
 mod order;
+mod peak_memory;
 mod program;
 mod reading;
 mod real_input;

@@ -123,12 +123,19 @@ fn fork_shares_earlier_frames() {
 #[test]
 fn terminal_output_has_no_control_sequences() {
     let bench = CliBench::new();
-    let line = r#"{"run":"r","component":"x","input":"\u001b]0;title\u0007","output":"\u009b2J"}"#;
+    let line = r#"{"run":"r","component":"x","input":"\u001b]0;title\u0007","output":"\u009b2J \u202egpj.exe\u2066\u061c\u200b"}"#;
     bench.pipe("import --format frames -", line.as_bytes()).ok();
     for line in ["show r", "show r@1", "replay r"] {
         let shown = bench.run(line).text();
-        assert!(!shown.chars().any(|char| char.is_control() && char != '\n'), "{line}: {shown:?}");
+        // Regression: bidirectional controls were shown as they are, so a recorded text could look like another.
+        let hidden = |char: char| {
+            char.is_control() && char != '\n' || "\u{202e}\u{2066}\u{61c}\u{200b}".contains(char)
+        };
+        assert!(!shown.chars().any(hidden), "{line}: {shown:?}");
     }
+    assert!(bench.run("show r@1").text().contains("\\u{202e}gpj.exe"));
+    // A name in an error message is recorded text, too.
+    assert!(bench.run_args(&["show", "no\u{202e}ne"]).failed(4).contains("\\u{202e}"));
     assert_eq!(bench.run("show r@1 --input --raw").ok(), b"\x1b]0;title\x07");
 }
 

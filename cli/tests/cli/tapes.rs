@@ -57,6 +57,7 @@ fn tape_replays_in_another_store_without_upstream() {
     bench.run("--store b tape export r -o again.tape").ok();
     assert_eq!(bench.read("again.tape"), bench.read(&tape));
     bench.run("--store b tape export r -o again.tape").ok();
+    assert_eq!(crate::ledger::mode(&bench, "again.tape"), 0o600);
     let piped = bench.run("--store b tape export r").ok();
     assert_eq!(piped, bench.read(&tape));
     assert!(bench.run("--store b tape import r.tape").failed(1).contains("exists already"));
@@ -303,4 +304,25 @@ sys.stdout.write(answer.headers['content-type'] + ' ' + answer.read().decode())
     bench.write("other.tape.sqlite-wal", "x");
     bench.write("other.tape.sqlite", std::fs::read(&tape).unwrap());
     assert!(bench.run("tape import other.tape.sqlite").failed(1).contains("write-ahead log"));
+}
+
+/// Regression: `tape export` without a file wrote the tape to the terminal, which obeys control sequences in
+/// recorded bodies.
+#[test]
+fn tape_export_to_a_terminal_needs_a_file_or_a_dash() {
+    let bench = CliBench::new();
+    bench.pipe("import --format frames -", br#"{"run":"r","component":"llm","output":"x"}"#).ok();
+    let on_terminal = |args: &[&str]| {
+        let script = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_annals")]).args(args).stdin(Stdio::null());
+        ProcessResult::from_output(command.current_dir(bench.path("")).output().unwrap())
+    };
+    let refused = on_terminal(&["tape", "export", "r"]);
+    let shown = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(shown.contains("not written to one") && !shown.contains("annals tape"), "{shown}");
+    let forced = on_terminal(&["tape", "export", "r", "-o", "-"]);
+    assert_eq!(forced.code, 0, "{forced:?}");
+    assert!(forced.stdout.len() > refused.stdout.len(), "{forced:?}");
 }

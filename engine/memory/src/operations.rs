@@ -15,7 +15,8 @@ impl Memory {
         (self.entries.core().io.now_ns() / 1_000_000).cast_signed()
     }
 
-    /// Reads a live entry. The access is counted, and the returned copy shows the new count.
+    /// Reads a live entry. The access is counted, and the returned copy shows the new count. After a failed
+    /// write of the store, the access is not counted.
     ///
     /// # Errors
     /// `Invalid`, `Damaged`, `Unavailable`, `Poisoned`.
@@ -24,6 +25,10 @@ impl Memory {
         let _changing = self.lock_changes();
         let Some(mut entry) = self.live_entry(&key)? else { return Ok(None) };
         let mut looks = self.access_stats(&key, &entry)?;
+        if self.entries.core().is_poisoned() {
+            // The entry can still be read, and the access cannot be counted.
+            return Ok(Some(entry));
+        }
         looks.count += 1;
         looks.last_ms = self.now_ms();
         self.write_value(&self.looks, &key, to_json_bytes(&looks)?)?;

@@ -153,7 +153,7 @@ impl Store {
             Ok(())
         })?;
         // After a power cut, the log must still have everything that a checkpoint kept elsewhere covers.
-        found.segments.get(walked.end.segment)?.file.sync()?;
+        core.sync_log(&*found.segments.get(walked.end.segment)?.file)?;
         making.finish(self, &walked)
     }
 }

@@ -222,7 +222,7 @@ impl Namespace {
             }
             Ok(())
         })?;
-        found.segments.get(walked.end.segment)?.file.sync()?;
+        core.sync_log(&*found.segments.get(walked.end.segment)?.file)?;
         let checkpoint = making.finish(store, &walked)?;
         let mut records = Vec::new();
         for seqno in &wanted.seqnos {

@@ -146,14 +146,18 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     }
 
     /// Appends to the output and hands all pending bytes to the writer without waiting. Returns the output's
-    /// length so far, and a ticket if there were pending bytes.
+    /// length so far, and a ticket. Without pending bytes, the ticket is for what was queued before, because
+    /// the length counts it.
     ///
     /// # Errors
     /// As [`OpenFrame::append`].
-    pub fn submit_append(&self, bytes: &[u8], durability: Durability) -> Result<(u64, Option<Ticket>)> {
+    pub fn submit_append(&self, bytes: &[u8], durability: Durability) -> Result<(u64, Ticket)> {
         let mut state = lock(&self.state);
         self.buffer_bytes(&mut state, bytes)?;
-        let ticket = self.write_part(&mut state, durability)?;
+        let ticket = match self.write_part(&mut state, durability)? {
+            Some(ticket) => ticket,
+            None => self.run.core.log()?.queue.submit_barrier(),
+        };
         Ok((state.len, ticket))
     }
 

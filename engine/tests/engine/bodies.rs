@@ -195,6 +195,27 @@ fn a_body_of_1_gib_streams_in_and_comes_back() {
     stream_in_and_out(1 << 30);
 }
 
+/// Regression: a long value was packed into one batch, which took three times its size, and failed for 1 GiB
+/// that do not compress.
+#[test]
+fn long_value_of_a_key_is_written_in_parts() {
+    let (_dir, store, space) = fresh();
+    let keys = space.keyspace("k", History::All).unwrap();
+    let value = SeededRng(12).bytes((9 << 20) + 5);
+    let before = store.stats().unwrap().batches;
+    let mut batch = space.batch();
+    batch.put(&keys, b"long", value.clone()).put(&keys, b"short", "x");
+    batch.commit().unwrap();
+    assert_eq!(
+        store.stats().unwrap().batches - before,
+        10 + 1,
+        "parts of 1 MiB, and the batch that names them"
+    );
+    assert!(keys.get(b"long").unwrap().unwrap() == value);
+    assert_eq!(keys.get(b"short").unwrap().unwrap(), b"x");
+    store.verify().unwrap();
+}
+
 /// The anchors of old bytes are a cache and are rebuilt from the log if the tables are gone.
 #[test]
 fn bodies_are_deduplicated_after_reopening() {

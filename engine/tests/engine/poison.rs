@@ -7,7 +7,7 @@
 //! continue.
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
-use annals::{Error, ErrorKind, Options, Store, kv::History};
+use annals::{Durability, Error, ErrorKind, Options, RunSpec, Status, Store, kv::History};
 
 use crate::support::{SeededRng, assert_whole, seed, sim_options};
 
@@ -206,4 +206,46 @@ fn table_with_failed_sync_is_rewritten_under_new_name() {
             assert_eq!(keys.get(&key(number)).unwrap().unwrap(), value(number));
         }
     }
+}
+
+/// Regression: a checkpoint and a proof sync the log beside the writer. If that sync failed, only they were
+/// errors; the next sync succeeded, and the writer acknowledged commits after bytes that may be lost.
+#[test]
+fn failed_sync_of_a_checkpoint_or_proof_poisons_the_writer() {
+    for proves in [false, true] {
+        let sim = SimIo::new(3);
+        let store =
+            Store::open_with("s", Options { durability: Durability::Process, ..sim_options(&sim) }).unwrap();
+        let space = store.namespace("default").unwrap();
+        space.begin_run(RunSpec::new("r")).unwrap().end(Status::Ok).unwrap();
+        let cover = || match proves {
+            false => store.checkpoint().map(drop),
+            true => space.prove("r", None, None).map(drop),
+        };
+        cover().unwrap();
+        sim.fail(FailRule::eio(OpKind::Sync).on("segments"));
+        assert_eq!(cover().unwrap_err().kind(), ErrorKind::Unavailable);
+        // The next sync would succeed, so nothing may ask for it.
+        assert_eq!(cover().unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(store.check_writer().unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(space.begin_run(RunSpec::new("other")).unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+}
+
+/// Regression: the counts of a store included a batch whose sync had failed, because its bytes are in the file.
+#[test]
+fn counts_leave_out_a_batch_whose_sync_failed() {
+    let sim = SimIo::new(3);
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
+    let keys = store.namespace("default").unwrap().keyspace("k", History::All).unwrap();
+    keys.put(b"a", "1").unwrap();
+    let counted = |store: &Store| {
+        let stats = store.stats().unwrap();
+        (stats.batches, stats.seqno, stats.ledger_leaves, stats.bytes.kv_records)
+    };
+    let before = counted(&store);
+    assert_eq!(before.1, store.seqno());
+    sim.fail(FailRule::eio(OpKind::Sync).on("segments"));
+    keys.put(b"b", "2").unwrap_err();
+    assert_eq!(counted(&store), before);
 }

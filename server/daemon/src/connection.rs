@@ -126,12 +126,12 @@ pub(super) async fn await_activity(daemon: &Daemon, session: &Session, until: Op
 }
 
 /// Waits until all that a turn depends on is durable.
-async fn await_settled(session: &Session, turn: &mut TurnOutcome) {
+pub(super) async fn await_settled(session: &Session, turn: &mut TurnOutcome) {
     let Some(wait) = turn.wait.take() else { return };
     match wait.await {
         Ok(Ok(())) => {}
         Ok(Err(why)) => turn.fail(session, &why),
-        Err(_) => turn.fail(session, "the daemon ends"),
+        Err(_) => turn.fail(session, "UNAVAILABLE the daemon ends"),
     }
 }
 

@@ -22,6 +22,7 @@ use annals::{
 use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::turn::CommandRefusal;
 use super::value_cache::ValueCache;
 
 /// Number of databases.
@@ -47,7 +48,7 @@ pub(super) struct KeyEntry {
     pub(super) deadline: Option<u64>,
 }
 
-/// Whether everything that a turn depends on is durable, or why not.
+/// Whether everything that a turn depends on is durable; else the error reply with its code.
 pub(super) type SettleResult = Result<(), String>;
 
 /// The settlement to wait for before replying, if any.
@@ -194,7 +195,10 @@ impl Databases {
             for ticket in tickets {
                 if let Err(error) = ticket.await {
                     // The error has poisoned the writer: nothing after it is written either.
-                    failed.get_or_insert_with(|| error.to_string());
+                    failed.get_or_insert_with(|| {
+                        tracing::error!(why = error.to_string(), "a write failed");
+                        CommandRefusal::from(error).0
+                    });
                 }
             }
             let mut refused = None;
@@ -264,7 +268,7 @@ impl Databases {
                         state.pending.remove(key);
                     }
                 }
-                (Vec::new(), Some(error.to_string()))
+                (Vec::new(), Some(CommandRefusal::from(error).0))
             }
         };
         let _ = self.settling.send(SubmittedWrites { tickets, batch: Some((gathered, why)), done });
@@ -340,6 +344,8 @@ pub(super) struct TurnBatch<'a> {
     reads_pending: bool,
     /// Tickets of batches that were submitted directly.
     tickets: Vec<Ticket>,
+    /// A command of the turn writes, so no reply may be sent after a failed write.
+    requires_writer: bool,
 }
 
 impl<'a> TurnBatch<'a> {
@@ -353,6 +359,7 @@ impl<'a> TurnBatch<'a> {
             now_ms,
             reads_pending: false,
             tickets: Vec::new(),
+            requires_writer: false,
         }
     }
 
@@ -389,6 +396,11 @@ impl<'a> TurnBatch<'a> {
         self.tickets.push(ticket);
     }
 
+    /// Makes [`TurnBatch::commit`] fail if the store takes no writes by then.
+    pub(super) fn require_writer(&mut self) {
+        self.requires_writer = true;
+    }
+
     /// Whether a batch was submitted directly.
     pub(super) fn has_submitted(&self) -> bool {
         !self.tickets.is_empty()
@@ -403,7 +415,7 @@ impl<'a> TurnBatch<'a> {
         self.state.get_or_insert_with(|| self.databases.lock())
     }
 
-    /// The value of a key. A key whose deadline is past is deleted by this.
+    /// The value of a key. A key whose deadline is past is deleted by this, while the store takes writes.
     ///
     /// # Errors
     /// Those of the store; `Invalid` if the key is too long.
@@ -415,7 +427,10 @@ impl<'a> TurnBatch<'a> {
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if self.is_due(deadline) => {
-                self.stage((database, key.to_vec()), None);
+                // A read is answered after a failed write, too: then the key stays on disk.
+                if self.databases.space.store().check_writer().is_ok() {
+                    self.stage((database, key.to_vec()), None);
+                }
                 Ok(None)
             }
             _ => Ok(found),
@@ -559,6 +574,10 @@ impl<'a> TurnBatch<'a> {
     /// # Errors
     /// Those of the store; then nothing of the turn was written.
     pub(super) fn commit(mut self) -> annals::Result<SettleReceiver> {
+        // A write that failed while the turn ran is no longer pending, so its key was read as absent.
+        if self.requires_writer {
+            self.databases.space.store().check_writer()?;
+        }
         if self.staged.is_empty() && !self.reads_pending && self.tickets.is_empty() {
             return Ok(None);
         }

@@ -91,7 +91,7 @@ impl DaemonRun {
     ///
     /// # Errors
     /// `NOTFOUND` if there is no such open frame; those of the store.
-    pub(super) fn append(&self, seq: u32, bytes: &[u8]) -> Result<(u64, Option<Ticket>), CommandRefusal> {
+    pub(super) fn append(&self, seq: u32, bytes: &[u8]) -> Result<(u64, Ticket), CommandRefusal> {
         let frames = self.frames();
         let frame = frames.get(&seq).ok_or_else(|| self.not_open_refusal(seq))?;
         Ok(frame.submit_append(bytes, Durability::Disk)?)

@@ -32,10 +32,10 @@ pub(super) async fn perform(daemon: &Daemon, session: &mut Session, words: Vec<V
             let why = match wait.await {
                 Ok(Ok(())) => None,
                 Ok(Err(why)) => Some(why),
-                Err(_) => Some("the daemon ends".to_owned()),
+                Err(_) => Some("UNAVAILABLE the daemon ends".to_owned()),
             };
             if let Some(why) = why {
-                return Reply::error(format!("UNAVAILABLE the store does not take writes: {why}"));
+                return Reply::error(why);
             }
         }
         daemon.note_duration(session, name, 1, began);

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use annals::io::RealIo;
+use annals::io::{Io, RealIo};
 use annals::{Options, Store};
 
 use super::access::{AccessToken, Grant, Rights, TokenRegistry};
+use super::connection::await_settled;
 use super::databases::Databases;
 use super::session::{ClientInfo, Daemon, ServeTimeouts, Session};
 use super::turn::{TurnEnd, run_turn};
@@ -14,6 +15,7 @@ use annals_wire::resp::{RequestDecoder, RequestLimits};
 
 pub(super) mod memory;
 mod own_commands;
+pub(super) mod poisoned;
 mod proxied_runs;
 mod retention;
 mod rights;
@@ -54,7 +56,11 @@ impl DaemonBench {
     }
 
     fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
-        let (io, access) = (Arc::new(RealIo::new()), TokenRegistry::new([]));
+        Self::daemon_with(store, Arc::new(RealIo::new()), runtime)
+    }
+
+    fn daemon_with(store: Store, io: Arc<dyn Io>, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
+        let access = TokenRegistry::new([]);
         let profiles = Profiles::parse("[[profile]]\nname = \"mails\"\ndetect = \"email\"\n").unwrap();
         let (patience, runtime) = (ServeTimeouts::default(), runtime.handle().clone());
         Arc::new(Daemon::new(store, "default", io, access, profiles, patience, runtime))
@@ -78,9 +84,7 @@ impl TestClient<'_> {
         let (mut input, mut all) = (bytes, Vec::new());
         loop {
             let mut turn = run_turn(&self.bench.daemon, &mut self.session, &mut self.requests, &mut input);
-            if let Some(wait) = turn.wait.take() {
-                self.bench.runtime.block_on(wait).unwrap().unwrap();
-            }
+            self.bench.runtime.block_on(await_settled(&self.session, &mut turn));
             all.append(&mut turn.out);
             if turn.end.is_some() || !turn.more {
                 let ends = matches!(turn.end, Some(TurnEnd::HangUp));

@@ -79,6 +79,25 @@ impl<'a> CommandCall<'a, '_> {
         KeyEntry { value: Arc::new(self.word(at).to_vec()), stored, deadline }
     }
 
+    /// Runs a command with these words.
+    pub(super) fn run(&mut self, command: &Command) -> CommandResult {
+        if command.schema.writes() {
+            self.check_writer()?;
+        }
+        (command.run)(self)
+    }
+
+    /// Checks that the store takes writes, now and again before the reply: a command that writes is not
+    /// acknowledged after a failed write, even if it has nothing to write itself (DEL of a key whose SET
+    /// failed).
+    ///
+    /// # Errors
+    /// `Poisoned` with the first cause.
+    pub(super) fn check_writer(&mut self) -> Result<(), CommandRefusal> {
+        self.work.require_writer();
+        Ok(self.daemon.store.check_writer()?)
+    }
+
     /// Holds this command to be run again, offloaded.
     ///
     /// # Errors
@@ -151,10 +170,11 @@ pub(super) struct TurnOutcome {
 }
 
 impl TurnOutcome {
-    /// Replaces every reply by this error: the writes failed, and the reads may not be durable.
+    /// Replaces every reply by this error, which begins with its code: the writes failed, and the reads may
+    /// not be durable.
     pub(super) fn fail(&mut self, session: &Session, why: &str) {
         self.out.clear();
-        let error = Reply::error(format!("ERR the store does not take writes: {why}"));
+        let error = Reply::error(why);
         (0..self.commands).for_each(|_| error.put(session.facts.protocol, &mut self.out));
     }
 }
@@ -260,7 +280,7 @@ pub(super) fn run_turn(
     turn.added = work.has_submitted().then(|| tenant.clone());
     match work.commit() {
         Ok(wait) => turn.wait = wait,
-        Err(error) => turn.fail(session, &error.to_string()),
+        Err(error) => turn.fail(session, &CommandRefusal::from(error).0),
     }
     turn
 }
@@ -333,6 +353,12 @@ fn answer(
             Some(HeldCommand { words, until: session.until, waits: false, offload: apart });
         return Reply::Null;
     }
+    if queues
+        && command.schema.writes()
+        && let Err(error) = daemon.store.check_writer()
+    {
+        return spoil_transaction(session, CommandRefusal::from(error).0);
+    }
     let stored = match store_long_values(&command, &words, apart, work) {
         Ok(stored) => stored,
         Err(CommandRefusal(why)) => return spoil_transaction(session, why),
@@ -349,7 +375,7 @@ fn answer(
         return Reply::Simple("QUEUED".into());
     }
     let mut call = CommandCall { daemon, tenant, session, work, words: &words, stored: &stored };
-    let outcome = (command.run)(&mut call);
+    let outcome = call.run(&command);
     let outcome = if is("action") { record_outcome(&mut call, outcome) } else { outcome };
     outcome.unwrap_or_else(|CommandRefusal(why)| Reply::Error(why))
 }

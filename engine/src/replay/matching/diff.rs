@@ -10,6 +10,8 @@
 
 use std::borrow::Cow;
 
+use annals_text::visible::is_hidden;
+
 use crate::error::Result;
 use crate::replay::matching::canonical::{CanonicalBody, write};
 use crate::replay::matching::json::{Json, JsonStep};
@@ -466,7 +468,7 @@ pub(super) fn shown_text(text: &str) -> String {
     escape_text(shown) + end
 }
 
-/// Control characters must not reach a terminal. NUL delimits a mask's placeholder.
+/// Hidden characters must not reach a terminal. NUL delimits a mask's placeholder.
 fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -474,7 +476,7 @@ fn escape_text(text: &str) -> String {
             '\0' => out.push('|'),
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
-            c if c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c) => out.push('\u{fffd}'),
+            c if is_hidden(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

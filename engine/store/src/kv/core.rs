@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, StoreId};
-use crate::io::{Io, ReadMode};
+use crate::io::{File, Io, ReadMode};
 use crate::kv::bodies::AnchorRebuild;
 use crate::kv::catalogue::Catalogue;
 use crate::kv::embeddings::EmbeddingIndex;
@@ -24,6 +24,7 @@ use crate::log::open::{
 use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
 use crate::log::segments::{Segments, lock};
+use crate::log::ticket::WriteFailure;
 use crate::log::writer::LogSink as _;
 use crate::schema::RecordSchema;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -297,6 +298,27 @@ impl Core {
 
     pub fn is_writer(&self) -> bool {
         self.writer.is_some()
+    }
+
+    /// Whether a write failed, so that nothing more can be written until the store is opened again.
+    pub fn is_poisoned(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.log.queue.is_poisoned())
+    }
+
+    /// Syncs a file of the log beside the writer. A failure poisons the writer: it is unknown what of the log
+    /// is on disk, and the system may report it only once.
+    ///
+    /// # Errors
+    /// `Unavailable` if the system refused; `Poisoned` if it refused the writer before.
+    pub fn sync_log(&self, file: &dyn File) -> Result<()> {
+        let Some(writer) = &self.writer else { return Ok(file.sync()?) };
+        let queue = &writer.log.queue;
+        queue.check_poisoned()?;
+        file.sync().map_err(|error| {
+            let error = Error::from(error);
+            queue.poison(WriteFailure::from_error(&error));
+            error
+        })
     }
 
     /// Removes segment files that the manifest does not list, except the writer's next one.

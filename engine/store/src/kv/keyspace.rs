@@ -16,10 +16,13 @@ use crate::kv::index::{IndexHit, bound_as_slice, prefix_end};
 use crate::kv::keys::{self, KEY_BYTES_MAX};
 use crate::kv::table::IndexValue;
 use crate::kv::view::View;
-use crate::kv::write::BatchWriter;
+use crate::kv::write::{BatchWriter, store_stream};
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, KvHead, RecipeRef, RecordKind};
 use crate::log::ticket::Ticket;
+
+/// A value of at least this many bytes is written in parts, ahead of its batch.
+const STREAMED_VALUE_BYTES: usize = 8 << 20;
 
 /// How much of a key's history a keyspace keeps. Older versions read as `Gone`, and compaction may drop them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -443,10 +446,11 @@ impl KvBatch {
     ///
     /// # Errors
     /// As [`KvBatch::commit`].
-    pub fn submit_with(self, durability: Durability) -> Result<Ticket> {
-        if let Some(error) = self.first_error {
+    pub fn submit_with(mut self, durability: Durability) -> Result<Ticket> {
+        if let Some(error) = self.first_error.take() {
             return Err(error);
         }
+        self.stream_long_values()?;
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
         let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
         for (embedder, vector) in self.embeddings.iter().flat_map(|(_, all)| all) {
@@ -490,6 +494,22 @@ impl KvBatch {
         submitted
             .map(|(_, ticket)| ticket)
             .ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
+    }
+}
+
+impl KvBatch {
+    /// Writes long values to the log in parts, ahead of the batch that names them: in one batch they would
+    /// take several times their size in memory. If the batch then fails, a compaction removes the parts.
+    fn stream_long_values(&mut self) -> Result<()> {
+        let limit = self.core.options.body_bytes_max;
+        for (_, _, value) in &mut self.operations {
+            let Some(Content::Bytes(bytes)) = value else { continue };
+            if bytes.len() >= STREAMED_VALUE_BYTES && bytes.len() as u64 <= limit {
+                let stored = store_stream(&self.core, self.namespace, &mut bytes.as_slice())?;
+                *value = Some(Content::Stored(stored));
+            }
+        }
+        Ok(())
     }
 }
 

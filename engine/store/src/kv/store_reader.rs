@@ -15,7 +15,7 @@ use crate::kv::table::IndexEntry;
 use crate::log::cursor::for_each_checked_record;
 use crate::log::layout::{LogState, RawRecord};
 use crate::log::manifest::VectorList;
-use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_between};
+use crate::log::open::{FoundLog, ScanEnd, find, scan, scan_between, scan_states};
 use crate::log::paths::StorePaths;
 use crate::log::record::{LogicalBody, RecordKind};
 use crate::log::segments::{SegmentPin, Segments, lock};
@@ -122,12 +122,21 @@ impl StoreReader {
 
     /// The state of the log at its current end (counts, bytes by kind, the ledger), and the counts that
     /// remain after compactions. Reads the part of the active segment that no sealed footer or clean close
-    /// covers.
-    pub fn log_state(&self) -> Result<(LogState, LogTotals)> {
+    /// covers. With `until`, the state after the batch that ends with this seqno, if the log goes on: a batch
+    /// whose sync failed, or is under way, is in the file already.
+    pub fn log_state(&self, until: Option<Seqno>) -> Result<(LogState, LogTotals)> {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
         let from = found.state.covers;
         let state = found.state.covers_state.clone();
-        let state = scan(&*self.schema, &found, from, state, &mut |_, _| Ok(()))?.state;
+        let is_last = |state: &LogState| Some(state.last_seqno()) == until;
+        let mut last = is_last(&state).then(|| state.clone());
+        let end = scan_states(&*self.schema, &found, from, state, &mut |_, _, state| {
+            if is_last(state) {
+                last = Some(state.clone());
+            }
+            Ok(())
+        })?;
+        let state = last.unwrap_or(end.state);
         let held = state.totals.minus(&found.state.erased);
         Ok((state, held))
     }

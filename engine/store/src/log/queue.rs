@@ -426,11 +426,20 @@ impl WriteQueue {
             if order.closed || order.next_seqno.0 == visible.0 + 1 {
                 return Ok(());
             }
-            let (completer, waiting) = new_ticket(&self.spin_wait);
-            self.send(WriterJob::Barrier { at: order.next_seqno, completer });
-            waiting
+            self.send_barrier(&order)
         };
         waiting.wait().map(drop)
+    }
+
+    /// A ticket for everything queued so far: it is answered once all of it is published.
+    pub fn submit_barrier(&self) -> Ticket {
+        self.send_barrier(&lock(&self.order))
+    }
+
+    fn send_barrier(&self, order: &QueueOrder) -> Ticket {
+        let (completer, waiting) = new_ticket(&self.spin_wait);
+        self.send(WriterJob::Barrier { at: order.next_seqno, completer });
+        waiting
     }
 
     /// Seals the active segment, unless it is empty. Waits until no batch holds a group that continues in it;

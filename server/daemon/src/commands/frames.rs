@@ -35,9 +35,7 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("frame.append", |call| {
         let open = open_run(call, 1)?;
         let (len, ticket) = open.append(number(call.word(2))?, call.word(3))?;
-        if let Some(ticket) = ticket {
-            call.work.await_before_reply(ticket);
-        }
+        call.work.await_before_reply(ticket);
         Ok(integer_reply(len))
     }),
     ("frame.end", |call| {

@@ -273,6 +273,7 @@ fn feedback(call: &mut CommandCall<'_, '_>) -> CommandResult {
     match value {
         Some(value) => {
             require_right(call, Rights::RECORD, "MEM.FEEDBACK with VALUE")?;
+            call.check_writer()?;
             call.tenant.memory()?.rate(&identity, id, value)?;
             Ok(Reply::OK)
         }
@@ -297,6 +298,7 @@ fn seen(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let signature = text(call.word(1))?;
     if records {
         require_right(call, Rights::RECORD, "MEM.SEEN with RECORD")?;
+        call.check_writer()?;
         call.tenant.memory()?.record_signature(&identity, signature)?;
         return Ok(Reply::OK);
     }

@@ -46,6 +46,7 @@ fn draw(call: &mut CommandCall<'_, '_>) -> CommandResult {
         return Err(CommandRefusal(format!("NOPERM a draw for this run takes the right {right}")));
     }
     if records {
+        call.check_writer()?;
         let (drawn, ticket) = open_run(call, 1)?.draw(|draws| draw_from(draws, kind))?;
         if let Some(ticket) = ticket {
             call.work.await_before_reply(ticket);

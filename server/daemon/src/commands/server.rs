@@ -122,6 +122,21 @@ fn info(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let up = now.saturating_sub(daemon.started_ns) / 1_000_000_000;
     let clients = daemon.clients().len();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let failure = daemon.store.check_writer().err();
+    let last_write = if failure.is_none() { "ok" } else { "err" };
+    let mut own = format!("store:{}\r\nseqno:{}\r\n", daemon.store.id(), daemon.store.seqno());
+    // Writing to a string cannot fail.
+    let _ = match &failure {
+        None => write!(own, "writes:ok\r\n"),
+        Some(why) => {
+            let why = why.to_string().replace(['\r', '\n'], " ");
+            write!(
+                own,
+                "writes:refused\r\nreads_as_of_seqno:{}\r\nwrite_failure:{why}\r\n",
+                daemon.store.seqno()
+            )
+        }
+    };
     let sections: [(&str, String); 7] = [
         (
             "Server",
@@ -133,7 +148,7 @@ fn info(call: &mut CommandCall<'_, '_>) -> CommandResult {
             ),
         ),
         ("Clients", format!("connected_clients:{clients}\r\n")),
-        ("Persistence", "loading:0\r\naof_enabled:1\r\naof_last_write_status:ok\r\n".to_owned()),
+        ("Persistence", format!("loading:0\r\naof_enabled:1\r\naof_last_write_status:{last_write}\r\n")),
         (
             "Stats",
             format!(
@@ -144,7 +159,7 @@ fn info(call: &mut CommandCall<'_, '_>) -> CommandResult {
         ),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
         ("Cluster", "cluster_enabled:0\r\n".to_owned()),
-        ("Annals", format!("store:{}\r\nseqno:{}\r\n", daemon.store.id(), daemon.store.seqno())),
+        ("Annals", own),
     ];
     let everything = ["all", "default", "everything"];
     let wanted = |name: &str| {

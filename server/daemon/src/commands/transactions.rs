@@ -45,7 +45,7 @@ fn exec(call: &mut CommandCall<'_, '_>) -> CommandResult {
             words: &words,
             stored: &stored,
         };
-        let reply = (command.run)(&mut one).unwrap_or_else(|CommandRefusal(why)| Reply::Error(why));
+        let reply = one.run(&command).unwrap_or_else(|CommandRefusal(why)| Reply::Error(why));
         replies.push(room.admit(reply));
     }
     call.session.in_exec = false;

@@ -380,6 +380,7 @@ async fn append(State(shared): State<Arc<HttpShared>>, path: RawPathParams, requ
 async fn put_blob(State(shared): State<Arc<HttpShared>>, request: Request) -> BodyResult {
     let session = shared.session(&request)?;
     check_allowed(&shared.daemon, &session, "blob.put")?;
+    shared.daemon.store.check_writer()?;
     let _place = shared.uploads.try_acquire().map_err(|_| HttpProblem::busy())?;
     let tenant = session.tenant(&shared.daemon)?;
     let (to, from) = mpsc::channel::<io::Result<Bytes>>(PIECES);

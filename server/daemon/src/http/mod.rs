@@ -75,6 +75,9 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 /// Maximum total size of bodies held in memory, in KiB.
 const BODIES_KIB_MAX: usize = 512 << 10;
 
+/// After a failed write, responses name the last commit that readers see.
+const AS_OF: &str = "annals-as-of";
+
 /// Maximum number of trace requests processed at a time.
 const TRACES_MAX: usize = 2;
 /// Maximum number of concurrent blob uploads. Each blocks a thread until it is complete; streams share 512
@@ -197,10 +200,13 @@ impl HttpApi {
             return self.proxy.answer(login, request).await.map(Body::new);
         }
         // The router never fails.
-        TowerToHyperService::new(self.router.clone())
-            .call(request)
-            .await
-            .unwrap_or_else(|never| match never {})
+        let answered = TowerToHyperService::new(self.router.clone()).call(request).await;
+        let mut response: Response = answered.unwrap_or_else(|never| match never {});
+        let store = &self.shared.daemon.store;
+        if store.check_writer().is_err() {
+            response.headers_mut().insert(AS_OF, HeaderValue::from(store.seqno().0));
+        }
+        response
     }
 
     /// Waits until all exchanges of the proxy are written. The connections must have ended before.
@@ -275,6 +281,9 @@ impl HttpShared {
         };
         if !grant.rights.includes(right) {
             return Err(RequestRefusal::new(StatusCode::FORBIDDEN, format!("this takes the right {right}")));
+        }
+        if matches!(wants, ProxyAction::Record) {
+            self.daemon.store.check_writer()?;
         }
         Ok(ProxyRuns::new(grant.tenant))
     }

@@ -12,7 +12,9 @@ use crate::access::Rights;
 use crate::perform::perform;
 use crate::session::{ClientInfo, Session};
 use crate::tests::memory::{MONDAY, QUESTION};
+use crate::tests::poisoned::prepared;
 use crate::tests::{DaemonBench, token};
+use annals::io::sim::{FailRule, OpKind};
 use annals_wire::resp::Reply;
 
 /// The API of a daemon on a loopback port.
@@ -43,7 +45,10 @@ impl TestApi {
 
     /// Its clients must read some of a response within `stall`.
     fn with_stall(is_open: bool, stall: Duration) -> Self {
-        let bench = DaemonBench::new();
+        Self::of(DaemonBench::new(), is_open, stall)
+    }
+
+    fn of(bench: DaemonBench, is_open: bool, stall: Duration) -> Self {
         let listener = bench.runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let unasked = is_open.then(|| bench.daemon.owner().unwrap());
@@ -702,4 +707,37 @@ fn memory_routes_cover_every_store_operation() {
         let problem = api.json(400, "POST /v1/memory/search", body);
         assert!(problem["detail"].as_str().unwrap().contains(why), "{problem}");
     }
+}
+
+/// Regression: after a failed write, nothing told a client that it reads an older state than it wrote.
+#[test]
+fn responses_after_a_failed_write_name_the_last_commit() {
+    let (bench, sim) = prepared();
+    let api = TestApi::of(bench, true, super::STALL);
+    let key = "/v1/databases/0/keys/k";
+    let put = |value: &[u8]| api.ask_with(&format!("PUT {key}"), "", value);
+    assert_eq!((put(b"2").status, put(b"2").header("annals-as-of")), (204, None));
+    let seqno = api.bench.daemon.store.seqno().to_string();
+    sim.fail(FailRule::eio(OpKind::Sync).on("s/segments"));
+    let failed = put(b"3");
+    assert!(failed.status == 503 && failed.text().contains("os error 5"), "{failed:?}");
+    for (request, status) in [
+        (format!("GET {key}"), 200),
+        ("GET /v1/runs/done/frames/1/response".to_owned(), 200),
+        ("GET /v1/runs".to_owned(), 200),
+        ("GET /readyz".to_owned(), 503),
+        ("GET /metrics".to_owned(), 200),
+        (format!("PUT {key}"), 503),
+        (format!("DELETE {key}"), 503),
+        ("POST /v1/blobs".to_owned(), 503),
+        ("POST /v1/runs/r/frames/2/response".to_owned(), 503),
+    ] {
+        let answer = api.ask_with(&request, "", b"");
+        assert_eq!((answer.status, answer.header("annals-as-of")), (status, Some(&*seqno)), "{request}");
+    }
+    assert_eq!(api.ask(&format!("GET {key}"), Value::Null).text(), "2");
+    let traces = api.ask_with("POST /v1/traces", "content-type: application/json\r\n", b"{}");
+    assert_eq!(traces.status, 503, "{traces:?}");
+    let proxied = api.ask_with("POST /proxy/r/openai/v1/chat/completions", "", b"{}");
+    assert!(proxied.status == 503 && proxied.text().contains("os error 5"), "{proxied:?}");
 }

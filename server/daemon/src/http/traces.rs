@@ -23,6 +23,7 @@ async fn traces(State(shared): State<Arc<HttpShared>>, request: Request) -> Resu
     if !session.has_rights(Rights::RECORD) {
         return Err(HttpProblem::from_error_text("NOPERM this takes the right record"));
     }
+    shared.daemon.store.check_writer()?;
     let tenant = session.tenant(&shared.daemon)?;
     let (head, body) = request.into_parts();
     let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());

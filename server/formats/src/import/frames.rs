@@ -4,7 +4,7 @@
 //! A line with a `component` is a frame; a line without one describes its run. The lines of a run are
 //! consecutive: a run ends when a line of another run follows, at a line with `"end":true`, or at the end of
 //! the input. A run is returned only when it has ended, so a bad line leaves no part of it behind. Until then
-//! its decoded frames are held in memory, within the limit on one run's text.
+//! its lines are held compressed, within the limit on one run's text, and decoded again when they are recorded.
 //!
 //! An unknown key is an error: a misspelt `output` would otherwise be lost silently.
 
@@ -14,6 +14,7 @@ use std::mem;
 use super::base64;
 use super::chat::RunNameSet;
 use super::error::{ImportError, SourcePosition};
+use super::packed_lines::PackedLines;
 use super::run::{ImportedRun, RunContent, status_named};
 use super::source::{ObjectReader, RUN_BYTES_MAX, SourceObject};
 use super::span::{self, ObjectMember};
@@ -50,7 +51,7 @@ pub struct FrameRuns<R> {
 #[derive(Debug)]
 struct PartialRun {
     run: ImportedRun,
-    frames: Vec<Frame>,
+    frames: PackedLines,
     bytes: u64,
 }
 
@@ -110,7 +111,7 @@ impl<R: BufRead> FrameRuns<R> {
         if open.bytes > self.objects.bytes_max() {
             return Err(ImportError::TooBig { place: open.run.place, limit: self.objects.bytes_max() });
         }
-        if open.add(members).map_err(|what| ImportError::Shape { place, what })? {
+        if open.add(members, &object.text).map_err(|what| ImportError::Shape { place, what })? {
             return Ok(Some(open.close()));
         }
         self.open = Some(open);
@@ -142,16 +143,17 @@ impl PartialRun {
             metadata: Vec::new(),
             unframed_messages: 0,
             place,
-            body: RunContent::Frames(Vec::new()),
+            body: RunContent::Frames(PackedLines::default()),
         };
-        Self { run, frames: Vec::new(), bytes: 0 }
+        Self { run, frames: PackedLines::default(), bytes: 0 }
     }
 
     /// Adds a line; returns whether it ends the run.
-    fn add(&mut self, members: &[ObjectMember<'_>]) -> Result<bool, String> {
+    fn add(&mut self, members: &[ObjectMember<'_>], line: &str) -> Result<bool, String> {
         if span::last_value(members, "component").is_some() {
-            let next = u32::try_from(self.frames.len() + 1).map_err(|_| "too many frames".to_owned())?;
-            self.frames.push(frame_of(members, next)?);
+            let next = self.frames.len().checked_add(1).ok_or("too many frames")?;
+            frame_of(members, next)?;
+            self.frames.push(line)?;
             return Ok(false);
         }
         let line = run_line_of(members)?;
@@ -165,6 +167,11 @@ impl PartialRun {
     fn close(self) -> ImportedRun {
         ImportedRun { body: RunContent::Frames(self.frames), ..self.run }
     }
+}
+
+/// The frames of lines that are sound.
+pub(super) fn frames_of(lines: &PackedLines) -> impl Iterator<Item = Frame> + '_ {
+    (1..).zip(lines.iter()).map_while(|(seq, line)| frame_of(&span::members(&line)?, seq).ok())
 }
 
 /// A line that describes its run.

@@ -6,7 +6,7 @@
 //!
 //! Layout: `scan` (recognises JSON byte by byte), `source` (cuts a stream into objects), `span` (the members
 //! of an object as text), `template` (run names), `run` (the imported run), `chat` and `frames` (the two
-//! formats), `expand` (selects the messages that become frames), `base64`, `error`.
+//! formats), `packed_lines` (the frames of a run that has not ended), `expand` (selects the messages that become frames), `base64`, `error`.
 //!
 //! Left out on purpose: decompression and files (the caller passes a reader), and writing to a store.
 
@@ -17,6 +17,7 @@ mod expand;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod packed_lines;
 mod run;
 mod scan;
 mod source;

@@ -1,6 +1,8 @@
 //! The result of an import: whole runs, whose frames are built one at a time.
 
 use super::error::SourcePosition;
+use super::frames::frames_of;
+use super::packed_lines::PackedLines;
 use super::span::TextSpan;
 use annals::{Component, Frame, Severity, Status};
 
@@ -27,7 +29,7 @@ pub struct ImportedRun {
 #[derive(Debug, Clone)]
 pub(super) enum RunContent {
     Chat(ImportedChat),
-    Frames(Vec<Frame>),
+    Frames(PackedLines),
 }
 
 /// A chat: its text, stored once, and the spans of its messages.
@@ -73,17 +75,18 @@ impl ImportedRun {
     pub fn frame_count(&self) -> usize {
         match &self.body {
             RunContent::Chat(chat) => chat.steps.len(),
-            RunContent::Frames(frames) => frames.len(),
+            RunContent::Frames(lines) => lines.len() as usize,
         }
     }
 
     /// Its frames in order, from frame 1. Each is built on demand: the requests of a long conversation
-    /// together are far larger than the conversation.
-    pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        (0..self.frame_count()).filter_map(|index| match &self.body {
-            RunContent::Chat(chat) => chat.frame(index),
-            RunContent::Frames(frames) => frames.get(index).cloned(),
-        })
+    /// together are far larger than the conversation. Whoever records them compares their number with
+    /// [`ImportedRun::frame_count`].
+    pub fn frames(&self) -> Box<dyn Iterator<Item = Frame> + '_> {
+        match &self.body {
+            RunContent::Chat(chat) => Box::new((0..chat.steps.len()).map_while(|index| chat.frame(index))),
+            RunContent::Frames(lines) => Box::new(frames_of(lines)),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Bounded texts from outside: beginnings with a known total length, and single lines that are safe to print.
 
+use annals_text::visible::is_hidden;
+
 /// The beginning of a text that arrives in pieces, and its total length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundedText {
@@ -56,15 +58,15 @@ pub(super) fn clip(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
 }
 
-/// The beginning of `text` as one line of at most `chars_max` characters. White space and control characters,
-/// which could control a terminal, become one space; an ellipsis marks omitted text.
+/// The beginning of `text` as one line of at most `chars_max` characters. White space and hidden
+/// characters become one space; an ellipsis marks omitted text.
 pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let mut count = 0;
     let mut gap = false;
     // Runs of white space are read only up to this bound.
     for character in clip(text, chars_max.saturating_mul(16)).chars() {
-        if character.is_whitespace() || character.is_control() || steers(character) {
+        if character.is_whitespace() || is_hidden(character) {
             gap = !line.is_empty();
             continue;
         }
@@ -83,11 +85,6 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
         line.push('…');
     }
     line
-}
-
-/// Characters that change the text direction.
-fn steers(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 
+use annals_text::visible::is_hidden;
+
 /// Maximum characters of an error's message that are passed on.
 const ERROR_CHARS_MAX: usize = 300;
 
@@ -111,7 +113,7 @@ pub(super) fn error_message(body: &[u8]) -> String {
         ) => message,
         Err(_) => String::from_utf8_lossy(body).into_owned(),
     };
-    let plain = text.trim().chars().map(|letter| if letter.is_control() { ' ' } else { letter });
+    let plain = text.trim().chars().map(|letter| if is_hidden(letter) { ' ' } else { letter });
     plain.take(ERROR_CHARS_MAX).collect()
 }
 

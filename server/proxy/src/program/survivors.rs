@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use annals_text::visible::is_hidden;
+
 /// Maximum number of characters shown of a command.
 const COMMAND_CHARS: usize = 160;
 
@@ -80,5 +82,5 @@ fn command(process: &Path) -> String {
         *program = program.rsplit('/').next().unwrap_or_default().to_owned();
     }
     let line = annals_policy::redact::mask_arguments(&words, &[], |_| Vec::new()).0.join(" ");
-    line.chars().take(COMMAND_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    line.chars().take(COMMAND_CHARS).map(|c| if is_hidden(c) { ' ' } else { c }).collect()
 }

@@ -45,6 +45,7 @@ pub struct CommandSchema {
     /// - `apart`, `whole`: offloaded to a thread, so that it delays no other connection.
     /// - `stores`: its values are stored by the engine; long values are handed to it in advance.
     /// - `operate`: concerns the whole store. `action`: the store records that it was executed.
+    /// - `changes`: changes the store for an operator, and records that itself.
     /// - `reveals`: a write whose reply shows the earlier value.
     /// - `redacts`: shows a redacted reader less.
     /// - `both`: a write that is a read in one of its forms, and checks the right itself.
@@ -96,6 +97,12 @@ impl CommandSchema {
             (is("operate"), Rights::OPERATE),
         ];
         rights.into_iter().filter(|(is, _)| *is).fold(Rights::NONE, |all, (_, right)| all.union(right))
+    }
+
+    /// Whether every form of it writes. A command with the flag `both` decides by its words.
+    pub fn writes(&self) -> bool {
+        let is = |flag| self.flags.contains(&flag);
+        is("write") && !is("both") || is("action") || is("changes")
     }
 
     /// Whether these rights permit the command. The daemon's session decides what a redacted reader sees.

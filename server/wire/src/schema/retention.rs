@@ -2,7 +2,7 @@
 
 use super::{CommandSchema, command};
 
-const OPERATE: &[&str] = &["operate", "apart"];
+const OPERATE: &[&str] = &["operate", "apart", "changes"];
 
 pub(super) const COMMANDS: &[CommandSchema] = &[
     command("retention", "run.pin", -3, OPERATE)
@@ -16,7 +16,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .keys(1, 1, 1)
         .arguments("run [NAMESPACE namespace]")
         .summary("Removes the pin of a run. Nil if it has none."),
-    command("retention", "run.drop", -3, &["operate", "whole"])
+    command("retention", "run.drop", -3, &["operate", "whole", "changes"])
         .keys(1, 1, 1)
         .arguments("run why [NAMESPACE namespace] [COMPACT]")
         .summary(

@@ -33,7 +33,9 @@ impl From<annals::Error> for RequestRefusal {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Conflict => StatusCode::CONFLICT,
             ErrorKind::Gone => StatusCode::GONE,
-            ErrorKind::Unavailable | ErrorKind::Locked => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Unavailable | ErrorKind::Locked | ErrorKind::Poisoned => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.to_string())
