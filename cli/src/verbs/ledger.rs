@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::address::RunAddress;
 use crate::args::{CheckpointArgs, GlobalArgs, LedgerCheckArgs, LedgerVerb, ProveArgs};
 use crate::atomic_file::{self, FileAccess};
-use crate::failure::{CliResult, Failure, output_failure};
+use crate::failure::{CliResult, Failure, FailureCode, output_failure};
 use crate::input;
 use crate::output::{CliOutput, count, plural, printable, time};
 use crate::store_access;

@@ -23,7 +23,6 @@ sys.exit(code)";
         let done = ProcessResult::from_output(command.output().unwrap());
         assert_eq!(done.code, 0, "{done:?}");
         let peak = done.stderr.lines().find_map(|line| line.strip_prefix("peak ")).unwrap().parse().unwrap();
-        println!("{}: {peak} KiB", args.join(" "));
         (peak, done.stdout)
     }
 }

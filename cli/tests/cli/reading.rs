@@ -135,7 +135,7 @@ fn terminal_output_has_no_control_sequences() {
     }
     assert!(bench.run("show r@1").text().contains("\\u{202e}gpj.exe"));
     // A name in an error message is recorded text, too.
-    assert!(bench.run_args(&["show", "no\u{202e}ne"]).failed(4).contains("\\u{202e}"));
+    assert!(bench.run_args(["show", "no\u{202e}ne"]).failed(4).contains("\\u{202e}"));
     assert_eq!(bench.run("show r@1 --input --raw").ok(), b"\x1b]0;title\x07");
 }
 

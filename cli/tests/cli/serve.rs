@@ -121,6 +121,7 @@ fn a_daemon_compacts_the_store_that_it_serves() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "looks at files as a user would")]
 fn daemon_keeps_witnesses_of_its_store() {
     let bench = CliBench::new();
     assert!(bench.run("serve --witness kept").failed(2).contains("does not exist"));

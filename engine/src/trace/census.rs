@@ -438,7 +438,7 @@ impl RunNumbers {
 
     /// The numbers from 1 up to `next` that are not in the set.
     fn missing(&self, next: u64) -> Vec<Range<u64>> {
-        subtract(&[1..next.max(1)], &self.present(next))
+        subtract(std::slice::from_ref(&(1..next.max(1))), &self.present(next))
     }
 }
 
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(runs.missing(70), [4..60, 66..70]);
         assert_eq!(runs.missing(4), []);
         assert_eq!(run_numbers(&runs.missing(70)), "runs 4 to 59, 66 to 69");
-        assert_eq!(run_numbers(&[8..9]), "run 8");
+        assert_eq!(run_numbers(std::slice::from_ref(&(8..9))), "run 8");
         assert_eq!(subtract(&[1..5, 7..9], &[2..3, 4..8]), [1..2, 3..4, 8..9]);
     }
 

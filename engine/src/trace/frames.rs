@@ -57,6 +57,9 @@ impl ReadBody {
     }
 }
 
+/// Takes the bytes of a part of an incomplete frame's output, and their extents.
+type EachPart<'a> = dyn FnMut(Vec<u8>, &[Extent]) -> Result<()> + 'a;
+
 /// The index of a slot in a frame's record.
 fn slot_index(slot: BodySlot) -> usize {
     match slot {
@@ -313,11 +316,7 @@ impl RunReader {
 
     /// Calls `each` with the bytes of every part of an incomplete frame's output, in order, and with their
     /// extents, which are empty for an inline part.
-    pub(super) fn for_each_part(
-        &self,
-        seq: u32,
-        each: &mut dyn FnMut(Vec<u8>, &[Extent]) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn for_each_part(&self, seq: u32, each: &mut EachPart<'_>) -> Result<()> {
         let uid = self.frame_owner(seq)?;
         let _pin = self.core.pin();
         for (part, hit) in

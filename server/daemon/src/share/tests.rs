@@ -21,9 +21,8 @@ impl HandoverRecorder {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let holder = Arc::new(StoreHolder::new(root, &options));
         loop {
-            match holder.open() {
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Locked, "{error}"),
-                Ok(_) => {}
+            if let Err(error) = holder.open() {
+                assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
             }
             if let JoinOutcome::Joined(remote) = RemoteStore::join(&holder, "n").unwrap() {
                 return Self { holder, remote };
@@ -59,7 +58,9 @@ fn frame(run: &str, seq: u32) -> Frame {
 fn record(root: &Path, name: &str, rng: &mut SeededRng) -> u32 {
     let recorder = HandoverRecorder::open(root);
     let run = recorder.remote.begin_run(&RunSpec::new(name).metadata(r#"{"of":"a test"}"#)).unwrap();
-    let (mut seq, mut open): (u32, Vec<(Box<dyn RemoteFrame>, Vec<u8>)>) = (0, Vec::new());
+    let mut seq = 0;
+    // Unfinished frames, with the output that they have so far.
+    let mut open: Vec<(Box<dyn RemoteFrame>, Vec<u8>)> = Vec::new();
     for _ in 0..20 + rng.below(20) {
         match rng.below(6) {
             0 | 1 => {
