@@ -54,13 +54,15 @@ fn frame(run: &str, seq: u32) -> Frame {
     Frame::new(Component::Llm, bytes(run, seq), "").metadata(format!(r#"{{"seq":{seq}}}"#))
 }
 
+/// A frame that was begun, with the rest of its output.
+type UnfinishedFrame = (Box<dyn RemoteFrame>, Vec<u8>);
+
 /// Records one run by a random mix of steps, and hands the store over at its end if it holds it.
 fn record(root: &Path, name: &str, rng: &mut SeededRng) -> u32 {
     let recorder = HandoverRecorder::open(root);
     let run = recorder.remote.begin_run(&RunSpec::new(name).metadata(r#"{"of":"a test"}"#)).unwrap();
     let mut seq = 0;
-    // Unfinished frames, with the output that they have so far.
-    let mut open: Vec<(Box<dyn RemoteFrame>, Vec<u8>)> = Vec::new();
+    let mut open: Vec<UnfinishedFrame> = Vec::new();
     for _ in 0..20 + rng.below(20) {
         match rng.below(6) {
             0 | 1 => {
