@@ -10,7 +10,7 @@ use crate::log::open::Damage;
 use crate::log::record::SpaceHead;
 use crate::log::ticket::WriteFailure;
 use crate::retention::SAMPLING;
-use crate::trace::census::state_earlier_erasures;
+use crate::trace::census::upgrade;
 use crate::trace::model::{RunInfo, RunSpec};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{RecorderRegistry, Run, abandon};
@@ -123,9 +123,6 @@ pub struct Stats {
     pub ledger_root: Option<Link>,
 }
 
-/// In stores from this format on, the ledger holds a statement of each erasure.
-const FIRST_STATED_FORMAT: u16 = 4;
-
 impl Store {
     /// Opens a store for writing; creates one in an empty or missing directory.
     ///
@@ -148,8 +145,8 @@ impl Store {
         if core.recovered {
             abandon_open_runs(&core)?;
         }
-        if core.opening.upgraded_from.is_some_and(|found| found < FIRST_STATED_FORMAT) {
-            state_earlier_erasures(&core)?;
+        if core.opening.upgraded_from.is_some() {
+            upgrade(&core)?;
         }
         Ok(Self::from_core(core))
     }

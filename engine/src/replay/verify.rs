@@ -39,7 +39,7 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Number of batches whose checksums, chain and ledger were checked; 0 if only runs were verified.
     pub batches: u64,
-    /// The damage that was found; empty in a sound store.
+    /// The damage that was found, and erasures that the ledger does not state; empty in a sound store.
     pub damaged: Vec<VerifyProblem>,
     /// What is in doubt at the log's end after an unclean stop. It is no damage that is known.
     pub tail: TailReport,

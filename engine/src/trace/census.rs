@@ -20,6 +20,7 @@ use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::{ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, SPANS_MAX, ranges_of};
 use crate::log::layout::{LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::LedgerNode;
+use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
 use crate::log::open::{FoundLog, find, scan_states};
 use crate::log::queue::Durability;
 use crate::log::record::{LogicalBody, RecordKind};
@@ -52,8 +53,8 @@ pub struct ErasureReport {
     pub records: u64,
     /// Erased records that no statement in the ledger explains.
     pub unexplained: Vec<UnexplainedErasure>,
-    /// Number of log files that were compacted before format 4 and that no statement covers. What was erased from
-    /// them cannot be checked.
+    /// Number of log files with records that were erased before format 4. Whether that was a compaction cannot be
+    /// checked.
     pub uncheckable: u64,
     /// Runs whose frames exist, but that have neither a record nor a tombstone: ranges of run numbers.
     pub orphaned_runs: Vec<Range<u64>>,
@@ -178,6 +179,8 @@ pub(crate) struct LogCensus {
     /// The oldest statement of each span.
     stated: HashMap<ErasedSpan, StatedSpan>,
     recorded: RunNumbers,
+    /// Runs that had no record when the store was upgraded to format 4.
+    earlier: RunNumbers,
     framed: RunNumbers,
     next_run: u64,
 }
@@ -253,7 +256,11 @@ impl LogCensus {
         for span in head.spans {
             self.stated.entry(span).or_insert(StatedSpan { seqno, rule: head.rule });
         }
-        self.recorded.ranges.extend(head.runs);
+        let runs = match head.rule {
+            ErasureRule::Compaction => &mut self.recorded,
+            ErasureRule::BeforeFormat4 => &mut self.earlier,
+        };
+        runs.ranges.extend(head.runs);
     }
 
     fn close_span(&mut self) {
@@ -271,12 +278,15 @@ impl LogCensus {
         let mut unexplained = Vec::new();
         for span in &self.rewritten {
             let erased = &span.erased;
-            if self.stated.contains_key(erased) {
-                continue;
-            }
             let overlaps = |other: &ErasedSpan| other.first < erased.end && erased.first < other.end;
-            match span.is_stated || self.stated.keys().any(overlaps) {
-                true => unexplained.push(erased.first..erased.end),
+            let mut stated = self.stated.iter().filter(|(other, _)| overlaps(other)).peekable();
+            let was_stated = stated.peek().is_some();
+            let is_earlier = stated.any(|(_, stated)| stated.rule == ErasureRule::BeforeFormat4);
+            // Only a store that has not been opened for writing since may lack statements.
+            let is_due = span.is_stated || was_stated || found.state.format > FORMAT_UNSTATED;
+            match self.stated.contains_key(erased) {
+                true => report.uncheckable += u64::from(is_earlier),
+                false if is_due => unexplained.push(erased.first..erased.end),
                 false => report.uncheckable += 1,
             }
         }
@@ -284,17 +294,19 @@ impl LogCensus {
             report.unexplained = name_erasures(schema, found, &unexplained)?;
         }
         if self.all_erased > 0 {
-            report.missing_runs = self.recorded.missing(self.next_run);
+            report.missing_runs =
+                subtract(&self.recorded.missing(self.next_run), &self.earlier.present(self.next_run));
         }
         // The numbers of frames without a run: a log before format 4 may have forgotten the run's record.
         if report.uncheckable == 0 {
             let orphaned = self.framed.present(u64::MAX);
             report.orphaned_runs = subtract(&orphaned, &self.recorded.present(u64::MAX));
+            report.orphaned_runs = subtract(&report.orphaned_runs, &self.earlier.present(u64::MAX));
         }
         Ok(report)
     }
 
-    /// How many run numbers below `next` have a record, a tombstone or a place in a statement.
+    /// How many run numbers below `next` have a record, a tombstone or a place in a compaction's statement.
     pub(crate) fn recorded_runs(&self, next: u64) -> u64 {
         self.recorded.present(next).iter().map(|range| range.end - range.start).sum()
     }
@@ -462,12 +474,16 @@ fn subtract(all: &[Range<u64>], some: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 /// States what was erased before format 4 from a store that is now open for writing, so that later erasures are
-/// noticed.
-pub(crate) fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {
-    let rewritten = read_lock(&core.segments).all();
-    if !rewritten.iter().any(|segment| segment.id.is_rewritten()) {
+/// noticed. The manifest has the current format only after that.
+pub(crate) fn upgrade(core: &Arc<Core>) -> Result<()> {
+    if !read_lock(&core.segments).all().iter().any(|segment| segment.id.is_rewritten()) {
         return Ok(());
     }
+    state_earlier_erasures(core)?;
+    Ok(core.log()?.manifest.edit(|state| state.format = FORMAT)?)
+}
+
+fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {
     let found = find(&*core.io, &core.paths, false, false, core.options.read_mode)?;
     let mut census = LogCensus::new(u64::MAX);
     let first = found.state.segments.first().map(|segment| segment.id).unwrap_or_default();
@@ -476,10 +492,13 @@ pub(crate) fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {
         census.add(batch, segment, state)
     })?;
     census.close_span();
-    let unstated = census.rewritten.iter().filter(|span| !census.stated.contains_key(&span.erased));
-    let spans: Vec<ErasedSpan> = unstated.map(|span| span.erased).collect();
+    // Segments of format 4 have statements of their own. If one is missing, it was removed.
+    let unstated = census.rewritten.iter().filter(|span| !span.is_stated);
+    let spans: Vec<ErasedSpan> =
+        unstated.map(|span| span.erased).filter(|erased| !census.stated.contains_key(erased)).collect();
     // Numbers that nobody used are among them: before format 4, nothing tells them from forgotten runs.
-    let runs = census.recorded.missing(census.next_run());
+    let next = census.next_run();
+    let runs = subtract(&census.recorded.missing(next), &census.earlier.present(next));
     commit_statements(core, ErasureRule::BeforeFormat4, &spans, &runs)
 }
 

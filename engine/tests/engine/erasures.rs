@@ -267,18 +267,48 @@ fn forged_statement_does_not_hide_a_missing_run() {
     assert_eq!((found.compared.differences, found.compared.erased_since), (vec![], None));
 }
 
-/// Segments of an older format need no statement, so a forger may claim that format. The counts show it.
+/// Stores of an older format need no statement, so a forger may claim that format. The counts show it. The next
+/// opening for writing states what is missing, which excuses nothing.
 #[test]
 fn older_format_as_excuse_is_noticed_by_a_checkpoint() {
     let mut victim = forgotten();
     victim.now.truncate(victim.covered);
-    victim.now.rewritten_format = 2;
+    (victim.now.rewritten_format, victim.now.manifest_format) = (2, 3);
     let found = check(&victim.now, &victim.checkpoint);
     assert_eq!(found.damaged, Vec::<String>::new());
     let said = |note: &String| note.starts_with("erasures before format 4 cannot be checked");
     assert!(found.notes.iter().any(said), "{:?}", found.notes);
     let fewer = |one: &CheckpointDifference| matches!(one, CheckpointDifference::Fewer { stated: 0, .. });
     assert!(found.compared.differences.iter().any(fewer), "{:?}", found.compared);
+    let sim = disk_of(&victim.now.write().unwrap());
+    Store::open_with("s", options(&sim)).unwrap().close().unwrap();
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    assert!(store.verify().unwrap().notes.iter().any(said));
+    let differences = store.verify_against(&victim.checkpoint).unwrap().differences;
+    assert!(differences.iter().any(fewer), "{differences:?}");
+}
+
+/// A manifest of an older format over segments of this one: the first opening for writing stated what was missing,
+/// and so made the erasure good.
+#[test]
+fn older_manifest_does_not_excuse_newer_segments() {
+    let mut victim = forgotten();
+    victim.now.truncate(victim.covered);
+    victim.now.manifest_format = 3;
+    assert_named(&check(&victim.now, &victim.checkpoint));
+    let sim = disk_of(&victim.now.write().unwrap());
+    Store::open_with("s", options(&sim)).unwrap().close().unwrap();
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    assert!(!store.gaps(&mut |_| Ok(())).unwrap().unexplained.is_empty());
+}
+
+/// Segments of the older format in a store of this one: every such segment was stated when the store was upgraded.
+#[test]
+fn older_segments_do_not_excuse_a_newer_store() {
+    let mut victim = forgotten();
+    victim.now.truncate(victim.covered);
+    victim.now.rewritten_format = 2;
+    assert_named(&check(&victim.now, &victim.checkpoint));
 }
 
 /// Segments from before a compaction were put back, under the statement of the compaction.
@@ -452,7 +482,7 @@ fn attacked(victim: &Forgotten, how: &str, rng: &mut SeededRng) -> Option<Forged
         }
         "cut back, under an older format" => {
             log.truncate(victim.covered + rng.below(stated - victim.covered + 1));
-            log.rewritten_format = 2;
+            (log.rewritten_format, log.manifest_format) = (2, 3);
         }
         "the statement dropped" => drop(log.remove(stated)),
         "the statement changed" => {

@@ -70,6 +70,8 @@ pub(crate) struct ForgedLog {
     pub(crate) rewritten: Vec<Option<(u32, ForgedLogState)>>,
     /// The format in the headers of rewritten segments: 2 before format 4 of the store.
     pub(crate) rewritten_format: u16,
+    /// The format in the manifest, from format 2 on.
+    pub(crate) manifest_format: u16,
     /// The next rewritten segment number, and what compaction subtracted from the totals; format 2 only.
     pub(crate) erased: Option<(u32, [u64; 9])>,
 }
@@ -192,7 +194,7 @@ impl ForgedLog {
             );
             erased
         });
-        Self { store, segments, rewritten, rewritten_format, erased }
+        Self { store, segments, rewritten, rewritten_format, manifest_format: format, erased }
     }
 
     pub(crate) fn batches(&self) -> usize {
@@ -540,7 +542,7 @@ impl ForgedLog {
         out.extend_from_slice(&self.store);
         let check = crc(0, &[&out]);
         out.extend_from_slice(&check.to_le_bytes());
-        let mut body = if self.erased.is_some() { 4u16 } else { 1 }.to_le_bytes().to_vec();
+        let mut body = if self.erased.is_some() { self.manifest_format } else { 1 }.to_le_bytes().to_vec();
         body.extend_from_slice(&self.store);
         body.extend_from_slice(&7u64.to_le_bytes());
         body.extend_from_slice(&(listed.len() as u64).to_le_bytes());

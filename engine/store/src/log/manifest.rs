@@ -32,6 +32,9 @@ const MAGIC: [u8; 8] = *b"annalman";
 /// `SYNCED`, format 2 also has no vector files, format 1 also has no compaction.
 pub const FORMAT: u16 = 4;
 const FORMAT_THIRD: u16 = 3;
+/// The format before the ledger stated erasures. A store of an older format has it while its first opening for
+/// writing states what is missing: a crash in between must not leave a store that claims to be complete.
+pub const FORMAT_UNSTATED: u16 = FORMAT_THIRD;
 const FORMAT_SECOND: u16 = 2;
 const FORMAT_FIRST: u16 = 1;
 pub const HEADER_BYTES: u64 = HEADER_LEN as u64;

@@ -578,7 +578,10 @@ pub fn start(
     let mut tail = end.tail;
     let was_clean = state.clean.as_ref().is_some_and(|clean| !end.is_torn && clean.tail == tail);
     let is_new = tail == SEGMENT_HEADER_BYTES && active.file.len()? == tail;
-    state.format = manifest::FORMAT;
+    // The layer above states what compaction erased from an older store, and then sets the current format.
+    let is_unstated =
+        state.format < manifest::FORMAT && state.segments.iter().any(|entry| entry.id.is_rewritten());
+    state.format = if is_unstated { manifest::FORMAT_UNSTATED } else { manifest::FORMAT };
     state.clean = None;
     let mut generation = found.generation;
     if let Some(cut) = end.torn() {
