@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RunUid, Seqno};
 use crate::ledger::walk::{open_log, walk};
 use crate::log::cursor::for_each_checked_record;
+use crate::log::erasure::{ErasureHead, ErasureRule};
+use crate::log::layout::RawRecord;
 use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::store::Store;
 use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
@@ -55,11 +58,11 @@ pub struct Gap {
     pub kind: GapKind,
     /// The run.
     pub run: RunUid,
-    /// Its name; `None` for a dropped run.
+    /// Its name; `None` for a dropped run, and for a replaced one of which no record is left.
     pub name: Option<String>,
     /// Its namespace's name, if known.
     pub namespace: Option<String>,
-    /// Number of its recorded frames.
+    /// Number of its recorded frames; 0 if no record of a replaced run is left.
     pub frames: u32,
     /// The reason for the gap: the tombstone's rule for a dropped run, else [`GapKind::rule`].
     pub rule: String,
@@ -95,7 +98,7 @@ impl Store {
                 leaf.segment.salt,
                 |_, seqno, record| {
                     let head = |body| LogicalBody::parse(body).map(|logical| logical.head);
-                    let said = match RecordKind::parse(record.kind, record.layout)? {
+                    let said = match kind_of(&record)? {
                         Some(kinds::RUN) => gap_of_run(RunHead::parse(head(record.body)?)?.fields),
                         Some(kinds::TOMBSTONE) => {
                             Some(gap_of_tombstone(TombstoneHead::parse(head(record.body)?)?))
@@ -106,6 +109,15 @@ impl Store {
                     let said = said.filter(|(id, gap)| {
                         gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run)
                     });
+                    if kind_of(&record)? == Some(RecordKind::Erasure) {
+                        let head = ErasureHead::parse(head(record.body)?)?;
+                        let replaced = head.rule == ErasureRule::Compaction;
+                        let runs = head.runs.into_iter().filter(|_| replaced).flatten();
+                        gaps.extend(runs.map(|run| {
+                            let time_ns = leaf.header.time_ns;
+                            Gap { seqno, time_ns, ..gap_of_erased_run(RunUid(run)) }
+                        }));
+                    }
                     gaps.extend(said.map(|(id, gap)| {
                         let namespace = namespace(id);
                         Gap { namespace, seqno, time_ns: leaf.header.time_ns, ..gap }
@@ -124,6 +136,26 @@ impl Store {
 fn is_still_abandoned(core: &Arc<Core>, namespace: NamespaceId, run: RunUid) -> bool {
     let newest = run_record(core, namespace, run).ok().flatten();
     newest.is_none_or(|(head, _)| head.fields.status == Status::Abandoned.code())
+}
+
+fn kind_of(record: &RawRecord<'_>) -> std::result::Result<Option<RecordKind>, CodecError> {
+    RecordKind::parse(record.kind, record.layout)
+}
+
+/// The gap of a replaced run whose last record a compaction erased.
+fn gap_of_erased_run(run: RunUid) -> Gap {
+    let kind = GapKind::Replaced;
+    Gap {
+        kind,
+        run,
+        name: None,
+        namespace: None,
+        frames: 0,
+        rule: kind.rule().to_owned(),
+        why: "a compaction erased its last record".to_owned(),
+        seqno: Seqno(0),
+        time_ns: 0,
+    }
 }
 
 /// The gap that a run's record shows. `walk` adds namespace, seqno and time.

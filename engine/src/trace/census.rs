@@ -17,7 +17,9 @@ use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno};
 use crate::log::cursor::{LogBatch, for_each_unchecked_record};
 use crate::log::erased::{ErasedBatches, ErasedRecords};
-use crate::log::erasure::{ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, SPANS_MAX, ranges_of};
+use crate::log::erasure::{
+    ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, RUNS_MAX, SPANS_MAX, ranges_of, split_ranges,
+};
 use crate::log::layout::{LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
@@ -399,15 +401,16 @@ pub(crate) fn commit_statements(
     let time_ns = core.io.now_ns();
     // A statement belongs to no namespace, and has no bodies.
     let mut writer = BatchWriter::new(core, NamespaceId(0))?;
-    let (first, rest) = spans.split_at(spans.len().min(SPANS_MAX));
-    if !first.is_empty() || !runs.is_empty() {
-        let head = ErasureHead { rule, time_ns, spans: first.to_vec(), runs: runs.to_vec() };
-        writer.add_record(RecordKind::Erasure, &head.encode(), &[])?;
+    let mut state = |spans: &[ErasedSpan], runs: Vec<Range<u64>>| {
+        let head = ErasureHead { rule, time_ns, spans: spans.to_vec(), runs };
+        writer.add_record(RecordKind::Erasure, &head.encode(), &[])
+    };
+    // One record, but for limits that no ordinary store reaches.
+    let mut runs = split_ranges(runs, RUNS_MAX).into_iter();
+    for spans in spans.chunks(SPANS_MAX) {
+        state(spans, runs.next().unwrap_or_default())?;
     }
-    for spans in rest.chunks(SPANS_MAX) {
-        let head = ErasureHead { rule, time_ns, spans: spans.to_vec(), runs: Vec::new() };
-        writer.add_record(RecordKind::Erasure, &head.encode(), &[])?;
-    }
+    runs.try_for_each(|runs| state(&[], runs))?;
     match writer.submit(Durability::Disk)? {
         Some((_, ticket)) => ticket.wait().map(drop),
         None => Ok(()),

@@ -23,6 +23,9 @@ const SET_CONTEXT: &str = "annals erased records 1";
 /// Greatest number of spans in one statement.
 pub const SPANS_MAX: usize = 4096;
 
+/// Greatest number of runs that one statement names.
+pub const RUNS_MAX: u64 = 1 << 20;
+
 /// Why records were erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErasureRule {
@@ -120,11 +123,12 @@ impl ErasureHead {
             before = end;
         }
         let count = r.varint()?;
-        let (mut runs, mut end) = (Vec::new(), 0);
+        let (mut runs, mut end, mut left) = (Vec::new(), 0, RUNS_MAX);
         // Each range takes at least two bytes, so a wrong count cannot allocate more than the input.
         for _ in 0..count {
             let start = end + bounded("gap between run numbers", r.varint()?, 1, COUNT_MAX - end)?;
-            end = start + bounded("number of runs", r.varint()?, 1, COUNT_MAX - start)?;
+            let length = bounded("number of runs", r.varint()?, 1, left.min(COUNT_MAX - start))?;
+            (end, left) = (start + length, left - length);
             runs.push(start..end);
         }
         r.finish()?;
@@ -149,6 +153,25 @@ pub fn ranges_of(numbers: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
         }
     }
     ranges
+}
+
+/// The same numbers, in parts of at most `most` numbers.
+pub fn split_ranges(ranges: &[Range<u64>], most: u64) -> Vec<Vec<Range<u64>>> {
+    let (mut parts, mut left) = (Vec::<Vec<Range<u64>>>::new(), 0);
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            if left == 0 {
+                parts.push(Vec::new());
+                left = most.max(1);
+            }
+            let end = range.end.min(start.saturating_add(left));
+            left -= end - start;
+            parts.last_mut().into_iter().for_each(|part| part.push(start..end));
+            start = end;
+        }
+    }
+    parts
 }
 
 /// Collects the erased records of a rewritten segment from its batches, in order.
@@ -283,6 +306,7 @@ mod tests {
         refused(|head| head.spans[1].end = Seqno(COUNT_MAX + 1));
         refused(|head| head.runs[0] = 0..1);
         refused(|head| head.runs[1] = 2..3);
+        refused(|head| head.runs[1] = 8..9 + RUNS_MAX);
         let mut bytes = head().encode();
         bytes[0] = 3;
         assert_eq!(ErasureHead::parse(&bytes), Err(CodecError::Unknown { what: "erasure rule", found: 3 }));
@@ -300,5 +324,7 @@ mod tests {
         assert_ne!(digest(&[(3, 6), (20, 1)]), digest(&[(3, 5), (8, 1), (21, 1)]));
         assert_eq!(digest(&[]), None);
         assert_eq!(ranges_of([1, 2, 5, 7, 8]), [1..3, 5..6, 7..9]);
+        assert_eq!(split_ranges(&[1..4, 6..9], 2), [vec![1..3], vec![3..4, 6..7], vec![7..9]]);
+        assert_eq!(split_ranges(&[1..4], 9), [vec![1..4]]);
     }
 }
