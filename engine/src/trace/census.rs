@@ -20,7 +20,7 @@ use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::{
     ErasedSetBuilder, ErasedSpan, ErasureHead, ErasureRule, RUNS_MAX, SPANS_MAX, ranges_of, split_ranges,
 };
-use crate::log::layout::{LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
+use crate::log::layout::{COUNT_MAX, LogState, REWRITTEN_FORMAT, SEGMENT_HEADER_BYTES};
 use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
 use crate::log::open::{FoundLog, find, scan_states};
@@ -428,6 +428,10 @@ struct RunNumbers {
 
 impl RunNumbers {
     fn insert(&mut self, number: u64) {
+        // Only a forged frame has a greater number.
+        if number >= COUNT_MAX {
+            return;
+        }
         *self.bits.entry(number / 64).or_default() |= 1 << (number % 64);
     }
 
