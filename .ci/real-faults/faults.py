@@ -3,6 +3,7 @@
 
     faults.py syscalls [--sample N]              a kill and an error at every system call of a fixed import (strace)
     faults.py full [--rounds N]                  imports into file systems too small for them (tmpfs, loop-mounted ext4)
+    faults.py room [--rounds N]                  a daemon on a full disk that gets room again; runs dropped and a store compacted there
     faults.py power --filesystem ext4|xfs [--rounds N]   imports cut off by the file system's shutdown ioctl
 
 Each import says on its standard output which runs are on disk. After the fault the store must open, verify clean, hold every run
@@ -267,6 +268,96 @@ def full(args):
         print(f"full {kind}: " + ", ".join(f"{count} {what}" for what, count in outcomes.items()) + f"; {held} runs kept")
 
 
+def fill_up(ballast):
+    """Writes until the file system is full."""
+    with open(ballast, "ab", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1 << 9):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+def room(args):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "kills"))
+    import serve
+
+    rng = random.Random(args.seed)
+    for kind, size in (("tmpfs", 6), ("ext4", 20)):
+        if not can_mount(kind, args.dir):
+            continue
+        try:
+            with tempfile.TemporaryDirectory(dir=args.dir) as folder, Mount(folder, kind, size) as disk:
+                held, refused, gained = {}, {}, 0
+                ballast = disk.at / "ballast"
+                free = os.statvfs(disk.at).f_bavail * os.statvfs(disk.at).f_frsize
+                ballast.write_bytes(b"x" * max(0, free - (5 << 19)))
+                daemon = serve.Daemon(args.binary, str(disk.at / "store"))
+                connection = serve.Connection(daemon.tcp)
+                for number in range(args.rounds):
+                    while True:
+                        key, value = f"k{len(held)}", rng.randbytes(20_000)
+                        try:
+                            connection.ask("SET", key, value)
+                            held[key] = value
+                        except serve.Refused as why:
+                            if "full" not in str(why):
+                                raise Fault(f"the cause is not named: {why}") from None
+                            refused[key] = value
+                            break
+                    for name, value in held.items():
+                        if connection.ask("GET", name) != value:
+                            raise Fault(f"round {number}: {name} is not what was acknowledged")
+                    if connection.ask("EXISTS", *refused) != sum(name in held for name in refused):
+                        raise Fault(f"round {number}: a refused write is there")
+                    # Somebody makes room: the same process takes writes again.
+                    before = len(held)
+                    os.truncate(ballast, max(0, ballast.stat().st_size - 150_000))
+                    key, value = f"k{len(held)}", rng.randbytes(20_000)
+                    connection.ask("SET", key, value)
+                    held[key] = value
+                    gained += len(held) - before
+                connection.close()
+                daemon.end(15)
+                daemon = serve.Daemon(args.binary, str(disk.at / "store"))
+                connection = serve.Connection(daemon.tcp)
+                for name, value in held.items():
+                    if connection.ask("GET", name) != value:
+                        raise Fault(f"after a restart: {name} is not what was acknowledged")
+                connection.close()
+                daemon.end(15)
+                print(f"full {kind}: a daemon refused and took writes again {args.rounds} times; {len(held)} writes, all there")
+            with tempfile.TemporaryDirectory(dir=args.dir) as folder, Mount(folder, kind, size) as disk:
+                store, source, policy = str(disk.at / "store"), pathlib.Path(folder) / "frames.jsonl", pathlib.Path(folder) / "policy.toml"
+                runs = [f"run-{number:04}" for number in range(60)]
+                source.write_text("".join(json.dumps({"run": run, "seq": 1, "component": "tool", "input": rng.randbytes(12_000).hex(), "output": run}) + "\n" for run in runs))
+                policy.write_text("[[rule]]\nname = \"few\"\nkeep_newest = 3\n")
+
+                def annals(*arguments, code=0):
+                    ran = subprocess.run([args.binary, "--store", store, *arguments], capture_output=True, text=True, timeout=120)
+                    if ran.returncode != code:
+                        raise Fault(f"annals {' '.join(arguments)}: exit {ran.returncode}: {ran.stdout}{ran.stderr}")
+                    return ran.stdout
+
+                annals("import", "--format", "frames", str(source))
+                fill_up(disk.at / "ballast")
+                full = os.statvfs(disk.at)
+                if "full" not in subprocess.run([args.binary, "--store", store, "put", "k", "v" * 2000], capture_output=True, text=True).stderr:
+                    raise Fault("a write to the full disk was not refused as such")
+                annals("retain", "--policy", str(policy))
+                annals("compact")
+                freed = (os.statvfs(disk.at).f_bavail - full.f_bavail) * full.f_frsize
+                if freed < 300_000:
+                    raise Fault(f"only {freed} bytes were freed")
+                annals("put", "k", "v")
+                annals("verify", "--all")
+                print(f"full {kind}: 57 of 60 runs dropped and compacted with {full.f_bavail * full.f_frsize} bytes free; {freed} bytes freed")
+        except (Fault, serve.Wrong, serve.Hung, serve.Refused) as found:
+            args.failed += 1
+            print(f"FAILED: {kind}: {type(found).__name__} {found}", file=sys.stderr)
+
+
 def power(args):
     kind = args.filesystem
     if not can_mount(kind, args.dir):
@@ -318,7 +409,7 @@ def power(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["syscalls", "full", "power"])
+    parser.add_argument("what", choices=["syscalls", "full", "room", "power"])
     parser.add_argument("--binary", default=str(pathlib.Path(__file__).resolve().parents[2] / "target/release/annals"))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("ANNALS_SEED", "1")))
     parser.add_argument("--dir", default=None, help="where temporary folders are made")
@@ -327,7 +418,7 @@ def main():
     parser.add_argument("--filesystem", choices=["ext4", "xfs"], default="ext4")
     args = parser.parse_args()
     args.failed = 0
-    {"syscalls": syscalls, "full": full, "power": power}[args.what](args)
+    {"syscalls": syscalls, "full": full, "room": room, "power": power}[args.what](args)
     sys.exit(1 if args.failed else 0)
 
 

@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno, StoreId};
 use crate::log::activity::Activity;
 use crate::log::open::Damage;
+use crate::log::paths::StorePaths;
 use crate::log::record::SpaceHead;
 use crate::log::ticket::WriteFailure;
 use crate::retention::SAMPLING;
@@ -61,6 +62,7 @@ impl StoreInner {
             log.queue.stop_accepting();
             log.queue.check_poisoned()?;
             log.queue.barrier(self.core.index.visible())?;
+            let _reserve = log.queue.use_reserve();
             // After a clean close, the next opening would not look for runs to abandon.
             abandon_open_runs(&self.core).inspect_err(|error| {
                 log.queue.poison(WriteFailure::from_error(error));
@@ -142,12 +144,20 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let core = Core::open(path.as_ref(), options, true, RunSchema::shared())?;
+        let reserve = core.log()?.queue.use_reserve();
         if core.recovered {
             abandon_open_runs(&core)?;
         }
         if core.opening.upgraded_from.is_some() {
             upgrade(&core)?;
         }
+        drop(reserve);
+        Ok(Self::from_core(core))
+    }
+
+    /// Creates a store that no one can open before [`publish_draft`](crate::log::manifest::publish_draft).
+    pub(crate) fn create_draft(path: &Path, options: Options) -> Result<Self> {
+        let core = Core::open_at(StorePaths::draft(path), options, true, RunSchema::shared())?;
         Ok(Self::from_core(core))
     }
 

@@ -87,11 +87,17 @@ fn print_result(done: &Value, out: &mut CliOutput) -> CliResult<()> {
         return out.marked_line(true, "would compact", what);
     }
     out.marked_line(true, "compacted", format_args!(": {rewritten} became {made} and freed {freed}"))?;
-    match number("pending_bytes") {
-        0 => Ok(()),
-        pending => out.line(format_args!(
+    if let pending @ 1.. = number("pending_bytes") {
+        out.line(format_args!(
             "another process still reads {} of it: the disk space is free when that process ends or refreshes its view",
             bytes(pending)
+        ))?;
+    }
+    match number("unfit") {
+        0 => Ok(()),
+        unfit => out.line(format_args!(
+            "{} more would free space, but the disk has no room for the new files: make room, then compact again",
+            plural(unfit, "log file")
         )),
     }
 }

@@ -172,6 +172,8 @@ impl Namespace {
         check_text("the rule by which a run is dropped", rule, 1, RULE_BYTES_MAX)?;
         check_text("the reason why a run is dropped", why, 0, WHY_BYTES_MAX)?;
         let core = self.store.core();
+        // Dropping runs is how a full disk gets room again.
+        let _reserve = core.log()?.queue.use_reserve();
         let mut held = Vec::new();
         for some in uids.chunks(BATCH_RUNS_MAX) {
             let forking = lock(&self.store.recording().forking);

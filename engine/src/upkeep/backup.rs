@@ -90,8 +90,7 @@ pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: Options)
 }
 
 fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> {
-    let io = &*core.io;
-    require_empty_dir(io, to)?;
+    require_empty_dir(&*core.io, to)?;
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if whole(to).starts_with(whole(core.paths.root())) {
         return Err(Error::invalid(format!(
@@ -99,6 +98,9 @@ fn copy_store(core: &Core, to: &Path, sharing: Sharing) -> Result<BackupReport> 
             to.display()
         )));
     }
+    core.io.create_dir_all(to)?;
+    let entered = core.io.beneath(to)?;
+    let io = &*entered;
     // While this is held, every log file stays readable, even after it loses its name.
     let found = find(io, &core.paths, false, false, core.options.read_mode)?;
     let (from, state) = (found.state.covers, found.state.covers_state.clone());

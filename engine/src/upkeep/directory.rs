@@ -1,31 +1,27 @@
 //! Lists the files of a store's directory, each on its own, without trusting any. It changes nothing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{SegmentId, StoreId};
-use crate::io::{File, Io, LockKind, OpenMode};
+use crate::io::{File, Io, OpenMode};
 use crate::log::layout::{SEGMENT_HEADER_LEN, SegmentHeader, claimed_header};
-use crate::log::manifest::{LoadedManifest, load, load_generation, read_whole};
-use crate::log::open::Damage;
+use crate::log::manifest::{LoadedManifest, load, load_generation};
+use crate::log::open::{Damage, unfinished};
 use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
 use crate::log::segments::Segment;
+use crate::upkeep::correct::PatchedFile;
 use crate::upkeep::order;
-
-/// The process that has the store open for writing, if any.
-#[derive(Debug)]
-pub(super) enum LockHolder {
-    /// No process, for as long as this handle is held.
-    Nobody(Option<Arc<dyn File>>),
-    /// A process, with its number if LOCK names it.
-    Process(String),
-}
 
 /// A segment file that belongs to this store.
 #[derive(Debug)]
 pub(super) struct SegmentFile {
     pub(super) segment: Arc<Segment>,
+    /// The segment's file, in which bytes can be corrected.
+    pub(super) patched: Arc<PatchedFile>,
     /// `None` if the header is damaged.
     pub(super) header: Option<SegmentHeader>,
     pub(super) len: u64,
@@ -48,20 +44,6 @@ impl StoreDirectory {
     }
 }
 
-/// Who holds LOCK. The call takes a shared lock, which is held until the result is dropped.
-pub(super) fn lock_holder(io: &dyn Io, paths: &StorePaths) -> Result<LockHolder> {
-    let path = paths.lock();
-    if io.stat(&path)?.is_none() {
-        return Ok(LockHolder::Nobody(None));
-    }
-    let file = io.open(&path, OpenMode::Read)?;
-    if file.try_lock(LockKind::Shared)? {
-        return Ok(LockHolder::Nobody(Some(file)));
-    }
-    let text = read_whole(&*file, &path, 64).ok().and_then(|text| String::from_utf8(text).ok());
-    Ok(LockHolder::Process(text.unwrap_or_default().trim().to_owned()))
-}
-
 /// Reads the manifest and every segment's header.
 ///
 /// # Errors
@@ -72,8 +54,11 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
     if !io.stat(root)?.is_some_and(|stat| stat.is_dir) {
         return Err(nothing());
     }
+    if io.stat(&paths.current())?.is_none() && io.stat(&StorePaths::draft(root).current())?.is_some() {
+        return Err(unfinished(root));
+    }
     let mut damage = Vec::new();
-    let mut note = |file: std::path::PathBuf, offset, what: &str| {
+    let mut note = |file: PathBuf, offset, what: &str| {
         damage.push(Damage { file, offset, what: what.to_owned() });
     };
     let mut manifest = match load(io, paths) {
@@ -96,41 +81,26 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
         });
         manifest = newest.map_or(manifest, Ok);
     }
-    let mut headers = BTreeMap::new();
-    let dir = paths.segments();
-    let names = if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() };
-    for id in names.iter().filter_map(|name| parse_segment(name)) {
-        let path = paths.segment(id);
-        let file = io.open(&path, OpenMode::Read)?;
-        let mut bytes = [0; SEGMENT_HEADER_LEN];
-        let got = file.read_at(&mut bytes, 0)?;
-        let header = claimed_header(&bytes[..got]).map_err(|e| Error::of_codec(&path, 0, e))?;
-        headers.insert(id, (path, file, header));
-    }
-    if headers.is_empty() && manifest.is_err() {
+    let found = read_segment_files(io, paths, &mut note)?;
+    if found.is_empty() && manifest.is_err() {
         return Err(nothing());
     }
     let store = match &manifest {
         Ok(loaded) => loaded.state.store,
-        Err(_) => most_common(headers.values().filter_map(|(_, _, header)| Some(header.as_ref()?.store)))
-            .ok_or_else(|| {
+        Err(_) => {
+            most_common(found.iter().filter_map(|one| Some(one.header.as_ref()?.store))).ok_or_else(|| {
                 let what =
                     "no manifest and no segment identifies the store: none of its files can be checked";
                 Error::new(ErrorKind::Damaged, format!("{}: {what}", root.display()))
-            })?,
+            })?
+        }
     };
     let mut segments = Vec::new();
-    for (id, (path, file, header)) in headers {
-        if header.as_ref().is_some_and(|header| header.store != store || header.segment != id) {
-            note(path, 0, "the header names another store or another segment");
-            continue;
-        }
-        if header.is_none() {
-            note(path.clone(), 0, "the segment's header is damaged");
-        }
-        let len = file.len()?;
-        let segment = Arc::new(Segment::new(store, id, path, file));
-        segments.push(SegmentFile { segment, header, len });
+    for (id, file) in number_segments(found, store, &mut note) {
+        let len = file.file.len()?;
+        let patched = Arc::new(PatchedFile::new(file.file));
+        let segment = Arc::new(Segment::new(store, id, file.path, patched.clone()));
+        segments.push(SegmentFile { segment, patched, header: file.header, len });
     }
     let listed = manifest.as_ref().ok().map(|loaded| loaded.state.segments.as_slice());
     let segments = order::log_order(segments, listed)?;
@@ -138,6 +108,89 @@ pub(super) fn inspect_directory(io: &dyn Io, paths: &StorePaths) -> Result<Store
         note(paths.segment(id), 0, "the file is missing");
     }
     Ok(StoreDirectory { manifest, store, segments, damage })
+}
+
+/// A file in the directory of the segments.
+#[derive(Debug)]
+struct FoundFile {
+    path: PathBuf,
+    /// The number in its name.
+    named: Option<SegmentId>,
+    file: Arc<dyn File>,
+    header: Option<SegmentHeader>,
+}
+
+/// Every file in the directory of the segments that could be a segment: by its name or by its header.
+fn read_segment_files(
+    io: &dyn Io,
+    paths: &StorePaths,
+    note: &mut impl FnMut(PathBuf, u64, &str),
+) -> Result<Vec<FoundFile>> {
+    let dir = paths.segments();
+    let mut found = Vec::new();
+    for name in if io.stat(&dir)?.is_some() { io.list(&dir)? } else { Vec::new() } {
+        let (path, named) = (dir.join(&name), parse_segment(&name));
+        let file = match io.open(&path, OpenMode::Read) {
+            Ok(file) => file,
+            // A link, a pipe, a directory.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                if named.is_some() {
+                    note(path, 0, &error.source.to_string());
+                }
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = [0; SEGMENT_HEADER_LEN];
+        let got = file.read_at(&mut bytes, 0)?;
+        let header = claimed_header(&bytes[..got]).map_err(|e| Error::of_codec(&path, 0, e))?;
+        if header.is_some() || named.is_some() {
+            found.push(FoundFile { path, named, file, header });
+        }
+    }
+    Ok(found)
+}
+
+/// The number of each segment: that in its header, whatever the file is named. A file without a header counts
+/// by its name.
+fn number_segments(
+    mut found: Vec<FoundFile>,
+    store: StoreId,
+    note: &mut impl FnMut(PathBuf, u64, &str),
+) -> BTreeMap<SegmentId, FoundFile> {
+    let mut segments: BTreeMap<SegmentId, FoundFile> = BTreeMap::new();
+    let number = |one: &FoundFile| one.header.as_ref().map(|header| header.segment);
+    // Of two files with one number, the one that is named so counts; headers come before names.
+    found.sort_by_key(|one| (one.header.is_none(), number(one) != one.named));
+    for one in found {
+        if one.header.as_ref().is_some_and(|header| header.store != store) {
+            if one.named.is_some() {
+                note(one.path, 0, "the header names another store");
+            }
+            continue;
+        }
+        let Some(id) = number(&one).or(one.named) else { continue };
+        let misnamed = one.named != Some(id);
+        match segments.entry(id) {
+            Entry::Vacant(free) => {
+                if one.header.is_none() {
+                    note(one.path.clone(), 0, "the segment's header is damaged");
+                } else if misnamed {
+                    let what = format!("by its header this file is segment {}: rename it", id.0);
+                    note(one.path.clone(), 0, &what);
+                }
+                free.insert(one);
+            }
+            // A copy that somebody made beside the segment is no damage.
+            Entry::Occupied(_) if one.named.is_none() => {}
+            Entry::Occupied(other) => {
+                let what =
+                    format!("{} is segment {}, too: this file is left out", other.get().path.display(), id.0);
+                note(one.path, 0, &what);
+            }
+        }
+    }
+    segments
 }
 
 fn most_common(ids: impl Iterator<Item = StoreId>) -> Option<StoreId> {

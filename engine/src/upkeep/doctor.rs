@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{Seqno, StoreId};
 use crate::log::manifest::{FORMAT, ManifestState, current_line};
-use crate::log::open::{Damage, find, scan};
+use crate::log::open::{Damage, enter, find, scan};
 use crate::log::paths::{
-    SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
+    RESERVE, SOCKET, SOCKET_NEXT, StorePaths, parse_manifest, parse_segment, parse_table, parse_vector_file,
 };
+use crate::log::writer_lock::{StoreLock, keep_writers_out};
 use crate::replay::{TailReport, VerifyReport};
 use crate::store::Store;
 use crate::trace::census::ERASED;
-use crate::upkeep::directory::{LockHolder, inspect_directory, lock_holder};
+use crate::upkeep::directory::inspect_directory;
 use crate::upkeep::salvage::salvage;
 use annals_store::kv::core::Options;
 
@@ -85,7 +86,8 @@ impl Diagnosis {
 /// `NotFound` if the directory holds no part of a store; `Unsupported` for a newer format; `Unavailable`. Damage
 /// is reported, not returned as an error.
 pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
-    let (io, paths) = (options.io.clone(), StorePaths::new(path.as_ref()));
+    let paths = StorePaths::new(path.as_ref());
+    let io = enter(&options.io, &paths, false)?;
     let site = inspect_directory(&*io, &paths)?;
     let mut all = Diagnosis {
         store: Some(site.store),
@@ -101,7 +103,7 @@ pub fn diagnose(path: impl AsRef<Path>, options: Options) -> Result<Diagnosis> {
         (all.clean, all.tables, all.seqno) =
             (state.clean.is_some(), state.tables.len() as u64, end.last_seqno());
     }
-    if let LockHolder::Process(pid) = lock_holder(&*io, &paths)? {
+    if let StoreLock::Writer(pid) = keep_writers_out(&*io, &paths)? {
         all.writer = Some(pid);
     }
     let checked = match Store::open_read_only_with(path, options) {
@@ -223,7 +225,7 @@ fn sort_files(
         if stale || name == "CURRENT.next" || name == SOCKET_NEXT {
             all.leftovers.push(root.join(&name));
         } else if parse_manifest(&name).is_none()
-            && !["LOCK", "CURRENT", "SYNCED", "NAMES", "segments", "tables", "vectors", SOCKET]
+            && !["LOCK", "CURRENT", "SYNCED", "NAMES", "segments", "tables", "vectors", SOCKET, RESERVE]
                 .contains(&name.as_str())
         {
             all.foreign.push(root.join(&name));

@@ -4,6 +4,7 @@
 //! - `directory`: lists a store's files without trusting them.
 //! - `order`: finds the segments that make up the log.
 //! - `salvage`: reads everything of the log that passes its checks, and lists what is missing.
+//! - `correct`: restores a batch in which one byte changed.
 //! - `repair`: writes the salvaged data into a new store. `repair_report` holds what was lost.
 //! - `doctor`: describes a store and its damage.
 //! - `backup`: copies a store that is in use, and restores a copy.
@@ -14,6 +15,7 @@
 
 mod backup;
 mod compact;
+mod correct;
 mod directory;
 mod doctor;
 pub(crate) mod due;

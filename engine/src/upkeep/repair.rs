@@ -3,7 +3,7 @@
 //! The damaged store is only read. Repair builds a new index from the salvaged log entries. The ordinary code
 //! then reads runs, keys and snapshots through that index, and verifies every body by its id. Data that fails
 //! is reported as lost and not copied. The new store is written like any other, so it has its own identity
-//! and ledger.
+//! and ledger. It has a DRAFT in place of CURRENT until it is complete, and is no store before.
 //!
 //! A run keeps its frame numbers: a frame of component `lost`, which holds only the reason, stands in for
 //! each lost frame. The run becomes abandoned. Its tag `annals.repair` says that parts are lost, and gives
@@ -18,11 +18,14 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Link, NamespaceId, RunUid, Seqno};
+use crate::log::manifest::publish_draft;
 use crate::log::names;
+use crate::log::open::enter;
 use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, RecordKind, SpaceHead};
 use crate::log::segments::Segments;
+use crate::log::writer_lock::{StoreLock, keep_writers_out};
 use crate::store::{Namespace, Store};
 use crate::trace::belongings::BELONGINGS;
 use crate::trace::dropping::PINS;
@@ -34,7 +37,7 @@ use crate::trace::reader::{
 use crate::trace::recorder::{Run, end_open_run};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
-use crate::upkeep::directory::{LockHolder, StoreDirectory, inspect_directory, lock_holder};
+use crate::upkeep::directory::{StoreDirectory, inspect_directory};
 use crate::upkeep::repair_report::{LostItem, RepairReport};
 use crate::upkeep::salvage::{Salvage, SalvagedRecord, salvage};
 use crate::vector::source::vectors_at;
@@ -60,11 +63,11 @@ const BATCH_KEYS_MAX: usize = 4096;
 /// read: copy the store to a healthy disk first.
 pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
     let (from, to) = (StorePaths::new(from.as_ref()), to.as_ref());
-    let io = options.io.clone();
-    require_empty_dir(&*io, to)?;
-    let _held = match lock_holder(&*io, &from)? {
-        LockHolder::Nobody(held) => held,
-        LockHolder::Process(pid) => {
+    require_empty_dir(&*options.io, to)?;
+    let io = enter(&options.io, &from, false)?;
+    let _held = match keep_writers_out(&*io, &from)? {
+        StoreLock::Held(held) => held,
+        StoreLock::Writer(pid) => {
             let message = format!("process {pid} is writing to {}: stop it first", from.root().display());
             return Err(Error::new(ErrorKind::Locked, message));
         }
@@ -77,8 +80,10 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     index.set_visible(Seqno(u64::MAX));
     let segments = Arc::new(Segments::default());
     site.segments.iter().for_each(|standing| segments.insert(standing.segment.clone()));
-    let old = Core::from_salvage(options.clone(), from, site.store, index, segments, schema);
-    let store = Store::open_with(to, Options { durability: Durability::Process, ..options })?;
+    let old =
+        Core::from_salvage(Options { io, ..options.clone() }, from, site.store, index, segments, schema);
+    let new_io = options.io.clone();
+    let store = Store::create_draft(to, Options { durability: Durability::Process, ..options })?;
     let report = RepairReport {
         damage: all_damage(&site, &mut found),
         lost: std::mem::take(&mut found.lost),
@@ -94,6 +99,8 @@ pub fn repair(from: impl AsRef<Path>, to: impl AsRef<Path>, options: Options) ->
     repair.renumber_pins_and_belongings()?;
     let report = repair.report;
     store.close()?;
+    // Only now is the directory a store: an interrupted repair must not look like a whole one.
+    publish_draft(&*enter(&new_io, &StorePaths::new(to), false)?, to)?;
     Ok(report)
 }
 

@@ -4,26 +4,31 @@
 //! searches for single records. A record counts only if its checksum and its batch's place in the chain are
 //! right. A batch's successor is the next batch, the footer or the next segment's header. If the successor
 //! names another digest, somebody who can compute checksums has changed the batch, and it is rejected. Bodies
-//! are verified later, by their ids.
+//! are verified later, by their ids. A batch in which one byte changed is restored, if the digest that its
+//! successor names confirms the result ([`super::correct`]).
 //!
 //! Invariants: nothing is written; records keep their order; every number that no record has is in `lost`.
 //!
 //! Not included: unreadable sectors. Those are an I/O error, not damage: copy the disk first.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use crate::codec::CodecError;
 use crate::error::Result;
 use crate::ids::{RecordPlace, SegmentId, Seqno};
 use crate::log::cursor::{BatchSearch, LogCursor, for_each_checked_record, next_seqno};
 use crate::log::erased::seqnos_of;
-use crate::log::layout::{BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest};
+use crate::log::layout::{
+    BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, SegmentFooter, chain_digest,
+};
 use crate::log::open::{Damage, sealed_footer};
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
 use crate::log::segments::Segment;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::kinds;
 use crate::trace::schema::RunSchema;
+use crate::upkeep::correct::restore_changed_byte;
 use crate::upkeep::directory::{SegmentFile, StoreDirectory};
 use crate::upkeep::repair_report::LostItem;
 use annals_store::kv::keys;
@@ -32,6 +37,8 @@ use annals_store::schema::RecordSchema;
 
 /// Greatest distance, in record numbers, between the last known record and a batch that the search accepts.
 const AHEAD_MAX: u64 = 1 << 40;
+/// Maximum bytes of a batch in which a changed byte is looked for.
+const RESTORED_BYTES_MAX: u64 = 64 << 20;
 
 /// A record of a key or of a name, in log order.
 #[derive(Debug, Clone, Copy)]
@@ -104,8 +111,10 @@ struct PartChain {
 pub(super) fn salvage(site: &StoreDirectory, index: &mut dyn FnMut(Vec<IndexEntry>)) -> Result<Salvage> {
     let mut all = Salvage { next: 1, ..Salvage::default() };
     let last = site.segments.last().map(|standing| standing.segment.id);
+    let clean = site.manifest.as_ref().ok().and_then(|loaded| loaded.state.clean.as_ref());
+    let clean_chain = clean.map(|clean| clean.state.chain);
     for standing in &site.segments {
-        all.read_segment(standing, Some(standing.segment.id) == last, index)?;
+        all.read_segment(standing, Some(standing.segment.id) == last, clean_chain, index)?;
     }
     all.check_log_end(site, index);
     Ok(all)
@@ -116,10 +125,10 @@ impl Salvage {
         &mut self,
         standing: &SegmentFile,
         last: bool,
+        clean_chain: Option<ChainDigest>,
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<()> {
-        let SegmentFile { segment, header, len } = standing;
-        let schema = RunSchema::shared();
+        let SegmentFile { segment, header, len, .. } = standing;
         if let Some(header) = header {
             self.check_follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
         }
@@ -143,35 +152,18 @@ impl Salvage {
             let batch = match cursor.search_batch(&numbers, &mut budget)? {
                 BatchSearch::Batch(batch) => batch,
                 BatchSearch::End | BatchSearch::BudgetSpent => {
-                    self.torn_end = self.read_gap(segment, before, end, index)?;
+                    let wanted =
+                        footer.as_ref().map(SegmentFooter::own_chain).or(clean_chain.filter(|_| last));
+                    self.torn_end = self.read_gap(standing, before..end, wanted, index)?;
                     break;
                 }
             };
-            let (offset, digest) = (batch.offset, chain_digest(batch.whole));
+            let offset = batch.offset;
             let Ok((_, header)) = BatchHeader::peek(batch.whole) else { continue };
             if offset > before {
-                self.read_gap(segment, before, offset, index)?;
+                self.read_gap(standing, before..offset, Some(header.prev), index)?;
             }
-            self.check_follows(header.first_seqno.0, Some(header.prev), &segment.path, index);
-            // If the next number cannot be read, the batch's records cannot be read either, and the header's
-            // count stands in.
-            let many = header.first_seqno.0.saturating_add(u64::from(header.records));
-            let to = next_seqno(batch.whole, offset, segment.salt).unwrap_or(Seqno(many));
-            let from = header.first_seqno;
-            let mut pending = PendingBatch::new(segment, offset, Some(digest), from, to);
-            let batch_number = self.batches;
-            self.batches += 1;
-            let read = for_each_checked_record(batch.whole, offset, segment.salt, |at, seqno, record| {
-                pending.note(&*schema, &record, seqno, record_place(segment, at, record.bytes), batch_number)
-            });
-            self.next = to.0;
-            match read {
-                Ok(()) => self.pending = Some(pending),
-                Err(error) => {
-                    let what = format!("a batch has damaged records: {error}");
-                    self.reject_batch(segment.path.clone(), offset, from, to, &what);
-                }
-            }
+            self.take_batch(segment, offset, batch.whole, &header, index);
         }
         if let Some(footer) = footer {
             self.check_follows(footer.state.next_seqno.0, Some(footer.own_chain()), &segment.path, index);
@@ -183,17 +175,84 @@ impl Salvage {
         Ok(())
     }
 
-    /// Bytes that make no batch: zeros that were written ahead, a torn write, or damage that may contain
-    /// whole records. Returns whether they are anything but zeros.
-    fn read_gap(
+    /// Takes over the records of a whole batch, which its successor has to confirm.
+    fn take_batch(
         &mut self,
         segment: &Segment,
-        from: u64,
-        to: u64,
+        offset: u64,
+        whole: &[u8],
+        header: &BatchHeader,
+        index: &mut dyn FnMut(Vec<IndexEntry>),
+    ) {
+        let schema = RunSchema::shared();
+        self.check_follows(header.first_seqno.0, Some(header.prev), &segment.path, index);
+        // If the next number cannot be read, the batch's records cannot be read either, and the header's count
+        // stands in.
+        let many = header.first_seqno.0.saturating_add(u64::from(header.records));
+        let to = next_seqno(whole, offset, segment.salt).unwrap_or(Seqno(many));
+        let from = header.first_seqno;
+        let mut pending = PendingBatch::new(segment, offset, Some(chain_digest(whole)), from, to);
+        let batch_number = self.batches;
+        self.batches += 1;
+        let read = for_each_checked_record(whole, offset, segment.salt, |at, seqno, record| {
+            pending.note(&*schema, &record, seqno, record_place(segment, at, record.bytes), batch_number)
+        });
+        self.next = to.0;
+        match read {
+            Ok(()) => self.pending = Some(pending),
+            Err(error) => {
+                let what = format!("a batch has damaged records: {error}");
+                self.reject_batch(segment.path.clone(), offset, from, to, &what);
+            }
+        }
+    }
+
+    /// Restores a batch of which one byte changed, if it fills the gap alone. `wanted` is its digest.
+    fn restore_batch(
+        &mut self,
+        standing: &SegmentFile,
+        gap: &Range<u64>,
+        wanted: &ChainDigest,
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<bool> {
+        let SegmentFile { segment, patched, .. } = standing;
+        if gap.end - gap.start > RESTORED_BYTES_MAX {
+            return Ok(false);
+        }
+        let mut whole = Vec::new();
+        segment.read_range(gap.start, gap.end, &mut whole)?;
+        let Some(restored) = restore_changed_byte(&mut whole, segment.salt, gap.start, wanted) else {
+            return Ok(false);
+        };
+        let Ok((header, _)) = BatchHeader::check(&whole, segment.salt, gap.start) else { return Ok(false) };
+        for (at, byte) in restored {
+            let at = gap.start + at as u64;
+            patched.patch(at, byte);
+            let what = "this byte changed; repair restores it, and the digest of its batch confirms it";
+            self.note(segment, at, what.to_owned());
+        }
+        self.take_batch(segment, gap.start, &whole, &header, index);
+        Ok(true)
+    }
+
+    /// Bytes that make no batch: zeros that were written ahead, a torn write, or damage that may contain
+    /// whole records. If they are one batch, `wanted` is its digest. Returns whether they are lost and anything
+    /// but zeros.
+    fn read_gap(
+        &mut self,
+        standing: &SegmentFile,
+        gap: Range<u64>,
+        wanted: Option<ChainDigest>,
+        index: &mut dyn FnMut(Vec<IndexEntry>),
+    ) -> Result<bool> {
+        let (segment, Range { start: from, end: to }) = (&standing.segment, gap.clone());
         let mut cursor = LogCursor::new(segment.file.clone(), segment.salt, from, to);
         if from >= to || cursor.only_zeros_after(from)? {
+            return Ok(false);
+        }
+        if let Some(wanted) = wanted
+            && self.restore_batch(standing, &gap, &wanted, index)?
+        {
             return Ok(false);
         }
         self.settle(None, index);

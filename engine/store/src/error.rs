@@ -138,6 +138,11 @@ impl std::error::Error for Error {
 
 impl From<crate::io::IoError> for Error {
     fn from(error: crate::io::IoError) -> Self {
-        Self::with_source(ErrorKind::Unavailable, error.to_string(), error)
+        // Something else stands in place of a store's file.
+        let kind = match error.kind() {
+            std::io::ErrorKind::InvalidData => ErrorKind::Damaged,
+            _ => ErrorKind::Unavailable,
+        };
+        Self::with_source(kind, error.to_string(), error)
     }
 }

@@ -20,7 +20,8 @@ fn small_options(sim: &SimIo) -> Options {
 }
 
 fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-    let ours = sim.files().into_iter().filter(|path| path.starts_with(of));
+    // The reserve holds disk space and no bytes.
+    let ours = sim.files().into_iter().filter(|path| path.starts_with(of) && !path.ends_with("RESERVE"));
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 

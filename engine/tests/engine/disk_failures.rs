@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
+use annals::upkeep::CompactOptions;
 use annals::{Component, Error, ErrorKind, Frame, Namespace, Options, RunSpec, Status, Store, kv::History};
 
-use crate::support::{GrowingConversation, assert_whole, bodies, recorded, sim_options};
+use crate::support::{GrowingConversation, SeededRng, assert_whole, bodies, recorded, sim_options};
 
 /// Inputs and outputs.
 type FrameBodies = Vec<(Vec<u8>, Vec<u8>)>;
@@ -108,21 +109,142 @@ fn a_failed_write_or_sync_poisons_and_reopening_recovers() {
     }
 }
 
+/// A full disk once poisoned the writer: a daemon refused every write until it was started again, also when
+/// there was room.
 #[test]
-fn a_full_disk_refuses_and_loses_nothing() {
+fn full_disk_refuses_commits_and_later_takes_them() {
     let mut tried = BTreeMap::new();
-    for room in (0..60_000).step_by(211) {
-        let prepare = |sim: &SimIo| {
-            let used: usize = sim.files().iter().filter_map(|path| Some(sim.read(path)?.len())).sum();
-            sim.set_capacity(Some(used as u64 + room));
+    for room in (0..90_000).step_by(397) {
+        let sim = SimIo::new(8);
+        let small = |sim: &SimIo| Options { reserve_bytes: 4 << 10, ..options(sim) };
+        let store = Store::open_with("s", small(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        sim.set_capacity(Some(sim.used_bytes() + room));
+        let refused = |error: Error| {
+            let text = error.to_string();
+            assert!(text.contains("is full") && text.contains("os error"), "{room}: {text}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{room}: {text}");
         };
-        match fails_and_recovers(&format!("{room} bytes free"), prepare) {
-            Some(acknowledged) => *tried.entry(acknowledged).or_insert(0) += 1,
-            None => break,
+        let run = match space.begin_run(RunSpec::new("r")) {
+            Ok(run) => run,
+            Err(error) => {
+                refused(error);
+                sim.set_capacity(None);
+                space.begin_run(RunSpec::new("r")).unwrap()
+            }
+        };
+        let mut recorded: FrameBodies = Vec::new();
+        let mut refusals = 0;
+        let talk: FrameBodies = GrowingConversation::new("work").take(25).collect();
+        for (input, output) in &talk {
+            let frame = || Frame::new(Component::Llm, input.clone(), output.clone());
+            if let Err(error) = run.record(frame()) {
+                refused(error);
+                refusals += 1;
+                refused(space.store_blob(&*SeededRng(1).bytes(50_000)).unwrap_err());
+                assert!(bodies(&space.run("r").unwrap()) == recorded, "{room}");
+                for how in [Crash::Nothing, Crash::Everything, Crash::Torn, Crash::Seed(1)] {
+                    let store = Store::open_with("s", small(&sim.crash(how))).unwrap();
+                    let found = store.namespace("default").unwrap().run("r");
+                    assert!(found.map_or(recorded.is_empty(), |run| bodies(&run) == recorded), "{room}");
+                }
+                *tried.entry(recorded.len()).or_insert(0) += 1;
+                // Others make room: the same run goes on.
+                sim.set_capacity(None);
+                run.record(frame()).unwrap();
+            }
+            recorded.push((input.clone(), output.clone()));
         }
+        assert!(refusals <= 1);
+        run.end(Status::Ok).unwrap();
+        assert_whole(&store);
+        store.close().unwrap();
+        let store = Store::open_with("s", small(&sim)).unwrap();
+        assert!(bodies(&store.namespace("default").unwrap().run("r").unwrap()) == talk, "{room}");
+        assert_whole(&store);
     }
     println!("disks full after so many frames: {tried:?}");
     assert!(tried.len() > 5, "{tried:?}");
+}
+
+/// Dropping runs and compacting are how a full disk gets room again. Both once needed room themselves: a
+/// store on a full disk could not even be opened for writing.
+#[test]
+fn full_disk_still_drops_runs_and_compacts() {
+    for reopened in [false, true] {
+        let sim = SimIo::new(8);
+        let small = || Options { segment_bytes_max: 32 << 10, ..sim_options(&sim) };
+        let store = Store::open_with("s", small()).unwrap();
+        let mut space = store.namespace("default").unwrap();
+        sim.set_capacity(Some(sim.used_bytes() + (1 << 20)));
+        let mut names = Vec::new();
+        let refused = loop {
+            let name = format!("run{}", names.len());
+            let recorded = space.begin_run(RunSpec::new(&name)).and_then(|run| {
+                run.record(Frame::new(Component::Tool, SeededRng(names.len() as u64).bytes(9000), "out"))?;
+                run.end(Status::Ok)
+            });
+            match recorded {
+                Ok(_) => names.push(name),
+                Err(error) => break error,
+            }
+        };
+        assert!(names.len() > 50 && refused.to_string().contains("is full"), "{refused}");
+        // Whatever is left is used up by somebody else.
+        sim.set_capacity(Some(sim.used_bytes()));
+        let store = match reopened {
+            false => store,
+            true => {
+                drop(space);
+                store.close().unwrap();
+                sim.set_capacity(Some(sim.used_bytes()));
+                let store = Store::open_with("s", small()).unwrap();
+                space = store.namespace("default").unwrap();
+                store
+            }
+        };
+        let (kept, dropped) = names.split_at(names.len() / 8);
+        dropped.iter().for_each(|name| drop(space.drop_run(name, "room", "").unwrap()));
+        let report = store.compact(&CompactOptions::default()).unwrap();
+        assert!(report.freed_bytes() > 300_000, "{report:?}");
+        assert_eq!(report.unfit, 0, "{report:?}");
+        for (n, name) in kept.iter().enumerate() {
+            let found = bodies(&space.run(name).unwrap());
+            assert_eq!(found, [(SeededRng(n as u64).bytes(9000), b"out".to_vec())]);
+        }
+        recorded(&space, "after", 3).0.end(Status::Ok).unwrap();
+        assert_whole(&store);
+        store.close().unwrap();
+        assert_whole(&Store::open_read_only_with("s", small()).unwrap());
+    }
+}
+
+/// A compaction that needed room for all of its new files at once was refused on a disk with room for some.
+#[test]
+fn compaction_with_little_room_goes_on_in_passes() {
+    let sim = SimIo::new(8);
+    let small = || Options { segment_bytes_max: 32 << 10, reserve_bytes: 0, ..sim_options(&sim) };
+    let store = Store::open_with("s", small()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let body = |n: u64| SeededRng(n).bytes(9000);
+    for n in 0..90 {
+        let run = space.begin_run(RunSpec::new(n.to_string())).unwrap();
+        run.record(Frame::new(Component::Tool, body(n), "out")).unwrap();
+        run.end(Status::Ok).unwrap();
+    }
+    (0..90).step_by(2).for_each(|n| drop(space.drop_run(&n.to_string(), "half", "").unwrap()));
+    let told = store.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    assert!(told.needed_bytes > 300_000, "{told:?}");
+    sim.set_capacity(Some(sim.used_bytes() + 200_000));
+    let report = store.compact(&CompactOptions::default()).unwrap();
+    assert_eq!(report.unfit, 0, "{report:?}");
+    assert!(report.freed_bytes() > 300_000, "{report:?}");
+    for n in (1..90).step_by(2) {
+        assert_eq!(bodies(&space.run(&n.to_string()).unwrap()), [(body(n), b"out".to_vec())]);
+    }
+    assert_whole(&store);
+    store.close().unwrap();
+    assert_whole(&Store::open_read_only_with("s", small()).unwrap());
 }
 
 #[test]

@@ -18,7 +18,9 @@ fn options(sim: &SimIo) -> Options {
 }
 
 fn files(sim: &SimIo) -> StoreFiles {
-    sim.files().into_iter().map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
+    // The reserve holds disk space and no bytes.
+    let ours = sim.files().into_iter().filter(|path| !path.ends_with("RESERVE"));
+    ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
 fn open(files: &StoreFiles) -> Store {

@@ -22,6 +22,7 @@ mod format_fixture;
 mod kills;
 mod kv;
 mod ledger;
+mod links;
 mod log_tail;
 mod poison;
 mod read_modes;

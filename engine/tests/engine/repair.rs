@@ -9,7 +9,7 @@ use annals::io::{Io, OpenMode};
 use annals::{
     Component, ErrorKind, Frame, Options, RunSpec, Severity, Status, Store,
     kv::{History, ScanRange},
-    upkeep::{LostItem, RepairReport, repair},
+    upkeep::{LostItem, RepairReport, diagnose, repair},
 };
 
 use crate::support::{GrowingConversation, SeededRng, assert_whole, record, seed, sim_options};
@@ -151,7 +151,8 @@ fn store() -> (SimIo, StoreContent) {
 }
 
 fn files(sim: &SimIo, of: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-    let ours = sim.files().into_iter().filter(|path| path.starts_with(of));
+    // The reserve holds disk space and no bytes.
+    let ours = sim.files().into_iter().filter(|path| path.starts_with(of) && !path.ends_with("RESERVE"));
     ours.map(|path| (path.clone(), sim.read(&path).unwrap())).collect()
 }
 
@@ -431,4 +432,141 @@ fn repair_refuses_locked_source_or_used_target() {
     assert!(!at("new").exists());
     let report = repair(at("s"), at("new"), Options::default()).unwrap();
     assert_eq!((report.frames, report.lost.len()), (16, 0));
+}
+
+/// A repair that was interrupted left a store that opened, verified whole, and lacked most of the data.
+#[test]
+fn interrupted_repair_leaves_no_store_or_a_whole_one() {
+    let (sim, wanted) = store();
+    let sim = disk_of(&files(&sim, "s"));
+    let began = sim.op_count();
+    repair("s", "new", options(&sim)).unwrap();
+    let done = sim.op_count();
+    let (mut none, mut whole) = (0, 0);
+    for (point, disk) in sim.history().crashes(3) {
+        if point.at < began {
+            continue;
+        }
+        match Store::open_read_only_with("new", options(&disk)) {
+            Ok(copy) => {
+                assert!(content(&copy) == wanted, "{point}");
+                whole += 1;
+                continue;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{point}: {error}"),
+        }
+        assert!(point.at < done, "{point}: a finished repair is gone");
+        none += 1;
+        let files: Vec<_> = disk.files().into_iter().filter(|path| path.starts_with("new")).collect();
+        if files.iter().any(|path| path.ends_with("DRAFT")) {
+            for error in [
+                Store::open_read_only_with("new", options(&disk)).unwrap_err(),
+                Store::open_with("new", options(&disk)).unwrap_err(),
+                diagnose("new", options(&disk)).unwrap_err(),
+                repair("new", "other", options(&disk)).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{point}: {error}");
+                assert!(error.to_string().contains("unfinished repair"), "{point}: {error}");
+            }
+        }
+    }
+    println!("{none} crashes left no store, {whole} a whole one");
+    assert!(none > 100 && whole > 1);
+}
+
+/// Repair numbered segments by their file names: a renamed file was lost with all its records.
+#[test]
+fn renamed_segments_are_taken_by_their_headers() {
+    let (sim, wanted) = store();
+    let all = files(&sim, "s");
+    let segments: Vec<PathBuf> =
+        all.keys().filter(|path| path.extension().is_some_and(|end| end == "seg")).cloned().collect();
+    let renamed = |changes: &[(&PathBuf, PathBuf)]| {
+        let mut files = all.clone();
+        changes.iter().for_each(|(from, _)| drop(files.remove(*from)));
+        changes.iter().for_each(|(from, to)| drop(files.insert(to.clone(), all[*from].clone())));
+        check(&disk_of(&files), &wanted)
+    };
+    for path in &segments {
+        for name in ["00000099.seg", "segment", "lost+found-1"] {
+            let report = renamed(&[(path, path.with_file_name(name))]);
+            assert_eq!((&*report.lost, report.frames), (&[][..], 16), "{}", path.display());
+            assert!(
+                report.damage.iter().any(|damage| damage.what.contains("rename it")),
+                "{:?}",
+                report.damage
+            );
+        }
+    }
+    let swapped = renamed(&[(&segments[0], segments[1].clone()), (&segments[1], segments[0].clone())]);
+    assert_eq!((&*swapped.lost, swapped.frames), (&[][..], 16));
+    // A copy beside the segment is no damage; under the name of a segment it is left out.
+    let mut files = all.clone();
+    files.insert(segments[1].with_file_name("copy"), all[&segments[1]].clone());
+    let report = check(&disk_of(&files), &wanted);
+    assert_eq!((report.lost.as_slice(), report.damage.as_slice()), (&[][..], &[][..]));
+    files.insert(segments[1].with_file_name("00000098.seg"), all[&segments[1]].clone());
+    let report = check(&disk_of(&files), &wanted);
+    assert_eq!((&*report.lost, report.damage.len()), (&[][..], 1));
+}
+
+/// One changed byte once cost every later frame whose body shares bytes with it: up to 211 of 360.
+#[test]
+fn one_changed_byte_is_restored_and_costs_nothing() {
+    let mut rng = SeededRng(seed(52, "repair::one_changed_byte_is_restored_and_costs_nothing"));
+    let (sim, wanted) = store();
+    let all = files(&sim, "s");
+    let mut tried = 0;
+    for (path, bytes) in all.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "seg")) {
+        for _ in 0..40.min(bytes.len()) {
+            let mut files = all.clone();
+            let (at, change) = (rng.below(bytes.len()), 1 + rng.below(255) as u8);
+            files.get_mut(path).unwrap()[at] ^= change;
+            let report = check(&disk_of(&files), &wanted);
+            let what = format!("byte {at} of {} by {change}", path.display());
+            assert_eq!((&*report.lost, report.frames), (&[][..], 16), "{what}");
+            assert!(!report.damage.is_empty(), "{what}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 200, "{tried}");
+}
+
+/// What a destroyed sector costs in a conversation whose bodies share bytes: at most what was recorded from
+/// there on, never a frame before.
+#[test]
+fn destroyed_sector_costs_no_earlier_frame() {
+    const FRAMES: usize = 360;
+    let sim = SimIo::new(8);
+    let plain = |sim: &SimIo| Options { zero_ahead_bytes: 0, ..sim_options(sim) };
+    let store = Store::open_with("s", plain(&sim)).unwrap();
+    let run = store.namespace("default").unwrap().begin_run(RunSpec::new("r")).unwrap();
+    let mut talk = GrowingConversation::new("r");
+    let segment = Path::new("s/segments/00000001.seg");
+    let mut ends = Vec::new();
+    for _ in 0..FRAMES {
+        record(&run, &mut talk, 1);
+        ends.push(sim.read(segment).unwrap().len());
+    }
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let all = files(&sim, "s");
+    let len = all[segment].len();
+    let mut lost = Vec::new();
+    for round in 0..40 {
+        let at = (len - 512) * round / 39 / 512 * 512;
+        let mut files = all.clone();
+        files.get_mut(segment).unwrap()[at..at + 512].copy_from_slice(&SeededRng(round as u64).bytes(512));
+        let sim = disk_of(&files);
+        let report = repair("s", "new", plain(&sim)).unwrap();
+        let before = ends.iter().filter(|end| **end <= at).count();
+        assert!(report.frames as usize >= before, "byte {at}: {} of {before} frames", report.frames);
+        lost.push(FRAMES - report.frames as usize);
+    }
+    lost.sort_unstable();
+    let mean = lost.iter().sum::<usize>() / lost.len();
+    println!(
+        "a destroyed sector of {len} bytes costs {}, {mean}, {} of {FRAMES} frames: least, mean, most",
+        lost[0], lost[39]
+    );
 }

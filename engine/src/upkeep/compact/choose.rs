@@ -24,11 +24,15 @@ pub(super) struct CompactionPlan {
     pub(super) bytes: u64,
     /// Estimate of the live bytes among `bytes`.
     pub(super) live_bytes: u64,
+    /// Number of segments that are worth rewriting and do not fit on the disk now, and their live bytes.
+    pub(super) unfit: (u64, u64),
 }
 
 /// Chooses the segments to rewrite: those with enough dead bytes, and those that hold records of a run that
 /// must go. A segment also qualifies if it holds unreferenced bytes in the namespace of such a run. With
 /// `recompress`, segments whose bodies are packed as recorded qualify too.
+///
+/// The new segments take at most `room` bytes: those with the fewest live bytes come first.
 ///
 /// From the start of the log up to the first segment that stays, ends are counted as dead and dropped: no
 /// earlier record needs them any more.
@@ -37,7 +41,7 @@ pub(super) fn choose(
     live: &mut LiveRecords,
     wanted: &HashSet<NamespaceId>,
     recompress: bool,
-    segment_bytes_max: u64,
+    (segment_bytes_max, room): (u64, u64),
     threads: u64,
 ) -> CompactionPlan {
     let is_chosen = |weighed: &SegmentWeight, dead: u64| {
@@ -57,13 +61,14 @@ pub(super) fn choose(
         chosen.push(is_chosen(segment, segment.dead + ends));
         begins_the_log &= chosen.last() == Some(&true);
     }
+    let living = |segment: &SegmentWeight| segment.bytes.saturating_sub(segment.dead);
+    let unfit = leave_out_what_does_not_fit(weighed, &mut chosen, room);
     let first_left = chosen.iter().position(|chosen| !chosen).unwrap_or(chosen.len());
     for segment in weighed.iter_mut().take(first_left) {
         segment.dead += segment.ends;
         live.drop_ends(segment.segment.id);
     }
-    let mut plan = CompactionPlan::default();
-    let living = |segment: &SegmentWeight| segment.bytes.saturating_sub(segment.dead);
+    let mut plan = CompactionPlan { unfit, ..CompactionPlan::default() };
     let all: u64 =
         weighed.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(one, _)| living(one)).sum();
     // With few live bytes, the new segments are smaller, so that all threads finish at about the same time.
@@ -87,4 +92,26 @@ pub(super) fn choose(
         plan.thinned.extend(thinned.map(|group| group.group));
     }
     plan
+}
+
+/// Unchooses segments so that the live bytes of the others fit into `room`. Returns the number of those left
+/// out, and their live bytes.
+fn leave_out_what_does_not_fit(weighed: &[SegmentWeight], chosen: &mut [bool], room: u64) -> (u64, u64) {
+    let living = |at: usize| {
+        let segment = weighed.get(at).map(|one| one.bytes.saturating_sub(one.dead));
+        segment.unwrap_or(0).saturating_add(SEGMENT_OVERHEAD_BYTES)
+    };
+    let mut cheapest: Vec<usize> = (0..chosen.len()).filter(|at| chosen[*at]).collect();
+    cheapest.sort_by_key(|at| living(*at));
+    let (mut left, mut unfit) = (room, (0, 0));
+    for at in cheapest {
+        match left.checked_sub(living(at)) {
+            Some(rest) => left = rest,
+            None => {
+                chosen[at] = false;
+                unfit = (unfit.0 + 1, unfit.1 + living(at));
+            }
+        }
+    }
+    unfit
 }

@@ -109,6 +109,8 @@ pub struct CompactReport {
     pub live_bytes: u64,
     /// Disk space that the compaction needed in addition to the existing files.
     pub needed_bytes: u64,
+    /// Number of segments that are worth rewriting, but whose new files do not fit on the disk.
+    pub unfit: u64,
     /// Bytes of old files that other processes still read. The disk regains them when those processes refresh
     /// or end.
     pub pending_bytes: u64,
@@ -135,9 +137,23 @@ impl CompactReport {
             "live_bytes": self.live_bytes,
             "freed_bytes": self.freed_bytes(),
             "needed_bytes": self.needed_bytes,
+            "unfit": self.unfit,
             "pending_bytes": self.pending_bytes,
         })
         .to_string()
+    }
+
+    /// Adds what a further pass of the same compaction did.
+    fn add(self, next: Self) -> Self {
+        Self {
+            rewritten: self.rewritten + next.rewritten,
+            made: self.made + next.made,
+            rewritten_bytes: self.rewritten_bytes + next.rewritten_bytes,
+            made_bytes: self.made_bytes + next.made_bytes,
+            live_bytes: self.live_bytes + next.live_bytes,
+            needed_bytes: self.needed_bytes.max(next.needed_bytes),
+            ..next
+        }
     }
 
     /// Bytes by which the store's log files shrank.
@@ -152,14 +168,17 @@ impl Store {
     /// history, begun frames that have ended, and bodies that no record references. The store stays usable
     /// meanwhile. The ledger keeps every leaf, and its root does not change.
     ///
+    /// On a disk without room for all new files at once, it rewrites the segments with the fewest live bytes
+    /// first, and goes on with the room that they leave. [`CompactReport::unfit`] says what is left.
+    ///
     /// The result is durable when this returns. After an error or a crash the store is as before or as after;
     /// nothing is lost.
     ///
     /// # Errors
     /// `Conflict` while another compaction runs. `Damaged`, with the location, if data to keep is not what
     /// was written; then nothing is dropped. `Invalid` in a store open for reading, except for a dry run.
-    /// `Poisoned`. `Unavailable` if the disk lacks room for the new files; the message says how much they
-    /// need. `Unavailable` also if the compaction was cancelled, or if the store is closed.
+    /// `Poisoned`. `Unavailable` if the disk lacks room for any new file, or for those that a run that must
+    /// go is in; the message says how much they need. `Unavailable` also if the compaction was cancelled, or if the store is closed.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         match options.dry_run {
             true => run::dry_run(self.core(), options),

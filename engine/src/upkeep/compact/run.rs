@@ -13,6 +13,7 @@ use crate::log::layout::SEGMENT_HEADER_BYTES;
 use crate::log::manifest::SegmentEntry;
 use crate::log::open::sealed_tail;
 use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
+use crate::log::room::release_reserve_if_short;
 use crate::log::segments::{Segment, lock, read_lock};
 use crate::log::ticket::WriteFailure;
 use crate::sync::{Mutex, rank};
@@ -30,8 +31,8 @@ use annals_store::kv::index::{CompactionBase, PlaceMap, RebuiltTable};
 use annals_store::kv::keys;
 use std::sync::TryLockError;
 
-/// Bytes for a manifest and for the parts of new segments other than records.
-const MANIFEST_OVERHEAD_BYTES: u64 = 1 << 20;
+/// Bytes for a manifest and what the file system itself needs.
+const MANIFEST_OVERHEAD_BYTES: u64 = 64 << 10;
 
 /// A running compaction.
 struct Compaction<'a> {
@@ -84,8 +85,8 @@ pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
 }
 
 pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
-    let queue = &core.log()?.queue;
-    queue.check_poisoned()?;
+    let log = core.log()?;
+    log.queue.check_poisoned()?;
     let _compacting = match core.writer()?.compacting.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -93,6 +94,29 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
             return Err(Error::conflict("another compaction of this store is running: wait until it ends"));
         }
     };
+    let _reserve = log.queue.use_reserve();
+    release_reserve_if_short(&*core.io, &core.paths, core.options.reserve_bytes)?;
+    let mut report = compact_what_fits(core, options)?;
+    // Each pass leaves room for the next one.
+    while report.unfit > 0 {
+        match compact_what_fits(core, options) {
+            Ok(next) => report = report.add(next),
+            // What was done so far holds; the report says what is left.
+            Err(error) if error.kind() == ErrorKind::Unavailable && !work_ends(core, options) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(report)
+}
+
+/// Whether a compaction must stop: the store is closed, or its caller cancels.
+fn work_ends(core: &Core, options: &CompactOptions) -> bool {
+    core.is_closed() || options.cancel.as_ref().is_some_and(|cancel| cancel())
+}
+
+/// One pass over the store.
+fn compact_what_fits(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
+    let queue = &core.log()?.queue;
     let work = Compaction { core, options };
     let mut looked = work.survey()?;
     let mut report = work.report(&looked);
@@ -101,11 +125,11 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     if let Some(finder) = core.embedding_index.get() {
         finder.sweep(core, &options.must_go.iter().map(|run| run.0).collect::<Vec<_>>())?;
     }
+    work.check_free_space(&looked)?;
     if looked.plan.stretches.is_empty() {
         report.pending_bytes = core.log()?.manifest.pending_bytes();
         return Ok(report);
     }
-    work.check_free_space(&report)?;
     let made = work.write_segments(&mut looked).and_then(|rewritten| {
         report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
         report.live_bytes = rewritten.segments.iter().map(|(_, made)| made.live_bytes).sum();
@@ -256,7 +280,11 @@ impl Compaction<'_> {
         weighed.truncate(behind);
         let (recompress, most) = (self.options.recompress.is_some(), core.options.segment_bytes_max);
         let threads = core.io.worker_threads() as u64;
-        let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, most, threads);
+        let room = match (self.options.dry_run, self.free_bytes()?) {
+            (false, Some(free)) => free.saturating_sub(base.bytes() + MANIFEST_OVERHEAD_BYTES),
+            _ => u64::MAX,
+        };
+        let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, (most, room), threads);
         Ok(CompactionSurvey { base, marked, weighed, plan, _fence: fence })
     }
 
@@ -276,23 +304,29 @@ impl Compaction<'_> {
                 true => 0,
                 false => plan.live_bytes + looked.base.bytes() + MANIFEST_OVERHEAD_BYTES,
             },
+            unfit: plan.unfit.0,
             pending_bytes: 0,
         }
     }
 
-    fn check_free_space(&self, report: &CompactReport) -> Result<()> {
-        let free = self.core.io.free_bytes(self.core.paths.root())?;
-        match free.filter(|free| *free < report.needed_bytes) {
-            None => Ok(()),
-            Some(free) => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "compaction needs {} free bytes on the disk of {}, and only {free} are free: make room",
-                    report.needed_bytes,
-                    self.core.paths.root().display()
-                ),
-            )),
-        }
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        Ok(self.core.io.free_bytes(self.core.paths.root())?)
+    }
+
+    /// Refuses a compaction that could do nothing for lack of room, or that could leave bytes of a run that
+    /// must go.
+    fn check_free_space(&self, looked: &CompactionSurvey) -> Result<()> {
+        let (plan, must_go) = (&looked.plan, !self.options.must_go.is_empty());
+        let is_stuck = plan.unfit.0 > 0 && (plan.stretches.is_empty() || must_go);
+        let Some(free) = self.free_bytes()?.filter(|_| is_stuck) else { return Ok(()) };
+        let needed = plan.live_bytes + plan.unfit.1 + looked.base.bytes() + MANIFEST_OVERHEAD_BYTES;
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "compaction needs {needed} free bytes on the disk of {}, and only {free} are free: make room",
+                self.core.paths.root().display()
+            ),
+        ))
     }
 
     /// Writes the new segments and the table that points to them.

@@ -16,6 +16,7 @@ mod bytes;
 mod error;
 mod map;
 mod real;
+mod root;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 pub mod sim;
 mod traits;
@@ -23,7 +24,7 @@ mod traits;
 pub use bytes::{FileBytes, ReadMode};
 pub use error::{IoError, IoResult};
 pub use real::{RealFile, RealIo};
-pub use traits::{File, Io, LockKind, OpenMode, PathStat};
+pub use traits::{File, FileId, Io, LockKind, OpenMode, PathStat};
 
 #[cfg(test)]
 mod tests;

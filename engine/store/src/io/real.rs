@@ -1,21 +1,25 @@
 //! The real disk, clock, randomness and threads.
 //!
-//! Invariants: files are opened close-on-exec (std's default) and created with mode 0600, directories with
-//! 0700. A signal never cuts a read or a write short. An operation that returned `Ok` is complete.
+//! Invariants: files are opened close-on-exec and created with mode 0600, directories with 0700. A signal never
+//! cuts a read or a write short. An operation that returned `Ok` is complete. Beneath a root no link is
+//! followed ([`super::root`]).
 #![expect(
     clippy::disallowed_methods,
     reason = "this is the module that the disallowed methods are to be reached through"
 )]
 
-use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
-use std::io::{ErrorKind, IoSlice};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, TryLockError};
+use std::io::{Error, ErrorKind, IoSlice};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+
+use super::root::{Place, RootDir};
 use super::traits::check_rename;
-use super::{File, FileBytes, Io, IoError, IoResult, LockKind, OpenMode, PathStat, map};
+use super::{File, FileBytes, FileId, Io, IoError, IoResult, LockKind, OpenMode, PathStat, map};
 use crate::sync::{JoinHandle, cores, thread};
 
 /// Mode of files the engine creates: recordings are private to the user who made them.
@@ -27,6 +31,8 @@ const DIR_MODE: u32 = 0o700;
 #[derive(Debug, Clone)]
 pub struct RealIo {
     start: Instant,
+    /// The directories beneath which no link is followed.
+    roots: Vec<Arc<RootDir>>,
 }
 
 /// Maximum threads of one long task, so that recording and reading keep processor time.
@@ -47,7 +53,7 @@ impl RealIo {
     /// Access to the system; its monotonic clock starts now.
     #[must_use]
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self { start: Instant::now(), roots: Vec::new() }
     }
 }
 
@@ -58,33 +64,38 @@ impl Default for RealIo {
 }
 
 impl Io for RealIo {
+    fn beneath(&self, root: &Path) -> IoResult<Arc<dyn Io>> {
+        let opened = RootDir::open(root).map_err(|e| IoError::new("open", root, e))?;
+        let others = self.roots.iter().filter(|known| known.path() != root).cloned();
+        Ok(Arc::new(Self { start: self.start, roots: others.chain([Arc::new(opened)]).collect() }))
+    }
+
     fn open(&self, path: &Path, how: OpenMode) -> IoResult<Arc<dyn File>> {
-        let mut options = OpenOptions::new();
-        options.read(true).mode(FILE_MODE);
-        match how {
-            OpenMode::Read => &mut options,
-            OpenMode::Write => options.write(true),
-            OpenMode::CreateNew => options.write(true).create_new(true),
-            OpenMode::CreateOrOpen => options.write(true).create(true).truncate(false),
-        };
-        let file = options.open(path).map_err(|e| IoError::new("open", path, e))?;
-        Ok(Arc::new(RealFile { file, path: path.to_path_buf() }))
+        Ok(Arc::new(RealFile { file: self.open_file(path, how)?, path: path.to_path_buf() }))
+    }
+
+    fn open_dir(&self, dir: &Path) -> IoResult<Arc<dyn File>> {
+        let opened = self.at("open", dir, |place| place.open_dir())?;
+        Ok(Arc::new(RealFile { file: opened.into(), path: dir.to_path_buf() }))
     }
 
     fn stat(&self, path: &Path) -> IoResult<Option<PathStat>> {
-        match fs::metadata(or_current_dir(path)) {
-            Ok(facts) => Ok(Some(PathStat { len: facts.len(), is_dir: facts.is_dir() })),
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-            Err(e) => Err(IoError::new("stat", path, e)),
-        }
+        let facts = self.facts(path)?;
+        Ok(facts.map(|facts| PathStat {
+            len: u64::try_from(facts.st_size).unwrap_or(0),
+            is_dir: FileType::from_raw_mode(facts.st_mode) == FileType::Directory,
+        }))
+    }
+
+    fn id(&self, path: &Path) -> IoResult<Option<FileId>> {
+        Ok(self.facts(path)?.map(|facts| file_id(&facts)))
     }
 
     fn list(&self, dir: &Path) -> IoResult<Vec<String>> {
         // The standard library's directory reader panics if closing the directory fails.
-        let entries =
-            fs::File::open(or_current_dir(dir)).and_then(|opened| Ok(rustix::fs::Dir::new(opened)?));
+        let entries = self.at("list", dir, |place| Ok(rustix::fs::Dir::new(place.open_dir()?)?))?;
         let mut names = Vec::new();
-        for entry in entries.map_err(|e| IoError::new("list", dir, e))? {
+        for entry in entries {
             let entry = entry.map_err(|e| IoError::new("list", dir, e.into()))?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
@@ -97,6 +108,18 @@ impl Io for RealIo {
 
     fn create_dir_all(&self, dir: &Path) -> IoResult<()> {
         let fail = |e| IoError::new("create directory", dir, e);
+        if let Some((root, names)) = self.root_of(dir) {
+            for end in 1..=names.len() {
+                let place = root.place(&names[..end]).map_err(fail)?;
+                if place.make_dir(Mode::from_raw_mode(DIR_MODE)).map_err(fail)? {
+                    let parent = root.place(&names[..end - 1]).and_then(|parent| parent.open_dir());
+                    rustix::fs::fsync(parent.map_err(fail)?).map_err(|e| fail(e.into()))?;
+                } else {
+                    place.open_dir().map_err(fail)?;
+                }
+            }
+            return Ok(());
+        }
         // Finds the missing ancestors first, because their parents have to be synced.
         let mut missing = Vec::new();
         for ancestor in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
@@ -111,38 +134,54 @@ impl Io for RealIo {
 
     fn rename(&self, from: &Path, to: &Path) -> IoResult<()> {
         check_rename(from, to)?;
-        fs::rename(from, to).map_err(|e| IoError::new("rename", from, e))
+        self.at("rename", from, |old| {
+            let new = self.place(to)?;
+            Ok(rustix::fs::renameat(old.dir(), old.name(), new.dir(), new.name())?)
+        })
     }
 
     fn link(&self, from: &Path, to: &Path) -> IoResult<()> {
-        fs::hard_link(from, to).map_err(|e| IoError::new("link", to, e))
+        self.at("link", to, |made| {
+            let old = self.place(from)?;
+            rustix::fs::linkat(old.dir(), old.name(), made.dir(), made.name(), AtFlags::empty())?;
+            // A second name of a link is a link, too.
+            let facts = rustix::fs::statat(made.dir(), made.name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            let kind = FileType::from_raw_mode(facts.st_mode);
+            if kind == FileType::RegularFile {
+                return Ok(());
+            }
+            let _ = rustix::fs::unlinkat(made.dir(), made.name(), AtFlags::empty());
+            Err(old.wrong_kind(kind, "a file"))
+        })
     }
 
     fn clone_file(&self, from: &Path, to: &Path) -> IoResult<()> {
-        let fail = |e| IoError::new("clone to", to, e);
-        let source = fs::File::open(from).map_err(|e| IoError::new("open", from, e))?;
-        let mut options = OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(FILE_MODE).open(to).map_err(fail)?;
+        let source = self.open_file(from, OpenMode::Read)?;
+        let made = self.open_file(to, OpenMode::CreateNew)?;
         rustix::fs::ioctl_ficlone(&made, &source).map_err(|e| {
             // Removes the empty file that a failed clone leaves.
-            let _ = fs::remove_file(to);
-            fail(e.into())
+            let _ = self.remove(to);
+            IoError::new("clone to", to, e.into())
         })
     }
 
     fn free_bytes(&self, dir: &Path) -> IoResult<Option<u64>> {
-        let facts =
-            rustix::fs::statvfs(or_current_dir(dir)).map_err(|e| IoError::new("stat", dir, e.into()))?;
-        Ok(Some(facts.f_bavail.saturating_mul(facts.f_frsize)))
+        let facts = self.at("stat", dir, |place| Ok(rustix::fs::fstatvfs(place.open_dir()?)?))?;
+        // The superuser may use the blocks that file systems keep for it.
+        let is_root = rustix::process::geteuid().is_root();
+        let blocks = if is_root { facts.f_bfree } else { facts.f_bavail };
+        Ok(Some(blocks.saturating_mul(facts.f_frsize)))
     }
 
     fn remove(&self, path: &Path) -> IoResult<()> {
-        fs::remove_file(path).map_err(|e| IoError::new("remove", path, e))
+        self.at("remove", path, |place| {
+            Ok(rustix::fs::unlinkat(place.dir(), place.name(), AtFlags::empty())?)
+        })
     }
 
     fn sync_dir(&self, dir: &Path) -> IoResult<()> {
-        let opened = fs::File::open(or_current_dir(dir)).map_err(|e| IoError::new("open", dir, e))?;
-        opened.sync_all().map_err(|e| IoError::new("sync directory", dir, e))
+        let opened = self.at("open", dir, |place| place.open_dir())?;
+        rustix::fs::fsync(opened).map_err(|e| IoError::new("sync directory", dir, e.into()))
     }
 
     fn now_ns(&self) -> u64 {
@@ -182,9 +221,54 @@ impl Io for RealIo {
     }
 }
 
-/// The empty path is the working directory: `parent` of a bare name returns it.
-fn or_current_dir(dir: &Path) -> &Path {
-    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
+impl RealIo {
+    /// The root that a path is beneath, and the names that lead there. The root that was added last counts.
+    fn root_of<'a>(&'a self, path: &'a Path) -> Option<(&'a RootDir, Vec<&'a std::ffi::OsStr>)> {
+        self.roots.iter().rev().find_map(|root| Some((&**root, root.names(path)?)))
+    }
+
+    fn place<'a>(&'a self, path: &'a Path) -> Result<Place<'a>, Error> {
+        match self.root_of(path) {
+            Some((root, names)) => root.place(&names),
+            None => Ok(Place::Outside(path)),
+        }
+    }
+
+    /// Calls `then` with the place of a path. Its error gets the operation and the path.
+    fn at<T>(
+        &self,
+        op: &'static str,
+        path: &Path,
+        then: impl FnOnce(&Place<'_>) -> Result<T, Error>,
+    ) -> IoResult<T> {
+        self.place(path).and_then(|place| then(&place)).map_err(|e| IoError::new(op, path, e))
+    }
+
+    fn open_file(&self, path: &Path, how: OpenMode) -> IoResult<fs::File> {
+        let flags = match how {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            OpenMode::CreateOrOpen => OFlags::RDWR | OFlags::CREATE,
+        };
+        let opened = self.at("open", path, |place| place.open_file(flags, Mode::from_raw_mode(FILE_MODE)))?;
+        Ok(opened.into())
+    }
+
+    fn facts(&self, path: &Path) -> IoResult<Option<rustix::fs::Stat>> {
+        match self.at("stat", path, |place| Ok(place.stat()?)) {
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+}
+
+fn file_id(facts: &rustix::fs::Stat) -> FileId {
+    // The width of both numbers differs between systems.
+    fn widened(number: impl TryInto<u64>) -> u64 {
+        number.try_into().unwrap_or(u64::MAX)
+    }
+    FileId { device: widened(facts.st_dev), inode: widened(facts.st_ino) }
 }
 
 /// Starts a thread of the system; the simulation uses it too.
@@ -196,7 +280,7 @@ pub(super) fn start_thread(name: &str, body: Box<dyn FnOnce() + Send>) -> IoResu
 }
 
 impl RealFile {
-    fn fail(&self, op: &'static str) -> impl FnOnce(std::io::Error) -> IoError {
+    fn fail(&self, op: &'static str) -> impl FnOnce(Error) -> IoError {
         move |e| IoError::new(op, &self.path, e)
     }
 }
@@ -224,12 +308,33 @@ impl File for RealFile {
         self.file.set_len(len).map_err(self.fail("set the length of"))
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn allocate(&self, len: u64) -> IoResult<bool> {
+        use rustix::io::Errno;
+        // The system checks this limit only when bytes are written.
+        let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if most.is_some_and(|most| len > most) {
+            return Err(self.fail("allocate space for")(ErrorKind::FileTooLarge.into()));
+        }
+        let call = || rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, len);
+        match rustix::io::retry_on_intr(call) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(errno) => Err(self.fail("allocate space for")(errno.into())),
+        }
+    }
+
     fn sync(&self) -> IoResult<()> {
         self.file.sync_data().map_err(self.fail("sync"))
     }
 
     fn map(&self) -> IoResult<FileBytes> {
         map::whole_file(&self.file).map_err(self.fail("map"))
+    }
+
+    fn id(&self) -> IoResult<FileId> {
+        let facts = rustix::fs::fstat(&self.file).map_err(|e| self.fail("stat")(e.into()))?;
+        Ok(file_id(&facts))
     }
 
     fn try_lock(&self, lock: LockKind) -> IoResult<bool> {

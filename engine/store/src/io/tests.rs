@@ -21,6 +21,8 @@ fn read_all(file: &Arc<dyn File>) -> Vec<u8> {
 fn for_both_disks(check: impl Fn(&dyn Io, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     check(&RealIo::new(), dir.path());
+    let dir = tempfile::tempdir().unwrap();
+    check(&*RealIo::new().beneath(dir.path()).unwrap(), dir.path());
     let sim = SimIo::new(7);
     sim.create_dir_all(Path::new("/tmp/store")).unwrap();
     check(&sim, Path::new("/tmp/store"));
@@ -210,4 +212,101 @@ fn created_files_and_directories_are_private() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode(&dir.path().join("x")), mode(&inner)], [0o700; 2]);
     assert_eq!([mode(&inner.join("new")), mode(&inner.join("or"))], [0o600; 2]);
+}
+
+/// Beneath a root nothing is reached through a link, by any operation, and a special file is not waited for.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "makes links and pipes")]
+fn no_operation_beneath_a_root_follows_a_link() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let (root, foreign) = (dir.path().join("root"), dir.path().join("foreign"));
+    std::fs::create_dir_all(root.join("real")).unwrap();
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("secret"), "secret").unwrap();
+    symlink(foreign.join("secret"), root.join("file")).unwrap();
+    symlink(foreign.join("new"), root.join("dangling")).unwrap();
+    symlink(&foreign, root.join("dir")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(root.join("pipe")).status().unwrap().success());
+    // The root itself may be a link.
+    symlink(&root, dir.path().join("link")).unwrap();
+    let root = dir.path().join("link");
+    let io = RealIo::new().beneath(&root).unwrap();
+    let kind = |error: super::IoError| error.kind();
+    for name in ["file", "dangling", "pipe", "dir/secret"] {
+        for how in [OpenMode::Read, OpenMode::Write, OpenMode::CreateOrOpen] {
+            let error = io.open(&root.join(name), how).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{name} {how:?}: {error}");
+            let what = if name == "pipe" { "a named pipe" } else { "a symbolic link" };
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        assert_eq!(io.id(&root.join("dir/secret")).map_err(kind), Err(ErrorKind::InvalidData));
+    }
+    for name in ["dir", "dir/below"] {
+        let dir = root.join(name);
+        let inner = dir.join("a");
+        assert_eq!(io.list(&dir).map_err(kind), Err(ErrorKind::InvalidData));
+        assert_eq!(io.create_dir_all(&dir).map_err(kind), Err(ErrorKind::InvalidData));
+        assert_eq!(io.sync_dir(&dir).map_err(kind), Err(ErrorKind::InvalidData));
+        assert_eq!(io.open_dir(&dir).map(drop).map_err(kind), Err(ErrorKind::InvalidData));
+        assert_eq!(io.remove(&inner).map_err(kind), Err(ErrorKind::InvalidData));
+        assert_eq!(io.open(&inner, OpenMode::CreateNew).map(drop).map_err(kind), Err(ErrorKind::InvalidData));
+    }
+    assert_eq!(
+        io.rename(&root.join("dir/secret"), &root.join("dir/b")).map_err(kind),
+        Err(ErrorKind::InvalidData)
+    );
+    assert_eq!(io.link(&root.join("file"), &root.join("real/b")).map_err(kind), Err(ErrorKind::InvalidData));
+    assert_eq!(
+        io.clone_file(&root.join("file"), &root.join("real/b")).map_err(kind),
+        Err(ErrorKind::InvalidData)
+    );
+    assert_eq!(io.list(&root.join("real")).unwrap(), Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1);
+    assert_eq!(std::fs::read(foreign.join("secret")).unwrap(), b"secret");
+    // What stands there is a link of some bytes, and removing it removes the link.
+    assert!(!io.stat(&root.join("dir")).unwrap().unwrap().is_dir);
+    io.remove(&root.join("file")).unwrap();
+    // Outside of the root everything is as the user names it.
+    let file = io.open(&dir.path().join("root/dir/secret"), OpenMode::Read).unwrap();
+    assert_eq!(read_all(&file), b"secret");
+    // A root that was moved away is still the one that was opened.
+    let file = io.open(&root.join("real/f"), OpenMode::CreateNew).unwrap();
+    assert_eq!(io.id(&root.join("real/f")).unwrap(), Some(file.id().unwrap()));
+    std::fs::rename(dir.path().join("root"), dir.path().join("moved")).unwrap();
+    std::fs::create_dir_all(dir.path().join("root/real")).unwrap();
+    assert_eq!(io.list(&root.join("real")).unwrap(), ["f"]);
+    assert_eq!(RealIo::new().list(&root.join("real")).unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn directories_are_locked_until_dropped() {
+    for_both_disks(|io, dir| {
+        io.create_dir_all(&dir.join("d")).unwrap();
+        let [a, b] = [0, 1].map(|_| io.open_dir(&dir.join("d")).unwrap());
+        assert_eq!(
+            (a.id().unwrap(), Some(a.id().unwrap())),
+            (b.id().unwrap(), io.id(&dir.join("d")).unwrap())
+        );
+        assert!(a.try_lock(LockKind::Exclusive).unwrap());
+        assert!(!b.try_lock(LockKind::Shared).unwrap());
+        drop(a);
+        assert!(b.try_lock(LockKind::Exclusive).unwrap());
+        assert_eq!(io.id(&dir.join("x")).unwrap(), None);
+        assert_eq!(io.open_dir(&dir.join("x")).unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn allocated_space_changes_neither_length_nor_bytes() {
+    for_both_disks(|io, dir| {
+        let file = io.open(&dir.join("a"), OpenMode::CreateNew).unwrap();
+        write(&file, b"abc", 0);
+        file.allocate(100_000).unwrap();
+        assert_eq!(read_all(&file), b"abc");
+        file.allocate(10).unwrap();
+        write(&file, b"d", 5000);
+        file.set_len(2).unwrap();
+        assert_eq!(read_all(&file), b"ab");
+    });
 }

@@ -42,16 +42,46 @@ pub struct PathStat {
     pub is_dir: bool,
 }
 
+/// Identity of an open file or directory, by whatever name it is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId {
+    /// The device.
+    pub device: u64,
+    /// Its number on that device.
+    pub inode: u64,
+}
+
 /// The outside world of one store: files, clocks, randomness and threads.
 ///
 /// Every method that takes a path returns an [`IoError`](super::IoError) with that path. A missing file or
 /// parent is of kind `NotFound`.
 pub trait Io: Send + Sync + Debug {
-    /// Opens a file. A created one has mode 0600; its name is durable after `sync_dir` of its directory.
+    /// The same world, but every path beneath the directory `root` is reached from that directory as it is
+    /// now, and no link is followed on the way. `root` itself may be a link. Paths outside are as before.
+    ///
+    /// A link or a special file in place of a file or directory is an error of kind `InvalidData`; so is a file
+    /// with several names that is opened for writing.
     ///
     /// # Errors
-    /// `NotFound` if `Read` or `Write` finds no file, `AlreadyExists` if `CreateNew` finds one.
+    /// `NotFound` if there is no such directory.
+    fn beneath(&self, root: &Path) -> IoResult<Arc<dyn Io>>;
+    /// Opens a regular file. A created one has mode 0600; its name is durable after `sync_dir` of its
+    /// directory.
+    ///
+    /// # Errors
+    /// `NotFound` if `Read` or `Write` finds no file, `AlreadyExists` if `CreateNew` finds one. `InvalidData`
+    /// or `InvalidInput` for anything but a regular file.
     fn open(&self, path: &Path, how: OpenMode) -> IoResult<Arc<dyn File>>;
+    /// Opens a directory, to lock it or to compare its id.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such directory.
+    fn open_dir(&self, dir: &Path) -> IoResult<Arc<dyn File>>;
+    /// The id of what a path leads to now; `None` if nothing has that path.
+    ///
+    /// # Errors
+    /// As [`Io::stat`].
+    fn id(&self, path: &Path) -> IoResult<Option<FileId>>;
     /// Kind and length of a path; `None` if nothing has that path.
     ///
     /// # Errors
@@ -66,7 +96,7 @@ pub trait Io: Send + Sync + Debug {
     /// Makes a directory and its parents with mode 0700, durably. Existing directories are accepted.
     ///
     /// # Errors
-    /// `AlreadyExists` if a file has the name.
+    /// `AlreadyExists` or `InvalidData` if a file or a link has the name.
     fn create_dir_all(&self, dir: &Path) -> IoResult<()>;
     /// Atomically replaces `to` with the file `from`, both in one directory (durable after `sync_dir`).
     ///
@@ -163,6 +193,16 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// The system's error; the length is then unchanged.
     fn set_len(&self, len: u64) -> IoResult<()>;
+    /// Allocates disk space for the first `len` bytes, so that writing them later does not fail on a full disk.
+    /// Length and bytes stay. `set_len` gives back what lies beyond the new length. False if the file system
+    /// cannot do it.
+    ///
+    /// # Errors
+    /// `StorageFull` if there is not enough space. Part of it may then be allocated.
+    fn allocate(&self, len: u64) -> IoResult<bool> {
+        let _ = len;
+        Ok(false)
+    }
     /// Makes data and length durable (fdatasync). The file's name needs `sync_dir`.
     ///
     /// # Errors
@@ -173,6 +213,11 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// The system's error.
     fn map(&self) -> IoResult<FileBytes>;
+    /// The id of this file, which stays the same when its name changes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn id(&self) -> IoResult<FileId>;
     /// Takes a lock without waiting; false if another handle holds it. A lock belongs to the handle, not to
     /// the process. Each handle takes at most one, and dropping the handle releases it.
     ///

@@ -19,10 +19,11 @@ use crate::log::layout::LogState;
 use crate::log::manifest::{FORMAT, LogCut, VectorList};
 use crate::log::names::NamesFile;
 use crate::log::open::{
-    FoundLog, LogSizes, OpenLog, ScanEnd, find, manifest_stamp, remove_unlisted, scan_states, start,
+    FoundLog, LogSizes, OpenLog, ScanEnd, enter, find, manifest_stamp, remove_unlisted, scan_states, start,
 };
 use crate::log::paths::StorePaths;
 use crate::log::queue::Durability;
+use crate::log::room::release_reserve_if_short;
 use crate::log::segments::{Segments, lock};
 use crate::log::ticket::WriteFailure;
 use crate::log::writer::LogSink as _;
@@ -44,6 +45,9 @@ pub struct Options {
     /// How far ahead of the log's end zeros are written, in bytes, so that syncs are cheap. Default: 1 MiB;
     /// 0: none.
     pub zero_ahead_bytes: u64,
+    /// Disk space in bytes that the file RESERVE holds, so that runs can be dropped and the store be compacted
+    /// on a full disk. Other commits never use it. Default: 256 KiB; 0: none.
+    pub reserve_bytes: u64,
     /// Maximum length of a body, in bytes. Default: 1 GiB.
     pub body_bytes_max: u64,
     /// Maximum bytes of decoded groups in memory. Default: 32 MiB.
@@ -72,6 +76,7 @@ impl Default for Options {
             segment_bytes_max: 256 << 20,
             queue_bytes_max: 64 << 20,
             zero_ahead_bytes: 1 << 20,
+            reserve_bytes: 256 << 10,
             body_bytes_max: 1 << 30,
             group_cache_bytes: 32 << 20,
             previous_bytes_max: 64 << 20,
@@ -151,10 +156,22 @@ impl Core {
         for_writing: bool,
         schema: Arc<dyn RecordSchema>,
     ) -> Result<Arc<Self>> {
-        let io = options.io.clone();
-        let paths = StorePaths::new(root);
+        Self::open_at(StorePaths::new(root), options, for_writing, schema)
+    }
+
+    /// As [`Core::open`]; the paths may be those of a draft.
+    pub fn open_at(
+        paths: StorePaths,
+        options: Options,
+        for_writing: bool,
+        schema: Arc<dyn RecordSchema>,
+    ) -> Result<Arc<Self>> {
         if options.segment_bytes_max > 2 << 30 {
             return Err(Error::invalid("segment_bytes_max is over 2 GiB"));
+        }
+        let io = enter(&options.io, &paths, for_writing && options.create)?;
+        if for_writing {
+            release_reserve_if_short(&*io, &paths, options.reserve_bytes)?;
         }
         let limits = IndexLimits { memory_bytes: options.index_memory_bytes, read_mode: options.read_mode };
         let (mut found, index, whole) = open_index(&io, &paths, &options, limits, for_writing, &schema)?;
@@ -190,6 +207,7 @@ impl Core {
                 segment_bytes_max: options.segment_bytes_max,
                 queue_bytes_max: options.queue_bytes_max,
                 zero_ahead_bytes: options.zero_ahead_bytes,
+                reserve_bytes: options.reserve_bytes,
                 read_mode: options.read_mode,
             };
             if let Some(covered) = covered {
@@ -334,6 +352,7 @@ impl Core {
         self.fence.wake();
         match &self.writer {
             Some(writer) => {
+                let _reserve = writer.log.queue.use_reserve();
                 let _compacting = lock(&writer.compacting);
                 writer.log.close()
             }

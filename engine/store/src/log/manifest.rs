@@ -12,7 +12,7 @@
 use std::fmt;
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,7 @@ use crate::log::layout::{COUNT_MAX, LogState};
 use crate::log::paths::{StorePaths, manifest_name, parse_manifest};
 use crate::log::segments::lock;
 use crate::log::totals::LogTotals;
+use crate::log::writer_lock::WriterLock;
 use crate::sync::{Mutex, rank};
 use crate::timestamp::rfc3339;
 
@@ -332,6 +333,8 @@ pub struct Manifest {
 pub struct SharedManifest {
     io: Arc<dyn Io>,
     paths: StorePaths,
+    /// Held while the store is open for writing.
+    writer_lock: Option<Weak<WriterLock>>,
     inner: Mutex<GuardedManifest, { rank::MANIFEST }>,
 }
 
@@ -369,13 +372,35 @@ impl SharedManifest {
         before: Option<Arc<dyn File>>,
     ) -> Self {
         let earlier = before.into_iter().map(|file| (file, 0)).collect();
-        Self { io, paths, inner: Mutex::new(GuardedManifest { manifest, earlier, in_doubt: None }) }
+        let inner = Mutex::new(GuardedManifest { manifest, earlier, in_doubt: None });
+        Self { io, paths, writer_lock: None, inner }
+    }
+
+    /// From now on every edit requires this lock.
+    pub fn guarded_by(self, writer_lock: Option<&Arc<WriterLock>>) -> Self {
+        Self { writer_lock: writer_lock.map(Arc::downgrade), ..self }
+    }
+
+    /// Refuses an edit that another process could make as well. The lock is held until the result is dropped.
+    fn check_owner(
+        &self,
+        inner: &mut GuardedManifest,
+    ) -> std::result::Result<Option<Arc<WriterLock>>, EditError> {
+        inner.check_trusted()?;
+        let Some(writer_lock) = &self.writer_lock else { return Ok(None) };
+        let closed = || Error::new(ErrorKind::Unavailable, "the store is closed: open it again");
+        let held = writer_lock.upgrade().ok_or_else(|| EditError { error: closed(), in_doubt: false })?;
+        held.check_in_place(&*self.io, &self.paths).map_err(|error| {
+            inner.in_doubt = Some(error.to_string());
+            EditError { error, in_doubt: true }
+        })?;
+        Ok(Some(held))
     }
 
     /// Changes the state, writes and syncs it. After an error the state is unchanged.
     pub fn edit(&self, change: impl FnOnce(&mut ManifestState)) -> std::result::Result<(), EditError> {
         let mut inner = lock(&self.inner);
-        inner.check_trusted()?;
+        let _owner = self.check_owner(&mut inner)?;
         let before = inner.manifest.state.clone();
         let (old, generation) = (inner.manifest.file.clone(), inner.manifest.generation);
         change(&mut inner.manifest.state);
@@ -396,7 +421,7 @@ impl SharedManifest {
         change: impl FnOnce(&mut ManifestState),
     ) -> std::result::Result<(), EditError> {
         let mut inner = lock(&self.inner);
-        inner.check_trusted()?;
+        let _owner = self.check_owner(&mut inner)?;
         let before = inner.manifest.state.clone();
         let old = inner.manifest.file.clone();
         change(&mut inner.manifest.state);
@@ -575,6 +600,12 @@ pub struct LoadedManifest {
     pub file: Arc<dyn File>,
 }
 
+/// Makes a draft a store, durably. Its writer has closed it.
+pub fn publish_draft(io: &dyn Io, root: &Path) -> Result<()> {
+    io.rename(&StorePaths::draft(root).current(), &StorePaths::new(root).current())?;
+    Ok(io.sync_dir(root)?)
+}
+
 /// Reads the current manifest; `None` where the directory has none.
 ///
 /// # Errors
@@ -601,7 +632,7 @@ pub fn load_generation(io: &dyn Io, paths: &StorePaths, generation: u64) -> Resu
     let file = io.open(&path, OpenMode::Read).map_err(|e| {
         Error::with_source(
             ErrorKind::Damaged,
-            format!("CURRENT names {}, which cannot be opened", path.display()),
+            format!("CURRENT names {}, which cannot be opened: {}", path.display(), e.source),
             e,
         )
     })?;

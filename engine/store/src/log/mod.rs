@@ -18,6 +18,7 @@ pub mod paths;
 pub mod queue;
 pub mod record;
 pub mod rewrite;
+pub mod room;
 pub mod segments;
 pub mod sequence;
 pub mod spin_wait;
@@ -28,6 +29,7 @@ mod tests;
 pub mod ticket;
 pub mod totals;
 pub mod writer;
+pub mod writer_lock;
 
 pub use manifest::LogCut;
 pub use open::Damage;

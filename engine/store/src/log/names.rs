@@ -35,7 +35,12 @@ pub fn read(io: &dyn Io, paths: &StorePaths, store: StoreId) -> Result<Vec<Space
     if !(HEADER_BYTES..=BYTES_MAX).contains(&len) {
         return Ok(spaces);
     }
-    let bytes = manifest::read_whole(&*io.open(&path, OpenMode::Read)?, &path, BYTES_MAX)?;
+    let file = match io.open(&path, OpenMode::Read) {
+        // Something else stands there.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => return Ok(spaces),
+        file => file?,
+    };
+    let bytes = manifest::read_whole(&*file, &path, BYTES_MAX)?;
     if !bytes.starts_with(&file_header(MAGIC, store)) {
         return Ok(spaces);
     }

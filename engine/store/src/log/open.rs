@@ -4,7 +4,6 @@
 //! synced. A writer cuts them, notes the cut in the manifest, seals the segment and starts the next: commits of
 //! the last moment may have been among them. Before that position they are *damage*: reported, never cut.
 
-use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,12 +15,14 @@ use crate::log::layout::{
     LogState, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_LEN, Salt, SegmentFooter, SegmentHeader, chain_digest,
 };
 use crate::log::manifest::{self, LogCut, Manifest, ManifestState, SegmentEntry, SharedManifest};
-use crate::log::paths::{StorePaths, parse_manifest, parse_segment};
+use crate::log::paths::{DRAFT, StorePaths, parse_manifest, parse_segment};
 use crate::log::queue::WriteQueue;
+use crate::log::room::LogRoom;
 use crate::log::segments::{Segment, Segments, lock};
 use crate::log::synced::{self, FoundNote, SyncedFile, SyncedNote};
 use crate::log::totals::LogTotals;
 use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
+use crate::log::writer_lock::WriterLock;
 use crate::schema::RecordSchema;
 use crate::sync::channel::{Receiver, unbounded};
 use crate::sync::{Mutex, rank};
@@ -32,6 +33,7 @@ pub struct LogSizes {
     pub segment_bytes_max: u64,
     pub queue_bytes_max: usize,
     pub zero_ahead_bytes: u64,
+    pub reserve_bytes: u64,
     pub read_mode: ReadMode,
 }
 
@@ -61,7 +63,7 @@ pub struct FoundLog {
     pub note: FoundNote,
     generation: u64,
     /// A writer holds it as long as it lives.
-    writer_lock: Option<Arc<dyn File>>,
+    writer_lock: Option<WriterLock>,
     /// A reader holds it shared.
     generation_lock: Option<Arc<dyn File>>,
     pub segments: Arc<Segments>,
@@ -98,7 +100,25 @@ impl ScanEnd {
     }
 }
 
-/// Finds the store in a directory. A writer creates one in an empty directory.
+/// Opens the directory of a store; with `create`, makes a missing one. Every file of the store is reached
+/// through the result, without following a link.
+///
+/// # Errors
+/// `NotFound` if there is no such directory; `Invalid` if it is a file; `Unavailable`.
+pub fn enter(io: &Arc<dyn Io>, paths: &StorePaths, create: bool) -> Result<Arc<dyn Io>> {
+    let root = paths.root();
+    match io.stat(root)? {
+        Some(stat) if !stat.is_dir => {
+            return Err(Error::invalid(format!("{} is a file, not a directory", root.display())));
+        }
+        None if !create => return Err(no_store(root)),
+        None => io.create_dir_all(root)?,
+        Some(_) => {}
+    }
+    Ok(io.beneath(root)?)
+}
+
+/// Finds the store in a directory that was entered. A writer creates one in an empty directory.
 ///
 /// # Errors
 /// `NotFound` if there is no store, `Locked` with the holder's pid, `Damaged`, `Unsupported` for files of a newer
@@ -143,20 +163,13 @@ fn find_once(
     read_mode: ReadMode,
 ) -> Result<FoundLog> {
     let root = paths.root();
-    match io.stat(root)? {
-        Some(stat) if !stat.is_dir => {
-            return Err(Error::invalid(format!("{} is a file, not a directory", root.display())));
-        }
-        None if !(write && create) => return Err(no_store(root)),
-        None => io.create_dir_all(root)?,
-        Some(_) => {}
-    }
-    let writer_lock = if write { Some(take_writer_lock(io, paths, create)?) } else { None };
+    let writer_lock = if write { Some(WriterLock::take(io, paths, create)?) } else { None };
     // Read before the manifest and the log: then the log that a reader sees beside a writer is as long as the
     // note says.
     let mut noted = synced::read(io, paths)?;
     let loaded = match manifest::load(io, paths)? {
         Some(loaded) => loaded,
+        None if io.stat(&paths.root().join(DRAFT))?.is_some() => return Err(unfinished(root)),
         None if write && create => {
             refuse_lost_current(io, paths)?;
             create_store(io, paths)?;
@@ -211,7 +224,15 @@ fn refuse_later_note(paths: &StorePaths, state: &ManifestState, found: &FoundNot
     }
 }
 
-fn no_store(root: &Path) -> Error {
+/// The error for a directory that an interrupted repair left.
+pub fn unfinished(root: &Path) -> Error {
+    Error::not_found(format!(
+        "{} holds an unfinished repair, not a store: remove the directory and repair again",
+        root.display()
+    ))
+}
+
+pub(super) fn no_store(root: &Path) -> Error {
     Error::not_found(format!("there is no annals store in {}", root.display()))
 }
 
@@ -260,52 +281,6 @@ fn refuse_stray_segment(io: &dyn Io, paths: &StorePaths, state: &ManifestState) 
             "it holds batches, but the manifest does not list it: the manifest's last edit is lost",
         )),
         Err(_) => Ok(()),
-    }
-}
-
-fn take_writer_lock(io: &dyn Io, paths: &StorePaths, create: bool) -> Result<Arc<dyn File>> {
-    let path = paths.lock();
-    if io.stat(&path)?.is_none() {
-        let root = paths.root();
-        let names = io.list(root)?;
-        // A LOCK that did not exist a moment ago belongs to a process that is creating the store.
-        let is_ours =
-            |n: &String| n == "LOCK" || n == "CURRENT" || n == "segments" || parse_manifest(n).is_some();
-        let ours = names.iter().any(is_ours);
-        if !create && !ours {
-            return Err(no_store(root));
-        }
-        if !names.is_empty() && !ours {
-            return Err(Error::invalid(format!(
-                "{} holds other files and no annals store: name an empty or a new directory",
-                root.display()
-            )));
-        }
-    }
-    let file = io.open(&path, OpenMode::CreateOrOpen)?;
-    if !file.try_lock(LockKind::Exclusive)? {
-        let holder = manifest::read_whole(&*file, &path, 64).ok();
-        let holder = holder.and_then(|text| String::from_utf8(text).ok()).unwrap_or_default();
-        let holder = match holder.trim() {
-            "" => "another process".to_owned(),
-            pid => format!("process {pid}"),
-        };
-        return Err(Error::new(
-            ErrorKind::Locked,
-            format!("{holder} is writing to {}; wait for it or open read-only", paths.root().display()),
-        ));
-    }
-    let pid = format!("{}\n", std::process::id());
-    file.set_len(0)?;
-    file.write_at(&[IoSlice::new(pid.as_bytes())], 0)?;
-    Ok(file)
-}
-
-/// Whether a process holds the store open for writing.
-pub fn is_being_written(io: &dyn Io, paths: &StorePaths) -> Result<bool> {
-    match io.stat(&paths.lock())? {
-        Some(_) => Ok(!io.open(&paths.lock(), OpenMode::Read)?.try_lock(LockKind::Shared)?),
-        None => Ok(false),
     }
 }
 
@@ -554,7 +529,7 @@ pub struct OpenLog {
     ended: Receiver<Result<()>>,
     thread: Mutex<Option<crate::sync::JoinHandle<()>>, { rank::WRITER_THREAD }>,
     /// Released by the close.
-    lock: Mutex<Option<Arc<dyn File>>, { rank::LOCK_FILE }>,
+    lock: Mutex<Option<Arc<WriterLock>>, { rank::LOCK_FILE }>,
 }
 
 /// Starts writing after `end`: cuts torn bytes, starts a new manifest generation and the writer thread.
@@ -613,7 +588,9 @@ pub fn start(
     let manifest = Manifest::create(&**io, paths, generation, state)?;
     remove_old_manifests(&**io, paths, generation)?;
     remove_unlisted(&**io, paths, &manifest.state)?;
-    let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, Some(found.manifest)));
+    let writer_lock = found.writer_lock.map(Arc::new);
+    let manifest = SharedManifest::new(io.clone(), paths.clone(), manifest, Some(found.manifest));
+    let manifest = Arc::new(manifest.guarded_by(writer_lock.as_ref()));
     let (sender, jobs) = unbounded();
     let queue = Arc::new(WriteQueue::new(
         sender,
@@ -625,6 +602,8 @@ pub fn start(
         sizes.segment_bytes_max,
         schema,
     ));
+    let steps = (sizes.zero_ahead_bytes, sizes.reserve_bytes);
+    queue.set_room(LogRoom::new(io, paths, steps, (active.id, active.file.clone(), tail)));
     let writer = LogWriter {
         io: io.clone(),
         paths: paths.clone(),
@@ -654,7 +633,7 @@ pub fn start(
         sink,
         ended,
         thread: Mutex::new(Some(thread)),
-        lock: Mutex::new(found.writer_lock),
+        lock: Mutex::new(writer_lock),
     })
 }
 

@@ -9,6 +9,11 @@ pub const SOCKET: &str = "SOCKET";
 /// The directory in which that socket is created.
 pub const SOCKET_NEXT: &str = "SOCKET.next";
 
+/// The file that holds disk space in reserve.
+pub const RESERVE: &str = "RESERVE";
+/// What CURRENT is named while a repair writes the store.
+pub const DRAFT: &str = "DRAFT";
+
 /// The path at which the writing process may listen for other processes that want to write, and the directory
 /// in which it creates that socket. The engine itself opens no socket.
 #[must_use]
@@ -20,11 +25,18 @@ pub fn socket_paths(root: &Path) -> (PathBuf, PathBuf) {
 #[derive(Debug, Clone)]
 pub struct StorePaths {
     root: PathBuf,
+    /// CURRENT is still named DRAFT.
+    is_draft: bool,
 }
 
 impl StorePaths {
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf() }
+        Self { root: root.to_path_buf(), is_draft: false }
+    }
+
+    /// Paths of a store that no one may open yet: it has a DRAFT in place of CURRENT.
+    pub fn draft(root: &Path) -> Self {
+        Self { is_draft: true, ..Self::new(root) }
     }
 
     pub fn root(&self) -> &Path {
@@ -36,11 +48,16 @@ impl StorePaths {
     }
 
     pub fn current(&self) -> PathBuf {
-        self.root.join("CURRENT")
+        self.root.join(if self.is_draft { DRAFT } else { "CURRENT" })
     }
 
     pub fn current_next(&self) -> PathBuf {
-        self.root.join("CURRENT.next")
+        self.root.join(if self.is_draft { "DRAFT.next" } else { "CURRENT.next" })
+    }
+
+    /// Disk space for what makes room on a full disk.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join(RESERVE)
     }
 
     pub fn names(&self) -> PathBuf {

@@ -15,6 +15,7 @@ use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::activity::{Activity, ActivityCounters};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
+use crate::log::room::{LogRoom, ReserveUse};
 use crate::log::segments::lock;
 use crate::log::sequence::LogOrdered;
 use crate::log::spin_wait::SpinWait;
@@ -152,6 +153,8 @@ struct QueueOrder {
     segment: SegmentId,
     offset: u64,
     next_seqno: Seqno,
+    /// Position in the segment up to which batches may be placed: its file has disk space that far.
+    allocated: u64,
     /// Whether a new segment is wanted.
     wants_rotation: bool,
     /// Number of leases of groups with parts in the active segment.
@@ -160,6 +163,16 @@ struct QueueOrder {
     /// Only batches of the close itself are still accepted.
     closing: bool,
     closed: bool,
+}
+
+impl QueueOrder {
+    /// Continues in the next segment. `allocates`: batches need space there.
+    fn begin_next(&mut self, allocates: bool) {
+        self.segment = SegmentId(self.segment.0 + 1);
+        self.offset = SEGMENT_HEADER_BYTES;
+        self.allocated = if allocates { SEGMENT_HEADER_BYTES } else { u64::MAX };
+        self.wants_rotation = false;
+    }
 }
 
 /// Bounds the bytes on their way to the writer.
@@ -200,6 +213,8 @@ pub struct WriteQueue {
     /// Shared by all waiters for tickets.
     spin_wait: Arc<SpinWait>,
     failure: OnceLock<WriteFailure>,
+    /// Unset: batches are placed whether the disk has room or not.
+    room: OnceLock<LogRoom>,
     store: StoreId,
     segment_bytes_max: u64,
     schema: Arc<dyn RecordSchema>,
@@ -215,6 +230,19 @@ struct QueuePosition<'a> {
     to: Seqno,
     bytes: usize,
     used: bool,
+}
+
+/// The outcome of an attempt to place a batch.
+#[derive(Debug)]
+enum Placing<'a> {
+    Placed(QueuePosition<'a>),
+    /// The segment's file needs disk space up to `end` first.
+    NeedsRoom {
+        segment: SegmentId,
+        end: u64,
+    },
+    /// The next segment must be begun first, so that space can be allocated in it.
+    NeedsSegment,
 }
 
 impl Drop for QueuePosition<'_> {
@@ -243,6 +271,7 @@ impl WriteQueue {
                 segment,
                 offset,
                 next_seqno,
+                allocated: u64::MAX,
                 wants_rotation: false,
                 continuing_leases: 0,
                 idle: Vec::new(),
@@ -256,10 +285,28 @@ impl WriteQueue {
             spare: Mutex::default(),
             spin_wait: Arc::default(),
             failure: OnceLock::new(),
+            room: OnceLock::new(),
             store,
             segment_bytes_max,
             schema,
         }
+    }
+
+    /// From now on a batch is placed only where the disk has room for it.
+    pub fn set_room(&self, room: LogRoom) {
+        let mut order = lock(&self.order);
+        if self.room.set(room).is_ok() {
+            order.allocated = order.offset;
+        }
+    }
+
+    pub fn room(&self) -> Option<&LogRoom> {
+        self.room.get()
+    }
+
+    /// From now on batches may use the reserve of disk space, until the result is dropped.
+    pub fn use_reserve(&self) -> Option<ReserveUse<'_>> {
+        self.room.get().map(LogRoom::use_reserve)
     }
 
     /// The writer's counters and the bytes that wait for it.
@@ -307,12 +354,13 @@ impl WriteQueue {
     /// Fixes the batch's place and hands it to the writer. Returns the seqno of its first record.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure of the writer, `Unavailable` after the store is closed.
+    /// `Poisoned` after an earlier failure of the writer, `Unavailable` after the store is closed or if the
+    /// disk is full. Then nothing of the batch was written, and a later batch may succeed.
     pub fn submit(
         &self,
         mut batch: BatchBuf,
         part_places: &[(u64, u32, u32)],
-        lease: Option<Lease>,
+        mut lease: Option<Lease>,
         durability: Durability,
         time_ns: u64,
         at_close: bool,
@@ -320,11 +368,20 @@ impl WriteQueue {
         self.check_poisoned()?;
         let bytes = batch.bytes.len();
         self.budget.acquire(bytes);
-        let mut position = match self.fix_place(&batch, part_places, lease, at_close) {
-            Ok(position) => position,
-            Err(refused) => {
-                self.budget.release(bytes);
-                return Err(refused);
+        let mut position = loop {
+            let placing = self.fix_place(&batch, part_places, &mut lease, at_close);
+            let prepared = placing.and_then(|placing| match placing {
+                Placing::Placed(position) => Ok(Some(position)),
+                Placing::NeedsRoom { segment, end } => self.make_room(segment, end).map(|()| None),
+                Placing::NeedsSegment => self.begin_segment().map(|()| None),
+            });
+            match prepared {
+                Ok(Some(position)) => break position,
+                Ok(None) => {}
+                Err(refused) => {
+                    self.budget.release(bytes);
+                    return Err(refused);
+                }
             }
         };
         let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
@@ -351,9 +408,9 @@ impl WriteQueue {
         &self,
         batch: &BatchBuf,
         part_places: &[(u64, u32, u32)],
-        mut lease: Option<Lease>,
+        lease: &mut Option<Lease>,
         at_close: bool,
-    ) -> Result<QueuePosition<'_>> {
+    ) -> Result<Placing<'_>> {
         let bytes = batch.bytes.len();
         let mut guard = lock(&self.order);
         let order = &mut *guard;
@@ -367,15 +424,20 @@ impl WriteQueue {
             None
         };
         if let Some(refused) = refused {
-            // Dropping a lease takes the lock.
-            drop(guard);
             return Err(Error::new(ErrorKind::Unavailable, refused));
         }
         let own = usize::from(lease.as_ref().is_some_and(|lease| lease.continuing));
         if order.wants_rotation && own == 0 && order.continuing_leases == 0 {
-            order.segment = SegmentId(order.segment.0 + 1);
-            order.offset = SEGMENT_HEADER_BYTES;
-            order.wants_rotation = false;
+            match self.room.get() {
+                None => order.begin_next(false),
+                Some(room) if room.can_begin_segment() => return Ok(Placing::NeedsSegment),
+                // The disk is full: the old segment may still have space.
+                Some(_) => {}
+            }
+        }
+        let end = order.offset + bytes as u64;
+        if end > order.allocated {
+            return Ok(Placing::NeedsRoom { segment: order.segment, end });
         }
         let (segment, offset, from) = (order.segment, order.offset, order.next_seqno);
         let to = Seqno(from.0 + batch.starts.len() as u64);
@@ -406,14 +468,53 @@ impl WriteQueue {
                 order.idle.push(groups);
             }
         }
-        Ok(QueuePosition { queue: self, segment, offset, from, to, bytes, used: false })
+        Ok(Placing::Placed(QueuePosition { queue: self, segment, offset, from, to, bytes, used: false }))
+    }
+
+    /// Seals the active segment, unless another caller has, or a batch holds a group that continues in it.
+    fn begin_segment(&self) -> Result<()> {
+        let waiting = {
+            let mut order = lock(&self.order);
+            if !order.wants_rotation || order.continuing_leases > 0 || order.closed {
+                return Ok(());
+            }
+            order.begin_next(true);
+            let (completer, waiting) = new_ticket(&self.spin_wait);
+            let (at, segment) = (order.next_seqno, order.segment);
+            self.send(WriterJob::Seal { at, segment, completer, flush_index: false });
+            waiting
+        };
+        waiting.wait().map(drop)
+    }
+
+    /// Allocates disk space for a segment up to `end`.
+    fn make_room(&self, segment: SegmentId, end: u64) -> Result<()> {
+        let Some(room) = self.room.get() else { return Ok(()) };
+        if let Some(allocated) = room.allocate(segment, end)? {
+            let mut order = lock(&self.order);
+            if order.segment == segment {
+                order.allocated = order.allocated.max(allocated);
+            }
+            return Ok(());
+        }
+        // The writer begins the segment after the batches before it.
+        let waiting = {
+            let order = lock(&self.order);
+            if order.closed {
+                return Ok(());
+            }
+            let (completer, waiting) = new_ticket(&self.spin_wait);
+            self.send(WriterJob::Barrier { at: order.next_seqno, completer });
+            waiting
+        };
+        waiting.wait().map(drop)
     }
 
     /// Fixes a batch's place and drops it.
     #[cfg(all(test, annals_shuttle))]
     pub fn drop_after_placing(&self, batch: &BatchBuf) {
         self.budget.acquire(batch.bytes.len());
-        drop(self.fix_place(batch, &[], None, false));
+        drop(self.fix_place(batch, &[], &mut None, false));
     }
 
     /// Waits until everything queued so far is published. `visible` is the last seqno already published.
@@ -465,9 +566,7 @@ impl WriteQueue {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
         }
         if !is_done(&order) {
-            order.segment = SegmentId(order.segment.0 + 1);
-            order.offset = SEGMENT_HEADER_BYTES;
-            order.wants_rotation = false;
+            order.begin_next(self.room.get().is_some());
         }
         let segment = order.segment;
         let (completer, waiting) = new_ticket(&self.spin_wait);

@@ -221,7 +221,8 @@ impl LogWriter {
         }
         let slices: Vec<IoSlice<'_>> =
             batches.iter().map(|queued| IoSlice::new(&queued.batch.bytes)).collect();
-        self.active.file.write_at(&slices, start)?;
+        // Where disk space cannot be allocated ahead, this is where a full disk shows.
+        with_reserve(&self.queue, || Ok(self.active.file.write_at(&slices, start)?))?;
         let wanted = batches.iter().map(|queued| queued.durability).max().unwrap_or_default();
         if wanted >= Durability::Disk {
             self.zero_ahead()?;
@@ -305,7 +306,11 @@ impl LogWriter {
         }
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let step = self.zero_ahead_bytes;
-        let target = (self.tail / step + 1) * step;
+        let allocated = self.queue.room().map_or(u64::MAX, |room| room.allocated_in(self.active.id));
+        let target = ((self.tail / step + 1) * step).min(allocated);
+        if target <= self.tail {
+            return Ok(());
+        }
         #[expect(clippy::cast_possible_truncation, reason = "at most `zero_ahead_bytes`, a few MiB")]
         let mut left = (target - self.tail) as usize;
         let mut slices = Vec::with_capacity(left / ZEROS.len() + 1);
@@ -329,7 +334,8 @@ impl LogWriter {
         if self.queue.is_poisoned() {
             return;
         }
-        if let Err(error) = self.rotate() {
+        let queue = self.queue.clone();
+        if let Err(error) = with_reserve(&queue, || self.rotate()) {
             self.queue.poison(WriteFailure::from_error(&error));
         }
     }
@@ -354,6 +360,9 @@ impl LogWriter {
         self.active.mark_sealed(self.read_mode);
         self.active = Arc::new(segment);
         self.segments.insert(self.active.clone());
+        if let Some(room) = self.queue.room() {
+            room.begin_segment(next, self.active.file.clone());
+        }
         self.tail = SEGMENT_HEADER_BYTES;
         self.synced = SEGMENT_HEADER_BYTES;
         self.noted = SEGMENT_HEADER_BYTES;
@@ -369,7 +378,7 @@ impl LogWriter {
         file.set_len(self.tail)?;
         file.sync()?;
         self.synced = self.tail;
-        let persisted = self.sink.persist(&self.log_end())?;
+        let persisted = with_reserve(&self.queue, || self.sink.persist(&self.log_end()))?;
         self.manifest.edit(|manifest| {
             manifest.tables = persisted.tables;
             manifest.next_table = persisted.next_table;
@@ -379,7 +388,18 @@ impl LogWriter {
             manifest.clean = Some(CleanClose { tail: self.tail, state: self.state.clone() });
         })?;
         self.sink.after_persist();
+        if let Some(room) = self.queue.room() {
+            room.restore_reserve();
+        }
         Ok(())
+    }
+}
+
+/// Calls `write`, and once more with the reserve freed if it failed for lack of room.
+fn with_reserve<T>(queue: &WriteQueue, mut write: impl FnMut() -> Result<T>) -> Result<T> {
+    match queue.room() {
+        Some(room) => room.retry_with_reserve(write),
+        None => write(),
     }
 }
 

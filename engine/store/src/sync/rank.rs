@@ -47,6 +47,7 @@ ranks! {
     FOLLOWED,
     QUEUE_ORDER,
     QUEUE_BUDGET,
+    LOG_ROOM,
     SPARE_BUFFERS,
     TICKET,
     UPKEEP_THREAD,
@@ -68,6 +69,7 @@ ranks! {
     SEGMENT_ERA,
     GROUP_DECODERS,
     CACHE,
+    PATCHES,
     SIMULATED_DISK,
 }
 

@@ -70,7 +70,10 @@ pub(crate) fn listen_at(place: &Path) -> io::Result<ListeningSocket> {
 fn bind_and_move(place: &Path, making: &Path) -> io::Result<UnixListener> {
     let made = making.join("s");
     let clear = || {
-        let _ = std::fs::remove_file(&made);
+        // A link would lead to a file of somebody else.
+        if making.symlink_metadata().is_ok_and(|there| there.is_dir()) {
+            let _ = std::fs::remove_file(&made);
+        }
         let _ = std::fs::remove_dir(making);
     };
     clear();
@@ -87,9 +90,15 @@ fn bind_and_move(place: &Path, making: &Path) -> io::Result<UnixListener> {
 /// Connects to the process that listens for the store in this directory.
 ///
 /// # Errors
-/// No process listens there.
+/// No process listens there, or the path is a link: it could lead to a stranger who asks for everything that
+/// is recorded.
 pub(super) fn connect(root: &Path) -> io::Result<UnixStream> {
-    with_socket_address(&annals::upkeep::socket_paths(root).0, UnixStream::connect)
+    use std::os::unix::fs::FileTypeExt;
+    let place = annals::upkeep::socket_paths(root).0;
+    if !place.symlink_metadata()?.file_type().is_socket() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    with_socket_address(&place, UnixStream::connect)
 }
 
 /// Removes the socket. Only the process that listens there may call this.

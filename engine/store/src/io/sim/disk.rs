@@ -14,7 +14,7 @@ use super::tree::{DiskTree, Ino, normalized_path, write_bytes};
 use super::{Crash, FailRule, OpKind, SECTOR_BYTES};
 use crate::io::real::start_thread;
 use crate::io::traits::check_rename;
-use crate::io::{File, Io, IoError, IoResult, LockKind, OpenMode, PathStat};
+use crate::io::{File, FileId, Io, IoError, IoResult, LockKind, OpenMode, PathStat};
 use crate::sync::{JoinHandle, Mutex, MutexGuard, rank};
 
 /// The first `now_ns` of a new disk: 2020-09-13 12:26:40 UTC.
@@ -37,10 +37,14 @@ pub(super) struct SimState {
     ops: Vec<SimOp>,
     pub(super) faults: FaultRules,
     pub(super) capacity: Option<u64>,
+    /// Space that was allocated for files, from their start.
+    pub(super) allocated: BTreeMap<Ino, u64>,
     threads: usize,
     handles: BTreeMap<Ino, usize>,
     handle_next: u64,
     pub(super) locks: BTreeMap<Ino, Vec<(u64, LockKind)>>,
+    /// Numbers of directories that were opened. They count down from the greatest, apart from those of files.
+    dir_inos: BTreeMap<PathBuf, Ino>,
     /// Files without a name, kept while a handle is open.
     unlinked: BTreeSet<Ino>,
     /// For each misdirected write: the intended file, and the file that received it.
@@ -65,11 +69,13 @@ impl SimIo {
             ops: Vec::new(),
             faults: FaultRules::default(),
             capacity: None,
+            allocated: BTreeMap::new(),
             threads: 1,
             misdirected: Vec::new(),
             handles: BTreeMap::new(),
             handle_next: 0,
             locks: BTreeMap::new(),
+            dir_inos: BTreeMap::new(),
             unlinked: BTreeSet::new(),
             now_ns,
             monotonic_ns: 0,
@@ -123,6 +129,16 @@ impl SimIo {
     /// Removes every failure rule.
     pub fn clear_faults(&self) {
         self.state().faults.clear();
+    }
+
+    /// Bytes of all files together, with the space that was allocated for them.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let mut state = self.state();
+        let capacity = state.capacity.replace(u64::MAX);
+        let used = u64::MAX - state.room_for(0).0;
+        state.capacity = capacity;
+        used
     }
 
     /// Limits the bytes of all files together. A write past the limit writes what fits and fails with
@@ -266,6 +282,22 @@ impl SimState {
         self.log(Arc::from(path.as_path()), OpDetail::Write { ino: *victim, offset, bytes });
     }
 
+    /// The number of a directory or a file.
+    fn ino_of(&mut self, path: &Path) -> Result<Ino, Error> {
+        let Ok(dir) = self.tree.dir(path) else { return Ok(self.tree.find(path)?.1) };
+        let next = Ino::MAX - self.dir_inos.len() as Ino;
+        Ok(*self.dir_inos.entry(dir).or_insert(next))
+    }
+
+    /// Bytes that the disk still has room for, and how many bytes of a file have their room.
+    pub(super) fn room_for(&self, ino: Ino) -> (u64, u64) {
+        let len = |ino| self.tree.bytes(ino).len() as u64;
+        let ahead: u64 = self.allocated.iter().map(|(ino, end)| end.saturating_sub(len(*ino))).sum();
+        let used = self.tree.used_bytes() + ahead;
+        let free = self.capacity.map_or(u64::MAX, |all| all.saturating_sub(used));
+        (free, len(ino).max(self.allocated.get(&ino).copied().unwrap_or(0)))
+    }
+
     fn take_handle(&mut self, ino: Ino) -> u64 {
         *self.handles.entry(ino).or_default() += 1;
         self.handle_next += 1;
@@ -311,6 +343,7 @@ impl SimState {
     fn reap(&mut self, ino: Ino) {
         if !self.handles.contains_key(&ino) && self.unlinked.remove(&ino) {
             self.tree.files.remove(&ino);
+            self.allocated.remove(&ino);
         }
     }
 
@@ -393,6 +426,28 @@ impl SimState {
 }
 
 impl Io for SimIo {
+    /// A simulated disk has no links.
+    fn beneath(&self, root: &Path) -> IoResult<Arc<dyn Io>> {
+        self.state().tree.dir(root).map_err(|e| IoError::new("open", root, e))?;
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn open_dir(&self, dir: &Path) -> IoResult<Arc<dyn File>> {
+        let mut state = self.state();
+        let found = state.tree.dir(dir).and_then(|dir| state.ino_of(&dir));
+        let ino = found.map_err(|e| IoError::new("open", dir, e))?;
+        let handle = state.take_handle(ino);
+        Ok(Arc::new(SimFile::new(self.clone(), dir, ino, handle, false)))
+    }
+
+    fn id(&self, path: &Path) -> IoResult<Option<FileId>> {
+        match self.state().ino_of(path) {
+            Ok(inode) => Ok(Some(FileId { device: 0, inode })),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(IoError::new("stat", path, e)),
+        }
+    }
+
     fn open(&self, path: &Path, how: OpenMode) -> IoResult<Arc<dyn File>> {
         let (ino, handle) = self.state().open(path, how).map_err(|e| IoError::new("open", path, e))?;
         Ok(Arc::new(SimFile::new(self.clone(), path, ino, handle, how != OpenMode::Read)))
@@ -436,7 +491,7 @@ impl Io for SimIo {
 
     fn free_bytes(&self, _dir: &Path) -> IoResult<Option<u64>> {
         let state = self.state();
-        Ok(state.capacity.map(|all| all.saturating_sub(state.tree.used_bytes())))
+        Ok(state.capacity.map(|_| state.room_for(0).0))
     }
 
     fn remove(&self, path: &Path) -> IoResult<()> {

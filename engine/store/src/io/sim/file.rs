@@ -8,7 +8,7 @@ use super::faults::{SimFault, no_space};
 use super::history::OpDetail;
 use super::tree::{Ino, write_bytes};
 use super::{OpKind, SimIo};
-use crate::io::{File, FileBytes, IoError, IoResult, LockKind};
+use crate::io::{File, FileBytes, FileId, IoError, IoResult, LockKind};
 
 /// The longest file of a simulated disk, 1 GiB: a wild offset fails instead of using up memory.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -62,11 +62,11 @@ impl SimFile {
                 return Ok(());
             }
         }
-        let growth = (from + bytes.len()).saturating_sub(len) as u64;
-        let free = state.capacity.map_or(u64::MAX, |all| all.saturating_sub(state.tree.used_bytes()));
+        let (free, roomy) = state.room_for(self.ino);
+        let growth = ((from + bytes.len()) as u64).saturating_sub(roomy);
         if growth > free {
             // Writes what fits, like a system's short write. A gap before the write takes space too.
-            let end = len + usize::try_from(free).unwrap_or(0);
+            let end = usize::try_from(roomy + free).unwrap_or(len);
             bytes = &bytes[..end.saturating_sub(from).min(bytes.len())];
             outcome = outcome.and(Err(no_space()));
         }
@@ -83,10 +83,11 @@ impl SimFile {
         let len = checked_offset(len, 0)?;
         let mut state = self.io.state();
         state.faults.check(OpKind::SetLen, &self.path)?;
-        let growth = len.saturating_sub(state.tree.bytes(self.ino).len()) as u64;
-        if state.capacity.is_some_and(|all| growth > all.saturating_sub(state.tree.used_bytes())) {
+        let (free, roomy) = state.room_for(self.ino);
+        if (len as u64).saturating_sub(roomy) > free {
             return Err(no_space());
         }
+        state.allocated.remove(&self.ino);
         state.tree.bytes_mut(self.ino).resize(len, 0);
         state.log(Arc::clone(&self.path), OpDetail::SetLen { ino: self.ino, len });
         Ok(())
@@ -128,6 +129,17 @@ impl File for SimFile {
         self.truncate_or_extend(len).map_err(self.fail("set the length of"))
     }
 
+    /// Space is not part of the history: a crash gives it back.
+    fn allocate(&self, len: u64) -> IoResult<bool> {
+        let mut state = self.io.state();
+        let (free, roomy) = state.room_for(self.ino);
+        if len.saturating_sub(roomy) > free {
+            return Err(self.fail("allocate space for")(no_space()));
+        }
+        state.allocated.insert(self.ino, len.max(roomy));
+        Ok(true)
+    }
+
     fn sync(&self) -> IoResult<()> {
         let mut state = self.io.state();
         let outcome = state.faults.check(OpKind::Sync, &self.path);
@@ -139,6 +151,10 @@ impl File for SimFile {
         let mut state = self.io.state();
         state.faults.check(OpKind::Read, &self.path).map_err(self.fail("map"))?;
         Ok(FileBytes::owned(Arc::from(state.tree.bytes(self.ino))))
+    }
+
+    fn id(&self) -> IoResult<FileId> {
+        Ok(FileId { device: 0, inode: self.ino })
     }
 
     fn try_lock(&self, lock: LockKind) -> IoResult<bool> {
@@ -212,5 +228,27 @@ mod tests {
         assert_eq!(sim.read(Path::new("a")).unwrap(), b"01234567XZ");
         assert!(file.set_len(11).is_err() && file.set_len(4).is_ok() && file.set_len(10).is_ok());
         assert_eq!(sim.free_bytes(Path::new("")).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn allocated_space_stays_writable_on_a_full_disk() {
+        let sim = SimIo::new(1);
+        let file = sim.open(Path::new("a"), OpenMode::CreateNew).unwrap();
+        let other = sim.open(Path::new("b"), OpenMode::CreateNew).unwrap();
+        let put =
+            |file: &Arc<dyn File>, len: usize, at| file.write_at(&[IoSlice::new(&vec![1; len])], at).is_ok();
+        sim.set_capacity(Some(100));
+        assert!(file.allocate(101).is_err() && file.allocate(60).unwrap());
+        assert_eq!((sim.used_bytes(), sim.free_bytes(Path::new("")).unwrap()), (60, Some(40)));
+        assert!(put(&other, 40, 0) && !put(&other, 1, 40) && other.allocate(41).is_err());
+        assert!(put(&file, 60, 0) && !put(&file, 1, 60));
+        // Cutting gives back what was allocated behind the cut.
+        file.set_len(10).unwrap();
+        assert!(file.allocate(60).unwrap() && !put(&other, 1, 40));
+        file.set_len(10).unwrap();
+        assert!(put(&other, 50, 40) && !put(&file, 1, 10));
+        drop(other);
+        sim.remove(Path::new("b")).unwrap();
+        assert_eq!(sim.used_bytes(), 10);
     }
 }
