@@ -181,7 +181,7 @@ impl Core {
             if format < FORMAT && !options.upgrade {
                 return Err(Error::invalid(format!(
                     "{} has format {format}, and opening it for writing would upgrade it to format {FORMAT}, which the options forbid",
-                    root.display()
+                    paths.root().display()
                 )));
             }
             index.allow_writes();
