@@ -22,9 +22,9 @@ const BY_HIGH_BYTE: [u8; 256] = by_high_byte();
 
 const fn crc_table() -> [u32; 256] {
     let mut table = [0; 256];
-    let mut at = 0;
+    let (mut at, mut value_at) = (0, 0u32);
     while at < 256 {
-        let mut value = at as u32;
+        let mut value = value_at;
         let mut bit = 0;
         while bit < 8 {
             value = if value & 1 == 1 { (value >> 1) ^ 0xEDB8_8320 } else { value >> 1 };
@@ -32,18 +32,21 @@ const fn crc_table() -> [u32; 256] {
         }
         table[at] = value;
         at += 1;
+        value_at += 1;
     }
     table
 }
 
 const fn by_high_byte() -> [u8; 256] {
     let mut table = [0; 256];
-    let mut at = 0;
-    while at < 256 {
-        table[(CRC_TABLE[at] >> 24) as usize] = at as u8;
+    let mut at = 0u8;
+    loop {
+        table[(CRC_TABLE[at as usize] >> 24) as usize] = at;
+        if at == u8::MAX {
+            return table;
+        }
         at += 1;
     }
-    table
 }
 
 /// Restores the bytes of a batch with one changed byte, in place. `batch` is the whole batch at `offset`, and

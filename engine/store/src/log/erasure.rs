@@ -324,7 +324,10 @@ mod tests {
         assert_ne!(digest(&[(3, 6), (20, 1)]), digest(&[(3, 5), (8, 1), (21, 1)]));
         assert_eq!(digest(&[]), None);
         assert_eq!(ranges_of([1, 2, 5, 7, 8]), [1..3, 5..6, 7..9]);
-        assert_eq!(split_ranges(&[1..4, 6..9], 2), [vec![1..3], vec![3..4, 6..7], vec![7..9]]);
-        assert_eq!(split_ranges(&[1..4], 9), [vec![1..4]]);
+        let split = |ranges: &[Range<u64>], most| -> Vec<String> {
+            split_ranges(ranges, most).iter().map(|part| format!("{part:?}")).collect()
+        };
+        assert_eq!(split(&[1..4, 6..9], 2), ["[1..3]", "[3..4, 6..7]", "[7..9]"]);
+        assert_eq!(split(std::slice::from_ref(&(1..4)), 9), ["[1..4]"]);
     }
 }
