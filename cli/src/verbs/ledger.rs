@@ -205,12 +205,15 @@ impl Witnesses {
         Ok(Self { all, malformed })
     }
 
-    /// The newest checkpoint of this store.
+    /// The newest checkpoint of this store. If there are only checkpoints of other stores, the newest of those:
+    /// the store may have been exchanged.
     pub(super) fn newest_of(self, store: StoreId, folder: &Path) -> CliResult<NewestWitness> {
-        let of_store = self.all.into_iter().filter(|witness| witness.checkpoint.store == store);
-        let newest = of_store.max_by_key(|witness| (witness.checkpoint.leaves, witness.checkpoint.time_ns));
+        let newest = self.all.into_iter().max_by_key(|witness| {
+            let checkpoint = &witness.checkpoint;
+            (checkpoint.store == store, checkpoint.leaves, checkpoint.time_ns)
+        });
         newest.ok_or_else(|| {
-            let message = format!("{} holds no readable checkpoint of this store, {store}", folder.display());
+            let message = format!("{} holds no readable checkpoint", folder.display());
             Failure::missing(message, "make one with `annals ledger checkpoint --to DIR`")
         })
     }

@@ -157,7 +157,7 @@ fn newest_witness_of_the_store_is_compared() {
     let bench = bench();
     bench.run("ledger checkpoint --to kept").failed(1);
     std::fs::create_dir(bench.path("kept")).unwrap();
-    assert!(bench.run("verify --against kept").failed(4).contains("no readable checkpoint of this store"));
+    assert!(bench.run("verify --against kept").failed(4).contains("holds no readable checkpoint"));
     let told = bench.run("ledger checkpoint --to kept --sign key.pem").text();
     assert!(told.starts_with("kept a checkpoint of "), "{told}");
     let told = bench.run("verify --against kept --key public.pem").text();
@@ -186,6 +186,13 @@ fn newest_witness_of_the_store_is_compared() {
     assert!(malformed[0].as_str().unwrap().contains("kept/checkpoint-broken.json: "), "{said}");
     assert_eq!((&said["against"]["file"], &said["against"]["erased_since"]), (&newest.into(), &0.into()));
     assert_eq!(said["against"]["differences"], Value::Array(Vec::new()));
+    // Another store in the place of this one.
+    std::fs::remove_file(bench.path("kept/checkpoint-broken.json")).unwrap();
+    std::fs::rename(bench.path(".annals"), bench.path("elsewhere")).unwrap();
+    bench.run("import --format frames frames.jsonl").ok();
+    let done = bench.run("verify --against kept");
+    let told = String::from_utf8(done.stdout).unwrap();
+    assert!(done.code == 3 && told.contains("\nanother store: "), "{told}");
 }
 
 /// Checkpoints of version 1 count nothing, so a forged statement of an erasure was called unchanged without a word.

@@ -60,8 +60,8 @@ pub struct ErasureReport {
     pub uncheckable: u64,
     /// Runs whose frames exist, but that have neither a record nor a tombstone: ranges of run numbers.
     pub orphaned_runs: Vec<Range<u64>>,
-    /// Run numbers without any record. They were reserved and never used, or their records were erased; without a
-    /// checkpoint nobody can tell. Empty in a log without erased records.
+    /// Run numbers without any record. They were reserved and never used, or their records were removed; without a
+    /// checkpoint nobody can tell.
     pub missing_runs: Vec<Range<u64>>,
 }
 
@@ -100,7 +100,7 @@ impl ErasureReport {
         if !self.missing_runs.is_empty() && self.unexplained.is_empty() {
             let runs = run_numbers(&self.missing_runs);
             all.push(format!(
-                "{runs} without a record or tombstone: never begun, unless a checkpoint differs"
+                "no record and no tombstone of {runs}: never begun, or removed; a checkpoint tells which"
             ));
         }
         all
@@ -295,10 +295,8 @@ impl LogCensus {
         if !unexplained.is_empty() {
             report.unexplained = name_erasures(schema, found, &unexplained)?;
         }
-        if self.all_erased > 0 {
-            report.missing_runs =
-                subtract(&self.recorded.missing(self.next_run), &self.earlier.present(self.next_run));
-        }
+        report.missing_runs =
+            subtract(&self.recorded.missing(self.next_run), &self.earlier.present(self.next_run));
         // The numbers of frames without a run: a log before format 4 may have forgotten the run's record.
         if report.uncheckable == 0 {
             let orphaned = self.framed.present(u64::MAX);

@@ -257,7 +257,7 @@ fn forged_statement_does_not_hide_a_missing_run() {
     victim.now.segments.push(vec![statement]);
     let found = check(&victim.now, &victim.checkpoint);
     assert_eq!(found.damaged, Vec::<String>::new());
-    assert!(found.notes.iter().any(|note| note.starts_with("run 8 ")), "{:?}", found.notes);
+    assert!(found.notes.iter().any(|note| note.contains("tombstone of run 8:")), "{:?}", found.notes);
     let missing =
         CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: std::iter::once(8..9).collect() };
     assert_eq!(found.compared.differences, [missing]);

@@ -571,6 +571,10 @@ impl ForgedLog {
             erased.iter().for_each(|total| body.extend_from_slice(&total.to_le_bytes()));
             // No vector files: an empty list, and the number of the first file.
             [0u64, 0, 1].iter().for_each(|number| body.extend_from_slice(&number.to_le_bytes()));
+            // No cuts: an empty list, and how many are no longer listed.
+            if self.manifest_format > 3 {
+                [0u64, 0].iter().for_each(|number| body.extend_from_slice(&number.to_le_bytes()));
+            }
         }
         let len = (body.len() as u32).to_le_bytes();
         let check = crc(0, &[&self.store, &28u64.to_le_bytes(), &len, &body]);
