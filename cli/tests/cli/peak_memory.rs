@@ -62,9 +62,9 @@ fn run_of_many_frames_is_imported_and_shown_in_bounded_memory() {
     bench.write("frames.jsonl", lines.join("\n"));
     let (peak, told) = bench.peak_kib(&["import", "--format", "frames", "frames.jsonl"], None);
     assert!(told.starts_with(b"imported 1 run, 200,000 frames, "), "{}", String::from_utf8_lossy(&told));
-    assert!(peak < 250 << 10, "{peak} KiB");
+    assert!(peak < 115 << 10, "{peak} KiB");
     let (peak, shown) = bench.peak_kib(&["show", "r"], None);
-    assert!(peak < 150 << 10, "{peak} KiB");
+    assert!(peak < 100 << 10, "{peak} KiB");
     // Each table of 4,096 frames has its header; no frame is missing.
     let shown = String::from_utf8(shown).unwrap();
     let rows = shown.lines().filter(|line| line.contains("tool") && line.contains("result ")).count();

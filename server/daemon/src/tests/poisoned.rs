@@ -144,6 +144,7 @@ const PREPARATION: &str = "
     mem.feedback e value 1
     mem.seen noted record
     token.add t
+    store.backup /before
 ";
 
 fn lines(script: &str) -> impl Iterator<Item = &str> {
