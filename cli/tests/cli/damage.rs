@@ -73,7 +73,7 @@ fn second_writer_is_told_the_holder_and_readers_work() {
     bench.pipe("import --format chat -", LINES.as_bytes()).ok();
     let store = Store::open(bench.path(".annals")).unwrap();
     let pid = std::process::id().to_string();
-    for line in ["put k v", "import --format chat -", "fork a@1 f"] {
+    for line in ["put k v --wait 0", "import --format chat - --wait 0", "fork a@1 f --wait 0"] {
         let error = bench.pipe(line, b"{\"id\":\"c\",\"messages\":[]}").failed(1);
         assert!(error.contains(&pid), "{error}");
     }

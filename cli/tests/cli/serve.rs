@@ -162,7 +162,7 @@ fn socket_writes_are_visible_to_the_engine() {
     assert_eq!(line(&mut client), "blue");
     // Readers open the store directly. A writer is refused, and the error names the daemon's process.
     assert_eq!(bench.value("colour").as_deref(), Some("blue"));
-    assert!(bench.run("put a b").failed(1).contains(&daemon.child.id().to_string()));
+    assert!(bench.run("put a b --wait 0").failed(1).contains(&daemon.child.id().to_string()));
     daemon.signal("-TERM");
     assert_eq!(daemon.wait_for_exit(), (Some(0), String::new()));
     assert!(!bench.path(".annals/SOCKET").exists());

@@ -250,8 +250,9 @@ fn full_disk_of_the_holder_is_an_error_of_the_others() {
     assert_eq!(frames.iter().filter(whole).count(), stored);
     bench.write("go", "");
     let first = first.done();
-    assert_eq!(first.code, 1, "{first:?}");
-    says(&first, &["1 of 2 requests are stored: ", "; the program ended with 0"]);
+    // A refused commit leaves nothing, so the holder's own small request still fits.
+    assert_eq!(first.code, 0, "{first:?}");
+    says(&first, &["recorded 2 requests into first"]);
     assert_eq!(bench.run("verify").code, 0);
 }
 

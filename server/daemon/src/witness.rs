@@ -39,13 +39,13 @@ pub fn write_witness(
 ) -> io::Result<PathBuf> {
     let json = checkpoint.to_json(signature).map_err(io::Error::other)?;
     let path = folder.join(witness_name(checkpoint));
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+    // The name is made once the file is whole, so that no reader of the folder sees a part of a witness.
+    let draft = folder.join(format!(".{}.{}", witness_name(checkpoint), std::process::id()));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&draft)?;
     let written = writeln!(file, "{json}").and_then(|()| file.sync_all());
-    if let Err(error) = written {
-        // Nobody was told of this file, and a part of it would count as malformed.
-        let _ = std::fs::remove_file(&path);
-        return Err(error);
-    }
+    let named = written.and_then(|()| std::fs::hard_link(&draft, &path));
+    let removed = std::fs::remove_file(&draft);
+    named.and(removed)?;
     std::fs::File::open(folder)?.sync_all()?;
     Ok(path)
 }

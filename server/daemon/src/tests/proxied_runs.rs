@@ -456,7 +456,7 @@ fn unauthorized_or_unrecordable_requests_begin_nothing() {
         (409, "annals: run r has ended: fork it, or record into a new run")
     );
     // The same after a restart, when the run is no longer in memory.
-    town.script("run.begin name x -> *4|$4|name|$1|x|$3|uid|:3\nrun.end x failed -> +OK");
+    town.script("run.begin name x -> *4|$4|name|$1|x|$3|uid|:2\nrun.end x failed -> +OK");
     let refused = town.ask(RECORDED, RunNaming::Path, "x", &chat_request("b", false));
     assert!(refused.status == 409 && refused.error_message().contains("(failed)"), "{refused:?}");
     assert_eq!(town.run("r").info().frames, 1);
