@@ -128,8 +128,11 @@ fn daemon_keeps_witnesses_of_its_store() {
     std::fs::create_dir(bench.path("kept")).unwrap();
     assert!(bench.run("serve --witness-every 1h").failed(2).contains("witness_every needs witness"));
     let daemon = bench.serve(&["--witness", "kept", "--witness-every", "1s"]);
-    let files =
-        || std::fs::read_dir(bench.path("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let files = || {
+        let all = std::fs::read_dir(bench.path("kept")).unwrap().map(|entry| entry.unwrap().path());
+        // A witness has a draft's name until it is whole.
+        all.filter(|path| path.extension().is_some_and(|end| end == "json")).collect()
+    };
     let wait_for = |count: usize| -> Vec<std::path::PathBuf> {
         loop {
             let found: Vec<std::path::PathBuf> = files();
