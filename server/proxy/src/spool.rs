@@ -12,7 +12,7 @@ const MEMORY_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
 
 /// A body that was read to its end and can be read any number of times. In memory up to
-/// [`MEMORY_BYTES_MAX`], else in a file that vanishes with this process.
+/// `MEMORY_BYTES_MAX`, else in a file that vanishes with this process.
 #[derive(Debug)]
 pub struct SpooledBody {
     len: u64,

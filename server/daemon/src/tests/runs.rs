@@ -30,7 +30,7 @@ fn a_run_is_recorded_read_forked_and_verified() {
         run.end r -> -CONFLICT run r has ended (failed): fork it, or record into a new run
         frame.add r llm a b -> -CONFLICT run r has ended (failed): fork it, or record into a new run
         run.fork r@2 name f -> *4|$4|name|$1|f|$3|uid|:2
-        run.fork r@2 edit name g -> *4|$4|name|$1|g|$3|uid|:4
+        run.fork r@2 edit name g -> *4|$4|name|$1|g|$3|uid|:3
         frame.add g llm other answer -> :2
         frame.get g 2 request -> $5|other
         frame.get f 2 request -> $2|{}
