@@ -5,7 +5,7 @@
 //! first failure ends writing for good: recovery then decides what the disk holds.
 //!
 //! A batch says how far the log was synced before it. So that the last batches are protected, too, the writer
-//! notes the end of the log in `SYNCED`: when the queue has been empty for [`IDLE_NS`], or a second after the
+//! notes the end of the log in `SYNCED`: when the queue has been empty for `IDLE_NS`, or a second after the
 //! first commit that no note covers, or before it answers a commit that asked for that.
 
 use std::io::IoSlice;
