@@ -11,7 +11,7 @@ use crate::log::paths::StorePaths;
 use crate::log::record::SpaceHead;
 use crate::log::ticket::WriteFailure;
 use crate::retention::SAMPLING;
-use crate::trace::census::upgrade;
+use crate::trace::census::{state_unused_runs, unrecorded_runs, upgrade};
 use crate::trace::model::{RunInfo, RunSpec};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{RecorderRegistry, Run, abandon};
@@ -64,9 +64,11 @@ impl StoreInner {
             log.queue.barrier(self.core.index.visible())?;
             let _reserve = log.queue.use_reserve();
             // After a clean close, the next opening would not look for runs to abandon.
-            abandon_open_runs(&self.core).inspect_err(|error| {
-                log.queue.poison(WriteFailure::from_error(error));
-            })
+            abandon_open_runs(&self.core)
+                .and_then(|()| state_unused_runs(&self.core, &self.recording.unused_numbers()))
+                .inspect_err(|error| {
+                    log.queue.poison(WriteFailure::from_error(error));
+                })
         });
         let closed = self.core.close();
         abandoned.and(closed)
@@ -150,6 +152,8 @@ impl Store {
         }
         if core.opening.upgraded_from.is_some() {
             upgrade(&core)?;
+        } else if core.recovered {
+            state_unused_runs(&core, &unrecorded_runs(&core)?)?;
         }
         drop(reserve);
         Ok(Self::from_core(core))

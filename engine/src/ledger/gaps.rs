@@ -27,6 +27,8 @@ pub enum GapKind {
     Abandoned,
     /// The run was dropped: only the frames that its forks share can be read.
     Dropped,
+    /// The number was taken for a run, and the run never began.
+    Unused,
 }
 
 impl GapKind {
@@ -37,6 +39,7 @@ impl GapKind {
             Self::Replaced => "replaced",
             Self::Abandoned => "abandoned",
             Self::Dropped => "dropped",
+            Self::Unused => "unused",
         }
     }
 
@@ -47,6 +50,7 @@ impl GapKind {
             Self::Replaced => "a run of the same name was recorded with the option to replace it",
             Self::Abandoned => "its recorder stopped, or closed the store, before the run ended",
             Self::Dropped => "retention, or a request to drop it",
+            Self::Unused => "the number was taken for a run that never began",
         }
     }
 }
@@ -58,11 +62,11 @@ pub struct Gap {
     pub kind: GapKind,
     /// The run.
     pub run: RunUid,
-    /// Its name; `None` for a dropped run, and for a replaced one of which no record is left.
+    /// Its name; `None` if no record of the run is left.
     pub name: Option<String>,
     /// Its namespace's name, if known.
     pub namespace: Option<String>,
-    /// Number of its recorded frames; 0 if no record of a replaced run is left.
+    /// Number of its recorded frames; 0 if no record and no tombstone of the run is left.
     pub frames: u32,
     /// The reason for the gap: the tombstone's rule for a dropped run, else [`GapKind::rule`].
     pub rule: String,
@@ -111,11 +115,15 @@ impl Store {
                     });
                     if kind_of(&record)? == Some(RecordKind::Erasure) {
                         let head = ErasureHead::parse(head(record.body)?)?;
-                        let replaced = head.rule == ErasureRule::Compaction;
-                        let runs = head.runs.into_iter().filter(|_| replaced).flatten();
-                        gaps.extend(runs.map(|run| {
+                        let kind = match head.rule {
+                            ErasureRule::Compaction => Some(GapKind::Replaced),
+                            ErasureRule::Unused => Some(GapKind::Unused),
+                            ErasureRule::BeforeFormat4 => None,
+                        };
+                        let runs = head.runs.into_iter().flatten();
+                        gaps.extend(runs.zip(std::iter::repeat(kind)).filter_map(|(run, kind)| {
                             let time_ns = leaf.header.time_ns;
-                            Gap { seqno, time_ns, ..gap_of_erased_run(RunUid(run)) }
+                            Some(Gap { seqno, time_ns, ..gap_of_number(RunUid(run), kind?) })
                         }));
                     }
                     gaps.extend(said.map(|(id, gap)| {
@@ -142,9 +150,12 @@ fn kind_of(record: &RawRecord<'_>) -> std::result::Result<Option<RecordKind>, Co
     RecordKind::parse(record.kind, record.layout)
 }
 
-/// The gap of a replaced run whose last record a compaction erased.
-fn gap_of_erased_run(run: RunUid) -> Gap {
-    let kind = GapKind::Replaced;
+/// The gap of a run of which only a statement is left.
+fn gap_of_number(run: RunUid, kind: GapKind) -> Gap {
+    let why = match kind {
+        GapKind::Replaced => "a compaction erased its last record",
+        _ => "",
+    };
     Gap {
         kind,
         run,
@@ -152,7 +163,7 @@ fn gap_of_erased_run(run: RunUid) -> Gap {
         namespace: None,
         frames: 0,
         rule: kind.rule().to_owned(),
-        why: "a compaction erased its last record".to_owned(),
+        why: why.to_owned(),
         seqno: Seqno(0),
         time_ns: 0,
     }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link, Seqno};
 use crate::log::queue::Durability;
 use crate::log::record::{BodyRef, EMBEDDINGS_MAX, INLINE_BYTES_MAX};
+use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::MutexGuard;
 use crate::trace::belongings::Belongings;
@@ -489,6 +490,9 @@ impl<'a> RunBatch<'a> {
             if let Some(lane) = self.staged.lanes.get(&key) {
                 run.recording.previous.remember(lane, body);
             }
+        }
+        if !self.guard.begun {
+            lock(&run.recording.names).note_used(run.uid);
         }
         *self.guard = self.staged;
         run.release_parent(&mut self.guard);

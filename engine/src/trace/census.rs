@@ -2,8 +2,8 @@
 //! that explain them, and the numbers of all runs.
 //!
 //! Rules: a rewritten segment erased exactly what one statement of the ledger names. Each run number has a record,
-//! a tombstone, or a place in a statement. A number without any of these was reserved and never used, or its
-//! records were erased without a tombstone; only a checkpoint that counts runs tells which.
+//! a tombstone, or a place in a statement. A closing states the numbers that were taken and never used, and so does
+//! the opening after a crash. So a number without any of these was removed, if the store was closed cleanly.
 //!
 //! Memory holds a few words for each rewritten segment, each statement and 64 runs.
 
@@ -25,11 +25,13 @@ use crate::log::ledger::LedgerNode;
 use crate::log::manifest::{FORMAT, FORMAT_UNSTATED};
 use crate::log::open::{FoundLog, find, scan_states};
 use crate::log::queue::Durability;
-use crate::log::record::{LogicalBody, RecordKind};
+use crate::log::record::{LogicalBody, RecordKind, SpaceHead};
 use crate::log::segments::{Segment, read_lock};
 use crate::trace::heads::{FrameHead, RunHead, TombstoneHead};
-use crate::trace::kinds;
+use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
+use annals_store::kv::index::IndexHit;
+use annals_store::kv::keys;
 use annals_store::kv::write::BatchWriter;
 use annals_store::schema::RecordSchema;
 
@@ -60,9 +62,11 @@ pub struct ErasureReport {
     pub uncheckable: u64,
     /// Runs whose frames exist, but that have neither a record nor a tombstone: ranges of run numbers.
     pub orphaned_runs: Vec<Range<u64>>,
-    /// Run numbers without any record. They were reserved and never used, or their records were removed; without a
-    /// checkpoint nobody can tell.
+    /// Run numbers without any record, tombstone or statement.
     pub missing_runs: Vec<Range<u64>>,
+    /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
+    /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
+    pub is_settled: bool,
 }
 
 impl ErasureReport {
@@ -76,6 +80,9 @@ impl ErasureReport {
                 false => format!("; without a record now: {}", run_numbers(&self.missing_runs)),
             };
             all.push(format!("{ERASED}: {erased}{runs}"));
+        }
+        if self.is_settled && self.unexplained.is_empty() && !self.missing_runs.is_empty() {
+            all.push(format!("{ERASED}: {}", run_numbers(&self.missing_runs)));
         }
         if !self.orphaned_runs.is_empty() {
             let runs = run_numbers(&self.orphaned_runs);
@@ -97,10 +104,10 @@ impl ErasureReport {
                 "erasures before format 4 cannot be checked: {files} compacted by an older annals"
             ));
         }
-        if !self.missing_runs.is_empty() && self.unexplained.is_empty() {
+        if !self.is_settled && self.unexplained.is_empty() && !self.missing_runs.is_empty() {
             let runs = run_numbers(&self.missing_runs);
             all.push(format!(
-                "no record and no tombstone of {runs}: never begun, or removed; a checkpoint tells which"
+                "no record and no tombstone of {runs}: not begun yet, or removed; the store is open, or was not closed"
             ));
         }
         all
@@ -138,6 +145,9 @@ pub fn run_numbers(runs: &[Range<u64>]) -> String {
         .collect();
     format!("{word} {}", numbers.join(", "))
 }
+
+/// Index keys that are read at a time.
+const PAGE_KEYS: usize = 4096;
 
 /// A rewritten segment with erased records.
 #[derive(Debug)]
@@ -183,6 +193,8 @@ pub(crate) struct LogCensus {
     recorded: RunNumbers,
     /// Runs that had no record when the store was upgraded to format 4.
     earlier: RunNumbers,
+    /// Numbers that were taken and never used.
+    unused: RunNumbers,
     framed: RunNumbers,
     next_run: u64,
 }
@@ -261,6 +273,7 @@ impl LogCensus {
         let runs = match head.rule {
             ErasureRule::Compaction => &mut self.recorded,
             ErasureRule::BeforeFormat4 => &mut self.earlier,
+            ErasureRule::Unused => &mut self.unused,
         };
         runs.ranges.extend(head.runs);
     }
@@ -295,8 +308,10 @@ impl LogCensus {
         if !unexplained.is_empty() {
             report.unexplained = name_erasures(schema, found, &unexplained)?;
         }
-        report.missing_runs =
-            subtract(&self.recorded.missing(self.next_run), &self.earlier.present(self.next_run));
+        report.is_settled = found.state.clean.is_some() && found.state.format > FORMAT_UNSTATED;
+        let next = self.next_run;
+        report.missing_runs = subtract(&self.recorded.missing(next), &self.earlier.present(next));
+        report.missing_runs = subtract(&report.missing_runs, &self.unused.present(next));
         // The numbers of frames without a run: a log before format 4 may have forgotten the run's record.
         if report.uncheckable == 0 {
             let orphaned = self.framed.present(u64::MAX);
@@ -398,7 +413,10 @@ pub(crate) fn commit_statements(
 ) -> Result<()> {
     let time_ns = core.io.now_ns();
     // A statement belongs to no namespace, and has no bodies.
-    let mut writer = BatchWriter::new(core, NamespaceId(0))?;
+    let mut writer = match rule {
+        ErasureRule::Unused => BatchWriter::for_close(core, NamespaceId(0))?,
+        _ => BatchWriter::new(core, NamespaceId(0))?,
+    };
     let mut state = |spans: &[ErasedSpan], runs: Vec<Range<u64>>| {
         let head = ErasureHead { rule, time_ns, spans: spans.to_vec(), runs };
         writer.add_record(RecordKind::Erasure, &head.encode(), &[])
@@ -482,10 +500,44 @@ fn subtract(all: &[Range<u64>], some: &[Range<u64>]) -> Vec<Range<u64>> {
 /// noticed. The manifest has the current format only after that.
 pub(crate) fn upgrade(core: &Arc<Core>) -> Result<()> {
     if !read_lock(&core.segments).all().iter().any(|segment| segment.id.is_rewritten()) {
-        return Ok(());
+        return commit_statements(core, ErasureRule::BeforeFormat4, &[], &unrecorded_runs(core)?);
     }
     state_earlier_erasures(core)?;
     Ok(core.log()?.manifest.edit(|state| state.format = FORMAT)?)
+}
+
+/// States run numbers that were taken and never used: nothing else tells them from removed runs.
+pub(crate) fn state_unused_runs(core: &Arc<Core>, runs: &[Range<u64>]) -> Result<()> {
+    commit_statements(core, ErasureRule::Unused, &[], runs)
+}
+
+/// The run numbers of a store open for writing that have no record, tombstone or statement, by its index.
+pub(crate) fn unrecorded_runs(core: &Arc<Core>) -> Result<Vec<Range<u64>>> {
+    let _pin = core.pin();
+    let mut known = RunNumbers::default();
+    let mut note = |hits: Vec<IndexHit>| {
+        hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).for_each(|uid| known.insert(uid.0));
+    };
+    for space in core.list_spaces()? {
+        let SpaceHead::Namespace { id, .. } = space else { continue };
+        let prefix = run_keys::runs(id);
+        note(core.index.scan_prefix(&prefix, Seqno(u64::MAX))?);
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let (hits, more) = core.index.ended_keys(&prefix, after.as_deref(), PAGE_KEYS)?;
+            note(hits);
+            match more {
+                Some(last) => after = Some(last),
+                None => break,
+            }
+        }
+    }
+    for hit in core.index.scan_prefix(&keys::erasures(), Seqno(u64::MAX))? {
+        let place = keys::place(hit.value);
+        let parsed = |logical: LogicalBody<'_>| ErasureHead::parse(logical.head);
+        known.ranges.extend(core.read_logical(place, RecordKind::Erasure, parsed)?.runs);
+    }
+    Ok(known.missing(core.writer()?.next_uid()))
 }
 
 fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {

@@ -5,10 +5,12 @@
 //! nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RunUid};
+use crate::log::erasure::ranges_of;
 use crate::log::record::BodyRef;
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -30,12 +32,31 @@ use annals_store::kv::write::{BatchWriter, PackedBody};
 /// bodies, and prepared forks.
 #[derive(Debug)]
 pub(crate) struct RecorderRegistry {
-    pub(super) names: Mutex<HashMap<(NamespaceId, String), RunUid>, { rank::RUN_NAMES }>,
+    pub(super) names: Mutex<RunNames, { rank::RUN_NAMES }>,
     pub(crate) previous: PreviousBodies,
     /// Locked while a run is pinned, dropped or forked.
     pub(crate) forking: Mutex<PendingForks, { rank::FORKING }>,
     /// Runs that ended since the last call of `take_ended`; `None` before the first call.
     ended: Mutex<Option<Vec<(NamespaceId, RunUid)>>, { rank::ENDED_RUNS }>,
+}
+
+/// Names and numbers of runs that are taken.
+#[derive(Debug, Default)]
+pub(super) struct RunNames {
+    pub(super) held: HashMap<(NamespaceId, String), RunUid>,
+    /// Numbers of runs without a record yet.
+    unused: BTreeSet<u64>,
+    /// The greatest number with a record.
+    last_used: u64,
+}
+
+impl RunNames {
+    /// Notes that the first record of a run is queued.
+    pub(super) fn note_used(&mut self, uid: RunUid) {
+        if self.unused.remove(&uid.0) {
+            self.last_used = self.last_used.max(uid.0);
+        }
+    }
 }
 
 /// Maximum number of ended runs that are remembered until the next
@@ -51,6 +72,12 @@ impl RecorderRegistry {
             forking: Mutex::default(),
             ended: Mutex::default(),
         }
+    }
+
+    /// The numbers below used ones that have no record. They get none any more once the store closes.
+    pub(crate) fn unused_numbers(&self) -> Vec<Range<u64>> {
+        let names = lock(&self.names);
+        ranges_of(names.unused.range(..names.last_used).copied())
     }
 
     /// Notes a run whose end is queued.
@@ -223,14 +250,15 @@ impl Run {
         core.log()?.queue.barrier(core.index.visible())?;
         let living = find_living_run(core, namespace, &spec.name)?;
         let key = (namespace, spec.name.clone());
-        if names.contains_key(&key) || (living.is_some() && !spec.replace) {
+        if names.held.contains_key(&key) || (living.is_some() && !spec.replace) {
             return Err(Error::conflict(format!(
                 "run {:?} exists already: choose another name, or ask to replace it",
                 spec.name
             )));
         }
         let uid = RunUid(core.writer()?.new_uid());
-        names.insert(key, uid);
+        names.held.insert(key, uid);
+        names.unused.insert(uid.0);
         Ok((uid, living))
     }
 
@@ -341,8 +369,8 @@ impl Run {
         self.recording.previous.forget(&std::mem::take(&mut state.lanes));
         let mut names = lock(&self.recording.names);
         let key = (self.namespace, self.name.clone());
-        if names.get(&key) == Some(&self.uid) {
-            names.remove(&key);
+        if names.held.get(&key) == Some(&self.uid) {
+            names.held.remove(&key);
         }
     }
 

@@ -63,15 +63,15 @@ impl Namespace {
             let living = find_living_run(core, self.id, name)?;
             let uid = living.ok_or_else(|| Error::not_found(format!("there is no run {name:?}")))?;
             let key = (self.id, name.to_owned());
-            if names.contains_key(&key) {
+            if names.held.contains_key(&key) {
                 return Err(Error::conflict(format!("run {name:?} is being recorded")));
             }
-            names.insert(key, uid);
+            names.held.insert(key, uid);
             uid
         };
         let resumed = self.take_up(uid);
         if resumed.is_err() {
-            lock(&recording.names).remove(&(self.id, name.to_owned()));
+            lock(&recording.names).held.remove(&(self.id, name.to_owned()));
         }
         resumed
     }

@@ -3,12 +3,12 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use annals::io::sim::SimIo;
+use annals::io::sim::{Crash, SimIo};
 use annals::io::{Io, OpenMode};
 use annals::{
     ErrorKind, Options, RunSpec, Status, Store,
     kv::History,
-    ledger::{Checkpoint, CheckpointDifference, Comparison, ErasureReport},
+    ledger::{Checkpoint, CheckpointDifference, Comparison, ErasureReport, GapKind},
     retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
     upkeep::{CompactOptions, diagnose},
 };
@@ -248,7 +248,7 @@ fn forged_statement(log: &ForgedLog, runs: &[(u64, u64)]) -> ForgedBatch {
     ForgedBatch { time_ns: 7, records: vec![statement] }
 }
 
-/// A forged statement explains the erased records. The checkpoint still counts the run, which has no tombstone.
+/// A forged statement explains the erased records, but not the run, which has no tombstone.
 #[test]
 fn forged_statement_does_not_hide_a_missing_run() {
     let mut victim = forgotten();
@@ -256,14 +256,20 @@ fn forged_statement_does_not_hide_a_missing_run() {
     let statement = forged_statement(&victim.now, &[]);
     victim.now.segments.push(vec![statement]);
     let found = check(&victim.now, &victim.checkpoint);
+    assert_eq!(found.damaged, ["erased without a tombstone: run 8"]);
+    let missing = CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: vec![8..9] };
+    assert!(found.compared.differences.contains(&missing), "{:?}", found.compared);
+    // A statement that calls the number unused is listed, and the checkpoint shows that it is wrong.
+    let mut unused = victim.now.clone();
+    let head = [&[3u8][..], &7u64.to_le_bytes(), &[0, 1, 8, 1]].concat();
+    let statement = ForgedRecord::Logical { kind: STATEMENT, salt: [3; 16], head, tail: Vec::new() };
+    unused.segments.push(vec![ForgedBatch { time_ns: 7, records: vec![statement] }]);
+    let found = check(&unused, &victim.checkpoint);
     assert_eq!(found.damaged, Vec::<String>::new());
-    assert!(found.notes.iter().any(|note| note.contains("tombstone of run 8:")), "{:?}", found.notes);
-    let missing =
-        CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: std::iter::once(8..9).collect() };
     assert_eq!(found.compared.differences, [missing]);
     // A checkpoint of version 1 has no counts, and the comparison says so.
     let first = Checkpoint { counts: None, ..victim.checkpoint };
-    let found = check(&victim.now, &first);
+    let found = check(&unused, &first);
     assert_eq!((found.compared.differences, found.compared.erased_since), (vec![], None));
 }
 
@@ -396,6 +402,53 @@ fn refused_run_takes_no_run_number() {
     assert_eq!(second.uid.0, first.uid.0 + 1);
 }
 
+/// A run that was prepared and never began leaves its number unused. It looked like an erased run. Closing states
+/// it, and so does the opening after a crash.
+#[test]
+fn unused_run_number_is_stated() {
+    let sim = SimIo::new(26);
+    let begin = || {
+        let store = Store::open_with("s", options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        drop(space.prepare_run(RunSpec::new("never")).unwrap());
+        let after = space.begin_run(RunSpec::new(format!("after {}", store.seqno()))).unwrap();
+        let uid = after.end(Status::Ok).unwrap().uid.0;
+        (store, uid)
+    };
+    let unused = |store: &Store| {
+        let mut unused = Vec::new();
+        let report = store
+            .gaps(&mut |gap| {
+                unused.extend((gap.kind == GapKind::Unused).then_some(gap.run.0));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(report.problems(), Vec::<String>::new());
+        (report.missing_runs, report.is_settled, unused)
+    };
+    let (store, uid) = begin();
+    assert_eq!((unused(&store), uid), ((vec![1..2], false, vec![]), 2), "it may still begin");
+    store.close().unwrap();
+    let closed = Store::open_read_only_with("s", options(&sim)).unwrap();
+    assert_eq!(unused(&closed), (vec![], true, vec![1]));
+    assert_whole(&closed);
+    drop(closed);
+    let (store, uid) = begin();
+    let crashed = sim.crash(Crash::Everything);
+    drop(store);
+    assert_eq!(uid, 4);
+    let reader = Store::open_read_only_with("s", options(&crashed)).unwrap();
+    assert_eq!(unused(&reader), (vec![3..4], false, vec![1]));
+    drop(reader);
+    for _ in 0..2 {
+        let store = Store::open_with("s", options(&crashed)).unwrap();
+        assert_eq!(unused(&store).2, [1, 3], "it is stated once");
+        store.close().unwrap();
+        let closed = Store::open_read_only_with("s", options(&crashed)).unwrap();
+        assert_eq!(unused(&closed), (vec![], true, vec![1, 3]));
+    }
+}
+
 /// Retention, replaced runs, keys that end, runs that were prepared and never begun: whatever a year brings, no
 /// check raises an alarm.
 #[test]
@@ -456,7 +509,11 @@ fn year_of_retention_and_compaction_raises_no_alarm() {
             }
         }
     }
+    store.close().unwrap();
+    let store = Store::open_read_only_with("s", options(&sim)).unwrap();
+    assert_whole(&store);
     let report = store.gaps(&mut |_| Ok(())).unwrap();
+    assert!(report.is_settled && report.notes().is_empty(), "{report:?}");
     assert!(report.records > 500 && kept.len() > 10, "{report:?}, {} checkpoints", kept.len());
 }
 

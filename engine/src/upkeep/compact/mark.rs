@@ -106,7 +106,7 @@ impl Marker<'_> {
             KeyKind::User(space) => self.mark_user_key(space, value),
             // Of the engine's own keys only the newest version counts.
             _ if self.newer > 0 => Ok(()),
-            KeyKind::Space => {
+            KeyKind::Space | KeyKind::Erasure => {
                 self.marked.live.keep(keys::place(value));
                 Ok(())
             }

@@ -198,8 +198,8 @@ fn weigh_segment(
                             weighed.ends += bytes;
                         }
                         names.note_extents(live, segment, kind, place)?;
-                    } else if kind == kinds::TOMBSTONE || kind == RecordKind::Erasure {
-                        // The record of a drop or an erasure is never dropped itself.
+                    } else if kind == kinds::TOMBSTONE {
+                        // The record of a drop is never dropped itself.
                         live.keep(place);
                         living += 1;
                     } else {

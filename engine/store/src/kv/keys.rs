@@ -16,6 +16,8 @@ const GROUPS: u32 = 7;
 const ANCHORS: u32 = 8;
 /// Records that have vectors, by seqno: those after a given record are a range.
 const VECTORS: u32 = 9;
+/// Statements of erasures, by seqno.
+const ERASURES: u32 = 10;
 
 /// Maximum length of a user's key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
@@ -102,7 +104,7 @@ pub fn is_kept_in_tables(key: &[u8]) -> bool {
 
 /// Whether only the newest version of a key counts in this keyspace.
 pub fn keeps_newest_only(space: u32) -> bool {
-    matches!(space, GROUPS | ANCHORS | SPACES | VECTORS) || SCHEMA_SPACES.contains(&space)
+    matches!(space, GROUPS | ANCHORS | SPACES | VECTORS | ERASURES) || SCHEMA_SPACES.contains(&space)
 }
 
 /// What an index entry belongs to, for callers that read all entries.
@@ -115,6 +117,8 @@ pub enum KeyKind {
     Anchor,
     /// A record that has vectors.
     Vectors,
+    /// A statement of an erasure.
+    Erasure,
     /// A user's key of this keyspace.
     User(u32),
 }
@@ -127,6 +131,7 @@ pub fn kind_of(key: &[u8]) -> Option<KeyKind> {
         GROUPS => KeyKind::Group,
         ANCHORS => KeyKind::Anchor,
         VECTORS => KeyKind::Vectors,
+        ERASURES => KeyKind::Erasure,
         space if space >= crate::log::record::FIRST_FREE_SPACE => KeyKind::User(space),
         _ => return None,
     })
@@ -163,7 +168,7 @@ pub fn derive_entries(
     let Some(kind) = RecordKind::parse(record.kind, record.layout)? else { return Ok(()) };
     let of = if kind.is_logical() { LogicalBody::parse(record.body)?.head } else { record.body };
     index_keys(schema, kind, of, &mut |key, kind| {
-        let key = if is_numbered(key) { vectors(seqno) } else { key.to_vec() };
+        let key = if is_numbered(key) { numbered(key, seqno) } else { key.to_vec() };
         entries.push(IndexEntry { key, seqno: seqno.0, value: record_value(kind, place) });
     })
 }
@@ -173,6 +178,16 @@ pub fn vectors(seqno: Seqno) -> Vec<u8> {
     let mut key = key(VECTORS, 8);
     key.extend_from_slice(&seqno.0.to_be_bytes());
     key
+}
+
+/// The prefix of all statements of erasures.
+pub fn erasures() -> Vec<u8> {
+    key(ERASURES, 0)
+}
+
+/// The key that a record is posted under, with its seqno, which only the writer knows.
+pub fn numbered(key: &[u8], seqno: Seqno) -> Vec<u8> {
+    [key, &seqno.0.to_be_bytes()].concat()
 }
 
 /// The seqno at the end of a key from [`vectors`].
@@ -187,7 +202,7 @@ pub fn unnumbered_vectors() -> [u8; 4] {
 
 /// Whether a key must still get its record's seqno, which only the writer knows.
 pub fn is_numbered(key: &[u8]) -> bool {
-    key == VECTORS.to_be_bytes()
+    key == VECTORS.to_be_bytes() || key == ERASURES.to_be_bytes()
 }
 
 /// Calls `add` with the keys that lead to a record. `of` is its head, or its body if it is not a logical
@@ -200,8 +215,9 @@ pub fn index_keys(
 ) -> Result<(), CodecError> {
     match kind {
         RecordKind::GroupPart | RecordKind::GroupRest => add(&group(group_and_namespace(of)?.0), AT_PLACE),
-        // No key leads to what was erased, or to the statement of it: only passes over the log read them.
-        RecordKind::Erased | RecordKind::ErasedBatches | RecordKind::Erasure => {}
+        // No key leads to what was erased.
+        RecordKind::Erased | RecordKind::ErasedBatches => {}
+        RecordKind::Erasure => add(&ERASURES.to_be_bytes(), AT_PLACE),
         RecordKind::Put | RecordKind::Delete => {
             let (space, key, _) = KvHead::peek(kind, of)?;
             add(&user(space, key), if kind == RecordKind::Put { AT_PLACE } else { ENDED });
@@ -229,7 +245,7 @@ mod tests {
     #[test]
     fn engine_keyspaces_keep_the_newest_version_only() {
         let own: Vec<u32> = (0..100).filter(|space| keeps_newest_only(*space)).collect();
-        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     }
 
     #[test]

@@ -40,6 +40,11 @@ impl StoreWriter {
         GroupId(self.next_group.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Numbers of the layer above from this one on were not given out.
+    pub fn next_uid(&self) -> u64 {
+        self.next_uid.load(Ordering::Relaxed)
+    }
+
     /// A number that no record of the layer above has used.
     pub fn new_uid(&self) -> u64 {
         self.next_uid.fetch_add(1, Ordering::Relaxed)

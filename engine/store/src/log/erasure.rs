@@ -33,6 +33,8 @@ pub enum ErasureRule {
     Compaction,
     /// Found when a store of a format before 4 was opened for writing. Nobody stated it at the time.
     BeforeFormat4,
+    /// Run numbers that were taken and never used. Nothing was erased.
+    Unused,
 }
 
 impl ErasureRule {
@@ -41,6 +43,7 @@ impl ErasureRule {
         match self {
             Self::Compaction => "compaction",
             Self::BeforeFormat4 => "before format 4",
+            Self::Unused => "unused",
         }
     }
 
@@ -48,6 +51,7 @@ impl ErasureRule {
         match self {
             Self::Compaction => 1,
             Self::BeforeFormat4 => 2,
+            Self::Unused => 3,
         }
     }
 }
@@ -75,7 +79,8 @@ pub struct ErasureHead {
     pub time_ns: u64,
     /// One for each new segment with erased records, ascending and disjoint.
     pub spans: Vec<ErasedSpan>,
-    /// Numbers of replaced runs whose last record was erased: ascending ranges that do not touch.
+    /// Run numbers: of replaced runs whose last record was erased; of runs that had no record at the upgrade; or
+    /// unused ones. Ascending ranges that do not touch.
     pub runs: Vec<Range<u64>>,
 }
 
@@ -107,6 +112,7 @@ impl ErasureHead {
         let rule = match r.u8()? {
             1 => ErasureRule::Compaction,
             2 => ErasureRule::BeforeFormat4,
+            3 => ErasureRule::Unused,
             other => return Err(CodecError::Unknown { what: "erasure rule", found: u64::from(other) }),
         };
         let time_ns = r.u64()?;
@@ -283,7 +289,9 @@ mod tests {
     #[test]
     fn erasure_head_round_trips() {
         let empty = ErasureHead { spans: Vec::new(), runs: Vec::new(), ..head() };
-        for head in [head(), empty, ErasureHead { rule: ErasureRule::BeforeFormat4, ..head() }] {
+        let earlier = ErasureHead { rule: ErasureRule::BeforeFormat4, ..head() };
+        let unused = ErasureHead { rule: ErasureRule::Unused, spans: Vec::new(), ..head() };
+        for head in [head(), empty, earlier, unused] {
             let bytes = head.encode();
             assert_eq!(ErasureHead::parse(&bytes).unwrap(), head);
             assert!(ErasureHead::parse(&bytes[..bytes.len() - 1]).is_err());
@@ -308,8 +316,8 @@ mod tests {
         refused(|head| head.runs[1] = 2..3);
         refused(|head| head.runs[1] = 8..9 + RUNS_MAX);
         let mut bytes = head().encode();
-        bytes[0] = 3;
-        assert_eq!(ErasureHead::parse(&bytes), Err(CodecError::Unknown { what: "erasure rule", found: 3 }));
+        bytes[0] = 4;
+        assert_eq!(ErasureHead::parse(&bytes), Err(CodecError::Unknown { what: "erasure rule", found: 4 }));
     }
 
     /// The digest covers the set, not the records that stand for it: a later compaction may join them.

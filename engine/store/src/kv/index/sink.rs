@@ -56,7 +56,7 @@ impl LogSink for Index {
                     let seqno = first_seqno.0 + posting.record as u64;
                     let value = keys::record_value(posting.kind, place);
                     match keys::is_numbered(posting.key) {
-                        true => add(&keys::vectors(Seqno(seqno)), seqno, value),
+                        true => add(&keys::numbered(posting.key, Seqno(seqno)), seqno, value),
                         false => add(posting.key, seqno, value),
                     }
                 }
