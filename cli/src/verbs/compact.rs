@@ -37,7 +37,25 @@ pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) 
     let done: Value = serde_json::from_str(&done).map_err(|why| {
         Failure::failed(why, "use the same version of annals as the process that serves the store")
     })?;
-    if out.json { out.object(&done) } else { print_result(&done, out) }
+    match out.json {
+        true => out.object(&done)?,
+        false => print_result(&done, out)?,
+    }
+    check_unfit(&done)
+}
+
+/// Fails if the disk had no room for a part of the work: a script must not take it for done.
+fn check_unfit(done: &Value) -> CliResult<()> {
+    match done.get("unfit").and_then(Value::as_u64) {
+        None | Some(0) => Ok(()),
+        Some(unfit) => Err(Failure::failed(
+            format_args!(
+                "{} more would free space, but the disk has no room for the new files",
+                plural(unfit, "log file")
+            ),
+            "make room, then compact again",
+        )),
+    }
 }
 
 /// Compacts, or makes a dry run, in this process.
@@ -93,13 +111,7 @@ fn print_result(done: &Value, out: &mut CliOutput) -> CliResult<()> {
             bytes(pending)
         ))?;
     }
-    match number("unfit") {
-        0 => Ok(()),
-        unfit => out.line(format_args!(
-            "{} more would free space, but the disk has no room for the new files: make room, then compact again",
-            plural(unfit, "log file")
-        )),
-    }
+    Ok(())
 }
 
 fn progress_bar() -> ProgressBar {
@@ -120,4 +132,22 @@ fn update_bar(bar: &ProgressBar, progress: CompactProgress) {
     });
     bar.set_length(progress.total.max(progress.done));
     bar.set_position(progress.done);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::check_unfit;
+    use crate::failure::{Failure, FailureCode};
+
+    /// On a nearly full disk `compact` did a part of its work and ended with 0, so a script took it for done.
+    #[test]
+    fn partly_done_compaction_fails() {
+        assert!(check_unfit(&json!({"rewritten": 3, "unfit": 0})).is_ok());
+        let failed = check_unfit(&json!({"rewritten": 3, "unfit": 2}));
+        let Err(Failure::Message { code, message, .. }) = failed else { panic!("{failed:?}") };
+        assert_eq!(code, FailureCode::Failed);
+        assert!(message.starts_with("2 log files more"), "{message}");
+    }
 }

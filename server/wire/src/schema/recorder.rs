@@ -8,32 +8,37 @@
 pub enum RecorderCommand {
     /// `PING`: +PONG.
     Ping,
-    /// `STORE.USE namespace`: +OK; makes the namespace where there is none. First of all, and once.
+    /// `STORE.USE namespace`: +OK; creates the namespace if it does not exist. It must be the first command, and
+    /// comes once.
     UseStore,
     /// `RUN.BEGIN name [AGENT a] [MODEL m] [SEVERITY s] [META json] [STARTED ns] [TAG key value]... [REPLACE]`: +OK.
     BeginRun,
-    /// `RUN.RESUME name token`: takes up a run again that this recorder began, where its connection ended. A text with spaces: the
-    /// number of its frames, its status, and of each frame that is not finished its number and the length of the output that the store holds.
+    /// `RUN.RESUME name token`: resumes a run that this recorder began before its connection ended. Replies with a
+    /// text with spaces: the number of frames, the status, and for each unfinished frame its number and the length
+    /// of its output in the store.
     ResumeRun,
-    /// `RUN.END run status`: the number of its frames, once all of it is on disk.
+    /// `RUN.END run status`: replies with the number of frames after all of the run is on disk.
     EndRun,
-    /// `RUN.REMEMBER run`: the id of what is remembered of a run that has just ended; nil where there is nothing.
+    /// `RUN.REMEMBER run`: stores the outcome of an ended run in memory; replies with the entry's id, or nil if the
+    /// run has no outcome.
     RememberRun,
-    /// `FRAME.BEGIN run component input [OPTIONS]`: the frame's number; its output is still to come.
+    /// `FRAME.BEGIN run component input [OPTIONS]`: replies with the frame's number; its output follows later.
     BeginFrame,
-    /// `FRAME.APPEND run seq bytes`: the length of the output so far, once the system has it; adds to an output that is still to come.
+    /// `FRAME.APPEND run seq bytes`: adds to the output of an unfinished frame; replies with the length so far after
+    /// the write.
     AppendFrame,
-    /// `FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]`: the frame's number.
+    /// `FRAME.END run seq [ERROR] [SEVERITY s] [META json] [DURATION ns]`: replies with the frame's number.
     EndFrame,
-    /// `FRAME.ADD run component input output [BLOB name] [OPTIONS]`: the frame's number.
+    /// `FRAME.ADD run component input output [BLOB name] [OPTIONS]`: replies with the frame's number.
     AddFrame,
-    /// `BLOB.APPEND name bytes`: +OK; streams a body under a name of the connection's own.
+    /// `BLOB.APPEND name bytes`: +OK; streams a body under a name that only this connection knows.
     AppendBlob,
-    /// `BLOB.END name`: its length; a frame may hold it from then on.
+    /// `BLOB.END name`: replies with the body's length; from now on a frame may use it.
     EndBlob,
-    /// `MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]`: the id of the entry, once it is on disk; needs no STORE.USE.
+    /// `MEM.PUT entry EMBED NAMESPACE namespace [EMBEDDER id] [TENANT t] [PRINCIPAL p] [CONVERSATION c]`: replies
+    /// with the entry's id after it is on disk; needs no `STORE.USE`.
     PutMemory,
-    /// `MEM.DEFINE definition NAMESPACE namespace`: +OK; needs no STORE.USE.
+    /// `MEM.DEFINE definition NAMESPACE namespace`: +OK; needs no `STORE.USE`.
     DefineMemory,
 }
 
@@ -55,12 +60,12 @@ impl RecorderCommand {
         ("MEM.DEFINE", Self::DefineMemory),
     ];
 
-    /// Its name, in capitals.
+    /// The name, in capitals.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, command)| *command == self).map_or("", |(name, _)| name)
     }
 
-    /// The command of this name, which is in capitals.
+    /// Finds the command with this name, which is in capitals.
     pub fn find(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, command)| *command)
     }
