@@ -64,6 +64,9 @@ pub struct ErasureReport {
     pub orphaned_runs: Vec<Range<u64>>,
     /// Run numbers without any record, tombstone or statement.
     pub missing_runs: Vec<Range<u64>>,
+    /// Run numbers without a record that the ledger calls unused. A forger may have called a removed run so; only
+    /// a checkpoint can tell.
+    pub unused_runs: Vec<Range<u64>>,
     /// The store was closed cleanly in this format, so numbers that were taken and not used are stated. A missing
     /// run was then removed. Else a missing run may still begin, or the next opening for writing states it.
     pub is_settled: bool,
@@ -110,6 +113,16 @@ impl ErasureReport {
                 "no record and no tombstone of {runs}: not begun yet, or removed; the store is open, or was not closed"
             ));
         }
+        let unused: u64 = self.unused_runs.iter().map(|range| range.end - range.start).sum();
+        if unused > 0 {
+            let what = match self.unused_runs.len() {
+                1..=LISTED_RANGES_MAX => run_numbers(&self.unused_runs),
+                _ => format!("{unused} run numbers"),
+            };
+            all.push(format!(
+                "never used, as the ledger says: {what}; a checkpoint shows whether that is true"
+            ));
+        }
         all
     }
 }
@@ -146,6 +159,8 @@ pub fn run_numbers(runs: &[Range<u64>]) -> String {
     format!("{word} {}", numbers.join(", "))
 }
 
+/// Ranges of run numbers that a note names.
+const LISTED_RANGES_MAX: usize = 8;
 /// Index keys that are read at a time.
 const PAGE_KEYS: usize = 4096;
 
@@ -312,6 +327,7 @@ impl LogCensus {
         let next = self.next_run;
         report.missing_runs = subtract(&self.recorded.missing(next), &self.earlier.present(next));
         report.missing_runs = subtract(&report.missing_runs, &self.unused.present(next));
+        report.unused_runs = subtract(&self.unused.present(next), &self.recorded.present(next));
         // The numbers of frames without a run: a log before format 4 may have forgotten the run's record.
         if report.uncheckable == 0 {
             let orphaned = self.framed.present(u64::MAX);

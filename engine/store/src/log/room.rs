@@ -114,22 +114,23 @@ impl LogRoom {
         Ok(Some(state.allocated - FOOTER_ROOM_BYTES))
     }
 
-    /// Allocates whole steps if there is room for them, else just `least`.
+    /// Allocates whole steps if the disk has clearly room for them, else just `least`: a file system may keep what
+    /// it allocated until it was full.
     fn grow(&self, state: &mut RoomState, least: u64) -> std::result::Result<(), IoError> {
-        for end in [least.next_multiple_of(self.step_bytes), least] {
-            match state.file.allocate(end) {
-                Ok(true) => {
-                    state.allocated = end;
-                    return Ok(());
-                }
-                Ok(false) => {
-                    state.allocated = u64::MAX;
-                    return Ok(());
-                }
-                Err(e) if is_full(&e) && end > least => {}
-                Err(e) => return Err(e),
-            }
-        }
+        let whole = least.next_multiple_of(self.step_bytes);
+        let needed = whole.saturating_sub(state.allocated).saturating_add(SEGMENT_ROOM_BYTES);
+        let has_room = self.io.free_bytes(self.paths.root())?.is_none_or(|free| free >= needed);
+        let end = if has_room { whole } else { least };
+        state.allocated = match state.file.allocate(end) {
+            Ok(true) => end,
+            Ok(false) => u64::MAX,
+            // Others took the room meanwhile.
+            Err(e) if is_full(&e) && end > least => match state.file.allocate(least)? {
+                true => least,
+                false => u64::MAX,
+            },
+            Err(e) => return Err(e),
+        };
         Ok(())
     }
 

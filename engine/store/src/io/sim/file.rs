@@ -134,6 +134,8 @@ impl File for SimFile {
         let mut state = self.io.state();
         let (free, roomy) = state.room_for(self.ino);
         if len.saturating_sub(roomy) > free {
+            // As on ext4: what there was stays allocated.
+            state.allocated.insert(self.ino, roomy.saturating_add(free));
             return Err(self.fail("allocate space for")(no_space()));
         }
         state.allocated.insert(self.ino, len.max(roomy));
@@ -238,7 +240,9 @@ mod tests {
         let put =
             |file: &Arc<dyn File>, len: usize, at| file.write_at(&[IoSlice::new(&vec![1; len])], at).is_ok();
         sim.set_capacity(Some(100));
-        assert!(file.allocate(101).is_err() && file.allocate(60).unwrap());
+        assert!(file.allocate(101).is_err() && sim.free_bytes(Path::new("")).unwrap() == Some(0));
+        file.set_len(0).unwrap();
+        assert!(file.allocate(60).unwrap());
         assert_eq!((sim.used_bytes(), sim.free_bytes(Path::new("")).unwrap()), (60, Some(40)));
         assert!(put(&other, 40, 0) && !put(&other, 1, 40) && other.allocate(41).is_err());
         assert!(put(&file, 60, 0) && !put(&file, 1, 60));
