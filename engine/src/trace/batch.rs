@@ -467,19 +467,27 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn commit(self) -> Result<Seqno> {
-        self.submit()?.wait()
+        self.queue(true)?.wait()
     }
 
     /// Hands the batch to the writer without waiting.
     ///
     /// # Errors
     /// `Unavailable`, `Poisoned`.
-    pub fn submit(mut self) -> Result<Ticket> {
+    pub fn submit(self) -> Result<Ticket> {
+        self.queue(false)
+    }
+
+    /// `is_awaited`: the caller waits for the ticket at once.
+    pub(super) fn queue(mut self, is_awaited: bool) -> Result<Ticket> {
         let run = self.run;
         if self.changed {
             self.put_run()?;
         }
-        let submitted = self.writer.submit(self.durability)?;
+        let submitted = match is_awaited {
+            true => self.writer.submit_awaited(self.durability)?,
+            false => self.writer.submit(self.durability)?,
+        };
         if self.embedded
             && let Some(finder) = run.core.embedding_index.get()
         {

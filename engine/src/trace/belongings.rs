@@ -52,7 +52,7 @@ impl Namespace {
             let core = self.store.core();
             let mut writer = BatchWriter::new(core, self.id)?;
             Belongings::open(core, self.id)?.delete_all(uid, &mut writer)?;
-            if let Some((_, ticket)) = writer.submit(core.options.durability)? {
+            if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
                 ticket.wait()?;
             }
             return Err(gone);

@@ -443,7 +443,7 @@ pub(crate) fn commit_statements(
         state(spans, runs.next().unwrap_or_default())?;
     }
     runs.try_for_each(|runs| state(&[], runs))?;
-    match writer.submit(Durability::Disk)? {
+    match writer.submit_awaited(Durability::Disk)? {
         Some((_, ticket)) => ticket.wait().map(drop),
         None => Ok(()),
     }

@@ -205,7 +205,7 @@ impl Namespace {
                 belongings.delete_all(*uid, &mut writer)?;
             }
             // Wait under the lock, so that the next holder of the lock sees these runs as dropped.
-            if let Some((_, ticket)) = writer.submit(Durability::Disk)? {
+            if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {
                 ticket.wait()?;
             }
         }

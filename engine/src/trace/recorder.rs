@@ -284,8 +284,9 @@ impl Run {
     /// `Conflict` if the run has ended; `Invalid` if a body is over the limit or the parent is not an earlier
     /// frame; `Unavailable`, `Poisoned`.
     pub fn record(&self, frame: Frame) -> Result<u32> {
-        let (seq, ticket) = self.submit(frame)?;
-        ticket.wait()?;
+        let mut batch = self.batch()?;
+        let seq = batch.frame(frame)?;
+        batch.commit()?;
         Ok(seq)
     }
 
@@ -434,7 +435,7 @@ pub(crate) fn end_open_run(
     change(&mut head.fields);
     let mut writer = BatchWriter::for_close(core, namespace)?;
     writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
-    if let Some((_, ticket)) = writer.submit(core.options.durability)? {
+    if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
         ticket.wait()?;
     }
     Ok(())

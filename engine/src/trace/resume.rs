@@ -113,7 +113,7 @@ impl Namespace {
         let head = RunHead { fields: fields.clone(), metadata: head.metadata };
         let mut writer = BatchWriter::new(core, self.id)?;
         writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
-        if let Some((_, ticket)) = writer.submit(core.options.durability)? {
+        if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
             ticket.wait()?;
         }
         drop(forking);

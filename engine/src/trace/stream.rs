@@ -225,7 +225,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// As [`Run::record`].
     pub fn finish_with(self, ending: Ending) -> Result<u32> {
         let durability = self.run.core.options.durability;
-        let (seq, ticket) = self.submit_finish(&ending, durability)?;
+        let (seq, ticket) = self.queue_finish(&ending, durability, true)?;
         ticket.wait()?;
         Ok(seq)
     }
@@ -235,6 +235,16 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// # Errors
     /// As [`Run::record`].
     pub fn submit_finish(self, ending: &Ending, durability: Durability) -> Result<(u32, Ticket)> {
+        self.queue_finish(ending, durability, false)
+    }
+
+    /// `is_awaited`: the caller waits for the ticket at once.
+    fn queue_finish(
+        self,
+        ending: &Ending,
+        durability: Durability,
+        is_awaited: bool,
+    ) -> Result<(u32, Ticket)> {
         let mut state = lock(&self.state);
         self.write_part(&mut state, Durability::Process)?;
         let mut batch = self.run.batch()?;
@@ -250,7 +260,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let lane = (begun.component.clone(), BodySlot::Output);
         let (output, base) = batch.pack_body(&lane, seq, &output.into())?;
         batch.finish_frame(begun, output, base)?;
-        Ok((seq, batch.submit()?))
+        Ok((seq, batch.queue(is_awaited)?))
     }
 }
 

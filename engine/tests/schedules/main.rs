@@ -23,6 +23,7 @@ mod compacting;
 mod crashes;
 mod driver;
 mod failures;
+mod inline;
 mod reading;
 mod support;
 mod tickets;

@@ -160,7 +160,7 @@ fn write_space(
     let bytes = crate::codec::encode(head).map_err(|e| Error::bug(e.to_string()))?;
     let mut writer = BatchWriter::new(core, namespace)?;
     writer.add_record(RecordKind::Space, &bytes, &[])?;
-    match writer.submit(core.options.durability)? {
+    match writer.submit_awaited(core.options.durability)? {
         Some((_, ticket)) => {
             ticket.wait()?;
             // The definition is in the log. If its copy fails, the next opening writes the file anew.

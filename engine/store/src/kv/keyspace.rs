@@ -430,7 +430,8 @@ impl KvBatch {
     /// `Invalid` for an empty batch, a key that is too long or another namespace's keyspace; `Unavailable`,
     /// `Poisoned`.
     pub fn commit(self) -> Result<Seqno> {
-        self.submit()?.wait()
+        let durability = self.core.options.durability;
+        self.queue(durability, true)?.wait()
     }
 
     /// Hands the batch to the writer without waiting.
@@ -446,7 +447,14 @@ impl KvBatch {
     ///
     /// # Errors
     /// As [`KvBatch::commit`].
-    pub fn submit_with(mut self, durability: Durability) -> Result<Ticket> {
+    pub fn submit_with(self, durability: Durability) -> Result<Ticket> {
+        self.queue(durability, false)
+    }
+}
+
+impl KvBatch {
+    /// `is_awaited`: the caller waits for the ticket at once.
+    fn queue(mut self, durability: Durability, is_awaited: bool) -> Result<Ticket> {
         if let Some(error) = self.first_error.take() {
             return Err(error);
         }
@@ -485,7 +493,10 @@ impl KvBatch {
                 writer.add_record(RecordKind::Embedding, &head.encode(), &tail)?;
             }
         }
-        let submitted = writer.submit(durability)?;
+        let submitted = match is_awaited {
+            true => writer.submit_awaited(durability)?,
+            false => writer.submit(durability)?,
+        };
         if !self.embeddings.is_empty()
             && let Some(finder) = self.core.embedding_index.get()
         {
@@ -495,9 +506,7 @@ impl KvBatch {
             .map(|(_, ticket)| ticket)
             .ok_or_else(|| Error::invalid("an empty batch cannot be committed"))
     }
-}
 
-impl KvBatch {
     /// Writes long values to the log in parts, ahead of the batch that names them: in one batch they would
     /// take several times their size in memory. If the batch then fails, a compaction removes the parts.
     fn stream_long_values(&mut self) -> Result<()> {

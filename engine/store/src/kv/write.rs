@@ -16,7 +16,7 @@ use crate::kv::core::Core;
 use crate::kv::fence::Pass;
 use crate::kv::keys;
 use crate::log::batch::BatchBuf;
-use crate::log::queue::{Durability, Lease};
+use crate::log::queue::{Durability, Lease, SubmitTerms};
 use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, RecipeRef, RecordKind};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -213,7 +213,16 @@ impl BatchWriter {
     }
 
     /// Hands the batch to the writer. Returns the seqno of its first record, or `None` if the batch is empty.
-    pub fn submit(mut self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
+    pub fn submit(self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
+        self.queue(durability, false)
+    }
+
+    /// As [`BatchWriter::submit`], by a caller who waits for the ticket at once: it may write the batch itself.
+    pub fn submit_awaited(self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
+        self.queue(durability, true)
+    }
+
+    fn queue(mut self, durability: Durability, is_awaited: bool) -> Result<Option<(Seqno, Ticket)>> {
         let places = self.flush_groups()?;
         if self.batch.is_empty() {
             return Ok(None);
@@ -224,7 +233,8 @@ impl BatchWriter {
         let queue = &self.core.log()?.queue;
         // Keep the pass until the batch has its place in the log's order.
         let _pass = self.pass.take();
-        queue.submit(self.batch, &places, lease, durability, now, self.at_close).map(Some)
+        let terms = SubmitTerms { durability, time_ns: now, at_close: self.at_close, is_awaited };
+        queue.submit(self.batch, &places, lease, terms).map(Some)
     }
 }
 
@@ -265,7 +275,7 @@ pub fn store_stream(
             }
         }
         drop(extents);
-        if let Some((_, ticket)) = writer.submit(Durability::Process)? {
+        if let Some((_, ticket)) = writer.submit_awaited(Durability::Process)? {
             ticket.wait()?;
         }
     }

@@ -8,6 +8,8 @@ pub mod batch;
 pub mod cursor;
 pub mod erased;
 pub mod erasure;
+pub mod inbox;
+pub mod inline;
 pub mod layout;
 pub mod ledger;
 pub mod manifest;

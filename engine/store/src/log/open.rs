@@ -4,6 +4,7 @@
 //! synced. A writer cuts them, notes the cut in the manifest, seals the segment and starts the next: commits of
 //! the last moment may have been among them. Before that position they are *damage*: reported, never cut.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,12 +20,13 @@ use crate::log::paths::{DRAFT, StorePaths, parse_manifest, parse_segment};
 use crate::log::queue::WriteQueue;
 use crate::log::room::LogRoom;
 use crate::log::segments::{Segment, Segments, lock};
+use crate::log::sequence::JobSequence;
 use crate::log::synced::{self, FoundNote, SyncedFile, SyncedNote};
 use crate::log::totals::LogTotals;
 use crate::log::writer::{LogSink, LogWriter, create_segment, seal};
 use crate::log::writer_lock::WriterLock;
 use crate::schema::RecordSchema;
-use crate::sync::channel::{Receiver, unbounded};
+use crate::sync::channel::Receiver;
 use crate::sync::{Mutex, rank};
 
 /// Sizes that a store is opened with.
@@ -591,9 +593,7 @@ pub fn start(
     let writer_lock = found.writer_lock.map(Arc::new);
     let manifest = SharedManifest::new(io.clone(), paths.clone(), manifest, Some(found.manifest));
     let manifest = Arc::new(manifest.guarded_by(writer_lock.as_ref()));
-    let (sender, jobs) = unbounded();
     let queue = Arc::new(WriteQueue::new(
-        sender,
         store,
         active.id,
         tail,
@@ -604,10 +604,10 @@ pub fn start(
     ));
     let steps = (sizes.zero_ahead_bytes, sizes.reserve_bytes);
     queue.set_room(LogRoom::new(io, paths, steps, (active.id, active.file.clone(), tail)));
+    let first_seqno = end.state.next_seqno;
     let writer = LogWriter {
         io: io.clone(),
         paths: paths.clone(),
-        jobs,
         queue: queue.clone(),
         segments: found.segments,
         sink: sink.clone(),
@@ -624,6 +624,9 @@ pub fn start(
         zeroed: tail,
         zero_ahead_bytes: sizes.zero_ahead_bytes,
         read_mode: sizes.read_mode,
+        sequence: JobSequence::new(first_seqno),
+        arrived: VecDeque::new(),
+        sync_group: 1,
     };
     let (ended_in, ended) = crate::sync::channel::bounded(1);
     let thread = io.spawn("annals-writer", Box::new(move || writer.run(&ended_in)))?;

@@ -7,13 +7,15 @@
 //! wanted, groups that already have parts are not leased. The segment changes at the first batch when no
 //! leased group continues in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::blob::Packer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::activity::{Activity, ActivityCounters};
 use crate::log::batch::BatchBuf;
+use crate::log::inbox::Inbox;
+use crate::log::inline::{InlineWrite, SharedWriter};
 use crate::log::layout::{SEGMENT_HEADER_BYTES, Salt};
 use crate::log::room::{LogRoom, ReserveUse};
 use crate::log::segments::lock;
@@ -22,7 +24,7 @@ use crate::log::spin_wait::SpinWait;
 use crate::log::sums::BatchSums;
 use crate::log::ticket::{Completer, Ticket, WriteFailure, new_ticket};
 use crate::schema::RecordSchema;
-use crate::sync::channel::Sender;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, OnceLock, rank};
 
 /// When a commit counts as done; the weakest level first.
@@ -104,6 +106,17 @@ pub struct QueuedBatch {
     pub completer: Completer,
 }
 
+/// How a batch is queued.
+#[derive(Debug, Clone, Copy)]
+pub struct SubmitTerms {
+    pub durability: Durability,
+    pub time_ns: u64,
+    /// Accepted even while the store closes.
+    pub at_close: bool,
+    /// The caller waits for the ticket at once, and may write the batch meanwhile.
+    pub is_awaited: bool,
+}
+
 /// The open groups that one batch writes into, and the places of their last parts.
 #[derive(Debug)]
 pub struct OpenGroups {
@@ -142,8 +155,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.groups.is_some() && self.continuing {
-            lock(&self.queue.order).continuing_leases -= 1;
-            self.queue.returned.notify_all();
+            let mut order = lock(&self.queue.order);
+            order.continuing_leases -= 1;
+            if order.lease_waiters > 0 {
+                self.queue.returned.notify_all();
+            }
         }
     }
 }
@@ -159,6 +175,8 @@ struct QueueOrder {
     wants_rotation: bool,
     /// Number of leases of groups with parts in the active segment.
     continuing_leases: usize,
+    /// Threads that wait until those leases end.
+    lease_waiters: usize,
     idle: Vec<OpenGroups>,
     /// Only batches of the close itself are still accepted.
     closing: bool,
@@ -179,23 +197,35 @@ impl QueueOrder {
 #[derive(Debug)]
 struct ByteBudget {
     limit: usize,
-    used: Mutex<usize, { rank::QUEUE_BUDGET }>,
+    used: Mutex<UsedBytes, { rank::QUEUE_BUDGET }>,
     freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct UsedBytes {
+    bytes: usize,
+    /// Threads that wait for room.
+    waiters: usize,
 }
 
 impl ByteBudget {
     fn acquire(&self, bytes: usize) {
         let mut used = lock(&self.used);
         // A batch larger than the whole budget goes alone.
-        while *used > 0 && *used + bytes > self.limit {
+        while used.bytes > 0 && used.bytes + bytes > self.limit {
+            used.waiters += 1;
             used = self.freed.wait(used).unwrap_or_else(std::sync::PoisonError::into_inner);
+            used.waiters -= 1;
         }
-        *used += bytes;
+        used.bytes += bytes;
     }
 
     fn release(&self, bytes: usize) {
-        *lock(&self.used) -= bytes;
-        self.freed.notify_all();
+        let mut used = lock(&self.used);
+        used.bytes -= bytes;
+        if used.waiters > 0 {
+            self.freed.notify_all();
+        }
     }
 }
 
@@ -205,7 +235,11 @@ pub struct WriteQueue {
     order: Mutex<QueueOrder, { rank::QUEUE_ORDER }>,
     /// Signalled when a lease ends.
     returned: Condvar,
-    jobs: Sender<WriterJob>,
+    pub inbox: Inbox<WriterJob>,
+    /// Set once the writer's thread runs; dead once it is gone.
+    pub writer: OnceLock<Weak<SharedWriter>>,
+    /// Syncs are lately waited for by one caller at a time: it may sync itself.
+    pub is_sync_lonely: AtomicBool,
     budget: ByteBudget,
     pub counters: ActivityCounters,
     /// Written batches, for reuse.
@@ -257,7 +291,6 @@ impl Drop for QueuePosition<'_> {
 impl WriteQueue {
     #[expect(clippy::too_many_arguments, reason = "each says another thing; there is one caller")]
     pub fn new(
-        jobs: Sender<WriterJob>,
         store: StoreId,
         segment: SegmentId,
         offset: u64,
@@ -274,13 +307,16 @@ impl WriteQueue {
                 allocated: u64::MAX,
                 wants_rotation: false,
                 continuing_leases: 0,
+                lease_waiters: 0,
                 idle: Vec::new(),
                 closing: false,
                 closed: false,
             }),
             returned: Condvar::new(),
-            jobs,
-            budget: ByteBudget { limit: queue_bytes_max, used: Mutex::new(0), freed: Condvar::new() },
+            inbox: Inbox::default(),
+            writer: OnceLock::new(),
+            is_sync_lonely: AtomicBool::new(true),
+            budget: ByteBudget { limit: queue_bytes_max, used: Mutex::default(), freed: Condvar::new() },
             counters: ActivityCounters::default(),
             spare: Mutex::default(),
             spin_wait: Arc::default(),
@@ -311,7 +347,7 @@ impl WriteQueue {
 
     /// The writer's counters and the bytes that wait for it.
     pub fn activity(&self) -> Activity {
-        self.counters.read(*lock(&self.budget.used))
+        self.counters.read(lock(&self.budget.used).bytes)
     }
 
     /// An empty batch of a namespace.
@@ -357,14 +393,13 @@ impl WriteQueue {
     /// `Poisoned` after an earlier failure of the writer, `Unavailable` after the store is closed or if the
     /// disk is full. Then nothing of the batch was written, and a later batch may succeed.
     pub fn submit(
-        &self,
+        self: &Arc<Self>,
         mut batch: BatchBuf,
         part_places: &[(u64, u32, u32)],
         mut lease: Option<Lease>,
-        durability: Durability,
-        time_ns: u64,
-        at_close: bool,
+        terms: SubmitTerms,
     ) -> Result<(Seqno, Ticket)> {
+        let SubmitTerms { durability, time_ns, at_close, is_awaited } = terms;
         self.check_poisoned()?;
         let bytes = batch.bytes.len();
         self.budget.acquire(bytes);
@@ -390,7 +425,7 @@ impl WriteQueue {
             .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
         let (completer, ticket) = new_ticket(&self.spin_wait);
         position.used = true;
-        self.send(WriterJob::Batch(QueuedBatch {
+        let job = WriterJob::Batch(QueuedBatch {
             batch,
             sums,
             segment,
@@ -399,7 +434,12 @@ impl WriteQueue {
             time_ns,
             durability,
             completer,
-        }));
+        });
+        // Where several callers wait for syncs, the thread makes one of all.
+        let is_inline =
+            is_awaited && (durability == Durability::Process || self.is_sync_lonely.load(Ordering::Relaxed));
+        self.inbox.send(job, !is_inline);
+        let ticket = if is_inline { ticket.with_inline(InlineWrite::new(self)) } else { ticket };
         Ok((first_seqno, ticket))
     }
 
@@ -449,7 +489,9 @@ impl WriteQueue {
         }
         if let Some(mut groups) = lease.as_mut().and_then(|lease| lease.groups.take()) {
             order.continuing_leases -= own;
-            self.returned.notify_all();
+            if order.lease_waiters > 0 {
+                self.returned.notify_all();
+            }
             groups.segment = Some(segment);
             #[expect(
                 clippy::cast_possible_truncation,
@@ -559,8 +601,10 @@ impl WriteQueue {
         }
         while !is_done(&order) && order.continuing_leases > 0 {
             stop()?;
+            order.lease_waiters += 1;
             let waited = self.returned.wait_timeout(order, crate::log::spin_wait::STOP_CHECK_INTERVAL);
             order = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            order.lease_waiters -= 1;
         }
         if order.closed {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
@@ -614,7 +658,7 @@ impl WriteQueue {
     fn send(&self, job: WriterJob) {
         // The writer ends only after `close` or a panic. Then dropping the job's completer answers its
         // waiter.
-        let _ = self.jobs.send(job);
+        self.inbox.send(job, true);
     }
 
     /// Releases the budget of bytes that the writer has handled.

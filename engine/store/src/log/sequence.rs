@@ -52,6 +52,11 @@ impl<T: LogOrdered> JobSequence<T> {
     pub fn pop(&mut self) -> Option<T> {
         self.ready.pop_front()
     }
+
+    /// The job that [`JobSequence::pop`] would return.
+    pub fn peek(&self) -> Option<&T> {
+        self.ready.front()
+    }
 }
 
 #[cfg(test)]

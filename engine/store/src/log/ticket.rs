@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
+use crate::log::inline::InlineWrite;
 use crate::log::segments::lock;
 use crate::log::spin_wait::SpinWait;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,8 @@ impl WriteFailure {
 #[derive(Debug, Default)]
 struct TicketState {
     done: Option<std::result::Result<Seqno, WriteFailure>>,
+    /// A thread blocks on `changed`. Waking takes a system call, even if nobody sleeps.
+    is_awaited: bool,
     waker: Option<Waker>,
 }
 
@@ -50,7 +53,11 @@ struct TicketShared {
 /// Dropping a ticket does not cancel the batch.
 #[derive(Debug)]
 #[must_use = "a batch may still fail: wait for its ticket"]
-pub struct Ticket(Arc<TicketShared>);
+pub struct Ticket {
+    shared: Arc<TicketShared>,
+    /// Of a caller who will wait: the batch was left to it.
+    inline: Option<InlineWrite>,
+}
 
 /// The writer's end of a ticket.
 #[derive(Debug)]
@@ -64,23 +71,33 @@ pub fn new_ticket(patience: &Arc<SpinWait>) -> (Completer, Ticket) {
         changed: Condvar::new(),
         spin_wait: patience.clone(),
     });
-    (Completer(shared.clone()), Ticket(shared))
+    (Completer(shared.clone()), Ticket { shared, inline: None })
 }
 
 impl Ticket {
+    /// A ticket whose batch is left to the caller who waits for it.
+    pub fn with_inline(self, inline: InlineWrite) -> Self {
+        Self { inline: Some(inline), ..self }
+    }
+
     /// Waits until the batch has the requested durability.
     ///
     /// # Errors
     /// `Unavailable` if the system refused to write or sync, `Poisoned` after an earlier failure.
     pub fn wait(self) -> Result<Seqno> {
-        let is_done = || self.0.is_done.load(Ordering::Acquire).then_some(());
-        let _ = self.0.spin_wait.spin(is_done);
-        let mut state = lock(&self.0.state);
+        let Self { shared, inline } = self;
+        let is_done = || shared.is_done.load(Ordering::Acquire);
+        if let Some(inline) = inline {
+            inline.run(is_done);
+        }
+        let _ = shared.spin_wait.spin(|| is_done().then_some(()));
+        let mut state = lock(&shared.state);
         loop {
             match &state.done {
                 Some(done) => return done.clone().map_err(|failure| failure.to_error()),
                 None => {
-                    state = self.0.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+                    state.is_awaited = true;
+                    state = shared.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
                 }
             }
         }
@@ -89,15 +106,17 @@ impl Ticket {
     /// Whether [`Ticket::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        lock(&self.0.state).done.is_some()
+        lock(&self.shared.state).done.is_some()
     }
 }
 
 impl Future for Ticket {
     type Output = Result<Seqno>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.0.state);
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // A task must not block: the thread takes over.
+        self.inline = None;
+        let mut state = lock(&self.shared.state);
         match &state.done {
             Some(done) => Poll::Ready(done.clone().map_err(|failure| failure.to_error())),
             None => {
@@ -118,7 +137,9 @@ impl Completer {
         if state.done.is_none() {
             state.done = Some(done);
             self.0.is_done.store(true, Ordering::Release);
-            self.0.changed.notify_all();
+            if state.is_awaited {
+                self.0.changed.notify_all();
+            }
             if let Some(waker) = state.waker.take() {
                 waker.wake();
             }

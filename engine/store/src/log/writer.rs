@@ -1,19 +1,24 @@
-//! The writer: one thread that chains, appends, syncs and publishes the queue's batches, in that order.
+//! The writer: it chains, appends, syncs and publishes the queue's batches, in that order. It has a thread;
+//! callers who wait for their batches act in its place ([`super::inline`]).
 //!
 //! One call writes all waiting batches. If one of them asked for disk durability, one sync makes them all
 //! durable (group commit). Nothing is published or acknowledged before it has the requested durability. The
 //! first failure ends writing for good: recovery then decides what the disk holds.
 //!
 //! A batch says how far the log was synced before it. So that the last batches are protected, too, the writer
-//! notes the end of the log in `SYNCED`: when the queue has been empty for `IDLE_NS`, or a second after the
-//! first commit that no note covers, or before it answers a commit that asked for that.
+//! notes the end of the log in `SYNCED`: when nothing was written for `IDLE_NS`, or a second after the
+//! first commit that no note covers, or before it answers a commit that asked for that. The thread looks once
+//! in `IDLE_NS`, so the first may take twice as long.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::io::{Io, OpenMode, ReadMode};
+use crate::log::inbox::Wakeup;
+use crate::log::inline::{PoisonOnUnwind, SharedWriter};
 use crate::log::layout::{
     BatchHeader, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentFooter, SegmentHeader,
     chain_digest,
@@ -21,16 +26,17 @@ use crate::log::layout::{
 use crate::log::manifest::{CleanClose, SegmentEntry, SharedManifest, TableEntry};
 use crate::log::paths::StorePaths;
 use crate::log::queue::{Durability, QueuedBatch, WriteQueue, WriterJob};
-use crate::log::segments::{Segment, Segments};
+use crate::log::segments::{Segment, Segments, lock};
 use crate::log::sequence::JobSequence;
-use crate::log::spin_wait::SpinWait;
 use crate::log::synced::SyncedFile;
 use crate::log::ticket::WriteFailure;
-use crate::sync::channel::{Receiver, RecvTimeoutError};
+use crate::sync::atomic::Ordering;
 
 /// Maximum bytes of batches written together, approximately.
 const WRITE_BYTES_MAX: usize = 4 << 20;
-/// How long the queue is empty before the log's end is noted, in nanoseconds.
+/// How often the writer looks for callers who are about to commit, before it syncs without them.
+const GATHER_LOOKS: u32 = if crate::sync::SCHEDULED { 1 } else { 32 };
+/// How long nothing is written before the log's end is noted, in nanoseconds.
 const IDLE_NS: u64 = 500_000_000;
 /// How long after a synced commit its note is due, even if others follow, in nanoseconds.
 const NOTE_DUE_NS: u64 = 1_000_000_000;
@@ -71,12 +77,11 @@ pub struct PersistedTables {
     pub next_table: u64,
 }
 
-/// The state of the writer thread.
+/// The state of the writer.
 #[derive(Debug)]
 pub struct LogWriter {
     pub io: Arc<dyn Io>,
     pub paths: StorePaths,
-    pub jobs: Receiver<WriterJob>,
     pub queue: Arc<WriteQueue>,
     pub segments: Arc<Segments>,
     pub sink: Arc<dyn LogSink>,
@@ -101,84 +106,168 @@ pub struct LogWriter {
     pub zero_ahead_bytes: u64,
     /// Read mode of segments after sealing.
     pub read_mode: ReadMode,
+    /// Jobs that were fetched and cannot be handled yet.
+    pub sequence: JobSequence<WriterJob>,
+    /// Empty between fetches: memory for reuse.
+    pub arrived: VecDeque<WriterJob>,
+    /// How many commits the next sync probably serves: those of the last one, and those that waited after it.
+    pub sync_group: usize,
+}
+
+/// Ends the inbox when the thread ends, by a close or a panic.
+struct EndInbox<'a>(&'a WriteQueue);
+
+impl Drop for EndInbox<'_> {
+    fn drop(&mut self) {
+        self.0.inbox.end();
+    }
 }
 
 impl LogWriter {
-    /// Runs until told to close. `ended` receives the result of the close.
-    pub fn run(mut self, ended: &crate::sync::channel::Sender<Result<()>>) {
-        let mut sequence = JobSequence::new(self.state.next_seqno);
-        let patience = SpinWait::default();
-        while let Some(first) = self.next_job(&patience) {
-            sequence.push(first);
-            let mut waiting: Vec<QueuedBatch> = Vec::new();
-            let mut bytes = 0;
-            loop {
-                self.jobs.try_iter().for_each(|job| sequence.push(job));
-                let Some(job) = sequence.pop() else { break };
-                let goes_on = matches!(&job, WriterJob::Batch(queued) if queued.segment == self.active.id);
-                if !goes_on || bytes >= WRITE_BYTES_MAX {
-                    self.write_batches(std::mem::take(&mut waiting));
-                    bytes = 0;
-                }
-                match job {
-                    WriterJob::Batch(queued) => {
-                        if !goes_on {
-                            self.rotate_or_poison();
-                        }
-                        bytes += queued.batch.bytes.len();
-                        waiting.push(queued);
-                    }
-                    WriterJob::Lost { .. } => {
-                        self.queue.poison(WriteFailure::from_error(&Error::bug(
-                            "a batch was lost on its way to the writer",
-                        )));
-                    }
-                    WriterJob::Barrier { completer, .. } => {
-                        let last = self.state.last_seqno();
-                        completer.complete(
-                            self.queue
-                                .check_poisoned()
-                                .map(|()| last)
-                                .map_err(|e| WriteFailure::from_error(&e)),
-                        );
-                    }
-                    WriterJob::Seal { segment, completer, flush_index: down, .. } => {
-                        if segment != self.active.id {
-                            self.rotate_or_poison();
-                        }
-                        let last = self.state.last_seqno();
-                        let done = self.queue.check_poisoned().and_then(|()| match down {
-                            true => self.sink.flush_index(&self.log_end()),
-                            false => Ok(()),
-                        });
-                        completer.complete(done.map(|()| last).map_err(|e| WriteFailure::from_error(&e)));
-                    }
-                    WriterJob::Close { .. } => {
-                        self.sink.stop();
-                        let _ = ended.send(self.close());
-                        return;
-                    }
-                }
+    /// Runs the writer's thread until told to close. `ended` receives the result of the close.
+    pub fn run(self, ended: &crate::sync::channel::Sender<Result<()>>) {
+        let (queue, io) = (self.queue.clone(), self.io.clone());
+        let writer = Arc::new(SharedWriter::new(self));
+        let _ = queue.writer.set(Arc::downgrade(&writer));
+        let _ending = EndInbox(&queue);
+        let mut woken = Wakeup::Rung;
+        // The log's end when the thread began to wait.
+        let mut idle_since = (SegmentId(0), 0);
+        loop {
+            let unwinding = PoisonOnUnwind(&queue);
+            let mut held = lock(&writer);
+            if woken == Wakeup::TimedOut && held.end_position() == idle_since {
+                held.note_or_poison();
             }
-            self.write_batches(waiting);
+            let closed = held.handle_all();
+            std::mem::forget(unwinding);
+            if let Some(closed) = closed {
+                let _ = ended.send(closed);
+                return;
+            }
+            idle_since = held.end_position();
+            let is_unnoted = held.is_unnoted();
+            drop(held);
+            let limit = if is_unnoted { io.wait_time(IDLE_NS) } else { None };
+            woken = queue.inbox.wait(is_unnoted, limit);
         }
     }
 
-    /// Waits for a job; `None` if none can follow. If none follows a commit for a while, notes the log's end.
-    fn next_job(&mut self, patience: &SpinWait) -> Option<WriterJob> {
-        if let Some(job) = patience.spin(|| self.jobs.try_recv().ok()) {
-            return Some(job);
-        }
-        if self.noted < self.tail
-            && let Some(limit) = self.io.wait_time(IDLE_NS)
-        {
-            match self.jobs.recv_timeout(limit) {
-                Ok(job) => return Some(job),
-                Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) => self.note_or_poison(),
+    /// Handles jobs until there are none, and closes if told to: then returns the result of the close.
+    fn handle_all(&mut self) -> Option<Result<()>> {
+        loop {
+            let any = self.handle_ready(true);
+            if matches!(self.sequence.peek(), Some(WriterJob::Close { .. })) {
+                self.sink.stop();
+                return Some(self.close());
+            }
+            if !any {
+                return None;
             }
         }
-        self.jobs.recv().ok()
+    }
+
+    /// Handles the jobs that have arrived, all but a close; returns whether there were any. For a caller who
+    /// acts as the writer.
+    pub fn handle_arrived(&mut self) -> bool {
+        self.handle_ready(false)
+    }
+
+    fn handle_ready(&mut self, gathers: bool) -> bool {
+        self.fetch();
+        let mut waiting: Vec<QueuedBatch> = Vec::new();
+        let (mut bytes, mut any) = (0, false);
+        loop {
+            if matches!(self.sequence.peek(), Some(WriterJob::Close { .. })) {
+                break;
+            }
+            let Some(job) = self.sequence.pop() else {
+                if gathers && self.gather(&waiting) {
+                    continue;
+                }
+                break;
+            };
+            any = true;
+            let goes_on = matches!(&job, WriterJob::Batch(queued) if queued.segment == self.active.id);
+            if !goes_on || bytes >= WRITE_BYTES_MAX {
+                self.write_batches(std::mem::take(&mut waiting));
+                bytes = 0;
+            }
+            match job {
+                WriterJob::Batch(queued) => {
+                    if !goes_on {
+                        self.rotate_or_poison();
+                    }
+                    bytes += queued.batch.bytes.len();
+                    waiting.push(queued);
+                }
+                job => self.handle_other(job),
+            }
+        }
+        self.write_batches(waiting);
+        any
+    }
+
+    /// Handles a job that is neither a batch nor a close.
+    fn handle_other(&mut self, job: WriterJob) {
+        match job {
+            WriterJob::Batch(_) | WriterJob::Close { .. } => {}
+            WriterJob::Lost { .. } => {
+                let lost = Error::bug("a batch was lost on its way to the writer");
+                self.queue.poison(WriteFailure::from_error(&lost));
+            }
+            WriterJob::Barrier { completer, .. } => {
+                let last = self.state.last_seqno();
+                let done = self.queue.check_poisoned().map(|()| last);
+                completer.complete(done.map_err(|e| WriteFailure::from_error(&e)));
+            }
+            WriterJob::Seal { segment, completer, flush_index, .. } => {
+                if segment != self.active.id {
+                    self.rotate_or_poison();
+                }
+                let last = self.state.last_seqno();
+                let done = self.queue.check_poisoned().and_then(|()| match flush_index {
+                    true => self.sink.flush_index(&self.log_end()),
+                    false => Ok(()),
+                });
+                completer.complete(done.map(|()| last).map_err(|e| WriteFailure::from_error(&e)));
+            }
+        }
+    }
+
+    /// Brings the jobs that have arrived into the order of the log.
+    fn fetch(&mut self) {
+        let mut arrived = self.queue.inbox.take(std::mem::take(&mut self.arrived));
+        arrived.drain(..).for_each(|job| self.sequence.push(job));
+        self.arrived = arrived;
+    }
+
+    /// Waits a little for callers whose commits were synced together before: they are probably about to
+    /// commit again. Returns whether jobs came.
+    fn gather(&mut self, waiting: &[QueuedBatch]) -> bool {
+        if waiting.is_empty()
+            || waiting.len() >= self.sync_group
+            || waiting.iter().all(|queued| queued.durability == Durability::Process)
+        {
+            return false;
+        }
+        for _ in 0..GATHER_LOOKS {
+            crate::sync::thread::yield_now();
+            self.fetch();
+            if self.sequence.peek().is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the log's end is not noted outside of the log.
+    pub fn is_unnoted(&self) -> bool {
+        self.noted < self.tail && !self.queue.is_poisoned()
+    }
+
+    fn end_position(&self) -> (SegmentId, u64) {
+        (self.active.id, self.tail)
     }
 
     /// Writes, syncs, publishes and answers a group of batches.
@@ -193,6 +282,10 @@ impl LogWriter {
             }
             Err(poisoned) => Err(poisoned),
         };
+        if batches.iter().any(|queued| queued.durability >= Durability::Disk) {
+            self.sync_group = batches.len() + self.queue.inbox.len();
+            self.queue.is_sync_lonely.store(self.sync_group <= 1, Ordering::Relaxed);
+        }
         self.queue.release_bytes(bytes);
         let failure = done.err().map(|error| {
             let own = WriteFailure::from_error(&error);

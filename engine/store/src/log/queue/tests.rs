@@ -4,15 +4,13 @@ use super::*;
 use crate::blob::{AnchorSeed, GroupId, PlanStep};
 use crate::log::layout::BATCH_HEADER_BYTES;
 use crate::log::record::GroupPart;
-use crate::sync::channel::{Receiver, unbounded};
 use crate::testing::no_schema;
+use std::collections::VecDeque;
 
 const SPACE: NamespaceId = NamespaceId(16);
 
-fn queue(segment_bytes_max: u64) -> (Arc<WriteQueue>, Receiver<WriterJob>) {
-    let (sender, jobs) = unbounded();
+fn queue(segment_bytes_max: u64) -> Arc<WriteQueue> {
     let queue = WriteQueue::new(
-        sender,
         StoreId::default(),
         SegmentId(3),
         96,
@@ -21,7 +19,15 @@ fn queue(segment_bytes_max: u64) -> (Arc<WriteQueue>, Receiver<WriterJob>) {
         segment_bytes_max,
         no_schema(),
     );
-    (Arc::new(queue), jobs)
+    Arc::new(queue)
+}
+
+fn take_jobs(queue: &WriteQueue) -> VecDeque<WriterJob> {
+    queue.inbox.take(VecDeque::new())
+}
+
+fn terms(at_close: bool) -> SubmitTerms {
+    SubmitTerms { durability: Durability::Process, time_ns: 7, at_close, is_awaited: false }
 }
 
 fn packer() -> Packer {
@@ -55,7 +61,7 @@ fn lease_with(queue: &Arc<WriteQueue>, group: u64) -> Lease {
 
 fn submit(queue: &Arc<WriteQueue>, group: u64, lease: Option<Lease>) -> Result<Seqno> {
     let (batch, places) = batch(group);
-    queue.submit(batch, &places, lease, Durability::Process, 7, false).map(|(seqno, _)| seqno)
+    queue.submit(batch, &places, lease, terms(false)).map(|(seqno, _)| seqno)
 }
 
 fn lease_counts(queue: &WriteQueue) -> (usize, usize) {
@@ -65,7 +71,7 @@ fn lease_counts(queue: &WriteQueue) -> (usize, usize) {
 
 #[test]
 fn leased_groups_count_until_returned_or_dropped() {
-    let (queue, _jobs) = queue(1 << 30);
+    let queue = queue(1 << 30);
     let fresh = lease_with(&queue, 1);
     assert_eq!(lease_counts(&queue), (0, 0));
     drop(fresh);
@@ -89,7 +95,7 @@ fn leased_groups_count_until_returned_or_dropped() {
 
 #[test]
 fn eight_idle_groups_are_kept_newest_leased_first() {
-    let (queue, _jobs) = queue(1 << 30);
+    let queue = queue(1 << 30);
     let leases: Vec<Lease> = (1..=10).map(|group| lease_with(&queue, group)).collect();
     for (group, lease) in (1..).zip(leases) {
         submit(&queue, group, Some(lease)).unwrap();
@@ -112,9 +118,9 @@ fn eight_idle_groups_are_kept_newest_leased_first() {
 fn full_segment_rotates_once_no_group_continues_in_it() {
     let bytes = batch(1).0.bytes.len() as u64;
     // The second batch fills the segment exactly.
-    let (queue, jobs) = queue(96 + 2 * bytes);
-    let place = || match jobs.try_recv() {
-        Ok(WriterJob::Batch(queued)) => (queued.segment.0, queued.offset, queued.first_seqno.0),
+    let queue = queue(96 + 2 * bytes);
+    let place = || match take_jobs(&queue).pop_front() {
+        Some(WriterJob::Batch(queued)) => (queued.segment.0, queued.offset, queued.first_seqno.0),
         other => panic!("{other:?}"),
     };
     let first = lease_with(&queue, 1);
@@ -138,14 +144,14 @@ fn full_segment_rotates_once_no_group_continues_in_it() {
 
 #[test]
 fn budget_bounds_bytes_except_for_a_single_large_batch() {
-    let budget = ByteBudget { limit: 10, used: Mutex::new(0), freed: Condvar::new() };
+    let budget = ByteBudget { limit: 10, used: Mutex::default(), freed: Condvar::new() };
     budget.acquire(4);
     budget.acquire(6);
-    assert_eq!(*lock(&budget.used), 10, "just full");
+    assert_eq!(lock(&budget.used).bytes, 10, "just full");
     budget.release(4);
     budget.release(6);
     budget.acquire(25);
-    assert_eq!(*lock(&budget.used), 25, "alone");
+    assert_eq!(lock(&budget.used).bytes, 25, "alone");
     budget.release(25);
     crate::sync::thread::scope(|scope| {
         for bytes in [3, 4, 5, 6, 7] {
@@ -153,18 +159,18 @@ fn budget_bounds_bytes_except_for_a_single_large_batch() {
             scope.spawn(move || {
                 for _ in 0..2000 {
                     budget.acquire(bytes);
-                    assert!(*lock(&budget.used) <= 10);
+                    assert!(lock(&budget.used).bytes <= 10);
                     budget.release(bytes);
                 }
             });
         }
     });
-    assert_eq!(*lock(&budget.used), 0);
+    assert_eq!(lock(&budget.used).bytes, 0);
 }
 
 #[test]
 fn thirty_two_spare_batches_are_kept() {
-    let (queue, _jobs) = queue(1 << 30);
+    let queue = queue(1 << 30);
     for count in 1..=40 {
         queue.recycle(batch(1).0);
         assert_eq!(lock(&queue.spare).len(), SPARE_BATCHES_MAX.min(count));
@@ -179,15 +185,15 @@ fn thirty_two_spare_batches_are_kept() {
 
 #[test]
 fn barrier_waits_only_for_unpublished_batches() {
-    let (queue, jobs) = queue(1 << 30);
+    let queue = queue(1 << 30);
     queue.barrier(Seqno(4)).unwrap();
-    assert!(jobs.is_empty());
+    assert_eq!(queue.inbox.len(), 0);
     submit(&queue, 1, None).unwrap();
-    assert!(matches!(jobs.try_recv(), Ok(WriterJob::Batch(_))));
+    assert!(matches!(take_jobs(&queue).pop_front(), Some(WriterJob::Batch(_))));
     queue.barrier(Seqno(5)).unwrap();
-    assert!(jobs.is_empty());
+    assert_eq!(queue.inbox.len(), 0);
     // No writer answers: waiters get an error.
-    drop(jobs);
+    queue.inbox.end();
     assert_eq!(queue.barrier(Seqno(4)).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(queue.barrier(Seqno(6)).unwrap_err().kind(), ErrorKind::Poisoned);
     queue.close();
@@ -196,24 +202,25 @@ fn barrier_waits_only_for_unpublished_batches() {
 
 #[test]
 fn stopped_queue_takes_only_close_batches_closed_takes_none() {
-    let (queue, jobs) = queue(1 << 30);
+    let queue = queue(1 << 30);
     let refused = |at_close| {
         let (batch, places) = batch(1);
-        let done = queue.submit(batch, &places, None, Durability::Process, 7, at_close);
+        let done = queue.submit(batch, &places, None, terms(at_close));
         done.err().map(|error| error.kind())
     };
     assert_eq!(refused(false), None);
-    assert_eq!(queue.budget.used.lock().unwrap().clone(), batch(1).0.bytes.len());
+    assert_eq!(lock(&queue.budget.used).bytes, batch(1).0.bytes.len());
     queue.stop_accepting();
     assert_eq!(refused(false), Some(ErrorKind::Unavailable));
     assert_eq!(refused(true), None);
     queue.close();
     assert_eq!(refused(true), Some(ErrorKind::Unavailable));
     queue.close();
-    let kinds: Vec<_> = jobs.try_iter().map(|job| (job.first_seqno().0, job.end_seqno().0)).collect();
+    let kinds: Vec<_> =
+        take_jobs(&queue).iter().map(|job| (job.first_seqno().0, job.end_seqno().0)).collect();
     assert_eq!(kinds, [(5, 6), (6, 7), (7, 7)]);
     // A refused batch releases its budget.
-    assert_eq!(*lock(&queue.budget.used), 2 * batch(1).0.bytes.len());
+    assert_eq!(lock(&queue.budget.used).bytes, 2 * batch(1).0.bytes.len());
     queue.release_bytes(2 * batch(1).0.bytes.len());
     assert!(!queue.is_poisoned() && queue.check_poisoned().is_ok());
     let failure = WriteFailure { kind: ErrorKind::Unavailable, message: "first".into() };

@@ -1,6 +1,7 @@
 //! The queue under a scheduler: batches that are dropped after their place is fixed, which only unit tests
 //! can produce. Other schedules are in `engine/tests/schedules`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use shuttle::thread;
@@ -9,11 +10,10 @@ use crate::error::ErrorKind;
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::SEGMENT_HEADER_BYTES;
-use crate::log::queue::{Durability, WriteQueue, WriterJob};
+use crate::log::queue::{Durability, SubmitTerms, WriteQueue, WriterJob};
 use crate::log::record::GroupPart;
 use crate::log::sequence::JobSequence;
 use crate::log::ticket::WriteFailure;
-use crate::sync::channel::unbounded;
 use crate::testing::no_schema;
 
 #[path = "../../../../tests/schedules/driver.rs"]
@@ -45,12 +45,18 @@ fn batch(records: u64) -> BatchBuf {
     batch
 }
 
+/// Waits for jobs and brings them into the order of the log.
+fn fetch(queue: &WriteQueue, sequence: &mut JobSequence<WriterJob>) {
+    queue.inbox.wait(false, None);
+    queue.inbox.take(VecDeque::new()).into_iter().for_each(|job| sequence.push(job));
+}
+
 /// Handles jobs like the writer, without a disk: checks that places are consecutive, and answers every job.
-fn run_writer(queue: &WriteQueue, jobs: &crate::sync::channel::Receiver<WriterJob>) -> u64 {
+fn run_writer(queue: &WriteQueue) -> u64 {
     let mut sequence = JobSequence::new(Seqno(1));
     let (mut at, mut next, mut batches) = ((SegmentId(1), SEGMENT_HEADER_BYTES), Seqno(1), 0);
     loop {
-        sequence.push(jobs.recv().unwrap());
+        fetch(queue, &mut sequence);
         while let Some(job) = sequence.pop() {
             match job {
                 WriterJob::Batch(queued) => {
@@ -75,7 +81,7 @@ fn run_writer(queue: &WriteQueue, jobs: &crate::sync::channel::Receiver<WriterJo
                     assert!(from == next && to > next);
                     let failure = WriteFailure { kind: ErrorKind::Bug, message: "a batch was lost".into() };
                     queue.poison(failure);
-                    return fail_remaining_jobs(queue, sequence, jobs, batches);
+                    return fail_remaining_jobs(queue, sequence, batches);
                 }
                 WriterJob::Seal { .. } => unreachable!("nobody compacts here"),
                 WriterJob::Barrier { at, completer } => {
@@ -92,12 +98,7 @@ fn run_writer(queue: &WriteQueue, jobs: &crate::sync::channel::Receiver<WriterJo
 }
 
 /// After a loss: fails every job until the queue is closed.
-fn fail_remaining_jobs(
-    queue: &WriteQueue,
-    mut sequence: JobSequence<WriterJob>,
-    jobs: &crate::sync::channel::Receiver<WriterJob>,
-    batches: u64,
-) -> u64 {
+fn fail_remaining_jobs(queue: &WriteQueue, mut sequence: JobSequence<WriterJob>, batches: u64) -> u64 {
     loop {
         while let Some(job) = sequence.pop() {
             match job {
@@ -114,36 +115,27 @@ fn fail_remaining_jobs(
                 WriterJob::Close { .. } => return batches,
             }
         }
-        sequence.push(jobs.recv().unwrap());
+        fetch(queue, &mut sequence);
     }
 }
 
-fn queue_of(budget: usize) -> (Arc<WriteQueue>, crate::sync::channel::Receiver<WriterJob>) {
-    let (sender, jobs) = unbounded();
-    let store = StoreId([7; 16]);
+fn queue_of(budget: usize) -> Arc<WriteQueue> {
     let at = SEGMENT_HEADER_BYTES;
-    (
-        Arc::new(WriteQueue::new(
-            sender,
-            store,
-            SegmentId(1),
-            at,
-            Seqno(1),
-            budget,
-            SEGMENT_BYTES,
-            no_schema(),
-        )),
-        jobs,
-    )
+    let (store, segment) = (StoreId([7; 16]), SegmentId(1));
+    Arc::new(WriteQueue::new(store, segment, at, Seqno(1), budget, SEGMENT_BYTES, no_schema()))
+}
+
+fn terms() -> SubmitTerms {
+    SubmitTerms { durability: Durability::Disk, time_ns: 0, at_close: false, is_awaited: false }
 }
 
 #[test]
 fn placed_batches_follow_each_other_in_any_schedule() {
     driver::explore("schedules::placed_batches_follow_each_other_in_any_schedule", |_| {
-        let (queue, jobs) = queue_of(600);
+        let queue = queue_of(600);
         let writer = {
             let queue = queue.clone();
-            thread::spawn(move || run_writer(&queue, &jobs))
+            thread::spawn(move || run_writer(&queue))
         };
         let submitters: Vec<_> = (0..SUBMITTERS)
             .map(|submitter| {
@@ -152,8 +144,7 @@ fn placed_batches_follow_each_other_in_any_schedule() {
                     let mut last = Seqno(0);
                     for i in 0..BATCHES {
                         let records = 1 + (submitter + i) % 3;
-                        let submitted =
-                            queue.submit(batch(records), &[], None, Durability::Disk, 0, false).unwrap();
+                        let submitted = queue.submit(batch(records), &[], None, terms()).unwrap();
                         let (first, ticket) = submitted;
                         assert!(first > last);
                         if i % 2 == 0 {
@@ -168,7 +159,7 @@ fn placed_batches_follow_each_other_in_any_schedule() {
         submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
         queue.close();
         assert_eq!(writer.join().unwrap(), SUBMITTERS * BATCHES);
-        let refused = queue.submit(batch(1), &[], None, Durability::Disk, 0, false).unwrap_err();
+        let refused = queue.submit(batch(1), &[], None, terms()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
     });
 }
@@ -176,10 +167,10 @@ fn placed_batches_follow_each_other_in_any_schedule() {
 #[test]
 fn batch_lost_after_placing_poisons_the_queue() {
     driver::explore("schedules::batch_lost_after_placing_poisons_the_queue", |_| {
-        let (queue, jobs) = queue_of(500);
+        let queue = queue_of(500);
         let writer = {
             let queue = queue.clone();
-            thread::spawn(move || run_writer(&queue, &jobs))
+            thread::spawn(move || run_writer(&queue))
         };
         let submitters: Vec<_> = (0..SUBMITTERS)
             .map(|submitter| {
@@ -189,7 +180,7 @@ fn batch_lost_after_placing_poisons_the_queue() {
                         if submitter == 0 && i == 1 {
                             queue.drop_after_placing(&batch(2));
                         }
-                        let sent = queue.submit(batch(1), &[], None, Durability::Disk, 0, false);
+                        let sent = queue.submit(batch(1), &[], None, terms());
                         match sent.and_then(|(_, ticket)| ticket.wait()) {
                             Ok(_) => assert!(submitter != 0 || i == 0, "acknowledged after a lost batch"),
                             Err(error) => assert_eq!(error.kind(), ErrorKind::Poisoned),

@@ -1,5 +1,6 @@
 //! The writer without its thread: group commit, refusals, and zeros written ahead.
 
+use std::future::Future;
 use std::path::Path;
 
 use super::*;
@@ -8,10 +9,11 @@ use crate::ids::NamespaceId;
 use crate::io::sim::{FailRule, OpKind, SimIo};
 use crate::log::batch::BatchBuf;
 use crate::log::manifest::{Manifest, ManifestState};
+use crate::log::queue::SubmitTerms;
 use crate::log::record::{KvHead, RecordKind};
 use crate::log::synced::FoundNote;
 use crate::log::ticket::new_ticket;
-use crate::sync::channel::{bounded, unbounded};
+use crate::sync::channel::bounded;
 use crate::testing::{NoSchema, no_schema};
 
 /// An index without content.
@@ -61,13 +63,10 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
     let notes = SyncedFile::open(&sim, &paths, store, &FoundNote::default(), at, &state).unwrap();
     let manifest = Manifest::create(&sim, &paths, 1, listed).unwrap();
     let manifest = Arc::new(SharedManifest::new(io.clone(), paths.clone(), manifest, None));
-    let (sender, jobs) = unbounded();
-    let queue =
-        WriteQueue::new(sender, store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30, no_schema());
+    let queue = WriteQueue::new(store, id, SEGMENT_HEADER_BYTES, Seqno(1), 64 << 20, 1 << 30, no_schema());
     let writer = LogWriter {
         io,
         paths,
-        jobs,
         queue: Arc::new(queue),
         segments,
         sink: Arc::new(EmptySink),
@@ -84,6 +83,9 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         zeroed: SEGMENT_HEADER_BYTES,
         zero_ahead_bytes,
         read_mode: ReadMode::Mapped,
+        sequence: JobSequence::new(Seqno(1)),
+        arrived: VecDeque::new(),
+        sync_group: 1,
     };
     (sim, writer)
 }
@@ -94,6 +96,10 @@ fn batch(bytes: usize) -> BatchBuf {
     let mut batch = BatchBuf::new(NamespaceId(16));
     batch.push_logical(RecordKind::Delete, [1; 16], &head, &vec![0; bytes]).unwrap();
     batch
+}
+
+fn terms() -> SubmitTerms {
+    SubmitTerms { durability: Durability::Process, time_ns: 7, at_close: false, is_awaited: false }
 }
 
 /// Offset and length of the writes to the segment from operation `from` on.
@@ -110,9 +116,8 @@ fn waiting_batches_are_written_together_up_to_4_mib() {
     let (sim, writer) = writer(0);
     let queue = writer.queue.clone();
     let len = batch(1 << 20).bytes.len();
-    let tickets: Vec<_> = (0..6)
-        .map(|_| queue.submit(batch(1 << 20), &[], None, Durability::Process, 7, false).unwrap().1)
-        .collect();
+    let tickets: Vec<_> =
+        (0..6).map(|_| queue.submit(batch(1 << 20), &[], None, terms()).unwrap().1).collect();
     queue.close();
     let (ended_in, ended) = bounded(1);
     let before = sim.op_count();
@@ -189,4 +194,32 @@ fn zeros_are_written_to_a_multiple_of_the_step() {
     let before = sim.op_count();
     writer.zero_ahead().unwrap();
     assert_eq!(sim.op_count(), before);
+}
+
+/// A caller who said that it would wait may drop its ticket, or poll it in a task.
+#[test]
+fn batch_left_to_a_caller_who_goes_away_is_written() {
+    let (_, writer) = writer(0);
+    let queue = writer.queue.clone();
+    let (ended_in, ended) = bounded(1);
+    crate::sync::thread::scope(|scope| {
+        scope.spawn(move || writer.run(&ended_in));
+        let submit = || {
+            let terms = SubmitTerms { is_awaited: true, ..terms() };
+            queue.submit(batch(5), &[], None, terms).unwrap().1
+        };
+        let mut polled = submit();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut poll = || std::pin::Pin::new(&mut polled).poll(&mut context).is_ready();
+        while !poll() {
+            crate::sync::thread::yield_now();
+        }
+        drop(submit());
+        while queue.activity().batches < 2 {
+            crate::sync::thread::yield_now();
+        }
+        assert_eq!(submit().wait().unwrap(), Seqno(3));
+        queue.close();
+    });
+    ended.recv().unwrap().unwrap();
 }
