@@ -71,18 +71,37 @@ impl AnchorScanner {
     /// Takes the region's next bytes; `found` gets the start of each selected window, counted from the region's start.
     pub(super) fn scan(&mut self, bytes: &[u8], mut found: impl FnMut(usize)) {
         let mut hash = self.hash;
-        for (index, &byte) in bytes.iter().enumerate() {
-            hash = (hash << 1).wrapping_add(GEAR[byte as usize]);
-            if hash < SELECT_BELOW {
-                let at = self.seen + index + 1;
-                if at >= ANCHOR_WINDOW_BYTES && at >= self.last + GAP_BYTES_MIN {
-                    self.last = at;
-                    found(at - ANCHOR_WINDOW_BYTES);
+        // Few hashes select: one comparison looks at eight.
+        let (eights, rest) = bytes.as_chunks::<8>();
+        for eight in eights {
+            let hashes = eight.map(|byte| {
+                hash = (hash << 1).wrapping_add(GEAR[byte as usize]);
+                hash
+            });
+            if hashes.iter().fold(u32::MAX, |least, hash| least.min(*hash)) < SELECT_BELOW {
+                for (index, _) in hashes.iter().enumerate().filter(|(_, hash)| **hash < SELECT_BELOW) {
+                    self.select(index + 1, &mut found);
                 }
+            }
+            self.seen += eight.len();
+        }
+        for byte in rest {
+            hash = (hash << 1).wrapping_add(GEAR[*byte as usize]);
+            self.seen += 1;
+            if hash < SELECT_BELOW {
+                self.select(0, &mut found);
             }
         }
         self.hash = hash;
-        self.seen += bytes.len();
+    }
+
+    /// A hash selects, `ahead` bytes past those seen.
+    fn select(&mut self, ahead: usize, found: &mut impl FnMut(usize)) {
+        let at = self.seen + ahead;
+        if at >= ANCHOR_WINDOW_BYTES && at >= self.last + GAP_BYTES_MIN {
+            self.last = at;
+            found(at - ANCHOR_WINDOW_BYTES);
+        }
     }
 }
 
@@ -98,4 +117,44 @@ pub fn anchors_of(part_raw: &[u8], seed: AnchorSeed) -> Vec<(AnchorKey, usize)> 
         }
     });
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition: byte by byte.
+    fn plain_scan(bytes: &[u8]) -> Vec<usize> {
+        let (mut hash, mut last, mut found) = (0u32, 0, Vec::new());
+        for (index, &byte) in bytes.iter().enumerate() {
+            hash = (hash << 1).wrapping_add(GEAR[byte as usize]);
+            let at = index + 1;
+            if hash < SELECT_BELOW && at >= ANCHOR_WINDOW_BYTES && at >= last + GAP_BYTES_MIN {
+                last = at;
+                found.push(at - ANCHOR_WINDOW_BYTES);
+            }
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn scan_in_any_slices_finds_the_anchors_of_the_plain_loop(
+            letters in prop_oneof![Just(2u8), Just(4), Just(60), Just(255)],
+            noise in prop::collection::vec(any::<u8>(), 0..3000),
+            cuts in prop::collection::vec(0usize..3000, 0..6),
+        ) {
+            let bytes: Vec<u8> = noise.iter().map(|byte| byte % letters).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let (mut scanner, mut found) = (AnchorScanner::default(), Vec::new());
+            for ends in cuts.windows(2) {
+                scanner.scan(&bytes[ends[0]..ends[1]], |start| found.push(start));
+            }
+            prop_assert_eq!(found, plain_scan(&bytes));
+        }
+    }
 }

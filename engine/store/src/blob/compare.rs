@@ -18,8 +18,9 @@ pub struct CommonRange {
 const PROBE_BYTES: usize = 32;
 /// How far past a mismatch a probe is searched for, in bytes.
 const PROBE_REACH_BYTES: usize = 8 * 1024;
-/// Minimum length of the shorter remainder. In a shorter one, anchors find a repeat at less cost.
-const RESYNC_BYTES_MIN: usize = 1024;
+/// Minimum length of the shorter remainder. In a shorter one, anchors find a repeat at less cost: the probes of
+/// a body without repeats cost more than scanning it.
+const RESYNC_BYTES_MIN: usize = 8 * 1024;
 /// Offsets past the mismatch at which probes are taken.
 const PROBE_OFFSETS: [usize; 10] = [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 4088];
 
@@ -130,13 +131,13 @@ mod tests {
     /// taken.
     #[test]
     fn resync_takes_the_match_nearer_to_the_mismatch() {
-        let (moved, rest) = (bytes(200, 1), bytes(5000, 2));
+        let (moved, rest) = (bytes(200, 1), bytes(10_000, 2));
         let (old, new) = ([&moved[..], &rest].concat(), [&rest[..], &moved].concat());
         let mut budget = usize::MAX;
         let found = resync(&new, &old, 64, &mut budget);
-        assert_eq!(found, Some(CommonRange { new: 0, old: 200, len: 5000 }));
+        assert_eq!(found, Some(CommonRange { new: 0, old: 200, len: 10_000 }));
         let back = resync(&old, &new, 64, &mut budget);
-        assert_eq!(back, Some(CommonRange { new: 200, old: 0, len: 5000 }));
+        assert_eq!(back, Some(CommonRange { new: 200, old: 0, len: 10_000 }));
     }
 
     #[test]
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn common_ranges_are_equal_and_ascending() {
         for seed in 0..50 {
-            let old = bytes(6000, seed);
+            let old = bytes(20_000, seed);
             let at = (seed as usize * 97) % 5000;
             // One piece is inserted and one is removed.
             let new = [&old[..at], &bytes(seed as usize, 99), &old[at + 40..]].concat();
@@ -192,7 +193,7 @@ mod tests {
                 upto = (range.new + range.len, range.old + range.len);
             }
             let kept: usize = same.iter().map(|range| range.len).sum();
-            assert!(kept >= 6000 - 40 - 16, "seed {seed}: {kept} of 6000");
+            assert!(kept >= 20_000 - 40 - 16, "seed {seed}: {kept} of 20000");
         }
     }
 }

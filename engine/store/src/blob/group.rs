@@ -214,16 +214,24 @@ impl RemainderEncoder {
     }
 }
 
-/// Whether Zstandard would not help. Compresses a sample from the middle at the fastest level.
+/// Whether Zstandard would not help: the bytes of a sample from the middle have nearly eight bits of entropy
+/// each. Repeats in such bytes are left to anchors.
 pub(super) fn is_incompressible(bytes: &[u8]) -> bool {
     const SAMPLE: usize = 4096;
+    const SAMPLE_BYTES: f64 = 4096.0;
+    /// 95% of a byte.
+    const INCOMPRESSIBLE_BITS: f64 = 7.6;
     if bytes.len() < SAMPLE {
         return false;
     }
     let start = (bytes.len() - SAMPLE) / 2;
     let sample = bytes.get(start..start + SAMPLE).unwrap_or_default();
-    // Base64 compresses to three quarters and is worth it; images do not compress.
-    zstd::bulk::compress(sample, 1).is_ok_and(|out| out.len() > SAMPLE / 20 * 19)
+    let mut counts = [0u16; 256];
+    sample.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+    let frequent = counts.iter().filter(|count| **count > 0).map(|count| f64::from(*count));
+    // Base64 has six bits a byte and is worth it; images have nearly eight.
+    let bits: f64 = frequent.map(|count| count * (SAMPLE_BYTES / count).log2()).sum();
+    bits > INCOMPRESSIBLE_BITS * SAMPLE_BYTES
 }
 
 #[cfg(test)]
@@ -248,15 +256,24 @@ mod tests {
         let (front, back) = (&noise(6000)[..], &vec![7; 6000][..]);
         assert!(!is_incompressible(&[front, back].concat()), "half of the sample");
         assert!(!is_incompressible(&[&noise(9000)[..], &vec![7; 4096], &noise(9000)].concat()));
-        // Exactly at the limit.
-        let mut met = 0;
-        for (noisy, lead) in (3700..4000).flat_map(|noisy| [0, 5, 11, 18, 26, 37].map(|lead| (noisy, lead))) {
-            let sample = [&vec![1; lead][..], &noise(noisy), &vec![0; 4096 - noisy - lead]].concat();
-            let left = zstd::bulk::compress(&sample, 1).unwrap().len();
-            assert_eq!(is_incompressible(&sample), left > 3876, "{noisy} of 4096: {left}");
-            met += usize::from(left == 3876);
+        // The limit of 7.6 bits lies between 190 and 200 equally frequent values.
+        let of_values = |values: usize| (0..4096).map(|n| (n % values) as u8).collect::<Vec<_>>();
+        assert!(!is_incompressible(&of_values(64)), "base64");
+        assert!(!is_incompressible(&of_values(190)));
+        assert!(is_incompressible(&of_values(200)) && is_incompressible(&of_values(256)));
+    }
+
+    /// Base64, hexadecimal digits and text compress; packed and encrypted bytes do not.
+    #[test]
+    fn entropy_and_a_trial_compression_agree_on_usual_content() {
+        let hex: Vec<u8> =
+            noise(4096).iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect();
+        let text = "The quick brown fox jumps over the lazy dog. ".repeat(100).into_bytes();
+        let packed = zstd::bulk::compress(&[noise(3000), text.clone(), noise(9000)].concat(), 3).unwrap();
+        for (bytes, wanted) in [(noise(8192), true), (hex, false), (text, false), (packed, true)] {
+            let trial = zstd::bulk::compress(&bytes, 1).unwrap().len() > bytes.len() / 20 * 19;
+            assert_eq!((is_incompressible(&bytes), trial), (wanted, wanted));
         }
-        assert!(met > 0);
     }
 
     #[test]
