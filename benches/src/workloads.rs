@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use annals::kv::BodyInput;
+use annals::runs::{FrameInput, RunBatch};
 use annals::{Component, Durability, Frame, Options, Run, RunSpec, Store, Ticket};
 
 use crate::conversation::{BenchConversation, BenchRng, ConversationForm, ConversationStep};
@@ -19,18 +21,34 @@ pub fn begin_run(store: &Store, name: &str) -> Run {
     store.namespace("default").unwrap().begin_run(RunSpec::new(name)).unwrap()
 }
 
-/// Submits a step: the call of the model and of the tool, committed together.
-pub fn submit_step(run: &Run, step: ConversationStep) -> Ticket {
+/// The call of the model and of the tool, to be committed together.
+fn step_batch(run: &Run, step: ConversationStep) -> RunBatch<'_> {
     let mut batch = run.batch().unwrap();
     let llm = batch.frame(Frame::new(Component::Llm, step.request, step.response)).unwrap();
     let tool = Frame::new(Component::Tool, step.tool_input, step.tool_output).parent(llm);
     batch.frame(tool).unwrap();
-    batch.submit().unwrap()
+    batch
+}
+
+/// Submits a step.
+pub fn submit_step(run: &Run, step: ConversationStep) -> Ticket {
+    step_batch(run, step).submit().unwrap()
 }
 
 /// Records a step and waits for it.
 pub fn record_step(run: &Run, step: ConversationStep) {
-    submit_step(run, step).wait().unwrap();
+    step_batch(run, step).commit().unwrap();
+}
+
+/// As [`record_step`], with lent bodies.
+pub fn record_lent_step(run: &Run, step: &ConversationStep) {
+    let mut batch = run.batch().unwrap();
+    let lent = |component, input, output| {
+        FrameInput::new(component, BodyInput::Lent(input), BodyInput::Lent(output))
+    };
+    let llm = batch.frame(lent(Component::Llm, &step.request, &step.response)).unwrap();
+    batch.frame(lent(Component::Tool, &step.tool_input, &step.tool_output).parent(llm)).unwrap();
+    batch.commit().unwrap();
 }
 
 /// Bodies of 256 bytes in and 256 out, all different: an equal body would be stored as a reference.

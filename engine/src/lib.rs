@@ -50,8 +50,8 @@ pub mod kv {
     //! values as streams. [`Namespace::keyspace`](crate::Namespace::keyspace) opens one.
 
     pub use annals_store::kv::{
-        BlobReader, Content, History, KEY_BYTES_MAX, Keys, Keyspace, KvBatch, Scan, ScanRange, StoredBlob,
-        Version, View,
+        BlobReader, BodyInput, Content, History, KEY_BYTES_MAX, Keys, Keyspace, KvBatch, Scan, ScanRange,
+        StoredBlob, Version, View,
     };
 }
 
@@ -75,9 +75,9 @@ pub mod runs {
 
     pub use crate::ids::Link;
     pub use crate::trace::{
-        Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, Frames, LlmFrame,
-        OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run, RunBatch, RunInfo, RunReader,
-        RunSpec, Severity, Snapshot, Status, ToolFrame, VerifyCounts,
+        Component, DroppedRun, ENDED_RUNS_MAX, Ending, ForkPoint, Frame, FrameInfo, FrameInput, Frames,
+        LlmFrame, OpenFrame, Pin, RUN_NAME_BYTES_MAX, RecordedFrame, ResumedRun, Run, RunBatch, RunInfo,
+        RunReader, RunSpec, Severity, Snapshot, Status, ToolFrame, VerifyCounts,
     };
 }
 

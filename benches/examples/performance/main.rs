@@ -3,7 +3,7 @@
 //!
 //! `cargo run --profile dist -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
-//! Sections: conversation, real, kv, frames, scan, single, open, forks, memory, curve; without any, all of them.
+//! Sections: conversation, many, real, kv, frames, scan, single, open, forks, memory, curve; without any, all of them.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -64,8 +64,9 @@ fn main() {
         }
     }
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
-    let all: [BenchSection; 10] = [
+    let all: [BenchSection; 11] = [
         ("conversation", recording::conversation),
+        ("many", recording::many_conversations),
         ("real", recording::real_runs),
         ("kv", recording::kv),
         ("frames", recording::frames),

@@ -8,7 +8,7 @@ use annals::{Durability, Frame, RunSpec, Status, kv::History};
 use annals_benches::conversation::{BenchConversation, BenchRng, ConversationForm, ConversationStep};
 use annals_benches::measure::{Contender, TimedWork, interleave, timed};
 use annals_benches::workloads::{
-    begin_run, open_store, record_step, scattered_key, small_bodies, small_frames,
+    begin_run, open_store, record_lent_step, record_step, scattered_key, small_bodies, small_frames,
 };
 use annals_formats::import::{ChatOptions, ChatRuns, Expansion};
 
@@ -39,6 +39,62 @@ fn raw_steps(dir: &Path, steps: Vec<ConversationStep>, sync: bool) -> TimedWork 
         }
     })
     .1
+}
+
+/// As [`raw_steps`], of bodies that stay with their owner.
+fn raw_lent_steps(dir: &Path, steps: &[ConversationStep]) -> TimedWork {
+    let file = File::create_new(dir.join("raw")).unwrap();
+    let mut at = 0;
+    timed(steps.len() as f64, || {
+        for step in steps {
+            let parts = [&step.request, &step.response, &step.tool_input, &step.tool_output];
+            append(&file, &parts.map(Vec::as_slice), &mut at, false);
+        }
+    })
+    .1
+}
+
+fn annals_lent_steps(dir: &Path, steps: &[ConversationStep]) -> TimedWork {
+    let store = open_store(&dir.join("store"), Durability::Process);
+    let run = begin_run(&store, "run");
+    let (_, work) = timed(steps.len() as f64, || steps.iter().for_each(|step| record_lent_step(&run, step)));
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    work
+}
+
+/// Conversations of which each thread records one after the other.
+pub(crate) fn many_conversations(plan: &PerformanceArgs) {
+    const CONVERSATIONS: usize = 50;
+    const EACH: usize = 40;
+    let steps: Vec<ConversationStep> =
+        BenchConversation::new(ConversationForm::Plain, 1).take(EACH).collect();
+    let callers = |threads: usize| {
+        let steps = &steps;
+        move || {
+            let dir = plan.temporary_dir();
+            let store = open_store(&dir.path().join("store"), Durability::Process);
+            let (_, work) = timed((CONVERSATIONS * EACH) as f64, || {
+                std::thread::scope(|scope| {
+                    for thread in 0..threads {
+                        let store = &store;
+                        scope.spawn(move || {
+                            for number in (thread..CONVERSATIONS).step_by(threads) {
+                                let run = begin_run(store, &format!("run-{number}"));
+                                steps.iter().for_each(|step| record_lent_step(&run, step));
+                                run.end(Status::Ok).unwrap();
+                            }
+                        });
+                    }
+                });
+            });
+            store.close().unwrap();
+            work
+        }
+    };
+    let contenders =
+        vec![Contender::new("annals, 1 thread", callers(1)), Contender::new("annals, 4 threads", callers(4))];
+    print_rates("50 conversations of 40 steps, Process", "steps", &interleave(plan.rounds, contenders));
 }
 
 fn annals_steps(dir: &Path, steps: Vec<ConversationStep>, durability: Durability) -> TimedWork {
@@ -85,6 +141,16 @@ pub(crate) fn conversation(plan: &PerformanceArgs) {
             &interleave(plan.rounds, contenders),
         );
     }
+    let raw = &forms[0].1;
+    let mut contenders =
+        vec![Contender::new("pwrite of the raw bodies", || raw_lent_steps(plan.temporary_dir().path(), raw))];
+    for (form, steps) in &forms {
+        contenders.push(Contender::new(format!("annals, {}", form.name()), move || {
+            annals_lent_steps(plan.temporary_dir().path(), steps)
+        }));
+    }
+    let rates = interleave(plan.rounds, contenders);
+    print_rates("growing conversation, Process, bodies lent", "steps", &rates);
 }
 
 /// Real runs, one commit for each frame, beside a bare write of their bodies.
@@ -109,7 +175,7 @@ pub(crate) fn real_runs(plan: &PerformanceArgs) {
         .map(|frame| {
             [&frame.input, &frame.output].map(|body| match body {
                 annals::kv::Content::Bytes(bytes) => bytes.clone(),
-                annals::kv::Content::Stored(_) => panic!("imported bodies are bytes"),
+                _ => panic!("imported bodies are bytes"),
             })
         })
         .collect();
@@ -177,6 +243,23 @@ pub(crate) fn kv(plan: &PerformanceArgs) {
         "records",
         &interleave(plan.rounds, contenders),
     );
+    let keys = &keys[..COUNT / 10];
+    let contenders = vec![
+        Contender::new("pwrite, one record at once", || {
+            let dir = plan.temporary_dir();
+            let file = File::create_new(dir.path().join("raw")).unwrap();
+            let mut at = 0;
+            timed(keys.len() as f64, || {
+                for (index, key) in keys.iter().enumerate() {
+                    append(&file, &[key, record(index)], &mut at, false);
+                }
+            })
+            .1
+        }),
+        Contender::new("annals, each key awaited", || kv_run(plan, keys, 1, &record, true)),
+    ];
+    let rates = interleave(plan.rounds, contenders);
+    print_rates("keys of 512 B, one by one, Process", "records", &rates);
 }
 
 fn kv_run<'a>(
@@ -197,10 +280,9 @@ fn kv_run<'a>(
             for (index, key) in keys.iter().enumerate() {
                 changes.put(&kv, key, record(batch * size + index));
             }
-            let ticket = changes.submit().unwrap();
             match wait {
-                true => drop(ticket.wait().unwrap()),
-                false => last = Some(ticket),
+                true => drop(changes.commit().unwrap()),
+                false => last = Some(changes.submit().unwrap()),
             }
         }
         if let Some(last) = last {
@@ -240,8 +322,22 @@ pub(crate) fn frames(plan: &PerformanceArgs) {
             store.close().unwrap();
             work
         }),
+        Contender::new("annals, each awaited, one caller", || {
+            let dir = plan.temporary_dir();
+            let store = open_store(&dir.path().join("store"), Durability::Process);
+            let run = begin_run(&store, "run");
+            let frames = small_frames(COUNT);
+            let (_, work) = timed(COUNT as f64, || {
+                for frame in frames {
+                    run.record(frame).unwrap();
+                }
+            });
+            run.end(Status::Ok).unwrap();
+            store.close().unwrap();
+            work
+        }),
     ];
-    print_rates("frames of 512 B, Process, not waited for", "frames", &interleave(plan.rounds, contenders));
+    print_rates("frames of 512 B, Process", "frames", &interleave(plan.rounds, contenders));
     let callers = |count: usize, each: usize| {
         move || {
             let dir = plan.temporary_dir();

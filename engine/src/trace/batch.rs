@@ -16,13 +16,13 @@ use crate::trace::chain;
 use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead};
 use crate::trace::kinds;
 use crate::trace::lanes::{BodyLane, BodySlot, LaneKey};
-use crate::trace::model::{Component, Frame, Severity, Status};
+use crate::trace::model::{Component, Frame, FrameInput, Severity, Status};
 use crate::trace::reader::{RunReader, run_record};
 use crate::trace::recorder::{Run, RunState, encode_run};
 use crate::trace::stream::Ending;
-use annals_store::kv::Content;
 use annals_store::kv::embeddings;
 use annals_store::kv::write::{BatchWriter, PackedBody};
+use annals_store::kv::{BodyInput, Content};
 
 /// Maximum number of a fork's shared frames that are searched for a body of the same component.
 const FORK_LOOK_BACK: u32 = 16;
@@ -129,7 +129,7 @@ impl<'a> RunBatch<'a> {
     ///
     /// # Errors
     /// As [`Run::record`].
-    pub fn frame(&mut self, frame: Frame) -> Result<u32> {
+    pub fn frame(&mut self, frame: FrameInput<'_>) -> Result<u32> {
         let mut begun = self.start_frame(&frame, true)?;
         begun.head.error = frame.error;
         begun.head.duration_ns = frame.duration_ns;
@@ -142,7 +142,7 @@ impl<'a> RunBatch<'a> {
 
     /// Numbers a frame and packs its input and metadata. Metadata that is not `settled` may change when the
     /// frame ends, so no later frame may refer to it.
-    pub(crate) fn start_frame(&mut self, frame: &Frame, settled: bool) -> Result<BegunFrame> {
+    pub(crate) fn start_frame(&mut self, frame: &FrameInput<'_>, settled: bool) -> Result<BegunFrame> {
         self.check_open()?;
         if let Component::Other(name) = &frame.component {
             // A built-in name would read back as the built-in component.
@@ -273,7 +273,7 @@ impl<'a> RunBatch<'a> {
         &mut self,
         key: &LaneKey,
         seq: u32,
-        content: &Content,
+        content: &BodyInput<'_>,
     ) -> Result<(PackedBody, BaseRecipe)> {
         if content.len() <= SAME_BYTES_MIN {
             return Ok((self.writer.pack_content(content, INLINE_BYTES_MAX)?, None));
@@ -283,24 +283,37 @@ impl<'a> RunBatch<'a> {
             self.staged.lanes.insert(key.clone(), lane);
         }
         self.writer.check_len(content)?;
-        let staged_body = self.bodies.iter().rev().find(|(of, _)| of == key).map(|(_, body)| body.clone());
+        let staged = self.bodies.iter().rposition(|(of, _)| of == key);
         let lane =
             self.staged.lanes.get_mut(key).ok_or_else(|| Error::bug("a lane that was just made is gone"))?;
-        let previous = staged_body.or_else(|| self.run.recording.previous.last_body(lane));
+        let cached = &self.run.recording.previous;
+        // Bytes that are only lent are written over the previous body, which nothing else may hold then. If the
+        // batch is dropped, the lane goes on without a previous body.
+        let is_patched = matches!(content, BodyInput::Lent(bytes) if bytes.len() > INLINE_BYTES_MAX);
+        let previous = match staged {
+            Some(index) if is_patched => Some(self.bodies.remove(index).1),
+            Some(index) => self.bodies.get(index).map(|(_, body)| body.clone()),
+            None if is_patched => cached.take_last_body(lane),
+            None => cached.last_body(lane),
+        };
         let compared = match content {
-            Content::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
+            BodyInput::Bytes(bytes) if bytes.len() > INLINE_BYTES_MAX => {
                 Some(ComparedBody::new(bytes, previous.as_ref()))
             }
+            BodyInput::Lent(bytes) if is_patched => Some(ComparedBody::lent(bytes, previous.as_ref())),
             _ => None,
         };
         let id = match (content, &compared) {
             (_, Some(compared)) => compared.id(),
-            (Content::Bytes(bytes), None) => BlobId::of(bytes),
-            (Content::Stored(blob), None) => blob.id(),
+            (BodyInput::Bytes(bytes), None) => BlobId::of(bytes),
+            (BodyInput::Lent(bytes), None) => BlobId::of(bytes),
+            (BodyInput::Stored(blob), None) => blob.id(),
         };
-        if let Content::Bytes(bytes) = content
+        if let Some(bytes) = content.bytes()
             && let Some(at) = lane.frame_with_body(id).filter(|at| *at < seq)
         {
+            drop(compared);
+            self.bodies.extend(previous.filter(|_| is_patched).map(|body| (key.clone(), body)));
             let reference = BodyRef::Same { back: seq - at };
             return Ok((PackedBody { reference, id, extents: None, len: bytes.len() as u64 }, None));
         }
@@ -315,9 +328,9 @@ impl<'a> RunBatch<'a> {
         // Frames may end in any order; a base must be an earlier frame.
         let base = lane.base().filter(|(at, _)| *at < seq).map(|(at, extents)| (seq - at, extents));
         lane.push(seq, packed.id, extents.clone());
-        if let Some(compared) = compared {
+        if let Some((comparison, bytes)) = compared.map(ComparedBody::detach).zip(content.bytes()) {
             self.bodies.retain(|(of, _)| of != key);
-            self.bodies.push((key.clone(), compared.into_body(extents)));
+            self.bodies.push((key.clone(), comparison.into_body(bytes, previous, extents)));
         }
         Ok((packed, base))
     }

@@ -111,6 +111,11 @@ impl PreviousBodies {
         self.bodies.get(&lane.id)
     }
 
+    /// Takes a lane's last body out, so that it can be changed into the next one.
+    pub(crate) fn take_last_body(&self, lane: &BodyLane) -> Option<LaneBody> {
+        self.bodies.take(&lane.id)
+    }
+
     /// Caches a body whose batch was queued.
     pub(crate) fn remember(&self, lane: &BodyLane, body: LaneBody) {
         let bytes = body.bytes.len();

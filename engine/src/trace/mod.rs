@@ -26,7 +26,9 @@ pub use batch::RunBatch;
 pub use builders::{LlmFrame, ToolFrame};
 pub use census::{ErasureReport, UnexplainedErasure, run_numbers};
 pub use dropping::{DroppedRun, Pin};
-pub use model::{Component, ForkPoint, Frame, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status};
+pub use model::{
+    Component, ForkPoint, Frame, FrameInput, RUN_NAME_BYTES_MAX, RunInfo, RunSpec, Severity, Status,
+};
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::{ENDED_RUNS_MAX, Run};
 pub use resume::ResumedRun;

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::ids::{Link, RunUid};
 use crate::trace::heads::{COMPONENT_BYTES_MAX, COMPONENT_OTHER};
-use annals_store::kv::Content;
 pub(crate) use annals_store::kv::catalogue::check_text;
+use annals_store::kv::{BodyInput, Content};
 
 /// Greatest length of a run's name, in bytes.
 pub const RUN_NAME_BYTES_MAX: usize = 512;
@@ -179,9 +179,12 @@ impl fmt::Display for Component {
     }
 }
 
-/// One decision point, as a caller hands it in.
+/// A [`FrameInput`] that owns its bodies.
+pub type Frame = FrameInput<'static>;
+
+/// One decision point, as a caller hands it in: with bodies of its own, or lent ones ([`BodyInput::Lent`]).
 #[derive(Debug, Clone)]
-pub struct Frame {
+pub struct FrameInput<'a> {
     /// The component that made it.
     pub component: Component,
     /// The frame that caused it.
@@ -191,9 +194,9 @@ pub struct Frame {
     /// How long it took, in nanoseconds.
     pub duration_ns: u64,
     /// The exact bytes of its input.
-    pub input: Content,
+    pub input: BodyInput<'a>,
     /// The exact bytes of its output.
-    pub output: Content,
+    pub output: BodyInput<'a>,
     /// A JSON object, or empty: model, sampling parameters, tool, usage, headers. Values that differ between
     /// two recordings of the same call (times, request ids) belong under the key `volatile`, which the
     /// fingerprint leaves out.
@@ -204,10 +207,14 @@ pub struct Frame {
     pub error: bool,
 }
 
-impl Frame {
+impl<'a> FrameInput<'a> {
     /// A frame of a component with its input and output.
     #[must_use]
-    pub fn new(component: Component, input: impl Into<Content>, output: impl Into<Content>) -> Self {
+    pub fn new(
+        component: Component,
+        input: impl Into<BodyInput<'a>>,
+        output: impl Into<BodyInput<'a>>,
+    ) -> Self {
         Self {
             component,
             parent: None,
@@ -228,7 +235,7 @@ impl Frame {
         self
     }
 
-    /// See [`Frame::metadata`].
+    /// See [`FrameInput::metadata`].
     #[must_use]
     pub fn metadata(mut self, json: impl Into<Vec<u8>>) -> Self {
         self.metadata = json.into();

@@ -21,7 +21,7 @@ use crate::trace::dropping::{PendingForks, is_dropped};
 use crate::trace::heads::{RunFields, RunHead};
 use crate::trace::kinds;
 use crate::trace::lanes::{PreviousBodies, RunLanes};
-use crate::trace::model::{Frame, RunInfo, RunSpec, Severity, Status};
+use crate::trace::model::{FrameInput, RunInfo, RunSpec, Severity, Status};
 use crate::trace::reader::{RunReader, find_living_run, run_record};
 use annals_store::kv::Content;
 use annals_store::kv::core::Core;
@@ -283,7 +283,7 @@ impl Run {
     /// # Errors
     /// `Conflict` if the run has ended; `Invalid` if a body is over the limit or the parent is not an earlier
     /// frame; `Unavailable`, `Poisoned`.
-    pub fn record(&self, frame: Frame) -> Result<u32> {
+    pub fn record(&self, frame: FrameInput<'_>) -> Result<u32> {
         let mut batch = self.batch()?;
         let seq = batch.frame(frame)?;
         batch.commit()?;
@@ -294,7 +294,7 @@ impl Run {
     ///
     /// # Errors
     /// As [`Run::record`].
-    pub fn submit(&self, frame: Frame) -> Result<(u32, Ticket)> {
+    pub fn submit(&self, frame: FrameInput<'_>) -> Result<(u32, Ticket)> {
         let mut batch = self.batch()?;
         let seq = batch.frame(frame)?;
         Ok((seq, batch.submit()?))

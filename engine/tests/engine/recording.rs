@@ -1,10 +1,13 @@
 //! Recording runs and reading them back, on a real disk.
 
 use std::io::Read as _;
+use std::path::Path;
 
+use annals::io::{Io as _, sim::SimIo};
+use annals::runs::FrameInput;
 use annals::{
     Component, Durability, ErrorKind, Frame, Options, RunSpec, Status, Store,
-    kv::{History, ScanRange},
+    kv::{BodyInput, History, ScanRange},
 };
 
 fn options() -> Options {
@@ -150,4 +153,76 @@ fn a_fork_may_change_the_state_before_its_first_frame() {
         assert_eq!(reader.snapshot(seq).unwrap().state, state(step).into_bytes(), "after frame {seq}");
     }
     assert!(space.run("r").unwrap().snapshot_at(3).unwrap().is_none());
+}
+
+/// Records a conversation that is appended to, changed at its head, repeated, shrunk and grown again. Returns the
+/// log's files.
+fn log_of_a_changing_conversation(lends: bool) -> Vec<Vec<u8>> {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("/s", crate::support::sim_options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let mut rng = crate::support::SeededRng(3);
+    let mut text = |words: usize| (0..words).map(|_| format!("{:x} ", rng.next() >> 40)).collect::<String>();
+    let mut body = text(3000);
+    for step in 0..24 {
+        match step % 8 {
+            3 => body.replace_range(40..52, &text(1)),
+            4 => {}
+            5 => body.truncate(body.len() / 4 * 3),
+            6 => body.insert_str(body.len() / 3, &text(4)),
+            _ => body.push_str(&text(120)),
+        }
+        let answer = text(if step % 3 == 0 { 2 } else { 400 });
+        let (input, output) = (body.as_bytes(), answer.as_bytes());
+        let mut batch = run.batch().unwrap();
+        for _ in 0..=step % 2 {
+            match lends {
+                true => batch.frame(FrameInput::new(
+                    Component::Llm,
+                    BodyInput::Lent(input),
+                    BodyInput::Lent(output),
+                )),
+                false => batch.frame(Frame::new(Component::Llm, input, output)),
+            }
+            .unwrap();
+        }
+        batch.commit().unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let reader = space.run("r").unwrap();
+    assert_eq!(reader.frame(reader.info().frames).unwrap().input, body.as_bytes());
+    drop((reader, run, space));
+    store.close().unwrap();
+    let segments = Path::new("/s/segments");
+    let mut names = sim.list(segments).unwrap();
+    names.sort();
+    names.iter().map(|name| sim.read(&segments.join(name)).unwrap()).collect()
+}
+
+#[test]
+fn lent_bodies_write_the_same_log_as_owned_ones() {
+    let (owned, lent) = (log_of_a_changing_conversation(false), log_of_a_changing_conversation(true));
+    assert!(owned.iter().map(Vec::len).sum::<usize>() > 20_000);
+    assert!(owned == lent, "the logs differ");
+}
+
+/// A lane's previous body is changed in place for a lent one. A batch that is dropped must not leave its bytes.
+#[test]
+fn dropped_batch_of_lent_bodies_leaves_the_lane_usable() {
+    let (_dir, store, space) = crate::support::fresh();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let bodies: Vec<String> = (0..3).map(|n| format!("head {n} {}", "word ".repeat(2000 + n))).collect();
+    let frame = |n: usize| {
+        FrameInput::new(Component::Llm, BodyInput::Lent(bodies[n].as_bytes()), BodyInput::Lent(b"out"))
+    };
+    run.record(frame(0)).unwrap();
+    let mut dropped = run.batch().unwrap();
+    dropped.frame(frame(1)).unwrap();
+    drop(dropped);
+    run.record(frame(2)).unwrap();
+    run.record(frame(0)).unwrap();
+    let inputs: Vec<_> = space.run("r").unwrap().frames().map(|frame| frame.unwrap().input).collect();
+    assert_eq!(inputs, [0, 2, 0].map(|n| bodies[n].as_bytes()));
+    assert_eq!(store.verify().unwrap().damaged, []);
 }

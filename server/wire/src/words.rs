@@ -105,10 +105,7 @@ pub struct MemoryPut {
 /// # Errors
 /// `Invalid` if the body is already in a store.
 pub fn bytes(content: &Content) -> annals::Result<&[u8]> {
-    match content {
-        Content::Bytes(bytes) => Ok(bytes),
-        Content::Stored(_) => Err(invalid("a blob of another store cannot be sent".to_owned())),
-    }
+    content.bytes().ok_or_else(|| invalid("a blob of another store cannot be sent".to_owned()))
 }
 
 pub fn invalid(what: String) -> annals::Error {

@@ -40,7 +40,7 @@ pub use delta::DeltaStack;
 pub use error::BlobError;
 pub use group::RemainderEncoder;
 pub use packer::Packer;
-pub use plan::{ComparedBody, EarlierBytes, PlanStep, PreviousMatch, plan};
+pub use plan::{ComparedBody, Comparison, EarlierBytes, PlanStep, PreviousMatch, plan};
 pub use recipe::{decode_recipe, encode_recipe};
 pub use tree::{BLOCK_BYTES, TreeHash};
 pub use types::{

@@ -36,8 +36,18 @@ pub trait EarlierBytes {
 /// A body compared with the previous one in its lane; only the differing blocks are hashed.
 #[derive(Debug)]
 pub struct ComparedBody<'a> {
-    bytes: &'a Arc<Vec<u8>>,
+    bytes: &'a [u8],
+    /// The bytes, if they were handed over.
+    owned: Option<&'a Arc<Vec<u8>>>,
     previous: Option<&'a LaneBody>,
+    same: Vec<CommonRange>,
+    hash: TreeHash,
+}
+
+/// What a comparison found, without the previous body, which can then be changed.
+#[derive(Debug)]
+pub struct Comparison {
+    owned: Option<Arc<Vec<u8>>>,
     same: Vec<CommonRange>,
     hash: TreeHash,
 }
@@ -46,6 +56,12 @@ impl<'a> ComparedBody<'a> {
     /// Compares `bytes` with `previous`, the previous body in the same lane of the run.
     #[must_use]
     pub fn new(bytes: &'a Arc<Vec<u8>>, previous: Option<&'a LaneBody>) -> Self {
+        Self { owned: Some(bytes), ..Self::lent(bytes, previous) }
+    }
+
+    /// As [`ComparedBody::new`], of bytes that their owner keeps.
+    #[must_use]
+    pub fn lent(bytes: &'a [u8], previous: Option<&'a LaneBody>) -> Self {
         let same = previous.map(|before| compare::compare(bytes, &before.bytes, MATCH_BYTES_MIN));
         let same = same.unwrap_or_default();
         let hash = match previous {
@@ -59,7 +75,7 @@ impl<'a> ComparedBody<'a> {
             }
             None => TreeHash::of(bytes),
         };
-        Self { bytes, previous, same, hash }
+        Self { bytes, owned: None, previous, same, hash }
     }
 
     /// BLAKE3 of the body.
@@ -83,8 +99,41 @@ impl<'a> ComparedBody<'a> {
     /// The body that the next one is compared with.
     #[must_use]
     pub fn into_body(self, extents: Arc<Vec<Extent>>) -> LaneBody {
-        LaneBody { bytes: self.bytes.clone(), extents, hash: Arc::new(self.hash) }
+        let bytes = self.bytes;
+        self.detach().into_body(bytes, None, extents)
     }
+
+    /// Lets the previous body go.
+    #[must_use]
+    pub fn detach(self) -> Comparison {
+        Comparison { owned: self.owned.cloned(), same: self.same, hash: self.hash }
+    }
+}
+
+impl Comparison {
+    /// The body that the next one is compared with; `bytes` are those that were compared. If they were only
+    /// lent, `previous`, the body that they were compared with, is changed into them.
+    #[must_use]
+    pub fn into_body(self, bytes: &[u8], previous: Option<LaneBody>, extents: Arc<Vec<Extent>>) -> LaneBody {
+        let bytes = self.owned.unwrap_or_else(|| Arc::new(patched(previous, bytes, &self.same)));
+        LaneBody { bytes, extents, hash: Arc::new(self.hash) }
+    }
+}
+
+/// The memory of `before` with the bytes of `new`: ranges that are the same in the same place are not copied.
+fn patched(before: Option<LaneBody>, new: &[u8], same: &[CommonRange]) -> Vec<u8> {
+    // A body that something else still reads is not changed.
+    let Some(mut bytes) = before.and_then(|body| Arc::try_unwrap(body.bytes).ok()) else {
+        return new.to_vec();
+    };
+    let mut at = 0;
+    for range in same.iter().take_while(|range| range.new == range.old) {
+        bytes[at..range.new].copy_from_slice(&new[at..range.new]);
+        at = range.new + range.len;
+    }
+    bytes.truncate(at);
+    bytes.extend_from_slice(&new[at..]);
+    bytes
 }
 
 /// The previous body and its ranges that equal the new body.
@@ -255,7 +304,35 @@ impl<'a> ExtentSlices<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Edits anywhere, and a body that shrinks or grows.
+        #[test]
+        fn previous_body_patched_in_place_has_the_lent_bytes(
+            old in prop::collection::vec(0u8..3, 0..20_000),
+            edits in prop::collection::vec(
+                (0usize..20_000, 0usize..700, prop::collection::vec(any::<u8>(), 0..700)), 0..4,
+            ),
+            is_shared in any::<bool>(),
+        ) {
+            let mut new = old.clone();
+            for (at, cut, put) in edits {
+                let at = at.min(new.len());
+                let end = (at + cut).min(new.len());
+                new.splice(at..end, put);
+            }
+            let previous = ComparedBody::lent(&old, None).into_body(Arc::default());
+            let shared = is_shared.then(|| previous.clone());
+            let comparison = ComparedBody::lent(&new, Some(&previous)).detach();
+            let body = comparison.into_body(&new, Some(previous), Arc::default());
+            prop_assert_eq!(body.hash.id(), BlobId::of(&new));
+            prop_assert!(*body.bytes == new);
+            prop_assert!(shared.is_none_or(|shared| *shared.bytes == old));
+        }
+    }
 
     #[test]
     fn plan_may_look_up_eight_groups_and_one_per_page() {

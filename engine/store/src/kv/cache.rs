@@ -67,6 +67,15 @@ impl<K: Hash + Eq + Clone, V: Clone> ClockCache<K, V> {
         held.bytes += bytes;
     }
 
+    /// Removes a value and returns it.
+    pub fn take(&self, key: &K) -> Option<V> {
+        let mut held = lock(&self.state);
+        let place = *held.places.get(key)?;
+        let value = held.slots.get(place)?.value.clone();
+        held.remove(place);
+        Some(value)
+    }
+
     /// Removes a value.
     pub fn remove(&self, key: &K) {
         let mut held = lock(&self.state);

@@ -43,25 +43,41 @@ impl StoredBlob {
 
 /// A body: bytes in memory, or a blob streamed into the store before.
 #[derive(Debug, Clone)]
-pub enum Content {
-    /// The bytes.
+pub enum BodyInput<'a> {
+    /// The bytes, handed over.
     Bytes(Arc<Vec<u8>>),
+    /// The bytes, lent for the call. The store copies only what the lane's last body does not have.
+    Lent(&'a [u8]),
     /// A blob of the same namespace.
     Stored(StoredBlob),
 }
 
-impl Default for Content {
+/// A [`BodyInput`] that owns its bytes.
+pub type Content = BodyInput<'static>;
+
+impl Default for BodyInput<'_> {
     fn default() -> Self {
         Self::Bytes(Arc::default())
     }
 }
 
-impl Content {
+impl BodyInput<'_> {
+    /// The bytes, if they are in memory.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Lent(bytes) => Some(bytes),
+            Self::Stored(_) => None,
+        }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Lent(bytes) => bytes.len() as u64,
             Self::Stored(blob) => blob.len,
         }
     }
@@ -73,37 +89,37 @@ impl Content {
     }
 }
 
-impl From<Vec<u8>> for Content {
+impl From<Vec<u8>> for BodyInput<'_> {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(Arc::new(bytes))
     }
 }
 
-impl From<&[u8]> for Content {
+impl From<&[u8]> for BodyInput<'_> {
     fn from(bytes: &[u8]) -> Self {
         bytes.to_vec().into()
     }
 }
 
-impl<const N: usize> From<&[u8; N]> for Content {
+impl<const N: usize> From<&[u8; N]> for BodyInput<'_> {
     fn from(bytes: &[u8; N]) -> Self {
         bytes.to_vec().into()
     }
 }
 
-impl From<&str> for Content {
+impl From<&str> for BodyInput<'_> {
     fn from(text: &str) -> Self {
         text.as_bytes().into()
     }
 }
 
-impl From<String> for Content {
+impl From<String> for BodyInput<'_> {
     fn from(text: String) -> Self {
         text.into_bytes().into()
     }
 }
 
-impl From<StoredBlob> for Content {
+impl From<StoredBlob> for BodyInput<'_> {
     fn from(blob: StoredBlob) -> Self {
         Self::Stored(blob)
     }

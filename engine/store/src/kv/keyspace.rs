@@ -512,9 +512,9 @@ impl KvBatch {
     fn stream_long_values(&mut self) -> Result<()> {
         let limit = self.core.options.body_bytes_max;
         for (_, _, value) in &mut self.operations {
-            let Some(Content::Bytes(bytes)) = value else { continue };
+            let Some(bytes) = value.as_ref().and_then(Content::bytes) else { continue };
             if bytes.len() >= STREAMED_VALUE_BYTES && bytes.len() as u64 <= limit {
-                let stored = store_stream(&self.core, self.namespace, &mut bytes.as_slice())?;
+                let stored = store_stream(&self.core, self.namespace, &mut &*bytes)?;
                 *value = Some(Content::Stored(stored));
             }
         }

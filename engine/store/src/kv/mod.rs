@@ -22,7 +22,7 @@ pub mod view;
 pub mod write;
 
 pub use blob_reader::BlobReader;
-pub use content::{Content, StoredBlob};
+pub use content::{BodyInput, Content, StoredBlob};
 pub use keys::KEY_BYTES_MAX;
 pub use keyspace::{History, Keys, Keyspace, KvBatch, Scan, ScanRange, Version};
 pub use view::View;

@@ -11,7 +11,7 @@ use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, NamespaceId, Seqno};
 use crate::kv::bodies::{self, anchor_seed};
-use crate::kv::content::{Content, StoredBlob};
+use crate::kv::content::{BodyInput, Content, StoredBlob};
 use crate::kv::core::Core;
 use crate::kv::fence::Pass;
 use crate::kv::keys;
@@ -89,20 +89,23 @@ impl BatchWriter {
     }
 
     /// Packs a body: inline if it has at most `inline_max` bytes, otherwise as a blob.
-    pub fn pack_content(&mut self, content: &Content, inline_max: usize) -> Result<PackedBody> {
+    pub fn pack_content(&mut self, content: &BodyInput<'_>, inline_max: usize) -> Result<PackedBody> {
         self.check_len(content)?;
-        match content {
-            Content::Bytes(bytes) if bytes.len() <= inline_max => Ok(PackedBody {
+        if let Some(bytes) = content.bytes().filter(|bytes| bytes.len() <= inline_max) {
+            return Ok(PackedBody {
                 reference: BodyRef::Inline(bytes.to_vec()),
                 id: BlobId::of(bytes),
                 len: bytes.len() as u64,
                 extents: None,
-            }),
-            Content::Bytes(bytes) => self.pack_blob(&ComparedBody::new(bytes, None)),
-            Content::Stored(blob) if blob.namespace != self.namespace => {
+            });
+        }
+        match content {
+            BodyInput::Bytes(bytes) => self.pack_blob(&ComparedBody::new(bytes, None)),
+            BodyInput::Lent(bytes) => self.pack_blob(&ComparedBody::lent(bytes, None)),
+            BodyInput::Stored(blob) if blob.namespace != self.namespace => {
                 Err(Error::invalid("the stored blob belongs to another namespace: store it in this one"))
             }
-            Content::Stored(blob) => {
+            BodyInput::Stored(blob) => {
                 // From now on the batch may be the blob's only holder.
                 self.pass.get_or_insert_with(|| self.core.fence.pass());
                 Ok(PackedBody {
@@ -118,9 +121,9 @@ impl BatchWriter {
     /// Packs a key's value, and appends its reference to the record's head and tail.
     pub fn put_value(&mut self, content: &Content, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<()> {
         let inline_max = KV_INLINE_BYTES_MAX.min(codec::index(self.core.options.body_bytes_max));
-        match content {
+        match content.bytes() {
             // An inline value has no address, so nothing hashes it.
-            Content::Bytes(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),
+            Some(bytes) if bytes.len() <= inline_max => BodyRef::put_inline(bytes, head),
             _ => {
                 let packed = self.pack_content(content, KV_INLINE_BYTES_MAX)?;
                 packed.reference.put(head);
@@ -134,7 +137,7 @@ impl BatchWriter {
     ///
     /// # Errors
     /// `Invalid` for a body over the store's limit.
-    pub fn check_len(&self, content: &Content) -> Result<()> {
+    pub fn check_len(&self, content: &BodyInput<'_>) -> Result<()> {
         let limit = self.core.options.body_bytes_max;
         if content.len() > limit {
             return Err(Error::invalid(format!(

@@ -55,7 +55,7 @@ fn frames_error(source: &str) -> String {
 fn bytes(body: &Content) -> &[u8] {
     match body {
         Content::Bytes(bytes) => bytes,
-        Content::Stored(_) => panic!("an import stores nothing"),
+        _ => panic!("an import stores nothing"),
     }
 }
 

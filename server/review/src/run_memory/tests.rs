@@ -140,7 +140,7 @@ fn streams_and_other_providers_give_same_snapshot() {
     ];
     let request = String::from_utf8(match &frames[1].input {
         annals::kv::Content::Bytes(bytes) => bytes.to_vec(),
-        annals::kv::Content::Stored(_) => panic!("the body is still in memory"),
+        _ => panic!("the body is still in memory"),
     });
     let mut last = exchange(1, CHAT, EVENTS, &request.unwrap(), &events.concat());
     let metadata = String::from_utf8(last.metadata.clone()).unwrap();
