@@ -1,4 +1,4 @@
-//! Writes memory into a table, merged with the newest tables.
+//! Writes memory into a table, alone or merged with the newest tables.
 //!
 //! A table is written to its own file and synced, and its name is synced, before anything lists it. Versions
 //! that no reader can request any more are left out.
@@ -26,16 +26,27 @@ use crate::sync::atomic::Ordering;
 /// A table is merged into the one before it unless that one is at least this many times larger. Over 38
 /// flushes, ratio 2 writes each entry 3.2 times and leaves at most 5 tables. Ratio 4 writes each entry 4.8
 /// times and leaves 3 tables.
-const TABLE_RATIO: u64 = 2;
+pub(super) const TABLE_RATIO: u64 = 2;
+
+/// Tables that a flush leaves to the thread that merges. If there are more, that thread is too slow, and the
+/// flush merges them itself.
+const TABLES_MAX: usize = 32;
+
+/// At most so many entries are merged by a closing: it takes no longer in a large store.
+pub(super) const CLOSE_ENTRIES_MAX: u64 = 1 << 20;
 
 /// How many of the oldest tables stay as they are when this many entries come. The newest are merged until
-/// each remaining table is [`TABLE_RATIO`] times larger than what follows.
-fn tables_to_keep(tables: &[ListedTable], entries: u64) -> usize {
+/// each remaining table is [`TABLE_RATIO`] times larger than what follows, or until more than `most` entries
+/// would be merged.
+fn tables_to_keep(tables: &[ListedTable], entries: u64, most: u64) -> usize {
     let mut size = entries;
     let mut keep = tables.len();
     while keep > 0 && tables[keep - 1].table.entry_count() < size.saturating_mul(TABLE_RATIO) {
+        size = size.saturating_add(tables[keep - 1].table.entry_count());
+        if size > most {
+            break;
+        }
         keep -= 1;
-        size = size.saturating_add(tables[keep].table.entry_count());
     }
     keep
 }
@@ -80,18 +91,21 @@ impl From<TableWriteError> for Error {
 }
 
 impl Index {
-    /// Writes memory, newest first, into a table merged with the newest existing tables. Returns the
-    /// resulting tables. All of them are on disk with their names, but the new one is not listed yet. The
-    /// caller holds the lock on tables until they are in the levels.
+    /// Writes memory, newest first, into a table merged with the newest existing tables, as long as these have
+    /// together at most `most` entries. Returns the resulting tables. All of them are on disk with their names,
+    /// but the new one is not listed yet. The caller holds the lock on tables until they are in the levels.
     pub(super) fn flush_memory(
         &self,
         at: (SegmentId, u64),
         state: &LogState,
         memory: &[Arc<Memtable>],
+        most: u64,
     ) -> Result<Vec<ListedTable>> {
         let covers = TableCoverage { segment: u64::from(at.0.0), offset: at.1, seqno: state.next_seqno.0 };
         self.with_repair_locked(|| {
-            self.try_flush_memory(covers, memory, &self.levels().tables, TableLocation::File)
+            let tables = &self.levels().tables;
+            let most = if tables.len() > TABLES_MAX { u64::MAX } else { most };
+            self.try_flush_memory(covers, memory, tables, TableLocation::File, most)
         })
     }
 
@@ -102,6 +116,7 @@ impl Index {
         memory: &[Arc<Memtable>],
         tables: &[ListedTable],
         kept: TableLocation,
+        most: u64,
     ) -> std::result::Result<Vec<ListedTable>, TableWriteError> {
         let entries: usize = memory.iter().map(|memory| memory.len()).sum();
         // The manifest cannot list a table that is only in memory, so it is merged into the file.
@@ -113,12 +128,12 @@ impl Index {
             return Ok(tables.to_vec());
         }
         let pinned = self.pinned_tables.load(Ordering::Relaxed);
-        let keep = tables_to_keep(tables, entries as u64).max(pinned).min(files);
+        let keep = tables_to_keep(tables, entries as u64, most).max(pinned).min(files);
         let id = self.next_table.fetch_add(1, Ordering::Relaxed);
         let meta = TableMeta { store: self.store.0, id, covers };
         let table = match kept {
             TableLocation::Memory => {
-                let bytes = self.merge_into(Vec::new(), meta, memory, &tables[keep..])?;
+                let bytes = self.merge_into(Vec::new(), meta, memory, &tables[keep..], &mut || Ok(()))?;
                 Table::open(FileBytes::owned(bytes.into()))?
             }
             TableLocation::File => {
@@ -143,7 +158,7 @@ impl Index {
         memory: &[Arc<Memtable>],
         tables: &[ListedTable],
     ) -> std::result::Result<Table, TableWriteError> {
-        self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables))
+        self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables, &mut || Ok(())))
     }
 
     /// Writes and syncs the file of a table that `fill` puts into a sink. The name is not synced.
@@ -157,19 +172,21 @@ impl Index {
             self.io.remove(&path)?;
         }
         let file = self.io.open(&path, OpenMode::CreateNew)?;
-        let sink = FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
+        let sink = FileSink { file: file.clone(), at: 0, synced: 0, pending: Vec::new(), failed: None };
         fill(sink)?.finish().map_err(TableWriteError::Other)?;
         file.sync()?;
         Ok(Table::open(self.limits.read_mode.read_whole(&*file)?)?)
     }
 
-    /// Merges memory and tables into one table. Returns the sink.
-    fn merge_into<S: std::io::Write>(
+    /// Merges memory and tables into one table. Returns the sink. `after_slice` is called after each
+    /// [`SLICE_ENTRIES`] entries, and may end the merge.
+    pub(super) fn merge_into<S: std::io::Write>(
         &self,
         sink: S,
         meta: TableMeta,
         memory: &[Arc<Memtable>],
         tables: &[ListedTable],
+        after_slice: &mut dyn FnMut() -> std::result::Result<(), TableError>,
     ) -> std::result::Result<S, TableError> {
         let mut writer = TableWriter::new(sink, meta)?;
         // A view that is opened from now on sees the newest of everything written here.
@@ -184,7 +201,13 @@ impl Index {
         // Number of newer versions of the same key.
         let (mut last, mut newer): (Vec<u8>, usize) = (Vec::new(), 0);
         let mut first = true;
+        let mut left = SLICE_ENTRIES;
         merge(sources, |key, seqno, value| {
+            left -= 1;
+            if left == 0 {
+                left = SLICE_ENTRIES;
+                after_slice()?;
+            }
             if !first && last == key {
                 newer += 1;
             } else {
@@ -220,7 +243,7 @@ impl Index {
         let Ok(names) = self.io.list(&self.paths.tables()) else { return };
         for name in names {
             if let Some(id) = parse_table(&name)
-                && id != self.rebuilding_table.load(Ordering::Relaxed)
+                && !lock(&self.unlisted).contains(&id)
                 && levels.tables.iter().all(|listed| listed.entry.id != id)
             {
                 let _ = self.io.remove(&self.paths.table(id));
@@ -229,24 +252,43 @@ impl Index {
     }
 }
 
+/// Entries of a slice of a merge.
+const SLICE_ENTRIES: u32 = 1 << 16;
+/// A table's file is synced each time that it has grown by so many bytes.
+const SYNC_BYTES: u64 = 8 << 20;
+
 /// Writes a stream to a file in large pieces.
 pub(super) struct FileSink {
     file: Arc<dyn File>,
     at: u64,
+    /// Position up to which the file was synced on the way.
+    synced: u64,
     pending: Vec<u8>,
     failed: Option<IoError>,
 }
 
 impl FileSink {
     fn flush_pending(&mut self) -> std::io::Result<()> {
-        if let Err(error) = self.file.write_at(&[IoSlice::new(&self.pending)], self.at) {
-            let kind = error.source.kind();
-            self.failed = Some(error);
-            return Err(kind.into());
-        }
+        let written = self.file.write_at(&[IoSlice::new(&self.pending)], self.at);
+        self.checked(written)?;
         self.at += self.pending.len() as u64;
         self.pending.clear();
+        // One sync of a long file would delay all syncs of the log that come meanwhile.
+        if self.at - self.synced >= SYNC_BYTES {
+            self.synced = self.at;
+            let synced = self.file.sync();
+            self.checked(synced)?;
+        }
         Ok(())
+    }
+
+    /// Keeps an error for the call that finishes.
+    fn checked(&mut self, done: crate::io::IoResult<()>) -> std::io::Result<()> {
+        done.map_err(|error| {
+            let kind = error.source.kind();
+            self.failed = Some(error);
+            kind.into()
+        })
     }
 
     fn finish(mut self) -> Result<()> {

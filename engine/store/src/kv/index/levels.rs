@@ -5,7 +5,7 @@
 //! levels, so that everything up to that seqno is in them. Levels are replaced as a whole, under a short
 //! lock. A table or memory stays readable while a reader holds it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ids::{SegmentId, Seqno, StoreId};
@@ -100,8 +100,8 @@ pub struct Index {
     pub(super) next_table: AtomicU64,
     /// Number of the oldest tables that no flush may merge, because a compaction replaces them.
     pub(super) pinned_tables: AtomicUsize,
-    /// Number of the table that will replace them; 0: none. Nothing lists its file yet.
-    pub(super) rebuilding_table: AtomicU64,
+    /// Numbers of tables whose files are written while others change tables. Nothing lists them yet.
+    pub(super) unlisted: Mutex<BTreeSet<u64>, { rank::UNLISTED_TABLES }>,
     /// Bytes of log that were written before the memory that is now active.
     pub(super) frozen_at: AtomicU64,
     /// The last seqno that readers may see.
@@ -134,7 +134,7 @@ impl Index {
             rebuilt: Mutex::default(),
             next_table: AtomicU64::new(1),
             pinned_tables: AtomicUsize::new(0),
-            rebuilding_table: AtomicU64::new(0),
+            unlisted: Mutex::default(),
             frozen_at: AtomicU64::new(0),
             visible: AtomicU64::new(0),
             upkeep: OnceLock::new(),
@@ -218,8 +218,7 @@ impl Index {
         read_lock(&self.levels).clone()
     }
 
-    /// Changes the levels. Only the writer's thread and the upkeep's call this, each for its own part of the
-    /// levels.
+    /// Changes the levels. The writer changes memory. Whoever holds the lock on tables changes tables.
     pub(super) fn change_levels(&self, change: impl FnOnce(&mut IndexLevels)) {
         let mut held = write_lock(&self.levels);
         let mut levels = IndexLevels::clone(&held);

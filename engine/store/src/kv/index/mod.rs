@@ -1,14 +1,15 @@
 //! The index: from a key to the places of its versions. It is a cache of the log: without it the log is read
 //! again.
 //!
-//! New entries go into memory (`memtable`). Past a bound, memory is frozen, and a separate thread (`upkeep`)
-//! writes it into tables (`flush`), which it merges by size. `levels` is what a reader sees of all that at
+//! New entries go into memory (`memtable`). Past a bound, memory is frozen, and a thread (`upkeep`) writes it
+//! into a table (`flush`). Another thread merges tables by size (`merges`). `levels` is what a reader sees of all that at
 //! one moment, and `reads` finds keys in it. `repair` rebuilds a damaged table, and `rebuild` all tables
 //! after a compaction. The log's writer calls `sink`.
 
 mod flush;
 mod levels;
 mod memtable;
+mod merges;
 mod reads;
 mod rebuild;
 mod repair;

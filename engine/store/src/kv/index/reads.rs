@@ -382,8 +382,9 @@ mod tests {
             Arc::new(memory)
         };
         let covers = TableCoverage { segment: 1, offset: 96, seqno: 1 };
-        let table =
-            |seqnos| index.try_flush_memory(covers, &[memory(seqnos)], &[], TableLocation::Memory).unwrap();
+        let table = |seqnos| {
+            index.try_flush_memory(covers, &[memory(seqnos)], &[], TableLocation::Memory, u64::MAX).unwrap()
+        };
         let tables = [table(1..20), table(20..30)].concat();
         index.change_levels(|levels| {
             (levels.active, levels.frozen, levels.tables) = (memory(35..45), Some(memory(30..35)), tables);

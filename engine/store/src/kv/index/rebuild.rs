@@ -1,7 +1,7 @@
 //! Rebuilds the tables after a compaction: the records that they lead to have moved or are gone.
 //!
 //! The *base* is the tables that existed when the compaction looked at the log. They are read as often as it
-//! needs, and no flush merges them meanwhile. Newer tables are written and merged as usual. In the end one
+//! needs, and nobody merges them meanwhile. Newer tables are written and merged as usual. In the end one
 //! table takes the base's place. One manifest edit lists it together with the log's new segments, and readers
 //! see it from then on.
 //!
@@ -15,6 +15,7 @@ use crate::ids::{RecordPlace, SegmentId, Seqno};
 use crate::kv::index::flush::TableLocation;
 use crate::kv::index::levels::{Index, ListedTable};
 use crate::kv::index::memtable::{Memtable, MemtableSource};
+use crate::kv::index::merges::UnlistedTable;
 use crate::kv::index::reads::table_error;
 use crate::kv::table::{
     IndexValue, MergeSource, TableCoverage, TableError, TableMeta, TableSource, TableWriter, merge,
@@ -44,7 +45,6 @@ pub struct CompactionBase {
 impl Drop for CompactionBase {
     fn drop(&mut self) {
         self.index.pinned_tables.store(0, Ordering::Relaxed);
-        self.index.rebuilding_table.store(0, Ordering::Relaxed);
     }
 }
 
@@ -159,8 +159,8 @@ impl Index {
         if base.tables.is_empty() {
             return Ok(RebuiltTable(None));
         }
-        let id = self.next_table.fetch_add(1, Ordering::Relaxed);
-        self.rebuilding_table.store(id, Ordering::Relaxed);
+        let unlisted = UnlistedTable::new(&base.index);
+        let id = unlisted.id();
         let meta = TableMeta { store: self.store.0, id, covers: base.covers };
         let mut failed = None;
         let made = self.write_file_with(meta, |sink| {
@@ -178,7 +178,8 @@ impl Index {
         let table = made.map_err(|error| failed.unwrap_or_else(|| error.into()))?;
         self.io.sync_dir(&self.paths.tables())?;
         let entry = TableEntry { id, bytes: table.file_len() };
-        Ok(RebuiltTable(Some(ListedTable { table: Arc::new(table), entry, location: TableLocation::File })))
+        let listed = ListedTable { table: Arc::new(table), entry, location: TableLocation::File };
+        Ok(RebuiltTable(Some((listed, unlisted))))
     }
 
     /// Keeps other threads from changing tables.
@@ -205,14 +206,17 @@ impl Index {
     /// one.
     pub fn listing_with(&self, base: &CompactionBase, made: &RebuiltTable) -> (Vec<TableEntry>, u64) {
         let levels = self.levels();
-        let tables = made.0.iter().chain(levels.tables.iter().skip(base.tables.len()));
+        let made = made.0.iter().map(|(listed, _)| listed);
+        let tables = made.chain(levels.tables.iter().skip(base.tables.len()));
         (tables.map(|listed| listed.entry.clone()).collect(), self.next_table.load(Ordering::Relaxed))
     }
 
     /// Makes readers see `made` in the base's place. The segments that it leads to must be there. The caller
     /// holds the lock on tables, and the manifest lists them.
     pub fn install(&self, base: &CompactionBase, made: RebuiltTable) {
-        self.change_levels(|levels| drop(levels.tables.splice(..base.tables.len(), made.0)));
+        let RebuiltTable(made) = made;
+        let listed = made.iter().map(|(listed, _)| listed.clone());
+        self.change_levels(|levels| drop(levels.tables.splice(..base.tables.len(), listed)));
     }
 
     /// Removes the files of unlisted tables. A later call removes those that cannot be removed now.
@@ -226,7 +230,7 @@ impl Index {
 
 /// A table that takes a base's place; `None` if the base had no tables.
 #[derive(Debug)]
-pub struct RebuiltTable(Option<ListedTable>);
+pub struct RebuiltTable(Option<(ListedTable, UnlistedTable)>);
 
 /// Maps the places of records before a compaction to those after it.
 #[derive(Debug, Default)]

@@ -83,7 +83,7 @@ impl Index {
     }
 
     /// Rebuilds a table, unless another thread has done so. The caller holds the lock on tables.
-    fn rebuild_table(&self, id: u64, why: &TableError) -> Result<()> {
+    pub(super) fn rebuild_table(&self, id: u64, why: &TableError) -> Result<()> {
         let levels = self.levels();
         let Some(at) = levels.tables.iter().position(|listed| listed.entry.id == id) else { return Ok(()) };
         let kept =
@@ -127,11 +127,12 @@ impl Index {
             if memory.bytes() >= self.limits.memory_bytes {
                 let offset = batch.offset + batch.whole.len() as u64;
                 let covers = TableCoverage { segment: u64::from(segment.id.0), offset, seqno: next_seqno.0 };
-                made = self.try_flush_memory(covers, &[std::mem::take(&mut memory)], &made, kept)?;
+                made =
+                    self.try_flush_memory(covers, &[std::mem::take(&mut memory)], &made, kept, u64::MAX)?;
             }
             Ok(())
         })?;
-        Ok(self.try_flush_memory(damaged.table.meta().covers, &[memory], &made, kept)?)
+        Ok(self.try_flush_memory(damaged.table.meta().covers, &[memory], &made, kept, u64::MAX)?)
     }
 
     /// Notes that a part of the index was rebuilt.

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::ids::{SegmentId, Seqno};
+use crate::kv::index::flush::CLOSE_ENTRIES_MAX;
 use crate::kv::index::levels::{Index, IndexCoverage, LOG_BYTES_MAX};
 use crate::kv::keys;
 use crate::log::layout::LogState;
@@ -27,7 +28,7 @@ impl Index {
             return Ok(());
         }
         let _tables = lock(&self.tables);
-        let tables = self.flush_memory(at, state, std::slice::from_ref(&levels.active))?;
+        let tables = self.flush_memory(at, state, std::slice::from_ref(&levels.active), u64::MAX)?;
         self.change_levels(|levels| {
             levels.tables = tables;
             levels.active = std::sync::Arc::default();
@@ -89,7 +90,8 @@ impl LogSink for Index {
         let levels = self.levels();
         let memory: Vec<_> = levels.memory().cloned().collect();
         let _tables = lock(&self.tables);
-        let tables = self.flush_memory((end.segment, end.tail), end.state, &memory)?;
+        let at = (end.segment, end.tail);
+        let tables = self.flush_memory(at, end.state, &memory, CLOSE_ENTRIES_MAX)?;
         self.change_levels(|levels| {
             *levels = super::levels::IndexLevels { tables, ..Default::default() };
         });

@@ -1,4 +1,5 @@
-//! The upkeep thread: it writes frozen memory into tables beside the writer.
+//! The upkeep thread: it writes frozen memory into tables beside the writer. Another thread merges tables
+//! ([`super::merges`]).
 //!
 //! The writer freezes memory and goes on. It waits only if memory is full again before the last frozen memory
 //! is written. The thread works in this order. It syncs the log up to where memory was frozen. It writes and
@@ -15,9 +16,9 @@ use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{File, OpenMode};
-use crate::kv::index::levels::{Index, IndexCoverage, LOG_BYTES_MAX};
+use crate::kv::index::levels::{Index, IndexCoverage, LOG_BYTES_MAX, ListedTable};
 use crate::kv::index::memtable::Memtable;
-use crate::log::manifest::SharedManifest;
+use crate::log::manifest::{ManifestState, SharedManifest};
 use crate::log::queue::WriteQueue;
 use crate::log::segments::lock;
 use crate::log::ticket::WriteFailure;
@@ -56,6 +57,8 @@ enum UpkeepPhase {
 #[derive(Debug)]
 struct UpkeepState {
     phase: UpkeepPhase,
+    /// There may be tables to merge.
+    merges_due: bool,
     stop: bool,
 }
 
@@ -64,43 +67,45 @@ struct UpkeepState {
 pub(super) struct Upkeep {
     state: Mutex<UpkeepState, { rank::UPKEEP_STATE }>,
     changed: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>, { rank::UPKEEP_THREAD }>,
-    queue: Arc<WriteQueue>,
+    /// The threads that flush and merge.
+    threads: Mutex<Vec<JoinHandle<()>>, { rank::UPKEEP_THREAD }>,
+    pub(super) queue: Arc<WriteQueue>,
     pub(super) manifest: Arc<SharedManifest>,
 }
 
 impl Index {
-    /// Starts the thread. Without it memory grows without a bound. A store open for reading has no such
-    /// thread.
+    /// Starts the threads. Without them memory grows without a bound. A store open for reading has
+    /// none.
     pub fn start_upkeep(
         self: &Arc<Self>,
         queue: &Arc<WriteQueue>,
         manifest: &Arc<SharedManifest>,
     ) -> Result<()> {
         let upkeep = Upkeep {
-            state: Mutex::new(UpkeepState { phase: UpkeepPhase::Idle, stop: false }),
+            state: Mutex::new(UpkeepState { phase: UpkeepPhase::Idle, merges_due: true, stop: false }),
             changed: Condvar::new(),
-            thread: Mutex::new(None),
+            threads: Mutex::default(),
             queue: queue.clone(),
             manifest: manifest.clone(),
         };
         if self.upkeep.set(upkeep).is_err() {
             return Err(Error::bug("upkeep was started twice"));
         }
-        let index = self.clone();
-        let thread = self.io.spawn("annals-upkeep", Box::new(move || index.run_upkeep()))?;
-        if let Some(upkeep) = self.upkeep.get() {
-            *lock(&upkeep.thread) = Some(thread);
-        }
+        let (flushing, merging) = (self.clone(), self.clone());
+        let thread = self.io.spawn("annals-upkeep", Box::new(move || flushing.run_upkeep()))?;
+        let Some(upkeep) = self.upkeep.get() else { return Ok(()) };
+        lock(&upkeep.threads).push(thread);
+        let thread = self.io.spawn("annals-merges", Box::new(move || merging.run_merges()))?;
+        lock(&upkeep.threads).push(thread);
         Ok(())
     }
 
-    /// Ends the thread after its current work.
+    /// Ends the threads: the one that flushes after its current work, the one that merges within it.
     pub(super) fn stop_upkeep(&self) {
         let Some(upkeep) = self.upkeep.get() else { return };
         lock(&upkeep.state).stop = true;
         upkeep.changed.notify_all();
-        if let Some(thread) = lock(&upkeep.thread).take() {
+        for thread in std::mem::take(&mut *lock(&upkeep.threads)) {
             // A thread that panicked has already told its waiters so.
             let _ = thread.join();
         }
@@ -173,6 +178,7 @@ impl Index {
         while let Some(frozen) = upkeep.next_frozen() {
             let done = self.flush_frozen(upkeep, &frozen);
             let mut state = lock(&upkeep.state);
+            state.merges_due |= done.is_ok();
             state.phase = match done {
                 Ok(()) => UpkeepPhase::Idle,
                 Err(error) => {
@@ -196,26 +202,16 @@ impl Index {
         }
         let IndexCoverage { at, state } = &frozen.covered;
         let _tables = lock(&self.tables);
-        let tables = self.flush_memory(*at, state, std::slice::from_ref(&frozen.memory))?;
+        let tables = self.flush_memory(*at, state, std::slice::from_ref(&frozen.memory), 0)?;
         // The writer's own sync may have failed meanwhile: then it is unknown what of the log is on disk.
         upkeep.queue.check_poisoned()?;
-        let listed = tables.iter().map(|listed| listed.entry.clone()).collect();
-        let next_table = self.next_table.load(crate::sync::atomic::Ordering::Relaxed);
-        let edited = upkeep.manifest.edit(|manifest| {
-            manifest.tables = listed;
-            manifest.next_table = next_table;
+        upkeep.list_tables(self, &tables, |manifest| {
             manifest.covers = *at;
             manifest.covers_state = state.clone();
             if manifest.segments.last().is_some_and(|active| active.id == at.0) {
                 manifest.synced = manifest.synced.max(at.1);
             }
-        });
-        if let Err(failed) = edited {
-            if failed.in_doubt {
-                upkeep.queue.poison(WriteFailure::from_error(&failed.error));
-            }
-            return Err(failed.error);
-        }
+        })?;
         self.change_levels(|levels| {
             levels.tables = tables;
             levels.frozen = None;
@@ -226,6 +222,47 @@ impl Index {
 }
 
 impl Upkeep {
+    /// Lists these tables in the manifest, with another change. The caller holds the lock on tables.
+    pub(super) fn list_tables(
+        &self,
+        index: &Index,
+        tables: &[ListedTable],
+        change: impl FnOnce(&mut ManifestState),
+    ) -> Result<()> {
+        let listed = tables.iter().map(|listed| listed.entry.clone()).collect();
+        let next_table = index.next_table.load(crate::sync::atomic::Ordering::Relaxed);
+        let edited = self.manifest.edit(|manifest| {
+            manifest.tables = listed;
+            manifest.next_table = next_table;
+            change(manifest);
+        });
+        edited.map_err(|failed| {
+            if failed.in_doubt {
+                self.queue.poison(WriteFailure::from_error(&failed.error));
+            }
+            failed.error
+        })
+    }
+
+    /// Waits until there may be tables to merge; false once the thread that merges must end.
+    pub(super) fn await_merges(&self) -> bool {
+        let mut state = lock(&self.state);
+        loop {
+            if state.stop {
+                return false;
+            }
+            if std::mem::take(&mut state.merges_due) {
+                return true;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether the threads must end.
+    pub(super) fn is_stopping(&self) -> bool {
+        lock(&self.state).stop
+    }
+
     /// Waits for memory to write; `None` once there is none and the thread must end.
     fn next_frozen(&self) -> Option<FrozenMemory> {
         let mut state = lock(&self.state);

@@ -42,7 +42,10 @@ fn memory(entries: Vec<IndexEntry>) -> Arc<Memtable> {
 /// Tables with these numbers of entries, oldest first.
 fn tables(index: &Index, counts: &[u64], kept: TableLocation) -> Vec<ListedTable> {
     let table = |count: &u64| {
-        index.try_flush_memory(COVERS, &[memory(numbered_entries(0..*count))], &[], kept).unwrap().remove(0)
+        index
+            .try_flush_memory(COVERS, &[memory(numbered_entries(0..*count))], &[], kept, u64::MAX)
+            .unwrap()
+            .remove(0)
     };
     counts.iter().map(table).collect()
 }
@@ -73,10 +76,21 @@ fn table_twice_as_large_as_newer_ones_is_kept() {
         (&[10, 10, 40], 20, 3),
     ] {
         assert_eq!(
-            tables_to_keep(&tables(&index, counts, TableLocation::Memory), entries),
+            tables_to_keep(&tables(&index, counts, TableLocation::Memory), entries, u64::MAX),
             kept,
             "{counts:?} and {entries}"
         );
+    }
+}
+
+#[test]
+fn at_most_so_many_entries_are_merged() {
+    let (_, index) = index(1 << 20);
+    for (entries, most, kept) in
+        [(10, 0, 3), (10, 19, 3), (10, 20, 2), (10, 39, 2), (10, 40, 1), (10, 79, 1), (10, 80, 0)]
+    {
+        let tables = tables(&index, &[40, 20, 10], TableLocation::Memory);
+        assert_eq!(tables_to_keep(&tables, entries, most), kept, "{most}");
     }
 }
 
@@ -87,7 +101,7 @@ fn flushes_merge_tables_by_size_ratio() {
     let mut after = Vec::new();
     for flush in 0..8u64 {
         let some = memory(numbered_entries(10 * flush..10 * flush + 10));
-        now = index.try_flush_memory(COVERS, &[some], &now, TableLocation::Memory).unwrap();
+        now = index.try_flush_memory(COVERS, &[some], &now, TableLocation::Memory, u64::MAX).unwrap();
         after.push(now.iter().map(|listed| listed.table.entry_count()).collect::<Vec<_>>());
     }
     let wanted =
@@ -104,26 +118,32 @@ fn next_flush_writes_memory_only_tables() {
         (vec!["00000001.tbl".to_owned()], vec![(100, TableLocation::File)])
     );
     // Nothing is new or only in memory: the tables stay the same, and no table number is used.
-    let same = index.try_flush_memory(COVERS, &[memory(vec![])], &now, TableLocation::File).unwrap();
+    let same =
+        index.try_flush_memory(COVERS, &[memory(vec![])], &now, TableLocation::File, u64::MAX).unwrap();
     assert_eq!((same[0].entry.clone(), same.len()), (now[0].entry.clone(), 1));
     now.extend(tables(&index, &[40], TableLocation::Memory));
-    let same = index.try_flush_memory(COVERS, &[], &now, TableLocation::Memory).unwrap();
+    let same = index.try_flush_memory(COVERS, &[], &now, TableLocation::Memory, u64::MAX).unwrap();
     assert_eq!((sizes(&same), files(&sim).len()), (sizes(&now), 1));
     assert_eq!(index.next_table.load(Ordering::Relaxed), 3);
-    let written = index.try_flush_memory(COVERS, &[], &now, TableLocation::File).unwrap();
+    let written = index.try_flush_memory(COVERS, &[], &now, TableLocation::File, u64::MAX).unwrap();
     assert_eq!(sizes(&written), [(100, TableLocation::File), (40, TableLocation::File)]);
     assert_eq!(files(&sim), ["00000001.tbl", "00000003.tbl"]);
     assert_eq!(written[1].entry.bytes, sim.read(Path::new("s/tables/00000003.tbl")).unwrap().len() as u64);
     let one = memory(vec![entry(keys::user(51, b"x"), 7)]);
-    let written =
-        index.try_flush_memory(COVERS, std::slice::from_ref(&one), &now, TableLocation::File).unwrap();
+    let written = index
+        .try_flush_memory(COVERS, std::slice::from_ref(&one), &now, TableLocation::File, u64::MAX)
+        .unwrap();
     assert_eq!(sizes(&written), [(100, TableLocation::File), (41, TableLocation::File)]);
     // A table that could not be written leaves no file. A file with a reused number is overwritten.
     sim.fail(FailRule::enospc(OpKind::Write));
-    assert!(index.try_flush_memory(COVERS, std::slice::from_ref(&one), &[], TableLocation::File).is_err());
+    assert!(
+        index
+            .try_flush_memory(COVERS, std::slice::from_ref(&one), &[], TableLocation::File, u64::MAX)
+            .is_err()
+    );
     assert_eq!(files(&sim).len(), 3);
     index.next_table.store(1, Ordering::Relaxed);
-    let over = index.try_flush_memory(COVERS, &[one], &[], TableLocation::File).unwrap();
+    let over = index.try_flush_memory(COVERS, &[one], &[], TableLocation::File, u64::MAX).unwrap();
     assert_eq!((over[0].entry.id, files(&sim).len()), (1, 3));
     let levels = IndexLevels { tables: over, ..IndexLevels::default() };
     index.remove_tables_not_in(&levels);
@@ -162,18 +182,22 @@ fn flush_keeps_versions_by_policy_or_all_under_a_view() {
             .flat_map(|kept| [kept.clone(), kept])
             .collect();
     // From memory alone, from two memories, and from memory and a table.
-    let one = index.try_flush_memory(COVERS, &[versions(1..=5)], &[], TableLocation::Memory).unwrap();
+    let one =
+        index.try_flush_memory(COVERS, &[versions(1..=5)], &[], TableLocation::Memory, u64::MAX).unwrap();
     assert_eq!(left(&one), (by_policy.clone(), vec![vec![5]; 3]));
     let two = index
-        .try_flush_memory(COVERS, &[versions(3..=5), versions(1..=2)], &[], TableLocation::Memory)
+        .try_flush_memory(COVERS, &[versions(3..=5), versions(1..=2)], &[], TableLocation::Memory, u64::MAX)
         .unwrap();
     assert_eq!(left(&two), (by_policy.clone(), vec![vec![5]; 3]));
     lock(&index.views).insert(2, 1);
-    let before = index.try_flush_memory(COVERS, &[versions(1..=2)], &[], TableLocation::Memory).unwrap();
-    let seen = index.try_flush_memory(COVERS, &[versions(3..=5)], &before, TableLocation::Memory).unwrap();
+    let before =
+        index.try_flush_memory(COVERS, &[versions(1..=2)], &[], TableLocation::Memory, u64::MAX).unwrap();
+    let seen =
+        index.try_flush_memory(COVERS, &[versions(3..=5)], &before, TableLocation::Memory, u64::MAX).unwrap();
     assert_eq!(left(&seen), (vec![every; 12], vec![vec![5]; 3]));
     lock(&index.views).clear();
-    let after = index.try_flush_memory(COVERS, &[versions(3..=5)], &seen, TableLocation::Memory).unwrap();
+    let after =
+        index.try_flush_memory(COVERS, &[versions(3..=5)], &seen, TableLocation::Memory, u64::MAX).unwrap();
     assert_eq!(left(&after), (by_policy, vec![vec![5]; 3]));
 }
 
@@ -184,7 +208,7 @@ fn one_anchor_in_four_goes_into_a_table() {
         .map(|n| entry(keys::anchor(crate::ids::NamespaceId(1), crate::blob::AnchorKey(n)).to_vec(), 1))
         .collect();
     let table = index
-        .try_flush_memory(COVERS, &[memory(anchors.clone())], &[], TableLocation::Memory)
+        .try_flush_memory(COVERS, &[memory(anchors.clone())], &[], TableLocation::Memory, u64::MAX)
         .unwrap()
         .remove(0)
         .table;
@@ -196,7 +220,7 @@ fn one_anchor_in_four_goes_into_a_table() {
 fn file_sink_writes_one_mebibyte_at_a_time() {
     let (sim, _) = index(1);
     let file = sim.open(Path::new("s/t"), OpenMode::CreateNew).unwrap();
-    let sink = || FileSink { file: file.clone(), at: 0, pending: Vec::new(), failed: None };
+    let sink = || FileSink { file: file.clone(), at: 0, synced: 0, pending: Vec::new(), failed: None };
     let half = vec![7; 1 << 19];
     let mut whole = sink();
     for bytes in [&half[..], &half, &half, &half[..5]] {

@@ -102,7 +102,8 @@ fn print_index_costs() {
                 }
                 let start = thread_cpu_ns();
                 let memory = [levels.active.clone()];
-                let tables = index.flush_memory((SegmentId(1), 96), &LogState::empty(), &memory).unwrap();
+                let tables =
+                    index.flush_memory((SegmentId(1), 96), &LogState::empty(), &memory, u64::MAX).unwrap();
                 let took = (thread_cpu_ns() - start) / 1e9;
                 let newest = &tables.last().unwrap().table;
                 writing += took;
