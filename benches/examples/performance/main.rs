@@ -3,7 +3,8 @@
 //!
 //! `cargo run --profile dist -p annals-benches --example performance -- [--dir DIR] [--rounds N] [--chat FILE.json] [SECTION…]`
 //!
-//! Sections: conversation, many, real, kv, frames, scan, single, open, forks, memory, curve; without any, all of them.
+//! Sections: conversation, many, real, kv, frames, scan, single, open, forks, memory, curve, waits; without any,
+//! all of them.
 #![expect(clippy::print_stdout, reason = "a program that measures and prints")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "it measures the system itself")]
@@ -64,7 +65,7 @@ fn main() {
         }
     }
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
-    let all: [BenchSection; 11] = [
+    let all: [BenchSection; 12] = [
         ("conversation", recording::conversation),
         ("many", recording::many_conversations),
         ("real", recording::real_runs),
@@ -76,6 +77,7 @@ fn main() {
         ("forks", scale::forks),
         ("memory", scale::memory),
         ("curve", scale::step_cost_curve),
+        ("waits", scale::commit_waits),
     ];
     for section in &sections {
         assert!(all.iter().any(|(name, _)| name == section), "there is no section {section:?}");

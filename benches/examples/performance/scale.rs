@@ -274,3 +274,40 @@ pub(crate) fn step_cost_curve(plan: &PerformanceArgs) {
         store.close().unwrap();
     }
 }
+
+/// How long an awaited commit of 100 keys takes while a store grows: the longest waits come from the index.
+pub(crate) fn commit_waits(plan: &PerformanceArgs) {
+    const BATCH: u64 = 100;
+    println!("\nawaited commits of {BATCH} keys of 512 B, `Process`, by the size of the store");
+    println!(
+        "  {:>12} {:>12} {:>10} {:>10} {:>10} {:>10}",
+        "keys", "keys/s", "p50", "p99.9", "p99.99", "greatest"
+    );
+    let dir = plan.temporary_dir();
+    let store = open_store(&dir.path().join("store"), Durability::Process);
+    let space = store.namespace("default").unwrap();
+    let kv = space.keyspace("kv", History::Latest).unwrap();
+    let value: Vec<u8> = value(1).into_iter().chain(value(2)).take(512).collect();
+    let mut at = 0;
+    for end in [1_000_000, 2_000_000, 5_000_000, 10_000_000u64] {
+        let (count, began) = (end - at, Instant::now());
+        let waits = sorted_samples(usize::try_from(count / BATCH).unwrap(), |_| {
+            let mut batch = space.batch();
+            for number in at..at + BATCH {
+                batch.put(&kv, &scattered_key(number), value.clone());
+            }
+            batch.commit().unwrap();
+            at += BATCH;
+        });
+        let rate = count as f64 / began.elapsed().as_secs_f64();
+        let at = |share| quantile(&waits, share);
+        println!(
+            "  {end:>12} {rate:>12.0} {:>10.1?} {:>10.1?} {:>10.1?} {:>10.1?}",
+            at(0.5),
+            at(0.999),
+            at(0.9999),
+            at(1.0)
+        );
+    }
+    store.close().unwrap();
+}
