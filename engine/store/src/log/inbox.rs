@@ -78,7 +78,7 @@ impl<T> Inbox<T> {
         std::mem::replace(&mut lock(&self.state).jobs, spare)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn job_count(&self) -> usize {
         lock(&self.state).jobs.len()
     }
 
@@ -192,6 +192,6 @@ mod tests {
         inbox.send(job.clone(), false);
         inbox.end();
         inbox.send(job.clone(), true);
-        assert_eq!((std::sync::Arc::strong_count(&job), inbox.len()), (1, 0));
+        assert_eq!((std::sync::Arc::strong_count(&job), inbox.job_count()), (1, 0));
     }
 }

@@ -289,7 +289,6 @@ impl Drop for QueuePosition<'_> {
 }
 
 impl WriteQueue {
-    #[expect(clippy::too_many_arguments, reason = "each says another thing; there is one caller")]
     pub fn new(
         store: StoreId,
         segment: SegmentId,

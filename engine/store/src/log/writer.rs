@@ -283,7 +283,7 @@ impl LogWriter {
             Err(poisoned) => Err(poisoned),
         };
         if batches.iter().any(|queued| queued.durability >= Durability::Disk) {
-            self.sync_group = batches.len() + self.queue.inbox.len();
+            self.sync_group = batches.len() + self.queue.inbox.job_count();
             self.queue.is_sync_lonely.store(self.sync_group <= 1, Ordering::Relaxed);
         }
         self.queue.release_bytes(bytes);

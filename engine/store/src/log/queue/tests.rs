@@ -187,11 +187,11 @@ fn thirty_two_spare_batches_are_kept() {
 fn barrier_waits_only_for_unpublished_batches() {
     let queue = queue(1 << 30);
     queue.barrier(Seqno(4)).unwrap();
-    assert_eq!(queue.inbox.len(), 0);
+    assert_eq!(queue.inbox.job_count(), 0);
     submit(&queue, 1, None).unwrap();
     assert!(matches!(take_jobs(&queue).pop_front(), Some(WriterJob::Batch(_))));
     queue.barrier(Seqno(5)).unwrap();
-    assert_eq!(queue.inbox.len(), 0);
+    assert_eq!(queue.inbox.job_count(), 0);
     // No writer answers: waiters get an error.
     queue.inbox.end();
     assert_eq!(queue.barrier(Seqno(4)).unwrap_err().kind(), ErrorKind::Poisoned);
