@@ -64,7 +64,7 @@ impl StoreInner {
             log.queue.barrier(self.core.index.visible())?;
             let _reserve = log.queue.use_reserve();
             // After a clean close, the next opening would not look for runs to abandon.
-            abandon_open_runs(&self.core)
+            abandon(&self.core, &self.recording.open_runs())
                 .and_then(|()| state_unused_runs(&self.core, &self.recording.unused_numbers()))
                 .inspect_err(|error| {
                     log.queue.poison(WriteFailure::from_error(error));
@@ -378,17 +378,11 @@ fn disk_bytes(core: &Core) -> Result<u64> {
     Ok(total)
 }
 
-/// Marks every open run as abandoned.
+/// Marks every run that the log has as open as abandoned: after a crash, no recorder of this process knows them.
 fn abandon_open_runs(core: &Arc<Core>) -> Result<()> {
-    for space in core.list_spaces()? {
-        let SpaceHead::Namespace { id, .. } = space else { continue };
-        for hit in core.index.scan_prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
-            if let Some(uid) = run_keys::run_uid(&hit.key) {
-                abandon(core, id, uid)?;
-            }
-        }
-    }
-    Ok(())
+    let hits = core.index.scan_prefix(&run_keys::open_runs(), Seqno(u64::MAX))?;
+    let open: Vec<_> = hits.iter().filter_map(|hit| run_keys::namespace_and_uid(&hit.key)).collect();
+    abandon(core, &open)
 }
 
 /// A tenant's part of a store.
@@ -555,18 +549,6 @@ impl Namespace {
                 run_keys::run_uid(&hit.key).filter(|uid| after.is_none_or(|after| *uid > after))?;
             Some(RunReader::open(&core, namespace, uid).map(|reader| reader.info().clone()))
         }))
-    }
-
-    /// All living runs, newest first. Each is opened when the iterator reaches it, so that reading a few of
-    /// many is cheap. The length is known at once.
-    ///
-    /// # Errors
-    /// `Damaged`, `Unavailable`; each item may fail, too.
-    pub fn newest_runs(&self) -> Result<impl ExactSizeIterator<Item = Result<RunReader>> + use<>> {
-        let hits: Vec<IndexHit> = self.core().index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))?;
-        let uids: Vec<RunUid> = hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).collect();
-        let (core, namespace) = (self.core().clone(), self.id);
-        Ok(uids.into_iter().rev().map(move |uid| RunReader::open(&core, namespace, uid)))
     }
 
     /// The living run that began last.

@@ -177,7 +177,6 @@ impl Namespace {
         let mut held = Vec::new();
         for some in uids.chunks(BATCH_RUNS_MAX) {
             let forking = lock(&self.store.recording().forking);
-            let pins = self.pins_by_uid()?;
             let dropped_ns = core.io.now_ns();
             let mut writer = BatchWriter::new(core, self.id)?;
             let mut belongings = Belongings::open(core, self.id)?;
@@ -187,7 +186,7 @@ impl Namespace {
                 if fields.gone {
                     continue;
                 }
-                if let Some(why) = drop_blocker(&forking, &pins, *uid, fields.status) {
+                if let Some(why) = self.drop_blocker(&forking, *uid, fields.status)? {
                     held.push((*uid, why));
                     continue;
                 }
@@ -306,32 +305,38 @@ impl Namespace {
         }
     }
 
+    /// Whether a run has a pin.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn is_pinned(&self, uid: RunUid) -> Result<bool> {
+        match self.find_keyspace(PINS)? {
+            Some(pins) => Ok(pins.get(&uid.0.to_be_bytes())?.is_some()),
+            None => Ok(false),
+        }
+    }
+
+    /// The reason why a run cannot be dropped, if there is one.
+    fn drop_blocker(&self, forking: &PendingForks, uid: RunUid, status: u8) -> Result<Option<DropBlocker>> {
+        Ok(if status == Status::Open.code() {
+            Some(DropBlocker::Open)
+        } else if self.is_pinned(uid)? {
+            Some(DropBlocker::Pinned)
+        } else if forking.is_parent(uid) {
+            Some(DropBlocker::Forking)
+        } else {
+            None
+        })
+    }
+
     /// Fails if the run of this name is pinned: a pinned run cannot be replaced.
     pub(crate) fn check_replaceable(&self, name: &str) -> Result<()> {
         match find_living_run(self.store.core(), self.id, name)? {
-            Some(uid) if self.pins_by_uid()?.contains_key(&uid) => {
+            Some(uid) if self.is_pinned(uid)? => {
                 Err(Error::conflict(format!("run {name:?} is pinned: unpin it before it is replaced")))
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// The reason why a run cannot be dropped, if there is one.
-fn drop_blocker(
-    forking: &PendingForks,
-    pins: &BTreeMap<RunUid, Pin>,
-    uid: RunUid,
-    status: u8,
-) -> Option<DropBlocker> {
-    if status == Status::Open.code() {
-        Some(DropBlocker::Open)
-    } else if pins.contains_key(&uid) {
-        Some(DropBlocker::Pinned)
-    } else if forking.is_parent(uid) {
-        Some(DropBlocker::Forking)
-    } else {
-        None
     }
 }
 

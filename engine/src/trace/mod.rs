@@ -16,6 +16,7 @@ pub(crate) mod reader;
 pub(crate) mod recorder;
 pub(crate) mod resume;
 pub(crate) mod run_keys;
+pub(crate) mod run_pages;
 pub(crate) mod scan;
 pub(crate) mod schema;
 pub(crate) mod snapshots;
@@ -32,6 +33,7 @@ pub use model::{
 pub use reader::{FrameInfo, Frames, RecordedFrame, RunReader};
 pub use recorder::{ENDED_RUNS_MAX, Run};
 pub use resume::ResumedRun;
+pub use run_pages::{RunFilter, RunOrder, RunPage};
 pub use snapshots::Snapshot;
 pub use stream::{Ending, OpenFrame};
 pub use verify::VerifyCounts;

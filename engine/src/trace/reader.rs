@@ -245,7 +245,12 @@ impl RunReader {
     }
 
     /// Opens a run from its newest record.
-    fn from_record(core: &Arc<Core>, namespace: NamespaceId, head: RunHead, tail: &[u8]) -> Result<Self> {
+    pub(super) fn from_record(
+        core: &Arc<Core>,
+        namespace: NamespaceId,
+        head: RunHead,
+        tail: &[u8],
+    ) -> Result<Self> {
         let lineage = lineage(core, namespace, &head.fields)?;
         let (mut reader, open) = Self::from_head(core, namespace, head, tail, lineage)?;
         if open {

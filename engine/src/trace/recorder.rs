@@ -44,8 +44,10 @@ pub(crate) struct RecorderRegistry {
 #[derive(Debug, Default)]
 pub(super) struct RunNames {
     pub(super) held: HashMap<(NamespaceId, String), RunUid>,
-    /// Numbers of runs without a record yet.
-    unused: BTreeSet<u64>,
+    /// Runs without a record yet.
+    unused: BTreeMap<u64, NamespaceId>,
+    /// Runs with a record, until they end.
+    open: BTreeMap<RunUid, NamespaceId>,
     /// The greatest number with a record.
     last_used: u64,
 }
@@ -53,9 +55,15 @@ pub(super) struct RunNames {
 impl RunNames {
     /// Notes that the first record of a run is queued.
     pub(super) fn note_used(&mut self, uid: RunUid) {
-        if self.unused.remove(&uid.0) {
+        if let Some(namespace) = self.unused.remove(&uid.0) {
             self.last_used = self.last_used.max(uid.0);
+            self.open.insert(uid, namespace);
         }
+    }
+
+    /// Notes that an ended run is recorded again.
+    pub(super) fn note_resumed(&mut self, namespace: NamespaceId, uid: RunUid) {
+        self.open.insert(uid, namespace);
     }
 }
 
@@ -77,11 +85,17 @@ impl RecorderRegistry {
     /// The numbers below used ones that have no record. They get none any more once the store closes.
     pub(crate) fn unused_numbers(&self) -> Vec<Range<u64>> {
         let names = lock(&self.names);
-        ranges_of(names.unused.range(..names.last_used).copied())
+        ranges_of(names.unused.range(..names.last_used).map(|(number, _)| *number))
+    }
+
+    /// The runs that this store's recorders began or resumed and that have not ended.
+    pub(crate) fn open_runs(&self) -> Vec<(NamespaceId, RunUid)> {
+        lock(&self.names).open.iter().map(|(uid, namespace)| (*namespace, *uid)).collect()
     }
 
     /// Notes a run whose end is queued.
     pub(super) fn note_ended(&self, namespace: NamespaceId, uid: RunUid) {
+        lock(&self.names).open.remove(&uid);
         if let Some(ended) = &mut *lock(&self.ended)
             && ended.len() < ENDED_RUNS_MAX
         {
@@ -258,7 +272,7 @@ impl Run {
         }
         let uid = RunUid(core.writer()?.new_uid());
         names.held.insert(key, uid);
-        names.unused.insert(uid.0);
+        names.unused.insert(uid.0, namespace);
         Ok((uid, living))
     }
 
@@ -356,7 +370,8 @@ impl Run {
         if state.begun && !state.ended {
             // The end is built from the index, so every submitted frame must be in it first.
             self.core.log()?.queue.barrier(self.core.index.visible())?;
-            abandon(&self.core, self.namespace, self.uid)?;
+            abandon(&self.core, &[(self.namespace, self.uid)])?;
+            lock(&self.recording.names).open.remove(&self.uid);
         }
         state.ended = true;
         self.release_state(&mut state);
@@ -409,9 +424,26 @@ pub(super) fn encode_run(head: &RunHead) -> Result<Vec<u8>> {
     head.encode().map_err(|e| Error::bug(format!("a run's record cannot be coded: {e}")))
 }
 
-/// Ends a run whose writer is gone as abandoned.
-pub(crate) fn abandon(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid) -> Result<()> {
-    end_open_run(core, namespace, uid, |fields| fields.status = Status::Abandoned.code())
+/// Maximum number of ends of abandoned runs in one commit.
+const ABANDONED_MAX: usize = 4096;
+
+/// Ends runs whose writers are gone as abandoned: one commit for each namespace, and one wait for all.
+pub(crate) fn abandon(core: &Arc<Core>, runs: &[(NamespaceId, RunUid)]) -> Result<()> {
+    let mut by_namespace: BTreeMap<NamespaceId, Vec<RunUid>> = BTreeMap::new();
+    runs.iter().for_each(|(namespace, uid)| by_namespace.entry(*namespace).or_default().push(*uid));
+    let mut tickets = Vec::new();
+    for (namespace, uids) in by_namespace {
+        for some in uids.chunks(ABANDONED_MAX) {
+            let mut writer = BatchWriter::for_close(core, namespace)?;
+            for uid in some {
+                add_end(core, &mut writer, (namespace, *uid), |fields| {
+                    fields.status = Status::Abandoned.code();
+                })?;
+            }
+            tickets.extend(writer.submit(core.options.durability)?);
+        }
+    }
+    tickets.into_iter().try_for_each(|(_, ticket)| ticket.wait().map(drop))
 }
 
 /// Ends an open run with the frames in the log, finished or not. `change` sets the status and may override
@@ -420,6 +452,21 @@ pub(crate) fn end_open_run(
     core: &Arc<Core>,
     namespace: NamespaceId,
     uid: RunUid,
+    change: impl FnOnce(&mut RunFields),
+) -> Result<()> {
+    let mut writer = BatchWriter::for_close(core, namespace)?;
+    add_end(core, &mut writer, (namespace, uid), change)?;
+    if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
+        ticket.wait()?;
+    }
+    Ok(())
+}
+
+/// Adds the end of an open run to a batch; adds nothing for another run.
+fn add_end(
+    core: &Arc<Core>,
+    writer: &mut BatchWriter,
+    (namespace, uid): (NamespaceId, RunUid),
     change: impl FnOnce(&mut RunFields),
 ) -> Result<()> {
     let Some((mut head, tail)) = run_record(core, namespace, uid)? else { return Ok(()) };
@@ -433,10 +480,5 @@ pub(crate) fn end_open_run(
     head.fields.fingerprint = reader.link_at(info.frames)?;
     head.fields.ended_ns = core.io.now_ns().max(head.fields.started_ns);
     change(&mut head.fields);
-    let mut writer = BatchWriter::for_close(core, namespace)?;
-    writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
-    if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
-        ticket.wait()?;
-    }
-    Ok(())
+    writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)
 }

@@ -113,6 +113,8 @@ impl Namespace {
         let head = RunHead { fields: fields.clone(), metadata: head.metadata };
         let mut writer = BatchWriter::new(core, self.id)?;
         writer.add_record(kinds::RUN, &encode_run(&head)?, &tail)?;
+        // Closing abandons the run again, whether or not this commit is reported as done.
+        lock(&recording.names).note_resumed(self.id, uid);
         if let Some((_, ticket)) = writer.submit_awaited(core.options.durability)? {
             ticket.wait()?;
         }
@@ -173,10 +175,9 @@ fn chain_end(reader: &RunReader) -> Result<ChainEnd> {
 
 /// Whether a fork, living or dropped, shares frame `seq` of this run.
 fn shares_from(core: &Arc<Core>, namespace: NamespaceId, uid: RunUid, seq: u32) -> Result<bool> {
-    for hit in core.index.scan_prefix(&run_keys::runs(namespace), Seqno(u64::MAX))? {
-        // A fork is always younger than its parent.
-        let Some(younger) = run_keys::run_uid(&hit.key).filter(|of| *of > uid) else { continue };
-        let parent = match find_run_or_tombstone(core, namespace, younger)? {
+    for hit in core.index.scan_prefix(&run_keys::forks(uid), Seqno(u64::MAX))? {
+        let Some(fork) = run_keys::fork_uid(&hit.key) else { continue };
+        let parent = match find_run_or_tombstone(core, namespace, fork)? {
             Some(RunOrTombstone::Run(head, _)) => head.fields.parent,
             Some(RunOrTombstone::Dropped(head)) => head.parent,
             None => None,

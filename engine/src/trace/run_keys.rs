@@ -2,12 +2,19 @@
 
 use crate::ids::{NamespaceId, RunUid};
 use annals_store::kv::keys::{key, space_of};
+use annals_store::schema::PASSING_SPACE;
 
 const RUNS: u32 = 2;
 const RUN_NAMES: u32 = 3;
 const FRAMES: u32 = 4;
 const PARTS: u32 = 5;
 const SNAPSHOTS: u32 = 6;
+/// Open runs. An ended run leaves no key for long.
+const OPEN_RUNS: u32 = PASSING_SPACE;
+/// Forks by the run that they were forked from, dropped and replaced ones included.
+const FORKS: u32 = 12;
+/// Lists of runs by what their records say. An entry may be outdated: the run's newest record decides.
+const RUN_LISTS: u32 = 13;
 
 /// The key of a run's record.
 pub(crate) fn run(namespace: NamespaceId, uid: RunUid) -> Vec<u8> {
@@ -34,6 +41,112 @@ pub(crate) fn run_name(namespace: NamespaceId, name: &str) -> Vec<u8> {
     key.extend_from_slice(&namespace.0.to_be_bytes());
     key.extend_from_slice(name.as_bytes());
     key
+}
+
+/// The key of a run that is open.
+pub(crate) fn open_run(namespace: NamespaceId, uid: RunUid) -> Vec<u8> {
+    let mut key = key(OPEN_RUNS, 12);
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key.extend_from_slice(&uid.0.to_be_bytes());
+    key
+}
+
+/// The prefix of the open runs of all namespaces.
+pub(crate) fn open_runs() -> Vec<u8> {
+    key(OPEN_RUNS, 0)
+}
+
+/// The prefix of a namespace's open runs.
+pub(crate) fn open_runs_of(namespace: NamespaceId) -> Vec<u8> {
+    let mut key = open_runs();
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key
+}
+
+/// What the runs of a list have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunTerm<'a> {
+    /// The code of a status other than open and ok.
+    Status(u8),
+    /// The code of a severity other than normal.
+    Severity(u8),
+    Agent(&'a str),
+    Model(&'a str),
+    Tag(&'a str, &'a str),
+}
+
+impl RunTerm<'_> {
+    /// A number for the term. Other terms may have the same one: then their runs share a list.
+    fn number(self) -> u32 {
+        let mut hasher = blake3::Hasher::new();
+        match self {
+            Self::Status(code) => hasher.update(&[1, code]),
+            Self::Severity(code) => hasher.update(&[2, code]),
+            Self::Agent(name) => hasher.update(&[3]).update(name.as_bytes()),
+            Self::Model(name) => hasher.update(&[4]).update(name.as_bytes()),
+            Self::Tag(key, value) => {
+                hasher.update(&[5]).update(key.as_bytes()).update(&[0]).update(value.as_bytes())
+            }
+        };
+        let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+        // 0 is the list by time.
+        u32::from_be_bytes([a, b, c, d]).max(1)
+    }
+}
+
+/// The prefix of the list of a term.
+pub(crate) fn run_list(namespace: NamespaceId, term: RunTerm<'_>) -> Vec<u8> {
+    let mut key = key(RUN_LISTS, 16);
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key.extend_from_slice(&term.number().to_be_bytes());
+    key
+}
+
+/// The key of a run in the list of a term.
+pub(crate) fn listed_run(namespace: NamespaceId, term: RunTerm<'_>, uid: RunUid) -> Vec<u8> {
+    let mut key = run_list(namespace, term);
+    key.extend_from_slice(&uid.0.to_be_bytes());
+    key
+}
+
+/// The key of a run in the list by time: ordered by the second in which it began.
+pub(crate) fn run_time(namespace: NamespaceId, started_ns: u64, uid: RunUid) -> Vec<u8> {
+    let mut key = key(RUN_LISTS, 20);
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key.extend_from_slice(&[0; 4]);
+    key.extend_from_slice(&u32::try_from(started_ns / 1_000_000_000).unwrap_or(u32::MAX).to_be_bytes());
+    key.extend_from_slice(&uid.0.to_be_bytes());
+    key
+}
+
+/// The uid at the end of a key of a run.
+pub(crate) fn last_uid(key: &[u8]) -> Option<RunUid> {
+    Some(RunUid(u64::from_be_bytes(*key.last_chunk::<8>()?)))
+}
+
+/// Namespace and uid in a key from [`run`] or [`open_run`].
+pub(crate) fn namespace_and_uid(key: &[u8]) -> Option<(NamespaceId, RunUid)> {
+    let namespace = NamespaceId(u32::from_be_bytes(key.get(4..8)?.try_into().ok()?));
+    Some((namespace, run_uid(key)?))
+}
+
+/// The key of a fork.
+pub(crate) fn fork(parent: RunUid, fork: RunUid) -> Vec<u8> {
+    let mut key = forks(parent);
+    key.extend_from_slice(&fork.0.to_be_bytes());
+    key
+}
+
+/// The prefix of the forks of a run.
+pub(crate) fn forks(parent: RunUid) -> Vec<u8> {
+    let mut key = key(FORKS, 16);
+    key.extend_from_slice(&parent.0.to_be_bytes());
+    key
+}
+
+/// The fork's uid at the end of a key from [`fork`].
+pub(crate) fn fork_uid(key: &[u8]) -> Option<RunUid> {
+    Some(RunUid(u64::from_be_bytes(key.get(12..20)?.try_into().ok()?)))
 }
 
 /// The key of a frame.
@@ -94,7 +207,8 @@ pub(crate) fn last_number(key: &[u8]) -> Option<u32> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunKey {
     Run(NamespaceId, RunUid),
-    RunName,
+    /// Leads to a run's record, which the run's own key marks as living: a name, an open run, a fork, a list.
+    ToRun,
     /// A frame, one of its parts, or the snapshot after it.
     Frame(RunUid, u32),
 }
@@ -105,7 +219,7 @@ pub(crate) fn of(key: &[u8]) -> Option<RunKey> {
     let long = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));
     Some(match space_of(key) {
         RUNS => RunKey::Run(NamespaceId(number(4)?), RunUid(long(8)?)),
-        RUN_NAMES => RunKey::RunName,
+        RUN_NAMES | OPEN_RUNS | FORKS | RUN_LISTS => RunKey::ToRun,
         FRAMES | PARTS | SNAPSHOTS => RunKey::Frame(RunUid(long(4)?), number(12)?),
         _ => return None,
     })

@@ -7,7 +7,9 @@ use crate::codec::{ByteReader, CodecError};
 use crate::ids::{NamespaceId, RunUid};
 use crate::log::record::{BodyRef, LogicalBody, RecipeRef, RecordKind};
 use crate::trace::frame_cache::FrameCache;
-use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
+use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead, TombstoneHead};
+use crate::trace::model::{Severity, Status};
+use crate::trace::run_keys::RunTerm;
 use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
 use annals_store::kv::keys::{AT_PLACE, ENDED, unnumbered_vectors};
@@ -54,6 +56,7 @@ impl RecordSchema for RunSchema {
                 let kind = if fields.gone { ENDED } else { AT_PLACE };
                 add(&run_keys::run(fields.namespace, fields.uid), kind);
                 add(&run_keys::run_name(fields.namespace, &fields.name), kind);
+                post_state(&fields, add);
             }
             kinds::FRAME => {
                 let (run, seq) = FrameHead::peek(head)?;
@@ -73,6 +76,9 @@ impl RecordSchema for RunSchema {
             kinds::TOMBSTONE => {
                 let head = TombstoneHead::parse(head)?;
                 add(&run_keys::run(head.namespace, head.run), ENDED);
+                if let Some((parent, ..)) = head.parent {
+                    add(&run_keys::fork(parent, head.run), AT_PLACE);
+                }
             }
             _ => return Err(unknown(kind)),
         }
@@ -139,6 +145,38 @@ impl RecordSchema for RunSchema {
     fn records_moved(&self) {
         self.frames.clear();
     }
+}
+
+/// Posts a run among the open ones, among the forks of its parent, and in the lists of what it is found by.
+fn post_state(fields: &RunFields, add: &mut dyn FnMut(&[u8], u8)) {
+    let was_open = fields.status == Status::Open.code();
+    // A run that is gone now and was not open has left the open runs before.
+    if was_open || !fields.gone {
+        let kind = if was_open && !fields.gone { AT_PLACE } else { ENDED };
+        add(&run_keys::open_run(fields.namespace, fields.uid), kind);
+    }
+    if let Some((parent, ..)) = fields.parent {
+        add(&run_keys::fork(parent, fields.uid), AT_PLACE);
+    }
+    // Whoever reads a list checks the run's record, so no entry has to end. Compaction drops old ones.
+    if fields.gone {
+        return;
+    }
+    let mut list = |term| add(&run_keys::listed_run(fields.namespace, term, fields.uid), AT_PLACE);
+    if fields.status != Status::Open.code() && fields.status != Status::Ok.code() {
+        list(RunTerm::Status(fields.status));
+    }
+    if fields.severity != Severity::Normal.code() {
+        list(RunTerm::Severity(fields.severity));
+    }
+    if !fields.agent.is_empty() {
+        list(RunTerm::Agent(&fields.agent));
+    }
+    if !fields.model.is_empty() {
+        list(RunTerm::Model(&fields.model));
+    }
+    fields.tags.iter().for_each(|(key, value)| list(RunTerm::Tag(key, value)));
+    add(&run_keys::run_time(fields.namespace, fields.started_ns, fields.uid), AT_PLACE);
 }
 
 fn unknown(kind: u8) -> CodecError {

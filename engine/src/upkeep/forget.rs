@@ -7,8 +7,6 @@ use crate::ids::{RunUid, SegmentId, Seqno};
 use crate::log::queue::Durability;
 use crate::store::{Namespace, Store};
 use crate::trace::DroppedRun;
-use crate::trace::heads::RunHead;
-use crate::trace::kinds;
 use crate::trace::model::check_text;
 use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys;
@@ -130,23 +128,23 @@ impl Namespace {
         let core = self.store.core();
         let mut last = 0;
         let _pin = core.pin();
-        for hit in core.index.scan_prefix(&run_keys::runs(self.id), Seqno(u64::MAX))? {
-            let fields = core
-                .read_logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?
-                .fields;
-            let (mut parent, mut upto) = (fields.parent, u32::MAX);
-            // Parents are older than their forks, so the loop ends.
-            while let Some((of, shared, _)) = parent.filter(|(of, ..)| *of >= uid) {
-                upto = upto.min(shared);
-                if of == uid {
-                    last = last.max(upto);
-                    break;
-                }
-                parent = match find_run_or_tombstone(core, self.id, of)? {
-                    Some(RunOrTombstone::Run(head, _)) => head.fields.parent,
-                    Some(RunOrTombstone::Dropped(head)) => head.parent,
-                    None => None,
+        // Runs whose forks are still to be looked at, with the last frame that those can share.
+        let mut left = vec![(uid, u32::MAX)];
+        while let Some((of, upto)) = left.pop() {
+            for hit in core.index.scan_prefix(&run_keys::forks(of), Seqno(u64::MAX))? {
+                // A fork is younger than its parent, so the loop ends.
+                let Some(fork) = run_keys::fork_uid(&hit.key).filter(|fork| *fork > of) else { continue };
+                let (parent, lives) = match find_run_or_tombstone(core, self.id, fork)? {
+                    Some(RunOrTombstone::Run(head, _)) => (head.fields.parent, !head.fields.gone),
+                    Some(RunOrTombstone::Dropped(head)) => (head.parent, false),
+                    None => continue,
                 };
+                let Some((_, shared, _)) = parent.filter(|(parent, ..)| *parent == of) else { continue };
+                let upto = upto.min(shared);
+                match lives {
+                    true => last = last.max(upto),
+                    false => left.push((fork, upto)),
+                }
             }
         }
         Ok(last)

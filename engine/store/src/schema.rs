@@ -1,6 +1,6 @@
 //! The seam between the store and the layer above it, whose records the store keeps and does not understand.
 //!
-//! The kinds [`SCHEMA_KINDS`] and the keyspaces [`SCHEMA_SPACES`] belong to that layer. Of a record of such a kind the store
+//! The kinds [`SCHEMA_KINDS`] and the keyspaces of [`is_schema_space`] belong to that layer. Of a record of such a kind the store
 //! asks the schema which keys lead to it, how it counts in the totals, and which vectors it has. Writing and recovery ask the
 //! same questions, so both get the same index and the same sums.
 
@@ -14,8 +14,15 @@ use crate::log::record::{BodyRef, LogicalBody};
 
 /// Record kinds of the layer above.
 pub const SCHEMA_KINDS: RangeInclusive<u8> = 4..=8;
-/// Keyspaces of the index that belong to the layer above. Of their keys only the newest version counts.
-pub const SCHEMA_SPACES: RangeInclusive<u32> = 2..=6;
+/// The keyspace of the layer above whose keys come and go soon: an ended version and the ones before it leave
+/// the tables together. So an older version may come back; whoever reads a key checks the record that it leads to.
+pub const PASSING_SPACE: u32 = 11;
+
+/// Whether a keyspace of the index belongs to the layer above. Of its keys only the newest version counts.
+#[must_use]
+pub fn is_schema_space(space: u32) -> bool {
+    matches!(space, 2..=6 | PASSING_SPACE..=13)
+}
 
 /// What the layer above says about its records. One instance belongs to one open store.
 pub trait RecordSchema: Any + Debug + Send + Sync {

@@ -10,6 +10,7 @@
 mod backup;
 mod bodies;
 mod compact;
+mod costs;
 mod crash;
 mod damage;
 mod disk_failures;
@@ -34,6 +35,7 @@ mod replayer;
 mod resuming;
 mod retention;
 mod rewrites;
+mod run_pages;
 mod scale;
 mod snapshots;
 mod streaming;

@@ -118,8 +118,8 @@ impl Marker<'_> {
                     }
                     Ok(())
                 }
-                // The run's own key marks the record; the name only leads to it.
-                Some(RunKey::RunName) | None => Ok(()),
+                // The run's own key marks the record; other keys only lead to it.
+                Some(RunKey::ToRun) | None => Ok(()),
             },
             // Groups live through the records that reference them; vectors through the records that they were
             // made from.

@@ -1,6 +1,10 @@
 //! The catalogue: names of namespaces and keyspaces, their numbers, and the history that keyspaces keep. It is a set of records
 //! like all else, so it has no file of its own.
+//!
+//! A store keeps all names in memory: it reads their records when it is opened and when it is refreshed, and adds each
+//! name that it makes. So a look-up reads nothing.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -11,8 +15,8 @@ use crate::kv::keyspace::{History, Keyspace};
 use crate::kv::store_reader::StoreReader;
 use crate::kv::write::BatchWriter;
 use crate::log::names::NamesFile;
-use crate::log::record::{RecordKind, SpaceHead};
-use crate::log::segments::{lock, write_lock};
+use crate::log::record::{HistoryCode, RecordKind, SpaceHead};
+use crate::log::segments::{lock, read_lock, write_lock};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, rank};
 
@@ -42,6 +46,37 @@ impl Catalogue {
     }
 }
 
+/// All names of a store at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SpaceNames {
+    /// In the order of their numbers.
+    heads: Vec<SpaceHead>,
+    namespaces: HashMap<String, NamespaceId>,
+    keyspaces: HashMap<NamespaceId, HashMap<String, (u32, HistoryCode)>>,
+}
+
+impl SpaceNames {
+    fn new(heads: Vec<SpaceHead>) -> Self {
+        let mut names = Self::default();
+        heads.into_iter().for_each(|head| names.add(head));
+        names
+    }
+
+    /// Adds a definition. The first one of a name counts.
+    fn add(&mut self, head: SpaceHead) {
+        match &head {
+            SpaceHead::Namespace { id, name } => {
+                self.namespaces.entry(name.clone()).or_insert(*id);
+            }
+            SpaceHead::Keyspace { id, namespace, name, history } => {
+                let named = self.keyspaces.entry(*namespace).or_default();
+                named.entry(name.clone()).or_insert((*id, *history));
+            }
+        }
+        self.heads.push(head);
+    }
+}
+
 impl Core {
     /// The namespace of a name. A writer makes it if there is none.
     ///
@@ -50,12 +85,8 @@ impl Core {
     pub fn namespace(self: &Arc<Self>, name: &str) -> Result<NamespaceId> {
         check_text("a namespace's name", name, 1, SPACE_NAME_BYTES_MAX)?;
         let mut names = lock(&self.catalogue.names);
-        for space in self.list_spaces()? {
-            if let SpaceHead::Namespace { id, name: known } = space
-                && known == name
-            {
-                return Ok(id);
-            }
+        if let Some(id) = self.space_names()?.namespaces.get(name) {
+            return Ok(*id);
         }
         if !self.is_writer() {
             return Err(Error::not_found(format!("there is no namespace {name:?}")));
@@ -112,22 +143,30 @@ impl Core {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn find_keyspace(self: &Arc<Self>, wanted_in: NamespaceId, wanted: &str) -> Result<Option<Keyspace>> {
-        for space in self.list_spaces()? {
-            if let SpaceHead::Keyspace { id, namespace, name, history } = space
-                && namespace == wanted_in
-                && name == wanted
-            {
-                let history = History::from_code(history);
-                return Ok(Some(Keyspace { core: self.clone(), namespace, id, history }));
-            }
-        }
-        Ok(None)
+        let names = self.space_names()?;
+        let found = names.keyspaces.get(&wanted_in).and_then(|named| named.get(wanted));
+        Ok(found.map(|(id, history)| {
+            let history = History::from_code(*history);
+            Keyspace { core: self.clone(), namespace: wanted_in, id: *id, history }
+        }))
     }
 }
 
 impl StoreReader {
     /// The definitions of all namespaces and keyspaces.
     pub fn list_spaces(&self) -> Result<Vec<SpaceHead>> {
+        Ok(self.space_names()?.heads.clone())
+    }
+
+    /// The names in memory; read from the log if nothing did so yet.
+    fn space_names(&self) -> Result<Arc<SpaceNames>> {
+        if let Some(names) = &*read_lock(&self.spaces) {
+            return Ok(names.clone());
+        }
+        Ok(Arc::new(SpaceNames::new(self.read_spaces()?)))
+    }
+
+    fn read_spaces(&self) -> Result<Vec<SpaceHead>> {
         let _pin = self.pin();
         let mut heads = Vec::new();
         for hit in self.index.scan_prefix(&keys::spaces(), Seqno(u64::MAX))? {
@@ -139,9 +178,10 @@ impl StoreReader {
         Ok(heads)
     }
 
-    /// Takes over the history policies of all keyspaces; returns all definitions.
-    pub(super) fn load_policies(&self) -> Result<Vec<SpaceHead>> {
-        let spaces = self.list_spaces()?;
+    /// Takes over all names and the history policies of all keyspaces; returns all definitions.
+    pub(super) fn load_catalogue(&self) -> Result<Vec<SpaceHead>> {
+        let spaces = self.read_spaces()?;
+        *write_lock(&self.spaces) = Some(Arc::new(SpaceNames::new(spaces.clone())));
         for head in &spaces {
             if let SpaceHead::Keyspace { id, history, .. } = head {
                 write_lock(&self.index.policies).insert(*id, *history);
@@ -163,6 +203,9 @@ fn write_space(
     match writer.submit_awaited(core.options.durability)? {
         Some((_, ticket)) => {
             ticket.wait()?;
+            if let Some(known) = &mut *write_lock(&core.spaces) {
+                Arc::make_mut(known).add(head.clone());
+            }
             // The definition is in the log. If its copy fails, the next opening writes the file anew.
             let copied = names.as_mut().map(|names| names.add(head));
             if copied.is_some_and(|copied| copied.is_err()) {

@@ -233,6 +233,7 @@ impl Core {
             index,
             segments: RwLock::new(segments),
             schema,
+            spaces: RwLock::new(None),
             followed: Mutex::new(follower),
             recovered,
             opening,
@@ -243,7 +244,7 @@ impl Core {
         if let Some(writer) = &core.writer {
             core.index.start_upkeep(&writer.log.queue, &writer.log.manifest)?;
         }
-        let spaces = core.load_policies()?;
+        let spaces = core.load_catalogue()?;
         if for_writing {
             core.catalogue.set_names_file(NamesFile::open(&*core.io, &core.paths, store, &spaces)?);
         }
@@ -268,6 +269,7 @@ impl Core {
             index: Arc::new(index),
             segments: RwLock::new(segments),
             schema,
+            spaces: RwLock::new(None),
             followed: Mutex::new(None),
             recovered: false,
             opening: OpeningReport::default(),

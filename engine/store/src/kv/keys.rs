@@ -9,7 +9,7 @@ use crate::ids::{NamespaceId, RecordPlace, SegmentId, Seqno};
 use crate::kv::table::{IndexEntry, IndexValue};
 use crate::log::layout::RawRecord;
 use crate::log::record::{EmbeddingHead, KvHead, LogicalBody, RecordKind, SpaceHead, group_and_namespace};
-use crate::schema::{RecordSchema, SCHEMA_SPACES};
+use crate::schema::{RecordSchema, is_schema_space};
 
 const SPACES: u32 = 1;
 const GROUPS: u32 = 7;
@@ -104,7 +104,7 @@ pub fn is_kept_in_tables(key: &[u8]) -> bool {
 
 /// Whether only the newest version of a key counts in this keyspace.
 pub fn keeps_newest_only(space: u32) -> bool {
-    matches!(space, GROUPS | ANCHORS | SPACES | VECTORS | ERASURES) || SCHEMA_SPACES.contains(&space)
+    matches!(space, GROUPS | ANCHORS | SPACES | VECTORS | ERASURES) || is_schema_space(space)
 }
 
 /// What an index entry belongs to, for callers that read all entries.
@@ -127,7 +127,7 @@ pub enum KeyKind {
 pub fn kind_of(key: &[u8]) -> Option<KeyKind> {
     Some(match space_of(key) {
         SPACES => KeyKind::Space,
-        space if SCHEMA_SPACES.contains(&space) => KeyKind::Schema,
+        space if is_schema_space(space) => KeyKind::Schema,
         GROUPS => KeyKind::Group,
         ANCHORS => KeyKind::Anchor,
         VECTORS => KeyKind::Vectors,
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn engine_keyspaces_keep_the_newest_version_only() {
         let own: Vec<u32> = (0..100).filter(|space| keeps_newest_only(*space)).collect();
-        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(own, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
     }
 
     #[test]

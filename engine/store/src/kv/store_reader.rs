@@ -7,6 +7,7 @@ use crate::codec::CodecError;
 use crate::error::{Error, Result};
 use crate::ids::{RecordPlace, SegmentId, Seqno, StoreId};
 use crate::io::{File, Io};
+use crate::kv::catalogue::SpaceNames;
 use crate::kv::core::{OpeningReport, Options};
 use crate::kv::groups::GroupCache;
 use crate::kv::index::Index;
@@ -53,6 +54,8 @@ pub struct StoreReader {
     pub groups: GroupCache,
     /// What the layer above says about its records.
     pub schema: Arc<dyn RecordSchema>,
+    /// All names, once they were read; see [`crate::kv::catalogue`].
+    pub(super) spaces: RwLock<Option<Arc<SpaceNames>>, { rank::SPACE_NAMES }>,
     pub(super) followed: Mutex<Option<LogFollower>, { rank::FOLLOWED }>,
     /// The last opening for writing followed a crash.
     pub recovered: bool,
@@ -179,7 +182,7 @@ impl StoreReader {
         let generation_lock = found.into_reader_lock();
         *followed = LogFollower { end: (end.segment, end.tail), state: end.state, _lock: generation_lock };
         drop(guard);
-        self.load_policies().map(drop)
+        self.load_catalogue().map(drop)
     }
 
     /// The position up to which the log was read; `None` in a store open for writing.

@@ -102,6 +102,12 @@ impl SimIo {
         self.state().ops.len()
     }
 
+    /// Number of operations of a kind so far, failed ones included. Reads are counted, too, although no history has them.
+    #[must_use]
+    pub fn count(&self, kind: OpKind) -> u64 {
+        self.state().faults.count(kind)
+    }
+
     /// For each misdirected write that landed: the intended file, and the file that received it.
     #[must_use]
     pub fn misdirected(&self) -> Vec<(PathBuf, PathBuf)> {

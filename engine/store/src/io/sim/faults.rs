@@ -1,6 +1,7 @@
 //! Injected failures: which operation fails, how, and how often. Also a disk that reports writes as done that
 //! never arrived, or arrived elsewhere.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 /// The error numbers of Linux, the same on every Unix.
@@ -115,23 +116,33 @@ impl FailRule {
     }
 }
 
-/// The active rules. Every matching rule counts an operation; the first one that is due decides.
+/// The active rules. Every matching rule counts an operation; the first one that is due decides. Every operation
+/// passes here, so its kind is counted here, too.
 #[derive(Debug, Default)]
-pub(super) struct FaultRules(Vec<FailRule>);
+pub(super) struct FaultRules {
+    rules: Vec<FailRule>,
+    counts: HashMap<OpKind, u64>,
+}
 
 impl FaultRules {
     pub(super) fn add(&mut self, rule: FailRule) {
-        self.0.push(rule);
+        self.rules.push(rule);
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.rules.clear();
+    }
+
+    /// Number of operations of a kind, failed ones included.
+    pub(super) fn count(&self, kind: OpKind) -> u64 {
+        self.counts.get(&kind).copied().unwrap_or_default()
     }
 
     /// The fault that applies to an operation, if any.
     pub(super) fn next_fault(&mut self, kind: OpKind, path: &Path) -> Option<SimFault> {
+        *self.counts.entry(kind).or_default() += 1;
         let mut due = None;
-        for rule in self.0.iter_mut().filter(|rule| rule.matches(kind, path)) {
+        for rule in self.rules.iter_mut().filter(|rule| rule.matches(kind, path)) {
             if rule.skip > 0 {
                 rule.skip -= 1;
             } else if rule.left > 0 {

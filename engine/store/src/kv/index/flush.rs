@@ -14,13 +14,14 @@ use crate::kv::index::memtable::{Memtable, MemtableSource};
 use crate::kv::index::reads::table_error;
 use crate::kv::keys;
 use crate::kv::table::{
-    MergeSource, Table, TableCoverage, TableError, TableMeta, TableSource, TableWriter, merge,
+    IndexValue, MergeSource, Table, TableCoverage, TableError, TableMeta, TableSource, TableWriter, merge,
 };
 use crate::log::layout::LogState;
 use crate::log::manifest::TableEntry;
 use crate::log::paths::parse_table;
 use crate::log::record::HistoryCode;
 use crate::log::segments::{lock, read_lock};
+use crate::schema::PASSING_SPACE;
 use crate::sync::atomic::Ordering;
 
 /// A table is merged into the one before it unless that one is at least this many times larger. Over 38
@@ -109,13 +110,25 @@ impl Index {
         })
     }
 
-    /// One attempt of [`Index::flush_memory`], over these tables.
+    /// One attempt of [`Index::flush_memory`], over these tables: all that there are.
     pub(super) fn try_flush_memory(
         &self,
         covers: TableCoverage,
         memory: &[Arc<Memtable>],
         tables: &[ListedTable],
         kept: TableLocation,
+        most: u64,
+    ) -> std::result::Result<Vec<ListedTable>, TableWriteError> {
+        self.try_flush_part(covers, memory, tables, (kept, false), most)
+    }
+
+    /// As [`Index::try_flush_memory`]. With `is_part`, the index has older tables than these.
+    pub(super) fn try_flush_part(
+        &self,
+        covers: TableCoverage,
+        memory: &[Arc<Memtable>],
+        tables: &[ListedTable],
+        (kept, is_part): (TableLocation, bool),
         most: u64,
     ) -> std::result::Result<Vec<ListedTable>, TableWriteError> {
         let entries: usize = memory.iter().map(|memory| memory.len()).sum();
@@ -131,13 +144,15 @@ impl Index {
         let keep = tables_to_keep(tables, entries as u64, most).max(pinned).min(files);
         let id = self.next_table.fetch_add(1, Ordering::Relaxed);
         let meta = TableMeta { store: self.store.0, id, covers };
+        let is_oldest = keep == 0 && !is_part;
         let table = match kept {
             TableLocation::Memory => {
-                let bytes = self.merge_into(Vec::new(), meta, memory, &tables[keep..], &mut || Ok(()))?;
+                let bytes =
+                    self.merge_into(Vec::new(), meta, is_oldest, memory, &tables[keep..], &mut || Ok(()))?;
                 Table::open(FileBytes::owned(bytes.into()))?
             }
             TableLocation::File => {
-                let table = self.write_file(meta, memory, &tables[keep..]).inspect_err(|_| {
+                let table = self.write_file(meta, is_oldest, memory, &tables[keep..]).inspect_err(|_| {
                     // The incomplete file takes space. If it cannot be removed now, the next cleanup removes
                     // it.
                     let _ = self.io.remove(&self.paths.table(id));
@@ -155,10 +170,13 @@ impl Index {
     fn write_file(
         &self,
         meta: TableMeta,
+        is_oldest: bool,
         memory: &[Arc<Memtable>],
         tables: &[ListedTable],
     ) -> std::result::Result<Table, TableWriteError> {
-        self.write_file_with(meta, |sink| self.merge_into(sink, meta, memory, tables, &mut || Ok(())))
+        self.write_file_with(meta, |sink| {
+            self.merge_into(sink, meta, is_oldest, memory, tables, &mut || Ok(()))
+        })
     }
 
     /// Writes and syncs the file of a table that `fill` puts into a sink. The name is not synced.
@@ -178,12 +196,14 @@ impl Index {
         Ok(Table::open(self.limits.read_mode.read_whole(&*file)?)?)
     }
 
-    /// Merges memory and tables into one table. Returns the sink. `after_slice` is called after each
+    /// Merges memory and tables into one table. `is_oldest`: no older table has versions of
+    /// these keys. Returns the sink. `after_slice` is called after each
     /// [`SLICE_ENTRIES`] entries, and may end the merge.
     pub(super) fn merge_into<S: std::io::Write>(
         &self,
         sink: S,
         meta: TableMeta,
+        is_oldest: bool,
         memory: &[Arc<Memtable>],
         tables: &[ListedTable],
         after_slice: &mut dyn FnMut() -> std::result::Result<(), TableError>,
@@ -201,12 +221,21 @@ impl Index {
         // Number of newer versions of the same key.
         let (mut last, mut newer): (Vec<u8>, usize) = (Vec::new(), 0);
         let mut first = true;
+        // The end of the key `last`, of a passing space. It leaves with the version before it; without one here,
+        // an older table may have it.
+        let mut held: Option<(u64, IndexValue)> = None;
         let mut left = SLICE_ENTRIES;
         merge(sources, |key, seqno, value| {
             left -= 1;
             if left == 0 {
                 left = SLICE_ENTRIES;
                 after_slice()?;
+            }
+            if let Some((seqno, value)) = held.take()
+                && last != key
+                && !is_oldest
+            {
+                writer.push(&last, seqno, value)?;
             }
             if !first && last == key {
                 newer += 1;
@@ -220,8 +249,17 @@ impl Index {
             if dropped || !keys::is_kept_in_tables(key) {
                 return Ok(());
             }
+            if space == PASSING_SPACE && !keys::is_living(value) {
+                held = Some((seqno, value));
+                return Ok(());
+            }
             writer.push(key, seqno, value)
         })?;
+        if let Some((seqno, value)) = held
+            && !is_oldest
+        {
+            writer.push(&last, seqno, value)?;
+        }
         writer.finish()
     }
 

@@ -13,7 +13,7 @@ use crate::io::{Io, OpenMode, ReadMode};
 use crate::kv::index::flush::TableLocation;
 use crate::kv::index::memtable::Memtable;
 use crate::kv::index::upkeep::Upkeep;
-use crate::kv::table::{IndexEntry, Table};
+use crate::kv::table::{IndexEntry, Table, is_earlier_version};
 use crate::log::layout::LogState;
 use crate::log::manifest::{ManifestState, TableEntry};
 use crate::log::open::Damage;
@@ -143,8 +143,8 @@ impl Index {
         }
     }
 
-    /// Opens an index over the listed tables. The flag is false if a table is missing or damaged. Then the
-    /// log must be read from its start.
+    /// Opens an index over the listed tables. The flag is false if a table is missing, damaged or of an earlier
+    /// version of annals. Then the log must be read from its start.
     pub fn open(
         io: &Arc<dyn Io>,
         paths: &StorePaths,
@@ -153,10 +153,12 @@ impl Index {
         schema: &Arc<dyn RecordSchema>,
     ) -> (Self, bool) {
         let (tables, damage) = match open_tables(&**io, paths, state, limits.read_mode) {
-            Ok(tables) => (tables, None),
-            Err(damage) => (Vec::new(), Some(damage)),
+            Ok(tables) => (Some(tables), None),
+            Err(TableRefusal::EarlierVersion) => (None, None),
+            Err(TableRefusal::Damaged(damage)) => (None, Some(damage)),
         };
-        let whole = damage.is_none();
+        let whole = tables.is_some();
+        let tables = tables.unwrap_or_default();
         let mut index = Self::empty(io, paths, state.store, limits, schema);
         index.set_levels(IndexLevels { tables, ..IndexLevels::default() });
         *index.next_table.get_mut() = state.next_table;
@@ -237,13 +239,20 @@ impl Index {
     }
 }
 
+/// Why a listed table cannot be used.
+enum TableRefusal {
+    /// An earlier version of annals wrote it. Nothing is wrong with it.
+    EarlierVersion,
+    Damaged(Damage),
+}
+
 /// Opens the tables that the manifest lists. The error says what is wrong with one of them.
 fn open_tables(
     io: &dyn Io,
     paths: &StorePaths,
     state: &ManifestState,
     read_mode: ReadMode,
-) -> Result<Vec<ListedTable>, Damage> {
+) -> Result<Vec<ListedTable>, TableRefusal> {
     state.tables.iter().map(|entry| open_table(io, paths, &state.store, entry, read_mode)).collect()
 }
 
@@ -254,15 +263,18 @@ fn open_table(
     store: &StoreId,
     entry: &TableEntry,
     read_mode: ReadMode,
-) -> Result<ListedTable, Damage> {
+) -> Result<ListedTable, TableRefusal> {
     let path = paths.table(entry.id);
-    let wrong = |what: String| Damage { file: path.clone(), offset: 0, what };
+    let wrong = |what: String| TableRefusal::Damaged(Damage { file: path.clone(), offset: 0, what });
     let file = io.open(&path, OpenMode::Read).map_err(|e| wrong(e.to_string()))?;
     let len = file.len().map_err(|e| wrong(e.to_string()))?;
     if len != entry.bytes {
         return Err(wrong(format!("it has {len} bytes, the manifest says {}", entry.bytes)));
     }
     let bytes = read_mode.read_whole(&*file).map_err(|e| wrong(e.to_string()))?;
+    if is_earlier_version(&bytes) {
+        return Err(TableRefusal::EarlierVersion);
+    }
     let table = Table::open(bytes).map_err(|e| wrong(e.to_string()))?;
     if table.meta().store != store.0 || table.meta().id != entry.id {
         return Err(wrong("it is another table than the manifest lists".to_owned()));

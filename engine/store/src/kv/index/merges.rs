@@ -113,6 +113,7 @@ impl Index {
         let unlisted = UnlistedTable::new(self);
         let id = unlisted.id();
         let meta = TableMeta { store: self.store.0, id, covers: newest.table.meta().covers };
+        let is_oldest = place_in(&self.levels(), tables).is_some_and(|place| place.start == 0);
         let mut after_slice = || {
             self.merge_all(upkeep, tables);
             match upkeep.is_stopping() || place_in(&self.levels(), tables).is_none() {
@@ -122,7 +123,9 @@ impl Index {
             }
         };
         let made = self
-            .write_file_with(meta, |sink| self.merge_into(sink, meta, &[], tables, &mut after_slice))
+            .write_file_with(meta, |sink| {
+                self.merge_into(sink, meta, is_oldest, &[], tables, &mut after_slice)
+            })
             .and_then(|table| {
                 self.io.sync_dir(&self.paths.tables())?;
                 let entry = TableEntry { id, bytes: table.file_len() };

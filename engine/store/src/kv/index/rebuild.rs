@@ -17,11 +17,13 @@ use crate::kv::index::levels::{Index, ListedTable};
 use crate::kv::index::memtable::{Memtable, MemtableSource};
 use crate::kv::index::merges::UnlistedTable;
 use crate::kv::index::reads::table_error;
+use crate::kv::keys;
 use crate::kv::table::{
     IndexValue, MergeSource, TableCoverage, TableError, TableMeta, TableSource, TableWriter, merge,
 };
 use crate::log::manifest::TableEntry;
 use crate::log::segments::lock;
+use crate::schema::PASSING_SPACE;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
@@ -166,6 +168,8 @@ impl Index {
         let made = self.write_file_with(meta, |sink| {
             let mut writer = TableWriter::new(sink, meta)?;
             merge(base.sources(), |key, seqno, value| match map(key, value) {
+                // The base is the oldest tables: no version that this one ends is left.
+                Ok(Some(value)) if keys::space_of(key) == PASSING_SPACE && !keys::is_living(value) => Ok(()),
                 Ok(Some(value)) => writer.push(key, seqno, value),
                 Ok(None) => Ok(()),
                 Err(error) => {

@@ -127,12 +127,17 @@ impl Index {
             if memory.bytes() >= self.limits.memory_bytes {
                 let offset = batch.offset + batch.whole.len() as u64;
                 let covers = TableCoverage { segment: u64::from(segment.id.0), offset, seqno: next_seqno.0 };
-                made =
-                    self.try_flush_memory(covers, &[std::mem::take(&mut memory)], &made, kept, u64::MAX)?;
+                made = self.try_flush_part(
+                    covers,
+                    &[std::mem::take(&mut memory)],
+                    &made,
+                    (kept, at > 0),
+                    u64::MAX,
+                )?;
             }
             Ok(())
         })?;
-        Ok(self.try_flush_memory(damaged.table.meta().covers, &[memory], &made, kept, u64::MAX)?)
+        Ok(self.try_flush_part(damaged.table.meta().covers, &[memory], &made, (kept, at > 0), u64::MAX)?)
     }
 
     /// Notes that a part of the index was rebuilt.

@@ -1,4 +1,4 @@
-//! The bytes of a table file, version 2.
+//! The bytes of a table file, version 3.
 //!
 //! All fixed-width numbers are little-endian. `varint` is unsigned LEB128 of at most 64 bits. Every byte of a
 //! file is under a crc32 (the IEEE polynomial, as in zip). Sorted means: key ascending by unsigned bytes, a
@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! file    = header block* index footer
-//! header  = magic "ANNALTBL" | version u32 = 2                                    12 bytes
+//! header  = magic "ANNALTBL" | version u32 = 3                                    12 bytes
 //! footer  = index offset u64 | block count u32 | entry count u64
 //!         | store uuid [16] | table id u64
 //!         | covers: segment u64, offset u64, seqno u64
@@ -65,7 +65,7 @@ use super::error::{TableError, TableResult};
 /// The first bytes of a table file.
 pub(super) const MAGIC: [u8; 8] = *b"ANNALTBL";
 /// The format this build writes and reads.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Bytes before the first block.
 pub(super) const HEADER_LEN: usize = 12;
 /// Bytes after the index.
@@ -98,10 +98,25 @@ pub(super) struct TableFooter {
 
 /// The bytes before the first block.
 pub(super) fn header() -> [u8; HEADER_LEN] {
+    header_of(VERSION)
+}
+
+fn header_of(version: u32) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     out[..8].copy_from_slice(&MAGIC);
-    out[8..].copy_from_slice(&VERSION.to_le_bytes());
+    out[8..].copy_from_slice(&version.to_le_bytes());
     out
+}
+
+/// Whether a file is a whole table of an earlier version. Its footer's checksum covers the version, so a changed
+/// version is not taken for an earlier one.
+pub(crate) fn is_earlier_version(file: &[u8]) -> bool {
+    let Some((fields, crc)) = file.split_last_chunk::<4>() else { return false };
+    let Some((_, fields)) = fields.split_last_chunk::<{ FOOTER_LEN - 4 }>() else { return false };
+    (1..VERSION).any(|version| {
+        let header = header_of(version);
+        file.starts_with(&header) && crc_of(&header, fields) == u32::from_le_bytes(*crc)
+    })
 }
 
 /// The crc of a block's filter or body.
@@ -116,8 +131,12 @@ pub(super) fn block_crc(meta: &TableMeta, offset: u64, words: u32, bytes: &[u8])
 }
 
 fn footer_crc(footer: &[u8]) -> u32 {
+    crc_of(&header(), footer)
+}
+
+fn crc_of(header: &[u8], footer: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&header());
+    hasher.update(header);
     hasher.update(footer);
     hasher.finalize()
 }

@@ -277,3 +277,32 @@ fn opening_flushes_full_memory_or_a_long_log() {
     let (found, _) = index.get(&keys::user(50, &9u64.to_be_bytes()), Seqno(u64::MAX)).unwrap().unwrap();
     assert_eq!(found, Seqno(9));
 }
+
+/// Open runs are keys that come and go. Without this rule each ended run left a key in the tables for good, and
+/// finding the open runs read as many keys as there were runs.
+#[test]
+fn end_in_passing_space_leaves_with_its_version() {
+    let (_, index) = index(1 << 20);
+    let key = |n: u8| [keys::key(PASSING_SPACE, 1), vec![n]].concat();
+    let end = |n: u8, seqno: u64| {
+        let value = IndexValue { kind: keys::ENDED, a: seqno, b: 0, c: 0 };
+        IndexEntry { key: key(n), seqno, value }
+    };
+    let held = |tables: &[ListedTable], n: u8| -> Vec<u64> {
+        let versions = |listed: &ListedTable| listed.table.versions(&key(n)).unwrap();
+        tables.iter().flat_map(versions).map(|(seqno, _)| seqno).collect()
+    };
+    // 1 begins and ends, 2 stays open, 3 ends without having begun here.
+    let first = memory(vec![entry(key(1), 1), end(1, 2), entry(key(2), 3), end(3, 4)]);
+    let oldest = index
+        .try_flush_memory(COVERS, std::slice::from_ref(&first), &[], TableLocation::Memory, u64::MAX)
+        .unwrap();
+    assert_eq!([1, 2, 3].map(|n| held(&oldest, n)), [vec![], vec![3], vec![]]);
+    // In a part of the index an older table may have what 3 ends.
+    let part = index.try_flush_part(COVERS, &[first], &[], (TableLocation::Memory, true), u64::MAX).unwrap();
+    assert_eq!([1, 2, 3].map(|n| held(&part, n)), [vec![], vec![3], vec![4]]);
+    // 2 ends: the end meets its version once both are merged.
+    let after =
+        index.try_flush_memory(COVERS, &[memory(vec![end(2, 5)])], &oldest, TableLocation::Memory, u64::MAX);
+    assert_eq!(held(&after.unwrap(), 2), Vec::<u64>::new());
+}

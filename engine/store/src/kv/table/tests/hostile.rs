@@ -217,7 +217,7 @@ fn filter_without_its_keys_is_found_by_verify() {
 fn other_files_and_versions_are_refused() {
     let mut bytes = write(&[], FilterPolicy::Never);
     bytes[8] = 1;
-    assert!(matches!(open(&bytes), Err(TableError::UnknownVersion { found: 1, known: 2 })));
+    assert!(matches!(open(&bytes), Err(TableError::UnknownVersion { found: 1, known: 3 })));
     bytes[0] = b'a';
     assert!(matches!(open(&bytes), Err(TableError::NotATable { .. })));
     assert!(matches!(open(&[]), Err(TableError::NotATable { .. })));
