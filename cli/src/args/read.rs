@@ -4,6 +4,17 @@ use clap::Args;
 
 use super::shared::ProfileArgs;
 
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write a tag as KEY=VALUE".to_owned()),
+    }
+}
+
+fn duration_ns(text: &str) -> Result<u64, String> {
+    annals::retention::parse_duration_ns(text).map_err(|error| error.to_string())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
     /// List only runs with this status
@@ -15,6 +26,18 @@ pub(crate) struct RunsArgs {
     /// List only runs that failed or were abandoned
     #[arg(long, conflicts_with = "status")]
     pub(crate) failed: bool,
+    /// List only runs of this agent
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<String>,
+    /// List only runs that were begun with this model
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// List only runs with this tag; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
+    pub(crate) tag: Vec<(String, String)>,
+    /// List only runs that began at most this long ago, for example 24h or 7d
+    #[arg(long, value_name = "DURATION", value_parser = duration_ns)]
+    pub(crate) within: Option<u64>,
     /// List only the newest N runs; 0 lists all [default: 50; with --json: 0]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use annals::runs::{RunFilter, RunOrder};
 use annals::{Error, ErrorKind, Namespace, RecordedFrame, RunInfo, RunReader, RunUid, tape::REDACTED_TAG};
 use annals_server::{
     Alignment, FailureReport, FrameDifference, Origin, RunUsage, UnrecordedTraffic, profiles::Redactor,
@@ -11,6 +12,9 @@ use annals_server::{
 use super::StoreAccess;
 use super::failures::engine_failure;
 use crate::failure::{CliResult, Failure};
+
+/// Runs that are read at a time.
+const PAGE_RUNS: usize = 64;
 
 /// A run in a listing.
 #[derive(Debug, Clone)]
@@ -61,15 +65,31 @@ impl StoreAccess {
         Ok(runs.map(move |run| run.map(|info| pinned_row(&info, &pins)).map_err(engine_failure)))
     }
 
-    /// Returns the runs, newest first.
+    /// Returns the runs that a filter selects, newest first. Reads them a page at a time.
     pub(crate) fn newest_runs(
         &self,
-    ) -> CliResult<impl ExactSizeIterator<Item = CliResult<(RunReader, RunRow)>>> {
+        filter: RunFilter,
+    ) -> CliResult<impl Iterator<Item = CliResult<(RunReader, RunRow)>>> {
         let space = self.namespace()?;
         let pins = self.pins(&space)?;
-        let runs = space.newest_runs().map_err(engine_failure)?;
-        Ok(runs.map(move |run| {
-            let reader = run.map_err(engine_failure)?;
+        let (mut after, mut ended) = (None, false);
+        let pages = std::iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            match space.page_runs(&filter, RunOrder::NewestFirst, after, PAGE_RUNS) {
+                Ok(page) => {
+                    (after, ended) = (page.next, page.next.is_none());
+                    Some(page.runs.into_iter().map(Ok).collect::<Vec<_>>())
+                }
+                Err(error) => {
+                    ended = true;
+                    Some(vec![Err(engine_failure(error))])
+                }
+            }
+        });
+        Ok(pages.flatten().map(move |run| {
+            let reader = run?;
             let row = pinned_row(reader.info(), &pins);
             Ok((reader, row))
         }))

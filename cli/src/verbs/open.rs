@@ -1,5 +1,7 @@
 //! `annals open`: shows where a run failed, on one screen.
 
+use annals::{Status, runs::RunFilter};
+
 use super::show::{exchange_line, http_exchange};
 use crate::args::{GlobalArgs, OpenArgs};
 use crate::failure::{CliResult, Failure};
@@ -16,15 +18,9 @@ pub(super) fn run(global: &GlobalArgs, args: &OpenArgs, out: &mut CliOutput) -> 
     let run = match &args.run {
         Some(run) => door.run(run)?,
         None => {
-            let mut last = None;
-            for run in door.newest_runs()? {
-                let (_, run) = run?;
-                if matches!(run.status, "failed" | "abandoned") {
-                    last = Some(run);
-                    break;
-                }
-            }
-            last.ok_or_else(|| {
+            let statuses = vec![Status::Failed, Status::Abandoned];
+            let mut failed = door.newest_runs(RunFilter { statuses, ..RunFilter::default() })?;
+            failed.next().transpose()?.map(|(_, run)| run).ok_or_else(|| {
                 Failure::missing("no run has failed", "`annals runs` lists the runs of the namespace")
             })?
         }

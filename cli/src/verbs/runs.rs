@@ -1,5 +1,7 @@
 //! `annals runs`: lists runs, newest first.
 
+use annals::io::{Io, RealIo};
+use annals::{Status, runs::RunFilter};
 use annals_server::RunUsage;
 use annals_server::providers::Cost;
 use serde_json::{Map, Value, json};
@@ -7,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::args::{GlobalArgs, RunsArgs};
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, count, dollars, duration, plural, print_note, time_to_minute};
-use crate::store_access::{RunRow, StoreAccess};
+use crate::store_access::{RunRow, StoreAccess, engine_failure};
 use crate::table_fit::{self, ColumnFit, TableColumn};
 
 /// Rows of a table without `--limit`. JSON has all runs.
@@ -29,26 +31,16 @@ const COLUMNS: [TableColumn; 11] = [
 
 pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> CliResult<()> {
     let door = super::open_to_read(global)?;
-    let wanted = |run: &RunRow| {
-        args.status.as_ref().is_none_or(|status| status == run.status)
-            && (!args.failed || matches!(run.status, "failed" | "abandoned"))
-            && args.severity.as_ref().is_none_or(|severity| severity == run.severity)
-    };
     let limit = match args.limit {
         None if out.json => usize::MAX,
         None => ROWS_DEFAULT,
         Some(0) => usize::MAX,
         Some(limit) => limit,
     };
-    let mut runs = door.newest_runs()?;
-    let all = runs.len();
     let (mut shown, mut rows, mut unreadable) = (0, Vec::new(), 0);
     let mut more = false;
-    for run in &mut runs {
+    for run in door.newest_runs(filter(args)?)? {
         let (reader, run) = run?;
-        if !wanted(&run) {
-            continue;
-        }
         if shown == limit {
             more = true;
             break;
@@ -66,13 +58,9 @@ pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> 
         print_table(rows, out)?;
     }
     out.flush()?;
-    let filtered = args.failed || args.status.is_some() || args.severity.is_some();
     // A note is needed only for the default limit.
     if more && args.limit.is_none() {
-        print_note(match filtered {
-            true => format!("showing the newest {shown}, and there are more: --limit 0 for all"),
-            false => format!("showing the newest {shown} of {}: --limit 0 for all", count(all as u64)),
-        });
+        print_note(format!("showing the newest {shown}, and there are more: --limit 0 for all"));
     }
     match unreadable {
         0 => Ok(()),
@@ -84,6 +72,23 @@ pub(super) fn run(global: &GlobalArgs, args: &RunsArgs, out: &mut CliOutput) -> 
             "`annals verify --all` lists the damage",
         )),
     }
+}
+
+/// The runs that the options select.
+fn filter(args: &RunsArgs) -> CliResult<RunFilter> {
+    let status = args.status.as_deref().map(str::parse).transpose().map_err(engine_failure)?;
+    Ok(RunFilter {
+        statuses: match args.failed {
+            true => vec![Status::Failed, Status::Abandoned],
+            false => status.into_iter().collect(),
+        },
+        severity: args.severity.as_deref().map(str::parse).transpose().map_err(engine_failure)?,
+        agent: args.agent.clone(),
+        model: args.model.clone(),
+        tags: args.tag.clone(),
+        since_ns: args.within.map(|within| RealIo::new().now_ns().saturating_sub(within)),
+        until_ns: None,
+    })
 }
 
 fn print_table(rows: Vec<Vec<String>>, out: &mut CliOutput) -> CliResult<()> {

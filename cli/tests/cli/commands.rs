@@ -104,7 +104,7 @@ fn runs_says_when_it_shows_only_the_newest() {
     let table = String::from_utf8(cut.stdout).unwrap();
     assert_eq!((cut.code, table.lines().count()), (0, 51), "{table}");
     assert!(table.contains("run-52") && !table.contains("run-2 "), "{table}");
-    assert_eq!(cut.stderr, "annals: showing the newest 50 of 53: --limit 0 for all\n");
+    assert_eq!(cut.stderr, "annals: showing the newest 50, and there are more: --limit 0 for all\n");
     assert_eq!(bench.run("runs --limit 0").text().lines().count(), 54);
     assert_eq!(bench.run("runs --limit 3").text().lines().count(), 4);
     assert_eq!(bench.run("runs --json").json().len(), 53);

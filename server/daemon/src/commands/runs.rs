@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use annals::runs::{RunFilter, RunOrder};
 use annals::{Durability, Run, RunInfo, RunSpec, RunUid, Status};
 
 use super::frames::{frame_bytes, frame_reply, redaction_fields};
@@ -18,9 +19,11 @@ use annals_wire::resp::Reply;
 
 /// Maximum total length of a run's agent, model and tags, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Default and maximum number of runs that one RUN.LIST returns; it also examines at most the maximum.
+/// Default and maximum number of runs that one RUN.LIST returns.
 const LISTED: usize = 100;
 const LISTED_MAX: usize = 10_000;
+/// Maximum number of pages of the engine that one RUN.LIST reads.
+const PAGES_MAX: usize = 10;
 /// Default and maximum number of frames that one RUN.TAIL returns, and their maximum bytes.
 const TAILED: usize = 100;
 const TAILED_MAX: usize = 10_000;
@@ -165,13 +168,42 @@ fn run_fields(info: &RunInfo, redactor: Option<&Redactor>) -> Vec<(Reply, Reply)
 }
 
 fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
-    let (mut status, mut count, mut after) = (None, LISTED, None);
+    let (mut filter, mut order, mut count, mut after) =
+        (RunFilter::default(), RunOrder::OldestFirst, LISTED, None);
+    let redactor = call.daemon.redactor(call.session)?;
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let mut options = call.rest(1).iter();
     while let Some(option) = options.next() {
         let value = options.next().ok_or_else(syntax)?;
         if word_is(option, "STATUS") {
             let known = std::str::from_utf8(value).ok().and_then(|text| text.to_lowercase().parse().ok());
-            status = Some(known.ok_or("ERR a run's status is open, ok, failed or abandoned")?);
+            filter.statuses = vec![known.ok_or("ERR a run's status is open, ok, failed or abandoned")?];
+        } else if word_is(option, "SEVERITY") {
+            let known = std::str::from_utf8(value).ok().and_then(|text| text.to_lowercase().parse().ok());
+            let wrong = "ERR a run's severity is debug, normal, flagged or escalated";
+            filter.severity = Some(known.ok_or(wrong)?);
+        } else if word_is(option, "AGENT") {
+            filter.agent = Some(text(value));
+        } else if word_is(option, "MODEL") {
+            filter.model = Some(text(value));
+        } else if word_is(option, "TAG") {
+            // Guesses of a removed value could be checked with it.
+            if redactor.is_some() {
+                return Err("ERR a reader of redacted runs cannot list them by TAG".into());
+            }
+            let value = text(value);
+            let (key, value) = value.split_once('=').ok_or("ERR a tag is written key=value")?;
+            filter.tags.push((key.to_owned(), value.to_owned()));
+        } else if word_is(option, "SINCE") {
+            filter.since_ns = Some(number::<u64>(value)?);
+        } else if word_is(option, "UNTIL") {
+            filter.until_ns = Some(number::<u64>(value)?);
+        } else if word_is(option, "ORDER") {
+            order = match value {
+                value if word_is(value, "OLDEST") => RunOrder::OldestFirst,
+                value if word_is(value, "NEWEST") => RunOrder::NewestFirst,
+                _ => return Err("ERR the order is oldest or newest".into()),
+            };
         } else if word_is(option, "COUNT") {
             count = number::<usize>(value)?.clamp(1, LISTED_MAX);
         } else if word_is(option, "FROM") {
@@ -180,22 +212,27 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
             return Err(syntax());
         }
     }
-    let redactor = call.daemon.redactor(call.session)?;
-    let (mut found, mut next, mut bytes) = (Vec::new(), 0, 0);
-    for (looked, info) in call.work.namespace().runs_after(after)?.enumerate() {
-        if found.len() >= count || looked >= LISTED_MAX || bytes >= REPLY_BYTES_MAX {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    'pages: for _ in 0..PAGES_MAX {
+        let page = call.work.namespace().page_runs(&filter, order, after, count - found.len())?;
+        after = page.next;
+        let mut runs = page.runs.iter().peekable();
+        while let Some(run) = runs.next() {
+            let info = run.info();
+            bytes += info.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+            found.push(Reply::Map(run_fields(info, redactor.as_deref())));
+            if bytes >= REPLY_BYTES_MAX {
+                if runs.peek().is_some() {
+                    after = Some(info.uid);
+                }
+                break 'pages;
+            }
+        }
+        if found.len() >= count || after.is_none() {
             break;
         }
-        let info = info?;
-        next = info.uid.0;
-        if status.is_none_or(|status: Status| info.status == status) {
-            bytes += info.tags.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            found.push(Reply::Map(run_fields(&info, redactor.as_deref())));
-        }
     }
-    // A further lookup shows whether there are more runs.
-    let is_last = call.work.namespace().runs_after(Some(RunUid(next)))?.next().is_none();
-    let cursor = if is_last { 0 } else { next };
+    let cursor = after.map_or(0, |uid| uid.0);
     Ok(Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Array(found)]))
 }
 

@@ -89,7 +89,9 @@ fn runs_are_listed_page_by_page() {
     let bench = DaemonBench::new();
     let space = bench.daemon.store.namespace("default").unwrap();
     for number in 0..25 {
-        let run = space.begin_run(RunSpec::new(format!("r{number:02}"))).unwrap();
+        let spec = RunSpec::new(format!("r{number:02}")).agent(["clerk", "judge"][number % 2]);
+        let spec = RunSpec { started_ns: Some(1_000_000_000 * number as u64), ..spec };
+        let run = space.begin_run(spec.tag("team", format!("t{}", number % 3))).unwrap();
         run.end(if number % 5 == 0 { Status::Failed } else { Status::Ok }).unwrap();
     }
     let mut client = bench.client();
@@ -115,10 +117,17 @@ fn runs_are_listed_page_by_page() {
     assert_eq!(page("status FAILED count 2"), ("6".to_owned(), vec!["r00".to_owned(), "r05".to_owned()]));
     assert_eq!(page("from 9223372036854775807"), ("0".to_owned(), Vec::new()));
     assert_eq!(page("status open"), ("0".to_owned(), Vec::new()));
+    assert_eq!(page("status failed agent judge").1, ["r05", "r15"]);
+    assert_eq!(page("tag team=t2 order newest count 2").1, ["r23", "r20"]);
+    assert_eq!(page("since 3000000000 until 5000000000").1, ["r03", "r04"]);
+    assert_eq!(page("model large").1, Vec::<String>::new());
     client.script(
         "run.list count -> -ERR syntax error
         run.list count x -> -ERR value is not an integer or out of range
         run.list status wat -> -ERR a run's status is open, ok, failed or abandoned
+        run.list severity x -> -ERR a run's severity is debug, normal, flagged or escalated
+        run.list tag team -> -ERR a tag is written key=value
+        run.list order up -> -ERR the order is oldest or newest
         run.list from -1 -> -ERR value is not an integer or out of range",
     );
 }

@@ -171,11 +171,21 @@ pub const ROUTES: &[HttpRoute] = &[
     get("/v1/runs", "listRuns", "run.list")
         .words(&[
             Query("status", "STATUS", ANY_STATUS),
+            Query("severity", "SEVERITY", SEVERITY),
+            Query("agent", "AGENT", Text),
+            Query("model", "MODEL", Text),
+            Query("tag", "TAG", Text),
+            Query("since", "SINCE", Number),
+            Query("until", "UNTIL", Number),
+            Query("order", "ORDER", MemberKind::OneOf(&["oldest", "newest"])),
             Query("count", "COUNT", Number),
             Query("from", "FROM", Number),
         ])
         .gives(ReplyShape::Page("runs", ReplySchema::Runs))
-        .summary("Runs, oldest first, and a cursor to continue; the cursor is 0 at the end."),
+        .summary(
+            "Runs that match, oldest first, and a cursor to continue; the cursor is 0 at the end. \
+             A page may be short or empty before the end.",
+        ),
     post("/v1/runs", "beginRun", "run.begin")
         .words(&[
             Opt("name", "NAME", Text),

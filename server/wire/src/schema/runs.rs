@@ -28,8 +28,15 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .arguments("run")
         .summary("Returns the properties of a run."),
     command("runs", "run.list", -1, REDACTS)
-        .arguments("[STATUS open|ok|failed|abandoned] [COUNT count] [FROM cursor]")
-        .summary("Returns a cursor and runs, oldest first. Pass the cursor to continue; it is 0 at the end."),
+        .arguments(
+            "[STATUS open|ok|failed|abandoned] [SEVERITY severity] [AGENT agent] [MODEL model] [TAG key=value] \
+             [SINCE nanoseconds] [UNTIL nanoseconds] [ORDER oldest|newest] [COUNT count] [FROM cursor]",
+        )
+        .summary(
+            "Returns a cursor and the runs that match, oldest first. Pass the cursor to continue; it is 0 at the end. \
+             A page may be short or empty before the end. SINCE and UNTIL are times since 1970 between which a run \
+             began. A reader of redacted runs cannot use TAG.",
+        ),
     command("runs", "run.fork", -2, WRITE)
         .arguments(
             "run@seq [EDIT] [NAME name] [AGENT agent] [MODEL model] [SEVERITY severity] [METADATA json] \
