@@ -11,7 +11,7 @@
 //! so the settler sees their tickets in the order in which they become durable. Reads ask `pending` first,
 //! then [`ValueCache`], then the store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::io::Io;
@@ -23,7 +23,7 @@ use foldhash::quality::RandomState;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::turn::CommandRefusal;
-use super::value_cache::ValueCache;
+use super::value_cache::{SharedValues, ValueCache};
 
 /// Number of databases.
 pub(super) const DATABASES: u8 = 16;
@@ -81,6 +81,8 @@ struct DatabasesState {
     /// settler cheap; several are needed to keep the disk, the writer and the connections busy at once.
     in_flight: usize,
     gathered: GatheredBatch,
+    /// Number of batches that were settled.
+    settled: u64,
 }
 
 impl DatabasesState {
@@ -143,6 +145,7 @@ impl Databases {
     pub(super) fn open(
         space: Namespace,
         io: Arc<dyn Io>,
+        values: &SharedValues,
     ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<SubmittedWrites>)> {
         let mut spaces = [const { None }; DATABASES as usize];
         for (number, keyspace) in spaces.iter_mut().enumerate() {
@@ -150,7 +153,7 @@ impl Databases {
         }
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
-        let (pending, values) = (HashMap::default(), ValueCache::new());
+        let (pending, values) = (HashMap::default(), values.open_namespace());
         let (hits, misses) = (0, 0);
         let state = DatabasesState {
             spaces,
@@ -162,6 +165,7 @@ impl Databases {
             misses,
             in_flight: 0,
             gathered: GatheredBatch::default(),
+            settled: 0,
         };
         // Bounded by the connections: each has at most one turn in flight.
         let (settling, settled) = mpsc::unbounded_channel();
@@ -223,6 +227,7 @@ impl Databases {
                     }
                 }
                 state.in_flight -= 1;
+                state.settled += 1;
                 if !state.gathered.done.is_empty() {
                     self.submit_gathered(&mut state);
                 }
@@ -309,24 +314,34 @@ impl Databases {
         from: &[u8],
         most: usize,
     ) -> annals::Result<(Option<Vec<u8>>, SettleReceiver)> {
+        let (deadlines, settled) = {
+            let state = self.lock();
+            match state.deadlines.clone().filter(|_| state.any_deadline) {
+                Some(deadlines) => (deadlines, state.settled),
+                None => return Ok((None, None)),
+            }
+        };
         let mut work = TurnBatch::new(self);
-        if !work.state().any_deadline {
-            return Ok((None, None));
-        }
-        let Some(deadlines) = work.state().deadlines.clone() else { return Ok((None, None)) };
-        let (mut seen, mut last) = (0, None);
+        let (mut seen, mut last, mut due) = (0, None, Vec::new());
+        // Read without the lock: turns do not wait for it.
         for found in
             deadlines.scan(ScanRange::between(std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded))
         {
-            let (key, _) = found?;
-            if let Some((database, name)) = key.split_first() {
-                work.get(*database, name)?;
+            let (key, deadline) = found?;
+            if let (Some((database, name)), Some(deadline)) = (key.split_first(), deadline_in(Some(deadline)))
+                && work.is_due(deadline)
+            {
+                due.push((*database, name.to_vec()));
             }
             seen += 1;
             if seen == most {
                 last = Some(key);
                 break;
             }
+        }
+        let is_current = due.is_empty() || work.state().settled == settled;
+        for name in due {
+            work.expire(name, is_current)?;
         }
         Ok((last, work.commit()?))
     }
@@ -339,6 +354,8 @@ pub(super) struct TurnBatch<'a> {
     state: Option<MutexGuard<'a, DatabasesState>>,
     staged: BTreeMap<DatabaseKey, Option<KeyEntry>>,
     staged_bytes: usize,
+    /// Keys whose deadline on disk is known to be past.
+    expired: BTreeSet<DatabaseKey>,
     now_ms: u64,
     /// A value was read that is not durable yet.
     reads_pending: bool,
@@ -356,6 +373,7 @@ impl<'a> TurnBatch<'a> {
             state: None,
             staged: BTreeMap::new(),
             staged_bytes: 0,
+            expired: BTreeSet::new(),
             now_ms,
             reads_pending: false,
             tickets: Vec::new(),
@@ -421,9 +439,16 @@ impl<'a> TurnBatch<'a> {
     /// Those of the store; `Invalid` if the key is too long.
     pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<KeyEntry>> {
         check_key(key)?;
-        let found = match self.cached(database, key) {
-            Some(entry) => Some(entry),
-            None => self.lookup((database, key.to_vec()))?,
+        let ahead = match self.state {
+            None => self.read_ahead(database, key)?,
+            Some(_) => None,
+        };
+        let found = match ahead {
+            Some(entry) => entry,
+            None => match self.cached(database, key) {
+                Some(entry) => Some(entry),
+                None => self.lookup((database, key.to_vec()))?,
+            },
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if self.is_due(deadline) => {
@@ -435,6 +460,53 @@ impl<'a> TurnBatch<'a> {
             }
             _ => Ok(found),
         }
+    }
+
+    /// Deletes a key whose deadline in the store was past. Reads neither the value nor the deadline again, unless a
+    /// write of the key is pending or, without `is_current`, may have been settled since.
+    ///
+    /// # Errors
+    /// As [`TurnBatch::get`].
+    fn expire(&mut self, name: DatabaseKey, is_current: bool) -> annals::Result<()> {
+        if !is_current || self.state().pending.contains_key(&name) {
+            return self.get(name.0, &name.1).map(drop);
+        }
+        if self.databases.space.store().check_writer().is_ok() {
+            self.expired.insert(name.clone());
+            self.stage(name, None);
+        }
+        Ok(())
+    }
+
+    /// Reads the first key of a turn from the store, without the lock, so that no other turn waits for the disk;
+    /// then takes the lock. `None` if the value is cached or a write of the key may have changed it meanwhile.
+    fn read_ahead(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Option<KeyEntry>>> {
+        let name = (database, key.to_vec());
+        let (keyspace, deadlines, settled) = {
+            let state = self.databases.lock();
+            if state.pending.contains_key(&name) || state.values.get(database, key).is_some() {
+                return Ok(None);
+            }
+            let Some(keyspace) = state.spaces.get(usize::from(database)).cloned().flatten() else {
+                return Ok(None);
+            };
+            (keyspace, state.deadlines.clone().filter(|_| state.any_deadline), state.settled)
+        };
+        let value = keyspace.get(key)?;
+        let deadline = match deadlines.filter(|_| value.is_some()) {
+            Some(deadlines) => deadline_in(deadlines.get(&deadline_key(&name))?),
+            None => None,
+        };
+        let state = self.state();
+        if state.settled != settled || state.pending.contains_key(&name) {
+            return Ok(None);
+        }
+        state.misses += 1;
+        let entry = value.map(|value| KeyEntry { value: Arc::new(value), stored: None, deadline });
+        if entry.is_some() {
+            state.values.put(name, entry.clone());
+        }
+        Ok(Some(entry))
     }
 
     /// The cached value of a key, if no pending write can affect it.
@@ -484,7 +556,7 @@ impl<'a> TurnBatch<'a> {
             return Ok(None);
         };
         let kept = deadlines.get(&deadline_key(name))?;
-        Ok(kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
+        Ok(deadline_in(kept))
     }
 
     /// Sets the value of a key.
@@ -650,6 +722,9 @@ impl<'a> TurnBatch<'a> {
 
     /// Whether the key had a deadline before this turn, on disk or pending.
     fn had_deadline(&mut self, name: &DatabaseKey) -> annals::Result<bool> {
+        if self.expired.contains(name) {
+            return Ok(true);
+        }
         match self.state().pending.get(name) {
             // A pending write may have removed a deadline that is still on disk.
             Some(PendingValue { entry: Some(KeyEntry { deadline: Some(_), .. }), .. }) => Ok(true),
@@ -669,6 +744,11 @@ pub(super) fn check_key(key: &[u8]) -> annals::Result<()> {
     }
     let message = format!("a key has at most {KEY_BYTES_MAX} bytes");
     Err(annals::Error::new(annals::ErrorKind::Invalid, message))
+}
+
+/// The deadline in its stored form.
+fn deadline_in(kept: Option<Vec<u8>>) -> Option<u64> {
+    kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
 fn deadline_key((database, key): &DatabaseKey) -> Vec<u8> {
@@ -705,7 +785,8 @@ mod tests {
         let space = store.namespace("n").unwrap();
         let kept = space.keyspace("db0", History::All).unwrap();
         let before = store.stats().unwrap().batches;
-        let (databases, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
+        let (databases, settling) =
+            Databases::open(space, Arc::new(RealIo::new()), &SharedValues::default()).unwrap();
         // Nothing is submitted before the settler runs.
         let mut waits =
             vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];

@@ -20,6 +20,7 @@ use super::slow_log::{CommandName, SlowLog};
 use super::stream_entries::StreamEntries;
 use super::tenant::Tenant;
 use super::turn::{CommandRefusal, Offload};
+use super::value_cache::SharedValues;
 use crate::background::RememberQueue;
 use annals_policy::profiles::{Profiles, Redactor, make_placeholder_key};
 use annals_wire::resp::Protocol;
@@ -56,6 +57,8 @@ pub(super) struct Daemon {
     pub(super) home: String,
     /// The namespaces opened so far.
     tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
+    /// The cached values of all tenants.
+    values: SharedValues,
     pub(super) access: TokenRegistry,
     profiles: Profiles,
     /// The redactor of each profile that is in use.
@@ -190,6 +193,7 @@ impl Daemon {
             io,
             runtime,
             tenants: Mutex::default(),
+            values: SharedValues::default(),
             access,
             profiles,
             redactors: Mutex::default(),
@@ -225,7 +229,7 @@ impl Daemon {
             return Ok(tenant.clone());
         }
         let space = self.store.namespace(namespace)?;
-        let (databases, settling) = Databases::open(space.clone(), self.io.clone())?;
+        let (databases, settling) = Databases::open(space.clone(), self.io.clone(), &self.values)?;
         self.runtime.spawn(databases.clone().run_settler(settling));
         let (frames, behind) = (self.open_frames.clone(), self.behind.clone());
         let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));

@@ -446,7 +446,7 @@ fn deadlines_survive_restart_and_sweep_deletes_expired_keys() {
         space.find_keyspace("annals.deadlines").unwrap().unwrap(),
     );
     // Another daemon over the same store, as after a restart.
-    let (later, settling) = Databases::open(space, Arc::new(RealIo::new())).unwrap();
+    let (later, settling) = Databases::open(space, Arc::new(RealIo::new()), &Default::default()).unwrap();
     bench.runtime.spawn(later.clone().run_settler(settling));
     let kept = deadlines.get(b"\0b").unwrap().unwrap();
     let left = u64::from_le_bytes(kept.try_into().unwrap()) - later.now_ns() / 1_000_000;

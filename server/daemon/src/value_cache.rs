@@ -1,12 +1,15 @@
-//! A cache of the values of keys, so that most reads need no lookup in the store.
+//! A cache of the values of keys, so that most reads need no lookup in the store. One cache serves all namespaces
+//! of a daemon: its limit does not grow with their number, and the values of an idle namespace are evicted.
 //!
 //! Invariant: the cache has only durable values, as they are in the store. A change of a key updates the
 //! cache before any other reader can look; [`super::databases`] does both under its lock.
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::quality::RandomState;
-use quick_cache::unsync::Cache;
+use quick_cache::sync::Cache;
 use quick_cache::{Equivalent, Weighter};
 
 use super::databases::{DatabaseKey, KeyEntry};
@@ -20,22 +23,36 @@ const OVERHEAD_BYTES: usize = 160;
 /// Approximate number of values if all are small.
 const VALUES_EXPECTED: usize = 1 << 16;
 
-/// The cache of values.
+/// A key in the cache: the number of its namespace, and the key there.
+type CachedKey = (u64, DatabaseKey);
+
+/// The cache of all namespaces of a daemon.
 #[derive(Debug)]
-pub(super) struct ValueCache(Cache<DatabaseKey, KeyEntry, EntryWeighter, RandomState>);
+pub(super) struct SharedValues {
+    values: Arc<Cache<CachedKey, KeyEntry, EntryWeighter, RandomState>>,
+    /// The number of the next namespace.
+    next: AtomicU64,
+}
+
+/// The values of one namespace in the cache.
+#[derive(Debug)]
+pub(super) struct ValueCache {
+    values: Arc<Cache<CachedKey, KeyEntry, EntryWeighter, RandomState>>,
+    namespace: u64,
+}
 
 /// Computes the size of a cached value.
 #[derive(Debug, Clone)]
 struct EntryWeighter;
 
-impl Weighter<DatabaseKey, KeyEntry> for EntryWeighter {
-    fn weight(&self, key: &DatabaseKey, entry: &KeyEntry) -> u64 {
+impl Weighter<CachedKey, KeyEntry> for EntryWeighter {
+    fn weight(&self, (_, key): &CachedKey, entry: &KeyEntry) -> u64 {
         (key.1.len() + entry.value.len() + OVERHEAD_BYTES) as u64
     }
 }
 
 /// A borrowed key.
-struct BorrowedKey<'a>(u8, &'a [u8]);
+struct BorrowedKey<'a>(u64, (u8, &'a [u8]));
 
 impl Hash for BorrowedKey<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -43,47 +60,57 @@ impl Hash for BorrowedKey<'_> {
     }
 }
 
-impl Equivalent<DatabaseKey> for BorrowedKey<'_> {
-    fn equivalent(&self, key: &DatabaseKey) -> bool {
-        (self.0, self.1) == (key.0, key.1.as_slice())
+impl Equivalent<CachedKey> for BorrowedKey<'_> {
+    fn equivalent(&self, (namespace, key): &CachedKey) -> bool {
+        (self.0, self.1) == (*namespace, (key.0, key.1.as_slice()))
+    }
+}
+
+impl Default for SharedValues {
+    fn default() -> Self {
+        Self::with_room(BYTES_MAX)
+    }
+}
+
+impl SharedValues {
+    fn with_room(bytes: u64) -> Self {
+        let hasher = RandomState::default();
+        let values = Cache::with(VALUES_EXPECTED, bytes, EntryWeighter, hasher, Default::default());
+        Self { values: Arc::new(values), next: AtomicU64::new(0) }
+    }
+
+    /// The part of a namespace that is opened now. No other part shares its keys.
+    pub(super) fn open_namespace(&self) -> ValueCache {
+        let namespace = self.next.fetch_add(1, Ordering::Relaxed);
+        ValueCache { values: self.values.clone(), namespace }
     }
 }
 
 impl ValueCache {
-    pub(super) fn new() -> Self {
-        Self::with_room(BYTES_MAX)
-    }
-
-    fn with_room(bytes: u64) -> Self {
-        Self(Cache::with(VALUES_EXPECTED, bytes, EntryWeighter, RandomState::default(), Default::default()))
-    }
-
     /// The value of a key, if it is cached.
     pub(super) fn get(&self, database: u8, key: &[u8]) -> Option<KeyEntry> {
-        self.0.get(&BorrowedKey(database, key)).cloned()
+        self.values.get(&BorrowedKey(self.namespace, (database, key)))
     }
 
     /// Sets the value of a key; `None` if it was deleted.
-    pub(super) fn put(&mut self, key: DatabaseKey, entry: Option<KeyEntry>) {
+    pub(super) fn put(&self, key: DatabaseKey, entry: Option<KeyEntry>) {
         match entry {
             // Only a writer needs the blob's place in the store.
             Some(entry) if entry.value.len() <= VALUE_BYTES_MAX => {
-                self.0.insert(key, KeyEntry { stored: None, ..entry });
+                self.values.insert((self.namespace, key), KeyEntry { stored: None, ..entry });
             }
             _ => self.forget(&key),
         }
     }
 
     /// Removes a key from the cache.
-    pub(super) fn forget(&mut self, key: &DatabaseKey) {
-        self.0.remove(key);
+    pub(super) fn forget(&self, key: &DatabaseKey) {
+        self.values.remove(&BorrowedKey(self.namespace, (key.0, &key.1)));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn entry(bytes: usize) -> Option<KeyEntry> {
@@ -92,7 +119,7 @@ mod tests {
 
     #[test]
     fn cache_holds_latest_value_and_no_long_values() {
-        let mut values = ValueCache::new();
+        let values = SharedValues::default().open_namespace();
         let len = |values: &ValueCache, database| values.get(database, b"a").map(|entry| entry.value.len());
         values.put((1, b"a".to_vec()), entry(10));
         assert_eq!((len(&values, 1), len(&values, 0)), (Some(10), None));
@@ -108,12 +135,31 @@ mod tests {
 
     #[test]
     fn cache_evicts_beyond_its_byte_limit() {
-        let room = 100 * (1000 + 4 + OVERHEAD_BYTES as u64);
-        let mut values = ValueCache::with_room(room);
-        for number in 0..1000u32 {
+        let room = 1000 * (1000 + 4 + OVERHEAD_BYTES as u64);
+        let shared = SharedValues::with_room(room);
+        let values = shared.open_namespace();
+        for number in 0..10_000u32 {
             values.put((0, number.to_le_bytes().to_vec()), entry(1000));
         }
-        let kept = (0..1000u32).filter(|number| values.get(0, &number.to_le_bytes()).is_some()).count();
-        assert!((50..=100).contains(&kept), "{kept}");
+        let kept = (0..10_000u32).filter(|number| values.get(0, &number.to_le_bytes()).is_some()).count();
+        assert!((400..=1000).contains(&kept), "{kept}");
+    }
+
+    /// Regression: each namespace had a cache of 128 MiB of its own, which nothing emptied. A daemon with 100
+    /// namespaces could hold 12 GiB.
+    #[test]
+    fn namespaces_share_one_limit_and_no_values() {
+        let room = 1000 * (1000 + 4 + OVERHEAD_BYTES as u64);
+        let shared = SharedValues::with_room(room);
+        let parts: Vec<ValueCache> = (0..10).map(|_| shared.open_namespace()).collect();
+        let keys: Vec<[u8; 4]> = (0..1000u32).map(u32::to_le_bytes).collect();
+        parts[0].put((0, b"mine".to_vec()), entry(1000));
+        assert!(parts[1].get(0, b"mine").is_none());
+        for part in &parts {
+            keys.iter().for_each(|key| part.put((0, key.to_vec()), entry(1000)));
+        }
+        let kept = |part: &ValueCache| keys.iter().filter(|key| part.get(0, *key).is_some()).count();
+        let all: usize = parts.iter().map(kept).sum();
+        assert!((400..=1000).contains(&all), "{all}");
     }
 }
