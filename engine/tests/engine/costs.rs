@@ -12,7 +12,9 @@ use annals::{Component, Durability, Frame, Namespace, Options, ReadMode, RunSpec
 /// Numbers of runs that are compared.
 fn sizes() -> Vec<u32> {
     let text = std::env::var("ANNALS_COST_RUNS").unwrap_or_else(|_| "300,3000".to_owned());
-    text.split(',').map(|number| number.parse().expect("ANNALS_COST_RUNS: numbers with commas")).collect()
+    text.split(',')
+        .map(|number| number.parse().unwrap_or_else(|_| panic!("ANNALS_COST_RUNS: {number:?} is no number")))
+        .collect()
 }
 
 /// What passed the doors of `io`.

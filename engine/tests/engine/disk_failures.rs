@@ -156,7 +156,11 @@ fn full_disk_refuses_commits_and_later_takes_them() {
             recorded.push((input.clone(), output.clone()));
         }
         assert!(refusals <= 1);
-        run.end(Status::Ok).unwrap();
+        if let Err(error) = run.end(Status::Ok) {
+            refused(error);
+            sim.set_capacity(None);
+            run.end(Status::Ok).unwrap();
+        }
         assert_whole(&store);
         store.close().unwrap();
         let store = Store::open_with("s", small(&sim)).unwrap();

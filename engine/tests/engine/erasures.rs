@@ -1,6 +1,7 @@
 //! Records that are taken out of the log must be explained by a statement and a tombstone of the ledger.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use annals::io::sim::{Crash, SimIo};
@@ -249,6 +250,11 @@ fn forged_statement(log: &ForgedLog, runs: &[(u64, u64)]) -> ForgedBatch {
 }
 
 /// A forged statement explains the erased records, but not the run, which has no tombstone.
+/// The ranges of a single run number.
+fn one(run: u64) -> Vec<Range<u64>> {
+    std::iter::once(run..run + 1).collect()
+}
+
 #[test]
 fn forged_statement_does_not_hide_a_missing_run() {
     let mut victim = forgotten();
@@ -257,7 +263,7 @@ fn forged_statement_does_not_hide_a_missing_run() {
     victim.now.segments.push(vec![statement]);
     let found = check(&victim.now, &victim.checkpoint);
     assert_eq!(found.damaged, ["erased without a tombstone: run 8"]);
-    let missing = CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: vec![8..9] };
+    let missing = CheckpointDifference::RunsMissing { expected: 9, found: 8, missing: one(8) };
     assert!(found.compared.differences.contains(&missing), "{:?}", found.compared);
     // A statement that calls the number unused is listed, and the checkpoint shows that it is wrong.
     let mut unused = victim.now.clone();
@@ -429,7 +435,7 @@ fn unused_run_number_is_stated() {
         (report.missing_runs, report.is_settled, unused)
     };
     let (store, uid) = begin();
-    assert_eq!((unused(&store), uid), ((vec![1..2], false, vec![]), 2), "it may still begin");
+    assert_eq!((unused(&store), uid), ((one(1), false, vec![]), 2), "it may still begin");
     store.close().unwrap();
     let closed = Store::open_read_only_with("s", options(&sim)).unwrap();
     assert_eq!(unused(&closed), (vec![], true, vec![1]));
@@ -440,7 +446,7 @@ fn unused_run_number_is_stated() {
     drop(store);
     assert_eq!(uid, 4);
     let reader = Store::open_read_only_with("s", options(&crashed)).unwrap();
-    assert_eq!(unused(&reader), (vec![3..4], false, vec![1]));
+    assert_eq!(unused(&reader), (one(3), false, vec![1]));
     drop(reader);
     for _ in 0..2 {
         let store = Store::open_with("s", options(&crashed)).unwrap();

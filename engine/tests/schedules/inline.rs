@@ -16,8 +16,8 @@ const COMMITS: u64 = 5;
 /// `fails` the disk refuses a write meanwhile.
 fn commit_both_ways(seed: u64, fails: bool) {
     let io = SimIo::new(seed);
-    let durability = if seed % 3 == 0 { Durability::Disk } else { Durability::Process };
-    let open: fn(&SimIo) -> Options = if seed % 2 == 0 { tiny_memory_options } else { options };
+    let durability = if seed.is_multiple_of(3) { Durability::Disk } else { Durability::Process };
+    let open: fn(&SimIo) -> Options = if seed.is_multiple_of(2) { tiny_memory_options } else { options };
     let (store, space, keys) = fresh(Options { durability, ..open(&io) });
     if fails {
         io.fail(FailRule::eio(OpKind::Write).on("segments").after(seed % 7));
