@@ -131,19 +131,26 @@ impl Index {
                 let entry = TableEntry { id, bytes: table.file_len() };
                 Ok(ListedTable { table: Arc::new(table), entry, location: TableLocation::File })
             });
-        let done = match made {
-            Ok(made) => self.install_merged(upkeep, tables, made),
-            Err(TableWriteError::Table(error @ TableError::Damaged { table, .. })) => {
+        // If it cannot be removed now, the next cleanup removes it.
+        let remove = || drop(self.io.remove(&self.paths.table(id)));
+        match made {
+            Ok(made) => {
+                // After a failed edit of the manifest, it may list the table: its file stays.
+                let is_listed = self.install_merged(upkeep, tables, made)?;
+                if !is_listed {
+                    remove();
+                }
+                Ok(is_listed)
+            }
+            Err(error) => {
+                remove();
+                let TableWriteError::Table(error @ TableError::Damaged { table, .. }) = error else {
+                    return Err(error.into());
+                };
                 let _tables = lock(&self.tables);
                 self.rebuild_table(table, &error).map(|()| true)
             }
-            Err(error) => Err(error.into()),
-        };
-        if !self.levels().tables.iter().any(|listed| listed.entry.id == id) {
-            // If it cannot be removed now, the next cleanup removes it.
-            let _ = self.io.remove(&self.paths.table(id));
         }
-        done
     }
 
     /// Puts a merged table in the place of those that it was made of, if they are all still there.
