@@ -218,9 +218,9 @@ fn check_import_with_kills(input: &RunsFile, test: &str) {
         if random.below(2) == 0 {
             let rest = source[present..].join("\n");
             let rest_of = "import --format chat --allow-empty --id {task_id}-{trial} -";
-            bench.pipe(rest_of, rest.as_bytes()).ok();
+            bench.pipe(rest_of, rest.as_bytes()).ok_after_kill();
         } else {
-            import(&bench, input, true).ok();
+            import(&bench, input, true).ok_after_kill();
         }
         input.assert_whole(&replay(&bench).1, &what);
         verify(&bench, last, input.runs.iter().map(|(_, _, frames)| *frames as u64).sum());
