@@ -57,7 +57,7 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Adds a job. `rings`: for the thread; otherwise its sender calls [`super::inline::act_as_writer`] next.
+    /// Adds a job. `rings`: for the thread; otherwise its sender calls `inline::act_as_writer` next.
     /// After the end the job is dropped, which answers its waiter.
     pub fn send(&self, job: T, rings: bool) {
         let mut state = lock(&self.state);
