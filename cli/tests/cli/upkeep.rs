@@ -215,7 +215,7 @@ fn interrupted_compaction_changes_and_leaves_nothing() {
     assert_eq!(bench.run("replay --all --json").json(), before.0);
 }
 
-/// A recorder that held the store refused all of it: whoever recorded all day could delete nothing.
+/// A recorder that held the store refused all of it: users who recorded all day could delete nothing.
 #[test]
 fn compact_drop_and_pin_work_beside_a_recorder() {
     let bench = imported();

@@ -158,7 +158,7 @@ fn post_state(fields: &RunFields, add: &mut dyn FnMut(&[u8], u8)) {
     if let Some((parent, ..)) = fields.parent {
         add(&run_keys::fork(parent, fields.uid), AT_PLACE);
     }
-    // Whoever reads a list checks the run's record, so no entry has to end. Compaction drops old ones.
+    // Each reader of a list checks the run's record, so no entry has to end. Compaction drops old ones.
     if fields.gone {
         return;
     }

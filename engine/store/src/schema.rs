@@ -15,7 +15,7 @@ use crate::log::record::{BodyRef, LogicalBody};
 /// Record kinds of the layer above.
 pub const SCHEMA_KINDS: RangeInclusive<u8> = 4..=8;
 /// The keyspace of the layer above whose keys come and go soon: an ended version and the ones before it leave
-/// the tables together. So an older version may come back; whoever reads a key checks the record that it leads to.
+/// the tables together. So an older version may come back: each reader checks the record that a key leads to.
 pub const PASSING_SPACE: u32 = 11;
 
 /// Whether a keyspace of the index belongs to the layer above. Of its keys only the newest version counts.

@@ -5,8 +5,8 @@
 //! writer at any time. Its thread handles the jobs for which nobody waits, gathers commits where several
 //! callers wait for syncs, notes the log's end when the log is idle, and closes.
 //!
-//! No job is left behind: a caller who cannot have the writer has left its job before it tried, and whoever
-//! holds the writer looks for jobs once more after releasing it ([`Inbox::has_more`], [`Inbox::wait`]).
+//! No job is left behind: a caller adds its job before it tries the lock, and the thread that held the lock
+//! looks for jobs once more after it has released the lock ([`Inbox::has_more`], [`Inbox::wait`]).
 //!
 //! [`Inbox::has_more`]: super::inbox::Inbox::has_more
 //! [`Inbox::wait`]: super::inbox::Inbox::wait
@@ -19,7 +19,7 @@ use crate::log::ticket::WriteFailure;
 use crate::log::writer::LogWriter;
 use crate::sync::{Mutex, rank};
 
-/// The writer, and whoever acts as it.
+/// The writer behind its lock. The thread that holds the lock acts as the writer.
 pub type SharedWriter = Mutex<LogWriter, { rank::LOG_WRITER }>;
 
 /// Maximum groups of batches that a caller writes for others after its own.

@@ -31,7 +31,7 @@ const FRAMES_MAX: usize = 16 << 10;
 /// Maximum number of parts of a streamed body that wait to be stored.
 const PARTS_MAX: usize = 4;
 
-/// The tag that holds the hash of the token with which a recorder began its run. Whoever knows the token may
+/// The tag that holds the hash of the token with which a recorder began its run. A recorder that knows the token may
 /// take the run up again.
 pub(super) const RECORDER_TAG: &str = "annals.recorder";
 

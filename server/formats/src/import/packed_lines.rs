@@ -43,7 +43,7 @@ impl PackedLines {
     }
 
     /// The lines in order. It ends early if a block cannot be unpacked, which only a fault of the memory
-    /// could cause: whoever needs all lines compares their number.
+    /// could cause: a caller that needs all lines compares their number.
     pub(super) fn iter(&self) -> impl Iterator<Item = String> + '_ {
         let packed =
             self.blocks.iter().map_while(|(block, length)| zstd::bulk::decompress(block, *length).ok());

@@ -80,7 +80,7 @@ impl ImportedRun {
     }
 
     /// Its frames in order, from frame 1. Each is built on demand: the requests of a long conversation
-    /// together are far larger than the conversation. Whoever records them compares their number with
+    /// together are far larger than the conversation. A caller that records them compares their number with
     /// [`ImportedRun::frame_count`].
     pub fn frames(&self) -> Box<dyn Iterator<Item = Frame> + '_> {
         match &self.body {

@@ -220,7 +220,7 @@ impl Index {
         read_lock(&self.levels).clone()
     }
 
-    /// Changes the levels. The writer changes memory. Whoever holds the lock on tables changes tables.
+    /// Changes the levels. The writer changes memory. A thread that holds the lock on tables changes tables.
     pub(super) fn change_levels(&self, change: impl FnOnce(&mut IndexLevels)) {
         let mut held = write_lock(&self.levels);
         let mut levels = IndexLevels::clone(&held);
