@@ -36,8 +36,9 @@ use crate::sync::atomic::Ordering;
 const WRITE_BYTES_MAX: usize = 4 << 20;
 /// How often the writer looks for callers who are about to commit, before it syncs without them.
 const GATHER_LOOKS: u32 = if crate::sync::SCHEDULED { 1 } else { 32 };
-/// How long nothing is written before the log's end is noted, in nanoseconds.
-const IDLE_NS: u64 = 500_000_000;
+/// How long nothing is written before the log's end is noted, in nanoseconds. At most twice this time passes, which
+/// must be less than a second.
+const IDLE_NS: u64 = 400_000_000;
 /// How long after a synced commit its note is due, even if others follow, in nanoseconds.
 const NOTE_DUE_NS: u64 = 1_000_000_000;
 
