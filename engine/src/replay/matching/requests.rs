@@ -318,6 +318,19 @@ impl Matching {
         self.batches.iter().any(|batch| *batch > 0)
     }
 
+    /// Whether several calls have the same request.
+    #[must_use]
+    pub fn has_repeats(&self) -> bool {
+        self.exact.values().any(|equal| equal.calls.len() > 1)
+    }
+
+    /// Number of unserved calls with this request.
+    #[must_use]
+    pub fn unserved(&self, hash: &CallHash) -> usize {
+        let calls = self.exact.get(hash).map(|equal| equal.calls.iter());
+        calls.map_or(0, |calls| calls.filter(|place| !self.served[**place]).count())
+    }
+
     /// Size of the next unserved batch of calls with this request: calls that were under way before the first
     /// of them was answered. That many requests arrive before any of them needs its answer.
     #[must_use]
@@ -360,17 +373,20 @@ impl Matching {
 }
 
 /// Sorts each batch by arrival. A batch is the calls with one request that began before the first of them had
-/// ended.
+/// ended, and those that arrived before one of these but were read late.
 fn order_batches(calls: &[RecordedCall], waiting: &mut EqualCalls, request: u32, batches: &mut [u32]) {
     let places = waiting.calls.make_contiguous();
     let mut is_odd = false;
     let mut from = 0;
     while from < places.len() {
-        let (mut upto, mut first_end) = (from, u64::MAX);
-        while let Some(call) =
-            places.get(upto).map(|place| &calls[*place]).filter(|of| of.begun_ns < first_end)
+        let (mut upto, mut first_end, mut last_arrived) = (from, u64::MAX, 0);
+        while let Some(call) = places
+            .get(upto)
+            .map(|place| &calls[*place])
+            .filter(|of| of.begun_ns < first_end || of.arrived < last_arrived)
         {
             first_end = first_end.min(call.ended_ns.max(call.begun_ns + 1));
+            last_arrived = last_arrived.max(call.arrived);
             upto += 1;
         }
         let batch = &mut places[from..upto];

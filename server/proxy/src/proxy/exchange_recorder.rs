@@ -87,8 +87,8 @@ impl ExchangeRecorder {
         let (http, mut removed) = http_exchange(asked);
         let hash = CallHash::new(&recorder.key, &http.call(), &body);
         let asked_as = annals_text::hex::encode(&hash.0);
-        let volatile =
-            VolatileExchange { asked: asked_as, arrived: asked.arrived, ..VolatileExchange::default() };
+        let arrived = asked.arrived.as_ref().map(|arrival| arrival.position);
+        let volatile = VolatileExchange { asked: asked_as, arrived, ..VolatileExchange::default() };
         let mut exchange = ExchangeMetadata { http, summary: Map::new(), volatile };
         exchange.volatile.request_headers = Headers::from_map(&asked.headers);
         removed += exchange.volatile.request_headers.remove_secrets();

@@ -9,8 +9,7 @@
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::arrivals::{Arrival, Arrivals, UnreadConnection};
 use super::body_memory::{BodyMemory, BodyMemoryFull as NoRoom};
 use super::connection::{ConnectionProgress, CountedStream};
 use super::upload::IncomingUpload;
@@ -69,10 +69,8 @@ pub(crate) struct ProxyRequest {
     pub(crate) refusal: Option<(StatusCode, String)>,
     /// The connection it came by, if any.
     pub(crate) wire: Option<Arc<ConnectionProgress>>,
-    /// Its position among all requests by arrival. The first request of a connection takes the connection's
-    /// position: connections are accepted in the order in which the program opened them, but read in any
-    /// order.
-    pub(crate) arrived: Option<u64>,
+    /// When it arrived, if it came by a connection.
+    pub(crate) arrived: Option<Arrival>,
 }
 
 /// Answers requests.
@@ -156,7 +154,7 @@ async fn listen(
 ) {
     let mut connections = JoinSet::new();
     let mut other: Option<TcpListener> = None;
-    let arrivals = Arc::new(AtomicU64::new(1));
+    let arrivals = Arrivals::new();
     loop {
         let accepted = tokio::select! {
             _ = stopped.changed() => break,
@@ -170,9 +168,8 @@ async fn listen(
         };
         match accepted {
             Some(Ok((stream, _))) => {
-                let first = arrivals.fetch_add(1, Ordering::Relaxed);
-                let arrivals = (first, arrivals.clone());
-                connections.spawn(serve(stream, handler.clone(), secret.clone(), arrivals));
+                let first = arrivals.accept();
+                connections.spawn(serve(stream, handler.clone(), secret.clone(), first, arrivals.clone()));
             }
             // Accepting may fail for a while, for example without free descriptors. The pause prevents a busy
             // loop.
@@ -195,17 +192,21 @@ async fn serve(
     stream: TcpStream,
     handler: Arc<dyn ExchangeHandler>,
     secret: Arc<str>,
-    (first, arrivals): (u64, Arc<AtomicU64>),
+    first: UnreadConnection,
+    arrivals: Arc<Arrivals>,
 ) {
     let _ = stream.set_nodelay(true);
     let Some(stream) = CountedStream::new(stream) else { return };
     let wire = stream.wire();
-    let is_first = AtomicBool::new(true);
+    let first = Mutex::new(Some(first));
     let service = service_fn(move |request| {
         let (handler, secret, wire) = (handler.clone(), secret.clone(), wire.clone());
-        let is_first = is_first.swap(false, Ordering::Relaxed);
-        let arrived = if is_first { first } else { arrivals.fetch_add(1, Ordering::Relaxed) };
-        async move { Ok::<_, std::convert::Infallible>(handle(request, handler, &secret, wire, arrived).await) }
+        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let arrivals = arrivals.clone();
+        async move {
+            let answer = handle(request, handler, &secret, wire, first, &arrivals);
+            Ok::<_, std::convert::Infallible>(answer.await)
+        }
     });
     // A client that breaks off ends only its own connection.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -221,8 +222,11 @@ async fn handle(
     handler: Arc<dyn ExchangeHandler>,
     secret: &str,
     wire: Arc<ConnectionProgress>,
-    arrived: u64,
+    first: Option<UnreadConnection>,
+    arrivals: &Arc<Arrivals>,
 ) -> Response<ResponseBody> {
+    // A later request has its position before its body is read.
+    let follows = if first.is_none() { Some(arrivals.follow()) } else { None };
     let (parts, body) = request.into_parts();
     let Some((mount, path)) = split_mount(parts.uri.path(), secret) else {
         return refuse(StatusCode::FORBIDDEN, "this address belongs to a recording and lacks its secret");
@@ -237,11 +241,16 @@ async fn handle(
         upload: None,
         refusal: None,
         wire: Some(wire),
-        arrived: Some(arrived),
+        arrived: follows,
     };
     let body = body.map_err(Into::into).boxed_unsync();
     match asked.take_body(body, &handler.body_memory(), handler.streams_bodies()).await {
-        Ok(()) => handler.answer(asked).await,
+        Ok(()) => {
+            if let Some(first) = first {
+                asked.arrived = Some(first.read());
+            }
+            handler.answer(asked).await
+        }
         Err(refused) => *refused,
     }
 }

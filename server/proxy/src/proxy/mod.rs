@@ -1,7 +1,7 @@
 //! The loopback proxy.
 //!
 //! Layout:
-//! - Connections: `listen` (reads requests), `connection` (what a client has read), `socket_queue` (unread
+//! - Connections: `listen` (reads requests), `arrivals` (their order), `connection` (what a client has read), `socket_queue` (unread
 //!   bytes, from the kernel), `awake` (stays awake after an answer), `upload` (long request bodies),
 //!   `body_memory` (limits the memory of bodies).
 //! - Recording: `forward` (passes a request on), `record` and `exchange_recorder` (make frames), `backlog`
@@ -11,6 +11,7 @@
 //! - `multi_run`: all this for many runs behind the listener of another module.
 
 mod answer_ends;
+mod arrivals;
 mod awake;
 mod backlog;
 mod body_memory;

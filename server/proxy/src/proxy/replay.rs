@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer_ends::{calls_without_overlap, end_with_data};
+use super::arrivals::Arrival;
 use super::awake::AwakeGuard;
 use super::body_memory::{BodyMemory, MemoryReservation};
 use super::connection::ConnectionProgress;
@@ -119,6 +120,8 @@ struct ProxyReplayerState {
     /// Calls that overlapped no other call in the recording.
     without_overlap: HashSet<u32>,
     matching: Mutex<Matching>,
+    /// Whether the recording has identical requests.
+    has_repeats: bool,
     /// Whether identical requests overlapped in the recording.
     has_batches: bool,
     lines: IdenticalRequestQueues,
@@ -206,6 +209,7 @@ impl ProxyReplayer {
             exchanges,
             routes: places,
             without_overlap: alone,
+            has_repeats: matching.has_repeats(),
             has_batches: matching.has_batches(),
             lines: IdenticalRequestQueues::default(),
             matching: Mutex::new(matching),
@@ -336,7 +340,7 @@ impl ExchangeHandler for ProxyReplayerState {
             let began = Instant::now();
             self.settle_path(&mut asked);
             let (http, _) = http_exchange(&asked);
-            let found = self.find_in_line(&http.call(), &asked.body, asked.arrived).await;
+            let found = self.find_in_line(&http.call(), &asked.body, asked.arrived.as_ref()).await;
             match found {
                 Ok(Found::Exact(seq) | Found::Matched(seq)) => self.serve(seq, began, asked.wire).await,
                 Ok(Found::Diverged(divergence)) => self.diverge(divergence),
@@ -370,16 +374,31 @@ impl ProxyReplayerState {
 
     /// As `find`, once all identical requests that overlapped have come, or no more are coming. The first to
     /// arrive gets the answer of the recorded one that arrived first.
-    async fn find_in_line(&self, call: &str, body: &[u8], arrived: Option<u64>) -> annals::Result<Found> {
-        if !self.has_batches {
+    ///
+    /// Identical requests may also have been opened together, of which the recording answered one before it
+    /// read the next: then only the order of the connections tells whose answer it is.
+    async fn find_in_line(
+        &self,
+        call: &str,
+        body: &[u8],
+        arrived: Option<&Arrival>,
+    ) -> annals::Result<Found> {
+        if !self.has_repeats {
             return self.find(call, body);
         }
         let hash = CallHash::new(&self.key, call, body);
+        let is_repeated = lock(&self.matching).unserved(&hash) > 1;
+        if let Some(arrived) = arrived.filter(|_| is_repeated) {
+            arrived.wait_for_earlier().await;
+        }
+        if !self.has_batches {
+            return self.find(call, body);
+        }
         let (mut place, is_full) = {
             let mut lines = self.lines.lock();
             let expected = || lock(&self.matching).batch_len(&hash);
             let line = lines.entry(hash).or_insert_with(|| IdenticalRequestQueue::new(expected()));
-            line.join(arrived.unwrap_or_default())
+            line.join(arrived.map(|arrival| arrival.position).unwrap_or_default())
         };
         if is_full {
             self.serve_line(&hash, call, body);
