@@ -324,6 +324,14 @@ impl File for RealFile {
         }
     }
 
+    /// The advice writes dirty pages without waiting. It would also drop clean ones, but these are under way.
+    fn start_writing(&self, range: std::ops::Range<u64>) {
+        if let Some(len) = std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
+            // A hint that is not taken changes nothing.
+            let _ = rustix::fs::fadvise(&self.file, range.start, Some(len), rustix::fs::Advice::DontNeed);
+        }
+    }
+
     fn sync(&self) -> IoResult<()> {
         self.file.sync_data().map_err(self.fail("sync"))
     }

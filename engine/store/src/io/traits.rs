@@ -203,6 +203,11 @@ pub trait File: Send + Sync + Debug {
         let _ = len;
         Ok(false)
     }
+    /// A hint: begins to bring these bytes to disk and does not wait for it. Nothing is durable before `sync`,
+    /// which then has less to do. Does nothing where the system has no such call.
+    fn start_writing(&self, range: std::ops::Range<u64>) {
+        let _ = range;
+    }
     /// Makes data and length durable (fdatasync). The file's name needs `sync_dir`.
     ///
     /// # Errors

@@ -621,6 +621,7 @@ pub fn start(
         noted: tail,
         unnoted_since_ns: None,
         synced_ns: 0,
+        started: tail,
         zeroed: tail,
         zero_ahead_bytes: sizes.zero_ahead_bytes,
         read_mode: sizes.read_mode,

@@ -36,6 +36,11 @@ use crate::sync::atomic::Ordering;
 const WRITE_BYTES_MAX: usize = 4 << 20;
 /// How often the writer looks for callers who are about to commit, before it syncs without them.
 const GATHER_LOOKS: u32 = if crate::sync::SCHEDULED { 1 } else { 32 };
+/// Written bytes that nobody syncs are sent to the disk in parts of this size: otherwise the sync that ends a
+/// segment has all of it to write, while every commit waits.
+const START_WRITING_BYTES: u64 = 1 << 20;
+/// Such parts end at a multiple of this many bytes, a page: the next batch still changes the last one.
+const PAGE_BYTES: u64 = 4 << 10;
 /// How long nothing is written before the log's end is noted, in nanoseconds. At most twice this time passes, which
 /// must be less than a second.
 const IDLE_NS: u64 = 400_000_000;
@@ -102,6 +107,8 @@ pub struct LogWriter {
     pub unnoted_since_ns: Option<u64>,
     /// When the log was last synced, by the monotonic clock.
     pub synced_ns: u64,
+    /// Position up to which bytes are on their way to disk, if it is beyond `synced`.
+    pub started: u64,
     /// Position up to which zeros are written.
     pub zeroed: u64,
     pub zero_ahead_bytes: u64,
@@ -302,7 +309,8 @@ impl LogWriter {
             });
             self.queue.recycle(queued.batch);
         }
-        // The callers have their answers: the note delays only later batches.
+        // The callers have their answers: what follows delays only later batches.
+        self.start_writing();
         if self.unnoted_since_ns.is_some_and(|since| self.synced_ns.saturating_sub(since) >= NOTE_DUE_NS) {
             self.note_or_poison();
         }
@@ -359,6 +367,15 @@ impl LogWriter {
         }
         if let Err(error) = self.note_end() {
             self.queue.poison(WriteFailure::from_error(&error));
+        }
+    }
+
+    /// See [`START_WRITING_BYTES`].
+    fn start_writing(&mut self) {
+        let (from, end) = (self.started.max(self.synced), self.tail / PAGE_BYTES * PAGE_BYTES);
+        if end.saturating_sub(from) >= START_WRITING_BYTES {
+            self.active.file.start_writing(from..end);
+            self.started = end;
         }
     }
 
@@ -459,6 +476,7 @@ impl LogWriter {
         }
         self.tail = SEGMENT_HEADER_BYTES;
         self.synced = SEGMENT_HEADER_BYTES;
+        self.started = SEGMENT_HEADER_BYTES;
         self.noted = SEGMENT_HEADER_BYTES;
         self.unnoted_since_ns = None;
         self.zeroed = SEGMENT_HEADER_BYTES;

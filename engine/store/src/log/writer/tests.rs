@@ -80,6 +80,7 @@ fn writer(zero_ahead_bytes: u64) -> (SimIo, LogWriter) {
         noted: SEGMENT_HEADER_BYTES,
         unnoted_since_ns: None,
         synced_ns: 0,
+        started: SEGMENT_HEADER_BYTES,
         zeroed: SEGMENT_HEADER_BYTES,
         zero_ahead_bytes,
         read_mode: ReadMode::Mapped,
@@ -194,6 +195,24 @@ fn zeros_are_written_to_a_multiple_of_the_step() {
     let before = sim.op_count();
     writer.zero_ahead().unwrap();
     assert_eq!(sim.op_count(), before);
+}
+
+/// Regression: the sync that ended a segment wrote up to 64 MiB, and every commit waited for it, 100 ms long.
+#[test]
+fn unsynced_bytes_are_sent_to_disk_by_the_mib() {
+    let (_, mut writer) = writer(0);
+    let mut started = |synced, tail| {
+        (writer.synced, writer.tail) = (synced, tail);
+        writer.start_writing();
+        writer.started
+    };
+    let (mib, page) = (1 << 20, PAGE_BYTES);
+    assert_eq!(started(96, mib + 95), 96, "the last page is not whole");
+    assert_eq!(started(96, mib + page + 5), mib + page);
+    assert_eq!(started(96, 2 * mib + page - 1), mib + page);
+    assert_eq!(started(96, 2 * mib + page), 2 * mib + page);
+    assert_eq!(started(5 * mib, 5 * mib + 7), 2 * mib + page, "it is synced");
+    assert_eq!(started(5 * mib, 6 * mib), 6 * mib);
 }
 
 /// A caller who said that it would wait may drop its ticket, or poll it in a task.
