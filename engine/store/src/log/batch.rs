@@ -9,8 +9,9 @@ use crate::ids::{NamespaceId, RecordPlace, SegmentId, Seqno};
 use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, stamp_record, start_record,
 };
+use crate::log::leaf_hash::LeafHasher;
 use crate::log::record::{GroupPart, LAYOUT, RecordKind};
-use crate::log::sums::BatchSums;
+use crate::log::sums::{BatchSums, SumsBuilder};
 use crate::schema::RecordSchema;
 
 /// Initial capacity of a batch.
@@ -30,6 +31,8 @@ pub struct BatchBuf {
     /// The namespace of its bodies.
     pub namespace: NamespaceId,
     postings: Postings,
+    /// Memory for reuse.
+    leaves: LeafHasher,
 }
 
 /// The keys that the index adds with a batch; each leads to one of its records.
@@ -55,7 +58,14 @@ impl BatchBuf {
     pub fn new(namespace: NamespaceId) -> Self {
         let mut bytes = Vec::with_capacity(BATCH_BYTES);
         bytes.resize(BATCH_HEADER_BYTES, 0);
-        Self { bytes, starts: Vec::new(), anchors: Vec::new(), namespace, postings: Postings::default() }
+        Self {
+            bytes,
+            starts: Vec::new(),
+            anchors: Vec::new(),
+            namespace,
+            postings: Postings::default(),
+            leaves: LeafHasher::default(),
+        }
     }
 
     /// Empties the batch and keeps its capacity; `None` if that exceeds the limit for reuse.
@@ -141,16 +151,17 @@ impl BatchBuf {
         offset: u64,
         first_seqno: Seqno,
     ) -> std::result::Result<BatchSums, CodecError> {
-        let mut sums = BatchSums::default();
-        let len = self.bytes.len();
-        for (index, start) in self.starts.iter().enumerate() {
+        let Self { bytes, starts, leaves, .. } = self;
+        let mut sums = SumsBuilder::new(schema, leaves);
+        let len = bytes.len();
+        for (index, start) in starts.iter().enumerate() {
             let start = *start as usize;
-            let end = self.starts.get(index + 1).map_or(len, |next| *next as usize);
-            let record = self.bytes.get_mut(start..end).unwrap_or_default();
+            let end = starts.get(index + 1).map_or(len, |next| *next as usize);
+            let record = bytes.get_mut(start..end).unwrap_or_default();
             stamp_record(record, salt, offset + start as u64);
-            sums.add_record(schema, Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
+            sums.add_record(Seqno(first_seqno.0 + index as u64), &RawRecord::of(record)?)?;
         }
-        Ok(sums)
+        Ok(sums.finish())
     }
 
     /// The place of record `index` once the batch is at `offset`.

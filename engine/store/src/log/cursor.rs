@@ -12,10 +12,11 @@ use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
     chain_digest,
 };
+use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::LedgerNode;
 use crate::log::record::RecordKind;
 use crate::log::segments::Segment;
-use crate::log::sums::BatchSums;
+use crate::log::sums::SumsBuilder;
 use crate::schema::RecordSchema;
 
 /// Bytes read at once.
@@ -366,9 +367,10 @@ pub fn advance_state(
     salt: Salt,
 ) -> std::result::Result<Option<LedgerNode>, CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
-    let mut sums = BatchSums::default();
-    for_each_checked_record(whole, offset, salt, |_, seqno, record| sums.add_record(schema, seqno, &record))?;
-    state.advance(&header, &sums, chain_digest(whole))
+    let mut leaves = LeafHasher::default();
+    let mut sums = SumsBuilder::new(schema, &mut leaves);
+    for_each_checked_record(whole, offset, salt, |_, seqno, record| sums.add_record(seqno, &record))?;
+    state.advance(&header, &sums.finish(), chain_digest(whole))
 }
 
 #[cfg(test)]

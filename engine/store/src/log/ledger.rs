@@ -64,12 +64,18 @@ pub fn node_hash(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
 /// The hash of one logical record: a leaf of its batch's small tree.
 pub fn record_hash(salt: &[u8; 16], kind: u8, layout: u8, seqno: u64, head: &[u8]) -> MerkleHash {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&[0]);
-    hasher.update(salt);
-    hasher.update(&[kind, layout]);
-    hasher.update(&seqno.to_le_bytes());
+    hasher.update(&record_prefix(salt, kind, layout, seqno));
     hasher.update(head);
     *hasher.finalize().as_bytes()
+}
+
+/// What [`record_hash`] hashes, without the head.
+pub fn record_prefix(salt: &[u8; 16], kind: u8, layout: u8, seqno: u64) -> [u8; 27] {
+    let mut prefix = [0; 27];
+    prefix[1..17].copy_from_slice(salt);
+    prefix[17..19].copy_from_slice(&[kind, layout]);
+    prefix[19..].copy_from_slice(&seqno.to_le_bytes());
+    prefix
 }
 
 /// The right edge of a Merkle tree, to which leaves are appended.

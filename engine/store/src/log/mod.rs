@@ -11,6 +11,7 @@ pub mod erasure;
 pub mod inbox;
 pub mod inline;
 pub mod layout;
+pub mod leaf_hash;
 pub mod ledger;
 pub mod manifest;
 pub mod names;

@@ -6,7 +6,8 @@ use crate::ids::Seqno;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::ErasureHead;
 use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
-use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
+use crate::log::leaf_hash::LeafHasher;
+use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_prefix};
 use crate::log::record::{
     BodyRef, EmbeddingHead, KvHead, LogicalBody, RecordKind, SpaceHead, group_and_namespace,
 };
@@ -32,13 +33,40 @@ pub struct BatchSums {
     next_space: u32,
 }
 
-impl BatchSums {
+/// Sums up a batch, record by record.
+pub struct SumsBuilder<'a> {
+    schema: &'a dyn RecordSchema,
+    sums: BatchSums,
+    /// Hashes of records that the batch's small tree does not have yet.
+    leaves: &'a mut LeafHasher,
+}
+
+impl<'a> SumsBuilder<'a> {
+    /// `leaves` is memory for reuse.
+    pub fn new(schema: &'a dyn RecordSchema, leaves: &'a mut LeafHasher) -> Self {
+        leaves.clear();
+        Self { schema, sums: BatchSums::default(), leaves }
+    }
+
     /// Adds a record.
-    pub fn add_record(
+    pub fn add_record(&mut self, seqno: Seqno, record: &RawRecord<'_>) -> Result<(), CodecError> {
+        self.sums.add_record(self.schema, seqno, record, self.leaves)
+    }
+
+    /// The sums of all records.
+    pub fn finish(mut self) -> BatchSums {
+        self.sums.add_leaves(self.leaves);
+        self.sums
+    }
+}
+
+impl BatchSums {
+    fn add_record(
         &mut self,
         schema: &dyn RecordSchema,
         seqno: Seqno,
         record: &RawRecord<'_>,
+        leaves: &mut LeafHasher,
     ) -> Result<(), CodecError> {
         self.records += 1;
         self.seqnos += 1;
@@ -50,7 +78,10 @@ impl BatchSums {
                 self.next_group = self.next_group.max(next_id(group_and_namespace(record.body)?.0)?);
                 return Ok(());
             }
-            RecordKind::Erased => return self.add_erased(&ErasedRecords::parse(record.body)?, record.bytes),
+            RecordKind::Erased => {
+                self.add_leaves(leaves);
+                return self.add_erased(&ErasedRecords::parse(record.body)?, record.bytes);
+            }
             RecordKind::ErasedBatches => {
                 let gone = ErasedBatches::parse(record.body)?;
                 self.seqnos = self.seqnos - 1 + gone.seqnos;
@@ -61,8 +92,13 @@ impl BatchSums {
             _ => {}
         }
         let logical = LogicalBody::parse(record.body)?;
-        self.logical.push(record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head));
+        let prefix = record_prefix(&logical.salt, record.kind, record.layout, seqno.0);
+        leaves.push(&[&prefix, logical.head]);
         self.measure(schema, kind, u64::from(record.bytes), &logical)
+    }
+
+    fn add_leaves(&mut self, leaves: &mut LeafHasher) {
+        leaves.take_hashes().for_each(|hash| self.logical.push(hash));
     }
 
     fn add_erased(&mut self, gone: &ErasedRecords, bytes: u32) -> Result<(), CodecError> {

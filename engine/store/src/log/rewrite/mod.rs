@@ -23,12 +23,13 @@ use crate::log::cursor::{LogBatch, for_each_checked_record};
 use crate::log::erased::ErasedRecords;
 use crate::log::erasure::ErasedSpan;
 use crate::log::layout::{BatchHeader, RawRecord, SegmentFooter, SegmentHeader};
+use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::{LedgerNode, record_hash};
 use crate::log::manifest::SegmentEntry;
 use crate::log::paths::StorePaths;
 use crate::log::record::{LogicalBody, RecordKind, group_and_namespace};
 use crate::log::segments::Segment;
-use crate::log::sums::BatchSums;
+use crate::log::sums::SumsBuilder;
 use crate::log::totals::LogTotals;
 use crate::schema::RecordSchema;
 
@@ -140,6 +141,7 @@ fn write_segment(
         collapse: BatchCollapse::default(),
         tally: None,
         keeps_record: Vec::new(),
+        leaves: LeafHasher::default(),
         moved: Vec::new(),
         live_bytes: 0,
     };
@@ -178,6 +180,8 @@ struct SegmentRewrite<'a> {
     tally: Option<SegmentTally>,
     /// For each record of the current batch, whether it stays.
     keeps_record: Vec<bool>,
+    /// Memory for reuse.
+    leaves: LeafHasher,
     moved: Vec<RecordMove>,
     live_bytes: u64,
 }
@@ -193,11 +197,11 @@ impl SegmentRewrite<'_> {
 
     fn rewrite_batch(&mut self, segment: &Segment, batch: &LogBatch<'_>, header: &BatchHeader) -> Result<()> {
         let damaged = |e: CodecError| Error::damaged(&segment.path, batch.offset, e);
-        let (mut sums, keep, schema) = (BatchSums::default(), self.keep, self.schema);
+        let (mut sums, keep) = (SumsBuilder::new(self.schema, &mut self.leaves), self.keep);
         self.keeps_record.clear();
         let (lives, groups) = (&mut self.keeps_record, &mut self.groups);
         for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
-            sums.add_record(schema, seqno, &record)?;
+            sums.add_record(seqno, &record)?;
             groups.note_checked(at, &record)?;
             lives.push(match RecordKind::parse(record.kind, record.layout)? {
                 // Records of unknown kind are not kept: their liveness cannot be decided.
@@ -210,6 +214,7 @@ impl SegmentRewrite<'_> {
             Ok(())
         })
         .map_err(damaged)?;
+        let sums = sums.finish();
         self.groups.end_batch();
         let node = sums.node().map_err(damaged)?;
         self.tally.as_mut().map_or(Ok(()), |tally| tally.add(&sums)).map_err(damaged)?;

@@ -6,9 +6,10 @@ use crate::ids::Seqno;
 use crate::log::cursor::for_each_checked_record;
 use crate::log::erasure::{ErasedSetBuilder, ErasedSpan};
 use crate::log::layout::BATCH_HEADER_BYTES;
+use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::LedgerTiles;
 use crate::log::rewrite::source::SourceSegment;
-use crate::log::sums::BatchSums;
+use crate::log::sums::{BatchSums, SumsBuilder};
 use crate::log::totals::LogTotals;
 use crate::schema::RecordSchema;
 
@@ -31,15 +32,18 @@ impl SegmentTally {
 
     /// The tally of a segment with this first leaf.
     pub(super) fn of_segment(schema: &dyn RecordSchema, source: &SourceSegment, begins: u64) -> Result<Self> {
-        let mut tally = Self::new(begins);
+        let (mut tally, mut leaves) = (Self::new(begins), LeafHasher::default());
         source.each_batch(&mut |batch, _| {
-            let mut sums = BatchSums::default();
+            let mut sums = SumsBuilder::new(schema, &mut leaves);
             for_each_checked_record(batch.whole, batch.offset, source.segment.salt, |_, seqno, record| {
                 tally.erased.add_record(seqno, &record)?;
-                sums.add_record(schema, seqno, &record)
+                sums.add_record(seqno, &record)
             })
-            .and_then(|()| tally.erased.end_batch(sums.node()?).map(drop))
-            .and_then(|()| tally.add(&sums))
+            .and_then(|()| {
+                let sums = sums.finish();
+                tally.erased.end_batch(sums.node()?)?;
+                tally.add(&sums)
+            })
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))
         })?;
         Ok(tally)
