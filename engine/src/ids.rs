@@ -5,7 +5,7 @@ use std::fmt;
 use annals_text::hex::HexDisplay;
 use serde::{Deserialize, Serialize};
 
-pub use annals_store::ids::{BlobId, NodeHash, Seqno, StoreId};
+pub use annals_store::ids::{BlobId, NodeHash, RecordedId, Seqno, StoreId};
 pub(crate) use annals_store::ids::{NamespaceId, RecordPlace, SegmentId};
 pub use annals_vector::RunUid;
 

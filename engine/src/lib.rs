@@ -89,7 +89,7 @@ pub mod vectors {
 
 pub use annals_store::kv::core::Options;
 pub use error::{Error, ErrorKind, Result};
-pub use ids::{BlobId, RunUid, Seqno, StoreId};
+pub use ids::{BlobId, RecordedId, RunUid, Seqno, StoreId};
 pub use io::ReadMode;
 pub use kv::{Keyspace, KvBatch};
 pub use log::{Durability, Ticket};

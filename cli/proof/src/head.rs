@@ -39,6 +39,21 @@ pub(crate) struct FrameRecordHead {
     pub(crate) duration_ns: u64,
     /// Input, output, metadata.
     pub(crate) bodies: [BodyReference; 3],
+    /// The code of the component.
+    code: u8,
+    /// The link after this frame, if its own record holds it.
+    link: Option<Hash>,
+}
+
+/// The values that lead to a frame's link. They prove the ids of which the record holds only the first bytes.
+#[derive(Debug)]
+pub(crate) struct ChainWitness {
+    /// The link before the frame.
+    pub(crate) before: Hash,
+    pub(crate) input: Hash,
+    pub(crate) output: Hash,
+    /// Hash of the canonical metadata.
+    pub(crate) metadata: Hash,
 }
 
 /// A reference to a body in a head.
@@ -46,6 +61,8 @@ pub(crate) struct FrameRecordHead {
 pub(crate) enum BodyReference {
     /// Length and BLAKE3.
     Known(u64, Hash),
+    /// Length and the first bytes of the BLAKE3: the frame's link proves the others.
+    Front(u64, [u8; 8]),
     /// The same body as in the frame this many frames earlier.
     SameAsEarlier(u32),
 }
@@ -120,7 +137,8 @@ impl<'a> HeadCursor<'a> {
         self.text(count)
     }
 
-    fn reference(&mut self) -> Result<BodyReference, ProofError> {
+    /// A reference. Only where the record's link proves an id may its first bytes stand alone.
+    fn reference(&mut self, proved: bool) -> Result<BodyReference, ProofError> {
         let first = self.varint()?;
         let number = first >> 2;
         match first & 3 {
@@ -132,6 +150,7 @@ impl<'a> HeadCursor<'a> {
             2 if number >= 1 => u32::try_from(number)
                 .map(BodyReference::SameAsEarlier)
                 .map_err(|_| ProofError::refused("a body refers too far back")),
+            3 if proved => Ok(BodyReference::Front(number, self.array()?)),
             _ => Err(ProofError::refused("a body reference has an unknown form")),
         }
     }
@@ -171,7 +190,7 @@ impl RunRecordHead {
         f.u64()?;
         let (fingerprint, gone) = (f.array()?, f.boolean()?);
         f.expect_end()?;
-        let metadata = head.reference()?;
+        let metadata = head.reference(false)?;
         head.expect_end()?;
         Ok(Self {
             uid,
@@ -201,7 +220,8 @@ impl FrameRecordHead {
         if flags >> 10 != 0 || (flag(9) && !flag(8)) {
             return Err(ProofError::refused("a frame has unknown flags"));
         }
-        let component = match flags & 15 {
+        let code = (flags & 15) as u8;
+        let component = match code {
             0 => "user".to_owned(),
             1 => "llm".to_owned(),
             2 => "tool".to_owned(),
@@ -225,10 +245,12 @@ impl FrameRecordHead {
         if flag(9) {
             f.varint32()?;
         }
-        if flag(8) {
-            f.take(32)?;
-        }
-        let bodies = [f.reference()?, f.reference()?, f.reference()?];
+        let link = match flag(8) {
+            true => Some(f.array()?).filter(|_| !flag(9)),
+            false => None,
+        };
+        let proved = link.is_some();
+        let bodies = [f.reference(proved)?, f.reference(proved)?, f.reference(false)?];
         f.expect_end()?;
         Ok(Self {
             run,
@@ -241,6 +263,49 @@ impl FrameRecordHead {
             start_ns,
             duration_ns,
             bodies,
+            code,
+            link,
         })
+    }
+
+    /// Completes the ids of which the record holds only the first bytes. The witness must lead to the link.
+    pub(crate) fn complete_ids(&mut self, witness: Option<&ChainWitness>) -> Result<(), ProofError> {
+        let is_front = |body: &BodyReference| matches!(body, BodyReference::Front(..));
+        let (witness, link) = match (witness, self.link, self.bodies.iter().any(is_front)) {
+            (None, _, false) => return Ok(()),
+            (Some(witness), Some(link), true) => (witness, link),
+            (None, ..) => {
+                return Err(ProofError::refused("a frame's body has only the first bytes of an id"));
+            }
+            (Some(_), ..) => return Err(ProofError::refused("a frame has a chain that it does not need")),
+        };
+        let mut digest = blake3::Hasher::new_derive_key("annals run frame 1");
+        digest.update(&[self.code]);
+        if self.code == 15 {
+            digest.update(&(self.component.len() as u64).to_le_bytes());
+            digest.update(self.component.as_bytes());
+        }
+        digest.update(&self.parent.to_le_bytes());
+        digest.update(&[u8::from(self.open), u8::from(self.error)]);
+        for hash in [&witness.input, &witness.output, &witness.metadata] {
+            digest.update(hash);
+        }
+        let mut next = blake3::Hasher::new_derive_key("annals run link 1");
+        next.update(&witness.before);
+        next.update(digest.finalize().as_bytes());
+        if *next.finalize().as_bytes() != link {
+            return Err(ProofError::refused("a frame's chain does not lead to its link"));
+        }
+        for (body, id) in self.bodies.iter_mut().zip([&witness.input, &witness.output]) {
+            match *body {
+                BodyReference::Front(len, front) if id.starts_with(&front) => {
+                    *body = BodyReference::Known(len, *id);
+                }
+                BodyReference::Known(_, known) if known == *id => {}
+                BodyReference::SameAsEarlier(_) => {}
+                _ => return Err(ProofError::refused("a frame's chain names another body than its record")),
+            }
+        }
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::Hash;
 use crate::checkpoint::{CheckedCheckpoint, CheckpointInput, deserialize_non_null};
 use crate::error::ProofError;
-use crate::head::{BodyReference, FRAME_KIND, FrameRecordHead, RUN_KIND, RunRecordHead};
+use crate::head::{BodyReference, ChainWitness, FRAME_KIND, FrameRecordHead, RUN_KIND, RunRecordHead};
 use crate::keys::PublicKey;
 use crate::text::{hex, unhex, unhex_exact};
 use crate::tree;
@@ -123,8 +123,19 @@ struct RecordInput {
     seqno: u64,
     salt: String,
     head: String,
+    #[serde(default, deserialize_with = "deserialize_non_null")]
+    chain: Option<ChainInput>,
     batch: PathInput,
     ledger: PathInput,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChainInput {
+    before: String,
+    input: String,
+    output: String,
+    metadata: String,
 }
 
 #[derive(Deserialize)]
@@ -148,6 +159,7 @@ struct ProvenRecord {
     kind: u8,
     seqno: u64,
     head: Vec<u8>,
+    chain: Option<ChainWitness>,
     leaf: u64,
     leaf_hash: Hash,
     path: Vec<Hash>,
@@ -170,11 +182,19 @@ pub fn check(
     }
     let read: ProofInput = serde_json::from_slice(json)
         .map_err(|e| ProofError::malformed(format!("this is not a proof of annals: {e}")))?;
-    if read.annals_proof != 1 {
-        return Err(ProofError::malformed(format!(
-            "this proof has version {}; 1 is known",
-            read.annals_proof
-        )));
+    let with_chain = read.records.iter().any(|record| record.chain.is_some());
+    match (read.annals_proof, with_chain) {
+        (1, false) | (2, true) => {}
+        (1 | 2, _) => {
+            return Err(ProofError::malformed(
+                "this is not a proof of annals: its fields are not those of its version",
+            ));
+        }
+        (version, _) => {
+            return Err(ProofError::malformed(format!(
+                "this proof has version {version}; 1 and 2 are known: use a newer annals"
+            )));
+        }
     }
     if read.records.len() > RECORDS_MAX {
         return Err(ProofError::refused("the proof has too many records"));
@@ -232,7 +252,16 @@ fn prove_record(record: &RecordInput, checkpoint: &CheckedCheckpoint) -> Result<
     if seqno > checkpoint.seqno {
         return Err(ProofError::refused("a record is numbered past the checkpoint's last"));
     }
-    Ok(ProvenRecord { kind, seqno, head, leaf, leaf_hash, path })
+    let chain = match &record.chain {
+        None => None,
+        Some(chain) => Some(ChainWitness {
+            before: unhex_exact(&chain.before)?,
+            input: unhex_exact(&chain.input)?,
+            output: unhex_exact(&chain.output)?,
+            metadata: unhex_exact(&chain.metadata)?,
+        }),
+    };
+    Ok(ProvenRecord { kind, seqno, head, chain, leaf, leaf_hash, path })
 }
 
 /// Compares the proof's records and ledger with a kept checkpoint.
@@ -312,6 +341,9 @@ impl CheckedProofRecords {
         let mut all = Self { runs: BTreeMap::new(), frames: BTreeMap::new(), run: 0, frame: None };
         for (index, record) in records.iter().enumerate() {
             match record.kind {
+                RUN_KIND if record.chain.is_some() => {
+                    return Err(ProofError::refused("a run's record has a chain"));
+                }
                 RUN_KIND => {
                     let run = RunRecordHead::parse(&record.head)?;
                     // In a proof of a frame, the second record is that of its run.
@@ -323,7 +355,8 @@ impl CheckedProofRecords {
                     }
                 }
                 FRAME_KIND => {
-                    let frame = FrameRecordHead::parse(&record.head)?;
+                    let mut frame = FrameRecordHead::parse(&record.head)?;
+                    frame.complete_ids(record.chain.as_ref())?;
                     let key = (frame.run, frame.seq);
                     if index == 0 {
                         all.frame = Some(key);
@@ -428,8 +461,10 @@ impl CheckedProofRecords {
                     BodyReference::SameAsEarlier(_) => {
                         Err(ProofError::refused("a body refers to one that is itself a reference"))
                     }
+                    BodyReference::Front(..) => Err(incomplete_id()),
                 }
             }
+            BodyReference::Front(..) => Err(incomplete_id()),
         };
         Ok(FrameClaim {
             run: run.name.clone(),
@@ -454,6 +489,11 @@ impl CheckedProofRecords {
 struct UsedRecords {
     runs: BTreeSet<u64>,
     frames: BTreeSet<(u64, u32)>,
+}
+
+/// Ids are completed before a frame is used.
+fn incomplete_id() -> ProofError {
+    ProofError::refused("a frame's body has only the first bytes of an id")
 }
 
 fn severity_name(code: u8) -> Result<String, ProofError> {

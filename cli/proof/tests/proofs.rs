@@ -151,11 +151,11 @@ fn every_run_and_frame_proof_states_what_was_recorded() {
             assert_eq!((about.started_ns, about.duration_ns), (frame.started_ns, frame.duration_ns));
             assert_eq!(
                 (about.input.bytes, &about.input.blake3),
-                (frame.input.len() as u64, &frame.input_id.to_string())
+                (frame.input.len() as u64, &frame.input_id.unwrap().to_string())
             );
             assert_eq!(
                 (about.output.bytes, &about.output.blake3),
-                (frame.output.len() as u64, &frame.output_id.to_string())
+                (frame.output.len() as u64, &frame.output_id.unwrap().to_string())
             );
             let metadata = annals::BlobId::of(&frame.metadata).to_string();
             assert_eq!(

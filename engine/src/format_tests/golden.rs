@@ -80,9 +80,9 @@ fn golden_bytes_decode_to_the_samples() {
         assert_eq!(codec::decode::<SpaceHead>(&head(name)).unwrap(), space);
     }
     assert_eq!(RunHead::parse(&head("run")).unwrap().fields, samples::run_fields());
-    assert_eq!(FrameHead::parse(&head("frame")).unwrap(), samples::frame());
+    assert_eq!(FrameHead::parse(&head("frame")).unwrap(), samples::frame().with_id_fronts());
     assert_eq!(FrameHead::parse(&head("frame_open")).unwrap(), samples::frame_open());
-    assert_eq!(FrameHead::parse(&head("frame_other")).unwrap(), samples::frame_other());
+    assert_eq!(FrameHead::parse(&head("frame_other")).unwrap(), samples::frame_other().with_id_fronts());
     assert_eq!(FrameHead::parse(&head("frame_ahead")).unwrap(), samples::frame_ahead());
     assert_eq!(PartHead::parse(&head("frame_part")).unwrap(), samples::part());
     assert_eq!(SnapshotHead::parse(&head("snapshot")).unwrap(), samples::snapshot());

@@ -455,6 +455,30 @@ fn frame_flags_reject_unknown_link_bits() {
     }
 }
 
+/// The first bytes of an id are enough only where the record's own link proves the others.
+#[test]
+fn id_front_without_own_link_is_refused() {
+    let front = |head: FrameHead| {
+        let mut bytes = head.encode();
+        let whole = [&[0xb1, 0x09][..], &[0xb1; 32]].concat();
+        let Some(at) = bytes.windows(whole.len()).position(|window| *window == whole) else {
+            return FrameHead::parse(&bytes);
+        };
+        bytes[at] |= 2;
+        bytes.drain(at + 2 + 8..at + whole.len());
+        FrameHead::parse(&bytes)
+    };
+    assert_eq!(front(samples::frame()).unwrap(), samples::frame().with_id_fronts());
+    for unproved in [samples::frame_open(), samples::frame_ahead()] {
+        let refused = CodecError::Unknown { what: "body reference", found: 300 << 2 | 3 };
+        assert_eq!(front(unproved).unwrap_err().to_string(), refused.to_string());
+    }
+    // The link covers the metadata without its key `volatile`, so it proves no id of it.
+    let blob = samples::frame().input;
+    let metadata = FrameHead { metadata: blob, input: BodyRef::Inline(Vec::new()), ..samples::frame() };
+    assert!(front(metadata).is_err());
+}
+
 #[test]
 fn a_frames_parent_is_before_it() {
     // Run and seq have one byte, the flags two.

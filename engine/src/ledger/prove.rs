@@ -18,7 +18,7 @@ use crate::log::record::{BodyRef, LogicalBody, RecordKind};
 use crate::store::Namespace;
 use crate::trace::heads::{FrameHead, RunFields, RunHead};
 use crate::trace::kinds;
-use crate::trace::reader::run_record;
+use crate::trace::reader::{ChainWitness, run_record};
 use crate::trace::run_keys;
 use crate::trace::{Component, RunReader, Severity, Status};
 use annals_store::kv::core::Core;
@@ -46,6 +46,8 @@ struct RecordProof {
     seqno: u64,
     salt: [u8; 16],
     head: Vec<u8>,
+    /// Only for a frame of which the record holds the first bytes of an id alone.
+    chain: Option<ChainWitness>,
     /// The record's index among the batch's logical records, and the number of those.
     index: u64,
     records: u64,
@@ -119,8 +121,18 @@ struct RecordJson {
     seqno: u64,
     salt: String,
     head: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chain: Option<ChainJson>,
     batch: PathJson,
     ledger: PathJson,
+}
+
+#[derive(Serialize)]
+struct ChainJson {
+    before: String,
+    input: String,
+    output: String,
+    metadata: String,
 }
 
 #[derive(Serialize)]
@@ -150,11 +162,17 @@ impl Proof {
             seqno: record.seqno,
             salt: hex::encode(&record.salt),
             head: hex::encode(&record.head),
+            chain: record.chain.as_ref().map(|chain| ChainJson {
+                before: chain.before.to_string(),
+                input: chain.input.to_string(),
+                output: chain.output.to_string(),
+                metadata: hex::encode(&chain.metadata),
+            }),
             batch: PathJson { index: record.index, size: record.records, path: path(&record.batch_path) },
             ledger: PathJson { index: record.leaf, size: self.checkpoint.leaves, path: path(&record.path) },
         });
         to_json_text(&ProofJson {
-            annals_proof: 1,
+            annals_proof: if self.records.iter().any(|record| record.chain.is_some()) { 2 } else { 1 },
             about: &self.about,
             records: records.collect(),
             consistency: self.consistency.as_ref().map(|consistency| ConsistencyJson {
@@ -188,7 +206,8 @@ impl Namespace {
                 return Err(Error::invalid(format!("the checkpoint is of another store, {}", since.store)));
             }
         }
-        let mut wanted = ProofRecords { core, namespace: self.id, seqnos: Vec::new() };
+        let mut wanted =
+            ProofRecords { core, namespace: self.id, seqnos: Vec::new(), chains: BTreeMap::new() };
         let reader = self.run(run)?;
         let about = match seq {
             None => wanted.run_subject(&reader)?,
@@ -227,8 +246,10 @@ impl Namespace {
         let mut records = Vec::new();
         for seqno in &wanted.seqnos {
             let place = places.remove(&seqno.0);
-            let whole =
-                place.and_then(|(record, roots)| Some(RecordProof { path: roots.into_hashes()?, ..record }));
+            let whole = place.and_then(|(record, roots)| {
+                let chain = wanted.chains.get(&seqno.0).cloned();
+                Some(RecordProof { path: roots.into_hashes()?, chain, ..record })
+            });
             records.push(whole.ok_or_else(|| {
                 let what = format!("the index refers to record {seqno}, which is not in the log");
                 Error::new(ErrorKind::Damaged, what)
@@ -271,6 +292,7 @@ fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
                 seqno: seqno.0,
                 salt: logical.salt,
                 head: logical.head.to_vec(),
+                chain: None,
                 index: logical_records,
                 records: 0,
                 batch_path: Vec::new(),
@@ -349,6 +371,8 @@ struct ProofRecords<'a> {
     namespace: NamespaceId,
     /// In the order of the proof, the proved record first.
     seqnos: Vec<Seqno>,
+    /// What proves the ids of frames, by their records' numbers.
+    chains: BTreeMap<u64, ChainWitness>,
 }
 
 impl ProofRecords<'_> {
@@ -380,7 +404,19 @@ impl ProofRecords<'_> {
         let (seqno, value) =
             self.core.index.get(&run_keys::frame(uid, seq), Seqno(u64::MAX))?.ok_or_else(missing)?;
         self.add(seqno);
-        self.core.read_logical(keys::place(value), kinds::FRAME, |logical| FrameHead::parse(logical.head))
+        let mut head = self
+            .core
+            .read_logical(keys::place(value), kinds::FRAME, |logical| FrameHead::parse(logical.head))?;
+        // A later version of an open frame's record would have another number.
+        if let Some(chain) = reader.chain_witness(seq)?.filter(|_| !head.open) {
+            for (body, whole) in [(&mut head.input, chain.input), (&mut head.output, chain.output)] {
+                if let BodyRef::Blob { id, .. } = body {
+                    *id = whole.into();
+                }
+            }
+            self.chains.insert(seqno.0, chain);
+        }
+        Ok(head)
     }
 
     /// Adds the records of the runs from this one to the ancestor that holds frame `seq`; returns the

@@ -57,7 +57,7 @@ pub(crate) fn digest(
 
 /// Hash of the canonical form (RFC 8785) of a JSON object without its key `volatile`. Metadata that is not a
 /// JSON object is hashed as it is.
-fn canonical_metadata(metadata: &[u8]) -> [u8; 32] {
+pub(crate) fn canonical_metadata(metadata: &[u8]) -> [u8; 32] {
     if metadata.is_empty() {
         return *NO_METADATA;
     }

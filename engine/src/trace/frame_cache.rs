@@ -127,7 +127,7 @@ mod tests {
             duration_ns: 0,
             link: None,
             input: BodyRef::Inline(b"input".to_vec()),
-            output: BodyRef::Blob { len: 7, id: BlobId([1; 32]) },
+            output: BodyRef::Blob { len: 7, id: BlobId([1; 32]).into() },
             metadata: BodyRef::Inline(Vec::new()),
         };
         let mut tail = Vec::new();

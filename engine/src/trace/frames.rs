@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, RunUid, Seqno};
+use crate::ids::{BlobId, RecordedId, RunUid, Seqno};
 use crate::log::record::{BodyRef, RecipeRef};
 use crate::trace::frame_cache::FrameRecord;
 use crate::trace::heads::{FrameHead, PartHead};
@@ -16,7 +16,7 @@ use crate::trace::model::Component;
 use crate::trace::reader::{Ancestor, RunReader};
 use crate::trace::run_keys;
 use annals_store::kv::blob_reader::BlobReader;
-use annals_store::kv::bodies;
+use annals_store::kv::bodies::{self, HashCheck};
 use annals_store::kv::groups::DecodeScope;
 use annals_store::kv::keys;
 
@@ -39,7 +39,7 @@ pub(super) enum BodyLocation {
     /// In the record that names it.
     Inline(Vec<u8>),
     /// In groups. `seq` is the frame that holds the recipe.
-    Blob { seq: u32, extents: Arc<Vec<Extent>>, len: u64, id: BlobId },
+    Blob { seq: u32, extents: Arc<Vec<Extent>>, len: u64, id: RecordedId },
 }
 
 /// A body as read.
@@ -48,12 +48,13 @@ pub(super) struct ReadBody {
     pub(super) bytes: Vec<u8>,
     /// Its length, also if its bytes were only checked.
     pub(super) len: u64,
-    pub(super) id: BlobId,
+    /// `None` if the bytes were not hashed and the record holds only the id's first bytes.
+    pub(super) id: Option<BlobId>,
 }
 
 impl ReadBody {
     pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
-        Self { len: bytes.len() as u64, id: BlobId::of(&bytes), bytes }
+        Self { len: bytes.len() as u64, id: Some(BlobId::of(&bytes)), bytes }
     }
 }
 
@@ -172,14 +173,19 @@ impl RunReader {
         })
     }
 
-    /// A body's recorded id. Its bytes are not read.
-    pub(super) fn body_id(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<BlobId> {
-        let (_, origin) = self.body_origin(seq, record, slot)?;
-        Ok(match origin.body(slot_index(slot)).0 {
-            BodyRef::Inline(bytes) => BlobId::of(bytes),
-            BodyRef::Blob { id, .. } => *id,
-            BodyRef::Same { .. } => return Err(Error::bug("a body's origin is itself a reference")),
-        })
+    /// A body's id. Its bytes are read only if the record holds the id's first bytes alone.
+    pub(crate) fn body_id(&self, seq: u32, record: &Arc<FrameRecord>, slot: BodySlot) -> Result<BlobId> {
+        let (at, origin) = self.body_origin(seq, record, slot)?;
+        match origin.body(slot_index(slot)).0 {
+            BodyRef::Inline(bytes) => Ok(BlobId::of(bytes)),
+            BodyRef::Blob { id: RecordedId::Whole(id), .. } => Ok(*id),
+            BodyRef::Blob { .. } => {
+                let hashing = Self { hashing: HashCheck::Compared, ..self.clone() };
+                let id = hashing.body(at, &origin, slot)?.id;
+                id.ok_or_else(|| Error::bug("a body was read without its hash"))
+            }
+            BodyRef::Same { .. } => Err(Error::bug("a body's origin is itself a reference")),
+        }
     }
 
     /// Finds a body's bytes.
@@ -206,7 +212,7 @@ impl RunReader {
             BodyLocation::Inline(bytes) => Ok(ReadBody::from_bytes(bytes)),
             BodyLocation::Blob { extents, len, id, .. } => {
                 let named = (len, id);
-                let bytes = bodies::read_body_with(
+                let (bytes, id) = bodies::read_body_with(
                     &self.core,
                     self.namespace,
                     &extents,
@@ -266,7 +272,16 @@ impl RunReader {
         let component = Component::from_code(record.head.component, record.head.other.clone())?;
         match self.find_body(seq, &record, slot)? {
             BodyLocation::Blob { seq, extents, len, id } => {
-                let bytes = bodies::read_body(&self.core, self.namespace, &extents, len, id)?;
+                let named = (len, id);
+                let (bytes, id) = bodies::read_body_with(
+                    &self.core,
+                    self.namespace,
+                    &extents,
+                    named,
+                    DecodeScope::UpToBody,
+                    HashCheck::Compared,
+                )?;
+                let id = id.ok_or_else(|| Error::bug("a body was read without its hash"))?;
                 Ok(Some(StoredBody { component, seq, id, bytes, extents }))
             }
             BodyLocation::Inline(_) => Ok(None),

@@ -65,10 +65,17 @@ impl FrameHead {
             }
             out.extend_from_slice(&link.0);
         }
-        self.input.put(&mut out);
-        self.output.put(&mut out);
+        // The link covers both ids, so their first bytes are enough to find a wrong body without it.
+        let proved = self.has_own_link();
+        self.input.put_if_proved(&mut out, proved);
+        self.output.put_if_proved(&mut out, proved);
         self.metadata.put(&mut out);
         out
+    }
+
+    /// Whether the record holds the link after its own frame. It proves the ids of input and output.
+    fn has_own_link(&self) -> bool {
+        self.link.is_some_and(|(at, _)| at == self.seq)
     }
 
     /// Run and sequence number of a frame, from the front of its head.
@@ -107,6 +114,7 @@ impl FrameHead {
         } else {
             None
         };
+        let proved = link.is_some_and(|(at, _)| at == seq);
         let head = Self {
             run,
             seq,
@@ -119,8 +127,8 @@ impl FrameHead {
             start_ns,
             duration_ns,
             link,
-            input: BodyRef::take(&mut r)?,
-            output: BodyRef::take(&mut r)?,
+            input: BodyRef::take_if_proved(&mut r, proved)?,
+            output: BodyRef::take_if_proved(&mut r, proved)?,
             metadata: BodyRef::take(&mut r)?,
         };
         r.finish()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::codec::ByteReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, Link, NamespaceId, RunUid, Seqno};
+use crate::ids::{BlobId, Link, NamespaceId, RecordedId, RunUid, Seqno};
 use crate::log::record::{BodyRef, RecipeRef, RecordKind};
 use crate::trace::chain::{self, FrameDigest};
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
@@ -46,10 +46,11 @@ pub struct RecordedFrame {
     pub output: Vec<u8>,
     /// JSON, or nothing.
     pub metadata: Vec<u8>,
-    /// BLAKE3 of the input.
-    pub input_id: BlobId,
-    /// BLAKE3 of the output.
-    pub output_id: BlobId,
+    /// BLAKE3 of the input. `None` only from [`RunReader::unverified`]: a record may hold the first bytes of
+    /// an id alone, and the bytes are not hashed.
+    pub input_id: Option<BlobId>,
+    /// BLAKE3 of the output; as `input_id`.
+    pub output_id: Option<BlobId>,
     /// The chain's link after this frame.
     pub link: Link,
 }
@@ -97,6 +98,17 @@ pub(super) struct UnlinkedBodies {
     pub(super) input: ReadBody,
     pub(super) output: ReadBody,
     pub(super) metadata: ReadBody,
+}
+
+/// The values that lead to a frame's link: anyone can check the ids of its bodies with them.
+#[derive(Debug, Clone)]
+pub(crate) struct ChainWitness {
+    /// The link before the frame.
+    pub(crate) before: Link,
+    pub(crate) input: BlobId,
+    pub(crate) output: BlobId,
+    /// Hash of the canonical metadata.
+    pub(crate) metadata: [u8; 32],
 }
 
 /// Reads one run. Sees what was committed when the run was found; cheap to clone.
@@ -406,7 +418,7 @@ impl RunReader {
     /// another way.
     ///
     /// Record checksums (CRC-32 of the bytes on disk) and lengths are still checked. So are the stored links
-    /// of the chain, against the recorded ids. Only the check that a body hashes to its id is left out, and
+    /// of the chain, where the records hold whole ids. The check that a body hashes to its id is left out, and
     /// only that check proves that the bytes are the recorded ones. [`RunReader::verify`] makes it on every
     /// reader.
     ///
@@ -538,16 +550,18 @@ impl RunReader {
         let head = &record.head;
         let component = Component::from_code(head.component, head.other.clone())?;
         let UnlinkedBodies { input, output, metadata } = bodies;
-        let digest = chain::digest(
-            &component,
-            head.parent,
-            head.open,
-            head.error,
-            input.id,
-            output.id,
-            &metadata.bytes,
-        );
-        let link = chain::next(before, &digest);
+        let digest = |input: BlobId, output: BlobId| {
+            chain::digest(&component, head.parent, head.open, head.error, input, output, &metadata.bytes)
+        };
+        let link = match (input.id, output.id, head.link) {
+            (Some(input), Some(output), _) => chain::next(before, &digest(input, output)),
+            // Not every id is known without hashing: the stored link is taken as recorded.
+            (_, _, Some((at, stored))) if at == seq => stored,
+            _ => {
+                let known = |body: &ReadBody| body.id.unwrap_or_else(|| BlobId::of(&body.bytes));
+                chain::next(before, &digest(known(&input), known(&output)))
+            }
+        };
         Ok(RecordedFrame {
             seq,
             parent: (head.parent != 0).then_some(head.parent),
@@ -578,6 +592,27 @@ impl RunReader {
         };
         let metadata = self.body(seq, record, BodySlot::Metadata)?.bytes;
         Ok(chain::digest(&component, head.parent, head.open, head.error, input, output, &metadata))
+    }
+
+    /// What leads to the link of frame `seq`, if its record holds only the first bytes of an id. The bodies are
+    /// read and checked.
+    ///
+    /// # Errors
+    /// As [`RunReader::frame`].
+    pub(crate) fn chain_witness(&self, seq: u32) -> Result<Option<ChainWitness>> {
+        let record = self.record(seq)?;
+        let is_front = |body: &BodyRef| matches!(body, BodyRef::Blob { id: RecordedId::Front(_), .. });
+        if ![&record.head.input, &record.head.output].into_iter().any(is_front) {
+            return Ok(None);
+        }
+        let hashing = Self { hashing: HashCheck::Compared, ..self.clone() };
+        let before = hashing.link_at(seq - 1)?;
+        let bodies = hashing.read_bodies(seq, &record)?;
+        let metadata = chain::canonical_metadata(&bodies.metadata.bytes);
+        let checked = hashing.checked_frame(seq, &record, &before, bodies)?;
+        let ids = checked.input_id.zip(checked.output_id);
+        let (input, output) = ids.ok_or_else(|| Error::bug("a frame was checked without its hashes"))?;
+        Ok(Some(ChainWitness { before, input, output, metadata }))
     }
 
     /// The link after frame `seq`: its stored link, or computed from the nearest earlier frame with a stored

@@ -208,7 +208,8 @@ fn packed_body(reader: &RunReader, record: &Arc<FrameRecord>, slot: BodySlot) ->
     };
     Ok(match (reference, reader.find_body(seq, record, slot)?) {
         (BodyRef::Inline(bytes), _) => inline(&bytes),
-        (reference @ BodyRef::Blob { .. }, BodyLocation::Blob { extents, len, id, .. }) => {
+        (reference @ BodyRef::Blob { .. }, BodyLocation::Blob { extents, len, .. }) => {
+            let id = reader.body_id(seq, record, slot)?;
             PackedBody { reference, id, len, extents: Some(extents) }
         }
         (reference, _) => {
@@ -227,7 +228,8 @@ fn packed_metadata(head: &RunHead, tail: &[u8]) -> Result<PackedBody> {
             let recipe = RecipeRef::take(&mut tail)
                 .map_err(|e| Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}")))?;
             let extents = bodies::decode_extents(recipe, |_| Err(Error::bug("a run's recipe stands alone")))?;
-            PackedBody { reference: head.metadata.clone(), id: *id, len: *len, extents: Some(extents) }
+            let id = id.whole().ok_or_else(|| Error::bug("only a frame's link proves the rest of an id"))?;
+            PackedBody { reference: head.metadata.clone(), id, len: *len, extents: Some(extents) }
         }
         BodyRef::Same { .. } => {
             return Err(Error::new(ErrorKind::Damaged, "a run's metadata refers to a frame"));

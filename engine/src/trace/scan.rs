@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::blob::{BLOCK_BYTES, Extent, TreeHash};
 use crate::codec::index;
 use crate::error::Result;
-use crate::ids::{BlobId, Link};
+use crate::ids::{BlobId, Link, RecordedId};
 use crate::trace::chain;
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
 use crate::trace::frames::{BodyLocation, ReadBody};
@@ -132,14 +132,14 @@ impl FrameScan {
         let RunReader { core, namespace, hashing, .. } = &self.reader;
         // A body of one block has no hash tree, and a body that is not hashed needs none.
         if len <= BLOCK_BYTES as u64 || len > KEPT_BYTES_MAX || *hashing == HashCheck::Skipped {
-            let bytes =
+            let (bytes, id) =
                 bodies::read_body_with(core, *namespace, &extents, (len, id), DecodeScope::Whole, *hashing)?;
             return Ok(ReadBody { bytes, len, id });
         }
         bodies::check_len(&extents, len, id)?;
         // After an error the lane is not put back, so a wrong body is never compared with.
         let mut lane = self.take_lane(record, slot);
-        lane.load_next(&self.reader, extents, index(len), id)?;
+        let id = Some(lane.load_next(&self.reader, extents, index(len), id)?);
         let bytes = match handing {
             BodyOutput::Returned => lane.bytes.clone(),
             BodyOutput::CheckedOnly => Vec::new(),
@@ -175,14 +175,14 @@ impl FrameScan {
 }
 
 impl ScanLane {
-    /// Replaces the lane's body by that of `extents`, which must hash to `id`.
+    /// Replaces the lane's body by that of `extents`, which must hash to `id`. Returns the whole id.
     fn load_next(
         &mut self,
         reader: &RunReader,
         extents: Arc<Vec<Extent>>,
         len: usize,
-        id: BlobId,
-    ) -> Result<()> {
+        id: RecordedId,
+    ) -> Result<BlobId> {
         let (same, changed) = compare_extents(&self.extents, &extents);
         self.bytes.resize(len, 0);
         let mut group = None;
@@ -210,12 +210,13 @@ impl ScanLane {
             Some(known) => TreeHash::with_previous(&self.bytes, known, same),
             None => TreeHash::of(&self.bytes),
         };
-        if hash.id() != id {
+        let found = hash.id();
+        if !id.fits(found) {
             return Err(bodies::hash_mismatch(id));
         }
         self.extents = extents;
         self.hash = Some(hash);
-        Ok(())
+        Ok(found)
     }
 }
 

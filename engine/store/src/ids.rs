@@ -44,6 +44,68 @@ impl BlobId {
     }
 }
 
+/// The number of an id's first bytes that a record may hold instead of the whole id.
+pub const ID_FRONT_BYTES: usize = 8;
+
+/// A blob's id as a record holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RecordedId {
+    /// All 32 bytes.
+    Whole(BlobId),
+    /// The first eight bytes. The link of the frame that names the blob proves the other bytes.
+    Front([u8; ID_FRONT_BYTES]),
+}
+
+impl RecordedId {
+    /// The first bytes only.
+    #[must_use]
+    pub fn front(self) -> Self {
+        match self {
+            Self::Whole(id) => Self::Front(id.0.first_chunk().copied().unwrap_or_default()),
+            front => front,
+        }
+    }
+
+    /// The whole id, if the record holds it.
+    #[must_use]
+    pub fn whole(self) -> Option<BlobId> {
+        match self {
+            Self::Whole(id) => Some(id),
+            Self::Front(_) => None,
+        }
+    }
+
+    /// Whether this is `id`, as far as the record holds it.
+    #[must_use]
+    pub fn fits(self, id: BlobId) -> bool {
+        match self {
+            Self::Whole(whole) => whole == id,
+            Self::Front(front) => id.0.starts_with(&front),
+        }
+    }
+}
+
+impl From<BlobId> for RecordedId {
+    fn from(id: BlobId) -> Self {
+        Self::Whole(id)
+    }
+}
+
+impl fmt::Display for RecordedId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(id) => id.fmt(f),
+            Self::Front(front) => HexDisplay(front).fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for RecordedId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// A node of the ledger's tree; the root is one too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeHash(pub [u8; 32]);

@@ -23,7 +23,7 @@ pub mod testing;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};
-pub use ids::{BlobId, NodeHash, Seqno, StoreId};
+pub use ids::{BlobId, NodeHash, RecordedId, Seqno, StoreId};
 pub use io::ReadMode;
 pub use kv::core::Options;
 pub use kv::{

@@ -13,6 +13,9 @@ const GROUP_REST: u8 = 19;
 /// Segments that compaction writes have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 
+/// Whole ids of bodies by their first bytes.
+pub(crate) type WholeIds = HashMap<[u8; 8], [u8; 32]>;
+
 pub(crate) type StoreFiles = BTreeMap<PathBuf, Vec<u8>>;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -797,7 +800,7 @@ impl<'a> CheckedByteCursor<'a> {
             0 => ForgedReference::Inline(self.take(first >> 2)?.to_vec()),
             1 => ForgedReference::Blob(first >> 2, self.take(32)?.try_into().ok()?),
             2 => ForgedReference::Same(first >> 2),
-            _ => return None,
+            _ => ForgedReference::Front(first >> 2, self.take(8)?.try_into().ok()?),
         };
         let bytes = found.recipe_bytes();
         Some((found, bytes))
@@ -808,6 +811,8 @@ impl<'a> CheckedByteCursor<'a> {
 pub(crate) enum ForgedReference {
     Inline(Vec<u8>),
     Blob(u64, [u8; 32]),
+    /// Length, and the first bytes of the id.
+    Front(u64, [u8; 8]),
     Same(u64),
 }
 
@@ -822,13 +827,22 @@ impl ForgedReference {
                 varint(out, len << 2 | 1);
                 out.extend_from_slice(id);
             }
+            Self::Front(len, front) => {
+                varint(out, len << 2 | 3);
+                out.extend_from_slice(front);
+            }
             Self::Same(back) => varint(out, back << 2 | 2),
         }
     }
 
+    /// Whether a recipe stands in the tail.
+    pub(crate) fn is_blob(&self) -> bool {
+        matches!(self, Self::Blob(..) | Self::Front(..))
+    }
+
     fn recipe_bytes(&self) -> u64 {
         match self {
-            Self::Blob(..) => {
+            Self::Blob(..) | Self::Front(..) => {
                 let mut out = Vec::new();
                 self.put(&mut out);
                 out.len() as u64
@@ -904,8 +918,8 @@ fn run_parts(head: &[u8]) -> Option<(usize, usize)> {
 
 impl ForgedLog {
     /// Recomputes every link and fingerprint from the frames. Works only for frames without metadata, in runs
-    /// without open frames.
-    pub(crate) fn relink(&mut self) {
+    /// without open frames. `ids` gives the whole ids of bodies by their first bytes.
+    pub(crate) fn relink(&mut self, ids: &WholeIds) {
         let mut frames: BTreeMap<(u64, u64), ForgedFrameHead> = BTreeMap::new();
         let mut parents: BTreeMap<u64, Option<(u64, u64)>> = BTreeMap::new();
         for record in self.segments.iter().flatten().flat_map(|batch| &batch.records) {
@@ -960,6 +974,9 @@ impl ForgedLog {
                         match frames.get(&(*uid, at)).map(|frame| &frame.bodies[slot]) {
                             Some(ForgedReference::Inline(bytes)) => return hash(&[bytes]),
                             Some(ForgedReference::Blob(_, id)) => return *id,
+                            Some(ForgedReference::Front(_, front)) => {
+                                return ids.get(front).copied().unwrap_or_default();
+                            }
                             Some(ForgedReference::Same(back)) => at = at.saturating_sub(*back),
                             None => return [0; 32],
                         }

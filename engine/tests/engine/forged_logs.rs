@@ -1,14 +1,14 @@
 //! Stores with valid checksums that contradict themselves, as a bug or another program might write them. They
 //! must be refused with a reason.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Read as _};
 use std::path::Path;
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
 use annals::{Component, ErrorKind, Frame, Options, RunSpec, Status, Store};
 
-use crate::forge::{ForgedLog, ForgedRecord, StoreFiles, crc};
+use crate::forge::{ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, crc};
 use crate::support::{SeededRng, sim_options};
 
 const FRAME_PART: u8 = 6;
@@ -74,6 +74,58 @@ fn stream_without_middle_part_is_damage() {
         assert!(error.to_string().contains(says), "{error}");
         assert!(damaged.iter().any(|problem| problem.what.contains(says)), "{damaged:?}");
     }
+}
+
+/// A frame's record holds the first 8 bytes of its bodies' ids. Two bodies with the same first bytes are
+/// simulated: frame 2 leads to the output of frame 1, and its record has the first bytes of that body's id. The
+/// body alone fits its record. The frame's link was made over the whole id, so no reader of the frame accepts it.
+#[test]
+fn body_that_only_fits_the_front_of_its_id_is_damage() {
+    let sim = SimIo::new(5);
+    let store = Store::open_with("s", options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let run = space.begin_run(RunSpec::new("r")).unwrap();
+    let outputs = [SeededRng(1).bytes(1000), SeededRng(2).bytes(1000)];
+    for output in &outputs {
+        run.record(Frame::new(Component::Llm, "ask", output.clone())).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    store.close().unwrap();
+    let mut log = ForgedLog::read(&files(&sim));
+    let records = || log.clone().segments.into_iter().flatten().flat_map(|batch| batch.records);
+    let frames: Vec<(Vec<u8>, Vec<u8>)> = records()
+        .filter_map(|record| match record {
+            ForgedRecord::Logical { kind: 5, head, tail, .. } => Some((head, tail)),
+            _ => None,
+        })
+        .collect();
+    let [(first, first_tail), (second, _)] = &frames[..] else { panic!("two frames") };
+    let (first, mut forged) =
+        (ForgedFrameHead::parse(first).unwrap(), ForgedFrameHead::parse(second).unwrap());
+    assert!(matches!(first.bodies[1], ForgedReference::Front(1000, _)), "{first:?}");
+    forged.bodies[1] = first.bodies[1].clone();
+    for record in log.segments.iter_mut().flatten().flat_map(|batch| &mut batch.records) {
+        if let ForgedRecord::Logical { kind: 5, head, tail, .. } = record
+            && head == second
+        {
+            (*head, *tail) = (forged.head(), first_tail.clone());
+        }
+    }
+
+    let store = open(&log.write().unwrap());
+    let reader = store.namespace("default").unwrap().run("r").unwrap();
+    let mut alone = Vec::new();
+    reader.output_reader(2).unwrap().read_to_end(&mut alone).unwrap();
+    assert!(alone == outputs[0], "the body alone is checked to 64 bits");
+    assert!(reader.frame(1).unwrap().output == outputs[0]);
+    let refused =
+        [reader.frame(2).map(drop), reader.frames().nth(1).unwrap().map(drop), reader.verify().map(drop)];
+    for error in refused.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.to_string().contains("its link differs"), "{error}");
+    }
+    assert!(!store.verify().unwrap().damaged.is_empty());
+    assert!(store.namespace("default").unwrap().prove("r", Some(2), None).is_err());
 }
 
 /// Opening a store at its end trusts a footer instead of reading the batches that it sums up.

@@ -3,7 +3,9 @@
 
 use annals::io::sim::SimIo;
 use annals::io::{Io, OpenMode};
-use annals::{BlobId, Component, Frame, Namespace, Options, RunReader, RunSpec, Status, Store};
+use annals::{
+    BlobId, Component, Frame, Namespace, Options, RecordedFrame, RunReader, RunSpec, Status, Store,
+};
 use std::io::{IoSlice, Read};
 
 use crate::support::{
@@ -47,15 +49,23 @@ fn record_sample_runs(space: &Namespace) -> [&'static str; 2] {
     ["first", "fork"]
 }
 
+/// Whether an unverified frame is `frame`. Only its ids may be missing: a record may hold their first bytes alone.
+fn is_same(unverified: &RecordedFrame, frame: &RecordedFrame) -> bool {
+    let known = |id: Option<BlobId>, whole| if id.is_some() { id } else { whole };
+    let (input_id, output_id) =
+        (known(unverified.input_id, frame.input_id), known(unverified.output_id, frame.output_id));
+    RecordedFrame { input_id, output_id, ..unverified.clone() } == *frame
+}
+
 fn assert_read_paths_agree(reader: &RunReader) {
     let whole = frames(reader);
     assert_eq!(whole.len(), reader.info().frames as usize);
-    assert!(whole == frames(&reader.unverified()));
+    assert!(frames(&reader.unverified()).iter().zip(&whole).all(|(found, frame)| is_same(found, frame)));
     for (index, frame) in whole.iter().enumerate().rev() {
         let seq = index as u32 + 1;
         assert!(reader.frame(seq).unwrap() == *frame, "frame {seq}");
         let unverified = reader.unverified();
-        assert!(unverified.frame(seq).unwrap() == *frame, "frame {seq} unverified");
+        assert!(is_same(&unverified.frame(seq).unwrap(), frame), "frame {seq} unverified");
         for reader in [reader, &unverified] {
             let (mut input, mut output) = (Vec::new(), Vec::new());
             reader.input_reader(seq).unwrap().read_to_end(&mut input).unwrap();
@@ -218,9 +228,10 @@ fn streamed_body_reports_length_and_blob_id() {
     for (seq, body) in (1..).zip(&bodies) {
         let mut stream = reader.output_reader(seq).unwrap();
         assert_eq!((stream.len(), stream.is_empty()), (body.len() as u64, body.is_empty()));
-        assert_eq!(stream.id(), BlobId::of(body));
+        assert!(stream.id().fits(BlobId::of(body)));
         let mut read = Vec::new();
         stream.read_to_end(&mut read).unwrap();
+        assert_eq!(stream.id(), BlobId::of(body).into(), "known once it was read");
         assert!(read == *body, "body {seq}");
     }
     assert_whole(&store);

@@ -14,7 +14,7 @@ use annals::{
 };
 
 use crate::forge::{
-    ForgedBatch, ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, crc, varint,
+    ForgedBatch, ForgedFrameHead, ForgedLog, ForgedRecord, ForgedReference, StoreFiles, WholeIds, crc, varint,
 };
 use crate::support::{GrowingConversation, SeededRng, record, seed, sim_options};
 
@@ -64,6 +64,14 @@ fn content(store: &Store) -> annals::Result<String> {
     Ok(out)
 }
 
+fn whole_ids(store: &Store) -> WholeIds {
+    let space = store.namespace("default").unwrap();
+    let runs = space.runs().unwrap().map(|info| space.run(&info.unwrap().name).unwrap());
+    let frames = runs.flat_map(|run| run.frames().map(Result::unwrap).collect::<Vec<_>>());
+    let ids = frames.flat_map(|frame| [frame.input_id.unwrap(), frame.output_id.unwrap()]);
+    ids.map(|id| (*id.0.first_chunk().unwrap(), id.0)).collect()
+}
+
 /// A store older than the checkpoint, at the checkpoint, and grown since.
 struct ForgeryTarget {
     older: StoreFiles,
@@ -72,6 +80,8 @@ struct ForgeryTarget {
     old_log: ForgedLog,
     checkpoint: Checkpoint,
     content: String,
+    /// Whole ids of the bodies: whoever has a body has its id.
+    ids: WholeIds,
     /// Number of batches that the checkpoint covers.
     covered: usize,
     /// Length of each file at the checkpoint.
@@ -142,6 +152,7 @@ fn victim(compacted: bool) -> ForgeryTarget {
     assert_eq!(store.verify().unwrap().damaged, []);
     ForgeryTarget {
         content: content(&store).unwrap(),
+        ids: whole_ids(&store),
         covered: log.up_to_leaf(checkpoint.leaves as usize),
         lengths: at_checkpoint.iter().map(|(path, bytes)| (path.clone(), bytes.len())).collect(),
         old_log: ForgedLog::read(&older),
@@ -360,14 +371,14 @@ fn resealed_forgery(victim: &ForgeryTarget, how: &str, rng: &mut SeededRng) -> O
                 bytes[byte] ^= 1 << rng.below(5);
             }
             *head = frame.head();
-            log.relink();
+            log.relink(&victim.ids);
         }
         "a large body changed, the chain relinked" => {
             // A frame whose large output is no base of a later one: the new output becomes a blob in a group
             // of its own.
             let at = pick(&log, covered, &[5], rng)?;
             let mut frame = ForgedFrameHead::parse(head_of(&mut log, at))?;
-            if !matches!(frame.bodies[1], ForgedReference::Blob(..)) {
+            if !frame.bodies[1].is_blob() {
                 return None;
             }
             let (text, group) = (rng.text(60), 1_000_000);
@@ -381,8 +392,7 @@ fn resealed_forgery(victim: &ForgeryTarget, how: &str, rng: &mut SeededRng) -> O
             varint(&mut recipe, group << 1);
             varint(&mut recipe, 0);
             // The tail: the recipe of the input, if it is a blob, then the output's.
-            let kept =
-                if matches!(frame.bodies[0], ForgedReference::Blob(..)) { first_recipe(tail) } else { 0 };
+            let kept = if frame.bodies[0].is_blob() { first_recipe(tail) } else { 0 };
             tail.truncate(kept);
             varint(tail, 0);
             varint(tail, recipe.len() as u64);
@@ -402,7 +412,7 @@ fn resealed_forgery(victim: &ForgeryTarget, how: &str, rng: &mut SeededRng) -> O
                 encoded: text,
             };
             log.get(at.0).records.push(part);
-            log.relink();
+            log.relink(&victim.ids);
         }
         "a run's record changed" => {
             let at = pick(&log, covered, &[4], rng)?;
@@ -766,7 +776,7 @@ fn catches_every_rewrite(compacted: bool, test: &str) {
     let again = ForgedLog::read(&victim.log.write().unwrap());
     assert!(again == victim.log);
     let mut relinked = victim.log.clone();
-    relinked.relink();
+    relinked.relink(&victim.ids);
     assert!(relinked == victim.log);
     assert_eq!(judge(&victim, &victim.log.write().unwrap()), ForgeryVerdict::Harmless);
 

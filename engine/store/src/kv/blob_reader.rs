@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::blob::{Extent, GroupId};
 use crate::error::Error;
-use crate::ids::{BlobId, NamespaceId};
+use crate::ids::{BlobId, NamespaceId, RecordedId};
 use crate::kv::bodies::{self, HashCheck};
 use crate::kv::core::Core;
 use crate::kv::groups::{DecodeScope, group_for_extent};
@@ -35,7 +35,7 @@ pub struct BlobReader {
     /// `None`: the hash is not compared.
     hasher: Option<Box<blake3::Hasher>>,
     len: u64,
-    id: BlobId,
+    id: RecordedId,
 }
 
 impl BlobReader {
@@ -44,7 +44,7 @@ impl BlobReader {
         core: Arc<Core>,
         namespace: NamespaceId,
         extents: Arc<Vec<Extent>>,
-        named: (u64, BlobId),
+        named: (u64, RecordedId),
         hashing: HashCheck,
     ) -> Self {
         let (len, id) = named;
@@ -67,7 +67,7 @@ impl BlobReader {
     /// A reader of a body that is already in memory.
     #[doc(hidden)]
     pub fn from_bytes(core: Arc<Core>, namespace: NamespaceId, bytes: Vec<u8>) -> Self {
-        let (len, id) = (bytes.len() as u64, BlobId::of(&bytes));
+        let (len, id) = (bytes.len() as u64, BlobId::of(&bytes).into());
         let all = Self::new(core, namespace, Arc::default(), (len, id), HashCheck::Skipped);
         Self { piece_end: bytes.len(), gathered: Some(bytes), ..all }
     }
@@ -84,9 +84,10 @@ impl BlobReader {
         self.len == 0
     }
 
-    /// BLAKE3 of the body.
+    /// BLAKE3 of the body, as far as it is known: once the last piece was read, all of it. Before that, the
+    /// record may hold only its first bytes. A reader that does not hash learns no more than the record holds.
     #[must_use]
-    pub fn id(&self) -> BlobId {
+    pub fn id(&self) -> RecordedId {
         self.id
     }
 
@@ -137,8 +138,12 @@ impl BlobReader {
         }
         if let Some(hasher) = &mut hasher {
             hasher.update(&gathered);
-            if self.next == self.extents.len() && hasher.finalize().as_bytes() != &self.id.0 {
-                return Err(bodies::hash_mismatch(self.id));
+            if self.next == self.extents.len() {
+                let found = BlobId(*hasher.finalize().as_bytes());
+                if !self.id.fits(found) {
+                    return Err(bodies::hash_mismatch(self.id));
+                }
+                self.id = found.into();
             }
         }
         self.hasher = hasher;

@@ -9,7 +9,7 @@ use crate::blob::{
 };
 use crate::codec::CodecError;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, NamespaceId, RecordPlace, Seqno, StoreId};
+use crate::ids::{BlobId, NamespaceId, RecordPlace, RecordedId, Seqno, StoreId};
 pub use crate::kv::groups::whole_group;
 use crate::kv::groups::{DecodeScope, group_for_extent};
 use crate::kv::keys;
@@ -37,13 +37,16 @@ pub fn read_body(
     namespace: NamespaceId,
     extents: &[Extent],
     len: u64,
-    id: BlobId,
+    id: RecordedId,
 ) -> Result<Vec<u8>> {
-    read_body_with(core, namespace, extents, (len, id), DecodeScope::UpToBody, HashCheck::Compared)
+    let named = (len, id);
+    read_body_with(core, namespace, extents, named, DecodeScope::UpToBody, HashCheck::Compared)
+        .map(|(bytes, _)| bytes)
 }
 
 /// Like [`read_body`]. `named` gives length and id, `wanted` says how much of each group to decode, and
-/// `hashing` whether to compare the hash.
+/// `hashing` whether to compare the hash. Also returns the whole id; `None` if the bytes were not hashed and
+/// only the first bytes of the id are recorded.
 ///
 /// # Errors
 /// As [`read_body`].
@@ -51,10 +54,10 @@ pub fn read_body_with(
     core: &StoreReader,
     namespace: NamespaceId,
     extents: &[Extent],
-    named: (u64, BlobId),
+    named: (u64, RecordedId),
     wanted: DecodeScope,
     hashing: HashCheck,
-) -> Result<Vec<u8>> {
+) -> Result<(Vec<u8>, Option<BlobId>)> {
     let (len, id) = named;
     check_len(extents, len, id)?;
     let mut failed = None;
@@ -68,13 +71,16 @@ pub fn read_body_with(
             format!("blob {id} cannot be assembled: {error}"),
             error,
         )),
-        (Ok(bytes), None) if hashing == HashCheck::Skipped || BlobId::of(&bytes) == id => Ok(bytes),
-        (Ok(_), None) => Err(hash_mismatch(id)),
+        (Ok(bytes), None) if hashing == HashCheck::Skipped => Ok((bytes, id.whole())),
+        (Ok(bytes), None) => {
+            let found = BlobId::of(&bytes);
+            if id.fits(found) { Ok((bytes, Some(found))) } else { Err(hash_mismatch(id)) }
+        }
     }
 }
 
 /// Refuses extents that do not add up to a body of this length.
-pub fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> {
+pub fn check_len(extents: &[Extent], len: u64, id: RecordedId) -> Result<()> {
     let total: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
     if total != len || len > BODY_BYTES_MAX {
         return Err(Error::new(
@@ -82,14 +88,14 @@ pub fn check_len(extents: &[Extent], len: u64, id: BlobId) -> Result<()> {
             format!("blob {id} has {len} bytes, its recipe gives {total}"),
         ));
     }
-    if len == 0 && id != BlobId::of(&[]) {
+    if len == 0 && !id.fits(BlobId::of(&[])) {
         return Err(hash_mismatch(id));
     }
     Ok(())
 }
 
 /// The error for stored bytes that do not hash to their id.
-pub fn hash_mismatch(id: BlobId) -> Error {
+pub fn hash_mismatch(id: RecordedId) -> Error {
     Error::new(ErrorKind::Damaged, format!("the bytes stored for blob {id} do not hash to it"))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::blob::Extent;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BlobId, NamespaceId, Seqno};
+use crate::ids::{NamespaceId, RecordedId, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies::{self, HashCheck};
 use crate::kv::content::Content;
@@ -324,7 +324,7 @@ impl Keyspace {
 enum StoredValue {
     Nothing,
     Inline(Vec<u8>),
-    Blob { extents: Arc<Vec<Extent>>, len: u64, id: BlobId },
+    Blob { extents: Arc<Vec<Extent>>, len: u64, id: RecordedId },
 }
 
 fn check_key(key: &[u8]) -> Result<()> {

@@ -109,7 +109,7 @@ impl BatchWriter {
                 // From now on the batch may be the blob's only holder.
                 self.pass.get_or_insert_with(|| self.core.fence.pass());
                 Ok(PackedBody {
-                    reference: BodyRef::Blob { len: blob.len, id: blob.id },
+                    reference: BodyRef::Blob { len: blob.len, id: blob.id.into() },
                     id: blob.id,
                     len: blob.len,
                     extents: Some(blob.extents.clone()),
@@ -152,7 +152,7 @@ impl BatchWriter {
     pub fn pack_blob(&mut self, body: &ComparedBody<'_>) -> Result<PackedBody> {
         let (id, len) = (body.id(), body.bytes().len() as u64);
         let extents = Arc::new(self.pack(body.bytes(), body.previous_match())?);
-        Ok(PackedBody { reference: BodyRef::Blob { len, id }, id, len, extents: Some(extents) })
+        Ok(PackedBody { reference: BodyRef::Blob { len, id: id.into() }, id, len, extents: Some(extents) })
     }
 
     fn pack(&mut self, bytes: &[u8], before: Option<PreviousMatch<'_>>) -> Result<Vec<Extent>> {
@@ -331,7 +331,7 @@ mod tests {
     fn shorter_recipe_of_two_codings_is_written() {
         let put = |extents: &[Extent], base: Option<(u32, &[Extent])>| {
             let id = BlobId([1; 32]);
-            let reference = BodyRef::Blob { len: 1, id };
+            let reference = BodyRef::Blob { len: 1, id: id.into() };
             let mut tail = Vec::new();
             PackedBody { reference, id, len: 1, extents: Some(Arc::new(extents.to_vec())) }
                 .put_recipe(base, &mut tail);

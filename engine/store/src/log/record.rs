@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::GROUP_BYTES_MAX;
 use crate::codec::{ByteReader, CodecError, index, put_bytes, put_varint};
-use crate::ids::{BlobId, NamespaceId};
+use crate::ids::{BlobId, NamespaceId, RecordedId};
 use crate::schema::SCHEMA_KINDS;
 
 /// A record kind. The high bit of a kind byte marks records that a reader may skip if it does not know the
@@ -128,7 +128,7 @@ pub enum BodyRef {
     /// The bytes themselves.
     Inline(Vec<u8>),
     /// A blob; its recipe is in the tail.
-    Blob { len: u64, id: BlobId },
+    Blob { len: u64, id: RecordedId },
     /// Equal to the body in the same slot of the frame `back` frames earlier in this run.
     Same { back: u32 },
 }
@@ -143,20 +143,41 @@ impl BodyRef {
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Inline(bytes) => Self::put_inline(bytes, out),
-            Self::Blob { len, id } => {
+            Self::Blob { len, id: RecordedId::Whole(id) } => {
                 put_varint(out, (len << 2) + 1);
                 out.extend_from_slice(&id.0);
+            }
+            Self::Blob { len, id: RecordedId::Front(front) } => {
+                put_varint(out, (len << 2) + 3);
+                out.extend_from_slice(front);
             }
             Self::Same { back } => put_varint(out, (u64::from(*back) << 2) + 2),
         }
     }
 
+    /// Appends the reference. With `proved`, only the first bytes of a blob's id: the rest of the record proves
+    /// the others.
+    pub fn put_if_proved(&self, out: &mut Vec<u8>, proved: bool) {
+        match self {
+            Self::Blob { len, id } if proved => Self::Blob { len: *len, id: id.front() }.put(out),
+            whole => whole.put(out),
+        }
+    }
+
+    /// Reads a reference. One with only the first bytes of an id is refused: nothing would prove the others.
     pub fn take(r: &mut ByteReader<'_>) -> Result<Self, CodecError> {
+        Self::take_if_proved(r, false)
+    }
+
+    /// Like [`BodyRef::take`]. With `proved`, it also reads a reference with only the first bytes of an id:
+    /// the caller knows that the rest of the record proves the others.
+    pub fn take_if_proved(r: &mut ByteReader<'_>, proved: bool) -> Result<Self, CodecError> {
         let first = r.varint()?;
         let number = first >> 2;
         match first & 3 {
             0 if number <= KV_INLINE_BYTES_MAX as u64 => Ok(Self::Inline(r.take(index(number))?.to_vec())),
-            1 => Ok(Self::Blob { len: number, id: BlobId(r.array()?) }),
+            1 => Ok(Self::Blob { len: number, id: RecordedId::Whole(BlobId(r.array()?)) }),
+            3 if proved => Ok(Self::Blob { len: number, id: RecordedId::Front(r.array()?) }),
             2 if number >= 1 && number <= u64::from(u32::MAX) => {
                 #[expect(clippy::cast_possible_truncation, reason = "at most u32::MAX")]
                 let back = number as u32;
@@ -182,7 +203,13 @@ impl BodyRef {
     /// Bytes of this reference that count as recipe: length and id of a blob.
     pub fn recipe_bytes(&self) -> u64 {
         match self {
-            Self::Blob { len, .. } => 32 + u64::from((64 - ((len << 2) + 1).leading_zeros()).div_ceil(7)),
+            Self::Blob { len, id } => {
+                let of_id = match id {
+                    RecordedId::Whole(_) => 32,
+                    RecordedId::Front(front) => front.len() as u64,
+                };
+                of_id + u64::from((64 - ((len << 2) + 1).leading_zeros()).div_ceil(7))
+            }
             _ => 0,
         }
     }
@@ -512,8 +539,8 @@ mod tests {
         for body in [
             BodyRef::Inline(vec![]),
             BodyRef::Inline(vec![7; 40]),
-            BodyRef::Blob { len: 0, id: BlobId([1; 32]) },
-            BodyRef::Blob { len: u64::MAX >> 2, id: BlobId([1; 32]) },
+            BodyRef::Blob { len: 0, id: BlobId([1; 32]).into() },
+            BodyRef::Blob { len: u64::MAX >> 2, id: BlobId([1; 32]).into() },
             BodyRef::Same { back: 1 },
             BodyRef::Same { back: u32::MAX },
         ] {
@@ -524,6 +551,16 @@ mod tests {
             assert!(r.is_empty());
             let recipe = if matches!(body, BodyRef::Blob { .. }) { bytes.len() as u64 } else { 0 };
             assert_eq!(body.recipe_bytes(), recipe);
+            // With only the first bytes of an id, it is read only where the others are proved.
+            let mut proved = Vec::new();
+            body.put_if_proved(&mut proved, true);
+            let mut r = ByteReader::new(&proved, "test");
+            let taken = BodyRef::take_if_proved(&mut r, true).unwrap();
+            assert!(r.is_empty());
+            let is_blob = matches!(body, BodyRef::Blob { .. });
+            assert_eq!(taken == body, !is_blob);
+            assert_eq!(taken.recipe_bytes(), if is_blob { proved.len() as u64 } else { 0 });
+            assert_eq!(BodyRef::take(&mut ByteReader::new(&proved, "test")).is_err(), is_blob);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Frames: added whole, or begun, appended to and ended; and read.
 
-use annals::{Durability, RecordedFrame, kv::BlobReader};
+use annals::{BlobId, Durability, RecordedFrame, kv::BlobReader};
 
 use super::parse::{arguments, field, integer_reply, number, run_reader, syntax, word_is};
 use super::runs::open_run;
@@ -111,8 +111,8 @@ pub(super) fn frame_reply(mut frame: RecordedFrame, redactor: Option<&Redactor>)
     match redactor {
         Some(redactor) => told.extend(redaction_fields(redactor)),
         None => told.extend([
-            field("request_id", Reply::text(frame.input_id.to_string())),
-            field("response_id", Reply::text(frame.output_id.to_string())),
+            field("request_id", blob_id_reply(frame.input_id)),
+            field("response_id", blob_id_reply(frame.output_id)),
             field("link", Reply::text(frame.link.to_string())),
         ]),
     }
@@ -122,6 +122,11 @@ pub(super) fn frame_reply(mut frame: RecordedFrame, redactor: Option<&Redactor>)
         field("metadata", Reply::Bulk(frame.metadata)),
     ]);
     Reply::Map(told)
+}
+
+/// The id of a body in a reply. A reader that hashes always knows it.
+fn blob_id_reply(id: Option<BlobId>) -> Reply {
+    id.map_or(Reply::Null, |id| Reply::text(id.to_string()))
 }
 
 /// Size of a frame in a reply, in bytes.

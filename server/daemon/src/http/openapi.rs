@@ -201,7 +201,7 @@ fn stream_operation(verb: &str, path: &str, id: &str, summary: &str) -> Value {
     let bytes = json!({ "application/octet-stream": {} });
     let responses = match (verb, id) {
         ("get", _) => json!({
-            "200": { "description": "The whole body. `ETag` is its BLAKE3 hash.", "content": bytes },
+            "200": { "description": "The whole body. `ETag` is its BLAKE3 hash, or the first 8 bytes of it.", "content": bytes },
             "206": { "description": "The range given by `Range`.", "content": bytes },
             "304": { "description": "Unchanged since `If-None-Match`." },
         }),

@@ -7,8 +7,8 @@ use crate::kv::test_segment::{SPACE, STORE, TestSegment, first_part};
 #[test]
 fn recipe_of_another_length_is_damage() {
     let e = |len| Extent { group: GroupId(1), offset: 0, len };
-    let none = BlobId::of(&[]);
-    let some = BlobId([1; 32]);
+    let none = RecordedId::from(BlobId::of(&[]));
+    let some = RecordedId::from(BlobId([1; 32]));
     let check = |lens: &[u32], len, id| {
         check_len(&lens.iter().map(|len| e(*len)).collect::<Vec<_>>(), len, id).map_err(|error| error.kind())
     };

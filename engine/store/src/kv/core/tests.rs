@@ -132,19 +132,19 @@ fn streamed_body_joins_adjacent_extents() {
     assert_eq!(blob.id(), crate::ids::BlobId::of(&body));
     let core = store.core();
     let read = |blob: &crate::StoredBlob| {
-        crate::kv::bodies::read_body(core, blob.namespace, &blob.extents, blob.len, blob.id).unwrap()
+        crate::kv::bodies::read_body(core, blob.namespace, &blob.extents, blob.len, blob.id.into()).unwrap()
     };
     assert!(read(&blob) == body);
-    let named = (blob.len, blob.id);
+    let named = (blob.len, blob.id.into());
     let hashing = crate::kv::bodies::HashCheck::Compared;
     let mut reader =
         crate::BlobReader::new(core.clone(), blob.namespace, blob.extents.clone(), named, hashing);
-    assert_eq!((reader.len(), reader.is_empty(), reader.id()), (blob.len, false, blob.id));
+    assert_eq!((reader.len(), reader.is_empty(), reader.id()), (blob.len, false, blob.id.into()));
     let mut whole = Vec::new();
     reader.read_to_end(&mut whole).unwrap();
     assert!(whole == body);
     let none = crate::BlobReader::from_bytes(core.clone(), blob.namespace, Vec::new());
-    assert_eq!((none.len(), none.is_empty(), none.id()), (0, true, crate::ids::BlobId::of(&[])));
+    assert_eq!((none.len(), none.is_empty(), none.id()), (0, true, crate::ids::BlobId::of(&[]).into()));
     let mut few = crate::BlobReader::from_bytes(core.clone(), blob.namespace, b"few".to_vec());
     let mut two = [0; 2];
     assert_eq!((few.len(), few.read(&mut two).unwrap(), two), (3, 2, *b"fe"));
