@@ -98,6 +98,9 @@ def erase_from(segment, belongs):
             else:
                 kept.append(copy.copy(record))
             seqno += takes
+        if any(map(belongs, batch[3])):
+            for record in kept:
+                record.store_salt()
         batch[3] = kept
     return many
 

@@ -148,8 +148,13 @@ class Record:
         return varint(self.body, 0)[0] if self.kind in (ERASED, ERASED_BATCHES) else 1
 
     def head(self):
-        length, at = varint(self.body, 16)
+        length, at = varint(self.body, 0 if self.layout == 3 else 16)
         return self.body[at:at + length]
+
+    def store_salt(self):
+        """Section 6: stores the salt itself, in place of what it follows from."""
+        if self.kind < GROUP_PART and self.layout != 1:
+            self.body, self.layout = self.salt + self.body[0 if self.layout == 3 else 16:], 1
 
     def run(self):
         """The uid of the run that the record belongs to, or None."""
@@ -162,7 +167,12 @@ class Record:
 
     def hash(self, seqno):
         """Section 11: the leaf of the record in its batch's small tree."""
-        return blake3(b"\0" + self.body[:16] + bytes([self.kind, self.layout]) + struct.pack("<Q", seqno) + self.head())
+        return blake3(b"\0" + self.salt + bytes([self.kind, 1]) + struct.pack("<Q", seqno) + self.head())
+
+
+def salt_of(key, seqno):
+    """Section 6: the salt that follows from a key."""
+    return blake3(key + struct.pack("<Q", seqno), "annals record salt 1")[:16]
 
 
 class Segment:
@@ -177,11 +187,15 @@ class Segment:
             crc, size, count, synced, first, time_ns, prev = struct.unpack_from("<IIIIQQ16s", data, at)
             if size < 48 or at + size > len(data) or self.crc(at, data[at + 4:at + size]) != crc:
                 break
-            records, inside = [], at + 48
+            records, inside, seqno, key = [], at + 48, first, b""
             for _ in range(count):
                 _, length, kind, layout = struct.unpack_from("<IIBB", data, inside)
-                records.append(Record(kind, layout, data[inside + 10:inside + length], inside, length))
-                inside += length
+                record = Record(kind, layout, data[inside + 10:inside + length], inside, length)
+                if kind < GROUP_PART:
+                    key = record.body[:16] if layout == 2 else key
+                    record.salt = record.body[:16] if layout == 1 else salt_of(key, seqno)
+                records.append(record)
+                inside, seqno = inside + length, seqno + record.seqnos()
             self.batches.append([first, time_ns, synced, records])
             at += size
         self.tail, self.footer = at, data[at:] if data.endswith(b"annalend") else None
@@ -223,6 +237,8 @@ class Segment:
         """Seqnos without a gap from `seqno` on. Batches without a record go."""
         self.batches = [batch for batch in self.batches if batch[3]]
         for batch in self.batches:
+            for record in batch[3]:
+                record.store_salt()
             batch[0], seqno = seqno, seqno + sum(record.seqnos() for record in batch[3])
 
 

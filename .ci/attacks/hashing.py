@@ -5,7 +5,7 @@ import struct
 MASK = 0xFFFFFFFF
 IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
 ORDER = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
-CHUNK_START, CHUNK_END, PARENT, ROOT_NODE = 1, 2, 4, 8
+CHUNK_START, CHUNK_END, PARENT, ROOT_NODE, CONTEXT, MATERIAL = 1, 2, 4, 8, 32, 64
 
 
 def compress(chain, block, counter, length, flags):
@@ -25,17 +25,23 @@ def compress(chain, block, counter, length, flags):
     return [v[at] ^ v[at + 8] for at in range(8)]
 
 
-def blake3(data):
-    """The plain BLAKE3 of some bytes, 32 bytes."""
+def blake3(data, context=None):
+    """The BLAKE3 of some bytes, 32 bytes: the plain hash, or in derive_key mode with this context."""
+    if context is None:
+        return tree(data, IV, 0)
+    return tree(data, struct.unpack("<8I", tree(context.encode(), IV, CONTEXT)), MATERIAL)
+
+
+def tree(data, key, mode):
     def node(part, counter, root):
         if len(part) <= 1024:
-            chain, blocks = IV, [part[at:at + 64] for at in range(0, len(part), 64)] or [b""]
+            chain, blocks = key, [part[at:at + 64] for at in range(0, len(part), 64)] or [b""]
             for at, block in enumerate(blocks):
                 last = at == len(blocks) - 1
-                flags = (CHUNK_START if at == 0 else 0) | (CHUNK_END if last else 0) | (root if last else 0)
+                flags = mode | (CHUNK_START if at == 0 else 0) | (CHUNK_END if last else 0) | (root if last else 0)
                 chain = compress(chain, block, counter, len(block), flags)
             return chain
         left = 1 << ((len(part) - 1) // 1024).bit_length() - 1  # chunks: the largest power of two that leaves a rest
         both = node(part[:left * 1024], counter, 0) + node(part[left * 1024:], counter + left, 0)
-        return compress(IV, struct.pack("<16I", *both), 0, 64, PARENT | root)
+        return compress(key, struct.pack("<16I", *both), 0, 64, mode | PARENT | root)
     return struct.pack("<8I", *node(data, 0, ROOT_NODE))

@@ -62,7 +62,7 @@ pub(super) fn bytes(name: &str) -> Vec<u8> {
 
 fn checked_record(bytes: &[u8]) -> (RawRecord<'_>, LogicalBody<'_>) {
     let record = RawRecord::check(bytes, salt(), OFFSET + 48).unwrap();
-    (record, LogicalBody::parse(record.body).unwrap())
+    (record, LogicalBody::of(&record).unwrap())
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::log::paths::StorePaths;
 use crate::log::record::{
     BodyRef, EmbeddingHead, GroupPart, GroupRest, HistoryCode, KvHead, RecipeRef, RecordKind, SpaceHead,
 };
+use crate::log::salts::derived_salt;
 use crate::log::synced::SyncedNote;
 use crate::log::totals::LogTotals;
 use crate::trace::Component;
@@ -312,6 +313,16 @@ pub(crate) fn one_record(kind: RecordKind, head: &[u8], tail: &[u8]) -> Vec<u8> 
     stamped(batch)
 }
 
+/// Two records: the first stores a key, and both salts follow from it.
+fn batch_with_key() -> Vec<u8> {
+    let mut batch = BatchBuf::new(NamespaceId(16));
+    let put = put_inline();
+    let delete = KvHead { value: None, ..put_inline() };
+    batch.push_logical(RecordKind::Put, RECORD_SALT, &put.encode(), &[]).unwrap();
+    batch.push_logical(RecordKind::Delete, [0xee; 16], &delete.encode(), &[]).unwrap();
+    stamped(batch)
+}
+
 /// The single record of a batch, from its crc on.
 fn record(kind: RecordKind, head: &[u8], recipes: usize) -> Vec<u8> {
     let mut tail = Vec::new();
@@ -462,6 +473,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("segment_header", segment_header().encode().unwrap()),
         ("chain_digest", chain_digest(&batch).to_vec()),
         ("batch", batch),
+        ("batch_with_key", batch_with_key()),
         ("put_inline", record(RecordKind::Put, &put.encode(), 0)),
         ("put_blob", record(RecordKind::Put, &put_blob.encode(), 1)),
         ("delete", record(RecordKind::Delete, &delete.encode(), 0)),
@@ -493,6 +505,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("erased_batches_without_leaf", erased_batches(false)),
         ("batch_with_erased", rewritten_batch()),
         ("footer_rewritten", rewritten_footer().encode(rewritten_salt()).unwrap()),
+        ("derived_salts", [7, 8].map(|seqno| derived_salt(&RECORD_SALT, Seqno(seqno))).concat()),
         ("record_hash", hash.to_vec()),
         ("leaf", leaf_hash(&hash).to_vec()),
         ("ledger_roots", roots),

@@ -51,7 +51,7 @@ pub fn record(data: &[u8]) {
             let _ = RecipeRef::take(&mut reader);
         }
         9 => drop(
-            LogicalBody::parse(rest)
+            LogicalBody::parse(1, rest)
                 .map(|logical| (FrameHead::parse(logical.head), KvHead::peek(RecordKind::Put, logical.head))),
         ),
         10 => drop(

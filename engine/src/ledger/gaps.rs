@@ -101,12 +101,10 @@ impl Store {
                 leaf.batch.offset,
                 leaf.segment.salt,
                 |_, seqno, record| {
-                    let head = |body| LogicalBody::parse(body).map(|logical| logical.head);
+                    let head = || LogicalBody::of(&record).map(|logical| logical.head);
                     let said = match kind_of(&record)? {
-                        Some(kinds::RUN) => gap_of_run(RunHead::parse(head(record.body)?)?.fields),
-                        Some(kinds::TOMBSTONE) => {
-                            Some(gap_of_tombstone(TombstoneHead::parse(head(record.body)?)?))
-                        }
+                        Some(kinds::RUN) => gap_of_run(RunHead::parse(head()?)?.fields),
+                        Some(kinds::TOMBSTONE) => Some(gap_of_tombstone(TombstoneHead::parse(head()?)?)),
                         _ => None,
                     };
                     // A run that its recorder took up again has no gap there.
@@ -114,7 +112,7 @@ impl Store {
                         gap.kind != GapKind::Abandoned || is_still_abandoned(core, *id, gap.run)
                     });
                     if kind_of(&record)? == Some(RecordKind::Erasure) {
-                        let head = ErasureHead::parse(head(record.body)?)?;
+                        let head = ErasureHead::parse(head()?)?;
                         let kind = match head.rule {
                             ErasureRule::Compaction => Some(GapKind::Replaced),
                             ErasureRule::Unused => Some(GapKind::Unused),

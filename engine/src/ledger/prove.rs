@@ -14,7 +14,8 @@ use crate::ledger::walk::{Leaf, open_log, walk};
 use crate::log::cursor::for_each_checked_record;
 use crate::log::erased::ErasedRecords;
 use crate::log::ledger::{Frontier, LedgerNode, MerkleHash, record_hash};
-use crate::log::record::{BodyRef, LogicalBody, RecordKind};
+use crate::log::record::{BodyRef, LAYOUT, LogicalBody, RecordKind};
+use crate::log::salts::BatchSalts;
 use crate::store::Namespace;
 use crate::trace::heads::{FrameHead, RunFields, RunHead};
 use crate::trace::kinds;
@@ -259,9 +260,9 @@ impl Namespace {
     }
 }
 
-/// Called for each logical record of a batch: its kind, layout and content, and its node. For erased records
-/// there is no content, only the nodes over them.
-type RecordVisitor<'a> = dyn FnMut(Seqno, Option<(u8, u8, LogicalBody<'_>)>, &[LedgerNode]) + 'a;
+/// Called for each logical record of a batch: its kind, salt and head, and its node. For erased records there is
+/// no content, only the nodes over them.
+type RecordVisitor<'a> = dyn FnMut(Seqno, Option<(u8, [u8; 16], &[u8])>, &[LedgerNode]) + 'a;
 
 /// Builds the part of a record's proof that lies within its batch.
 fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
@@ -269,14 +270,15 @@ fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
     let mut logical_records = 0;
     // Visits each logical record, and the nodes over erased ones.
     let each = |then: &mut RecordVisitor<'_>| {
+        let mut salts = BatchSalts::default();
         for_each_checked_record(leaf.batch.whole, leaf.batch.offset, leaf.segment.salt, |_, seqno, record| {
             match RecordKind::parse(record.kind, record.layout)? {
                 Some(RecordKind::Erased) => then(seqno, None, &ErasedRecords::parse(record.body)?.nodes),
                 Some(kind) if kind.is_logical() => {
-                    let (kind, layout, logical) =
-                        (record.kind, record.layout, LogicalBody::parse(record.body)?);
-                    let hash = record_hash(&logical.salt, kind, layout, seqno.0, logical.head);
-                    then(seqno, Some((kind, layout, logical)), &[LedgerNode::leaf(hash)]);
+                    let logical = LogicalBody::of(&record)?;
+                    let salt = salts.resolve(seqno, logical.salt)?;
+                    let hash = record_hash(&salt, record.kind, LAYOUT, seqno.0, logical.head);
+                    then(seqno, Some((record.kind, salt, logical.head)), &[LedgerNode::leaf(hash)]);
                 }
                 _ => {}
             }
@@ -285,13 +287,13 @@ fn record_proof(leaf: &Leaf<'_>, wanted: Seqno) -> Result<RecordProof> {
         .map_err(|e| Error::damaged(&leaf.segment.path, leaf.batch.offset, e))
     };
     each(&mut |seqno, record, nodes| {
-        if let Some((kind, layout, logical)) = record.filter(|_| seqno == wanted) {
+        if let Some((kind, salt, head)) = record.filter(|_| seqno == wanted) {
             found = Some(RecordProof {
                 kind,
-                layout,
+                layout: LAYOUT,
                 seqno: seqno.0,
-                salt: logical.salt,
-                head: logical.head.to_vec(),
+                salt,
+                head: head.to_vec(),
                 chain: None,
                 index: logical_records,
                 records: 0,

@@ -254,7 +254,7 @@ impl LogCensus {
                 return Ok(());
             };
             living += 1;
-            let head = LogicalBody::parse(record.body)?.head;
+            let head = LogicalBody::of(&record)?.head;
             match kind {
                 kinds::RUN => self.recorded.insert(RunHead::peek(head)?.0),
                 kinds::TOMBSTONE => self.recorded.insert(TombstoneHead::parse(head)?.run.0),

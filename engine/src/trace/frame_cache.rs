@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use crate::blob::GroupId;
     use crate::ids::BlobId;
+    use crate::log::salts::RecordSalt;
 
     /// A frame with 5 bytes of input, 9 bytes of recipe for its output, and no metadata.
     fn record(seq: u32, open: bool) -> Arc<FrameRecord> {
@@ -133,7 +134,8 @@ mod tests {
         let mut tail = Vec::new();
         RecipeRef { base_back: 2, recipe: &[4; 9] }.put(&mut tail);
         Arc::new(
-            FrameRecord::parse(LogicalBody { salt: [0; 16], head: &head.encode(), tail: &tail }).unwrap(),
+            FrameRecord::parse(LogicalBody { salt: RecordSalt::Derived, head: &head.encode(), tail: &tail })
+                .unwrap(),
         )
     }
 

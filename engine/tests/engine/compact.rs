@@ -36,6 +36,59 @@ fn small() -> Options {
     Options { segment_bytes_max: 32 << 10, ..process_durability_options() }
 }
 
+/// The kind and layout of the record that puts this key, and the 16 bytes before its head: in layout 2 the key of
+/// its batch's salts.
+fn salt_of_put(bytes: &[u8], key: &[u8]) -> Option<(u8, u8, [u8; 16])> {
+    let at = bytes.windows(key.len()).position(|window| window == key)?;
+    // Kind, layout, key of salts, length of the head, keyspace, time, length of the key.
+    let front = bytes.get(at.checked_sub(1 + 1 + 16 + 1 + 1 + 8 + 1)?..)?;
+    Some((front[0], front[1], *front[2..].first_chunk()?))
+}
+
+/// The salts of a batch follow from one key. While that key is in the store, the salt of an erased record could be
+/// computed, and its content guessed from the hash that the ledger keeps.
+#[test]
+fn key_of_salts_goes_with_the_first_erased_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::open_with(&path, small()).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keys = space.keyspace("latest", History::Latest).unwrap();
+    let mut rng = SeededRng(9);
+    for (first, others) in [("holder", "secret"), ("intact", "plain")] {
+        let mut batch = space.batch();
+        batch.put(&keys, first.as_bytes(), b"small".to_vec());
+        for at in 0..5 {
+            batch.put(&keys, format!("{others} {at}").as_bytes(), rng.bytes(3000));
+        }
+        batch.commit().unwrap();
+    }
+    let log = || -> Vec<u8> {
+        let segments = path.join("segments");
+        segment_files(&path).iter().flat_map(|name| std::fs::read(segments.join(name)).unwrap()).collect()
+    };
+    let holds = |wanted: [u8; 16]| log().windows(16).any(|window| window == wanted);
+    let before = log();
+    let (1, 2, key) = salt_of_put(&before, b"holder").unwrap() else { panic!("no key") };
+    let (1, 2, intact) = salt_of_put(&before, b"intact").unwrap() else { panic!("no key") };
+    assert!(key != intact && holds(key) && holds(intact));
+    for at in 0..5 {
+        keys.put(format!("secret {at}").as_bytes(), "new").unwrap();
+    }
+    for at in 0..20 {
+        keys.put(format!("later {at}").as_bytes(), rng.bytes(3000)).unwrap();
+    }
+    let kept = store.checkpoint().unwrap();
+    assert!(compact(&store).rewritten > 0);
+    assert!(!holds(key), "the key goes with the erased records");
+    assert!(holds(intact), "a batch that stays whole keeps its key");
+    let (kind, layout, _) = salt_of_put(&log(), b"holder").unwrap();
+    assert_eq!((kind, layout), (1, 1), "the salts of the others are written out");
+    assert_eq!(keys.get(b"holder").unwrap().unwrap(), b"small");
+    assert_eq!(store.verify_against(&kept).unwrap().differences, []);
+    assert_whole(&store);
+}
+
 fn keyspaces(space: &Namespace) -> Vec<Keyspace> {
     SPACES.iter().map(|(name, history)| space.keyspace(name, *history).unwrap()).collect()
 }

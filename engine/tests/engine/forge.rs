@@ -308,10 +308,11 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
     while !bytes.is_empty() {
         let mut f = ByteCursor(bytes);
         let (_, len, count) = (f.u32(), f.u32() as usize, f.u32());
-        let (_, _, time_ns, _) = (f.u32(), f.u64(), f.u64(), f.bytes(16));
+        let (_, first, time_ns, _) = (f.u32(), f.u64(), f.u64(), f.bytes(16));
         let mut records = Vec::new();
+        let (mut seqno, mut key) = (first, [0; 16]);
         for _ in 0..count {
-            let (_, len, kind, _) = (f.u32(), f.u32() as usize, f.u8(), f.u8());
+            let (_, len, kind, layout) = (f.u32(), f.u32() as usize, f.u8(), f.u8());
             let mut body = ByteCursor(f.bytes(len - 10));
             records.push(match kind {
                 16 => {
@@ -331,6 +332,7 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
                 }
                 ERASED => {
                     let (count, _) = (body.varint(), body.varint());
+                    seqno += count - 1;
                     ForgedRecord::Erased { count, nodes: nodes(body.0) }
                 }
                 ERASED_BATCHES => {
@@ -343,7 +345,10 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
                     ForgedRecord::Rest { group, namespace, codec, ranges, encoded: body.0.to_vec() }
                 }
                 kind => {
-                    let salt = body.bytes(16).try_into().unwrap();
+                    let stored = if layout == 3 { None } else { body.bytes(16).try_into().ok() };
+                    key = if layout == 2 { stored.unwrap() } else { key };
+                    // The forger stores every salt.
+                    let salt = stored.filter(|_| layout == 1).unwrap_or_else(|| derived_salt(&key, seqno));
                     let len = body.varint() as usize;
                     ForgedRecord::Logical {
                         kind,
@@ -353,11 +358,19 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
                     }
                 }
             });
+            seqno += 1;
         }
         all.push(ForgedBatch { time_ns, records });
         bytes = &bytes[len..];
     }
     all
+}
+
+fn derived_salt(key: &[u8; 16], seqno: u64) -> [u8; 16] {
+    let mut salt = blake3::Hasher::new_derive_key("annals record salt 1");
+    salt.update(key);
+    salt.update(&seqno.to_le_bytes());
+    *salt.finalize().as_bytes().first_chunk().unwrap()
 }
 
 fn nodes(bytes: &[u8]) -> Vec<SubtreeNode> {

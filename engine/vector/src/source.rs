@@ -109,8 +109,7 @@ pub fn read_record_vectors(
     let record = segment.with_record(place, |record| {
         let parsed = match RecordKind::parse(record.kind, record.layout).map_err(wrong)? {
             Some(RecordKind::Schema(kind)) => {
-                let found =
-                    LogicalBody::parse(record.body).and_then(|logical| core.schema.vectors(kind, logical));
+                let found = LogicalBody::of(&record).and_then(|logical| core.schema.vectors(kind, logical));
                 let Some(SchemaVectors { owner: (uid, seq), embeddings, tail }) = found.map_err(wrong)?
                 else {
                     return Ok(None);
@@ -118,7 +117,7 @@ pub fn read_record_vectors(
                 let owner = OwnerId::Snapshot { run: RunUid(uid), seq };
                 Ok(EmbeddingRecord { namespace: None, owner, embeddings, tail })
             }
-            Some(RecordKind::Embedding) => LogicalBody::parse(record.body).and_then(|logical| {
+            Some(RecordKind::Embedding) => LogicalBody::of(&record).and_then(|logical| {
                 let head = EmbeddingHead::parse(logical.head)?;
                 let owner = OwnerId::Key { space: head.space, key: head.key.into() };
                 let (namespace, tail) = (Some(head.namespace), logical.tail.to_vec());

@@ -20,6 +20,7 @@ use crate::log::parts;
 use crate::log::paths::StorePaths;
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
 use crate::log::rewrite::{LiveSet, RewrittenSegment, rewrite};
+use crate::log::salts::BatchSalts;
 use crate::trace::census::commit_statements;
 use crate::{Component, Frame, Options, RunSpec, Status, Store, kv::History};
 
@@ -146,6 +147,7 @@ pub(crate) fn log_contents(sim: &SimIo) -> LogContents {
     let first = found.state.segments.first().unwrap().id;
     let mut all = LogContents::default();
     scan(&*schema(), &found, (first, SEGMENT_HEADER_BYTES), LogState::empty(), &mut |batch, segment| {
+        let mut salts = BatchSalts::default();
         for_each_checked_record(batch.whole, batch.offset, segment.salt, |at, seqno, record| {
             let place = RecordPlace { segment: segment.id, offset: at, len: record.bytes };
             let (id, namespace, ranges) = match RecordKind::parse(record.kind, record.layout)?.unwrap() {
@@ -158,7 +160,8 @@ pub(crate) fn log_contents(sim: &SimIo) -> LogContents {
                     (rest.group, rest.namespace, rest.ranges)
                 }
                 kind if kind.is_logical() => {
-                    let LogicalBody { salt, head, tail } = LogicalBody::parse(record.body)?;
+                    let LogicalBody { salt, head, tail } = LogicalBody::of(&record)?;
+                    let salt = salts.resolve(seqno, salt)?;
                     let (head, tail) = (head.to_vec(), tail.to_vec());
                     all.records.insert(seqno.0, SampleRecord { place, kind, salt, head, tail });
                     return Ok(());

@@ -253,7 +253,7 @@ fn belongs_to_run(
 ) -> Result<bool> {
     segment.with_record(place, |record| {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
-        let head = LogicalBody::parse(record.body).map_err(wrong)?.head;
+        let head = LogicalBody::of(&record).map_err(wrong)?.head;
         let run = match kind {
             kinds::RUN => RunHead::parse(head).map(|head| head.fields.uid),
             kinds::FRAME => FrameHead::peek(head).map(|(run, _)| run),
@@ -343,7 +343,7 @@ impl ReferenceFinder<'_> {
     ) -> Result<()> {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         segment.with_record(place, |record| {
-            let logical = LogicalBody::parse(record.body).map_err(wrong)?;
+            let logical = LogicalBody::of(&record).map_err(wrong)?;
             let alone = |body: &BodyRef, live: &mut LiveRecords, tail: &mut ByteReader<'_>| match body {
                 BodyRef::Blob { .. } => {
                     let recipe = RecipeRef::take(tail).map_err(wrong)?;

@@ -166,7 +166,7 @@ pub fn derive_entries(
     entries: &mut Vec<IndexEntry>,
 ) -> Result<(), CodecError> {
     let Some(kind) = RecordKind::parse(record.kind, record.layout)? else { return Ok(()) };
-    let of = if kind.is_logical() { LogicalBody::parse(record.body)?.head } else { record.body };
+    let of = if kind.is_logical() { LogicalBody::of(record)?.head } else { record.body };
     index_keys(schema, kind, of, &mut |key, kind| {
         let key = if is_numbered(key) { numbered(key, seqno) } else { key.to_vec() };
         entries.push(IndexEntry { key, seqno: seqno.0, value: record_value(kind, place) });

@@ -106,9 +106,7 @@ impl StoreReader {
                     )));
                 }
             };
-            LogicalBody::parse(record.body)
-                .and_then(|logical| then(kind, logical))
-                .map_err(|e| wrong(e.to_string()))
+            LogicalBody::of(&record).and_then(|logical| then(kind, logical)).map_err(|e| wrong(e.to_string()))
         })
     }
 

@@ -178,7 +178,11 @@ impl BatchWriter {
 
     /// Appends a logical record.
     pub fn add_record(&mut self, kind: RecordKind, head: &[u8], tail: &[u8]) -> Result<()> {
-        self.batch.push_logical(kind, self.core.writer()?.salt(&*self.core.io)?, head, tail)?;
+        let salt = match self.batch.derives_salts() {
+            true => [0; 16],
+            false => self.core.writer()?.salt(&*self.core.io)?,
+        };
+        self.batch.push_logical(kind, salt, head, tail)?;
         let batch = &mut self.batch;
         keys::index_keys(&*self.core.schema, kind, head, &mut |key, kind| batch.add_posting(key, kind))
             .map_err(|e| Error::bug(format!("a record of our own does not parse: {e}")))

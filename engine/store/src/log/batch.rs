@@ -10,9 +10,12 @@ use crate::log::layout::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, stamp_record, start_record,
 };
 use crate::log::leaf_hash::LeafHasher;
-use crate::log::record::{GroupPart, LAYOUT, RecordKind};
+use crate::log::record::{GroupPart, LAYOUT, LAYOUT_WITH_KEY, LAYOUT_WITHOUT_SALT, RecordKind};
 use crate::log::sums::{BatchSums, SumsBuilder};
 use crate::schema::RecordSchema;
+
+/// Where the layout byte stands in a record.
+const LAYOUT_AT: usize = 9;
 
 /// Initial capacity of a batch.
 const BATCH_BYTES: usize = 2048;
@@ -26,6 +29,8 @@ pub struct BatchBuf {
     pub bytes: Vec<u8>,
     /// Where each record starts in `bytes`.
     pub starts: Vec<u32>,
+    /// Where the first logical record starts.
+    first_logical: Option<usize>,
     /// Anchors of the new bytes, for comparison with later bodies. The index adds them with the batch.
     pub anchors: Vec<Anchor>,
     /// The namespace of its bodies.
@@ -61,6 +66,7 @@ impl BatchBuf {
         Self {
             bytes,
             starts: Vec::new(),
+            first_logical: None,
             anchors: Vec::new(),
             namespace,
             postings: Postings::default(),
@@ -76,6 +82,7 @@ impl BatchBuf {
         self.bytes.truncate(BATCH_HEADER_BYTES);
         self.bytes.fill(0);
         self.starts.clear();
+        self.first_logical = None;
         self.anchors.clear();
         self.postings.keys.clear();
         self.postings.ends.clear();
@@ -86,13 +93,31 @@ impl BatchBuf {
         self.starts.is_empty()
     }
 
-    /// Appends a logical record.
+    /// Whether the next logical record needs no salt: it follows from the first one's.
+    pub fn derives_salts(&self) -> bool {
+        self.first_logical.is_some()
+    }
+
+    /// Appends a logical record. The first one stores `salt`. From the second on, `salt` is not used: the first
+    /// one's becomes the key of all salts of the batch.
     pub fn push_logical(&mut self, kind: RecordKind, salt: [u8; 16], head: &[u8], tail: &[u8]) -> Result<()> {
-        let start = start_record(&mut self.bytes, kind.code(), LAYOUT);
-        self.bytes.extend_from_slice(&salt);
+        let layout = if self.derives_salts() { LAYOUT_WITHOUT_SALT } else { LAYOUT };
+        let start = start_record(&mut self.bytes, kind.code(), layout);
+        if layout == LAYOUT {
+            self.bytes.extend_from_slice(&salt);
+        }
         put_bytes(&mut self.bytes, head);
         self.bytes.extend_from_slice(tail);
-        self.finish_record(start)
+        self.finish_record(start)?;
+        match self.first_logical {
+            None => self.first_logical = Some(start),
+            Some(first) => {
+                if let Some(layout) = self.bytes.get_mut(first + LAYOUT_AT) {
+                    *layout = LAYOUT_WITH_KEY;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Appends a group part; returns its offset in the batch and its length.
@@ -212,8 +237,8 @@ mod tests {
         batch.add_posting(b"bcd", 1);
         let posted: Vec<_> = batch.postings().map(|one| (one.key.to_vec(), one.kind, one.record)).collect();
         assert_eq!(posted, [(b"a".to_vec(), 1, 0), (vec![], 2, 0), (b"bcd".to_vec(), 1, 1)]);
-        // Header, salt, length, head, tail.
-        let lens = [10 + 16 + 1 + 3, 10 + 16 + 1 + 6 + 1];
+        // Header, salt of the first record, length, head, tail.
+        let lens = [10 + 16 + 1 + 3, 10 + 1 + 6 + 1];
         let place = |index| batch.record_place(index, SegmentId(4), 1000);
         assert_eq!(place(0), RecordPlace { segment: SegmentId(4), offset: 1048, len: lens[0] });
         assert_eq!(place(1), RecordPlace { segment: SegmentId(4), offset: 1048 + lens[0], len: lens[1] });

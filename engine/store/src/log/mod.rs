@@ -22,6 +22,7 @@ pub mod queue;
 pub mod record;
 pub mod rewrite;
 pub mod room;
+pub mod salts;
 pub mod segments;
 pub mod sequence;
 pub mod spin_wait;

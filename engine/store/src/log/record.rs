@@ -1,7 +1,7 @@
 //! Record kinds and the bytes of their bodies. The modules above (`kv`, `trace`) define their meaning.
 //!
 //! ```text
-//! logical record   salt [16] | head length varint | head | tail
+//! logical record   salt [16], if it is stored | head length varint | head | tail
 //! group part       see GroupPart
 //! ```
 //! The *head* is covered by the ledger: fields, raw small values, blob ids. The *tail* locates the bytes of
@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::blob::GROUP_BYTES_MAX;
 use crate::codec::{ByteReader, CodecError, index, put_bytes, put_varint};
 use crate::ids::{BlobId, NamespaceId, RecordedId};
+use crate::log::layout::RawRecord;
+use crate::log::salts::RecordSalt;
 use crate::schema::SCHEMA_KINDS;
 
 /// A record kind. The high bit of a kind byte marks records that a reader may skip if it does not know the
@@ -44,8 +46,12 @@ pub enum RecordKind {
 
 /// Bit of the kind byte that marks skippable records of unknown kinds.
 pub const SKIPPABLE: u8 = 0x80;
-/// The layout byte of every kind as currently written.
+/// The layout byte of every kind. The ledger's hash of a logical record has it whatever the record's own is.
 pub const LAYOUT: u8 = 1;
+/// Layout of a logical record whose salt, like later ones of its batch, follows from the key that it stores.
+pub const LAYOUT_WITH_KEY: u8 = 2;
+/// Layout of a logical record whose salt follows from a key before it in its batch.
+pub const LAYOUT_WITHOUT_SALT: u8 = 3;
 /// Namespaces and users' keyspaces are numbered from here; lower numbers are the engine's own keyspaces.
 pub const FIRST_FREE_SPACE: u32 = 16;
 /// A body of at most this many bytes is stored in the head itself.
@@ -71,7 +77,8 @@ impl RecordKind {
             skippable if skippable & SKIPPABLE != 0 => return Ok(None),
             other => return Err(CodecError::Unknown { what: "record kind", found: u64::from(other) }),
         };
-        if layout != LAYOUT {
+        let of_salt = known.is_logical() && matches!(layout, LAYOUT_WITH_KEY | LAYOUT_WITHOUT_SALT);
+        if layout != LAYOUT && !of_salt {
             return Err(CodecError::Unknown { what: "record layout", found: u64::from(layout) });
         }
         Ok(Some(known))
@@ -109,16 +116,28 @@ impl RecordKind {
 /// The parts of a logical record's body.
 #[derive(Debug, Clone, Copy)]
 pub struct LogicalBody<'a> {
-    pub salt: [u8; 16],
+    pub salt: RecordSalt,
     pub head: &'a [u8],
     pub tail: &'a [u8],
 }
 
 impl<'a> LogicalBody<'a> {
+    /// The parts of a logical record.
     #[inline]
-    pub fn parse(body: &'a [u8]) -> Result<Self, CodecError> {
+    pub fn of(record: &RawRecord<'a>) -> Result<Self, CodecError> {
+        Self::parse(record.layout, record.body)
+    }
+
+    /// The parts of a body in this layout.
+    #[inline]
+    pub fn parse(layout: u8, body: &'a [u8]) -> Result<Self, CodecError> {
         let mut r = ByteReader::new(body, "record body");
-        Ok(Self { salt: r.array()?, head: r.bytes(body.len())?, tail: r.take_rest() })
+        let salt = match layout {
+            LAYOUT_WITHOUT_SALT => RecordSalt::Derived,
+            LAYOUT_WITH_KEY => RecordSalt::Key(r.array()?),
+            _ => RecordSalt::Stored(r.array()?),
+        };
+        Ok(Self { salt, head: r.bytes(body.len())?, tail: r.take_rest() })
     }
 }
 

@@ -9,8 +9,9 @@ use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_prefix};
 use crate::log::record::{
-    BodyRef, EmbeddingHead, KvHead, LogicalBody, RecordKind, SpaceHead, group_and_namespace,
+    BodyRef, EmbeddingHead, KvHead, LAYOUT, LogicalBody, RecordKind, SpaceHead, group_and_namespace,
 };
+use crate::log::salts::BatchSalts;
 use crate::log::totals::LogTotals;
 use crate::schema::{RecordSchema, SchemaBytes};
 
@@ -25,6 +26,7 @@ pub struct BatchSums {
     seqnos: u64,
     /// The small tree over the batch's logical records.
     logical: Frontier,
+    salts: BatchSalts,
     /// Set if the batch replaces erased batches.
     batches: Option<ErasedBatches>,
     /// Greater than every id of its kind in the batch; 0 if there is none.
@@ -91,8 +93,9 @@ impl BatchSums {
             }
             _ => {}
         }
-        let logical = LogicalBody::parse(record.body)?;
-        let prefix = record_prefix(&logical.salt, record.kind, record.layout, seqno.0);
+        let logical = LogicalBody::of(record)?;
+        let salt = self.salts.resolve(seqno, logical.salt)?;
+        let prefix = record_prefix(&salt, record.kind, LAYOUT, seqno.0);
         leaves.push(&[&prefix, logical.head]);
         self.measure(schema, kind, u64::from(record.bytes), &logical)
     }
@@ -154,7 +157,7 @@ impl BatchSums {
     ) -> Result<(), CodecError> {
         let totals = &mut self.totals;
         let mut recipes = logical.tail.len() as u64;
-        let mut chain = logical.salt.len() as u64;
+        let mut chain = logical.salt.stored_bytes();
         let own = match kind {
             RecordKind::Schema(kind) => {
                 let counts = schema.count(kind, logical.head)?;

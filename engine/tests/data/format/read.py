@@ -3,6 +3,7 @@
     python3 read.py v1
     python3 read.py v2
     python3 read.py v3
+    python3 read.py v4
 
 It needs only Python 3's standard library, so it checks no BLAKE3 hash (chain, ledger, ids) and decodes no
 zstd group."""
@@ -127,20 +128,61 @@ def ranges(data, at):
     assert assertion and end <= 262144
 
 
+def frame(head):
+    """Checks a frame's head and returns how many of its bodies are blobs."""
+    at, blobs = 0, 0
+    for _ in 'run', 'seq':
+        _, at = varint(head, at)
+    flags, = struct.unpack_from('<H', head, at)
+    assert flags < 1 << 10 and flags >> 8 & 3 != 2
+    at += 2
+    if flags & 15 == 15:
+        length, at = varint(head, at)
+        at += length
+    for _ in 'back', 'start', 'duration':
+        _, at = varint(head, at)
+    if flags >> 9 & 1:
+        _, at = varint(head, at)
+    at += 32 * (flags >> 8 & 1)
+    for body in 'input', 'output', 'metadata':
+        form, at = varint(head, at)
+        # The front of an id is enough only where the frame's own link proves the rest.
+        assert form & 3 != 3 or flags >> 8 & 3 == 1 and body != 'metadata'
+        at += (form >> 2, 32, 0, 8)[form & 3]
+        blobs += form & 3 in (1, 3)
+    assert at == len(head)
+    return blobs
+
+
+def recipes(data, at, end, count):
+    """Checks that `count` recipes fill a tail."""
+    for _ in range(count):
+        _, at = varint(data, at)
+        length, at = varint(data, at)
+        at += length
+    assert at == end
+
+
 def batches(data, crc, at, end, seqno, ledger, rewritten):
     """Yields the seqno and kind of every record of the batches in [at, end). Adds the number of their leaves to
     `ledger[0]`."""
     while at < end:
         found, size, records, synced, first = struct.unpack_from('<IIIIQ', data, at)
         assert crc(at, data[at + 4:at + size]) == found and first == seqno and synced <= at
-        inside, leaf = at + 48, 0
+        inside, leaf, keyed = at + 48, 0, False
         for _ in range(records):
             found, length, kind, layout = struct.unpack_from('<IIBB', data, inside)
-            assert crc(inside, data[inside + 4:inside + length]) == found and layout == 1
+            assert crc(inside, data[inside + 4:inside + length]) == found and layout in (1, 2, 3)
             if kind < 16:
-                head, begins = varint(data, inside + 26)
+                keyed = layout == 2 or layout == 3 and keyed
+                assert layout != 3 or keyed
+                head, begins = varint(data, inside + (10 if layout == 3 else 26))
                 assert begins + head <= inside + length
+                if kind == 5:
+                    recipes(data, begins + head, inside + length, frame(data[begins:begins + head]))
                 leaf += 1
+            else:
+                assert layout == 1
             takes, body, after = 1, inside + 10, inside + length
             assert kind not in (17, 18, 19) or rewritten
             if kind == 17:
@@ -175,8 +217,8 @@ def main(root):
         crc = lambda at, part: zlib.crc32(part, zlib.crc32(struct.pack('<Q', at), salt))
         magic, version, cipher, _, of, own, begins = struct.unpack_from('<8sHBI16sIQ', data)
         rewritten = number >= 1 << 31
-        form = 2 if rewritten else 1
-        assert (magic, version, cipher, of, own, begins) == (b'annalseg', form, 0, store, number, first)
+        assert version in ((2, 4) if rewritten else (1,))
+        assert (magic, cipher, of, own, begins) == (b'annalseg', 0, store, number, first)
         assert first == seqno and crc(0, data[:92]) == struct.unpack_from('<I', data, 92)[0]
         if sealed is None:
             end = clean[0]

@@ -3,9 +3,10 @@
 use crate::codec::CodecError;
 use crate::ids::{RecordPlace, SegmentId};
 use crate::log::erased::ErasedRecords;
-use crate::log::layout::{BATCH_HEADER_BYTES, seal_record, start_record};
+use crate::log::layout::{BATCH_HEADER_BYTES, RawRecord, seal_record, start_record};
 use crate::log::ledger::LedgerTiles;
-use crate::log::record::{LAYOUT, RecordKind};
+use crate::log::record::{LAYOUT, LAYOUT_WITHOUT_SALT, RecordKind};
+use crate::log::salts::Salt16;
 
 /// A batch under construction.
 #[derive(Debug)]
@@ -37,9 +38,17 @@ impl BatchDraft {
         Ok(())
     }
 
-    /// Appends a logical record unchanged; returns its place without the segment.
-    pub(super) fn logical(&mut self, kind: u8, layout: u8, body: &[u8]) -> RecordPlace {
-        let place = self.record(kind, layout, |out| out.extend_from_slice(body));
+    /// Appends a logical record; returns its place without the segment. It stays as it is, unless a salt is
+    /// given: then it stores that salt.
+    pub(super) fn logical(&mut self, record: &RawRecord<'_>, salt: Option<Salt16>) -> RecordPlace {
+        let place = match salt {
+            None => self.record(record.kind, record.layout, |out| out.extend_from_slice(record.body)),
+            Some(salt) => self.record(record.kind, LAYOUT, |out| {
+                let stored = if record.layout == LAYOUT_WITHOUT_SALT { 0 } else { salt.len() };
+                out.extend_from_slice(&salt);
+                out.extend_from_slice(record.body.get(stored..).unwrap_or_default());
+            }),
+        };
         self.leaf += 1;
         place
     }

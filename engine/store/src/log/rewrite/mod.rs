@@ -27,7 +27,8 @@ use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::{LedgerNode, record_hash};
 use crate::log::manifest::SegmentEntry;
 use crate::log::paths::StorePaths;
-use crate::log::record::{LogicalBody, RecordKind, group_and_namespace};
+use crate::log::record::{LAYOUT, LogicalBody, RecordKind, group_and_namespace};
+use crate::log::salts::BatchSalts;
 use crate::log::segments::Segment;
 use crate::log::sums::SumsBuilder;
 use crate::log::totals::LogTotals;
@@ -249,9 +250,16 @@ impl SegmentRewrite<'_> {
         })
         .map_err(damaged)?;
         let mut draft = BatchDraft::new(self.output.next_offset()?);
+        // Once a record is erased, the key that its salt follows from goes, too.
+        let writes_salts = records.iter().zip(&self.keeps_record).any(|((_, _, record), lives)| {
+            let kind = RecordKind::parse(record.kind, record.layout);
+            !lives && matches!(kind, Ok(Some(kind)) if kind.is_logical())
+        });
+        let mut salts = BatchSalts::default();
         for ((from, seqno, record), lives) in records.into_iter().zip(&self.keeps_record) {
             if !lives {
-                draft.erase(&erased_record(seqno, &record).map_err(damaged)?).map_err(damaged)?;
+                let erased = erased_record(seqno, &record, &mut salts).map_err(damaged)?;
+                draft.erase(&erased).map_err(damaged)?;
                 continue;
             }
             let to = match record.kind {
@@ -270,7 +278,11 @@ impl SegmentRewrite<'_> {
                     }
                     to
                 }
-                kind => draft.logical(kind, record.layout, record.body),
+                _ => {
+                    let logical = LogicalBody::of(&record).map_err(damaged)?;
+                    let salt = salts.resolve(seqno, logical.salt).map_err(damaged)?;
+                    draft.logical(&record, writes_salts.then_some(salt))
+                }
             };
             self.live_bytes += u64::from(to.len);
             self.moved.push(RecordMove { from, to: RecordPlace { segment: self.output.segment(), ..to } });
@@ -279,13 +291,18 @@ impl SegmentRewrite<'_> {
     }
 }
 
-/// The summary of an erased record.
-fn erased_record(seqno: Seqno, record: &RawRecord<'_>) -> std::result::Result<ErasedRecords, CodecError> {
+/// The summary of an erased record. `salts` are those of its batch, up to the record before.
+fn erased_record(
+    seqno: Seqno,
+    record: &RawRecord<'_>,
+    salts: &mut BatchSalts,
+) -> std::result::Result<ErasedRecords, CodecError> {
     match RecordKind::parse(record.kind, record.layout)? {
         Some(RecordKind::Erased) => ErasedRecords::parse(record.body),
         Some(kind) if kind.is_logical() => {
-            let logical = LogicalBody::parse(record.body)?;
-            let hash = record_hash(&logical.salt, record.kind, record.layout, seqno.0, logical.head);
+            let logical = LogicalBody::of(record)?;
+            let salt = salts.resolve(seqno, logical.salt)?;
+            let hash = record_hash(&salt, record.kind, LAYOUT, seqno.0, logical.head);
             Ok(ErasedRecords { count: 1, nodes: vec![LedgerNode::leaf(hash)] })
         }
         _ => Ok(ErasedRecords { count: 1, nodes: Vec::new() }),
