@@ -184,8 +184,8 @@ pub fn check(
         .map_err(|e| ProofError::malformed(format!("this is not a proof of annals: {e}")))?;
     let with_chain = read.records.iter().any(|record| record.chain.is_some());
     match (read.annals_proof, with_chain) {
-        (1, false) | (2, true) => {}
-        (1 | 2, _) => {
+        (1, false) | (2, _) => {}
+        (1, true) => {
             return Err(ProofError::malformed(
                 "this is not a proof of annals: its fields are not those of its version",
             ));

@@ -1,7 +1,7 @@
 //! Whole stores of each format, kept as files. They must stay readable and writable.
 //!
 //! `tests/data/format/v1` holds format 1, and `v1.sums` the SHA-256 of its recorded content. `v2` is the same
-//! recording with two runs dropped, compacted; `v3` that again, with its vectors settled. A new format gets its own fixture (`make_fixture`); existing
+//! recording with two runs dropped, compacted; `v3` that again, with its vectors settled; `v4` the same in format 4. A new format gets its own fixture (`make_fixture`); existing
 //! fixtures never change.
 #![expect(
     clippy::disallowed_methods,
@@ -33,7 +33,7 @@ struct FormatFixture {
     run: &'static str,
 }
 
-const KEPT: [FormatFixture; 3] = [
+const KEPT: [FormatFixture; 4] = [
     FormatFixture {
         folder: "v1",
         sums: include_str!("../data/format/v1.sums"),
@@ -49,6 +49,12 @@ const KEPT: [FormatFixture; 3] = [
     FormatFixture {
         folder: "v3",
         sums: include_str!("../data/format/v3.sums"),
+        over: (20, 4),
+        run: "loan-42 again",
+    },
+    FormatFixture {
+        folder: "v4",
+        sums: include_str!("../data/format/v4.sums"),
         over: (20, 4),
         run: "loan-42 again",
     },
@@ -284,7 +290,7 @@ fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// way back.
 #[test]
 fn an_upgrade_is_said_and_can_be_refused_or_undone() {
-    for (kept, format) in KEPT.iter().zip(1..) {
+    for (kept, format) in KEPT.iter().zip(1..=3) {
         let (dir, other) = (copy(kept.folder), tempfile::tempdir().unwrap());
         let before = bytes_of(dir.path());
         let refused = Store::open_with(dir.path(), Options { upgrade: false, ..Options::default() });
@@ -393,6 +399,13 @@ fn make_fixture() {
     space.drop_run("loan-42", "fixture", "a fork needs its first frames").unwrap();
     space.drop_run("cut off", "fixture", "it was cut off").unwrap();
     store.compact(&CompactOptions::default()).unwrap();
+    // A batch whose salts follow from one key.
+    let latest = space.keyspace("latest", History::Latest).unwrap();
+    let mut batch = space.batch();
+    for key in ["one", "two", "three"] {
+        batch.put(&latest, key.as_bytes(), key);
+    }
+    batch.commit().unwrap();
     store.settle_vectors().unwrap();
     store.close().unwrap();
     let store = Store::open_read_only_with("store", options).unwrap();
