@@ -500,7 +500,10 @@ fn proved_body(reference: &BodyRef) -> Result<ProvedBody> {
         BodyRef::Inline(bytes) => {
             Ok(ProvedBody { bytes: bytes.len() as u64, blake3: BlobId::of(bytes).to_string() })
         }
-        BodyRef::Blob { len, id } => Ok(ProvedBody { bytes: *len, blake3: id.to_string() }),
+        BodyRef::Blob { len, id } => {
+            let whole = id.whole().ok_or_else(|| Error::bug("a frame's ids were not completed"))?;
+            Ok(ProvedBody { bytes: *len, blake3: whole.to_string() })
+        }
         BodyRef::Same { .. } => Err(Error::new(ErrorKind::Damaged, "a body's origin is itself a reference")),
     }
 }
