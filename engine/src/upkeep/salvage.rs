@@ -415,7 +415,7 @@ impl PendingBatch {
         }
         let mut entries = Vec::new();
         keys::derive_entries(schema, record, seqno, place, &mut entries)?;
-        let head = LogicalBody::of(&record)?.head;
+        let head = LogicalBody::of(record)?.head;
         match kind {
             RecordKind::Put | RecordKind::Delete | RecordKind::Space => {
                 self.kept.push(SalvagedRecord { kind, place, seqno, batch, vectors: None });
