@@ -33,7 +33,15 @@ pub fn record(data: &[u8]) {
     match which {
         0 => drop(KvHead::parse(RecordKind::Put, rest).map(|head| same(&head.encode()))),
         1 => drop(KvHead::parse(RecordKind::Delete, rest).map(|head| same(&head.encode()))),
-        2 => drop(FrameHead::parse(rest).map(|head| same(&head.encode()))),
+        2 => drop(FrameHead::parse(rest).map(|head| {
+            // A frame of an earlier format has whole ids where its link proves them: it is written with their
+            // first bytes, which have one form.
+            let written = head.encode();
+            if written.len() == rest.len() {
+                same(&written);
+            }
+            assert!(FrameHead::parse(&written).is_ok_and(|again| again.encode() == written));
+        })),
         3 => drop(PartHead::parse(rest).map(|head| same(&head.encode()))),
         4 => drop(SnapshotHead::parse(rest).map(|head| same(&head.encode()))),
         5 => drop(RunHead::parse(rest).map(|head| same(&head.encode().unwrap_or_default()))),

@@ -168,7 +168,8 @@ fn stream_in_and_out(bytes: u64) {
     let store = Store::open_read_only(dir.path().join("s")).unwrap();
     let space = store.namespace("default").unwrap();
     let mut output = space.run("r").unwrap().output_reader(1).unwrap();
-    assert_eq!((output.len(), output.id().to_string()), (bytes, id.to_hex().to_string()));
+    // The record has the first eight bytes of the id; the link proves the rest.
+    assert_eq!((output.len(), output.id().to_string()), (bytes, id.to_hex()[..16].to_owned()));
     let mut read = blake3::Hasher::new();
     let copied = std::io::copy(&mut output, &mut read).unwrap();
     assert!(copied == bytes && read.finalize() == id);

@@ -154,6 +154,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 /// Adds a batch's leaf, or the leaves that it replaces, to the tree; returns its number of seqnos.
 fn records(batch: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
     let (mut seqno, mut own) = (first, RecomputedTree::default());
+    // The last key of salts in this batch.
+    let mut key = None;
     each_record(batch, |kind, layout, mut body| match kind {
         // Erased records or batches: the number of seqnos, the number of nodes or batches, the nodes.
         17 | 18 => {
@@ -166,9 +168,16 @@ fn records(batch: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
         }
         _ => {
             if (1..=LAST_LOGICAL).contains(&kind) {
-                let (salt, mut rest) = body.split_at(16);
+                let (stored, mut rest) = body.split_at(if layout == 3 { 0 } else { 16 });
+                if layout == 2 {
+                    key = Some(stored.to_vec());
+                }
+                let salt = match layout {
+                    1 => stored.to_vec(),
+                    _ => derived_salt(key.as_ref().unwrap(), seqno),
+                };
                 let len = varint(&mut rest) as usize;
-                own.push(0, hash(&[&[0], salt, &[kind, layout], &seqno.to_le_bytes(), &rest[..len]]));
+                own.push(0, hash(&[&[0], &salt, &[kind, 1], &seqno.to_le_bytes(), &rest[..len]]));
             }
             seqno += 1;
         }
@@ -177,6 +186,13 @@ fn records(batch: &[u8], first: u64, ledger: &mut RecomputedTree) -> u64 {
         ledger.push(0, hash(&[&[0], &own.root()]));
     }
     seqno - first
+}
+
+/// The salt that follows from a key.
+fn derived_salt(key: &[u8], seqno: u64) -> Vec<u8> {
+    let mut hasher = blake3::Hasher::new_derive_key("annals record salt 1");
+    hasher.update(key).update(&seqno.to_le_bytes());
+    hasher.finalize().as_bytes()[..16].to_vec()
 }
 
 fn each_record(batch: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
