@@ -8,8 +8,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::{Component, Durability, Frame, Options, RunSpec, Stats, Status, Store};
+use annals::{CompactOptions, Component, Durability, Frame, Options, RunSpec, Stats, Status, Store};
 use annals_benches::conversation::{BenchConversation, ConversationForm};
+use annals_formats::import::{ChatOptions, ChatRuns, Expansion};
 
 type StorageBenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -70,36 +71,61 @@ fn measure_conversation(
     Ok(())
 }
 
-fn measure_chat(file: &str) -> StorageBenchResult<()> {
+/// How the frames of an import are committed.
+#[derive(Debug, Clone, Copy)]
+enum Commits {
+    /// As `annals import` does it.
+    EachRun,
+    EachFrame,
+}
+
+/// Imports a file of chats, and prints the bytes after a clean close and after a recompression.
+fn measure_chat(file: &str, expansion: Expansion, commits: Commits) -> StorageBenchResult<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("store");
     let store = Store::open_with(&path, options())?;
     let space = store.namespace("default")?;
     let source = std::io::BufReader::new(std::fs::File::open(file)?);
-    // Without user frames, so that the figures of docs/storage.md can be compared with earlier ones.
-    let options = annals_formats::import::ChatOptions {
-        id: Some("{task_id}-{trial}".parse()?),
-        expansion: annals_formats::import::Expansion::Calls,
-        ..Default::default()
-    };
-    let mut requests = 0;
-    for imported in annals_formats::import::ChatRuns::new(source, options) {
+    let chat = ChatOptions { id: Some("{task_id}-{trial}".parse()?), expansion, ..Default::default() };
+    let (mut requests, mut raw) = (0, 0);
+    for imported in ChatRuns::new(source, chat) {
         let imported = imported?;
         let spec = RunSpec::new(imported.id.clone()).metadata(imported.metadata.clone());
-        let run = space.prepare_run(spec)?;
-        let mut batch = run.batch()?;
-        for frame in imported.frames() {
-            if frame.component == Component::Llm {
-                requests += frame.input.len();
+        let frames = imported.frames().inspect(|frame| {
+            requests += if frame.component == Component::Llm { frame.input.len() as u64 } else { 0 };
+        });
+        match commits {
+            Commits::EachRun => {
+                let mut batch = space.prepare_run(spec)?.batch()?;
+                for frame in frames {
+                    batch.frame(frame)?;
+                }
+                batch.end(Status::Ok)?;
+                batch.commit()?;
             }
-            batch.frame(frame)?;
+            Commits::EachFrame => {
+                let run = space.begin_run(spec)?;
+                for frame in frames {
+                    run.record(frame)?;
+                }
+                run.end(Status::Ok)?;
+            }
         }
-        batch.end(Status::Ok)?;
-        batch.commit()?;
     }
     store.close()?;
-    print("real input (requests)", requests, &stats(&path)?);
-    Ok(())
+    let mut print_store = |what| -> StorageBenchResult<()> {
+        let stats = stats(&path)?;
+        raw = stats.raw_bytes;
+        print(&format!("real input, {expansion:?}, {commits:?}, {what}: requests"), requests, &stats);
+        println!("  1/{:.2} of all {raw} recorded bytes", raw as f64 / stats.disk_bytes as f64);
+        Ok(())
+    };
+    print_store("closed")?;
+    let store = Store::open_with(&path, options())?;
+    let recompress = Some(CompactOptions::RECOMPRESS_LEVEL);
+    store.compact(&CompactOptions { recompress, ..Default::default() })?;
+    store.close()?;
+    print_store("recompressed")
 }
 
 fn main() -> StorageBenchResult<()> {
@@ -115,7 +141,13 @@ fn main() -> StorageBenchResult<()> {
         }
     }
     if let Some(file) = transcript {
-        return measure_chat(&file);
+        for commits in [Commits::EachRun, Commits::EachFrame] {
+            // `Calls` has no user frames, so that the figures of docs/storage.md can be compared with earlier ones.
+            for expansion in [Expansion::Calls, Expansion::Turns] {
+                measure_chat(&file, expansion, commits)?;
+            }
+        }
+        return Ok(());
     }
     let mut csv = csv.map(std::fs::File::create).transpose()?;
     if let Some(csv) = &mut csv {

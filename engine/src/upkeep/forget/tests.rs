@@ -18,7 +18,7 @@ use annals_store::kv::keys;
 use annals_store::kv::table::Table;
 
 /// Length of the byte rows that the tests search for.
-const ROW: usize = 16;
+const ROW: usize = 8;
 
 type Canaries = BTreeMap<String, Vec<u8>>;
 
