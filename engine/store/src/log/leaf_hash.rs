@@ -8,6 +8,7 @@
 use std::sync::LazyLock;
 
 use blake3::IncrementCounter;
+use blake3::hazmat::ContextKey;
 use blake3::platform::Platform;
 
 use crate::log::ledger::MerkleHash;
@@ -21,6 +22,7 @@ const IV: [u32; 8] =
 const CHUNK_START: u8 = 1;
 const CHUNK_END: u8 = 1 << 1;
 const ROOT: u8 = 1 << 3;
+const DERIVE_KEY_MATERIAL: u8 = 1 << 6;
 /// Maximum messages that the processor works on at once.
 const LANES: usize = blake3::platform::MAX_SIMD_DEGREE;
 /// Collected bytes from which on the messages are hashed, so that they are still in the processor's cache.
@@ -125,20 +127,32 @@ fn hash_blocks<const N: usize>(bytes: &[u8], messages: &[PendingMessage], states
 
 fn hash_last_block(bytes: &[u8], message: PendingMessage, state: &[u8; 32]) -> MerkleHash {
     let whole = message.whole_blocks();
-    let (mut words, mut flags) = (IV, CHUNK_END | ROOT);
-    match whole {
-        0 => flags |= CHUNK_START,
-        _ => {
-            for (word, bytes) in words.iter_mut().zip(state.as_chunks::<4>().0) {
-                *word = u32::from_le_bytes(*bytes);
-            }
-        }
-    }
     let last = &bytes[message.start + whole * BLOCK_BYTES..message.end];
+    match whole {
+        0 => compress_last(IV, last, CHUNK_START),
+        _ => compress_last(words_of(state), last, 0),
+    }
+}
+
+/// The hash that blake3 derives from this context key and at most 64 bytes.
+pub fn derive_from_block(context: &ContextKey, bytes: &[u8]) -> MerkleHash {
+    compress_last(words_of(context), bytes, CHUNK_START | DERIVE_KEY_MATERIAL)
+}
+
+fn words_of(bytes: &[u8; 32]) -> [u32; 8] {
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    words
+}
+
+/// Ends the only chunk of a message with its last block.
+fn compress_last(mut words: [u32; 8], last: &[u8], flags: u8) -> MerkleHash {
     let mut block = [0; BLOCK_BYTES];
     block[..last.len()].copy_from_slice(last);
     #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-    PLATFORM.compress_in_place(&mut words, &block, last.len() as u8, 0, flags);
+    PLATFORM.compress_in_place(&mut words, &block, last.len() as u8, 0, flags | CHUNK_END | ROOT);
     let mut hash = [0; 32];
     for (bytes, word) in hash.as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *bytes = word.to_le_bytes();
@@ -172,6 +186,15 @@ mod tests {
         assert_hashed(0..1100);
         assert_hashed((0..1100).rev());
         (0..1100).for_each(|len| assert_hashed([len].into_iter()));
+    }
+
+    #[test]
+    fn derived_block_is_the_hash_that_blake3_derives() {
+        for len in 0..=BLOCK_BYTES {
+            let wanted = blake3::derive_key("a context", &message(len));
+            let context = blake3::hazmat::hash_derive_key_context("a context");
+            assert_eq!(derive_from_block(&context, &message(len)), wanted, "{len}");
+        }
     }
 
     #[test]

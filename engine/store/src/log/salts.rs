@@ -7,10 +7,11 @@
 
 use std::sync::LazyLock;
 
-use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
+use blake3::hazmat::{ContextKey, hash_derive_key_context};
 
 use crate::codec::CodecError;
 use crate::ids::Seqno;
+use crate::log::leaf_hash::derive_from_block;
 
 /// A record's salt.
 pub type Salt16 = [u8; 16];
@@ -42,10 +43,10 @@ static SALT_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context
 /// The salt that follows from a key for the record of this number.
 #[must_use]
 pub fn derived_salt(key: &Salt16, seqno: Seqno) -> Salt16 {
-    let mut hasher = blake3::Hasher::new_from_context_key(&SALT_KEY);
-    hasher.update(key);
-    hasher.update(&seqno.0.to_le_bytes());
-    hasher.finalize().as_bytes().first_chunk().copied().unwrap_or_default()
+    let mut material = [0; 24];
+    material[..16].copy_from_slice(key);
+    material[16..].copy_from_slice(&seqno.0.to_le_bytes());
+    derive_from_block(&SALT_KEY, &material).first_chunk().copied().unwrap_or_default()
 }
 
 /// Gives the salts of a batch's logical records, in their order.
