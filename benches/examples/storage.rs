@@ -8,7 +8,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use annals::{CompactOptions, Component, Durability, Frame, Options, RunSpec, Stats, Status, Store};
+use annals::upkeep::CompactOptions;
+use annals::{Component, Durability, Frame, Options, RunSpec, Stats, Status, Store};
 use annals_benches::conversation::{BenchConversation, ConversationForm};
 use annals_formats::import::{ChatOptions, ChatRuns, Expansion};
 
