@@ -97,7 +97,8 @@ fn measure_chat(file: &str, expansion: Expansion, commits: Commits) -> StorageBe
         });
         match commits {
             Commits::EachRun => {
-                let mut batch = space.prepare_run(spec)?.batch()?;
+                let run = space.prepare_run(spec)?;
+                let mut batch = run.batch()?;
                 for frame in frames {
                     batch.frame(frame)?;
                 }
