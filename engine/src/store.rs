@@ -1,6 +1,7 @@
 //! The store as callers see it: opening, namespaces, statistics.
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -92,7 +93,15 @@ pub struct BytesByKind {
     pub chains_and_ledger: u64,
     /// Index tables.
     pub tables: u64,
-    /// Everything else: segment headers and footers, room written ahead, manifest.
+    /// Vector files.
+    pub vectors: u64,
+    /// Headers and footers of log files, and room that is written ahead.
+    pub log_files: u64,
+    /// Which files there are, how far the log is synced, and the names of namespaces: the files of the store's own
+    /// directory.
+    pub manifest: u64,
+    /// Bytes that belong to nothing above, such as files that a crash left and that the next opening for writing
+    /// removes.
     pub other: u64,
 }
 
@@ -272,8 +281,9 @@ impl Store {
     pub fn stats(&self) -> Result<Stats> {
         let core = &self.0.core;
         let (state, held) = core.log_state(core.is_writer().then(|| core.index.visible()))?;
+        let files = FileBytes::of(core)?;
         let mut stats = Stats {
-            disk_bytes: disk_bytes(core)?,
+            disk_bytes: files.root + files.segments + files.tables + files.vectors,
             segments: crate::log::segments::read_lock(&core.segments).all().len() as u64,
             batches: state.totals.batches,
             seqno: state.last_seqno(),
@@ -298,6 +308,12 @@ impl Store {
             }
         }
         let totals = &held;
+        let log = totals.piece_bytes
+            + totals.recipe_bytes
+            + totals.frame_bytes
+            + totals.run_bytes
+            + totals.kv_bytes
+            + totals.chain_bytes;
         let tables = core.index.table_bytes();
         stats.bytes = BytesByKind {
             pieces: totals.piece_bytes,
@@ -307,17 +323,11 @@ impl Store {
             kv_records: totals.kv_bytes,
             chains_and_ledger: totals.chain_bytes,
             tables,
-            other: 0,
+            vectors: files.vectors,
+            log_files: files.listed_segments.saturating_sub(log),
+            manifest: files.root,
+            other: files.segments.saturating_sub(files.listed_segments) + files.tables.saturating_sub(tables),
         };
-        let b = &stats.bytes;
-        let known = b.pieces
-            + b.recipes
-            + b.frame_records
-            + b.run_records
-            + b.kv_records
-            + b.chains_and_ledger
-            + b.tables;
-        stats.bytes.other = stats.disk_bytes.saturating_sub(known);
         Ok(stats)
     }
 
@@ -359,23 +369,43 @@ impl Store {
     }
 }
 
-/// Bytes of every file of a store.
-fn disk_bytes(core: &Core) -> Result<u64> {
-    let mut total = 0;
-    for dir in
-        [core.paths.root().to_path_buf(), core.paths.segments(), core.paths.tables(), core.paths.vectors()]
-    {
-        if core.io.stat(&dir)?.is_none() {
-            continue;
-        }
-        for name in core.io.list(&dir)? {
-            match core.io.stat(&dir.join(name))? {
-                Some(stat) if !stat.is_dir => total += stat.len,
-                _ => {}
+/// Bytes of every file of a store, by directory.
+struct FileBytes {
+    root: u64,
+    segments: u64,
+    /// Those of `segments` that belong to the log.
+    listed_segments: u64,
+    tables: u64,
+    vectors: u64,
+}
+
+impl FileBytes {
+    fn of(core: &Core) -> Result<Self> {
+        let listed: HashSet<PathBuf> = (crate::log::segments::read_lock(&core.segments).all().iter())
+            .map(|segment| core.paths.segment(segment.id))
+            .collect();
+        let sum = |dir: PathBuf, counts: &dyn Fn(&PathBuf) -> bool| -> Result<u64> {
+            if core.io.stat(&dir)?.is_none() {
+                return Ok(0);
             }
-        }
+            let mut total = 0;
+            for path in core.io.list(&dir)?.into_iter().map(|name| dir.join(name)).filter(counts) {
+                match core.io.stat(&path)? {
+                    Some(stat) if !stat.is_dir => total += stat.len,
+                    _ => {}
+                }
+            }
+            Ok(total)
+        };
+        let all = |_: &PathBuf| true;
+        Ok(Self {
+            root: sum(core.paths.root().to_path_buf(), &all)?,
+            segments: sum(core.paths.segments(), &all)?,
+            listed_segments: sum(core.paths.segments(), &|path| listed.contains(path))?,
+            tables: sum(core.paths.tables(), &all)?,
+            vectors: sum(core.paths.vectors(), &all)?,
+        })
     }
-    Ok(total)
 }
 
 /// Marks every run that the log has as open as abandoned: after a crash, no recorder of this process knows them.

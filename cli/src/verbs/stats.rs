@@ -46,7 +46,7 @@ pub(super) fn run(global: &GlobalArgs, out: &mut CliOutput) -> CliResult<()> {
 }
 
 /// Bytes by kind, in the order they are shown.
-fn bytes_by_kind(stats: &Stats) -> [(&'static str, u64); 8] {
+fn bytes_by_kind(stats: &Stats) -> [(&'static str, u64); 11] {
     let bytes = &stats.bytes;
     [
         ("pieces", bytes.pieces),
@@ -56,6 +56,9 @@ fn bytes_by_kind(stats: &Stats) -> [(&'static str, u64); 8] {
         ("kv_records", bytes.kv_records),
         ("chains_and_ledger", bytes.chains_and_ledger),
         ("tables", bytes.tables),
+        ("vectors", bytes.vectors),
+        ("log_files", bytes.log_files),
+        ("manifest", bytes.manifest),
         ("other", bytes.other),
     ]
 }

@@ -98,10 +98,19 @@ fn stats_report_counts_and_disk_bytes() {
         "kv_records",
         "chains_and_ledger",
         "tables",
+        "vectors",
+        "log_files",
+        "manifest",
         "other",
     ] {
         assert!(stats["bytes"][kind].is_u64(), "{kind}");
     }
+    // Every byte has a kind.
+    let kinds = stats["bytes"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap());
+    assert_eq!(
+        (kinds.sum::<u64>(), &stats["bytes"]["other"]),
+        (stats["disk_bytes"].as_u64().unwrap(), &json!(0))
+    );
     bench.run("stats").ok();
 }
 

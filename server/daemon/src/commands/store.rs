@@ -48,6 +48,9 @@ fn stats(call: &mut CommandCall<'_, '_>) -> CommandResult {
         number("kv_record_bytes", bytes.kv_records),
         number("chain_bytes", bytes.chains_and_ledger),
         number("table_bytes", bytes.tables),
+        number("vector_bytes", bytes.vectors),
+        number("log_file_bytes", bytes.log_files),
+        number("manifest_bytes", bytes.manifest),
         number("other_bytes", bytes.other),
     ]))
 }
