@@ -102,6 +102,11 @@ pub fn is_kept_in_tables(key: &[u8]) -> bool {
     space_of(key) != ANCHORS || key.last().is_some_and(|byte| byte & 3 == 0)
 }
 
+/// Whether an anchor's entry stays in a table once its group was packed again: as for large bodies.
+pub fn is_kept_when_packed(key: &[u8]) -> bool {
+    key.last().is_some_and(|byte| byte & 15 == 0)
+}
+
 /// Whether only the newest version of a key counts in this keyspace.
 pub fn keeps_newest_only(space: u32) -> bool {
     matches!(space, GROUPS | ANCHORS | SPACES | VECTORS | ERASURES) || is_schema_space(space)
@@ -252,6 +257,8 @@ mod tests {
     fn kept_anchors_are_chosen_by_their_last_bits() {
         let kept = |mask: fn(u64) -> bool| (0..64).filter(|n| mask(*n)).collect::<Vec<_>>();
         assert_eq!(kept(|n| is_kept_for_large_bodies(AnchorKey(n))), [0, 16, 32, 48]);
+        let packed = kept(|n| is_kept_when_packed(&anchor(NamespaceId(3), AnchorKey(n))));
+        assert_eq!(packed, [0, 16, 32, 48]);
         let tables = kept(|n| is_kept_in_tables(&anchor(NamespaceId(3), AnchorKey(n))));
         assert_eq!(tables, (0..16).map(|n| 4 * n).collect::<Vec<_>>());
         assert!((0..=255).all(|byte| is_kept_in_tables(&user(50, &[byte]))));
