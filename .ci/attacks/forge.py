@@ -11,6 +11,7 @@ from hashing import blake3
 
 LOGICAL_MOST, PUT, SPACE, RUN, FRAME, PART, SNAPSHOT, TOMBSTONE, GROUP_PART, ERASED, ERASED_BATCHES = 15, 1, 3, 4, 5, 6, 7, 8, 16, 17, 18
 REWRITTEN = 1 << 31
+SHORT, HEADER = 1 << 31, 35  # the mark of the short form in a batch's length, and the bytes of its header
 
 
 def varint(data, at):
@@ -183,14 +184,17 @@ class Segment:
         self.data = data = manifest.path(number).read_bytes()
         self.form, self.first, self.chain, self.created = data[8:10], *struct.unpack_from("<Q16sQ", data, 35)
         self.batches, at = [], 96
-        while at + 48 <= len(data):
-            crc, size, count, synced, first, time_ns, prev = struct.unpack_from("<IIIIQQ16s", data, at)
-            if size < 48 or at + size > len(data) or self.crc(at, data[at + 4:at + size]) != crc:
+        while at + HEADER <= len(data):
+            # The short form: the program under attack writes no other.
+            crc, size, synced, first, time_ns = struct.unpack("<IIIQQ", data[at:at + 19] + b"\0" + data[at + 19:at + 27])
+            short, size = size >> 31, size & SHORT - 1
+            if not short or size < HEADER or at + size > len(data) or self.crc(at, data[at + 4:at + size]) != crc:
                 break
-            records, inside, seqno, key = [], at + 48, first, b""
-            for _ in range(count):
-                _, length, kind, layout = struct.unpack_from("<IIBB", data, inside)
-                record = Record(kind, layout, data[inside + 10:inside + length], inside, length)
+            records, inside, seqno, key = [], at + HEADER, first, b""
+            while inside < at + size:
+                code, (length, front) = data[inside + 4], varint(data, inside + 5)
+                kind, layout = (code & 31, 1 + (code >> 5)) if code < 128 else (code, 1)
+                record = Record(kind, layout, data[front:inside + length], inside, length)
                 if kind < GROUP_PART:
                     key = record.body[:16] if layout == 2 else key
                     record.salt = record.body[:16] if layout == 1 else salt_of(key, seqno)
@@ -212,13 +216,16 @@ class Segment:
         for first, time_ns, synced, records in self.batches:
             begins, body = len(out), b""
             for record in records:
-                at, data = begins + 48 + len(body), record.body
+                at, data = begins + HEADER + len(body), record.body
                 if record.kind == GROUP_PART:
                     data = moved_part(data, moved)
-                packed = p("<IBB", 10 + len(data), record.kind, record.layout) + data
-                moved[record.at] = (at, 10 + len(data))
+                digits = next(n for n in range(1, 6) if 5 + n + len(data) < 1 << 7 * n)
+                length = 5 + digits + len(data)
+                code = record.kind | (record.layout - 1 << 5 if record.kind < 128 else 0)
+                packed = bytes([code]) + to_varint(length) + data
+                moved[record.at] = (at, length)
                 body += p("<I", self.crc(at, packed)) + packed
-            packed = p("<IIIQQ16s", 48 + len(body), len(records), min(synced, begins), first, time_ns, chain) + body
+            packed = p("<II", SHORT | HEADER + len(body), min(synced, begins)) + p("<Q", first)[:7] + p("<Q8s", time_ns, chain[:8]) + body
             packed = p("<I", self.crc(begins, packed)) + packed
             chain, out = blake3(packed)[:16], out + packed
         if sealed_state is not None:

@@ -11,11 +11,16 @@ use crate::format_tests::schema;
 use crate::ids::SegmentId;
 use crate::log::cursor::{advance_state, for_each_checked_record};
 use crate::log::erasure::ErasureHead;
-use crate::log::layout::{BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader};
+use crate::log::layout::{
+    BATCH_HEADER_BYTES, BatchForm, BatchHeader, LogState, RawRecord, SegmentFooter, SegmentHeader,
+};
 use crate::log::manifest::{CutList, ManifestState, VectorList};
 use crate::log::record::{EmbeddingHead, GroupPart, KvHead, LogicalBody, RecordKind, SpaceHead};
 use crate::log::totals::LogTotals;
 use crate::trace::heads::{FrameHead, PartHead, RunHead, SnapshotHead, TombstoneHead};
+
+/// Offset of the first record of a sample batch.
+const RECORD_AT: u64 = OFFSET + BATCH_HEADER_BYTES as u64;
 
 const GOLDEN: &str = include_str!("../../tests/data/format/golden.hex");
 
@@ -61,7 +66,7 @@ pub(super) fn bytes(name: &str) -> Vec<u8> {
 }
 
 fn checked_record(bytes: &[u8]) -> (RawRecord<'_>, LogicalBody<'_>) {
-    let record = RawRecord::check(bytes, salt(), OFFSET + 48).unwrap();
+    let record = RawRecord::check_whole(bytes, salt(), RECORD_AT).unwrap();
     (record, LogicalBody::of(&record).unwrap())
 }
 
@@ -92,7 +97,7 @@ fn golden_bytes_decode_to_the_samples() {
     assert_eq!(ErasureHead::parse(&head("erasure")).unwrap(), samples::erasure());
     for (name, first) in [("group_part_first", true), ("group_part_later", false)] {
         let bytes = bytes(name);
-        let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();
+        let record = RawRecord::check_whole(&bytes, salt(), RECORD_AT).unwrap();
         assert_eq!(GroupPart::parse(record.body).unwrap(), samples::group_part(first));
     }
     let state = samples::manifest_state();
@@ -103,21 +108,48 @@ fn golden_bytes_decode_to_the_samples() {
     let (next_rewritten, erased) = (SegmentId::REWRITTEN_MIN, LogTotals::default());
     let first = ManifestState { format: 1, next_rewritten, erased, ..second };
     assert_eq!(ManifestState::decode(&bytes("manifest_1")).unwrap(), first);
-    let alone = decode_recipe(&bytes("recipe_alone"), None).unwrap();
-    assert_eq!(decode_recipe(&bytes("recipe_against_base"), Some(&alone[..2])).unwrap(), alone);
+    let alone = decode_recipe(&bytes("recipe_alone"), None, 300).unwrap();
+    assert_eq!(decode_recipe(&bytes("recipe_against_base"), Some(&alone[..2]), 300).unwrap(), alone);
+}
+
+/// Stores of formats 1 to 3 have the long form. It has the same content and the same leaf.
+#[test]
+fn long_batch_is_read_like_short_one() {
+    let batch = bytes("batch_long");
+    let (header, _) = BatchHeader::check(&batch, salt(), OFFSET).unwrap();
+    let (short, _) = BatchHeader::check(&bytes("batch"), salt(), OFFSET).unwrap();
+    assert_eq!(
+        (header.form, header.bytes, header.form.header_bytes()),
+        (BatchForm::Long { records: 1 }, 94, 48)
+    );
+    assert_eq!(
+        (header.synced, header.first_seqno, header.time_ns),
+        (short.synced, short.first_seqno, short.time_ns)
+    );
+    let digest = [0xcd; 16];
+    let mut other = digest;
+    other[12] ^= 1;
+    assert!(header.prev.fits(&digest) && short.prev.fits(&digest) && !header.prev.fits(&other));
+    assert!(short.prev.fits(&other), "the short form has eight bytes of the digest");
+    let mut state = LogState::empty();
+    advance_state(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
+    assert_eq!(state.ledger.root().to_vec(), bytes("leaf"));
+    assert_eq!((state.next_seqno.0, state.totals.records, state.totals.chain_bytes), (8, 1, 48 + 16));
+    let record = RawRecord::check_whole(&batch[48..], salt(), OFFSET + 48).unwrap();
+    assert_eq!((record.kind, record.layout, record.bytes), (1, 1, 46));
 }
 
 #[test]
 fn batch_checks_only_at_its_own_offset() {
     let batch = bytes("batch");
     let (header, whole) = BatchHeader::check(&batch, salt(), OFFSET).unwrap();
-    assert_eq!((header.records, whole.len()), (1, batch.len()));
+    assert_eq!((header.form, whole.len()), (BatchForm::Short, batch.len()));
     assert!(BatchHeader::check(&batch, salt(), OFFSET + 1).is_err());
     let other = crate::log::layout::Salt::new(STORE, SegmentId(4));
     assert!(BatchHeader::check(&batch, other, OFFSET).is_err());
     let mut records = 0;
     for_each_checked_record(&batch, OFFSET, salt(), |at, seqno, record| {
-        assert_eq!((u64::from(at), seqno.0, record.kind, record.layout), (OFFSET + 48, 7, 1, 1));
+        assert_eq!((u64::from(at), seqno.0, record.kind, record.layout), (RECORD_AT, 7, 1, 1));
         records += 1;
         Ok(())
     })
@@ -127,5 +159,5 @@ fn batch_checks_only_at_its_own_offset() {
     advance_state(&*schema(), &mut state, &batch, OFFSET, salt()).unwrap();
     assert_eq!(state.ledger.root().to_vec(), bytes("leaf"));
     assert_eq!(state.chain.to_vec(), bytes("chain_digest"));
-    assert_eq!((state.next_seqno.0, state.totals.batches, state.totals.chain_bytes), (8, 1, 48 + 16));
+    assert_eq!((state.next_seqno.0, state.totals.batches, state.totals.chain_bytes), (8, 1, 35 + 16));
 }

@@ -16,8 +16,8 @@ use crate::io::{Io, OpenMode};
 use crate::log::batch::BatchBuf;
 use crate::log::cursor::{advance_state, for_each_checked_record};
 use crate::log::layout::{
-    BatchHeader, COUNT_MAX, LogState, RawRecord, SegmentFooter, SegmentHeader, seal_record, stamp_record,
-    start_record,
+    BatchForm, BatchHeader, COUNT_MAX, LogState, RawRecord, SegmentFooter, SegmentHeader, length_field,
+    seal_record, stamp_record, start_record,
 };
 use crate::log::manifest::{self, Manifest, ManifestState};
 use crate::log::paths::StorePaths;
@@ -38,7 +38,7 @@ fn parse_all(bytes: &[u8]) -> Vec<bool> {
         SegmentHeader::decode(bytes, STORE, SEGMENT).is_ok(),
         BatchHeader::peek(bytes).is_ok(),
         BatchHeader::check(bytes, salt(), OFFSET).is_ok(),
-        RawRecord::check(bytes, salt(), OFFSET).is_ok(),
+        RawRecord::check_whole(bytes, salt(), OFFSET).is_ok(),
         for_each_checked_record(bytes, OFFSET, salt(), |_, _, _| Ok(())).is_ok(),
         advance_state(&*schema(), &mut state, bytes, OFFSET, salt()).is_ok(),
         SegmentFooter::decode_end(bytes, OFFSET, salt()).is_ok(),
@@ -52,9 +52,9 @@ fn parse_all(bytes: &[u8]) -> Vec<bool> {
         SnapshotHead::parse(bytes).is_ok(),
         TombstoneHead::parse(bytes).is_ok(),
         GroupPart::parse(bytes).is_ok(),
-        RecipeRef::take(&mut reader).is_ok(),
+        RecipeRef::take(&mut reader, 300).is_ok(),
         codec::decode::<ManifestState>(bytes).is_ok(),
-        decode_recipe(bytes, None).is_ok(),
+        decode_recipe(bytes, None, 300).is_ok(),
     ]
 }
 
@@ -106,7 +106,7 @@ fn assert_exact_length<T: std::fmt::Debug>(
 
 fn head(name: &str) -> Vec<u8> {
     let bytes = bytes(name);
-    let record = RawRecord::check(&bytes, salt(), OFFSET + 48).unwrap();
+    let record = RawRecord::check_whole(&bytes, salt(), OFFSET + 35).unwrap();
     LogicalBody::of(&record).unwrap().head.to_vec()
 }
 
@@ -184,8 +184,9 @@ fn every_flipped_bit_is_detected() {
     };
     flips(&bytes("segment_header"), &|b| SegmentHeader::decode(b, STORE, SEGMENT).is_err());
     flips(&bytes("footer"), &|b| SegmentFooter::decode_end(b, 4096, salt()).is_err());
+    flips(&bytes("batch_long"), &|b| BatchHeader::check(b, salt(), OFFSET).is_err());
     flips(&bytes("batch"), &|b| BatchHeader::check(b, salt(), OFFSET).is_err());
-    flips(&bytes("frame"), &|b| RawRecord::check(b, salt(), OFFSET + 48).is_err());
+    flips(&bytes("frame"), &|b| RawRecord::check_whole(b, salt(), OFFSET + 35).is_err());
 }
 
 /// A segment header with one changed field and a valid checksum.
@@ -261,7 +262,7 @@ fn batch_that_ends_beyond_4_gib_is_refused() {
     let batch = bytes("batch");
     let offsets = |offset: u64| {
         let (mut batch, mut offsets) = (batch.clone(), Vec::new());
-        stamp_record(&mut batch[48..], salt(), offset + 48);
+        stamp_record(&mut batch[35..], salt(), offset + 35);
         let read = for_each_checked_record(&batch, offset, salt(), |at, _, _| {
             offsets.push(u64::from(at));
             Ok(())
@@ -269,7 +270,7 @@ fn batch_that_ends_beyond_4_gib_is_refused() {
         read.map(|()| offsets)
     };
     let last = u64::from(u32::MAX) - batch.len() as u64;
-    assert_eq!(offsets(last), Ok(vec![last + 48]));
+    assert_eq!(offsets(last), Ok(vec![last + 35]));
     for beyond in [last + 1, last + (1 << 32), u64::MAX - 1000] {
         assert!(matches!(offsets(beyond), Err(CodecError::Limit { .. })), "{beyond}");
     }
@@ -277,7 +278,7 @@ fn batch_that_ends_beyond_4_gib_is_refused() {
 
 #[test]
 fn batch_with_wrong_record_count_is_refused() {
-    let batch = bytes("batch");
+    let batch = bytes("batch_long");
     for records in [0u32, 2, u32::MAX] {
         let mut lying = batch.clone();
         lying[8..12].copy_from_slice(&records.to_le_bytes());
@@ -289,7 +290,26 @@ fn batch_with_wrong_record_count_is_refused() {
     let mut record = batch[48..].to_vec();
     record[4..8].copy_from_slice(&9u32.to_le_bytes());
     stamp_record(&mut record, salt(), OFFSET + 48);
-    assert!(RawRecord::check(&record, salt(), OFFSET + 48).is_err());
+    assert!(RawRecord::check_whole(&record, salt(), OFFSET + 48).is_err());
+}
+
+#[test]
+fn short_batch_with_wrong_lengths_is_refused() {
+    let batch = bytes("batch");
+    let walk = |bytes: &[u8]| for_each_checked_record(bytes, OFFSET, salt(), |_, _, _| Ok(()));
+    walk(&batch).unwrap();
+    let mut short = batch.clone();
+    short[4..8].copy_from_slice(&length_field(34));
+    assert!(matches!(BatchHeader::check(&short, salt(), OFFSET), Err(CodecError::Limit { .. })));
+    // The record is longer than its batch, and shorter than its own header. A batch of no records is none.
+    for (at, byte) in [(40, batch[40] + 1), (40, 5), (40, 0)] {
+        let mut lying = batch.clone();
+        lying[at] = byte;
+        assert!(walk(&lying).is_err(), "{byte}");
+    }
+    assert!(walk(&[&batch[..], &[0]].concat()).is_err(), "bytes after the last record");
+    // In the long form, the length is not what the record's bytes say.
+    assert!(RawRecord::unchecked(&batch[35..], BatchForm::Long { records: 1 }).is_err());
 }
 
 #[test]

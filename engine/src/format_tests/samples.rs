@@ -11,8 +11,9 @@ use crate::log::batch::BatchBuf;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::{ErasedSpan, ErasureHead, ErasureRule};
 use crate::log::layout::{
-    BatchHeader, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt,
-    SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
+    BATCH_HEADER_BYTES, BatchForm, BatchHeader, LogState, REWRITTEN_FORMAT, SEGMENT_FORMAT,
+    SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, Salt, SegmentFooter, SegmentHeader, chain_digest, seal_record,
+    stamp_record, start_record,
 };
 use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_hash};
 use crate::log::manifest::{
@@ -297,11 +298,11 @@ pub(crate) fn stamped(mut batch: BatchBuf) -> Vec<u8> {
     }
     let header = BatchHeader {
         bytes: len as u32,
-        records: batch.starts.len() as u32,
+        form: BatchForm::Short,
         synced: OFFSET as u32,
         first_seqno: Seqno(7),
         time_ns: TIME_NS,
-        prev: [0xcd; 16],
+        prev: [0xcd; 16].into(),
     };
     header.write(&mut batch.bytes, salt(), OFFSET);
     batch.bytes
@@ -311,6 +312,19 @@ pub(crate) fn one_record(kind: RecordKind, head: &[u8], tail: &[u8]) -> Vec<u8> 
     let mut batch = BatchBuf::new(NamespaceId(16));
     batch.push_logical(kind, RECORD_SALT, head, tail).unwrap();
     stamped(batch)
+}
+
+/// The batch of [`one_record`] in the long form.
+fn long_batch(kind: RecordKind, head: &[u8]) -> Vec<u8> {
+    let body = [&RECORD_SALT[..], &[u8::try_from(head.len()).unwrap()], head].concat();
+    let len = |bytes: usize| u32::try_from(bytes).unwrap().to_le_bytes();
+    let mut record = [&[0; 4][..], &len(body.len() + 10), &[kind.code(), 1], &body].concat();
+    stamp_record(&mut record, salt(), OFFSET + 48);
+    let mut batch = [&[0; 4][..], &len(record.len() + 48), &len(1), &len(OFFSET as usize)].concat();
+    batch.extend([&7u64.to_le_bytes()[..], &TIME_NS.to_le_bytes(), &[0xcd; 16], &record].concat());
+    let crc = salt().crc(OFFSET, &batch[4..]);
+    batch[..4].copy_from_slice(&crc.to_le_bytes());
+    batch
 }
 
 /// Two records: the first stores a key, and both salts follow from it.
@@ -327,15 +341,15 @@ fn batch_with_key() -> Vec<u8> {
 fn record(kind: RecordKind, head: &[u8], recipes: usize) -> Vec<u8> {
     let mut tail = Vec::new();
     for back in 0..recipes as u32 {
-        RecipeRef { base_back: back * 4, recipe: &[0x91, 3] }.put(&mut tail);
+        RecipeRef { body_len: 100, base_back: back * 4, recipe: &[0x91, 3] }.put(&mut tail);
     }
-    one_record(kind, head, &tail).split_off(48)
+    one_record(kind, head, &tail).split_off(BATCH_HEADER_BYTES)
 }
 
 fn part_record(first: bool) -> Vec<u8> {
     let mut batch = BatchBuf::new(NamespaceId(16));
     batch.push_group_part(&group_part(first)).unwrap();
-    stamped(batch).split_off(48)
+    stamped(batch).split_off(BATCH_HEADER_BYTES)
 }
 
 /// MANIFEST-0007 and CURRENT as they are written.
@@ -391,7 +405,7 @@ pub(crate) fn group_rest() -> GroupRest<'static> {
 
 /// Records of a rewritten segment as a batch at [`OFFSET`].
 pub(crate) fn rewritten(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
-    let mut bytes = vec![0; 48];
+    let mut bytes = vec![0; BATCH_HEADER_BYTES];
     for (kind, body) in records {
         let start = start_record(&mut bytes, kind.code(), 1);
         bytes.extend_from_slice(body);
@@ -400,11 +414,11 @@ pub(crate) fn rewritten(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
     }
     let header = BatchHeader {
         bytes: u32::try_from(bytes.len()).unwrap(),
-        records: u32::try_from(records.len()).unwrap(),
+        form: BatchForm::Short,
         synced: 0,
         first_seqno: Seqno(7),
         time_ns: TIME_NS,
-        prev: [0xcd; 16],
+        prev: [0xcd; 16].into(),
     };
     header.write(&mut bytes, rewritten_salt(), OFFSET);
     bytes
@@ -440,7 +454,7 @@ fn erased_batches(leaf: bool) -> Vec<u8> {
 
 /// A key's value, 300 erased records, three of them logical, and a group remainder.
 pub(crate) fn rewritten_batch() -> Vec<u8> {
-    let logical = one_record(RecordKind::Put, &put_inline().encode(), &[]).split_off(58);
+    let logical = one_record(RecordKind::Put, &put_inline().encode(), &[]).split_off(BATCH_HEADER_BYTES + 6);
     rewritten(&[
         (RecordKind::Put, logical),
         (RecordKind::Erased, put(|out| erased().put(out))),
@@ -473,6 +487,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<u8>)> {
         ("segment_header", segment_header().encode().unwrap()),
         ("chain_digest", chain_digest(&batch).to_vec()),
         ("batch", batch),
+        ("batch_long", long_batch(RecordKind::Put, &put.encode())),
         ("batch_with_key", batch_with_key()),
         ("put_inline", record(RecordKind::Put, &put.encode(), 0)),
         ("put_blob", record(RecordKind::Put, &put_blob.encode(), 1)),

@@ -9,8 +9,9 @@ use crate::log::cursor::{advance_state, next_seqno};
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::ErasureHead;
 use crate::log::layout::{
-    BATCH_HEADER_BYTES, BatchHeader, ChainDigest, LogState, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Salt,
-    SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record, start_record,
+    BATCH_HEADER_BYTES, BatchForm, BatchHeader, ChainDigest, LogState, RECORD_HEADER_BYTES_MIN,
+    SEGMENT_HEADER_BYTES, Salt, SegmentFooter, SegmentHeader, chain_digest, seal_record, stamp_record,
+    start_record,
 };
 use crate::log::manifest::{self, ManifestState};
 use crate::log::paths::StorePaths;
@@ -56,7 +57,7 @@ pub fn record(data: &[u8]) {
         8 => {
             let mut reader = ByteReader::new(rest, "reference");
             let _ = BodyRef::take(&mut reader);
-            let _ = RecipeRef::take(&mut reader);
+            let _ = RecipeRef::take(&mut reader, 300);
         }
         9 => drop(
             LogicalBody::parse(1, rest)
@@ -138,10 +139,10 @@ pub fn segment(data: &[u8]) {
 fn append_batches(segment: &mut Vec<u8>, rest: &[u8]) {
     let salt = Salt::new(store_id(), SEGMENT);
     let (mut at, mut seqno, mut prev) = (SEGMENT_HEADER_BYTES as usize, 1, [0; 16]);
-    while let Some(Ok((header, whole))) =
-        segment.get(at..).map(|bytes| BatchHeader::check(bytes, salt, at as u64))
+    while let Some(Ok((_, whole))) = segment.get(at..).map(|bytes| BatchHeader::check(bytes, salt, at as u64))
     {
-        (at, seqno, prev) = (at + whole.len(), seqno + u64::from(header.records), chain_digest(whole));
+        seqno = next_seqno(whole, at as u64, salt).map_or(seqno, |next| next.0);
+        (at, prev) = (at + whole.len(), chain_digest(whole));
     }
     segment.truncate(at);
     put_batches(segment, rest, salt, seqno, prev);
@@ -175,18 +176,18 @@ fn put_batches(
         for (index, start) in starts.iter().enumerate() {
             let until = starts.get(index + 1).copied().unwrap_or(end);
             if let Some(record) =
-                batch.get_mut(*start..until).filter(|record| record.len() >= RECORD_HEADER_BYTES)
+                batch.get_mut(*start..until).filter(|record| record.len() >= RECORD_HEADER_BYTES_MIN)
             {
                 stamp_record(record, salt, offset + *start as u64);
             }
         }
         let header = BatchHeader {
             bytes: end as u32,
-            records: starts.len() as u32,
+            form: BatchForm::Short,
             synced: SEGMENT_HEADER_BYTES as u32,
             first_seqno: Seqno(seqno),
             time_ns: 1,
-            prev,
+            prev: prev.into(),
         };
         header.write(&mut batch, salt, offset);
         // A record for erased ones takes as many seqnos as they had.

@@ -43,8 +43,8 @@ impl FrameRecord {
         let mut tail = ByteReader::new(logical.tail, "frame tail");
         let mut recipes = [None, None, None];
         for (reference, recipe) in [&head.input, &head.output, &head.metadata].into_iter().zip(&mut recipes) {
-            if matches!(reference, BodyRef::Blob { .. }) {
-                let taken = RecipeRef::take(&mut tail)?;
+            if let BodyRef::Blob { len, .. } = reference {
+                let taken = RecipeRef::take(&mut tail, *len)?;
                 *recipe = Some((taken.base_back, taken.recipe.into()));
             }
         }
@@ -59,8 +59,13 @@ impl FrameRecord {
             1 => &self.head.output,
             _ => &self.head.metadata,
         };
-        let recipe = self.recipes.get(place).and_then(Option::as_ref);
-        (reference, recipe.map(|(base_back, recipe)| RecipeRef { base_back: *base_back, recipe }))
+        let recipe = match (reference, self.recipes.get(place)) {
+            (BodyRef::Blob { len, .. }, Some(Some((base_back, recipe)))) => {
+                Some(RecipeRef { body_len: *len, base_back: *base_back, recipe })
+            }
+            _ => None,
+        };
+        (reference, recipe)
     }
 
     /// Approximate memory use, in bytes.
@@ -132,7 +137,7 @@ mod tests {
             metadata: BodyRef::Inline(Vec::new()),
         };
         let mut tail = Vec::new();
-        RecipeRef { base_back: 2, recipe: &[4; 9] }.put(&mut tail);
+        RecipeRef { body_len: 7, base_back: 2, recipe: &[4; 9] }.put(&mut tail);
         Arc::new(
             FrameRecord::parse(LogicalBody { salt: RecordSalt::Derived, head: &head.encode(), tail: &tail })
                 .unwrap(),

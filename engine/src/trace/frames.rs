@@ -349,7 +349,7 @@ impl RunReader {
                 BodyRef::Inline(bytes) => each(bytes, &[])?,
                 BodyRef::Blob { len, id } => {
                     let mut tail = ByteReader::new(&tail, "frame part tail");
-                    let recipe = RecipeRef::take(&mut tail).map_err(|e| {
+                    let recipe = RecipeRef::take(&mut tail, len).map_err(|e| {
                         Error::new(ErrorKind::Damaged, format!("a frame's part is damaged: {e}"))
                     })?;
                     let extents =

@@ -334,9 +334,9 @@ impl RunReader {
         };
         let recipe =
             match head.metadata {
-                BodyRef::Blob { .. } => {
+                BodyRef::Blob { len, .. } => {
                     let mut r = ByteReader::new(tail, "run tail");
-                    let taken = RecipeRef::take(&mut r).map(|recipe| recipe.recipe.to_vec());
+                    let taken = RecipeRef::take(&mut r, len).map(|recipe| recipe.recipe.to_vec());
                     Some(taken.map_err(|e| {
                         Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}"))
                     })?)
@@ -405,7 +405,7 @@ impl RunReader {
         match &self.metadata {
             (BodyRef::Inline(bytes), _) => Ok(bytes.clone()),
             (BodyRef::Blob { len, id }, Some(recipe)) => {
-                let alone = RecipeRef { base_back: 0, recipe };
+                let alone = RecipeRef { body_len: *len, base_back: 0, recipe };
                 let extents =
                     bodies::decode_extents(alone, |_| Err(Error::bug("a run's recipe stands alone")))?;
                 bodies::read_body(&self.core, self.namespace, &extents, *len, *id)

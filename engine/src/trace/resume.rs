@@ -225,7 +225,7 @@ fn packed_metadata(head: &RunHead, tail: &[u8]) -> Result<PackedBody> {
         BodyRef::Inline(bytes) => inline(bytes),
         BodyRef::Blob { len, id } => {
             let mut tail = ByteReader::new(tail, "run tail");
-            let recipe = RecipeRef::take(&mut tail)
+            let recipe = RecipeRef::take(&mut tail, *len)
                 .map_err(|e| Error::new(ErrorKind::Damaged, format!("a run's record is damaged: {e}")))?;
             let extents = bodies::decode_extents(recipe, |_| Err(Error::bug("a run's recipe stands alone")))?;
             let id = id.whole().ok_or_else(|| Error::bug("only a frame's link proves the rest of an id"))?;

@@ -127,8 +127,8 @@ impl RecordSchema for RunSchema {
         }
         let head = SnapshotHead::parse(logical.head)?;
         let mut tail = ByteReader::new(logical.tail, "snapshot tail");
-        if let BodyRef::Blob { .. } = head.state {
-            RecipeRef::take(&mut tail)?;
+        if let BodyRef::Blob { len, .. } = head.state {
+            RecipeRef::take(&mut tail, len)?;
         }
         let owner = (head.run.0, head.seq);
         Ok(Some(SchemaVectors { owner, embeddings: head.embeddings, tail: tail.take_rest().to_vec() }))

@@ -61,7 +61,7 @@ impl RunReader {
             match reference {
                 BodyRef::Inline(bytes) => Ok(bytes.clone()),
                 BodyRef::Blob { len, id } => {
-                    let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
+                    let recipe = RecipeRef::take(&mut tail, *len).map_err(damaged_snapshot)?;
                     let extents = bodies::decode_extents(recipe, |back| self.snapshot_extents(seq, back, 0))?;
                     bodies::read_body(&self.core, self.namespace, &extents, *len, *id)
                 }
@@ -91,8 +91,9 @@ impl RunReader {
         let mut tail = ByteReader::new(tail, "snapshot tail");
         let mut named = Vec::new();
         let bodies = std::iter::once(&head.state).chain(head.embeddings.iter().map(|(_, vector)| vector));
-        for _ in bodies.filter(|body| matches!(body, BodyRef::Blob { .. })) {
-            let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
+        for body in bodies {
+            let BodyRef::Blob { len, .. } = body else { continue };
+            let recipe = RecipeRef::take(&mut tail, *len).map_err(damaged_snapshot)?;
             named.push(bodies::decode_extents(recipe, |back| self.snapshot_extents(head.seq, back, 0))?);
         }
         Ok(named)
@@ -150,9 +151,12 @@ impl RunReader {
         let at = seq.checked_sub(back).filter(|at| *at > 0 && depth < BASE_DEPTH_MAX);
         let at =
             at.ok_or_else(|| Error::new(ErrorKind::Damaged, "a snapshot's recipe has no earlier base"))?;
-        let (_, tail) = self.snapshot_record(self.snapshot_owner(at)?, at)?;
+        let (head, tail) = self.snapshot_record(self.snapshot_owner(at)?, at)?;
+        let BodyRef::Blob { len, .. } = head.state else {
+            return Err(Error::new(ErrorKind::Damaged, "a snapshot's recipe has a base without a recipe"));
+        };
         let mut tail = ByteReader::new(&tail, "snapshot tail");
-        let recipe = RecipeRef::take(&mut tail).map_err(damaged_snapshot)?;
+        let recipe = RecipeRef::take(&mut tail, len).map_err(damaged_snapshot)?;
         bodies::decode_extents(recipe, |back| self.snapshot_extents(at, back, depth + 1))
     }
 }

@@ -14,13 +14,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use crate::blob::GROUP_BYTES_MAX;
 use crate::codec::CodecError;
 use crate::error::Result;
 use crate::ids::{RecordPlace, SegmentId, Seqno};
 use crate::log::cursor::{BatchSearch, LogCursor, for_each_checked_record, next_seqno};
 use crate::log::erased::seqnos_of;
 use crate::log::layout::{
-    BatchHeader, ChainDigest, RawRecord, SEGMENT_HEADER_BYTES, SegmentFooter, chain_digest,
+    BatchHeader, ChainDigest, PrevDigest, RawRecord, SEGMENT_HEADER_BYTES, chain_digest,
 };
 use crate::log::open::{Damage, sealed_footer};
 use crate::log::record::{GroupPart, GroupRest, LogicalBody, RecordKind};
@@ -112,7 +113,7 @@ pub(super) fn salvage(site: &StoreDirectory, index: &mut dyn FnMut(Vec<IndexEntr
     let mut all = Salvage { next: 1, ..Salvage::default() };
     let last = site.segments.last().map(|standing| standing.segment.id);
     let clean = site.manifest.as_ref().ok().and_then(|loaded| loaded.state.clean.as_ref());
-    let clean_chain = clean.map(|clean| clean.state.chain);
+    let clean_chain = clean.map(|clean| clean.state.chain.into());
     for standing in &site.segments {
         all.read_segment(standing, Some(standing.segment.id) == last, clean_chain, index)?;
     }
@@ -125,12 +126,12 @@ impl Salvage {
         &mut self,
         standing: &SegmentFile,
         last: bool,
-        clean_chain: Option<ChainDigest>,
+        clean_chain: Option<PrevDigest>,
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<()> {
         let SegmentFile { segment, header, len, .. } = standing;
         if let Some(header) = header {
-            self.check_follows(header.first_seqno.0, Some(header.chain), &segment.path, index);
+            self.check_follows(header.first_seqno.0, Some(header.chain.into()), &segment.path, index);
         }
         // Positions in a segment are 32 bits wide; the writer puts nothing behind that limit.
         let len = (*len).min(u64::from(u32::MAX));
@@ -152,8 +153,10 @@ impl Salvage {
             let batch = match cursor.search_batch(&numbers, &mut budget)? {
                 BatchSearch::Batch(batch) => batch,
                 BatchSearch::End | BatchSearch::BudgetSpent => {
-                    let wanted =
-                        footer.as_ref().map(SegmentFooter::own_chain).or(clean_chain.filter(|_| last));
+                    let wanted = footer
+                        .as_ref()
+                        .map(|footer| footer.own_chain().into())
+                        .or(clean_chain.filter(|_| last));
                     self.torn_end = self.read_gap(standing, before..end, wanted, index)?;
                     break;
                 }
@@ -166,7 +169,12 @@ impl Salvage {
             self.take_batch(segment, offset, batch.whole, &header, index);
         }
         if let Some(footer) = footer {
-            self.check_follows(footer.state.next_seqno.0, Some(footer.own_chain()), &segment.path, index);
+            self.check_follows(
+                footer.state.next_seqno.0,
+                Some(footer.own_chain().into()),
+                &segment.path,
+                index,
+            );
         } else if segment.id.is_rewritten() {
             // The next segment's header names the original batch, not this rewritten one, so it cannot
             // confirm it.
@@ -186,11 +194,9 @@ impl Salvage {
     ) {
         let schema = RunSchema::shared();
         self.check_follows(header.first_seqno.0, Some(header.prev), &segment.path, index);
-        // If the next number cannot be read, the batch's records cannot be read either, and the header's count
-        // stands in.
-        let many = header.first_seqno.0.saturating_add(u64::from(header.records));
-        let to = next_seqno(whole, offset, segment.salt).unwrap_or(Seqno(many));
         let from = header.first_seqno;
+        // If the next number cannot be read, the batch's records cannot be read either.
+        let to = next_seqno(whole, offset, segment.salt).unwrap_or(from);
         let mut pending = PendingBatch::new(segment, offset, Some(chain_digest(whole)), from, to);
         let batch_number = self.batches;
         self.batches += 1;
@@ -212,7 +218,7 @@ impl Salvage {
         &mut self,
         standing: &SegmentFile,
         gap: &Range<u64>,
-        wanted: &ChainDigest,
+        wanted: &PrevDigest,
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<bool> {
         let SegmentFile { segment, patched, .. } = standing;
@@ -242,7 +248,7 @@ impl Salvage {
         &mut self,
         standing: &SegmentFile,
         gap: Range<u64>,
-        wanted: Option<ChainDigest>,
+        wanted: Option<PrevDigest>,
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) -> Result<bool> {
         let (segment, Range { start: from, end: to }) = (&standing.segment, gap.clone());
@@ -261,7 +267,8 @@ impl Salvage {
         let schema = RunSchema::shared();
         let mut pending = PendingBatch::new(segment, from, None, start, start);
         let mut found = 0;
-        while let Some((at, whole)) = cursor.search_record(&mut budget)? {
+        let is_plausible = |record: &RawRecord<'_>| is_plausible(&*schema, record);
+        while let Some((at, whole)) = cursor.search_record(&is_plausible, &mut budget)? {
             let noted = RawRecord::of(whole).and_then(|record| {
                 pending.note(
                     &*schema,
@@ -290,7 +297,7 @@ impl Salvage {
     fn check_follows(
         &mut self,
         first: u64,
-        prev: Option<ChainDigest>,
+        prev: Option<PrevDigest>,
         path: &std::path::Path,
         index: &mut dyn FnMut(Vec<IndexEntry>),
     ) {
@@ -304,10 +311,10 @@ impl Salvage {
     }
 
     /// Accepts the pending batch, unless `prev` differs from its digest.
-    fn settle(&mut self, prev: Option<ChainDigest>, index: &mut dyn FnMut(Vec<IndexEntry>)) {
+    fn settle(&mut self, prev: Option<PrevDigest>, index: &mut dyn FnMut(Vec<IndexEntry>)) {
         let Some(pending) = self.pending.take() else { return };
         if let (Some(prev), Some(digest)) = (prev, pending.digest)
-            && prev != digest
+            && !prev.fits(&digest)
         {
             let what =
                 "the digest of a batch differs from the one that its successor names: the batch was changed";
@@ -338,7 +345,7 @@ impl Salvage {
         let state = &loaded.state;
         let path = site.segments.last().map(|standing| standing.segment.path.clone());
         if let Some(clean) = &state.clean {
-            let chain = Some(clean.state.chain);
+            let chain = Some(clean.state.chain.into());
             return self.check_follows(
                 clean.state.next_seqno.0,
                 chain,
@@ -358,6 +365,24 @@ impl Salvage {
             self.note_lost_records(self.next, None, "the last segment is missing".to_owned());
         }
     }
+}
+
+/// Whether a record's body has the form of its kind.
+fn is_plausible(schema: &dyn RecordSchema, record: &RawRecord<'_>) -> bool {
+    let place = RecordPlace { segment: SegmentId(0), offset: 0, len: record.bytes };
+    let parsed = match RecordKind::parse(record.kind, record.layout) {
+        Ok(Some(RecordKind::GroupPart)) => GroupPart::parse(record.body).map(|part| {
+            let raw_end = u64::from(part.raw_start) + u64::from(part.raw_len);
+            part.raw_len > 0 && raw_end <= GROUP_BYTES_MAX as u64
+        }),
+        Ok(Some(RecordKind::GroupRest)) => GroupRest::parse(record.body).map(|_| true),
+        Ok(Some(kind)) if kind.is_logical() => {
+            keys::derive_entries(schema, record, Seqno(0), place, &mut Vec::new()).map(|()| true)
+        }
+        Ok(Some(_)) => seqnos_of(record).map(|_| true),
+        _ => Ok(false),
+    };
+    parsed.unwrap_or(false)
 }
 
 fn record_place(segment: &Segment, offset: u32, len: u32) -> RecordPlace {

@@ -307,13 +307,36 @@ fn batches(mut bytes: &[u8]) -> Vec<ForgedBatch> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let mut f = ByteCursor(bytes);
-        let (_, len, count) = (f.u32(), f.u32() as usize, f.u32());
-        let (_, first, time_ns, _) = (f.u32(), f.u64(), f.u64(), f.bytes(16));
+        let (_, word) = (f.u32(), f.u32());
+        // The forger writes the long form, which readers accept in every format.
+        let (short, len) = (word >> 31 == 1, (word & !(1 << 31)) as usize);
+        let (first, time_ns) = if short {
+            f.u32();
+            let mut seqno = [0; 8];
+            seqno[..7].copy_from_slice(f.bytes(7));
+            let time_ns = f.u64();
+            f.bytes(8);
+            (u64::from_le_bytes(seqno), time_ns)
+        } else {
+            f.bytes(8);
+            let (first, time_ns) = (f.u64(), f.u64());
+            f.bytes(16);
+            (first, time_ns)
+        };
         let mut records = Vec::new();
         let (mut seqno, mut key) = (first, [0; 16]);
-        for _ in 0..count {
-            let (_, len, kind, layout) = (f.u32(), f.u32() as usize, f.u8(), f.u8());
-            let mut body = ByteCursor(f.bytes(len - 10));
+        while bytes.len() - f.0.len() < len {
+            f.u32();
+            let (kind, layout, body) = if short {
+                let (code, left) = (f.u8(), f.0.len());
+                let whole = f.varint() as usize;
+                let body = f.bytes(whole - 5 - (left - f.0.len()));
+                if code < 128 { (code & 31, 1 + (code >> 5), body) } else { (code, 1, body) }
+            } else {
+                let (len, kind, layout) = (f.u32() as usize, f.u8(), f.u8());
+                (kind, layout, f.bytes(len - 10))
+            };
+            let mut body = ByteCursor(body);
             records.push(match kind {
                 16 => {
                     let (group, namespace, raw_start, raw_len) =

@@ -170,8 +170,9 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 96;
     while let Some(bytes) = segment.get(at + 4..at + 8) {
-        let len = u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
-        if len < 48 || at + len > segment.len() || crc(segment, at, at + len) != u32_at(segment, at) {
+        // The highest bit marks the short form.
+        let len = (u32::from_le_bytes(bytes.try_into().unwrap()) & !(1 << 31)) as usize;
+        if len < 35 || at + len > segment.len() || crc(segment, at, at + len) != u32_at(segment, at) {
             break;
         }
         found.push((at, len));
@@ -183,10 +184,18 @@ pub(crate) fn batches(segment: &[u8]) -> Vec<(usize, usize)> {
 /// Recomputes the checksums of a changed batch as docs/format.md says; false if its record lengths no longer
 /// add up.
 pub(crate) fn reseal_batch(segment: &mut [u8], at: usize, len: usize) -> bool {
-    let mut record = at + 48;
+    let mut record = at + 35;
     while record < at + len {
-        let bytes = if record + 10 > at + len { 0 } else { u32_at(segment, record + 4) as usize };
-        if bytes < 10 || record + bytes > at + len {
+        // A varint after the checksum and the code.
+        let (mut bytes, mut digit) = (0, record + 5);
+        while digit < at + len {
+            bytes |= ((segment[digit] & 127) as usize) << (7 * (digit - record - 5));
+            digit += 1;
+            if segment[digit - 1] < 128 || digit > record + 9 {
+                break;
+            }
+        }
+        if bytes < digit - record || record + bytes > at + len {
             return false;
         }
         let sum = crc(segment, record, record + bytes);

@@ -149,7 +149,7 @@ fn decode_vectors(
             BodyRef::Inline(bytes) => bytes.clone(),
             BodyRef::Blob { len, id } => {
                 let damaged = |e| Error::new(ErrorKind::Damaged, format!("an embedding's record: {e}"));
-                let recipe = RecipeRef::take(&mut tail).map_err(damaged)?;
+                let recipe = RecipeRef::take(&mut tail, *len).map_err(damaged)?;
                 let alone = |_| Err(Error::new(ErrorKind::Damaged, "a vector's recipe stands alone"));
                 let extents: Arc<_> = bodies::decode_extents(recipe, alone)?;
                 bodies::read_body(core, namespace, &extents, *len, *id)?

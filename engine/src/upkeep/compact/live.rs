@@ -1,8 +1,8 @@
-//! The live data: one bit for every 15 bytes of a segment, and the ranges of each group that are still
+//! The live data: one bit for every 11 bytes of a segment, and the ranges of each group that are still
 //! referenced.
 //!
-//! No two logical records begin in the same 15-byte cell: the shortest has 15 bytes (a snapshot of an empty state,
-//! without a salt). The bits take 1/120 of the log's size.
+//! No two logical records begin in the same 11-byte cell: the shortest has 11 bytes (a snapshot of an empty state,
+//! without a salt). The bits take 1/88 of the log's size.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use crate::blob::{Extent, GroupId};
 use crate::ids::{RecordPlace, SegmentId};
 
 /// Bytes of a segment that share a bit.
-const CELL_BYTES: u32 = 15;
+const CELL_BYTES: u32 = 11;
 /// A group's ranges are sorted and merged when more than this many unsorted ones have been added.
 const LOOSE_RANGES_MAX: usize = 64;
 
@@ -195,8 +195,8 @@ mod tests {
         assert!(live.group_ranges(GroupId(4)).is_empty() && live.group_bytes(GroupId(4)) == 0);
     }
 
-    /// Once the second record of a batch stored no salt, the shortest had 15 bytes. A dead one shared a cell of
-    /// 16 bytes with the live record after it, and compaction kept it.
+    /// Once the second record of a batch stored no salt, the shortest was shorter than a cell, which had 16 bytes. A
+    /// dead one shared its cell with the live record after it, and compaction kept it.
     #[test]
     fn shortest_records_have_cells_of_their_own() {
         let state = BodyRef::Inline(Vec::new());
@@ -208,7 +208,7 @@ mod tests {
         let mut live = LiveRecords::default();
         let places: Vec<RecordPlace> =
             (1..40).map(|index| batch.record_place(index, SegmentId(1), 96)).collect();
-        assert_eq!(places[0].len, 15);
+        assert_eq!(places[0].len, CELL_BYTES);
         places.iter().step_by(2).for_each(|place| live.keep(*place));
         let lives: Vec<bool> =
             places.iter().map(|place| live.has_record(SegmentId(1), place.offset)).collect();

@@ -11,7 +11,10 @@ use crate::blob::{Extent, GroupId};
 use crate::codec::{ByteReader, CodecError, index};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NamespaceId, RecordPlace, RunUid};
-use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
+use crate::log::layout::{
+    BatchForm, BatchHeader, LONG_BATCH_HEADER_BYTES, RECORD_HEADER_BYTES_MAX, RecordHeader,
+    SEGMENT_HEADER_BYTES,
+};
 use crate::log::record::{BodyRef, EmbeddingHead, GroupRest, KvHead, LogicalBody, RecipeRef, RecordKind};
 use crate::log::segments::{Segment, lock};
 use crate::sync::{Mutex, rank};
@@ -152,16 +155,17 @@ fn weigh_segment(
     let mut at = SEGMENT_HEADER_BYTES;
     while at < tail {
         let wrong = |what: &str| Error::damaged(&segment.path, at, what);
-        let (_, header) =
-            BatchHeader::peek(window.get(at, BATCH_HEADER_BYTES)?).map_err(|e| wrong(&e.to_string()))?;
+        let front = LONG_BATCH_HEADER_BYTES.min(index(tail - at));
+        let (_, header) = BatchHeader::peek(window.get(at, front)?).map_err(|e| wrong(&e.to_string()))?;
         let end = at + u64::from(header.bytes);
-        let mut record_at = at + BATCH_HEADER_BYTES as u64;
+        let header_bytes = header.form.header_bytes() as u64;
+        let mut record_at = at + header_bytes;
         if end > tail || end < record_at {
             return Err(wrong("a batch ends past the segment's last one"));
         }
         let (mut living, mut put_lives) = (0, false);
-        for _ in 0..header.records {
-            let passed = window.record(record_at, end)?;
+        while record_at < end {
+            let passed = window.record(record_at, end, header.form)?;
             let bytes = u64::from(passed.place.len);
             record_at += bytes;
             let place = passed.place;
@@ -208,11 +212,8 @@ fn weigh_segment(
                 }
             }
         }
-        if record_at != end {
-            return Err(wrong("the records of a batch do not fill it"));
-        }
         if living == 0 {
-            weighed.dead += BATCH_HEADER_BYTES as u64;
+            weighed.dead += header_bytes;
         }
         at = end;
         if at - told >= 1 << 20 {
@@ -295,29 +296,18 @@ impl SegmentWindow<'_> {
             .ok_or_else(|| Error::bug("a segment window lacks bytes"))
     }
 
-    /// The record at offset `at`, in a batch that ends at `end`.
-    fn record(&mut self, at: u64, end: u64) -> Result<RecordFront<'_>> {
+    /// The record at offset `at`, in a batch of this form that ends at `end`.
+    fn record(&mut self, at: u64, end: u64, form: BatchForm) -> Result<RecordFront<'_>> {
         let segment = self.segment;
         let wrong = |what: &str| Error::damaged(&segment.path, at, what);
-        let too_long = || wrong("a record is longer than its batch");
-        if at + RECORD_HEADER_BYTES as u64 > end {
-            return Err(too_long());
+        let bytes = self.get(at, RECORD_HEADER_BYTES_MAX.min(index(end.saturating_sub(at))))?;
+        let header = RecordHeader::peek(bytes, form).map_err(|e| wrong(&e.to_string()))?;
+        let RecordHeader { kind, layout, bytes: len, header_bytes, .. } = header;
+        if at + u64::from(len) > end {
+            return Err(wrong("a record is longer than its batch"));
         }
-        let header = self.get(at, RECORD_HEADER_BYTES)?;
-        let len = header
-            .get(4..)
-            .and_then(|rest| rest.first_chunk::<4>())
-            .map_or(0, |len| u32::from_le_bytes(*len));
-        let (kind, layout) = match header {
-            [.., kind, layout] => (*kind, *layout),
-            _ => return Err(too_long()),
-        };
-        let Some(body) =
-            (len as usize).checked_sub(RECORD_HEADER_BYTES).filter(|_| at + u64::from(len) <= end)
-        else {
-            return Err(too_long());
-        };
-        let front = self.get(at + RECORD_HEADER_BYTES as u64, body.min(PART_FRONT_BYTES))?;
+        let body = len as usize - header_bytes;
+        let front = self.get(at + header_bytes as u64, body.min(PART_FRONT_BYTES))?;
         // Writers stop before 4 GiB. A forged segment may be longer.
         let offset = u32::try_from(at).map_err(|_| wrong("a record begins beyond 4 GiB"))?;
         Ok(RecordFront { kind, layout, place: RecordPlace { segment: segment.id, offset, len }, front })
@@ -345,8 +335,8 @@ impl ReferenceFinder<'_> {
         segment.with_record(place, |record| {
             let logical = LogicalBody::of(&record).map_err(wrong)?;
             let alone = |body: &BodyRef, live: &mut LiveRecords, tail: &mut ByteReader<'_>| match body {
-                BodyRef::Blob { .. } => {
-                    let recipe = RecipeRef::take(tail).map_err(wrong)?;
+                BodyRef::Blob { len, .. } => {
+                    let recipe = RecipeRef::take(tail, *len).map_err(wrong)?;
                     live.add_extents(&bodies::decode_extents(recipe, |_| {
                         Err(Error::bug("this recipe has a base"))
                     })?);
@@ -437,9 +427,11 @@ mod tests {
             let segment = Segment::new(StoreId([7; 16]), SegmentId(3), path.clone(), file.clone());
             segment.mark_sealed(mode);
             let mut window = SegmentWindow { segment: &segment, bytes: Vec::new(), at: 0 };
-            let place = window.record(within, end).unwrap().place;
+            let place = window.record(within, end, BatchForm::Short).unwrap().place;
             assert_eq!((u64::from(place.offset), place.len), (within, record.len() as u32), "{mode:?}");
-            let Err(error) = window.record(beyond, end) else { panic!("{mode:?}: the record was read") };
+            let Err(error) = window.record(beyond, end, BatchForm::Short) else {
+                panic!("{mode:?}: the record was read")
+            };
             assert_eq!(error.kind(), ErrorKind::Damaged, "{mode:?}: {error}");
             assert!(error.to_string().contains("byte 4294967296: a record begins beyond 4 GiB"), "{error}");
         }

@@ -3,20 +3,24 @@
 use super::{Codec, EXTENTS_MAX, GROUP_BYTES_MAX, decode_group, decode_recipe, encode_recipe};
 use crate::testing::{byte, take_bytes, take_u16};
 
-/// A recipe. If the first byte is odd, the recipe is coded against another one that precedes it.
+/// A recipe, after the length of its body. If the first byte is odd, the recipe is coded against another one that
+/// precedes it.
 pub fn recipe(data: &[u8]) {
     let mut rest = data;
     let base = match byte(&mut rest) & 1 {
         0 => None,
         _ => {
             let len = take_u16(&mut rest);
-            decode_recipe(take_bytes(&mut rest, len), None).ok()
+            let body_len = take_u16(&mut rest) as u64;
+            decode_recipe(take_bytes(&mut rest, len), None, body_len).ok()
         }
     };
-    let Ok(extents) = decode_recipe(rest, base.as_deref()) else { return };
+    let body_len = take_u16(&mut rest) as u64;
+    let Ok(extents) = decode_recipe(rest, base.as_deref(), body_len) else { return };
     assert!(extents.len() <= EXTENTS_MAX, "more extents than allowed");
     let again = encode_recipe(&extents, base.as_deref());
-    let read = decode_recipe(&again, base.as_deref()).ok();
+    let len = extents.iter().map(|extent| u64::from(extent.len)).sum();
+    let read = decode_recipe(&again, base.as_deref(), len).ok();
     assert!(read.as_ref() == Some(&extents), "the recipe changed when it was encoded again");
 }
 

@@ -1,6 +1,8 @@
 //! Recipes as bytes.
 //!
-//! A recipe is a list of operations. Each begins with a number `len * 4 + kind` and makes `len` bytes:
+//! A recipe is a list of operations. Each begins with a number `len * 4 + kind` and makes `len` bytes. The last one
+//! has the length 0: it makes the remaining bytes of the body, whose length is known. (Recipes of earlier formats
+//! have its length.)
 //!
 //! | kind | then | stands for |
 //! |---|---|---|
@@ -16,14 +18,16 @@
 //! Invariants of a decoded recipe: no empty extent, none past [`GROUP_BYTES_MAX`], adjacent extents are
 //! merged, at most [`EXTENTS_MAX`] extents and [`BODY_BYTES_MAX`] bytes.
 
+use std::ops::Range;
+
 use crate::codec::{ByteReader, put_signed, put_varint};
 
 use super::{BODY_BYTES_MAX, BlobError, EXTENTS_MAX, Extent, GROUP_BYTES_MAX, GroupId};
 
-const COPY: u64 = 0;
-const NEXT: u64 = 1;
-const NEAR: u64 = 2;
-const FAR: u64 = 3;
+const COPY: u8 = 0;
+const NEXT: u8 = 1;
+const NEAR: u8 = 2;
+const FAR: u8 = 3;
 
 /// The positions that explicit extents are coded against; coder and decoder keep the same ones.
 #[derive(Clone, Copy)]
@@ -64,7 +68,7 @@ pub(super) fn push_extent(out: &mut Vec<Extent>, e: Extent) {
 #[must_use]
 pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
     let base = RecipeBase::new(base.unwrap_or_default());
-    let mut out = Vec::with_capacity(32);
+    let mut out = RecipeBytes { bytes: Vec::with_capacity(32), last_head: None };
     let mut marks = RecipeOrigins { frontier: base.end, far: (0, 0) };
     let mut cursor = 0u64;
     // Most bodies begin like their base: that front is one copy, found without a search.
@@ -97,35 +101,58 @@ pub fn encode_recipe(extents: &[Extent], base: Option<&[Extent]>) -> Vec<u8> {
         }
     }
     flush_copy(&mut out, &mut copy, &mut cursor);
-    out
+    out.finish()
 }
 
-fn flush_copy(out: &mut Vec<u8>, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
+/// The bytes of a recipe that is being encoded.
+struct RecipeBytes {
+    bytes: Vec<u8>,
+    /// The number that the last operation begins with: where it stands, and the kind in it.
+    last_head: Option<(Range<usize>, u8)>,
+}
+
+impl RecipeBytes {
+    /// Begins an operation.
+    fn put_head(&mut self, len: u64, kind: u8) {
+        let start = self.bytes.len();
+        put_varint(&mut self.bytes, len * 4 + u64::from(kind));
+        self.last_head = Some((start..self.bytes.len(), kind));
+    }
+
+    fn put_signed(&mut self, number: i64) {
+        put_signed(&mut self.bytes, number);
+    }
+
+    /// The recipe. The length of its last operation is left out.
+    fn finish(mut self) -> Vec<u8> {
+        if let Some((head, kind)) = self.last_head {
+            self.bytes.splice(head, [kind]);
+        }
+        self.bytes
+    }
+}
+
+fn flush_copy(out: &mut RecipeBytes, copy: &mut Option<(u64, u64)>, cursor: &mut u64) {
     if let Some((from, len)) = copy.take() {
-        put_operation_head(out, len, COPY);
-        put_signed(out, from.wrapping_sub(*cursor).cast_signed());
+        out.put_head(len, COPY);
+        out.put_signed(from.wrapping_sub(*cursor).cast_signed());
         *cursor = from + len;
     }
 }
 
-/// The number that an operation begins with.
-fn put_operation_head(out: &mut Vec<u8>, len: u64, kind: u64) {
-    put_varint(out, len * 4 + kind);
-}
-
-fn put_explicit(out: &mut Vec<u8>, marks: &mut RecipeOrigins, e: &Extent) {
+fn put_explicit(out: &mut RecipeBytes, marks: &mut RecipeOrigins, e: &Extent) {
     let (group, offset) = marks.frontier;
     let len = u64::from(e.len);
     if e.group.0 != group {
-        put_operation_head(out, len, FAR);
-        put_signed(out, e.group.0.wrapping_sub(group).cast_signed());
-        put_signed(out, i64::from(e.offset) - i64::from(marks.far_origin(e.group.0)));
+        out.put_head(len, FAR);
+        out.put_signed(e.group.0.wrapping_sub(group).cast_signed());
+        out.put_signed(i64::from(e.offset) - i64::from(marks.far_origin(e.group.0)));
         marks.far = (e.group.0, e.end());
     } else if e.offset == offset {
-        put_operation_head(out, len, NEXT);
+        out.put_head(len, NEXT);
     } else {
-        put_operation_head(out, len, NEAR);
-        put_signed(out, i64::from(e.offset) - i64::from(offset));
+        out.put_head(len, NEAR);
+        out.put_signed(i64::from(e.offset) - i64::from(offset));
     }
     marks.extend_frontier(e);
 }
@@ -203,11 +230,13 @@ impl<'a> RecipeBase<'a> {
     }
 }
 
-/// Reads a recipe coded by [`encode_recipe`] against the same base.
+/// Reads a recipe coded by [`encode_recipe`] against the same base. `body_len` is the length of the body that it
+/// makes, in bytes.
 ///
 /// # Errors
-/// A typed error for bytes that are not a recipe; memory stays bounded by [`EXTENTS_MAX`].
-pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent>, BlobError> {
+/// A typed error for bytes that are not a recipe; memory stays bounded by [`EXTENTS_MAX`]. A recipe of an earlier
+/// format may make another length: the caller compares.
+pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>, body_len: u64) -> Result<Vec<Extent>, BlobError> {
     let base = base.unwrap_or_default();
     let starts = starts_of(base);
     let mut marks = RecipeOrigins::new(base);
@@ -218,7 +247,8 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
         let at = reader.position();
         let wrong = |what| BlobError::RecipeOperation { at, what };
         let head = take_number(&mut reader)?;
-        let len = head >> 2;
+        let is_last = head >> 2 == 0;
+        let len = if is_last { body_len.saturating_sub(total) } else { head >> 2 };
         if len == 0 {
             return Err(wrong("it makes no bytes"));
         }
@@ -226,7 +256,8 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
         if total > BODY_BYTES_MAX {
             return Err(BlobError::BodyTooLong { found: total, most: BODY_BYTES_MAX });
         }
-        if head & 3 == COPY {
+        let kind = (head & 3) as u8;
+        if kind == COPY {
             let from = cursor
                 .checked_add_signed(take_signed(&mut reader)?)
                 .ok_or(wrong("it copies from before the base"))?;
@@ -234,7 +265,7 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
             copy_range(&mut out, base, &starts, from, len).ok_or(wrong("it copies past the base"))?;
         } else {
             let (frontier_group, frontier) = marks.frontier;
-            let (group, offset) = match head & 3 {
+            let (group, offset) = match kind {
                 NEXT => (frontier_group, i64::from(frontier)),
                 NEAR => (frontier_group, i64::from(frontier).saturating_add(take_signed(&mut reader)?)),
                 _ => {
@@ -243,7 +274,7 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
                 }
             };
             let e = extent_in_group(group, offset, len).ok_or(wrong("its extent lies outside a group"))?;
-            if head & 3 == FAR {
+            if kind == FAR {
                 marks.far = (group, e.end());
             }
             marks.extend_frontier(&e);
@@ -251,6 +282,9 @@ pub fn decode_recipe(bytes: &[u8], base: Option<&[Extent]>) -> Result<Vec<Extent
         }
         if out.len() > EXTENTS_MAX {
             return Err(BlobError::TooManyExtents { most: EXTENTS_MAX });
+        }
+        if is_last && !reader.is_empty() {
+            return Err(wrong("an operation without a length is not the last one"));
         }
     }
     Ok(out)
@@ -321,30 +355,49 @@ mod tests {
         let (a, b, c) = (e(1, 0, 10), e(1, 50, 20), e(1, 100, 5));
         let base = [a, b, a, c, a];
         let coded = encode_recipe(&[b, a, c], Some(&base));
-        assert_eq!(coded, [0x8c, 0x01, 20], "one copy of 35 bytes from byte 10");
-        assert_eq!(decode_recipe(&coded, Some(&base)).unwrap(), [b, a, c]);
+        assert_eq!(coded, [0, 20], "one copy of all bytes from byte 10");
+        assert_eq!(decode_recipe(&coded, Some(&base), 35).unwrap(), [b, a, c]);
+        // As an earlier format coded it.
+        assert_eq!(decode_recipe(&[0x8c, 0x01, 20], Some(&base), 35).unwrap(), [b, a, c]);
     }
 
     #[test]
     fn recipe_operations_encode_to_expected_bytes() {
         let base = [e(5, 100, 10), e(7, 40, 2)];
         let cases: [(&[Extent], &[u8]); 6] = [
-            (&[e(5, 100, 10)], &[10 << 2, 0]),
-            (&[e(5, 103, 4)], &[4 << 2, 3 << 1]),
-            (&[e(7, 42, 3)], &[3 << 2 | 1]),
-            (&[e(7, 50, 3)], &[3 << 2 | 2, 8 << 1]),
-            (&[e(9, 6, 3)], &[3 << 2 | 3, 2 << 1, 6 << 1]),
+            (&[e(5, 100, 10)], &[0, 0]),
+            (&[e(5, 103, 4)], &[0, 3 << 1]),
+            (&[e(7, 42, 3)], &[1]),
+            (&[e(7, 50, 3)], &[2, 8 << 1]),
+            (&[e(9, 6, 3)], &[3, 2 << 1, 6 << 1]),
             // The second extent is coded against the end of the first, because the frontier is now in the
             // first one's group.
-            (&[e(9, 6, 3), e(9, 20, 1)], &[3 << 2 | 3, 2 << 1, 6 << 1, 1 << 2 | 2, 11 << 1]),
+            (&[e(9, 6, 3), e(9, 20, 1)], &[3 << 2 | 3, 2 << 1, 6 << 1, 2, 11 << 1]),
         ];
         for (extents, bytes) in cases {
             assert_eq!(encode_recipe(extents, Some(&base)), bytes, "{extents:?}");
-            assert_eq!(decode_recipe(bytes, Some(&base)).unwrap(), extents);
+            let len = extents.iter().map(|extent| u64::from(extent.len)).sum();
+            assert_eq!(decode_recipe(bytes, Some(&base), len).unwrap(), extents);
         }
         // Bytes before the front of the base extent are new; the rest is copied.
-        assert_eq!(encode_recipe(&[e(5, 98, 4)], Some(&base)), [2 << 2 | 3, 3, 0xc4, 1, 2 << 2, 0]);
+        assert_eq!(encode_recipe(&[e(5, 98, 4)], Some(&base)), [2 << 2 | 3, 3, 0xc4, 1, 0, 0]);
         assert!(encode_recipe(&[], Some(&base)).is_empty());
+    }
+
+    #[test]
+    fn only_last_operation_may_leave_out_its_length() {
+        let base = [e(5, 100, 10)];
+        let decode = |bytes: &[u8], len| decode_recipe(bytes, Some(&base), len);
+        assert_eq!(decode(&[2 << 2, 0, 0, 4 << 1], 6).unwrap(), [e(5, 100, 2), e(5, 106, 4)]);
+        // No bytes are left for it, or there are more operations.
+        for (bytes, len) in [(&[0, 0][..], 0), (&[2 << 2, 0, 0, 0], 2), (&[2 << 2, 0, 0, 0], 1)] {
+            let error = decode(bytes, len).unwrap_err().to_string();
+            assert!(error.contains("makes no bytes"), "{error}");
+        }
+        let error = decode(&[0, 0, 2 << 2, 0], 6).unwrap_err().to_string();
+        assert!(error.contains("not the last"), "{error}");
+        assert!(decode(&[0, 0], 11).is_err(), "more than the base has");
+        assert!(matches!(decode(&[1], u64::MAX), Err(BlobError::BodyTooLong { .. })));
     }
 
     #[test]
@@ -354,7 +407,7 @@ mod tests {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, len << 2);
             put_signed(&mut bytes, from);
-            decode_recipe(&bytes, Some(&base)).ok()
+            decode_recipe(&bytes, Some(&base), len).ok()
         };
         assert_eq!(copy(0, 20), Some(base.to_vec()));
         assert_eq!(copy(9, 2), Some(vec![e(1, 9, 1), e(2, 0, 1)]));
@@ -387,10 +440,11 @@ mod tests {
             put_signed(&mut bytes, 0);
             bytes
         };
-        let just = decode_recipe(&coded(EXTENTS_MAX - 1), Some(&base)).unwrap();
+        let decode = |len: usize| decode_recipe(&coded(len), Some(&base), len as u64 + 1);
+        let just = decode(EXTENTS_MAX - 1).unwrap();
         assert_eq!(just.len(), EXTENTS_MAX);
         drop(just);
-        let over = decode_recipe(&coded(EXTENTS_MAX), Some(&base));
+        let over = decode(EXTENTS_MAX);
         assert!(matches!(over, Err(BlobError::TooManyExtents { .. })));
     }
 }

@@ -108,7 +108,7 @@ pub fn decode_extents(
         0 => None,
         back => Some(base(back)?),
     };
-    let decoded = decode_recipe(recipe.recipe, base.as_deref().map(Vec::as_slice));
+    let decoded = decode_recipe(recipe.recipe, base.as_deref().map(Vec::as_slice), recipe.body_len);
     decoded.map(Arc::new).map_err(|e| {
         Error::with_source(ErrorKind::Damaged, format!("a blob's recipe cannot be decoded: {e}"), e)
     })

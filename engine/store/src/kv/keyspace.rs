@@ -297,7 +297,7 @@ impl Keyspace {
             let head = KvHead::parse(kind, logical.head)?;
             let mut tail = crate::codec::ByteReader::new(logical.tail, "key-value tail");
             let recipe = match head.value {
-                Some(BodyRef::Blob { .. }) => Some(RecipeRef::take(&mut tail)?.recipe.to_vec()),
+                Some(BodyRef::Blob { len, .. }) => Some(RecipeRef::take(&mut tail, len)?.recipe.to_vec()),
                 _ => None,
             };
             Ok((head, recipe))
@@ -308,7 +308,7 @@ impl Keyspace {
         let kept = match (head.value, recipe) {
             (Some(BodyRef::Inline(bytes)), _) => StoredValue::Inline(bytes),
             (Some(BodyRef::Blob { len, id }), Some(recipe)) => {
-                let alone = RecipeRef { base_back: 0, recipe: &recipe };
+                let alone = RecipeRef { body_len: len, base_back: 0, recipe: &recipe };
                 let extents =
                     bodies::decode_extents(alone, |_| Err(Error::bug("a value's recipe stands alone")))?;
                 StoredValue::Blob { extents, len, id }

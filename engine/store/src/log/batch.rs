@@ -7,15 +7,12 @@ use crate::codec::{CodecError, put_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{NamespaceId, RecordPlace, SegmentId, Seqno};
 use crate::log::layout::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, stamp_record, start_record,
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RawRecord, Salt, seal_record, set_layout, stamp_record, start_record,
 };
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::record::{GroupPart, LAYOUT, LAYOUT_WITH_KEY, LAYOUT_WITHOUT_SALT, RecordKind};
 use crate::log::sums::{BatchSums, SumsBuilder};
 use crate::schema::RecordSchema;
-
-/// Where the layout byte stands in a record.
-const LAYOUT_AT: usize = 9;
 
 /// Initial capacity of a batch.
 const BATCH_BYTES: usize = 2048;
@@ -112,9 +109,7 @@ impl BatchBuf {
         match self.first_logical {
             None => self.first_logical = Some(start),
             Some(first) => {
-                if let Some(layout) = self.bytes.get_mut(first + LAYOUT_AT) {
-                    *layout = LAYOUT_WITH_KEY;
-                }
+                set_layout(self.bytes.get_mut(first..).unwrap_or_default(), LAYOUT_WITH_KEY);
             }
         }
         Ok(())
@@ -155,13 +150,13 @@ impl BatchBuf {
     }
 
     fn finish_record(&mut self, start: usize) -> Result<()> {
+        seal_record(&mut self.bytes, start);
         if self.bytes.len() > BATCH_BYTES_MAX {
             self.bytes.truncate(start);
             return Err(Error::invalid(format!(
                 "the batch exceeds the limit of {BATCH_BYTES_MAX} stored bytes: commit in smaller batches"
             )));
         }
-        seal_record(&mut self.bytes, start);
         #[expect(clippy::cast_possible_truncation, reason = "the batch has at most BATCH_BYTES_MAX bytes")]
         let begins = start as u32;
         self.starts.push(begins);
@@ -238,9 +233,9 @@ mod tests {
         let posted: Vec<_> = batch.postings().map(|one| (one.key.to_vec(), one.kind, one.record)).collect();
         assert_eq!(posted, [(b"a".to_vec(), 1, 0), (vec![], 2, 0), (b"bcd".to_vec(), 1, 1)]);
         // Header, salt of the first record, length, head, tail.
-        let lens = [10 + 16 + 1 + 3, 10 + 1 + 6 + 1];
+        let lens = [6 + 16 + 1 + 3, 6 + 1 + 6 + 1];
         let place = |index| batch.record_place(index, SegmentId(4), 1000);
-        assert_eq!(place(0), RecordPlace { segment: SegmentId(4), offset: 1048, len: lens[0] });
-        assert_eq!(place(1), RecordPlace { segment: SegmentId(4), offset: 1048 + lens[0], len: lens[1] });
+        assert_eq!(place(0), RecordPlace { segment: SegmentId(4), offset: 1035, len: lens[0] });
+        assert_eq!(place(1), RecordPlace { segment: SegmentId(4), offset: 1035 + lens[0], len: lens[1] });
     }
 }

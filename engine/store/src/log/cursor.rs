@@ -9,8 +9,8 @@ use crate::ids::Seqno;
 use crate::io::File;
 use crate::log::erased::seqnos_of;
 use crate::log::layout::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, LogState, RECORD_HEADER_BYTES, RawRecord, Salt,
-    chain_digest,
+    BATCH_HEADER_BYTES, BatchForm, BatchHeader, LONG_BATCH_HEADER_BYTES, LogState, RECORD_HEADER_BYTES_MAX,
+    RECORD_HEADER_BYTES_MIN, RawRecord, RecordHeader, Salt, chain_digest,
 };
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::LedgerNode;
@@ -21,6 +21,10 @@ use crate::schema::RecordSchema;
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 1 << 20;
+
+/// The longest record in the short form that a search in bytes without a batch finds. Parts of groups are at most half
+/// as long, and heads and recipes as a rule far shorter.
+const SEARCHED_RECORD_BYTES_MAX: usize = 512 << 10;
 
 /// Where batches end at the latest: the index keeps offsets in a segment as 32 bits.
 const BATCH_END_MAX: u64 = u32::MAX as u64;
@@ -61,6 +65,14 @@ pub enum BatchSearch<'a> {
     BudgetSpent,
 }
 
+/// What a search for a record finds at one position.
+enum RecordSearch {
+    /// A record of this length.
+    Record(usize),
+    None,
+    BudgetSpent,
+}
+
 impl LogCursor {
     pub fn new(file: Arc<dyn File>, salt: Salt, at: u64, end: u64) -> Self {
         Self { file, sealed: None, salt, end, at, window: Vec::new(), window_at: at }
@@ -83,7 +95,7 @@ impl LogCursor {
             Ok((header, _)) => header,
             Err(error) => return Ok(Err(error)),
         };
-        if header.first_seqno != state.next_seqno || header.prev != state.chain {
+        if header.first_seqno != state.next_seqno || !header.prev.fits(&state.chain) {
             return Ok(Err(CodecError::Header("the batch does not follow the one before it".into())));
         }
         Ok(self.advance_over(offset, len))
@@ -100,7 +112,7 @@ impl LogCursor {
     /// Offset and length of the next batch, after reading all of it into the window.
     fn read_next_extent(&mut self) -> Result<std::result::Result<(u64, usize), CodecError>> {
         let offset = self.at;
-        self.fill(offset, BATCH_HEADER_BYTES)?;
+        self.fill(offset, LONG_BATCH_HEADER_BYTES)?;
         let bytes = self.window_from(offset);
         let header = match BatchHeader::peek(bytes) {
             Ok((_, header)) => header,
@@ -108,7 +120,7 @@ impl LogCursor {
         };
         let len = header.bytes as usize;
         let end_max = self.end.min(BATCH_END_MAX);
-        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) || offset + len as u64 > end_max {
+        if !header.has_valid_length() || offset + len as u64 > end_max {
             return Ok(Err(CodecError::Limit {
                 what: "batch length",
                 found: len as u64,
@@ -163,11 +175,18 @@ impl LogCursor {
             if at + BATCH_HEADER_BYTES as u64 > self.end {
                 break None;
             }
-            self.fill(at, BATCH_HEADER_BYTES)?;
-            let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else { break None };
+            self.fill(at, LONG_BATCH_HEADER_BYTES)?;
+            let Ok((_, header)) = BatchHeader::peek(self.window_from(at)) else {
+                if self.window_from(at).len() < BATCH_HEADER_BYTES {
+                    break None;
+                }
+                // Too few bytes are left for the long form.
+                at += 1;
+                continue;
+            };
             let len = header.bytes as usize;
             // Cheap tests first: the bytes are arbitrary, and few pass.
-            let plausible = (BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len)
+            let plausible = header.has_valid_length()
                 && at + len as u64 <= self.end.min(BATCH_END_MAX)
                 && u64::from(header.synced) <= at
                 && first.contains(&header.first_seqno.0);
@@ -196,28 +215,23 @@ impl LogCursor {
     }
 
     /// Offset and bytes of the next valid record, here or later, in bytes that make no batch. The cursor then
-    /// stands after it.
-    pub fn search_record(&mut self, budget: &mut u64) -> Result<Option<(u32, &[u8])>> {
+    /// stands after it. `is_plausible` looks at a record before its checksum is computed: in the short form, many
+    /// bytes look like the header of a record.
+    pub fn search_record(
+        &mut self,
+        is_plausible: &dyn Fn(&RawRecord<'_>) -> bool,
+        budget: &mut u64,
+    ) -> Result<Option<(u32, &[u8])>> {
         let mut at = self.at;
         let found = loop {
-            if at + RECORD_HEADER_BYTES as u64 > self.end {
+            if at + RECORD_HEADER_BYTES_MIN as u64 > self.end {
                 break None;
             }
-            self.fill(at, RECORD_HEADER_BYTES)?;
-            let Some(bytes) = self.window_from(at).first_chunk::<RECORD_HEADER_BYTES>() else { break None };
-            let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
-            let known = matches!(RecordKind::parse(bytes[8], bytes[9]), Ok(Some(_)));
-            if known && len >= RECORD_HEADER_BYTES && at + len as u64 <= self.end.min(BATCH_END_MAX) {
-                match budget.checked_sub(len as u64) {
-                    Some(left) => *budget = left,
-                    None => break None,
-                }
-                self.fill(at, len)?;
-                if RawRecord::check(self.window_from(at), self.salt, at).is_ok() {
-                    break Some(len);
-                }
+            match self.record_at(at, is_plausible, budget)? {
+                RecordSearch::Record(len) => break Some(len),
+                RecordSearch::BudgetSpent => break None,
+                RecordSearch::None => at += 1,
             }
-            at += 1;
         };
         let Some(len) = found else {
             self.at = self.end;
@@ -227,6 +241,41 @@ impl LogCursor {
         #[expect(clippy::cast_possible_truncation, reason = "the record ends within 32 bits: checked above")]
         let place = at as u32;
         Ok(self.window_from(at).get(..len).map(|record| (place, record)))
+    }
+
+    /// Whether a valid record of either form stands at `at`.
+    fn record_at(
+        &mut self,
+        at: u64,
+        is_plausible: &dyn Fn(&RawRecord<'_>) -> bool,
+        budget: &mut u64,
+    ) -> Result<RecordSearch> {
+        for form in [BatchForm::Short, BatchForm::Long { records: 1 }] {
+            self.fill(at, RECORD_HEADER_BYTES_MAX)?;
+            let Ok(header) = RecordHeader::peek(self.window_from(at), form) else { continue };
+            let len = header.bytes as usize;
+            let known = matches!(RecordKind::parse(header.kind, header.layout), Ok(Some(_)));
+            let is_long = form != BatchForm::Short;
+            if !known
+                || at + len as u64 > self.end.min(BATCH_END_MAX)
+                || (len > SEARCHED_RECORD_BYTES_MAX && !is_long)
+            {
+                continue;
+            }
+            self.fill(at, len)?;
+            let record = RawRecord::unchecked(self.window_from(at), form);
+            if !record.is_ok_and(|record| is_long || is_plausible(&record)) {
+                continue;
+            }
+            match budget.checked_sub(len as u64) {
+                Some(left) => *budget = left,
+                None => return Ok(RecordSearch::BudgetSpent),
+            }
+            if RawRecord::check(self.window_from(at), form, self.salt, at).is_ok() {
+                return Ok(RecordSearch::Record(len));
+            }
+        }
+        Ok(RecordSearch::None)
     }
 
     /// Whether all bytes from `from` to the end are zero.
@@ -301,7 +350,7 @@ pub fn for_each_checked_record<'a>(
     salt: Salt,
     each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    walk_records(whole, offset, salt, |bytes, at| RawRecord::check(bytes, salt, at), each)
+    walk_records(whole, offset, salt, |bytes, form, at| RawRecord::check(bytes, form, salt, at), each)
 }
 
 /// As [`for_each_checked_record`], without checking the records: for callers that check them later.
@@ -311,14 +360,14 @@ pub fn for_each_unchecked_record<'a>(
     salt: Salt,
     each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
-    walk_records(whole, offset, salt, |bytes, _| RawRecord::unchecked(bytes), each)
+    walk_records(whole, offset, salt, |bytes, form, _| RawRecord::unchecked(bytes, form), each)
 }
 
 fn walk_records<'a>(
     whole: &'a [u8],
     offset: u64,
     salt: Salt,
-    take: impl Fn(&'a [u8], u64) -> std::result::Result<RawRecord<'a>, CodecError>,
+    take: impl Fn(&'a [u8], BatchForm, u64) -> std::result::Result<RawRecord<'a>, CodecError>,
     mut each: impl FnMut(u32, Seqno, RawRecord<'a>) -> std::result::Result<(), CodecError>,
 ) -> std::result::Result<(), CodecError> {
     let (_, header) = BatchHeader::peek(whole)?;
@@ -326,10 +375,15 @@ fn walk_records<'a>(
     if end > BATCH_END_MAX {
         return Err(CodecError::Limit { what: "end of a batch", found: end, limit: BATCH_END_MAX });
     }
-    let (mut at, mut seqno) = (BATCH_HEADER_BYTES, header.first_seqno);
-    for _ in 0..header.records {
+    let (mut at, mut seqno, mut records) = (header.form.header_bytes(), header.first_seqno, 0);
+    let goes_on = |at: usize, records: u32| match header.form {
+        BatchForm::Long { records: all } => records < all,
+        BatchForm::Short => at < whole.len(),
+    };
+    while goes_on(at, records) {
         let rest = whole.get(at..).unwrap_or(&[]);
-        let record = take(rest, offset + at as u64)?;
+        let record = take(rest, header.form, offset + at as u64)?;
+        records += 1;
         let seqnos = match RecordKind::parse(record.kind, record.layout) {
             Ok(Some(kind)) if kind.is_compaction_only() => match salt.is_rewritten {
                 true => seqnos_of(&record)?,
@@ -351,14 +405,12 @@ fn walk_records<'a>(
 
 /// The seqno after those of a batch whose records were all checked.
 pub fn next_seqno(whole: &[u8], offset: u64, salt: Salt) -> std::result::Result<Seqno, CodecError> {
-    let (_, header) = BatchHeader::peek(whole)?;
-    let mut next = Seqno(header.first_seqno.0.saturating_add(u64::from(header.records)));
-    if salt.is_rewritten {
-        for_each_checked_record(whole, offset, salt, |_, seqno, record| {
-            next = Seqno(seqno.0.saturating_add(seqnos_of(&record)?));
-            Ok(())
-        })?;
-    }
+    let mut next = BatchHeader::peek(whole)?.1.first_seqno;
+    for_each_unchecked_record(whole, offset, salt, |_, seqno, record| {
+        let seqnos = if salt.is_rewritten { seqnos_of(&record)? } else { 1 };
+        next = Seqno(seqno.0.saturating_add(seqnos));
+        Ok(())
+    })?;
     Ok(next)
 }
 
@@ -480,38 +532,46 @@ mod tests {
         bytes[at..at + record.len()].copy_from_slice(&record);
     }
 
+    /// Puts a whole record in the long form at `at`.
+    fn put_long_record(bytes: &mut [u8], at: usize, kind: u8, body: &[u8]) {
+        let mut record =
+            [[0; 4].as_slice(), &(body.len() as u32 + 10).to_le_bytes(), &[kind, 1], body].concat();
+        stamp_record(&mut record, Salt::new(StoreId::default(), SegmentId(1)), at as u64);
+        bytes[at..at + record.len()].copy_from_slice(&record);
+    }
+
     #[test]
     fn search_record_finds_only_whole_records() {
         let mut bytes = vec![0; 300];
         put_record(&mut bytes, 7, 1, b"one");
-        put_record(&mut bytes, 40, 99, b"of no known kind");
+        put_record(&mut bytes, 40, 11, b"of no known kind");
         put_record(&mut bytes, 80, 2, b"broken");
-        bytes[92] ^= 1;
+        bytes[90] ^= 1;
         put_record(&mut bytes, 120, 2, b"");
+        put_long_record(&mut bytes, 150, 1, b"long form");
         // This record would pass the end.
-        put_record(&mut bytes, 280, 1, b"0123456789");
-        let found = |end: u64, budget: u64| {
+        put_record(&mut bytes, 284, 1, b"0123456789");
+        let found = |end: u64, budget: u64, least: usize| {
             let (_, mut cursor) = cursor(&bytes, end);
             let (mut budget, mut all) = (budget, Vec::new());
-            while let Some((at, record)) = cursor.search_record(&mut budget).unwrap() {
+            let is_plausible = |record: &RawRecord<'_>| record.body.len() >= least;
+            while let Some((at, record)) = cursor.search_record(&is_plausible, &mut budget).unwrap() {
                 all.push((at, record.len()));
             }
             assert_eq!(cursor.at, end);
-            (all, budget)
+            all
         };
-        let (one, two, last) = ((7, 13), (120, 10), (280, 20));
-        // Three whole records and the broken one were checked.
-        assert_eq!(found(300, 1000), (vec![one, two, last], 1000 - 13 - 16 - 10 - 20));
-        assert_eq!(found(299, 1000), (vec![one, two], 1000 - 13 - 16 - 10));
-        assert_eq!(found(130, 1000).0, [one, two]);
-        assert_eq!(found(129, 1000).0, [one]);
-        assert_eq!(found(300, 39), (vec![one, two], 0));
-        assert_eq!(found(300, 38), (vec![one], 9));
-        assert!(found(300, 12).0.is_empty());
-        assert!(found(9, 1000).0.is_empty());
+        let (one, two, long, last) = ((7, 9), (120, 6), (150, 19), (284, 16));
+        assert_eq!(found(300, 10_000, 0), [one, two, long, last]);
+        assert_eq!(found(300, 10_000, 3), [one, long, last], "one is not plausible");
+        assert_eq!(found(299, 10_000, 0), [one, two, long]);
+        assert_eq!(found(126, 10_000, 0), [one, two]);
+        assert_eq!(found(125, 10_000, 0), [one]);
+        assert!(found(300, 8, 0).is_empty(), "the budget is spent");
+        assert!(found(9, 10_000, 0).is_empty());
     }
 
-    /// A record has its checksum and its length where a batch has them. Random bytes of a salt once kept it from
+    /// In the long form, a record has its checksum and its length where a batch has them. Random bytes of a salt once kept it from
     /// being taken for a batch. After a byte of a batch had changed, a record without a salt was taken for one, of
     /// which 2^36 records were missing.
     #[test]
@@ -520,7 +580,7 @@ mod tests {
         // As a batch, it was written when nothing was synced, and its first record has number 7.
         let mut body = [0; 60];
         body[6] = 7;
-        put_record(&mut bytes, 7, 3, &body);
+        put_long_record(&mut bytes, 7, 3, &body);
         let (_, mut cursor) = cursor(&bytes, 300);
         let found = cursor.search_batch(&(1..=100), &mut 10_000).unwrap();
         assert!(matches!(found, BatchSearch::End), "{found:?}");
@@ -532,8 +592,8 @@ mod tests {
         let at = (1 << 20) + 100_000;
         put_record(&mut bytes, at, 1, b"far away");
         let (_, mut cursor) = cursor(&bytes, bytes.len() as u64);
-        let (found, record) = cursor.search_record(&mut 1000).unwrap().unwrap();
-        assert_eq!((found as usize, record), (at, &bytes[at..at + 18]));
-        assert_eq!(cursor.at, at as u64 + 18);
+        let (found, record) = cursor.search_record(&|_| true, &mut 1000).unwrap().unwrap();
+        assert_eq!((found as usize, record), (at, &bytes[at..at + 14]));
+        assert_eq!(cursor.at, at as u64 + 14);
     }
 }

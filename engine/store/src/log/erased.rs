@@ -7,12 +7,12 @@
 //! ```
 
 use crate::codec::{ByteReader, CodecError, put_varint};
-use crate::log::layout::{BATCH_BYTES_MAX, COUNT_MAX, RECORD_HEADER_BYTES, RawRecord};
+use crate::log::layout::{BATCH_BYTES_MAX, COUNT_MAX, RECORD_HEADER_BYTES_MIN, RawRecord};
 use crate::log::ledger::LedgerNode;
 use crate::log::record::RecordKind;
 
 /// The greatest number of records in a batch.
-const RECORDS_MAX: u64 = (BATCH_BYTES_MAX / RECORD_HEADER_BYTES) as u64;
+const RECORDS_MAX: u64 = (BATCH_BYTES_MAX / RECORD_HEADER_BYTES_MIN) as u64;
 /// Bytes of a node.
 const NODE_BYTES: usize = 33;
 

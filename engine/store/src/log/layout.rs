@@ -3,20 +3,23 @@
 //!
 //! ```text
 //! segment  = header batch* (footer | zeros)
-//! batch    = crc32 u32 | bytes u32 | records u32 | synced u32 | first seqno u64 | time ns u64 | prev [16] | record*
-//! record   = crc32 u32 | bytes u32 | kind u8 | layout u8 | body
+//! batch    = crc32 u32 | bytes u32 | synced u32 | first seqno u56 | time ns u64 | prev [8] | record*
+//! record   = crc32 u32 | code u8 | bytes varint | body
 //! footer   = bincode(tail, LogState, root) | chain [16] if rewritten | bytes u32 | crc32 u32 | magic [8]
 //! ```
 //! Every crc is salted with the store's uuid, the segment and the offset of its bytes. A batch that was
 //! written to the wrong place, or is left over from an older segment, fails the check. `bytes` counts the
-//! whole item, its own header included. `prev` is the first half of the BLAKE3 of the previous batch.
+//! whole item, its own header included. `prev` is the first quarter of the BLAKE3 of the previous batch.
+//!
+//! This is the short form of batches and their records. Formats 1 to 3 have the long form
+//! ([`BatchForm::Long`]). The highest bit of a batch's `bytes` tells them apart; a segment may hold both.
 
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, ByteReader, CodecError};
 use crate::ids::{SegmentId, Seqno, StoreId};
 use crate::log::ledger::Frontier;
-use crate::log::record::FIRST_FREE_SPACE;
+use crate::log::record::{FIRST_FREE_SPACE, SKIPPABLE};
 use crate::log::totals::LogTotals;
 
 /// First bytes of a segment.
@@ -33,10 +36,18 @@ pub const REWRITTEN_FORMAT_FIRST: u16 = 2;
 pub const SEGMENT_HEADER_BYTES: u64 = SEGMENT_HEADER_LEN as u64;
 /// [`SEGMENT_HEADER_BYTES`] as a length in memory.
 pub const SEGMENT_HEADER_LEN: usize = 96;
-/// Bytes of a batch header.
-pub const BATCH_HEADER_BYTES: usize = 48;
-/// Bytes of a record before its body.
-pub const RECORD_HEADER_BYTES: usize = 10;
+/// Bytes of a batch header in the short form, which is the one that is written.
+pub const BATCH_HEADER_BYTES: usize = 35;
+/// Bytes of a batch header in the long form.
+pub const LONG_BATCH_HEADER_BYTES: usize = 48;
+/// The least bytes of a record before its body.
+pub const RECORD_HEADER_BYTES_MIN: usize = 6;
+/// The most bytes of a record before its body.
+pub const RECORD_HEADER_BYTES_MAX: usize = 10;
+/// Bit of a batch's length that marks the short form.
+const SHORT_FORM: u32 = 1 << 31;
+/// Bytes of a record in the short form before its length.
+const CODE_END: usize = 5;
 /// Bytes of a footer after its bincode part.
 const FOOTER_TAIL_BYTES: usize = 16;
 /// Maximum bytes of a batch.
@@ -162,27 +173,69 @@ pub fn claimed_header(bytes: &[u8]) -> Result<Option<SegmentHeader>, CodecError>
     }
 }
 
+/// The form of a batch's header and of the headers of its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchForm {
+    /// The only one of formats 1 to 3. It counts the records.
+    Long { records: u32 },
+    /// From format 4 on. The records end with the batch.
+    Short,
+}
+
+impl BatchForm {
+    /// Bytes of the batch header.
+    #[must_use]
+    pub fn header_bytes(self) -> usize {
+        match self {
+            Self::Long { .. } => LONG_BATCH_HEADER_BYTES,
+            Self::Short => BATCH_HEADER_BYTES,
+        }
+    }
+}
+
+/// The digest of the batch before, as far as a header holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrevDigest {
+    digest: ChainDigest,
+    /// How many of the digest's first bytes are known.
+    known: usize,
+}
+
+impl PrevDigest {
+    /// Whether this is `digest`, as far as it is known.
+    #[must_use]
+    pub fn fits(&self, digest: &ChainDigest) -> bool {
+        self.digest.iter().zip(digest).take(self.known).all(|(known, byte)| known == byte)
+    }
+}
+
+impl From<ChainDigest> for PrevDigest {
+    fn from(digest: ChainDigest) -> Self {
+        Self { digest, known: digest.len() }
+    }
+}
+
 /// The header of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchHeader {
     pub bytes: u32,
-    pub records: u32,
+    pub form: BatchForm,
     /// Position in this segment known to be durable when the batch was written; 0 if none of it was.
     pub synced: u32,
     pub first_seqno: Seqno,
     pub time_ns: u64,
-    pub prev: ChainDigest,
+    pub prev: PrevDigest,
 }
 
 impl BatchHeader {
-    /// Writes the header over the first bytes of a whole batch whose records are already in place.
+    /// Writes the header in the short form over the first bytes of a whole batch whose records are already in
+    /// place. The seqno is below [`COUNT_MAX`].
     pub fn write(&self, batch: &mut [u8], salt: Salt, offset: u64) {
-        batch[4..8].copy_from_slice(&self.bytes.to_le_bytes());
-        batch[8..12].copy_from_slice(&self.records.to_le_bytes());
-        batch[12..16].copy_from_slice(&self.synced.to_le_bytes());
-        batch[16..24].copy_from_slice(&self.first_seqno.0.to_le_bytes());
-        batch[24..32].copy_from_slice(&self.time_ns.to_le_bytes());
-        batch[32..48].copy_from_slice(&self.prev);
+        batch[4..8].copy_from_slice(&length_field(self.bytes));
+        batch[8..12].copy_from_slice(&self.synced.to_le_bytes());
+        batch[12..19].copy_from_slice(&self.first_seqno.0.to_le_bytes()[..7]);
+        batch[19..27].copy_from_slice(&self.time_ns.to_le_bytes());
+        batch[27..35].copy_from_slice(&self.prev.digest[..8]);
         let crc = salt.crc(offset, &batch[4..]);
         batch[..4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -190,23 +243,34 @@ impl BatchHeader {
     /// Reads the fields without checking the crc: they cannot be trusted yet.
     pub fn peek(bytes: &[u8]) -> Result<(u32, Self), CodecError> {
         let mut r = ByteReader::new(bytes, "batch header");
-        let crc = r.u32()?;
-        let header = Self {
-            bytes: r.u32()?,
-            records: r.u32()?,
-            synced: r.u32()?,
-            first_seqno: Seqno(r.u64()?),
-            time_ns: r.u64()?,
-            prev: r.array()?,
-        };
-        Ok((crc, header))
+        let (crc, length) = (r.u32()?, r.u32()?);
+        if length & SHORT_FORM == 0 {
+            let form = BatchForm::Long { records: r.u32()? };
+            let (synced, first_seqno, time_ns) = (r.u32()?, Seqno(r.u64()?), r.u64()?);
+            let prev = PrevDigest::from(r.array::<16>()?);
+            return Ok((crc, Self { bytes: length, form, synced, first_seqno, time_ns, prev }));
+        }
+        let synced = r.u32()?;
+        let mut seqno = [0; 8];
+        seqno[..7].copy_from_slice(&r.array::<7>()?);
+        let time_ns = r.u64()?;
+        let mut prev = PrevDigest { digest: [0; 16], known: 8 };
+        prev.digest[..8].copy_from_slice(&r.array::<8>()?);
+        let (bytes, first_seqno) = (length & !SHORT_FORM, Seqno(u64::from_le_bytes(seqno)));
+        Ok((crc, Self { bytes, form: BatchForm::Short, synced, first_seqno, time_ns, prev }))
+    }
+
+    /// Whether a batch may have this length.
+    #[must_use]
+    pub fn has_valid_length(&self) -> bool {
+        (self.form.header_bytes()..=BATCH_BYTES_MAX).contains(&(self.bytes as usize))
     }
 
     /// Reads and checks a whole batch at the front of `bytes`.
     pub fn check(bytes: &[u8], salt: Salt, offset: u64) -> Result<(Self, &[u8]), CodecError> {
         let (crc, header) = Self::peek(bytes)?;
         let len = header.bytes as usize;
-        if !(BATCH_HEADER_BYTES..=BATCH_BYTES_MAX).contains(&len) {
+        if !header.has_valid_length() {
             return Err(CodecError::Limit {
                 what: "batch length",
                 found: len as u64,
@@ -230,26 +294,104 @@ pub fn chain_digest(batch: &[u8]) -> ChainDigest {
     digest
 }
 
+/// The length of a batch of this many bytes, as a header in the short form holds it.
+#[must_use]
+pub fn length_field(bytes: u32) -> [u8; 4] {
+    (bytes | SHORT_FORM).to_le_bytes()
+}
+
+/// The byte that tells kind and layout of a record in the short form. Kinds below 32 have their layout in the two
+/// bits after the kind; others have layout 1.
+fn record_code(kind: u8, layout: u8) -> u8 {
+    if kind & SKIPPABLE == 0 { (kind & 31) | (layout.wrapping_sub(1) & 3) << 5 } else { kind }
+}
+
+/// The opposite of [`record_code`].
+fn kind_and_layout(code: u8) -> (u8, u8) {
+    if code & SKIPPABLE == 0 { (code & 31, 1 + (code >> 5)) } else { (code, 1) }
+}
+
 /// Starts a record in `out`; [`seal_record`] and [`stamp_record`] fill in its length and crc.
 pub fn start_record(out: &mut Vec<u8>, kind: u8, layout: u8) -> usize {
     let start = out.len();
-    out.extend_from_slice(&[0; 8]);
-    out.push(kind);
-    out.push(layout);
+    out.extend_from_slice(&[0; 4]);
+    out.push(record_code(kind, layout));
     start
 }
 
-/// Writes the length of the record that ends at the end of `out`.
-pub fn seal_record(out: &mut [u8], start: usize) {
-    #[expect(clippy::cast_possible_truncation, reason = "a batch has at most BATCH_BYTES_MAX bytes")]
-    let len = (out.len() - start) as u32;
-    out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
+/// Puts the length of the record that ends at the end of `out` before its body.
+pub fn seal_record(out: &mut Vec<u8>, start: usize) {
+    let (body, end) = (start + CODE_END, out.len());
+    // The length counts its own bytes.
+    let mut digits = 1;
+    while (end - start + digits) >> (7 * digits) != 0 {
+        digits += 1;
+    }
+    let mut left = end - start + digits;
+    out.resize(end + digits, 0);
+    out.copy_within(body..end, body + digits);
+    for (at, byte) in out[body..body + digits].iter_mut().enumerate() {
+        #[expect(clippy::cast_possible_truncation, reason = "seven bits")]
+        let low = (left & 0x7f) as u8;
+        *byte = if at + 1 < digits { low | 0x80 } else { low };
+        left >>= 7;
+    }
+}
+
+/// Changes the layout of a record.
+pub fn set_layout(record: &mut [u8], layout: u8) {
+    if let Some(code) = record.get_mut(CODE_END - 1) {
+        *code = record_code(kind_and_layout(*code).0, layout);
+    }
 }
 
 /// Writes a record's crc, which depends on the record's offset.
 pub fn stamp_record(record: &mut [u8], salt: Salt, offset: u64) {
     let crc = salt.crc(offset, &record[4..]);
     record[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The header of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordHeader {
+    pub kind: u8,
+    pub layout: u8,
+    /// Length of the record, this header included.
+    pub bytes: u32,
+    /// Length of this header.
+    pub header_bytes: usize,
+}
+
+impl RecordHeader {
+    /// Reads the header of a record in a batch of this form. Checks only that the record is not shorter.
+    pub fn peek(bytes: &[u8], form: BatchForm) -> Result<Self, CodecError> {
+        let mut r = ByteReader::new(bytes, "record");
+        let _crc = r.u32()?;
+        let (kind, layout, len) = match form {
+            BatchForm::Long { .. } => {
+                let len = r.u32()?;
+                (r.u8()?, r.u8()?, len)
+            }
+            BatchForm::Short => {
+                let (kind, layout) = kind_and_layout(r.u8()?);
+                (kind, layout, r.varint32()?)
+            }
+        };
+        let header_bytes = r.position();
+        match len as usize >= header_bytes {
+            true => Ok(Self { kind, layout, bytes: len, header_bytes }),
+            false => Err(CodecError::Short { what: "record", found: len as usize, needed: header_bytes }),
+        }
+    }
+}
+
+/// Checks the crc of a whole record, which stands at `offset`.
+fn check_crc(whole: &[u8], salt: Salt, offset: u64) -> Result<(), CodecError> {
+    let crc = whole.first_chunk().map(|crc| u32::from_le_bytes(*crc));
+    match whole.get(4..).map(|rest| salt.crc(offset, rest)) == crc {
+        true => Ok(()),
+        false => Err(CodecError::Header("the record's checksum does not match".into())),
+    }
 }
 
 /// A record in a segment. Its crc was checked, unless [`RawRecord::unchecked`] or [`RawRecord::of`] returned
@@ -263,46 +405,47 @@ pub struct RawRecord<'a> {
 }
 
 impl<'a> RawRecord<'a> {
-    /// A whole record that this process built.
+    /// A whole record. Its length tells its form: no record has the same length in both.
     pub fn of(whole: &'a [u8]) -> Result<Self, CodecError> {
-        match whole.split_at_checked(RECORD_HEADER_BYTES) {
-            Some((header, body)) => {
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    reason = "a record is a part of a batch of at most BATCH_BYTES_MAX bytes"
-                )]
-                let bytes = whole.len() as u32;
-                Ok(Self { kind: header[8], layout: header[9], body, bytes })
-            }
-            None => {
-                Err(CodecError::Short { what: "record", found: whole.len(), needed: RECORD_HEADER_BYTES })
-            }
+        let forms = [BatchForm::Short, BatchForm::Long { records: 1 }];
+        let mut headers = forms.into_iter().filter_map(|form| RecordHeader::peek(whole, form).ok());
+        match headers.find(|header| header.bytes as usize == whole.len()) {
+            Some(header) => Ok(Self::with_header(&header, whole)),
+            None => Err(CodecError::Header("a record has another length than the index says".into())),
         }
     }
 
-    /// The record at the front of `bytes`, which stand at `offset`; checks its crc.
-    pub fn check(bytes: &'a [u8], salt: Salt, offset: u64) -> Result<Self, CodecError> {
-        let (crc, whole) = Self::peek(bytes)?;
-        if salt.crc(offset, &whole[4..]) != crc {
-            return Err(CodecError::Header("the record's checksum does not match".into()));
-        }
-        Self::of(whole)
+    /// As [`RawRecord::of`]; checks the crc of the record, which stands at `offset`.
+    pub fn check_whole(whole: &'a [u8], salt: Salt, offset: u64) -> Result<Self, CodecError> {
+        let record = Self::of(whole)?;
+        check_crc(whole, salt, offset)?;
+        Ok(record)
+    }
+
+    /// The record at the front of `bytes`, which stand at `offset` in a batch of this form; checks its crc.
+    pub fn check(bytes: &'a [u8], form: BatchForm, salt: Salt, offset: u64) -> Result<Self, CodecError> {
+        let (header, whole) = Self::split(bytes, form)?;
+        check_crc(whole, salt, offset)?;
+        Ok(Self::with_header(&header, whole))
     }
 
     /// The record at the front of `bytes` by its length alone, unchecked.
-    pub fn unchecked(bytes: &'a [u8]) -> Result<Self, CodecError> {
-        Self::of(Self::peek(bytes)?.1)
+    pub fn unchecked(bytes: &'a [u8], form: BatchForm) -> Result<Self, CodecError> {
+        let (header, whole) = Self::split(bytes, form)?;
+        Ok(Self::with_header(&header, whole))
     }
 
-    /// The record's checksum and its whole bytes.
-    fn peek(bytes: &'a [u8]) -> Result<(u32, &'a [u8]), CodecError> {
-        let mut r = ByteReader::new(bytes, "record");
-        let crc = r.u32()?;
-        let len = r.u32()?;
-        let Some(whole) = bytes.get(..len as usize).filter(|w| w.len() >= RECORD_HEADER_BYTES) else {
-            return Err(CodecError::Short { what: "record", found: bytes.len(), needed: len as usize });
-        };
-        Ok((crc, whole))
+    fn with_header(header: &RecordHeader, whole: &'a [u8]) -> Self {
+        let body = whole.get(header.header_bytes..).unwrap_or_default();
+        Self { kind: header.kind, layout: header.layout, body, bytes: header.bytes }
+    }
+
+    /// The header of the record at the front of `bytes`, and the whole record.
+    fn split(bytes: &'a [u8], form: BatchForm) -> Result<(RecordHeader, &'a [u8]), CodecError> {
+        let header = RecordHeader::peek(bytes, form)?;
+        let needed = header.bytes as usize;
+        let whole = bytes.get(..needed);
+        Ok((header, whole.ok_or(CodecError::Short { what: "record", found: bytes.len(), needed })?))
     }
 }
 

@@ -237,6 +237,8 @@ impl BodyRef {
 /// A recipe in a tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecipeRef<'a> {
+    /// Length of the body, in bytes. It stands in the head.
+    pub body_len: u64,
     /// 0 if the recipe stands alone. Else it is coded against the body in the same slot of the frame (or
     /// snapshot) that many sequence numbers before.
     pub base_back: u32,
@@ -249,8 +251,9 @@ impl<'a> RecipeRef<'a> {
         put_bytes(out, self.recipe);
     }
 
-    pub fn take(r: &mut ByteReader<'a>) -> Result<Self, CodecError> {
-        Ok(Self { base_back: r.varint32()?, recipe: r.bytes(usize::MAX)? })
+    /// Reads the recipe of a body of this length.
+    pub fn take(r: &mut ByteReader<'a>, body_len: u64) -> Result<Self, CodecError> {
+        Ok(Self { body_len, base_back: r.varint32()?, recipe: r.bytes(usize::MAX)? })
     }
 }
 

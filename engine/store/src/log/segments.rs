@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, Result};
 use crate::ids::{RecordPlace, SegmentId, StoreId};
 use crate::io::{File, FileBytes, Io, OpenMode, ReadMode};
-use crate::log::layout::{RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_LEN, Salt, SegmentHeader};
+use crate::log::layout::{RawRecord, SEGMENT_HEADER_LEN, Salt, SegmentHeader};
 use crate::log::paths::StorePaths;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{OnceLock, RwLock, rank};
@@ -137,13 +137,7 @@ impl Segment {
     /// Checks that `bytes` are the record at `place`.
     pub fn check<'a>(&self, place: RecordPlace, bytes: &'a [u8]) -> Result<RawRecord<'a>> {
         let start = u64::from(place.offset);
-        let record =
-            RawRecord::check(bytes, self.salt, start).map_err(|e| Error::damaged(&self.path, start, e))?;
-        if record.bytes != place.len || (place.len as usize) < RECORD_HEADER_BYTES {
-            let what = "a record has another length than the index says";
-            return Err(Error::damaged(&self.path, start, what));
-        }
-        Ok(record)
+        RawRecord::check_whole(bytes, self.salt, start).map_err(|e| Error::damaged(&self.path, start, e))
     }
 
     /// Calls `then` with the checked record at `place`.

@@ -5,7 +5,7 @@ use crate::codec::{self, CodecError};
 use crate::ids::Seqno;
 use crate::log::erased::{ErasedBatches, ErasedRecords};
 use crate::log::erasure::ErasureHead;
-use crate::log::layout::{BATCH_HEADER_BYTES, BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
+use crate::log::layout::{BatchHeader, COUNT_MAX, ChainDigest, LogState, RawRecord};
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::{Frontier, LedgerNode, leaf_hash, record_prefix};
 use crate::log::record::{
@@ -236,8 +236,8 @@ impl LogState {
         }
         self.totals.add(&sums.totals);
         self.totals.batches += 1;
-        self.totals.records += u64::from(header.records);
-        self.totals.chain_bytes += BATCH_HEADER_BYTES as u64;
+        self.totals.records += sums.records;
+        self.totals.chain_bytes += header.form.header_bytes() as u64;
         self.next_group = self.next_group.max(sums.next_group);
         self.next_run = self.next_run.max(sums.next_run);
         self.next_space = self.next_space.max(sums.next_space);

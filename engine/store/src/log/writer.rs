@@ -20,8 +20,8 @@ use crate::io::{Io, OpenMode, ReadMode};
 use crate::log::inbox::Wakeup;
 use crate::log::inline::{PoisonOnUnwind, SharedWriter};
 use crate::log::layout::{
-    BatchHeader, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentFooter, SegmentHeader,
-    chain_digest,
+    BatchForm, BatchHeader, LogState, SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentFooter,
+    SegmentHeader, chain_digest,
 };
 use crate::log::manifest::{CleanClose, SegmentEntry, SharedManifest, TableEntry};
 use crate::log::paths::StorePaths;
@@ -394,11 +394,11 @@ impl LogWriter {
         )]
         let header = BatchHeader {
             bytes: batch.bytes.len() as u32,
-            records: batch.starts.len() as u32,
+            form: BatchForm::Short,
             synced: self.synced as u32,
             first_seqno: queued.first_seqno,
             time_ns: queued.time_ns,
-            prev: self.state.chain,
+            prev: self.state.chain.into(),
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
         self.state

@@ -168,22 +168,31 @@ def batches(data, crc, at, end, seqno, ledger, rewritten):
     `ledger[0]`."""
     while at < end:
         found, size, records, synced, first = struct.unpack_from('<IIIIQ', data, at)
+        short, size = size >> 31, size & (1 << 31) - 1
+        if short:
+            records, (synced, low, high) = None, struct.unpack_from('<IIQ', data, at + 8)
+            first = low | (high & (1 << 24) - 1) << 32
         assert crc(at, data[at + 4:at + size]) == found and first == seqno and synced <= at
-        inside, leaf, keyed = at + 48, 0, False
-        for _ in range(records):
+        inside, leaf, keyed, seen = at + (35 if short else 48), 0, False, 0
+        while inside < at + size:
+            seen += 1
             found, length, kind, layout = struct.unpack_from('<IIBB', data, inside)
+            front = inside + 10
+            if short:
+                length, front = varint(data, inside + 5)
+                kind, layout = data[inside + 4] & 31, 1 + (data[inside + 4] >> 5)
             assert crc(inside, data[inside + 4:inside + length]) == found and layout in (1, 2, 3)
             if kind < 16:
                 keyed = layout == 2 or layout == 3 and keyed
                 assert layout != 3 or keyed
-                head, begins = varint(data, inside + (10 if layout == 3 else 26))
+                head, begins = varint(data, front + (0 if layout == 3 else 16))
                 assert begins + head <= inside + length
                 if kind == 5:
                     recipes(data, begins + head, inside + length, frame(data[begins:begins + head]))
                 leaf += 1
             else:
                 assert layout == 1
-            takes, body, after = 1, inside + 10, inside + length
+            takes, body, after = 1, front, inside + length
             assert kind not in (17, 18, 19) or rewritten
             if kind == 17:
                 takes, body = varint(data, body)
@@ -195,7 +204,7 @@ def batches(data, crc, at, end, seqno, ledger, rewritten):
                 many, body = varint(data, body)
                 before = ledger[0]
                 ledger[0] = nodes(data, body, after, int(body < after), before)
-                assert records == 1 and ledger[0] - before <= many <= takes
+                assert seen == 1 and after == at + size and ledger[0] - before <= many <= takes
             if kind == 19:
                 _, body = varint(data, body)
                 _, body = varint(data, body)
@@ -204,7 +213,7 @@ def batches(data, crc, at, end, seqno, ledger, rewritten):
             inside, seqno = after, seqno + takes
         ledger[0] += leaf > 0
         at += size
-        assert inside == at
+        assert inside == at and records in (None, seen)
     assert at == end
 
 

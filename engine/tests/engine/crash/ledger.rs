@@ -6,7 +6,9 @@ use std::path::Path;
 use annals::io::sim::SimIo;
 
 const SEGMENT_HEADER: usize = 96;
-const BATCH_HEADER: usize = 48;
+/// Bytes of a batch header and of the least record, in the short form. What these tests write has no other.
+const BATCH_HEADER: usize = 35;
+const SHORT_FORM: u32 = 1 << 31;
 /// Rewritten segments have numbers from here on.
 const FIRST_REWRITTEN: u32 = 1 << 31;
 /// Record kinds up to here are covered by leaves.
@@ -122,29 +124,29 @@ impl RecomputedTree {
 /// A batch with a valid checksum, whatever precedes it.
 fn whole_batch_at(bytes: &[u8], at: usize, salt: u32) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
-    let batch = rest.get(..number(rest, 4)? as usize).filter(|batch| batch.len() >= BATCH_HEADER)?;
+    let batch = rest.get(..batch_len(rest)?)?;
     let mut crc = crc32fast::Hasher::new_with_initial(salt);
     crc.update(&(at as u64).to_le_bytes());
     crc.update(&batch[4..]);
     (crc.finalize() == number(batch, 0)?).then_some(batch)
 }
 
-/// Whether a batch has as many records as its header says, and its synced position is not after itself. A
-/// record has checksum and length at the same offsets as a batch, and is none.
+/// Whether records fill a batch, and its synced position is not after itself.
 fn is_filled(batch: &[u8], at: usize) -> bool {
-    let (mut records, mut bytes) = (0, BATCH_HEADER);
-    each_record(batch, |_, _, body| {
-        records += 1;
-        bytes += body.len() + 10;
-    });
-    bytes == batch.len()
-        && number(batch, 8) == Some(records)
-        && number(batch, 12).is_some_and(|synced| synced as usize <= at)
+    let mut end = BATCH_HEADER;
+    each_record(batch, |_, _, body| end = body.as_ptr_range().end as usize - batch.as_ptr() as usize);
+    end == batch.len() && number(batch, 8).is_some_and(|synced| synced as usize <= at)
+}
+
+/// The length of the batch at the front of `bytes`; `None` if none begins there.
+fn batch_len(bytes: &[u8]) -> Option<usize> {
+    let word = number(bytes, 4).filter(|word| word & SHORT_FORM != 0)?;
+    Some((word & !SHORT_FORM) as usize).filter(|len| *len >= BATCH_HEADER)
 }
 
 fn batch_at(bytes: &[u8], at: usize, salt: u32, seqno: u64, prev: [u8; 16]) -> Option<&[u8]> {
     let batch = whole_batch_at(bytes, at, salt)?;
-    (batch[16..24] == seqno.to_le_bytes() && batch[32..48] == prev).then_some(batch)
+    (batch[12..19] == seqno.to_le_bytes()[..7] && batch[27..35] == prev[..8]).then_some(batch)
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -197,10 +199,13 @@ fn derived_salt(key: &[u8], seqno: u64) -> Vec<u8> {
 
 fn each_record(batch: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
     let mut rest = batch.get(BATCH_HEADER..).unwrap_or_default();
-    while let Some(len) = number(rest, 4) {
-        let Some(record) = rest.get(..len as usize).filter(|record| record.len() >= 10) else { return };
-        each(record[8], record[9], &record[10..]);
-        rest = &rest[len as usize..];
+    while rest.len() > 5 {
+        let mut after = &rest[5..];
+        let len = varint(&mut after) as usize;
+        let header = rest.len() - after.len();
+        let Some(record) = rest.get(..len).filter(|record| record.len() >= header) else { return };
+        each(record[4] & 31, 1 + (record[4] >> 5), &record[header..]);
+        rest = &rest[len..];
     }
 }
 
@@ -208,7 +213,7 @@ fn each_record(batch: &[u8], mut each: impl FnMut(u8, u8, &[u8])) {
 pub(super) fn continues_a_group(written: &[u8]) -> bool {
     let mut continues = false;
     let mut rest = written;
-    while let Some(len) = number(rest, 4).map(|len| len as usize).filter(|len| *len >= BATCH_HEADER) {
+    while let Some(len) = batch_len(rest) {
         let Some(batch) = rest.get(..len) else { break };
         each_record(batch, |kind, _, mut body| {
             if kind == 16 {

@@ -33,7 +33,8 @@ fn run_life(disk: &SimIo, from: usize, count: usize, life: &str, close: bool) ->
 #[test]
 fn segment_from_another_life_is_detected() {
     let first = run_life(&SimIo::new(7), 0, 20, "both", true);
-    let [ours, theirs] = ["ours", "them"].map(|life| run_life(&first, 20, 40, life, false));
+    // The active segment has several batches: a single one of another life would look like a torn write.
+    let [ours, theirs] = ["ours", "them"].map(|life| run_life(&first, 20, 43, life, false));
     let shared: BTreeSet<PathBuf> = first.files().into_iter().collect();
     let mut spliced = 0;
     for path in ours.files() {
@@ -54,7 +55,7 @@ fn segment_from_another_life_is_detected() {
         let strange = values.iter().filter(|value| value.starts_with(b"them")).count();
         assert_eq!(strange, 0, "{what} of another life is believed; verify finds {:?}", report.damaged);
         assert!(
-            !report.damaged.is_empty() || values.len() == 60,
+            !report.damaged.is_empty() || values.len() == 63,
             "{what}: values are missing, nothing says so"
         );
     }

@@ -13,7 +13,8 @@ pub(super) struct BlobTestStore {
     pub(super) parts: BTreeMap<u64, Vec<EncodedPart>>,
     pub(super) anchors: RefCell<HashMap<AnchorKey, (GroupId, u32)>>,
     pub(super) lane: DeltaStack<usize>,
-    pub(super) recipes: Vec<(Option<usize>, Vec<u8>)>,
+    /// Base, recipe and length of each body.
+    pub(super) recipes: Vec<(Option<usize>, Vec<u8>, u64)>,
     pub(super) previous: Option<LaneBody>,
 }
 
@@ -68,7 +69,7 @@ impl BlobTestStore {
         let index = self.recipes.len();
         let base = self.lane.base_for(index as u64);
         let recipe = encode_recipe(&extents, base.map(|b| b.1.as_slice()));
-        self.recipes.push((base.map(|b| *b.0), recipe));
+        self.recipes.push((base.map(|b| *b.0), recipe, bytes.len() as u64));
         self.lane.push(index as u64, index, Arc::clone(&extents));
         let body = compared.into_body(extents);
         self.previous = Some(body);
@@ -84,9 +85,9 @@ impl BlobTestStore {
     }
 
     pub(super) fn recipe(&self, index: usize) -> Vec<Extent> {
-        let (base, bytes) = &self.recipes[index];
+        let (base, bytes, len) = &self.recipes[index];
         let base = base.map(|b| self.recipe(b));
-        decode_recipe(bytes, base.as_deref()).unwrap()
+        decode_recipe(bytes, base.as_deref(), *len).unwrap()
     }
 
     /// Reads a body from what would be on disk.

@@ -218,7 +218,7 @@ impl SegmentRewrite<'_> {
         let sums = sums.finish();
         self.groups.end_batch();
         let node = sums.node().map_err(damaged)?;
-        self.tally.as_mut().map_or(Ok(()), |tally| tally.add(&sums)).map_err(damaged)?;
+        self.tally.as_mut().map_or(Ok(()), |tally| tally.add(header, &sums)).map_err(damaged)?;
         if self.keeps_record.contains(&true) {
             for stretch in self.collapse.take_all() {
                 self.output.erased_batches(&stretch)?;
@@ -287,7 +287,7 @@ impl SegmentRewrite<'_> {
             self.live_bytes += u64::from(to.len);
             self.moved.push(RecordMove { from, to: RecordPlace { segment: self.output.segment(), ..to } });
         }
-        self.output.batch(draft, header)
+        self.output.batch(draft, header.first_seqno, header.time_ns)
     }
 }
 

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::SegmentId;
+use crate::ids::{SegmentId, Seqno};
 use crate::io::{File, Io, OpenMode};
 use crate::log::layout::{
-    BATCH_BYTES_MAX, BatchHeader, ChainDigest, Salt, SegmentFooter, SegmentHeader, chain_digest, stamp_record,
+    BATCH_BYTES_MAX, BatchForm, BatchHeader, ChainDigest, Salt, SegmentFooter, SegmentHeader, chain_digest,
+    stamp_record,
 };
 use crate::log::record::{LAYOUT, RecordKind};
 use crate::log::rewrite::collapse::ErasedStretch;
@@ -60,8 +61,8 @@ impl<'a> SegmentOutput<'a> {
         u32::try_from(self.end()).map_err(|_| too_large())
     }
 
-    /// Writes the records that stay of the batch with this header.
-    pub(super) fn batch(&mut self, mut draft: BatchDraft, of: &BatchHeader) -> Result<()> {
+    /// Writes the records that stay of the batch with this first seqno and time.
+    pub(super) fn batch(&mut self, mut draft: BatchDraft, first_seqno: Seqno, time_ns: u64) -> Result<()> {
         draft.flush_erased();
         let BatchDraft { mut bytes, starts, .. } = draft;
         let at = self.end();
@@ -75,11 +76,11 @@ impl<'a> SegmentOutput<'a> {
         #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_BYTES_MAX: checked above")]
         let header = BatchHeader {
             bytes: bytes.len() as u32,
-            records: starts.len() as u32,
+            form: BatchForm::Short,
             synced: 0,
-            first_seqno: of.first_seqno,
-            time_ns: of.time_ns,
-            prev: self.chain,
+            first_seqno,
+            time_ns,
+            prev: self.chain.into(),
         };
         header.write(&mut bytes, self.salt, at);
         self.chain = chain_digest(&bytes);
@@ -91,11 +92,7 @@ impl<'a> SegmentOutput<'a> {
     pub(super) fn erased_batches(&mut self, stretch: &ErasedStretch) -> Result<()> {
         let mut draft = BatchDraft::new(self.next_offset()?);
         draft.record(RecordKind::ErasedBatches.code(), LAYOUT, |out| stretch.gone.put(out));
-        let (first_seqno, time_ns) = (stretch.first_seqno, stretch.time_ns);
-        // The other fields are filled in for the new batch.
-        let of =
-            BatchHeader { bytes: 0, records: 0, synced: 0, first_seqno, time_ns, prev: Default::default() };
-        self.batch(draft, &of)
+        self.batch(draft, stretch.first_seqno, stretch.time_ns)
     }
 
     fn flush(&mut self) -> Result<()> {

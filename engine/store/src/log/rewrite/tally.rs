@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ids::Seqno;
 use crate::log::cursor::for_each_checked_record;
 use crate::log::erasure::{ErasedSetBuilder, ErasedSpan};
-use crate::log::layout::BATCH_HEADER_BYTES;
+use crate::log::layout::BatchHeader;
 use crate::log::leaf_hash::LeafHasher;
 use crate::log::ledger::LedgerTiles;
 use crate::log::rewrite::source::SourceSegment;
@@ -33,7 +33,7 @@ impl SegmentTally {
     /// The tally of a segment with this first leaf.
     pub(super) fn of_segment(schema: &dyn RecordSchema, source: &SourceSegment, begins: u64) -> Result<Self> {
         let (mut tally, mut leaves) = (Self::new(begins), LeafHasher::default());
-        source.each_batch(&mut |batch, _| {
+        source.each_batch(&mut |batch, header| {
             let mut sums = SumsBuilder::new(schema, &mut leaves);
             for_each_checked_record(batch.whole, batch.offset, source.segment.salt, |_, seqno, record| {
                 tally.erased.add_record(seqno, &record)?;
@@ -42,16 +42,20 @@ impl SegmentTally {
             .and_then(|()| {
                 let sums = sums.finish();
                 tally.erased.end_batch(sums.node()?)?;
-                tally.add(&sums)
+                tally.add(header, &sums)
             })
             .map_err(|e| Error::damaged(&source.segment.path, batch.offset, e))
         })?;
         Ok(tally)
     }
 
-    pub(super) fn add(&mut self, sums: &BatchSums) -> std::result::Result<(), CodecError> {
+    pub(super) fn add(
+        &mut self,
+        header: &BatchHeader,
+        sums: &BatchSums,
+    ) -> std::result::Result<(), CodecError> {
         self.totals.add(sums.totals());
-        self.totals.chain_bytes += BATCH_HEADER_BYTES as u64;
+        self.totals.chain_bytes += header.form.header_bytes() as u64;
         self.totals.batches += u64::from(!sums.stands_for_batches());
         self.totals.records += sums.present_records();
         sums.node()?.map_or(Ok(()), |node| self.leaves.push(node))

@@ -157,7 +157,7 @@ fn batch_not_at_the_log_end_is_refused() {
     let len = first.batch.bytes.len() as u64;
     assert_eq!((writer.tail, writer.state.next_seqno), (96 + len, Seqno(2)));
     let (header, _) = BatchHeader::check(&first.batch.bytes, writer.active.salt, 96).unwrap();
-    assert_eq!((u64::from(header.bytes), header.records, header.synced), (len, 1, 96));
+    assert_eq!((u64::from(header.bytes), header.form, header.synced), (len, BatchForm::Short, 96));
     assert!(writer.bind_to_chain(&mut queued(1, 96, 1)).is_err());
     writer.bind_to_chain(&mut queued(1, 96 + len, 2)).unwrap();
 }
