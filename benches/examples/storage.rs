@@ -93,7 +93,7 @@ fn measure_chat(file: &str, expansion: Expansion, commits: Commits) -> StorageBe
         let imported = imported?;
         let spec = RunSpec::new(imported.id.clone()).metadata(imported.metadata.clone());
         let frames = imported.frames().inspect(|frame| {
-            requests += if frame.component == Component::Llm { frame.input.len() as u64 } else { 0 };
+            requests += if frame.component == Component::Llm { frame.input.len() } else { 0 };
         });
         match commits {
             Commits::EachRun => {

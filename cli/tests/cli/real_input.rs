@@ -27,11 +27,11 @@ const VARIABLE: &str = "ANNALS_TAU_AIRLINE";
 /// Bytes of the full file's requests according to PROVENANCE.md, and the minimum share that a store must
 /// save.
 const FULL_REQUEST_BYTES: u64 = 30_969_226;
-const SAVED_SHARE_MIN: u64 = 35;
+const SAVED_SHARE_MIN: u64 = 36;
 
 /// Bytes of a store of the carried runs after a clean close, as measured. It may take 2% more: a change that costs
 /// more must be meant, and changes these figures.
-const CUT_DISK_BYTES: [(ExpandMode, u64); 2] = [(ExpandMode::Turns, 88_314), (ExpandMode::Calls, 83_162)];
+const CUT_DISK_BYTES: [(ExpandMode, u64); 2] = [(ExpandMode::Turns, 85_850), (ExpandMode::Calls, 80_668)];
 
 /// Number of single frames that are read without the frames before them.
 const SAMPLE_FRAMES: usize = 20;
@@ -86,7 +86,7 @@ fn bundled_runs_as_calls_replay_exactly() {
 }
 
 #[test]
-fn full_file_replays_exactly_in_one_35th_of_its_size() {
+fn full_file_replays_exactly_in_one_36th_of_its_size() {
     if let Some(full) = full(ExpandMode::Calls) {
         check_import_and_replay(&full);
     }
