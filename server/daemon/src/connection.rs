@@ -1,117 +1,157 @@
-//! The bytes of a connection: read while there is room, handled turn by turn, answered in order.
+//! A connection of a Redis client from its beginning to its end: in the client loop, and in its task while a
+//! turn needs what would delay other connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::client_loop::{ClientConnection, ClientStream, Handback};
 use super::session::{Daemon, Session};
 use super::turn::{TurnEnd, TurnOutcome, run_turn};
-use annals_wire::resp::{RequestDecoder, RequestLimits};
+use crate::share::HandoverBytes;
+use annals_wire::resp::RequestDecoder;
 
 /// Size of a read from a connection, in bytes.
-const READ_BYTES: usize = 16 << 10;
+pub(super) const READ_BYTES: usize = 16 << 10;
 /// Time limits for a client to log in, and to read some of its replies.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Polling interval of a blocked command, and the maximum bytes read from its connection meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const CARRIED_BYTES_MAX: usize = 64 << 10;
 
-/// A connection that continues as a recorder's: its command, and the bytes after it.
-pub(super) type RecorderHandover = (Vec<Vec<u8>>, Vec<u8>);
+/// A connection that continues as a recorder's: its socket, its command, and the bytes after it.
+pub(super) type RecorderHandover = (ClientStream, HandoverBytes);
+
+/// How the work of a task on a connection ends.
+enum TaskEnd {
+    /// All requests are answered: the client loop goes on.
+    Returns,
+    /// The connection has ended.
+    Closed,
+    /// It is a recorder's: its command and the bytes after it.
+    Recorder(HandoverBytes),
+}
 
 /// Serves a connection until it or the daemon ends. Returns the recorder handover if the connection is a
 /// recorder's.
 ///
 /// # Errors
 /// Those of reading and writing; `TimedOut` if the client exceeds a time limit.
-pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    daemon: &Daemon,
-    mut session: Session,
-    stream: &mut S,
+pub(super) async fn serve(
+    mut connection: ClientConnection,
     mut stopped: watch::Receiver<bool>,
 ) -> std::io::Result<Option<RecorderHandover>> {
-    let limits = if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
-    let mut requests = RequestDecoder::new(limits);
-    let mut buffer = vec![0; READ_BYTES];
-    let mut carried: Option<Vec<u8>> = None;
-    let login = tokio::time::sleep(LOGIN_TIMEOUT);
-    tokio::pin!(login);
+    let daemon = connection.daemon.clone();
     loop {
-        let taken = carried.take();
-        let mut input = match &taken {
-            Some(bytes) => bytes.as_slice(),
+        let served = daemon.client_loop.serve(connection);
+        tokio::pin!(served);
+        let early = tokio::select! {
+            biased;
+            handback = &mut served => Some(handback),
+            _ = stopped.wait_for(|stopped| *stopped) => None,
+        };
+        let handback = match early {
+            Some(handback) => handback,
             None => {
-                let read = tokio::select! {
-                    read = stream.read(&mut buffer) => read?,
-                    _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    () = idle_timeout(daemon.idle), if session.grant.is_some() => return Err(std::io::ErrorKind::TimedOut.into()),
-                    () = &mut login, if session.grant.is_none() => return Err(std::io::ErrorKind::TimedOut.into()),
-                };
-                if read == 0 {
-                    return Ok(None);
-                }
-                &buffer[..read]
+                daemon.client_loop.end_connections();
+                served.await
             }
         };
-        loop {
-            let began = daemon.io.monotonic_ns();
-            let mut done = match session.held_command.as_ref().and_then(|held| held.offload) {
-                None => run_turn(daemon, &mut session, &mut requests, &mut input),
-                Some(apart) => {
-                    let _place = tokio::select! {
-                        // Work that needs no wait is still done after a stop.
-                        biased;
-                        place = daemon.offload_permits(apart).acquire() => place,
-                        _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    };
-                    // Other connections continue on another thread meanwhile.
-                    tokio::task::block_in_place(|| run_turn(daemon, &mut session, &mut requests, &mut input))
-                }
-            };
-            await_settled(&session, &mut done).await;
-            daemon.note_duration(&session, done.first, done.commands, began);
-            if let Some(tenant) = &done.added {
-                tenant.added.notify_waiters();
+        let Some(Handback { connection: mut left, input, turn }) = handback else { return Ok(None) };
+        let end;
+        (left.stream, end) = match left.stream {
+            ClientStream::Tcp(stream) => {
+                let mut stream = tokio::net::TcpStream::from_std(stream)?;
+                let task = ConnectionTask { daemon: &daemon, stream: &mut stream, stopped: &mut stopped };
+                let end = task.answer(&mut left.session, &mut left.requests, input, turn).await?;
+                (ClientStream::Tcp(stream.into_std()?), end)
             }
-            write_all(stream, &done.out).await?;
-            if let Some(until) = done.waits {
-                let mut rest = input.to_vec();
-                tokio::select! {
-                    () = await_activity(daemon, &session, until) => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
-                    // A client that hangs up ends the wait; further requests are handled afterwards.
-                    more = stream.read_buf(&mut rest), if rest.len() < CARRIED_BYTES_MAX => if more? == 0 {
-                        return Ok(None);
-                    },
-                }
-                carried = Some(rest);
-                break;
+            ClientStream::Unix(stream) => {
+                let mut stream = tokio::net::UnixStream::from_std(stream)?;
+                let task = ConnectionTask { daemon: &daemon, stream: &mut stream, stopped: &mut stopped };
+                let end = task.answer(&mut left.session, &mut left.requests, input, turn).await?;
+                (ClientStream::Unix(stream.into_std()?), end)
             }
-            match done.end {
-                None if done.more => {}
-                None => break,
-                Some(TurnEnd::HangUp) => {
-                    let _ = stream.shutdown().await;
-                    return Ok(None);
-                }
-                Some(TurnEnd::Recorder(command)) => return Ok(Some((command, input.to_vec()))),
-            }
+        };
+        match end {
+            TaskEnd::Returns => connection = left,
+            TaskEnd::Closed => return Ok(None),
+            TaskEnd::Recorder(bytes) => return Ok(Some((left.stream, bytes))),
         }
     }
 }
 
-/// Waits for the idle timeout; forever if there is none.
-async fn idle_timeout(most: Option<Duration>) {
-    match most {
-        Some(most) => tokio::time::sleep(most).await,
-        None => std::future::pending().await,
-    }
+/// A connection outside of the client loop.
+struct ConnectionTask<'a, S> {
+    daemon: &'a Arc<Daemon>,
+    stream: &'a mut S,
+    stopped: &'a mut watch::Receiver<bool>,
 }
 
+impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<'_, S> {
+    /// Sends the replies of a turn, and runs the turns after it until all requests are answered.
+    async fn answer(
+        self,
+        session: &mut Session,
+        requests: &mut RequestDecoder,
+        mut carried: Vec<u8>,
+        mut done: TurnOutcome,
+    ) -> std::io::Result<TaskEnd> {
+        let Self { daemon, stream, stopped } = self;
+        loop {
+            write_all(stream, &done.out).await?;
+            if let Some(until) = done.waits {
+                tokio::select! {
+                    () = await_activity(daemon, session, until) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => return Ok(TaskEnd::Closed),
+                    // A client that hangs up ends the wait; further requests are handled afterwards.
+                    more = stream.read_buf(&mut carried), if carried.len() < CARRIED_BYTES_MAX => if more? == 0 {
+                        return Ok(TaskEnd::Closed);
+                    },
+                }
+            } else {
+                match done.end {
+                    None if done.more => {}
+                    None => return Ok(TaskEnd::Returns),
+                    Some(TurnEnd::HangUp) => {
+                        let _ = stream.shutdown().await;
+                        return Ok(TaskEnd::Closed);
+                    }
+                    Some(TurnEnd::Recorder(command)) => {
+                        return Ok(TaskEnd::Recorder(HandoverBytes { command, rest: carried }));
+                    }
+                }
+            }
+            let mut input = carried.as_slice();
+            let began = daemon.io.monotonic_ns();
+            done = match session.held_command.as_ref().and_then(|held| held.offload) {
+                None => run_turn(daemon, session, requests, &mut input),
+                Some(offload) => {
+                    let _place = tokio::select! {
+                        // Work that needs no wait is still done after a stop.
+                        biased;
+                        place = daemon.offload_permits(offload).acquire() => place,
+                        _ = stopped.wait_for(|stopped| *stopped) => return Ok(TaskEnd::Closed),
+                    };
+                    // Other tasks continue on another thread meanwhile.
+                    tokio::task::block_in_place(|| run_turn(daemon, session, requests, &mut input))
+                }
+            };
+            let handled = carried.len() - input.len();
+            carried.drain(..handled);
+            await_settled(session, &mut done).await;
+            daemon.note_duration(session, done.first, done.commands, began);
+            if let Some(tenant) = &done.added {
+                tenant.added.notify_waiters();
+            }
+        }
+    }
+}
 /// Waits until new data may be available, the poll interval passes, or `until` is reached.
 pub(super) async fn await_activity(daemon: &Daemon, session: &Session, until: Option<u64>) {
     let now = daemon.now_ns() / 1_000_000;

@@ -6,13 +6,15 @@
 //! past (`annals::retention::is_due`), as for every deadline.
 //!
 //! The engine makes a batch visible once it is durable. Until then, `pending` holds its values, so that the
-//! next turn reads them; a turn that reads a pending value waits for it before replying. Few batches of keys
-//! are in flight at a time; writes made meanwhile form the next batch. Batches are submitted under the lock,
-//! so the settler sees their tickets in the order in which they become durable. Reads ask `pending` first,
-//! then [`ValueCache`], then the store.
+//! next turn reads them; a turn that reads a pending value waits for it before replying. The client loop
+//! submits and settles batches ([`Databases::settle`]); writes made meanwhile form the next batch. Batches are
+//! submitted under the lock, so their tickets are settled in the order in which they become durable. Reads ask
+//! `pending` first, then [`ValueCache`], then the store.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Wake, Waker};
 
 use annals::io::Io;
 use annals::{
@@ -20,8 +22,9 @@ use annals::{
     kv::{Content, History, ScanRange, StoredBlob},
 };
 use foldhash::quality::RandomState;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use super::client_loop::{ConnectionSlot, LoopInbox};
 use super::turn::CommandRefusal;
 use super::value_cache::{SharedValues, ValueCache};
 
@@ -29,8 +32,8 @@ use super::value_cache::{SharedValues, ValueCache};
 pub(super) const DATABASES: u8 = 16;
 /// Maximum key length in bytes: one byte less than the engine's, which the key of the deadline needs.
 pub(super) const KEY_BYTES_MAX: usize = annals::kv::KEY_BYTES_MAX - 1;
-/// Maximum number of batches of keys in flight.
-const BATCHES_IN_FLIGHT_MAX: usize = 4;
+/// Maximum number of batches of keys in flight, unless a batch is too long to wait.
+const BATCHES_IN_FLIGHT_MAX: usize = 1;
 /// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
@@ -54,15 +57,50 @@ pub(super) type SettleResult = Result<(), String>;
 /// The settlement to wait for before replying, if any.
 pub(super) type SettleReceiver = Option<oneshot::Receiver<SettleResult>>;
 
+/// Who waits for the writes of a turn.
+#[derive(Debug)]
+enum TurnWaiter {
+    /// A task.
+    Task(oneshot::Sender<SettleResult>),
+    /// A connection of the client loop.
+    Connection(ConnectionSlot),
+}
+
+/// How [`Databases::settle`] waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SettleMode {
+    /// Blocks until everything is durable.
+    Blocking,
+    /// Never blocks: it is called again when a batch is durable.
+    Polling,
+}
+
 /// The databases of a namespace.
 #[derive(Debug)]
 pub(super) struct Databases {
     space: Namespace,
     io: Arc<dyn Io>,
     state: Mutex<DatabasesState>,
-    settling: mpsc::UnboundedSender<SubmittedWrites>,
-    /// Notified when the first turn of a batch has something to write.
-    gathering: Notify,
+    /// The inbox of the client loop, which calls [`Databases::settle`].
+    inbox: Arc<LoopInbox>,
+    /// Wakes the client loop when a ticket is done.
+    waker: Waker,
+    myself: Weak<Databases>,
+}
+
+/// Asks the client loop to settle these databases.
+#[derive(Debug)]
+struct SettleWaker {
+    inbox: Arc<LoopInbox>,
+    databases: Weak<Databases>,
+}
+
+impl Wake for SettleWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(databases) = self.databases.upgrade() {
+            self.inbox.settle(databases);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -77,16 +115,19 @@ struct DatabasesState {
     /// Number of reads answered by `values`, and by the store.
     hits: u64,
     misses: u64,
-    /// Batches of keys in flight; writes made meanwhile are gathered. Few batches keep the writer and the
-    /// settler cheap; several are needed to keep the disk, the writer and the connections busy at once.
+    /// Batches of keys in flight; writes made meanwhile are gathered.
     in_flight: usize,
     gathered: GatheredBatch,
     /// Number of batches that were settled.
     settled: u64,
+    /// Submitted writes that are not settled, in the order of the log.
+    submitted: VecDeque<SubmittedWrites>,
+    /// The error reply of the first write that failed.
+    failed: Option<String>,
 }
 
 impl DatabasesState {
-    fn gather(&mut self, changes: Vec<KeyWrite>, done: oneshot::Sender<SettleResult>) {
+    fn gather(&mut self, changes: Vec<KeyWrite>, waiter: TurnWaiter) {
         let batch = self.gathered.number;
         for (at, change) in (self.gathered.changes.len()..).zip(&changes) {
             self.gathered.bytes +=
@@ -94,7 +135,27 @@ impl DatabasesState {
             self.pending.insert(change.key.clone(), PendingValue { entry: change.entry.clone(), batch, at });
         }
         self.gathered.changes.extend(changes);
-        self.gathered.done.push(done);
+        self.gathered.waiters.push(waiter);
+    }
+
+    /// Removes the values of a batch from the pending ones; those that are durable are cached.
+    fn settle_batch(&mut self, gathered: GatheredBatch, is_durable: bool) {
+        for (at, KeyWrite { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
+            match self.pending.get(&key) {
+                // A newer write of this key is pending, in this batch or a later one.
+                Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
+                Some(_) if is_durable => {
+                    self.pending.remove(&key);
+                    self.values.put(key, entry);
+                }
+                // A later batch had replaced it and was refused: the cached value may be older than
+                // this one.
+                _ => {
+                    self.pending.remove(&key);
+                    self.values.forget(&key);
+                }
+            }
+        }
     }
 }
 
@@ -108,11 +169,11 @@ struct PendingValue {
 
 /// Submitted tickets, and the turns that wait for them and for all earlier ones.
 #[derive(Debug)]
-pub(super) struct SubmittedWrites {
-    tickets: Vec<Ticket>,
+struct SubmittedWrites {
+    tickets: VecDeque<Ticket>,
     /// The batch of the last ticket, and the error if its submission was refused.
     batch: Option<(GatheredBatch, Option<String>)>,
-    done: Vec<oneshot::Sender<SettleResult>>,
+    waiters: Vec<TurnWaiter>,
 }
 
 /// Writes that turns made while other batches were in flight: the next batch.
@@ -122,7 +183,7 @@ struct GatheredBatch {
     changes: Vec<KeyWrite>,
     bytes: usize,
     /// The turns that wait for them.
-    done: Vec<oneshot::Sender<SettleResult>>,
+    waiters: Vec<TurnWaiter>,
     number: u64,
 }
 
@@ -137,8 +198,7 @@ struct KeyWrite {
 }
 
 impl Databases {
-    /// Opens the databases of a namespace. Submitted writes are settled by [`Databases::run_settler`], which
-    /// takes the returned receiver.
+    /// Opens the databases of a namespace. The client loop of `inbox` settles their writes.
     ///
     /// # Errors
     /// Those of the store.
@@ -146,98 +206,111 @@ impl Databases {
         space: Namespace,
         io: Arc<dyn Io>,
         values: &SharedValues,
-    ) -> annals::Result<(Arc<Self>, mpsc::UnboundedReceiver<SubmittedWrites>)> {
+        inbox: Arc<LoopInbox>,
+    ) -> annals::Result<Arc<Self>> {
         let mut spaces = [const { None }; DATABASES as usize];
         for (number, keyspace) in spaces.iter_mut().enumerate() {
             *keyspace = space.find_keyspace(&format!("db{number}"))?;
         }
         let deadlines = space.find_keyspace(DEADLINES)?;
         let any_deadline = deadlines.as_ref().is_some_and(|all| all.scan(ScanRange::all()).next().is_some());
-        let (pending, values) = (HashMap::default(), values.open_namespace());
-        let (hits, misses) = (0, 0);
         let state = DatabasesState {
             spaces,
             deadlines,
             any_deadline,
-            pending,
-            values,
-            hits,
-            misses,
+            pending: HashMap::default(),
+            values: values.open_namespace(),
+            hits: 0,
+            misses: 0,
             in_flight: 0,
             gathered: GatheredBatch::default(),
             settled: 0,
+            // Bounded by the connections: each has at most one turn in flight.
+            submitted: VecDeque::new(),
+            failed: None,
         };
-        // Bounded by the connections: each has at most one turn in flight.
-        let (settling, settled) = mpsc::unbounded_channel();
-        Ok((
-            Arc::new(Self { space, io, state: Mutex::new(state), settling, gathering: Notify::new() }),
-            settled,
-        ))
+        Ok(Arc::new_cyclic(|myself| Self {
+            space,
+            io,
+            state: Mutex::new(state),
+            waker: Arc::new(SettleWaker { inbox: inbox.clone(), databases: myself.clone() }).into(),
+            inbox,
+            myself: myself.clone(),
+        }))
     }
 
-    /// Submits gathered writes and settles batches in order. Ends when the last handle is dropped.
-    pub(super) async fn run_settler(self: Arc<Self>, settling: mpsc::UnboundedReceiver<SubmittedWrites>) {
-        tokio::join!(self.submit_when_notified(), self.settle_batches(settling));
-    }
-
-    /// Submits gathered writes once all tasks that are ready have had their turn.
-    async fn submit_when_notified(&self) {
+    /// Submits gathered writes, and settles batches in order: tells the tasks that wait, and appends the
+    /// connections that wait to `settled`. Only the client loop calls this.
+    pub(super) fn settle(&self, mode: SettleMode, settled: &mut Vec<(ConnectionSlot, SettleResult)>) {
         loop {
-            self.gathering.notified().await;
-            tokio::task::yield_now().await;
             let mut state = self.lock();
-            if state.in_flight < BATCHES_IN_FLIGHT_MAX && !state.gathered.done.is_empty() {
+            if state.in_flight < BATCHES_IN_FLIGHT_MAX && !state.gathered.waiters.is_empty() {
                 self.submit_gathered(&mut state);
             }
-        }
-    }
-
-    /// Waits for batches in order and reports the result to the waiting turns.
-    async fn settle_batches(&self, mut settling: mpsc::UnboundedReceiver<SubmittedWrites>) {
-        let mut failed = None;
-        while let Some(SubmittedWrites { tickets, batch, done }) = settling.recv().await {
-            for ticket in tickets {
-                if let Err(error) = ticket.await {
-                    // The error has poisoned the writer: nothing after it is written either.
-                    failed.get_or_insert_with(|| {
-                        tracing::error!(why = error.to_string(), "a write failed");
-                        CommandRefusal::from(error).0
-                    });
-                }
+            let Some(mut first) = state.submitted.pop_front() else { return };
+            drop(state);
+            let failure = self.await_tickets(&mut first.tickets, mode);
+            let mut state = self.lock();
+            if let Some(error) = failure {
+                // The error has poisoned the writer: nothing after it is written either.
+                state.failed.get_or_insert_with(|| {
+                    tracing::error!(why = error.to_string(), "a write failed");
+                    CommandRefusal::from(error).0
+                });
             }
+            if !first.tickets.is_empty() {
+                state.submitted.push_front(first);
+                return;
+            }
+            let SubmittedWrites { batch, waiters, .. } = first;
             let mut refused = None;
             if let Some((gathered, why)) = batch {
                 refused = why;
-                let holds = failed.is_none() && refused.is_none();
-                let mut state = self.lock();
-                for (at, KeyWrite { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
-                    match state.pending.get(&key) {
-                        // A newer write of this key is pending, in this batch or a later one.
-                        Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
-                        Some(_) if holds => {
-                            state.pending.remove(&key);
-                            state.values.put(key, entry);
-                        }
-                        // A later batch had replaced it and was refused: the cached value may be older than
-                        // this one.
-                        _ => {
-                            state.pending.remove(&key);
-                            state.values.forget(&key);
-                        }
-                    }
-                }
+                let holds = state.failed.is_none() && refused.is_none();
+                state.settle_batch(gathered, holds);
                 state.in_flight -= 1;
                 state.settled += 1;
-                if !state.gathered.done.is_empty() {
-                    self.submit_gathered(&mut state);
+            }
+            let result = state.failed.clone().or(refused).map_or(Ok(()), Err);
+            drop(state);
+            for waiter in waiters {
+                match waiter {
+                    // A receiver that is gone does not matter.
+                    TurnWaiter::Task(done) => drop(done.send(result.clone())),
+                    TurnWaiter::Connection(slot) => settled.push((slot, result.clone())),
                 }
             }
-            let settled = failed.clone().or(refused).map_or(Ok(()), Err);
-            for done in done {
-                // A receiver that is gone does not matter.
-                let _ = done.send(settled.clone());
+        }
+    }
+
+    /// Makes connections of the client loop wait for a batch that was submitted directly.
+    pub(super) fn await_in_loop(&self, ticket: Ticket, slots: impl Iterator<Item = ConnectionSlot>) {
+        let waiters = slots.map(TurnWaiter::Connection).collect();
+        let submitted = SubmittedWrites { tickets: VecDeque::from([ticket]), batch: None, waiters };
+        self.lock().submitted.push_back(submitted);
+    }
+
+    /// Waits for these tickets and removes them; without blocking, the first that is not done stays. Returns
+    /// the first error.
+    fn await_tickets(&self, tickets: &mut VecDeque<Ticket>, mode: SettleMode) -> Option<annals::Error> {
+        let mut failure = None;
+        let mut context = Context::from_waker(&self.waker);
+        while let Some(mut ticket) = tickets.pop_front() {
+            let done = match mode {
+                SettleMode::Blocking => ticket.wait(),
+                SettleMode::Polling => match Pin::new(&mut ticket).poll(&mut context) {
+                    std::task::Poll::Ready(done) => done,
+                    std::task::Poll::Pending => {
+                        tickets.push_front(ticket);
+                        return failure;
+                    }
+                },
+            };
+            if let Err(error) = done {
+                failure.get_or_insert(error);
             }
         }
+        failure
     }
 
     /// Submits the gathered writes as one batch.
@@ -245,7 +318,7 @@ impl Databases {
         let number = state.gathered.number + 1;
         let mut gathered =
             std::mem::replace(&mut state.gathered, GatheredBatch { number, ..GatheredBatch::default() });
-        let done = std::mem::take(&mut gathered.done);
+        let waiters = std::mem::take(&mut gathered.waiters);
         state.in_flight += 1;
         let mut batch = self.space.batch();
         for KeyWrite { keyspace, key, entry, deadline } in &gathered.changes {
@@ -265,7 +338,7 @@ impl Databases {
             }
         }
         let (tickets, why) = match batch.submit_with(Durability::Disk) {
-            Ok(ticket) => (vec![ticket], None),
+            Ok(ticket) => (VecDeque::from([ticket]), None),
             Err(error) => {
                 // A refused write must not be read.
                 for KeyWrite { key, .. } in &gathered.changes {
@@ -273,10 +346,10 @@ impl Databases {
                         state.pending.remove(key);
                     }
                 }
-                (Vec::new(), Some(CommandRefusal::from(error).0))
+                (VecDeque::new(), Some(CommandRefusal::from(error).0))
             }
         };
-        let _ = self.settling.send(SubmittedWrites { tickets, batch: Some((gathered, why)), done });
+        state.submitted.push_back(SubmittedWrites { tickets, batch: Some((gathered, why)), waiters });
     }
 
     fn lock(&self) -> MutexGuard<'_, DatabasesState> {
@@ -427,6 +500,11 @@ impl<'a> TurnBatch<'a> {
     /// Whether anything was written, staged or submitted.
     pub(super) fn has_written(&self) -> bool {
         self.has_submitted() || !self.staged.is_empty()
+    }
+
+    /// Whether a reply has to wait for anything so far.
+    pub(super) fn has_to_wait(&self) -> bool {
+        self.has_written() || self.reads_pending
     }
 
     fn state(&mut self) -> &mut DatabasesState {
@@ -641,19 +719,38 @@ impl<'a> TurnBatch<'a> {
         Ok(found)
     }
 
-    /// Submits the writes and releases the lock. Returns what to wait for before replying.
+    /// Hands the writes over and releases the lock. Returns what to wait for before replying.
     ///
     /// # Errors
     /// Those of the store; then nothing of the turn was written.
-    pub(super) fn commit(mut self) -> annals::Result<SettleReceiver> {
+    pub(super) fn commit(self) -> annals::Result<SettleReceiver> {
+        let (done, settled) = oneshot::channel();
+        let databases = self.databases;
+        let waits = self.hand_over(TurnWaiter::Task(done))?;
+        if waits && let Some(databases) = databases.myself.upgrade() {
+            databases.inbox.clone().settle(databases);
+        }
+        Ok(waits.then_some(settled))
+    }
+
+    /// As [`TurnBatch::commit`], for a connection of the client loop, which then calls [`Databases::settle`].
+    /// Returns whether the connection has to wait.
+    ///
+    /// # Errors
+    /// As [`TurnBatch::commit`].
+    pub(super) fn commit_in_loop(self, slot: ConnectionSlot) -> annals::Result<bool> {
+        self.hand_over(TurnWaiter::Connection(slot))
+    }
+
+    /// Hands the writes over. Returns whether there is anything to wait for.
+    fn hand_over(mut self, waiter: TurnWaiter) -> annals::Result<bool> {
         // A write that failed while the turn ran is no longer pending, so its key was read as absent.
         if self.requires_writer {
             self.databases.space.store().check_writer()?;
         }
-        if self.staged.is_empty() && !self.reads_pending && self.tickets.is_empty() {
-            return Ok(None);
+        if !self.has_to_wait() {
+            return Ok(false);
         }
-        let (done, settled) = oneshot::channel();
         let staged = std::mem::take(&mut self.staged);
         self.lock_databases();
         let mut changes = Vec::with_capacity(staged.len());
@@ -665,25 +762,21 @@ impl<'a> TurnBatch<'a> {
             changes.push(KeyWrite { keyspace, key, entry, deadline });
         }
         let databases = self.databases;
-        // Sent under the lock, so that the order is that of the log. The receiver is gone only after the
-        // daemon has ended.
-        let tickets = std::mem::take(&mut self.tickets);
-        if changes.is_empty() && self.state().gathered.changes.is_empty() {
-            let _ = databases.settling.send(SubmittedWrites { tickets, batch: None, done: vec![done] });
-            return Ok(Some(settled));
+        let tickets = VecDeque::from(std::mem::take(&mut self.tickets));
+        let state = self.state();
+        // Pushed under the lock, so that the order is that of the log.
+        if changes.is_empty() && state.gathered.changes.is_empty() {
+            state.submitted.push_back(SubmittedWrites { tickets, batch: None, waiters: vec![waiter] });
+            return Ok(true);
         }
         if !tickets.is_empty() {
-            let _ = databases.settling.send(SubmittedWrites { tickets, batch: None, done: Vec::new() });
+            state.submitted.push_back(SubmittedWrites { tickets, batch: None, waiters: Vec::new() });
         }
-        self.state().gather(changes, done);
-        let state = self.state();
+        state.gather(changes, waiter);
         if state.gathered.bytes >= GATHERED_BYTES_MAX {
             databases.submit_gathered(state);
-        } else if state.in_flight < BATCHES_IN_FLIGHT_MAX && state.gathered.done.len() == 1 {
-            // Turns that write at the same moment join this batch.
-            databases.gathering.notify_one();
         }
-        Ok(Some(settled))
+        Ok(true)
     }
 
     /// The keyspace of a database; created if something is put there.
@@ -778,16 +871,17 @@ mod tests {
         (entry.map(|entry| entry.value.to_vec()), work.commit().unwrap())
     }
 
-    #[tokio::test]
-    async fn writes_during_a_batch_form_the_next_and_keep_all_versions() {
+    #[test]
+    fn writes_during_a_batch_form_the_next_and_keep_all_versions() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open_with(directory.path().join("s"), Options::default()).unwrap();
         let space = store.namespace("n").unwrap();
         let kept = space.keyspace("db0", History::All).unwrap();
         let before = store.stats().unwrap().batches;
-        let (databases, settling) =
-            Databases::open(space, Arc::new(RealIo::new()), &SharedValues::default()).unwrap();
-        // Nothing is submitted before the settler runs.
+        // No loop has this inbox, so nothing is submitted before it is settled below.
+        let inbox = Arc::new(LoopInbox::new().unwrap());
+        let databases =
+            Databases::open(space, Arc::new(RealIo::new()), &SharedValues::default(), inbox).unwrap();
         let mut waits =
             vec![put(&databases, "k", "one"), put(&databases, "k", "two"), put(&databases, "j", "x")];
         waits.push(put(&databases, "k", "three"));
@@ -795,11 +889,11 @@ mod tests {
         assert_eq!(value.as_deref(), Some(&b"three"[..]));
         let mut rests = rests.unwrap();
         assert!(rests.try_recv().is_err(), "the value that was read is not durable yet");
-        tokio::spawn(databases.clone().run_settler(settling));
-        for wait in waits {
-            wait.await.unwrap().unwrap();
+        databases.settle(SettleMode::Blocking, &mut Vec::new());
+        for mut wait in waits {
+            wait.try_recv().unwrap().unwrap();
         }
-        rests.await.unwrap().unwrap();
+        rests.try_recv().unwrap().unwrap();
         assert_eq!(store.stats().unwrap().batches - before, 1);
         let versions: Vec<_> =
             kept.versions(b"k").unwrap().map(|version| version.unwrap().value.unwrap()).collect();

@@ -1,17 +1,18 @@
 //! The daemon: serves a store to Redis clients, to HTTP clients and to recorders.
 //!
-//! A connection is a task. It reads, and runs all whole requests that have arrived as one *turn*. It waits
-//! until everything that the turn wrote or read is durable, writes the replies, and reads on. So replies come
-//! in order, a client that does not read is not read from, and waiting connections share a sync. The writes
-//! of a turn are one batch of the engine.
+//! One thread, the client loop, polls the connections of Redis clients. It runs all whole requests of one read
+//! as one *turn*, waits until everything that the turn wrote or read is durable, writes the replies, and reads
+//! on. So replies come in order, and a client that does not read is not read from. The turns of one poll share
+//! a batch of the engine and its sync. What would delay other connections runs in the connection's task.
 //!
 //! Invariants: one lock around reading and submitting makes each turn atomic among all connections; it is
 //! never held during a wait for the disk. No reply is sent before everything it depends on is durable. The
 //! memory of a connection is limited.
 //!
 //! Layout:
-//! - The process: `config` (options), `server` (listening, shutdown), `connection` and `connection_limits`
-//!   (bytes, open files), `session` (state of a connection), `access` (tokens and rights).
+//! - The process: `config` (options), `server` (listening, shutdown), `client_loop` and `connection` (bytes of
+//!   connections, at once or in a task), `connection_limits` (open files), `session` (state of a connection),
+//!   `access` (tokens and rights).
 //! - Requests: `turn` (whole requests, run as one batch), `perform` (one command alone), `command_table`
 //!   (each command of the schema in `annals_wire`, and its function), `commands` (one file for each group).
 //! - Data: `tenant` (a served namespace), `databases` (keys and their expiry), `value_cache`, `cursors` and
@@ -27,6 +28,7 @@
 
 mod access;
 mod background;
+mod client_loop;
 mod command_table;
 mod commands;
 mod config;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use annals::{Durability, Options, Store, retention::RunShare};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::access::{self, Grant, Rights, TokenRegistry};
+use super::client_loop::{ClientConnection, ClientLoop, ClientStream};
 use super::config::{
     ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError, WitnessSchedule,
 };
@@ -22,7 +22,7 @@ use super::databases::Databases;
 use super::http::HttpApi;
 use super::session::{ClientInfo, Daemon, Session};
 use super::witness::write_witness;
-use crate::share::{HandoverBytes, Host, ListeningSocket, listen_at, listen_guarded};
+use crate::share::{Host, ListeningSocket, listen_at, listen_guarded};
 use annals_proxy::program::interrupted;
 
 /// Maximum number of worker threads: they share one lock.
@@ -101,19 +101,13 @@ pub fn serve(
         tracing::warn!("{line}");
     }
     let host = Host::without_socket(root).map_err(|cause| system_error("cannot serve recorders", cause))?;
+    let client_loop = ClientLoop::start().map_err(|cause| system_error("cannot serve clients", cause))?;
     let listened = runtime.block_on(async {
         let asks = !serving.no_auth && (places.tcp.is_some() || places.http.is_some());
         let (access, made) = load_tokens(&store, namespace, serving, asks, io.now_ns())?;
         let patience = serving.timeouts();
-        let daemon = Arc::new(Daemon::new(
-            store.clone(),
-            namespace,
-            io,
-            access,
-            profiles,
-            patience,
-            Handle::current(),
-        ));
+        let daemon =
+            Arc::new(Daemon::new(store.clone(), namespace, io, access, profiles, patience, client_loop));
         let owner = daemon.owner()?;
         let sweeper = tokio::spawn(sweep(daemon.clone()));
         let retainer = schedule.map(|schedule| tokio::spawn(retain(daemon.clone(), schedule)));
@@ -363,16 +357,18 @@ async fn serve_one(shared: Arc<ServerShared>, stream: AcceptedStream, stopped: w
                 http.serve(stream, from, stopped).await;
             }
         }
-        AcceptedStream::Tcp(mut stream, from) => {
+        AcceptedStream::Tcp(stream, from) => {
             let _ = stream.set_nodelay(true);
             // Keep-alive detects a peer that has vanished.
             let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
             let facts = facts(from.to_string());
             daemon.clients().insert(id, facts.clone());
             let session = Session::new(facts, shared.anonymous_grant(), false);
-            let _ = connection::serve(daemon, session, &mut stream, stopped).await;
+            let Ok(stream) = stream.into_std() else { return };
+            let connection = ClientConnection::new(daemon, session, ClientStream::Tcp(stream));
+            let _ = connection::serve(connection, stopped).await;
         }
-        AcceptedStream::Unix(mut stream) => {
+        AcceptedStream::Unix(stream) => {
             // The socket's file mode checks this at connect; this check also covers a socket passed to
             // another process.
             let own = rustix::process::geteuid().as_raw();
@@ -382,14 +378,12 @@ async fn serve_one(shared: Arc<ServerShared>, stream: AcceptedStream, stopped: w
             let facts = facts("unix".to_owned());
             daemon.clients().insert(id, facts.clone());
             let session = Session::new(facts, Some(shared.owner.clone()), true);
-            let served = connection::serve(daemon, session, &mut stream, stopped).await;
-            let Ok(Some((command, rest))) = served else { return };
-            let stream = stream.into_std().and_then(|stream| {
-                stream.set_nonblocking(false)?;
-                Ok(stream)
-            });
-            if let Ok(stream) = stream {
-                shared.host.admit(stream, &shared.store, HandoverBytes { command, rest });
+            let Ok(stream) = stream.into_std() else { return };
+            let connection = ClientConnection::new(daemon, session, ClientStream::Unix(stream));
+            let Ok(Some(handover)) = connection::serve(connection, stopped).await else { return };
+            let (ClientStream::Unix(stream), bytes) = handover else { return };
+            if stream.set_nonblocking(false).is_ok() {
+                shared.host.admit(stream, &shared.store, bytes);
             }
         }
     }

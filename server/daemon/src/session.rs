@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use annals::io::Io;
 use annals::kv::StoredBlob;
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::access::{Grant, Rights, TokenRegistry};
+use super::client_loop::{ClientLoop, ConnectionSlot};
 use super::command_table::{Command, CommandTable};
 use super::cursors::ScanCursors;
 use super::databases::Databases;
@@ -52,7 +52,8 @@ const WHOLE_MAX: usize = 2;
 pub(super) struct Daemon {
     pub(super) store: annals::Store,
     pub(super) io: Arc<dyn Io>,
-    runtime: Handle,
+    /// Serves the connections of Redis clients and settles writes.
+    pub(super) client_loop: ClientLoop,
     /// The namespace of clients that need no token.
     pub(super) home: String,
     /// The namespaces opened so far.
@@ -154,6 +155,8 @@ pub(super) struct Session {
     pub(super) entries: Option<StreamEntries>,
     /// The run that is replayed to this connection.
     pub(super) replay: Option<ConnectionReplay>,
+    /// Its place in the client loop, while that runs its turn.
+    pub(super) slot: Option<ConnectionSlot>,
 }
 
 /// A command queued for EXEC.
@@ -175,7 +178,7 @@ pub(super) struct Transaction {
 }
 
 impl Daemon {
-    /// Creates the daemon of a store; `io` is the store's I/O layer, and tasks run on `runtime`.
+    /// Creates the daemon of a store; `io` is the store's I/O layer.
     pub(super) fn new(
         store: annals::Store,
         home: &str,
@@ -183,7 +186,7 @@ impl Daemon {
         access: TokenRegistry,
         profiles: Profiles,
         patience: ServeTimeouts,
-        runtime: Handle,
+        client_loop: ClientLoop,
     ) -> Self {
         let started_ns = io.now_ns();
         Self {
@@ -191,7 +194,7 @@ impl Daemon {
             store,
             home: home.to_owned(),
             io,
-            runtime,
+            client_loop,
             tenants: Mutex::default(),
             values: SharedValues::default(),
             access,
@@ -229,8 +232,8 @@ impl Daemon {
             return Ok(tenant.clone());
         }
         let space = self.store.namespace(namespace)?;
-        let (databases, settling) = Databases::open(space.clone(), self.io.clone(), &self.values)?;
-        self.runtime.spawn(databases.clone().run_settler(settling));
+        let inbox = self.client_loop.inbox().clone();
+        let databases = Databases::open(space.clone(), self.io.clone(), &self.values, inbox)?;
         let (frames, behind) = (self.open_frames.clone(), self.behind.clone());
         let tenant = Arc::new(Tenant::new(namespace, space, databases, frames, behind));
         tenants.insert(namespace.to_owned(), tenant.clone());
@@ -336,6 +339,7 @@ impl Daemon {
         }
         self.behind.finish();
         self.operations.end();
+        self.client_loop.stop();
     }
 
     /// The connected clients.
@@ -381,6 +385,7 @@ impl Session {
             defers_replies: false,
             entries: None,
             replay: None,
+            slot: None,
         };
         if let Some(grant) = unasked {
             session.grant(grant);

@@ -1,12 +1,12 @@
-//! Entries that XADD adds to one run in a row within a turn: they become one batch, and their replies are
-//! known once it is submitted.
+//! Entries that XADD adds to one run in a row within a turn, and at the ends of the turns of one poll of the
+//! client loop: they become one batch, and their replies are known once it is submitted.
 //!
 //! A batch per entry would cost a flush of the compressor, a batch record and a wake-up of the writer for
-//! each entry of a pipeline.
+//! each entry of a pipeline, and for each client of a stream.
 
 use std::sync::Arc;
 
-use annals::{Durability, Frame};
+use annals::{Durability, Frame, Ticket};
 
 use super::databases::TurnBatch;
 use super::open_runs::DaemonRun;
@@ -15,6 +15,8 @@ use annals_wire::resp::Reply;
 
 /// Overhead of an entry besides its bytes.
 const ENTRY_BYTES: usize = 128;
+/// Entries of this many bytes are joined by no others.
+const JOINED_BYTES_MAX: usize = 4 << 20;
 
 /// Entries of one run that are to be added.
 #[derive(Debug)]
@@ -29,6 +31,17 @@ impl StreamEntries {
     pub(super) fn continues_with(&self, words: &[Vec<u8>]) -> bool {
         let word = |at: usize| words.get(at).map(Vec::as_slice).unwrap_or_default();
         word(0).eq_ignore_ascii_case(b"xadd") && word(1) == self.open.run.name().as_bytes()
+    }
+
+    /// Appends entries of the same run. Returns them unchanged if they are of another run, or if these are
+    /// enough for a batch.
+    pub(super) fn join(&mut self, more: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.open, &more.open) || self.bytes >= JOINED_BYTES_MAX {
+            return Err(more);
+        }
+        self.bytes += more.bytes;
+        self.frames.extend(more.frames);
+        Ok(())
     }
 
     pub(super) fn count(&self) -> usize {
@@ -58,11 +71,21 @@ pub(super) fn accepts_run(entries: &Option<StreamEntries>, open: &Arc<DaemonRun>
     entries.as_ref().is_none_or(|entries| Arc::ptr_eq(&entries.open, open))
 }
 
-/// Submits the entries as one batch; returns their replies in order.
+/// Submits the entries as one batch of their turn; returns their replies in order.
 pub(super) fn submit_entries(entries: StreamEntries, work: &mut TurnBatch<'_>, now_ns: u64) -> Vec<Reply> {
+    let (replies, ticket) = submit_batch(entries, now_ns);
+    if let Some(ticket) = ticket {
+        work.await_before_reply(ticket);
+    }
+    replies
+}
+
+/// Submits the entries as one batch. Returns their replies in order, and what to wait for before sending
+/// them; `None` if nothing was written.
+pub(super) fn submit_batch(entries: StreamEntries, now_ns: u64) -> (Vec<Reply>, Option<Ticket>) {
     let StreamEntries { open, frames, .. } = entries;
     let count = frames.len();
-    let all = |why: String| (0..count).map(|_| Reply::Error(why.clone())).collect();
+    let all = |why: String| ((0..count).map(|_| Reply::Error(why.clone())).collect(), None);
     let mut batch = match open.run.batch() {
         Ok(batch) => batch,
         Err(error) => return all(CommandRefusal::from(error).0),
@@ -82,11 +105,11 @@ pub(super) fn submit_entries(entries: StreamEntries, work: &mut TurnBatch<'_>, n
             Err(error) => Reply::Error(CommandRefusal::from(error).0),
         });
     }
-    if any {
-        match batch.submit() {
-            Ok(ticket) => work.await_before_reply(ticket),
-            Err(error) => return all(CommandRefusal::from(error).0),
-        }
+    if !any {
+        return (replies, None);
     }
-    replies
+    match batch.submit() {
+        Ok(ticket) => (replies, Some(ticket)),
+        Err(error) => all(CommandRefusal::from(error).0),
+    }
 }

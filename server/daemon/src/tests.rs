@@ -6,6 +6,7 @@ use annals::io::{Io, RealIo};
 use annals::{Options, Store};
 
 use super::access::{AccessToken, Grant, Rights, TokenRegistry};
+use super::client_loop::ClientLoop;
 use super::connection::await_settled;
 use super::databases::Databases;
 use super::session::{ClientInfo, Daemon, ServeTimeouts, Session};
@@ -45,25 +46,25 @@ impl DaemonBench {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
         let store = Store::open_with(directory.path().join("s"), options).unwrap();
-        Self { daemon: Self::daemon(store, &runtime), _directory: directory, runtime }
+        Self { daemon: Self::daemon(store), _directory: directory, runtime }
     }
 
     /// Another daemon over the same store, as after a restart.
     fn started_again(self) -> Self {
         let Self { daemon, _directory, runtime } = self;
         let store = daemon.store.clone();
-        Self { daemon: Self::daemon(store, &runtime), _directory, runtime }
+        Self { daemon: Self::daemon(store), _directory, runtime }
     }
 
-    fn daemon(store: Store, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
-        Self::daemon_with(store, Arc::new(RealIo::new()), runtime)
+    fn daemon(store: Store) -> Arc<Daemon> {
+        Self::daemon_with(store, Arc::new(RealIo::new()))
     }
 
-    fn daemon_with(store: Store, io: Arc<dyn Io>, runtime: &tokio::runtime::Runtime) -> Arc<Daemon> {
+    fn daemon_with(store: Store, io: Arc<dyn Io>) -> Arc<Daemon> {
         let access = TokenRegistry::new([]);
         let profiles = Profiles::parse("[[profile]]\nname = \"mails\"\ndetect = \"email\"\n").unwrap();
-        let (patience, runtime) = (ServeTimeouts::default(), runtime.handle().clone());
-        Arc::new(Daemon::new(store, "default", io, access, profiles, patience, runtime))
+        let (patience, client_loop) = (ServeTimeouts::default(), ClientLoop::start().unwrap());
+        Arc::new(Daemon::new(store, "default", io, access, profiles, patience, client_loop))
     }
 
     pub(super) fn client(&self) -> TestClient<'_> {
@@ -446,8 +447,8 @@ fn deadlines_survive_restart_and_sweep_deletes_expired_keys() {
         space.find_keyspace("annals.deadlines").unwrap().unwrap(),
     );
     // Another daemon over the same store, as after a restart.
-    let (later, settling) = Databases::open(space, Arc::new(RealIo::new()), &Default::default()).unwrap();
-    bench.runtime.spawn(later.clone().run_settler(settling));
+    let inbox = bench.daemon.client_loop.inbox().clone();
+    let later = Databases::open(space, Arc::new(RealIo::new()), &Default::default(), inbox).unwrap();
     let kept = deadlines.get(b"\0b").unwrap().unwrap();
     let left = u64::from_le_bytes(kept.try_into().unwrap()) - later.now_ns() / 1_000_000;
     assert!((1..=60_000).contains(&left), "{left}");

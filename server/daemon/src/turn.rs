@@ -7,7 +7,7 @@ use annals::{ErrorKind, kv::StoredBlob};
 use tokio::sync::oneshot;
 
 use super::command_table::Command;
-use super::databases::{KeyEntry, SettleResult, TurnBatch};
+use super::databases::{Databases, KeyEntry, SettleResult, TurnBatch};
 use super::session::{Daemon, HeldCommand, QueuedCommand, Session};
 use super::slow_log::CommandName;
 use super::stream_entries::{self, StreamEntries};
@@ -154,9 +154,13 @@ pub(super) enum TurnEnd {
 /// The outcome of a turn.
 #[derive(Debug, Default)]
 pub(super) struct TurnOutcome {
-    /// Replies to send once `wait` has completed.
+    /// Replies to send once `wait` has completed, or once the client loop has settled `waits_at`.
     pub(super) out: Vec<u8>,
     pub(super) wait: Option<oneshot::Receiver<SettleResult>>,
+    pub(super) waits_at: Option<Arc<Databases>>,
+    /// Entries at the turn's end, which the client loop submits with those of other turns; their replies
+    /// follow `out`. Nothing else was written.
+    pub(super) entries: Option<StreamEntries>,
     pub(super) commands: usize,
     /// The first command.
     pub(super) first: CommandName,
@@ -275,12 +279,20 @@ pub(super) fn run_turn(
             break;
         }
     }
+    if session.slot.is_some() && !work.has_to_wait() {
+        turn.entries = session.entries.take();
+    }
     add_entries(daemon, session, &mut work, &mut turn.out);
     daemon.commands.fetch_add(turn.commands as u64, Ordering::Relaxed);
-    turn.added = work.has_submitted().then(|| tenant.clone());
-    match work.commit() {
-        Ok(wait) => turn.wait = wait,
-        Err(error) => turn.fail(session, &CommandRefusal::from(error).0),
+    turn.added = (work.has_submitted() || turn.entries.is_some()).then(|| tenant.clone());
+    let committed = match session.slot {
+        None => work.commit().map(|wait| turn.wait = wait),
+        Some(slot) => work.commit_in_loop(slot).map(|waits| {
+            turn.waits_at = (waits || turn.entries.is_some()).then(|| tenant.databases.clone());
+        }),
+    };
+    if let Err(error) = committed {
+        turn.fail(session, &CommandRefusal::from(error).0);
     }
     turn
 }

@@ -277,8 +277,7 @@ fn replied_memory_writes_survive_a_crash() {
         };
         Store::open_with("s", options).unwrap()
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
-    let daemon = DaemonBench::daemon(on(&sim), &runtime);
+    let daemon = DaemonBench::daemon(on(&sim));
     let memory = daemon.tenant("default").unwrap().memory().unwrap();
     let whose = annals_memory::Identity::default();
     memory.put(&whose, r#"{"id":"a","value":1}"#).unwrap();

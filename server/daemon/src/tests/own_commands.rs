@@ -6,6 +6,7 @@ use annals::{Store, kv::History};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{ClientInfo, DaemonBench, Session, TestClient};
+use crate::client_loop::{ClientConnection, ClientStream};
 use crate::connection;
 use crate::turn::Offload;
 
@@ -279,14 +280,12 @@ fn connection_waiting_for_a_permit_blocks_no_other() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     bench.runtime.block_on(async {
         let serve = || {
-            let (near, mut far) = tokio::io::duplex(1 << 16);
-            let (daemon, stopped) = (bench.daemon.clone(), stopped.clone());
+            let (near, far) = tokio::net::UnixStream::pair().unwrap();
             let session = Session::new(ClientInfo::default(), Some(bench.daemon.owner().unwrap()), true);
-            let served = tokio::spawn(async move {
-                connection::serve(&daemon, session, &mut far, stopped)
-                    .await
-                    .map(|recorder| recorder.is_some())
-            });
+            let stream = ClientStream::Unix(far.into_std().unwrap());
+            let connection = ClientConnection::new(&bench.daemon, session, stream);
+            let served = connection::serve(connection, stopped.clone());
+            let served = tokio::spawn(async move { served.await.map(|recorder| recorder.is_some()) });
             (near, served)
         };
         let places = bench.daemon.offload_permits(Offload::FullScan).acquire_many(2).await.unwrap();

@@ -159,7 +159,7 @@ pub(crate) fn prepared() -> (DaemonBench, SimIo) {
         Options { io: Arc::new(sim.clone()), durability: Durability::Process, ..Options::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
     let store = Store::open_with("s", options).unwrap();
-    let daemon = DaemonBench::daemon_with(store, Arc::new(sim.clone()), &runtime);
+    let daemon = DaemonBench::daemon_with(store, Arc::new(sim.clone()));
     let bench = DaemonBench { daemon, _directory: tempfile::tempdir().unwrap(), runtime };
     let mut client = bench.client();
     for line in lines(PREPARATION) {

@@ -69,8 +69,8 @@ fn keys_do_not_expire_by_a_clock_far_ahead() {
     let keys = space.find_keyspace("db0").unwrap().unwrap();
     let day = 86_400_000_000_000;
     let sim = SimIo::new(1);
-    let (later, settling) = Databases::open(space, Arc::new(sim.clone()), &Default::default()).unwrap();
-    bench.runtime.spawn(later.clone().run_settler(settling));
+    let inbox = bench.daemon.client_loop.inbox().clone();
+    let later = Databases::open(space, Arc::new(sim.clone()), &Default::default(), inbox).unwrap();
     sim.set_now_ns(bench.daemon.now_ns() + 401 * day);
     assert!(later.sweep(&[], 100).unwrap().1.is_none(), "nothing was written");
     assert!(keys.get(b"a").unwrap().is_some());
