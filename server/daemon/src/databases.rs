@@ -11,6 +11,7 @@
 //! submitted under the lock, so their tickets are settled in the order in which they become durable. Reads ask
 //! `pending` first, then [`ValueCache`], then the store.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -141,19 +142,21 @@ impl DatabasesState {
     /// Removes the values of a batch from the pending ones; those that are durable are cached.
     fn settle_batch(&mut self, gathered: GatheredBatch, is_durable: bool) {
         for (at, KeyWrite { key, entry, .. }) in gathered.changes.into_iter().enumerate() {
-            match self.pending.get(&key) {
+            match self.pending.entry(key) {
                 // A newer write of this key is pending, in this batch or a later one.
-                Some(pending) if (pending.batch, pending.at) != (gathered.number, at) => {}
-                Some(_) if is_durable => {
-                    self.pending.remove(&key);
-                    self.values.put(key, entry);
+                Entry::Occupied(pending)
+                    if (pending.get().batch, pending.get().at) != (gathered.number, at) => {}
+                Entry::Occupied(pending) => {
+                    let (key, _) = pending.remove_entry();
+                    if is_durable {
+                        self.values.put(key, entry);
+                    } else {
+                        self.values.forget(&key);
+                    }
                 }
                 // A later batch had replaced it and was refused: the cached value may be older than
                 // this one.
-                _ => {
-                    self.pending.remove(&key);
-                    self.values.forget(&key);
-                }
+                Entry::Vacant(place) => self.values.forget(place.key()),
             }
         }
     }
@@ -799,7 +802,8 @@ impl<'a> TurnBatch<'a> {
         entry: Option<&KeyEntry>,
     ) -> annals::Result<Option<(Keyspace, Option<u64>)>> {
         let deadline = entry.and_then(|entry| entry.deadline);
-        if deadline.is_none() && !self.had_deadline(key)? {
+        let may_have_had = self.state().any_deadline;
+        if deadline.is_none() && (!may_have_had || !self.had_deadline(key)?) {
             return Ok(None);
         }
         let deadlines = match self.state().deadlines.clone() {

@@ -14,6 +14,7 @@ use super::turn::{TurnEnd, run_turn};
 use annals_policy::profiles::Profiles;
 use annals_wire::resp::{RequestDecoder, RequestLimits};
 
+mod client_loop;
 pub(super) mod memory;
 mod own_commands;
 pub(super) mod poisoned;
