@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -658,7 +659,9 @@ impl LoopEntry {
         let ClientConnection { daemon, session, requests, .. } = &mut self.connection;
         self.active_ns = daemon.io.monotonic_ns();
         session.slot = Some(slot);
-        let turn = run_turn(daemon, session, requests, &mut input);
+        // A fault of ours in one command must not end the connections of others.
+        let turn = catch_unwind(AssertUnwindSafe(|| run_turn(daemon, session, requests, &mut input)));
+        let Ok(turn) = turn else { return NextTurn::Ends };
         session.slot = None;
         self.input.extend_from_slice(input);
         let next = match &turn.waits_at {

@@ -78,7 +78,8 @@ fn entries_of_one_poll_are_one_batch_in_order() {
     let bench = DaemonBench::new();
     // In what is shown, a line's end is one byte.
     let (first, _) = bench.client().bytes(b"xadd s * a b\r\n");
-    let (batches, replies) = batches_of(&bench, 4, b"xadd s * a b\r\nxadd s * c d\r\n", 2 * (first.len() + 2));
+    let (batches, replies) =
+        batches_of(&bench, 4, b"xadd s * a b\r\nxadd s * c d\r\n", 2 * (first.len() + 2));
     assert!(batches <= 2, "{batches}");
     let numbers: Vec<u32> = replies
         .iter()
