@@ -11,25 +11,19 @@
 //! Invariant: a connection has at most one turn that is not answered; meanwhile the loop does not read from it.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use tokio::sync::oneshot;
 
-use super::connection::{LOGIN_TIMEOUT, READ_BYTES};
+use super::client_connection::{ClientConnection, Handback, LoopEntry, NextStep, NextTurn};
+use super::connection::READ_BYTES;
 use super::databases::{Databases, SettleMode, SettleResult};
-use super::session::{Daemon, Session};
 use super::stream_entries::{StreamEntries, submit_batch};
-use super::turn::{TurnEnd, TurnOutcome, run_turn};
-use annals_wire::resp::{RequestDecoder, RequestLimits};
 
 /// Maximum number of connections that one poll reports.
 const EVENTS_MAX: usize = 1024;
@@ -54,107 +48,6 @@ impl ConnectionSlot {
         let [a, b, c, d, e, f, g, h] = data.to_le_bytes();
         Self(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
     }
-}
-
-/// The socket of a connection. It does not block.
-#[derive(Debug)]
-pub(super) enum ClientStream {
-    Tcp(std::net::TcpStream),
-    Unix(std::os::unix::net::UnixStream),
-}
-
-impl ClientStream {
-    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes),
-            Self::Unix(stream) => stream.read(bytes),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn shut_down_writing(&self) {
-        // A client that is gone needs no end of the stream.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
-        };
-    }
-}
-
-impl AsFd for ClientStream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
-/// A connection of a Redis client.
-#[derive(Debug)]
-pub(super) struct ClientConnection {
-    pub(super) daemon: Arc<Daemon>,
-    pub(super) stream: ClientStream,
-    pub(super) session: Session,
-    pub(super) requests: RequestDecoder,
-    /// When it was accepted, on the monotonic clock.
-    pub(super) opened_ns: u64,
-}
-
-impl ClientConnection {
-    /// A connection that was just accepted.
-    pub(super) fn new(daemon: &Arc<Daemon>, session: Session, stream: ClientStream) -> Self {
-        let limits =
-            if session.grant.is_some() { RequestLimits::CLIENT } else { RequestLimits::UNAUTHENTICATED };
-        let opened_ns = daemon.io.monotonic_ns();
-        Self { daemon: daemon.clone(), stream, session, requests: RequestDecoder::new(limits), opened_ns }
-    }
-
-    /// When it has to end if nothing more arrives, on the monotonic clock; `active_ns` is the time of its
-    /// last turn.
-    fn time_limit(&self, active_ns: u64) -> Option<u64> {
-        let (since, limit) = match &self.session.grant {
-            None => (self.opened_ns, Some(LOGIN_TIMEOUT)),
-            Some(_) => (active_ns, self.daemon.idle),
-        };
-        let nanoseconds = |limit: Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        limit.map(|limit| since.saturating_add(nanoseconds(limit)))
-    }
-}
-
-/// A connection that leaves the loop, because its turn needs what would delay others.
-#[derive(Debug)]
-pub(super) struct Handback {
-    pub(super) connection: ClientConnection,
-    /// The bytes after the turn's requests.
-    pub(super) input: Vec<u8>,
-    /// The turn, with the replies that were not sent yet.
-    pub(super) turn: TurnOutcome,
-}
-
-/// A connection in the loop.
-#[derive(Debug)]
-struct LoopEntry {
-    connection: ClientConnection,
-    back: oneshot::Sender<Handback>,
-    /// Bytes that were read and not handled.
-    input: Vec<u8>,
-    /// There may be bytes to read.
-    is_readable: bool,
-    /// The peer has closed its side, so a short read is not the last.
-    has_hung_up: bool,
-    /// The loop ends, and what had arrived was read.
-    is_last: bool,
-    /// The turn that waits for its writes, and when it began.
-    turn: Option<(TurnOutcome, u64)>,
-    /// The time of its last turn, on the monotonic clock.
-    active_ns: u64,
 }
 
 /// What other threads ask of the loop.
@@ -261,9 +154,7 @@ impl ClientLoop {
     pub(super) fn end_connections(&self) {
         self.inbox.ask(|requests| requests.ends_connections = true);
     }
-}
 
-impl ClientLoop {
     /// Ends the thread. Connections that are left end, and nothing is settled any more.
     pub(super) fn stop(&self) {
         self.inbox.ask(|requests| requests.stops = true);
@@ -272,7 +163,9 @@ impl ClientLoop {
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
-        drop(std::mem::take(&mut *self.inbox.requests()));
+        // Dropped without the lock: what is dropped may ask for something.
+        let left = std::mem::take(&mut *self.inbox.requests());
+        drop(left);
     }
 }
 
@@ -332,13 +225,6 @@ struct AddedEntries {
     databases: Arc<Databases>,
     /// The connections, and the number of their entries.
     from: Vec<(ConnectionSlot, usize)>,
-}
-
-/// What becomes of a connection after a turn.
-enum NextStep {
-    Stays,
-    Ends,
-    Leaves(TurnOutcome),
 }
 
 impl LoopThread {
@@ -585,27 +471,16 @@ impl LoopThread {
 
     /// Answers a turn whose writes are settled, and goes on with its connection.
     fn finish(&mut self, slot: ConnectionSlot, result: SettleResult) {
+        let is_ending = self.is_ending;
         let Some(entry) = self.entry(slot) else { return };
         let next = entry.finish(result);
-        // It may have given up its rights.
-        let has_limit = entry.connection.session.grant.is_none();
+        entry.is_readable |= is_ending;
+        // It may have given up its rights, and then has to log in again in time.
+        let (has_more, has_limit) = (entry.has_more(), entry.connection.session.grant.is_none());
         self.has_limits |= has_limit;
-        let Some(entry) = self.entry(slot) else { return };
         match next {
-            NextStep::Stays => {
-                let has_more = entry.is_readable
-                    || entry.is_last
-                    || !entry.input.is_empty()
-                    || entry.connection.session.held_command.is_some();
-                if has_more {
-                    self.ready.push_back(slot);
-                } else if self.is_ending {
-                    if let Some(entry) = self.entry(slot) {
-                        entry.is_readable = true;
-                    }
-                    self.ready.push_back(slot);
-                }
-            }
+            NextStep::Stays if has_more => self.ready.push_back(slot),
+            NextStep::Stays => {}
             NextStep::Ends => drop(self.remove(slot)),
             NextStep::Leaves(turn) => {
                 let Some(entry) = self.remove(slot) else { return };
@@ -614,102 +489,6 @@ impl LoopThread {
                 let _ = back.send(Handback { connection, input, turn });
             }
         }
-    }
-}
-
-/// What the loop does after looking at a connection.
-enum NextTurn {
-    /// Nothing has arrived.
-    Nothing,
-    /// The connection has ended.
-    Ends,
-    /// The turn waits for these databases; it had this many commands.
-    Waits(Arc<Databases>, usize),
-    /// The turn waits for nothing.
-    Done,
-}
-
-impl LoopEntry {
-    /// Reads what has arrived; `None` if that is nothing.
-    fn read(&mut self, buffer: &mut [u8], is_ending: bool) -> std::io::Result<Option<usize>> {
-        if !self.is_readable || self.is_last {
-            return if self.is_last { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(None) };
-        }
-        loop {
-            return match self.connection.stream.read(buffer) {
-                Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-                Ok(read) => {
-                    // A short read has emptied the socket.
-                    self.is_readable = read == buffer.len() || self.has_hung_up;
-                    self.is_last = is_ending;
-                    Ok(Some(read))
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock && !is_ending => {
-                    self.is_readable = false;
-                    Ok(None)
-                }
-                Err(error) => Err(error),
-            };
-        }
-    }
-
-    /// Runs a turn over these bytes, and keeps those that are left.
-    fn run_turn(&mut self, slot: ConnectionSlot, mut input: &[u8]) -> NextTurn {
-        let ClientConnection { daemon, session, requests, .. } = &mut self.connection;
-        self.active_ns = daemon.io.monotonic_ns();
-        session.slot = Some(slot);
-        // A fault of ours in one command must not end the connections of others.
-        let turn = catch_unwind(AssertUnwindSafe(|| run_turn(daemon, session, requests, &mut input)));
-        let Ok(turn) = turn else { return NextTurn::Ends };
-        session.slot = None;
-        self.input.extend_from_slice(input);
-        let next = match &turn.waits_at {
-            Some(databases) => NextTurn::Waits(databases.clone(), turn.commands),
-            None => NextTurn::Done,
-        };
-        self.turn = Some((turn, self.active_ns));
-        next
-    }
-
-    /// Sends the replies of its turn.
-    fn finish(&mut self, result: SettleResult) -> NextStep {
-        let Some((mut turn, began_ns)) = self.turn.take() else { return NextStep::Stays };
-        let ClientConnection { daemon, stream, session, .. } = &mut self.connection;
-        if let Err(why) = result {
-            turn.fail(session, &why);
-        }
-        daemon.note_duration(session, turn.first, turn.commands, began_ns);
-        if let Some(tenant) = turn.added.take() {
-            tenant.added.notify_waiters();
-        }
-        let mut sent = 0;
-        while let Some(rest) = turn.out.get(sent..).filter(|rest| !rest.is_empty()) {
-            match stream.write(rest) {
-                Ok(0) => return NextStep::Ends,
-                Ok(bytes) => sent += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    turn.out.drain(..sent);
-                    return NextStep::Leaves(turn);
-                }
-                Err(_) => return NextStep::Ends,
-            }
-        }
-        turn.out.clear();
-        match turn.end {
-            Some(TurnEnd::HangUp) => {
-                stream.shut_down_writing();
-                return NextStep::Ends;
-            }
-            Some(TurnEnd::Recorder(_)) => return NextStep::Leaves(turn),
-            None => {}
-        }
-        let is_offloaded = session.held_command.as_ref().is_some_and(|held| held.offload.is_some());
-        if turn.waits.is_some() || is_offloaded {
-            return NextStep::Leaves(turn);
-        }
-        NextStep::Stays
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::client_loop::{ClientConnection, ClientStream, Handback};
+use super::client_connection::{ClientConnection, ClientStream, Handback};
 use super::session::{Daemon, Session};
 use super::turn::{TurnEnd, TurnOutcome, run_turn};
 use crate::share::HandoverBytes;

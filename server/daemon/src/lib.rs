@@ -10,9 +10,9 @@
 //! memory of a connection is limited.
 //!
 //! Layout:
-//! - The process: `config` (options), `server` (listening, shutdown), `client_loop` and `connection` (bytes of
-//!   connections, at once or in a task), `connection_limits` (open files), `session` (state of a connection),
-//!   `access` (tokens and rights).
+//! - The process: `config` (options), `server` (listening, shutdown), `client_loop` and `client_connection`
+//!   (connections in the loop), `connection` (their tasks), `connection_limits` (open files), `session` (state
+//!   of a connection), `access` (tokens and rights).
 //! - Requests: `turn` (whole requests, run as one batch), `perform` (one command alone), `command_table`
 //!   (each command of the schema in `annals_wire`, and its function), `commands` (one file for each group).
 //! - Data: `tenant` (a served namespace), `databases` (keys and their expiry), `value_cache`, `cursors` and
@@ -28,6 +28,7 @@
 
 mod access;
 mod background;
+mod client_connection;
 mod client_loop;
 mod command_table;
 mod commands;

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::access::{self, Grant, Rights, TokenRegistry};
-use super::client_loop::{ClientConnection, ClientLoop, ClientStream};
+use super::client_connection::{ClientConnection, ClientStream};
+use super::client_loop::ClientLoop;
 use super::config::{
     ListenAddresses, LogFormat, RetentionSchedule, ServeConfig, ServeError, WitnessSchedule,
 };

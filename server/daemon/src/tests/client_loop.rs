@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::{ClientInfo, DaemonBench, Session};
-use crate::client_loop::{ClientConnection, ClientStream};
+use crate::client_connection::{ClientConnection, ClientStream};
 use crate::connection;
 use crate::databases::TurnBatch;
 

@@ -6,7 +6,7 @@ use annals::{Store, kv::History};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{ClientInfo, DaemonBench, Session, TestClient};
-use crate::client_loop::{ClientConnection, ClientStream};
+use crate::client_connection::{ClientConnection, ClientStream};
 use crate::connection;
 use crate::turn::Offload;
 
