@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::blob::{ComparedBody, Extent, LaneBody};
 use crate::error::{Error, Result};
 use crate::ids::{BlobId, Link, Seqno};
-use crate::log::queue::Durability;
+use crate::log::queue::{Durability, WriteThread};
 use crate::log::record::{BodyRef, EMBEDDINGS_MAX, INLINE_BYTES_MAX};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -480,7 +480,7 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn commit(self) -> Result<Seqno> {
-        self.queue(true)?.wait()
+        self.queue(WriteThread::Either)?.wait()
     }
 
     /// Hands the batch to the writer without waiting.
@@ -488,19 +488,23 @@ impl<'a> RunBatch<'a> {
     /// # Errors
     /// `Unavailable`, `Poisoned`.
     pub fn submit(self) -> Result<Ticket> {
-        self.queue(false)
+        self.queue(WriteThread::Writer)
     }
 
-    /// `is_awaited`: the caller waits for the ticket at once.
-    pub(super) fn queue(mut self, is_awaited: bool) -> Result<Ticket> {
+    /// As [`RunBatch::submit`]; the batch is written as `KvBatch::submit_inline` says.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Poisoned`.
+    pub fn submit_inline(self) -> Result<Ticket> {
+        self.queue(WriteThread::Caller)
+    }
+
+    pub(super) fn queue(mut self, write_thread: WriteThread) -> Result<Ticket> {
         let run = self.run;
         if self.changed {
             self.put_run()?;
         }
-        let submitted = match is_awaited {
-            true => self.writer.submit_awaited(self.durability)?,
-            false => self.writer.submit(self.durability)?,
-        };
+        let submitted = self.writer.submit_on(write_thread, self.durability)?;
         if self.embedded
             && let Some(finder) = run.core.embedding_index.get()
         {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::blob::Extent;
 use crate::error::{Error, Result};
 use crate::ids::BlobId;
-use crate::log::queue::Durability;
+use crate::log::queue::{Durability, WriteThread};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
 use crate::sync::{Mutex, rank};
@@ -225,7 +225,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// As [`Run::record`].
     pub fn finish_with(self, ending: Ending) -> Result<u32> {
         let durability = self.run.core.options.durability;
-        let (seq, ticket) = self.queue_finish(&ending, durability, true)?;
+        let (seq, ticket) = self.queue_finish(&ending, durability, WriteThread::Either)?;
         ticket.wait()?;
         Ok(seq)
     }
@@ -235,15 +235,14 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
     /// # Errors
     /// As [`Run::record`].
     pub fn submit_finish(self, ending: &Ending, durability: Durability) -> Result<(u32, Ticket)> {
-        self.queue_finish(ending, durability, false)
+        self.queue_finish(ending, durability, WriteThread::Writer)
     }
 
-    /// `is_awaited`: the caller waits for the ticket at once.
     fn queue_finish(
         self,
         ending: &Ending,
         durability: Durability,
-        is_awaited: bool,
+        write_thread: WriteThread,
     ) -> Result<(u32, Ticket)> {
         let mut state = lock(&self.state);
         self.write_part(&mut state, Durability::Process)?;
@@ -260,7 +259,7 @@ impl<R: Deref<Target = Run>> OpenFrame<R> {
         let lane = (begun.component.clone(), BodySlot::Output);
         let (output, base) = batch.pack_body(&lane, seq, &output.into())?;
         batch.finish_frame(begun, output, base)?;
-        Ok((seq, batch.queue(is_awaited)?))
+        Ok((seq, batch.queue(write_thread)?))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use annals::io::sim::{Crash, SimIo};
+use annals::io::sim::{Crash, OpKind, SimIo};
 use annals::{
     Component, Durability, ErrorKind, Frame, Options, RunSpec, Seqno, Status, Store,
     kv::{History, ScanRange},
@@ -104,6 +104,35 @@ fn acknowledged_commit_has_requested_durability() {
         assert_eq!(keys.get(b"disk").unwrap().unwrap(), b"1");
         assert_eq!(keys.get(b"process").unwrap().is_some(), process, "{how:?}");
     }
+}
+
+/// A server submits the writes of many clients and then waits: one wait writes and syncs all of them.
+#[test]
+fn inline_batches_are_written_by_one_wait_with_one_sync() {
+    let sim = SimIo::new(4);
+    let store = Store::open_with("s", sim_options(&sim)).unwrap();
+    let spaces = ["a", "b", "c"].map(|name| store.namespace(name).unwrap());
+    let keys = spaces.each_ref().map(|space| space.keyspace("k", History::Latest).unwrap());
+    keys[0].put(b"first", "").unwrap();
+    let counts = || (sim.count(OpKind::Write), sim.count(OpKind::Sync));
+    let (writes, syncs) = counts();
+    let submit = |at: usize, key: &[u8]| {
+        let mut batch = spaces[at].batch();
+        batch.put(&keys[at], key, "v");
+        batch.submit_inline(Durability::Disk).unwrap()
+    };
+    let [first, second, third] = [0, 1, 2].map(|at| submit(at, b"waited"));
+    assert!(!first.is_done() && counts() == (writes, syncs), "nothing is written before the wait");
+    second.wait().unwrap();
+    assert_eq!(counts(), (writes + 1, syncs + 1));
+    assert!(first.is_done() && third.is_done());
+    // Polling leaves the batch to the writer's thread.
+    block_on(submit(0, b"polled")).0.unwrap();
+    drop(submit(0, b"dropped"));
+    store.close().unwrap();
+    let store = Store::open_with("s", sim_options(&sim.crash(Crash::Nothing))).unwrap();
+    let keys = store.namespace("a").unwrap().find_keyspace("k").unwrap().unwrap();
+    assert_eq!(keys.scan(ScanRange::all()).map(Result::unwrap).count(), 4);
 }
 
 #[test]

@@ -97,7 +97,13 @@ fn ticket_completes_by_any_wait_and_batch_is_visible() {
                     for i in 0..3u8 {
                         let mut batch = space.batch();
                         batch.put(keys, &[submitter, i], "v");
-                        let ticket = batch.submit().unwrap();
+                        // Such a batch is written when its ticket is waited for, polled or dropped.
+                        let is_inline = i == 1 && (submitter + i) % 4 != 2;
+                        let submitted = match is_inline {
+                            true => batch.submit_inline(Durability::Disk),
+                            false => batch.submit(),
+                        };
+                        let ticket = submitted.unwrap();
                         let last = match (submitter + i) % 4 {
                             0 => ticket.wait().unwrap(),
                             1 => block_on(ticket).unwrap(),
@@ -137,7 +143,12 @@ fn a_queue_bounded_in_bytes_takes_everything_in_the_end() {
                         let mut batch = space.batch();
                         // Some batches are larger than the whole queue.
                         batch.put(keys, &[submitter, i], vec![7; [10, 200, 900][usize::from(i)]]);
-                        tickets.push(batch.submit().unwrap());
+                        // An inline batch takes room although nobody writes it yet.
+                        let submitted = match submitter % 2 {
+                            0 => batch.submit(),
+                            _ => batch.submit_inline(Durability::Process),
+                        };
+                        tickets.push(submitted.unwrap());
                     }
                     tickets.into_iter().for_each(|ticket| _ = ticket.wait().unwrap());
                 });

@@ -29,7 +29,7 @@ use super::stream_entries::{StreamEntries, submit_batch};
 const EVENTS_MAX: usize = 1024;
 /// Interval of looking for connections that exceed a time limit, if there can be any.
 const TIMEOUT_CHECK_NS: u64 = 250_000_000;
-/// From this many commands a turn on, a batch is written by the writer's thread while the loop goes on.
+/// From this many commands a turn on, the writer's thread writes a batch while the loop goes on.
 const DEEP_COMMANDS: usize = 4;
 /// Marks the event of the inbox.
 const INBOX: u64 = u64::MAX;
@@ -460,6 +460,8 @@ impl LoopThread {
         }
         let mode = settle_mode(self.load);
         let mut settled = std::mem::take(&mut self.settled);
+        // All are submitted before any is waited for, so that they share a write and a sync.
+        self.databases.iter().for_each(|databases| databases.submit());
         for databases in self.databases.drain(..) {
             databases.settle(mode, &mut settled);
         }

@@ -70,9 +70,9 @@ enum TurnWaiter {
 /// How [`Databases::settle`] waits for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SettleMode {
-    /// Blocks until everything is durable.
+    /// Writes and syncs on the loop's thread; blocks until everything is durable.
     Blocking,
-    /// Never blocks: it is called again when a batch is durable.
+    /// Leaves that to the writer's thread and never blocks: it is called again when a batch is durable.
     Polling,
 }
 
@@ -242,14 +242,23 @@ impl Databases {
         }))
     }
 
-    /// Submits gathered writes, and settles batches in order: tells the tasks that wait, and appends the
-    /// connections that wait to `settled`. Only the client loop calls this.
+    /// Submits gathered writes, unless enough batches are in flight. Only the client loop calls this.
+    pub(super) fn submit(&self) {
+        self.submit_if_due(&mut self.lock());
+    }
+
+    fn submit_if_due(&self, state: &mut DatabasesState) {
+        if state.in_flight < BATCHES_IN_FLIGHT_MAX && !state.gathered.waiters.is_empty() {
+            self.submit_gathered(state);
+        }
+    }
+
+    /// As [`Databases::submit`]; then settles batches in order: tells the tasks that wait, and appends the
+    /// connections that wait to `settled`.
     pub(super) fn settle(&self, mode: SettleMode, settled: &mut Vec<(ConnectionSlot, SettleResult)>) {
         loop {
             let mut state = self.lock();
-            if state.in_flight < BATCHES_IN_FLIGHT_MAX && !state.gathered.waiters.is_empty() {
-                self.submit_gathered(&mut state);
-            }
+            self.submit_if_due(&mut state);
             let Some(mut first) = state.submitted.pop_front() else { return };
             drop(state);
             let failure = self.await_tickets(&mut first.tickets, mode);
@@ -340,7 +349,7 @@ impl Databases {
                 None => {}
             }
         }
-        let (tickets, why) = match batch.submit_with(Durability::Disk) {
+        let (tickets, why) = match batch.submit_inline(Durability::Disk) {
             Ok(ticket) => (VecDeque::from([ticket]), None),
             Err(error) => {
                 // A refused write must not be read.

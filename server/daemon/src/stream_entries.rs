@@ -108,7 +108,7 @@ pub(super) fn submit_batch(entries: StreamEntries, now_ns: u64) -> (Vec<Reply>, 
     if !any {
         return (replies, None);
     }
-    match batch.submit() {
+    match batch.submit_inline() {
         Ok(ticket) => (replies, Some(ticket)),
         Err(error) => all(CommandRefusal::from(error).0),
     }

@@ -17,7 +17,7 @@ use crate::kv::keys::{self, KEY_BYTES_MAX};
 use crate::kv::table::IndexValue;
 use crate::kv::view::View;
 use crate::kv::write::{BatchWriter, store_stream};
-use crate::log::queue::Durability;
+use crate::log::queue::{Durability, WriteThread};
 use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, KvHead, RecipeRef, RecordKind};
 use crate::log::ticket::Ticket;
 
@@ -431,7 +431,7 @@ impl KvBatch {
     /// `Poisoned`.
     pub fn commit(self) -> Result<Seqno> {
         let durability = self.core.options.durability;
-        self.queue(durability, true)?.wait()
+        self.queue(durability, WriteThread::Either)?.wait()
     }
 
     /// Hands the batch to the writer without waiting.
@@ -448,13 +448,24 @@ impl KvBatch {
     /// # Errors
     /// As [`KvBatch::commit`].
     pub fn submit_with(self, durability: Durability) -> Result<Ticket> {
-        self.queue(durability, false)
+        self.queue(durability, WriteThread::Writer)
+    }
+
+    /// Like [`KvBatch::submit_with`], but [`Ticket::wait`] writes the batch on its caller's thread, together
+    /// with everything that was submitted before. If the ticket is polled or dropped instead, the writer's
+    /// thread writes it. Until one of these, it may remain unwritten.
+    ///
+    /// For a caller that gathers the writes of many clients and waits for all of them.
+    ///
+    /// # Errors
+    /// As [`KvBatch::commit`].
+    pub fn submit_inline(self, durability: Durability) -> Result<Ticket> {
+        self.queue(durability, WriteThread::Caller)
     }
 }
 
 impl KvBatch {
-    /// `is_awaited`: the caller waits for the ticket at once.
-    fn queue(mut self, durability: Durability, is_awaited: bool) -> Result<Ticket> {
+    fn queue(mut self, durability: Durability, write_thread: WriteThread) -> Result<Ticket> {
         if let Some(error) = self.first_error.take() {
             return Err(error);
         }
@@ -493,10 +504,7 @@ impl KvBatch {
                 writer.add_record(RecordKind::Embedding, &head.encode(), &tail)?;
             }
         }
-        let submitted = match is_awaited {
-            true => writer.submit_awaited(durability)?,
-            false => writer.submit(durability)?,
-        };
+        let submitted = writer.submit_on(write_thread, durability)?;
         if !self.embeddings.is_empty()
             && let Some(finder) = self.core.embedding_index.get()
         {

@@ -16,7 +16,7 @@ use crate::kv::core::Core;
 use crate::kv::fence::Pass;
 use crate::kv::keys;
 use crate::log::batch::BatchBuf;
-use crate::log::queue::{Durability, Lease, SubmitTerms};
+use crate::log::queue::{Durability, Lease, SubmitTerms, WriteThread};
 use crate::log::record::{BodyRef, GroupPart, KV_INLINE_BYTES_MAX, RecipeRef, RecordKind};
 use crate::log::segments::lock;
 use crate::log::ticket::Ticket;
@@ -221,15 +221,20 @@ impl BatchWriter {
 
     /// Hands the batch to the writer. Returns the seqno of its first record, or `None` if the batch is empty.
     pub fn submit(self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
-        self.queue(durability, false)
+        self.submit_on(WriteThread::Writer, durability)
     }
 
     /// As [`BatchWriter::submit`], by a caller who waits for the ticket at once: it may write the batch itself.
     pub fn submit_awaited(self, durability: Durability) -> Result<Option<(Seqno, Ticket)>> {
-        self.queue(durability, true)
+        self.submit_on(WriteThread::Either, durability)
     }
 
-    fn queue(mut self, durability: Durability, is_awaited: bool) -> Result<Option<(Seqno, Ticket)>> {
+    /// As [`BatchWriter::submit`], to be written by this thread.
+    pub fn submit_on(
+        mut self,
+        write_thread: WriteThread,
+        durability: Durability,
+    ) -> Result<Option<(Seqno, Ticket)>> {
         let places = self.flush_groups()?;
         if self.batch.is_empty() {
             return Ok(None);
@@ -240,7 +245,7 @@ impl BatchWriter {
         let queue = &self.core.log()?.queue;
         // Keep the pass until the batch has its place in the log's order.
         let _pass = self.pass.take();
-        let terms = SubmitTerms { durability, time_ns: now, at_close: self.at_close, is_awaited };
+        let terms = SubmitTerms { durability, time_ns: now, at_close: self.at_close, write_thread };
         queue.submit(self.batch, &places, lease, terms).map(Some)
     }
 }

@@ -106,6 +106,17 @@ pub struct QueuedBatch {
     pub completer: Completer,
 }
 
+/// Which thread writes a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteThread {
+    /// The writer's: the caller does not wait for the ticket at once.
+    Writer,
+    /// The caller's while it waits alone, else the writer's, which makes one sync for several callers.
+    Either,
+    /// The caller's, unless it polls the ticket: it has already gathered the writes of many.
+    Caller,
+}
+
 /// How a batch is queued.
 #[derive(Debug, Clone, Copy)]
 pub struct SubmitTerms {
@@ -113,8 +124,7 @@ pub struct SubmitTerms {
     pub time_ns: u64,
     /// Accepted even while the store closes.
     pub at_close: bool,
-    /// The caller waits for the ticket at once, and may write the batch meanwhile.
-    pub is_awaited: bool,
+    pub write_thread: WriteThread,
 }
 
 /// The open groups that one batch writes into, and the places of their last parts.
@@ -209,10 +219,17 @@ struct UsedBytes {
 }
 
 impl ByteBudget {
-    fn acquire(&self, bytes: usize) {
+    /// Calls `before_wait` if it has to wait.
+    fn acquire(&self, bytes: usize, before_wait: impl FnOnce()) {
         let mut used = lock(&self.used);
         // A batch larger than the whole budget goes alone.
-        while used.bytes > 0 && used.bytes + bytes > self.limit {
+        let is_full = |used: &UsedBytes| used.bytes > 0 && used.bytes + bytes > self.limit;
+        if is_full(&used) {
+            drop(used);
+            before_wait();
+            used = lock(&self.used);
+        }
+        while is_full(&used) {
             used.waiters += 1;
             used = self.freed.wait(used).unwrap_or_else(std::sync::PoisonError::into_inner);
             used.waiters -= 1;
@@ -398,10 +415,11 @@ impl WriteQueue {
         mut lease: Option<Lease>,
         terms: SubmitTerms,
     ) -> Result<(Seqno, Ticket)> {
-        let SubmitTerms { durability, time_ns, at_close, is_awaited } = terms;
+        let SubmitTerms { durability, time_ns, at_close, write_thread } = terms;
         self.check_poisoned()?;
         let bytes = batch.bytes.len();
-        self.budget.acquire(bytes);
+        // The bytes in the way may be those of a caller who has not waited for its ticket yet.
+        self.budget.acquire(bytes, || self.inbox.ring());
         let mut position = loop {
             let placing = self.fix_place(&batch, part_places, &mut lease, at_close);
             let prepared = placing.and_then(|placing| match placing {
@@ -434,9 +452,13 @@ impl WriteQueue {
             durability,
             completer,
         });
-        // Where several callers wait for syncs, the thread makes one of all.
-        let is_inline =
-            is_awaited && (durability == Durability::Process || self.is_sync_lonely.load(Ordering::Relaxed));
+        let is_inline = match write_thread {
+            WriteThread::Writer => false,
+            WriteThread::Either => {
+                durability == Durability::Process || self.is_sync_lonely.load(Ordering::Relaxed)
+            }
+            WriteThread::Caller => true,
+        };
         self.inbox.send(job, !is_inline);
         let ticket = if is_inline { ticket.with_inline(InlineWrite::new(self)) } else { ticket };
         Ok((first_seqno, ticket))
@@ -554,7 +576,7 @@ impl WriteQueue {
     /// Fixes a batch's place and drops it.
     #[cfg(all(test, annals_shuttle))]
     pub fn drop_after_placing(&self, batch: &BatchBuf) {
-        self.budget.acquire(batch.bytes.len());
+        self.budget.acquire(batch.bytes.len(), || ());
         drop(self.fix_place(batch, &[], &mut None, false));
     }
 

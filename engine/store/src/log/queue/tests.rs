@@ -27,7 +27,7 @@ fn take_jobs(queue: &WriteQueue) -> VecDeque<WriterJob> {
 }
 
 fn terms(at_close: bool) -> SubmitTerms {
-    SubmitTerms { durability: Durability::Process, time_ns: 7, at_close, is_awaited: false }
+    SubmitTerms { durability: Durability::Process, time_ns: 7, at_close, write_thread: WriteThread::Writer }
 }
 
 fn packer() -> Packer {
@@ -145,12 +145,12 @@ fn full_segment_rotates_once_no_group_continues_in_it() {
 #[test]
 fn budget_bounds_bytes_except_for_a_single_large_batch() {
     let budget = ByteBudget { limit: 10, used: Mutex::default(), freed: Condvar::new() };
-    budget.acquire(4);
-    budget.acquire(6);
+    budget.acquire(4, || ());
+    budget.acquire(6, || ());
     assert_eq!(lock(&budget.used).bytes, 10, "just full");
     budget.release(4);
     budget.release(6);
-    budget.acquire(25);
+    budget.acquire(25, || ());
     assert_eq!(lock(&budget.used).bytes, 25, "alone");
     budget.release(25);
     crate::sync::thread::scope(|scope| {
@@ -158,7 +158,7 @@ fn budget_bounds_bytes_except_for_a_single_large_batch() {
             let budget = &budget;
             scope.spawn(move || {
                 for _ in 0..2000 {
-                    budget.acquire(bytes);
+                    budget.acquire(bytes, || ());
                     assert!(lock(&budget.used).bytes <= 10);
                     budget.release(bytes);
                 }
@@ -178,7 +178,7 @@ fn thirty_two_spare_batches_are_kept() {
     let again = queue.batch(NamespaceId(99));
     assert_eq!((again.namespace, again.is_empty(), lock(&queue.spare).len()), (NamespaceId(99), true, 31));
     let mut large = BatchBuf::new(SPACE);
-    large.bytes.reserve(1 << 20);
+    large.bytes.reserve(4 << 20);
     queue.recycle(large);
     assert_eq!(lock(&queue.spare).len(), 31, "too large to keep");
 }

@@ -10,7 +10,7 @@ use crate::error::ErrorKind;
 use crate::ids::{NamespaceId, SegmentId, Seqno, StoreId};
 use crate::log::batch::BatchBuf;
 use crate::log::layout::SEGMENT_HEADER_BYTES;
-use crate::log::queue::{Durability, SubmitTerms, WriteQueue, WriterJob};
+use crate::log::queue::{Durability, SubmitTerms, WriteQueue, WriteThread, WriterJob};
 use crate::log::record::GroupPart;
 use crate::log::sequence::JobSequence;
 use crate::log::ticket::WriteFailure;
@@ -126,7 +126,12 @@ fn queue_of(budget: usize) -> Arc<WriteQueue> {
 }
 
 fn terms() -> SubmitTerms {
-    SubmitTerms { durability: Durability::Disk, time_ns: 0, at_close: false, is_awaited: false }
+    SubmitTerms {
+        durability: Durability::Disk,
+        time_ns: 0,
+        at_close: false,
+        write_thread: WriteThread::Writer,
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::ids::NamespaceId;
 use crate::io::sim::{FailRule, OpKind, SimIo};
 use crate::log::batch::BatchBuf;
 use crate::log::manifest::{Manifest, ManifestState};
-use crate::log::queue::SubmitTerms;
+use crate::log::queue::{SubmitTerms, WriteThread};
 use crate::log::record::{KvHead, RecordKind};
 use crate::log::synced::FoundNote;
 use crate::log::ticket::new_ticket;
@@ -100,7 +100,12 @@ fn batch(bytes: usize) -> BatchBuf {
 }
 
 fn terms() -> SubmitTerms {
-    SubmitTerms { durability: Durability::Process, time_ns: 7, at_close: false, is_awaited: false }
+    SubmitTerms {
+        durability: Durability::Process,
+        time_ns: 7,
+        at_close: false,
+        write_thread: WriteThread::Writer,
+    }
 }
 
 /// Offset and length of the writes to the segment from operation `from` on.
@@ -224,7 +229,7 @@ fn batch_left_to_a_caller_who_goes_away_is_written() {
     crate::sync::thread::scope(|scope| {
         scope.spawn(move || writer.run(&ended_in));
         let submit = || {
-            let terms = SubmitTerms { is_awaited: true, ..terms() };
+            let terms = SubmitTerms { write_thread: WriteThread::Either, ..terms() };
             queue.submit(batch(5), &[], None, terms).unwrap().1
         };
         let mut polled = submit();
