@@ -18,11 +18,15 @@ use crate::kv::table::IndexValue;
 use crate::kv::view::View;
 use crate::kv::write::{BatchWriter, store_stream};
 use crate::log::queue::{Durability, WriteThread};
-use crate::log::record::{BodyRef, EmbeddingHead, HistoryCode, KvHead, RecipeRef, RecordKind};
+use crate::log::record::{
+    BodyRef, EmbeddingHead, HistoryCode, KV_INLINE_BYTES_MAX, KvHead, RecipeRef, RecordKind,
+};
 use crate::log::ticket::Ticket;
 
 /// A value of at least this many bytes is written in parts, ahead of its batch.
 const STREAMED_VALUE_BYTES: usize = 8 << 20;
+/// Approximate overhead of a record besides its key and value.
+const RECORD_BYTES: usize = 64;
 
 /// How much of a key's history a keyspace keeps. Older versions read as `Gone`, and compaction may drop them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -471,6 +475,10 @@ impl KvBatch {
         }
         self.stream_long_values()?;
         let mut writer = BatchWriter::new(&self.core, self.namespace)?;
+        let inline = |value: &Content| value.bytes().map_or(0, <[u8]>::len).min(KV_INLINE_BYTES_MAX);
+        let values: usize = self.operations.iter().filter_map(|(.., value)| value.as_ref()).map(inline).sum();
+        // Growing by doubling would copy a long batch twice.
+        writer.reserve(values + self.keys.len() + self.operations.len() * RECORD_BYTES);
         let time_ns = self.time_ns.unwrap_or_else(|| self.core.io.now_ns());
         for (embedder, vector) in self.embeddings.iter().flat_map(|(_, all)| all) {
             if let Some(finder) = self.core.embedding_index.get() {

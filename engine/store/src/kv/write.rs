@@ -88,6 +88,11 @@ impl BatchWriter {
         Ok(Self { at_close: true, ..Self::new(core, namespace)? })
     }
 
+    /// Reserves space for this many bytes of records.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.batch.reserve(bytes);
+    }
+
     /// Packs a body: inline if it has at most `inline_max` bytes, otherwise as a blob.
     pub fn pack_content(&mut self, content: &BodyInput<'_>, inline_max: usize) -> Result<PackedBody> {
         self.check_len(content)?;

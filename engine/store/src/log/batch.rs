@@ -18,7 +18,7 @@ use crate::schema::RecordSchema;
 const BATCH_BYTES: usize = 2048;
 
 /// A batch with a larger capacity is not reused.
-const SPARE_BYTES_MAX: usize = 256 << 10;
+const SPARE_BYTES_MAX: usize = 2 << 20;
 
 /// Records on their way to the writer.
 #[derive(Debug)]
@@ -84,6 +84,16 @@ impl BatchBuf {
         self.postings.keys.clear();
         self.postings.ends.clear();
         Some(self)
+    }
+
+    /// Reserves space for this many bytes of records.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
+    /// Bytes of memory for records.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The queue in front of the writer: it fixes the order of batches.
 //!
 //! A batch gets its seqno and its place when it is queued, under one lock. Its caller then fills in what
-//! depends on the place (checksums, sums) outside the lock. The writer takes batches in the order of their
+//! depends on the place (checksums, sums) outside the lock, or leaves that to the writer. The writer takes batches in the order of their
 //! places ([`super::sequence`]). So a caller knows the place of its bytes before they are written, and a
 //! group's next part can point back at the previous one. Groups never span segments. While a new segment is
 //! wanted, groups that already have parts are not leased. The segment changes at the first batch when no
@@ -43,8 +43,9 @@ pub enum Durability {
 /// Maximum idle open groups, for all namespaces together.
 const IDLE_GROUPS_MAX: usize = 8;
 
-/// Maximum written batches kept for reuse.
+/// Maximum written batches kept for reuse, and bytes of their memory.
 const SPARE_BATCHES_MAX: usize = 32;
+const SPARE_BYTES_MAX: usize = 8 << 20;
 
 /// A job for the writer.
 #[derive(Debug)]
@@ -93,11 +94,12 @@ impl LogOrdered for WriterJob {
     }
 }
 
-/// A batch with a fixed place, complete except for its header.
+/// A batch with a fixed place, complete except for its header and what `sums` says.
 #[derive(Debug)]
 pub struct QueuedBatch {
     pub batch: BatchBuf,
-    pub sums: BatchSums,
+    /// `None` if the thread that writes the batch fills in its checksums and sums it up.
+    pub sums: Option<BatchSums>,
     pub segment: SegmentId,
     pub offset: u64,
     pub first_seqno: Seqno,
@@ -381,7 +383,8 @@ impl WriteQueue {
     pub fn recycle(&self, batch: BatchBuf) {
         let Some(batch) = batch.into_spare() else { return };
         let mut spare = lock(&self.spare);
-        if spare.len() < SPARE_BATCHES_MAX {
+        let kept: usize = spare.iter().map(BatchBuf::capacity).sum();
+        if spare.len() < SPARE_BATCHES_MAX && kept + batch.capacity() <= SPARE_BYTES_MAX {
             spare.push(batch);
         }
     }
@@ -437,9 +440,11 @@ impl WriteQueue {
             }
         };
         let (segment, offset, first_seqno) = (position.segment, position.offset, position.from);
-        let sums = batch
-            .stamp_and_sum(&*self.schema, Salt::new(self.store, segment), offset, first_seqno)
-            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))?;
+        // A caller who gathered the writes of many has other work: the thread that writes the batch sums it up.
+        let sums = match write_thread {
+            WriteThread::Caller => None,
+            _ => Some(self.stamp_and_sum(&mut batch, segment, offset, first_seqno)?),
+        };
         let (completer, ticket) = new_ticket(&self.spin_wait);
         position.used = true;
         let job = WriterJob::Batch(QueuedBatch {
@@ -462,6 +467,19 @@ impl WriteQueue {
         self.inbox.send(job, !is_inline);
         let ticket = if is_inline { ticket.with_inline(InlineWrite::new(self)) } else { ticket };
         Ok((first_seqno, ticket))
+    }
+
+    /// Fills in what depends on a batch's place.
+    pub fn stamp_and_sum(
+        &self,
+        batch: &mut BatchBuf,
+        segment: SegmentId,
+        offset: u64,
+        first_seqno: Seqno,
+    ) -> Result<BatchSums> {
+        batch
+            .stamp_and_sum(&*self.schema, Salt::new(self.store, segment), offset, first_seqno)
+            .map_err(|e| Error::bug(format!("a batch of our own does not parse: {e}")))
     }
 
     /// Fixes a batch's place. From then on the groups of its lease can be leased again.

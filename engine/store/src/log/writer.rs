@@ -388,6 +388,10 @@ impl LogWriter {
             return Err(Error::bug("a batch was queued for another place than the log's end"));
         }
         let batch = &mut queued.batch;
+        let sums = match queued.sums.take() {
+            Some(sums) => sums,
+            None => self.queue.stamp_and_sum(batch, queued.segment, queued.offset, queued.first_seqno)?,
+        };
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the queue gives only places that end within 32 bits of a segment"
@@ -402,7 +406,7 @@ impl LogWriter {
         };
         header.write(&mut batch.bytes, self.active.salt, queued.offset);
         self.state
-            .advance(&header, &queued.sums, chain_digest(&batch.bytes))
+            .advance(&header, &sums, chain_digest(&batch.bytes))
             .map_err(|e| Error::bug(e.to_string()))?;
         self.tail += batch.bytes.len() as u64;
         Ok(())

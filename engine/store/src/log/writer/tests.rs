@@ -141,7 +141,7 @@ fn batch_not_at_the_log_end_is_refused() {
     let salt = writer.active.salt;
     let queued = |segment, offset, first_seqno| {
         let mut batch = batch(5);
-        let sums = batch.stamp_and_sum(&NoSchema, salt, offset, Seqno(first_seqno)).unwrap();
+        let sums = Some(batch.stamp_and_sum(&NoSchema, salt, offset, Seqno(first_seqno)).unwrap());
         QueuedBatch {
             batch,
             sums,
