@@ -11,6 +11,8 @@ use super::wire::{BULK_BYTES_MAX, BulkBuffer, LineBuffer, Malformed, length};
 const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Number of words for which space is reserved at once.
 const WORDS_EXPECTED: usize = 16;
+/// Maximum number of digits of a length that is read at once.
+const LENGTH_DIGITS_MAX: usize = 9;
 /// Longer strings are written directly instead of being copied into the buffer.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
@@ -99,6 +101,9 @@ impl RequestDecoder {
     /// # Errors
     /// Malformed bytes; the decoder must not be used afterwards.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Vec<Vec<u8>>>, Malformed> {
+        if let Some(words) = self.take_whole(input) {
+            return Ok(Some(words));
+        }
         loop {
             if let Some(bulk) = &mut self.bulk {
                 if !bulk.take(input)? {
@@ -150,6 +155,32 @@ impl RequestDecoder {
         }
     }
 
+    /// Takes a short array that is entirely in `input`. For anything else, errors included, returns `None` and
+    /// leaves everything as it was. It spares the state between the pieces of a request, which took as long as
+    /// running a short command.
+    fn take_whole(&self, input: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
+        if self.count > 0 || self.bulk.is_some() || !self.line.is_empty() {
+            return None;
+        }
+        let (count, mut rest) = length_line(input, b'*')?;
+        if count == 0 || count > self.limits.words.min(WORDS_EXPECTED) {
+            return None;
+        }
+        let (mut words, mut bytes) = (Vec::with_capacity(count), 0);
+        for _ in 0..count {
+            let (len, after) = length_line(rest, b'$')?;
+            bytes += len;
+            if len > self.limits.word_bytes || bytes > self.limits.request_bytes {
+                return None;
+            }
+            let word = after.get(..len)?;
+            rest = after.get(len..)?.strip_prefix(b"\r\n")?;
+            words.push(word.to_vec());
+        }
+        *input = rest;
+        Some(words)
+    }
+
     /// The error for a length over its limit.
     fn length_error(&self, of: &str) -> Malformed {
         Malformed::new(format!(
@@ -193,6 +224,22 @@ impl RequestDecoder {
             () => Ok(words),
         }
     }
+}
+
+/// A line of a sign and a short length, and the bytes after it.
+fn length_line(bytes: &[u8], sign: u8) -> Option<(usize, &[u8])> {
+    let mut rest = bytes.strip_prefix(&[sign])?;
+    let mut number = 0;
+    for digits in 0..=LENGTH_DIGITS_MAX {
+        let (byte, after) = rest.split_first()?;
+        match byte {
+            b'0'..=b'9' => number = number * 10 + usize::from(byte - b'0'),
+            b'\r' if digits > 0 => return Some((number, after.strip_prefix(b"\n")?)),
+            _ => return None,
+        }
+        rest = after;
+    }
+    None
 }
 
 /// Whether this is the first line of an HTTP request, or a header that was smuggled in front of one.

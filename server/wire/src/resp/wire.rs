@@ -42,6 +42,10 @@ impl LineBuffer {
         self.0.capacity()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Its first byte, once one has arrived.
     pub(super) fn first(&self, input: &[u8]) -> Option<u8> {
         self.0.first().or(input.first()).copied()
