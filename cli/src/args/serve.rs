@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 #[command(
     after_help = "The daemon always listens at SOCKET in the store's directory, for its user only. Over TCP and HTTP a client needs a token. `annals token add` makes
 one. If there is none, the daemon makes one and shows it at the start. Each option can also be set in the environment and, except --config, in the file:
-socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, retain, sweep_every, witness, witness_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
+socket, tcp, http, no_auth, upstream, allow_host, profiles, slow_ms, idle_seconds, namespace_idle_seconds, retain, sweep_every, witness, witness_every, log, and [[tokens]] with name, namespace, rights, profile, blake3. An option wins over the environment, and the environment wins over the file."
 )]
 pub(crate) struct ServeArgs {
     /// Also listen at this Unix socket
@@ -39,6 +39,9 @@ pub(crate) struct ServeArgs {
     /// Close the connection of a Redis client after this idle time, in seconds [default: 0, never]
     #[arg(long, value_name = "SECONDS", env = "ANNALS_IDLE_SECONDS")]
     pub(crate) idle_seconds: Option<u64>,
+    /// Close a namespace that no client uses after this time, in seconds; 0 means never [default: 300]
+    #[arg(long, value_name = "SECONDS", env = "ANNALS_NAMESPACE_IDLE_SECONDS")]
+    pub(crate) namespace_idle_seconds: Option<u64>,
     /// Drop runs by this policy: a TOML file, or "default" for the built-in policy [default: drop nothing]
     #[arg(long, value_name = "POLICY", env = "ANNALS_RETAIN")]
     pub(crate) retain: Option<PathBuf>,

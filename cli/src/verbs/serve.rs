@@ -18,6 +18,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
         profiles: args.profiles.clone(),
         slow_ms: args.slow_ms,
         idle_seconds: args.idle_seconds,
+        namespace_idle_seconds: args.namespace_idle_seconds,
         retain: args.retain.clone(),
         sweep_every: args.sweep_every.clone(),
         witness: args.witness.clone(),

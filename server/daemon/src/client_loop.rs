@@ -27,6 +27,8 @@ use super::stream_entries::{StreamEntries, submit_batch};
 
 /// Maximum number of connections that one poll reports.
 const EVENTS_MAX: usize = 1024;
+/// For how long after a turn that only read the loop does not block for the disk.
+const READERS_NS: u64 = 100_000_000;
 /// Interval of looking for connections that exceed a time limit, if there can be any.
 const TIMEOUT_CHECK_NS: u64 = 250_000_000;
 /// From this many commands a turn on, the writer's thread writes a batch while the loop goes on.
@@ -132,6 +134,7 @@ impl ClientLoop {
             has_limits: false,
             now_ns: 0,
             checked_ns: 0,
+            read_ns: None,
             is_ending: false,
         };
         let thread = std::thread::Builder::new().name("annals-clients".to_owned());
@@ -182,17 +185,22 @@ struct CycleLoad {
     commands: usize,
     /// Turns that wait for the disk.
     waiting: usize,
+    /// A turn has lately read only.
+    has_readers: bool,
 }
 
 /// How a cycle with this load waits for the disk.
 ///
 /// Blocking saves the wakes between two threads, which cost more than a short turn. Two cases do not block:
-/// with deep pipelines the next turns are run while the disk works, and a turn that only reads never waits for
-/// the writes of others.
+/// with deep pipelines the next turns are run while the disk works, and turns that only read do not wait for the
+/// writes of others.
 fn settle_mode(load: CycleLoad) -> SettleMode {
     let is_deep = load.commands >= load.waiting.saturating_mul(DEEP_COMMANDS);
-    let has_readers = load.waiting < load.turns;
-    if is_deep || has_readers { SettleMode::Polling } else { SettleMode::Blocking }
+    if is_deep || load.has_readers || load.waiting < load.turns {
+        SettleMode::Polling
+    } else {
+        SettleMode::Blocking
+    }
 }
 
 /// The state of the thread.
@@ -216,6 +224,8 @@ struct LoopThread {
     /// The time of the latest turn, and of the last check of time limits, on the monotonic clock.
     now_ns: u64,
     checked_ns: u64,
+    /// The time of the latest turn that only read.
+    read_ns: Option<u64>,
     is_ending: bool,
 }
 
@@ -373,7 +383,8 @@ impl LoopThread {
 
     /// Runs a turn of each connection that is ready.
     fn run_turns(&mut self) {
-        self.load = CycleLoad::default();
+        let has_readers = self.read_ns.is_some_and(|read| self.now_ns.saturating_sub(read) < READERS_NS);
+        self.load = CycleLoad { has_readers, ..CycleLoad::default() };
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             self.run_one(slot);
@@ -408,6 +419,7 @@ impl LoopThread {
             }
             Some(NextTurn::Done) => {
                 self.note_turn(slot);
+                self.read_ns = Some(self.now_ns);
                 self.finish(slot, Ok(()));
             }
         }
@@ -500,10 +512,14 @@ mod tests {
 
     #[test]
     fn loop_blocks_only_for_short_turns_that_all_write() {
-        let mode = |turns, waiting, commands| settle_mode(CycleLoad { turns, commands, waiting });
+        let mode = |turns, waiting, commands| {
+            settle_mode(CycleLoad { turns, commands, waiting, has_readers: false })
+        };
         assert_eq!(mode(20, 20, 20), SettleMode::Blocking);
         assert_eq!(mode(20, 20, 20 * 16), SettleMode::Polling);
         assert_eq!(mode(20, 19, 19), SettleMode::Polling, "a reader would wait for a write");
+        let after_readers = CycleLoad { turns: 20, commands: 20, waiting: 20, has_readers: true };
+        assert_eq!(settle_mode(after_readers), SettleMode::Polling);
         // The databases of another thread's turn, or a batch that has become durable.
         assert_eq!(mode(0, 0, 0), SettleMode::Polling);
     }

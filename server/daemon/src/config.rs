@@ -32,6 +32,8 @@ pub struct ServeConfig {
     pub slow_ms: Option<u64>,
     /// Seconds after which an inactive connection is closed. Default: 0, never.
     pub idle_seconds: Option<u64>,
+    /// Seconds after which a namespace that nobody uses is closed. Default: 300; 0 means never.
+    pub namespace_idle_seconds: Option<u64>,
     /// A retention policy (a TOML file) by which runs are dropped on a schedule; `default` is the built-in
     /// policy.
     pub retain: Option<PathBuf>,
@@ -147,6 +149,7 @@ impl ServeConfig {
             profiles: self.profiles.or(other.profiles),
             slow_ms: self.slow_ms.or(other.slow_ms),
             idle_seconds: self.idle_seconds.or(other.idle_seconds),
+            namespace_idle_seconds: self.namespace_idle_seconds.or(other.namespace_idle_seconds),
             retain: self.retain.or(other.retain),
             sweep_every: self.sweep_every.or(other.sweep_every),
             witness: self.witness.or(other.witness),
@@ -193,8 +196,12 @@ impl ServeConfig {
     /// The timeouts of connections and turns.
     pub(super) fn timeouts(&self) -> ServeTimeouts {
         let default = ServeTimeouts::default();
-        let idle = self.idle_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-        ServeTimeouts { slow_ms: self.slow_ms.unwrap_or(default.slow_ms), idle }
+        let limit = |seconds: u64| (seconds > 0).then(|| Duration::from_secs(seconds));
+        ServeTimeouts {
+            slow_ms: self.slow_ms.unwrap_or(default.slow_ms),
+            idle: self.idle_seconds.and_then(limit),
+            namespace_idle: self.namespace_idle_seconds.map_or(default.namespace_idle, limit),
+        }
     }
 
     /// The policy by which runs are dropped, and the interval.

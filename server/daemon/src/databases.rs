@@ -12,7 +12,9 @@
 //! `pending` first, then [`ValueCache`], then the store.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque, btree_map};
+use std::iter::Peekable;
+use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
@@ -20,7 +22,7 @@ use std::task::{Context, Wake, Waker};
 use annals::io::Io;
 use annals::{
     Durability, Keyspace, Namespace, Ticket,
-    kv::{Content, History, ScanRange, StoredBlob},
+    kv::{Content, History, Keys, KvBatch, ScanRange, StoredBlob},
 };
 use foldhash::quality::RandomState;
 use tokio::sync::oneshot;
@@ -35,6 +37,8 @@ pub(super) const DATABASES: u8 = 16;
 pub(super) const KEY_BYTES_MAX: usize = annals::kv::KEY_BYTES_MAX - 1;
 /// Maximum number of batches of keys in flight, unless a batch is too long to wait.
 const BATCHES_IN_FLIGHT_MAX: usize = 1;
+/// A turn stops reading ahead after this many bytes of values.
+const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 const DEADLINES: &str = "annals.deadlines";
@@ -47,7 +51,7 @@ pub(super) type DatabaseKey = (u8, Vec<u8>);
 pub(super) struct KeyEntry {
     pub(super) value: Arc<Vec<u8>>,
     /// The same value, if it is already in the store.
-    pub(super) stored: Option<StoredBlob>,
+    pub(super) stored: Option<Box<StoredBlob>>,
     /// In milliseconds since 1970.
     pub(super) deadline: Option<u64>,
 }
@@ -193,11 +197,10 @@ struct GatheredBatch {
 /// A key's new value, or its deletion.
 #[derive(Debug)]
 struct KeyWrite {
-    keyspace: Keyspace,
     key: DatabaseKey,
     entry: Option<KeyEntry>,
     /// The change of its deadline, if any.
-    deadline: Option<(Keyspace, Option<u64>)>,
+    deadline: Option<Option<u64>>,
 }
 
 impl Databases {
@@ -328,28 +331,14 @@ impl Databases {
     /// Submits the gathered writes as one batch.
     fn submit_gathered(&self, state: &mut DatabasesState) {
         let number = state.gathered.number + 1;
-        let mut gathered =
-            std::mem::replace(&mut state.gathered, GatheredBatch { number, ..GatheredBatch::default() });
+        // The next batch is probably as long.
+        let changes = Vec::with_capacity(state.gathered.changes.len());
+        let next = GatheredBatch { number, changes, ..GatheredBatch::default() };
+        let mut gathered = std::mem::replace(&mut state.gathered, next);
         let waiters = std::mem::take(&mut gathered.waiters);
         state.in_flight += 1;
-        let mut batch = self.space.batch();
-        for KeyWrite { keyspace, key, entry, deadline } in &gathered.changes {
-            match entry {
-                Some(KeyEntry { stored: Some(blob), .. }) => batch.put(keyspace, &key.1, blob.clone()),
-                Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
-                None => batch.delete(keyspace, &key.1),
-            };
-            match deadline {
-                Some((deadlines, Some(ms))) => {
-                    batch.put(deadlines, &deadline_key(key), ms.to_le_bytes().to_vec());
-                }
-                Some((deadlines, None)) => {
-                    batch.delete(deadlines, &deadline_key(key));
-                }
-                None => {}
-            }
-        }
-        let (tickets, why) = match batch.submit_inline(Durability::Disk) {
+        let batch = self.batch_of(state, &gathered.changes);
+        let (tickets, why) = match batch.and_then(|batch| batch.submit_inline(Durability::Disk)) {
             Ok(ticket) => (VecDeque::from([ticket]), None),
             Err(error) => {
                 // A refused write must not be read.
@@ -364,6 +353,32 @@ impl Databases {
         state.submitted.push_back(SubmittedWrites { tickets, batch: Some((gathered, why)), waiters });
     }
 
+    /// The batch of these changes.
+    fn batch_of(&self, state: &DatabasesState, changes: &[KeyWrite]) -> annals::Result<KvBatch> {
+        // Opened before the change was accepted.
+        let missing = || annals::Error::new(annals::ErrorKind::Bug, "a key was changed without its keyspace");
+        let mut batch = self.space.batch();
+        for KeyWrite { key, entry, deadline } in changes {
+            let keyspace = state.spaces.get(usize::from(key.0)).and_then(Option::as_ref);
+            let keyspace = keyspace.ok_or_else(missing)?;
+            match entry {
+                Some(KeyEntry { stored: Some(blob), .. }) => {
+                    batch.put(keyspace, &key.1, StoredBlob::clone(blob))
+                }
+                Some(entry) => batch.put(keyspace, &key.1, Content::Bytes(entry.value.clone())),
+                None => batch.delete(keyspace, &key.1),
+            };
+            if let Some(deadline) = deadline {
+                let deadlines = state.deadlines.as_ref().ok_or_else(missing)?;
+                match deadline {
+                    Some(ms) => batch.put(deadlines, &deadline_key(key), ms.to_le_bytes().to_vec()),
+                    None => batch.delete(deadlines, &deadline_key(key)),
+                };
+            }
+        }
+        Ok(batch)
+    }
+
     fn lock(&self) -> MutexGuard<'_, DatabasesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -376,6 +391,18 @@ impl Databases {
     /// The keyspace of a database; `None` if nothing was ever put there.
     pub(super) fn keyspace_of(&self, database: u8) -> Option<Keyspace> {
         self.lock().spaces.get(usize::from(database)).cloned().flatten()
+    }
+
+    /// Whether a thread holds the lock.
+    #[cfg(test)]
+    pub(super) fn is_locked(&self) -> bool {
+        matches!(self.state.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+    }
+
+    /// Whether no write is pending.
+    pub(super) fn is_settled(&self) -> bool {
+        let state = self.lock();
+        state.submitted.is_empty() && state.gathered.waiters.is_empty() && state.pending.is_empty()
     }
 
     /// Number of reads answered by the cache, and by the store.
@@ -409,9 +436,7 @@ impl Databases {
         let mut work = TurnBatch::new(self);
         let (mut seen, mut last, mut due) = (0, None, Vec::new());
         // Read without the lock: turns do not wait for it.
-        for found in
-            deadlines.scan(ScanRange::between(std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded))
-        {
+        for found in deadlines.scan(ScanRange::between(Bound::Excluded(from), Bound::Unbounded)) {
             let (key, deadline) = found?;
             if let (Some((database, name)), Some(deadline)) = (key.split_first(), deadline_in(Some(deadline)))
                 && work.is_due(deadline)
@@ -439,6 +464,10 @@ pub(super) struct TurnBatch<'a> {
     state: Option<MutexGuard<'a, DatabasesState>>,
     staged: BTreeMap<DatabaseKey, Option<KeyEntry>>,
     staged_bytes: usize,
+    /// What was read before the lock was taken, and has not changed until then.
+    ahead: HashMap<DatabaseKey, Option<KeyEntry>, RandomState>,
+    /// As `ahead`: whether keys have a deadline.
+    ahead_deadlines: HashMap<DatabaseKey, bool, RandomState>,
     /// Keys whose deadline on disk is known to be past.
     expired: BTreeSet<DatabaseKey>,
     now_ms: u64,
@@ -458,6 +487,8 @@ impl<'a> TurnBatch<'a> {
             state: None,
             staged: BTreeMap::new(),
             staged_bytes: 0,
+            ahead: HashMap::default(),
+            ahead_deadlines: HashMap::default(),
             expired: BTreeSet::new(),
             now_ms,
             reads_pending: false,
@@ -529,16 +560,10 @@ impl<'a> TurnBatch<'a> {
     /// Those of the store; `Invalid` if the key is too long.
     pub(super) fn get(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<KeyEntry>> {
         check_key(key)?;
-        let ahead = match self.state {
-            None => self.read_ahead(database, key)?,
-            Some(_) => None,
-        };
-        let found = match ahead {
-            Some(entry) => entry,
-            None => match self.cached(database, key) {
-                Some(entry) => Some(entry),
-                None => self.lookup((database, key.to_vec()))?,
-            },
+        self.read_ahead(database, [key])?;
+        let found = match self.cached(database, key) {
+            Some(entry) => Some(entry),
+            None => self.lookup((database, key.to_vec()))?,
         };
         match found.as_ref().and_then(|entry| entry.deadline) {
             Some(deadline) if self.is_due(deadline) => {
@@ -568,35 +593,92 @@ impl<'a> TurnBatch<'a> {
         Ok(())
     }
 
-    /// Reads the first key of a turn from the store, without the lock, so that no other turn waits for the disk;
-    /// then takes the lock. `None` if the value is cached or a write of the key may have changed it meanwhile.
-    fn read_ahead(&mut self, database: u8, key: &[u8]) -> annals::Result<Option<Option<KeyEntry>>> {
-        let name = (database, key.to_vec());
-        let (keyspace, deadlines, settled) = {
-            let state = self.databases.lock();
-            if state.pending.contains_key(&name) || state.values.get(database, key).is_some() {
-                return Ok(None);
-            }
-            let Some(keyspace) = state.spaces.get(usize::from(database)).cloned().flatten() else {
-                return Ok(None);
+    /// Reads keys from the store without the lock, so that no other turn waits for the disk; then takes the lock. For
+    /// the first command of a turn: later ones run under the lock. Keys that are cached or pending are left out. What
+    /// a write may have changed meanwhile is read again when it is asked for.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn read_ahead<'k>(
+        &mut self,
+        database: u8,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+    ) -> annals::Result<()> {
+        if self.state.is_some() {
+            return Ok(());
+        }
+        let state = self.databases.lock();
+        let missing = keys.into_iter().filter(|key| state.values.get(database, key).is_none());
+        let mut missing: Vec<_> = missing.map(|key| (database, key.to_vec())).collect();
+        missing.retain(|name| !state.pending.contains_key(name));
+        let keyspace = match missing.is_empty() {
+            true => None,
+            false => state.spaces.get(usize::from(database)).cloned().flatten(),
+        };
+        let Some(keyspace) = keyspace else {
+            self.state = Some(state);
+            return Ok(());
+        };
+        let (deadlines, settled) = (state.deadlines.clone().filter(|_| state.any_deadline), state.settled);
+        drop(state);
+        let (mut ahead, mut bytes) = (HashMap::default(), 0);
+        for name in missing {
+            let value = keyspace.get(&name.1)?;
+            let deadline = match deadlines.as_ref().filter(|_| value.is_some()) {
+                Some(deadlines) => deadline_in(deadlines.get(&deadline_key(&name))?),
+                None => None,
             };
-            (keyspace, state.deadlines.clone().filter(|_| state.any_deadline), state.settled)
-        };
-        let value = keyspace.get(key)?;
-        let deadline = match deadlines.filter(|_| value.is_some()) {
-            Some(deadlines) => deadline_in(deadlines.get(&deadline_key(&name))?),
-            None => None,
-        };
+            bytes += value.as_ref().map_or(0, Vec::len);
+            ahead
+                .insert(name, value.map(|value| KeyEntry { value: Arc::new(value), stored: None, deadline }));
+            if bytes >= AHEAD_BYTES_MAX {
+                break;
+            }
+        }
+        if self.state().settled != settled {
+            return Ok(());
+        }
         let state = self.state();
-        if state.settled != settled || state.pending.contains_key(&name) {
-            return Ok(None);
+        state.misses += ahead.len() as u64;
+        for (name, entry) in &ahead {
+            if entry.is_some() && !state.pending.contains_key(name) {
+                state.values.put(name.clone(), entry.clone());
+            }
         }
-        state.misses += 1;
-        let entry = value.map(|value| KeyEntry { value: Arc::new(value), stored: None, deadline });
-        if entry.is_some() {
-            state.values.put(name, entry.clone());
+        self.ahead = ahead;
+        Ok(())
+    }
+
+    /// As [`TurnBatch::read_ahead`], for keys that are set without reading them: reads whether they have deadlines.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn read_deadlines_ahead<'k>(
+        &mut self,
+        database: u8,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+    ) -> annals::Result<()> {
+        if self.state.is_some() {
+            return Ok(());
         }
-        Ok(Some(entry))
+        let state = self.databases.lock();
+        let Some(deadlines) = state.deadlines.clone().filter(|_| state.any_deadline) else {
+            self.state = Some(state);
+            return Ok(());
+        };
+        let missing = keys.into_iter().filter(|key| state.values.get(database, key).is_none());
+        let missing: Vec<_> = missing.map(|key| (database, key.to_vec())).collect();
+        let settled = state.settled;
+        drop(state);
+        let mut ahead = HashMap::default();
+        for name in missing {
+            let has_deadline = deadlines.get(&deadline_key(&name))?.is_some();
+            ahead.insert(name, has_deadline);
+        }
+        if self.state().settled == settled {
+            self.ahead_deadlines = ahead;
+        }
+        Ok(())
     }
 
     /// The cached value of a key, if no pending write can affect it.
@@ -621,6 +703,9 @@ impl<'a> TurnBatch<'a> {
             let entry = pending.entry.clone();
             self.reads_pending = true;
             return Ok(entry);
+        }
+        if let Some(entry) = self.ahead.get(&name) {
+            return Ok(entry.clone());
         }
         let state = self.state();
         if let Some(entry) = state.values.get(name.0, &name.1) {
@@ -655,6 +740,7 @@ impl<'a> TurnBatch<'a> {
     /// `Invalid` if the key is too long.
     pub(super) fn put(&mut self, database: u8, key: &[u8], entry: KeyEntry) -> annals::Result<()> {
         check_key(key)?;
+        self.read_deadlines_ahead(database, [key])?;
         self.stage((database, key.to_vec()), Some(entry));
         Ok(())
     }
@@ -678,57 +764,49 @@ impl<'a> TurnBatch<'a> {
         self.staged.insert(name, entry);
     }
 
-    /// At most `most` existing keys of a database after this key, in order.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(super) fn keys(
-        &mut self,
-        database: u8,
-        after: Option<&[u8]>,
-        most: usize,
-    ) -> annals::Result<Vec<Vec<u8>>> {
-        let mut over: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
+    /// The existing keys of a database after this key, as they are now.
+    pub(super) fn scan_keys(&mut self, database: u8, after: Option<&[u8]>) -> KeyScan {
         let is_after = |key: &[u8]| after.is_none_or(|after| key > after);
-        for ((of, key), pending) in &self.state().pending {
-            if *of == database && is_after(key) {
-                over.insert(key.clone(), pending.entry.is_some());
+        let exists = |entry: Option<&KeyEntry>, batch: &Self| {
+            entry.is_some_and(|entry| entry.deadline.is_none_or(|deadline| !batch.is_due(deadline)))
+        };
+        self.lock_databases();
+        let mut changed: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
+        if let Some(state) = &self.state {
+            for ((of, key), pending) in &state.pending {
+                if *of == database && is_after(key) {
+                    changed.insert(key.clone(), exists(pending.entry.as_ref(), self));
+                }
             }
         }
-        self.reads_pending |= !over.is_empty();
+        self.reads_pending |= !changed.is_empty();
         for ((of, key), entry) in &self.staged {
             if *of == database && is_after(key) {
-                over.insert(key.clone(), entry.is_some());
+                changed.insert(key.clone(), exists(entry.as_ref(), self));
             }
         }
-        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let range = ScanRange::between(from, std::ops::Bound::Unbounded);
-        let mut under =
-            self.keyspace(database).map(|keyspace| keyspace.scan(range).keys()).into_iter().flatten();
-        let mut over = over.into_iter().peekable();
-        let mut below: Option<Vec<u8>> = under.next().transpose()?;
-        let mut found = Vec::new();
-        while found.len() < most {
-            let key = match (&below, over.peek()) {
-                (None, None) => break,
-                (Some(key), Some((upper, _))) if key < upper => below.take(),
-                (Some(_), None) => below.take(),
-                (key, Some((upper, _))) => {
-                    if key.as_ref() == Some(upper) {
-                        below = None;
-                    }
-                    over.next().and_then(|(key, is_there)| is_there.then_some(key))
-                }
-            };
-            if below.is_none() {
-                below = under.next().transpose()?;
-            }
-            let Some(key) = key else { continue };
-            if !self.state().any_deadline || self.get(database, &key)?.is_some() {
-                found.push(key);
-            }
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let stored =
+            self.keyspace(database).map(|all| all.scan(ScanRange::between(from, Bound::Unbounded)).keys());
+        let state = self.state();
+        let deadlines = state.deadlines.clone().filter(|_| state.any_deadline);
+        let (space, now_ns) = (self.databases.space.clone(), self.now_ms.saturating_mul(1_000_000));
+        KeyScan {
+            database,
+            stored,
+            next: None,
+            changed: changed.into_iter().peekable(),
+            deadlines,
+            space,
+            now_ns,
         }
-        Ok(found)
+    }
+
+    /// Releases the lock, for a command that runs alone and needs no more than what it has read.
+    pub(super) fn release_lock(&mut self) {
+        if self.staged.is_empty() {
+            self.state = None;
+        }
     }
 
     /// Hands the writes over and releases the lock. Returns what to wait for before replying.
@@ -767,11 +845,12 @@ impl<'a> TurnBatch<'a> {
         self.lock_databases();
         let mut changes = Vec::with_capacity(staged.len());
         for (key, entry) in staged {
-            let keyspace = self.keyspace_for(key.0, entry.is_some())?;
-            // The database has no keyspace, so there is nothing to delete.
-            let Some(keyspace) = keyspace else { continue };
+            // If the database has no keyspace, there is nothing to delete.
+            if !self.ensure_keyspace(key.0, entry.is_some())? {
+                continue;
+            }
             let deadline = self.deadline_change(&key, entry.as_ref())?;
-            changes.push(KeyWrite { keyspace, key, entry, deadline });
+            changes.push(KeyWrite { key, entry, deadline });
         }
         let databases = self.databases;
         let tickets = VecDeque::from(std::mem::take(&mut self.tickets));
@@ -791,39 +870,36 @@ impl<'a> TurnBatch<'a> {
         Ok(true)
     }
 
-    /// The keyspace of a database; created if something is put there.
-    fn keyspace_for(&mut self, database: u8, puts: bool) -> annals::Result<Option<Keyspace>> {
-        let known = self.keyspace(database);
-        if known.is_some() || !puts {
-            return Ok(known);
+    /// Whether a database has a keyspace; it is created if something is put there.
+    fn ensure_keyspace(&mut self, database: u8, puts: bool) -> annals::Result<bool> {
+        let is_known = self.state().spaces.get(usize::from(database)).is_some_and(Option::is_some);
+        if is_known || !puts {
+            return Ok(is_known);
         }
         let made = self.databases.space.keyspace(&format!("db{database}"), History::Latest)?;
         if let Some(place) = self.state().spaces.get_mut(usize::from(database)) {
-            *place = Some(made.clone());
+            *place = Some(made);
         }
-        Ok(Some(made))
+        Ok(true)
     }
 
-    /// The change of a key's deadline.
+    /// The change of a key's deadline; the keyspace of deadlines is created if there is one.
     fn deadline_change(
         &mut self,
         key: &DatabaseKey,
         entry: Option<&KeyEntry>,
-    ) -> annals::Result<Option<(Keyspace, Option<u64>)>> {
+    ) -> annals::Result<Option<Option<u64>>> {
         let deadline = entry.and_then(|entry| entry.deadline);
         let may_have_had = self.state().any_deadline;
         if deadline.is_none() && (!may_have_had || !self.had_deadline(key)?) {
             return Ok(None);
         }
-        let deadlines = match self.state().deadlines.clone() {
-            Some(deadlines) => deadlines,
-            None => {
-                let made = self.databases.space.keyspace(DEADLINES, History::Latest)?;
-                self.state().deadlines.insert(made).clone()
-            }
-        };
+        if self.state().deadlines.is_none() {
+            let made = self.databases.space.keyspace(DEADLINES, History::Latest)?;
+            self.state().deadlines = Some(made);
+        }
         self.state().any_deadline |= deadline.is_some();
-        Ok(Some((deadlines, deadline)))
+        Ok(Some(deadline))
     }
 
     /// Whether the key had a deadline before this turn, on disk or pending.
@@ -835,8 +911,81 @@ impl<'a> TurnBatch<'a> {
             // A pending write may have removed a deadline that is still on disk.
             Some(PendingValue { entry: Some(KeyEntry { deadline: Some(_), .. }), .. }) => Ok(true),
             Some(_) => Ok(false),
-            None => Ok(self.deadline(name)?.is_some()),
+            None => match self.ahead_deadline(name) {
+                Some(had) => Ok(had),
+                None => Ok(self.deadline(name)?.is_some()),
+            },
         }
+    }
+
+    /// Whether a key without pending writes has a deadline, if that is known without reading the store.
+    fn ahead_deadline(&mut self, name: &DatabaseKey) -> Option<bool> {
+        let has_deadline = |entry: &KeyEntry| entry.deadline.is_some();
+        if let Some(Some(entry)) = self.ahead.get(name) {
+            return Some(has_deadline(entry));
+        }
+        let ahead = self.ahead_deadlines.get(name).copied();
+        ahead.or_else(|| self.state().values.get(name.0, &name.1).as_ref().map(has_deadline))
+    }
+}
+
+/// Names of the existing keys of a database, in order. It needs no lock: it reads the store as it was when the scan
+/// began. A key whose deadline is past is left out.
+pub(super) struct KeyScan {
+    database: u8,
+    stored: Option<Keys>,
+    /// The next key of the store.
+    next: Option<Vec<u8>>,
+    /// Keys with pending or staged writes, and whether they exist.
+    changed: Peekable<btree_map::IntoIter<Vec<u8>, bool>>,
+    /// `None` if no key has a deadline.
+    deadlines: Option<Keyspace>,
+    space: Namespace,
+    now_ns: u64,
+}
+
+impl KeyScan {
+    fn next_key(&mut self) -> annals::Result<Option<Vec<u8>>> {
+        loop {
+            if self.next.is_none() {
+                self.next = self.stored.as_mut().and_then(Iterator::next).transpose()?;
+            }
+            let is_changed = match (&self.next, self.changed.peek()) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some(stored), Some((changed, _))) => {
+                    let order = changed.cmp(stored);
+                    if order.is_eq() {
+                        self.next = None;
+                    }
+                    order.is_le()
+                }
+            };
+            if is_changed {
+                match self.changed.next() {
+                    Some((key, true)) => return Ok(Some(key)),
+                    _ => continue,
+                }
+            }
+            let Some(key) = self.next.take() else { return Ok(None) };
+            if !self.is_expired(&key)? {
+                return Ok(Some(key));
+            }
+        }
+    }
+
+    fn is_expired(&self, key: &[u8]) -> annals::Result<bool> {
+        let Some(deadlines) = &self.deadlines else { return Ok(false) };
+        let deadline = deadline_in(deadlines.get(&deadline_key(&(self.database, key.to_vec())))?);
+        Ok(deadline.is_some_and(|ms| self.space.is_due(ms.saturating_mul(1_000_000), self.now_ns)))
+    }
+}
+
+impl Iterator for KeyScan {
+    type Item = annals::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_key().transpose()
     }
 }
 

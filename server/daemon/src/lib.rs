@@ -6,8 +6,8 @@
 //! a batch of the engine and its sync. What would delay other connections runs in the connection's task.
 //!
 //! Invariants: one lock around reading and submitting makes each turn atomic among all connections; it is
-//! never held during a wait for the disk. No reply is sent before everything it depends on is durable. The
-//! memory of a connection is limited.
+//! never held during a wait for a sync, and not while the first command of a turn reads its keys. No reply is
+//! sent before everything it depends on is durable. The memory of a connection is limited.
 //!
 //! Layout:
 //! - The process: `config` (options), `server` (listening, shutdown), `client_loop` and `client_connection`

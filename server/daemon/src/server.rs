@@ -399,7 +399,7 @@ impl Drop for ClientListGuard<'_> {
     }
 }
 
-/// Periodically deletes expired keys, a few at a time, and ends quiet traces.
+/// Periodically deletes expired keys, a few at a time, ends quiet traces, and closes idle namespaces.
 async fn sweep(daemon: Arc<Daemon>) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -408,6 +408,7 @@ async fn sweep(daemon: Arc<Daemon>) {
             // A store that cannot be written reports it to its writers.
             let _ = tokio::task::block_in_place(|| tenant.ingest.end_quiet_traces(daemon.now_ns(), false));
         }
+        tokio::task::block_in_place(|| daemon.close_idle_tenants());
     }
 }
 

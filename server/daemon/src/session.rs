@@ -32,11 +32,13 @@ pub(super) struct ServeTimeouts {
     pub(super) slow_ms: u64,
     /// How long a connection may be inactive.
     pub(super) idle: Option<Duration>,
+    /// How long a namespace may be unused before it is closed; `None` means forever.
+    pub(super) namespace_idle: Option<Duration>,
 }
 
 impl Default for ServeTimeouts {
     fn default() -> Self {
-        Self { slow_ms: 100, idle: None }
+        Self { slow_ms: 100, idle: None, namespace_idle: Some(Duration::from_secs(300)) }
     }
 }
 
@@ -56,7 +58,7 @@ pub(super) struct Daemon {
     pub(super) client_loop: ClientLoop,
     /// The namespace of clients that need no token.
     pub(super) home: String,
-    /// The namespaces opened so far.
+    /// The open namespaces.
     tenants: Mutex<BTreeMap<String, Arc<Tenant>>>,
     /// The cached values of all tenants.
     values: SharedValues,
@@ -75,6 +77,10 @@ pub(super) struct Daemon {
     pub(super) slow: SlowLog,
     /// How long a connection may be inactive; `None` means forever.
     pub(super) idle: Option<Duration>,
+    /// How long a namespace may be unused; `None` means forever.
+    namespace_idle: Option<Duration>,
+    /// Number of reads that the cache and the store answered in namespaces that are closed.
+    closed_reads: Mutex<(u64, u64)>,
     clients: Mutex<BTreeMap<u64, ClientInfo>>,
     cursors: Mutex<ScanCursors>,
     long: Semaphore,
@@ -207,6 +213,8 @@ impl Daemon {
             refused: AtomicU64::new(0),
             slow: SlowLog::new(patience.slow_ms),
             idle: patience.idle,
+            namespace_idle: patience.namespace_idle,
+            closed_reads: Mutex::default(),
             clients: Mutex::default(),
             cursors: Mutex::default(),
             long: Semaphore::new(LONG_MAX),
@@ -240,7 +248,24 @@ impl Daemon {
         Ok(tenant)
     }
 
-    /// The tenants opened so far.
+    /// Closes the tenants that were unused for the time limit. They are opened again when they are named.
+    pub(super) fn close_idle_tenants(&self) {
+        let Some(limit) = self.namespace_idle else { return };
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let now_ns = self.io.monotonic_ns();
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = tenants.extract_if(.., |_, tenant| tenant.is_unused_for(limit_ns, now_ns));
+        let closed: Vec<_> = closed.map(|(_, tenant)| tenant).collect();
+        drop(tenants);
+        for tenant in closed {
+            let (hits, misses) = tenant.databases.cache_reads();
+            let mut sums = self.closed_reads.lock().unwrap_or_else(PoisonError::into_inner);
+            *sums = (sums.0 + hits, sums.1 + misses);
+            tracing::info!(namespace = tenant.name, "closed an idle namespace");
+        }
+    }
+
+    /// The open tenants.
     pub(super) fn tenants(&self) -> Vec<Arc<Tenant>> {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -318,7 +343,8 @@ impl Daemon {
     pub(super) fn figures(&self) -> DaemonFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tenants = self.tenants();
-        let reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.cache_reads()).collect();
+        let mut reads: Vec<_> = tenants.iter().map(|tenant| tenant.databases.cache_reads()).collect();
+        reads.push(*self.closed_reads.lock().unwrap_or_else(PoisonError::into_inner));
         DaemonFigures {
             commands: load(&self.commands),
             connections: self.clients().len() as u64,

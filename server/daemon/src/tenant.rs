@@ -39,6 +39,8 @@ pub(super) struct Tenant {
     memory: Mutex<Option<Memory>>,
     /// The embedder for entries without a vector, created at first use.
     embedder: Mutex<Option<Arc<ConfiguredEmbedder>>>,
+    /// Since when it is unused, on the monotonic clock; `None` while it is used.
+    unused_since_ns: Mutex<Option<u64>>,
 }
 
 /// Open runs, and the start times of frames. Lock order: after the databases. Never locked during
@@ -61,7 +63,7 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = TraceIngest::new(space.clone());
-        let (streams, added, proxy_begins, memory, embedder) = Default::default();
+        let (streams, added, proxy_begins, memory, embedder, unused_since_ns) = Default::default();
         Self {
             name,
             space,
@@ -74,6 +76,26 @@ impl Tenant {
             behind,
             memory,
             embedder,
+            unused_since_ns,
+        }
+    }
+
+    /// Whether nobody uses it, and nobody did when this was called in the last `limit_ns`. The caller holds the lock
+    /// of the only place from which others get the tenant.
+    pub(super) fn is_unused_for(self: &Arc<Self>, limit_ns: u64, now_ns: u64) -> bool {
+        // Nobody else has it, so the locks below are free.
+        let is_unused = Arc::strong_count(self) == 1
+            && Arc::strong_count(&self.databases) == 1
+            && self.databases.is_settled()
+            && self.streams().open.is_empty()
+            && !self.ingest.has_open_traces();
+        let mut since = self.unused_since_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        match is_unused {
+            true => now_ns.saturating_sub(*since.get_or_insert(now_ns)) >= limit_ns,
+            false => {
+                *since = None;
+                false
+            }
         }
     }
 

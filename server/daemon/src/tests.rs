@@ -15,7 +15,10 @@ use annals_policy::profiles::Profiles;
 use annals_wire::resp::{RequestDecoder, RequestLimits};
 
 mod client_loop;
+mod disk_reads;
+mod hooked_io;
 pub(super) mod memory;
+mod namespaces;
 mod own_commands;
 pub(super) mod poisoned;
 mod proxied_runs;
@@ -62,9 +65,13 @@ impl DaemonBench {
     }
 
     fn daemon_with(store: Store, io: Arc<dyn Io>) -> Arc<Daemon> {
+        Self::daemon_with_timeouts(store, io, ServeTimeouts::default())
+    }
+
+    fn daemon_with_timeouts(store: Store, io: Arc<dyn Io>, patience: ServeTimeouts) -> Arc<Daemon> {
         let access = TokenRegistry::new([]);
         let profiles = Profiles::parse("[[profile]]\nname = \"mails\"\ndetect = \"email\"\n").unwrap();
-        let (patience, client_loop) = (ServeTimeouts::default(), ClientLoop::start().unwrap());
+        let client_loop = ClientLoop::start().unwrap();
         Arc::new(Daemon::new(store, "default", io, access, profiles, patience, client_loop))
     }
 

@@ -1,5 +1,6 @@
 //! A turn: all whole requests that have arrived, run in order, with their writes as one batch.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -40,11 +41,11 @@ pub(super) enum Offload {
 impl Offload {
     /// The offload for a command; `None` if it runs at once.
     fn for_command(command: &Command, words: &[Vec<u8>]) -> Option<Self> {
-        let is = |flag| command.schema.flags.contains(&flag);
+        let traits = &command.traits;
         let is_long = || words.iter().map(Vec::len).sum::<usize>() >= OFFLOAD_BYTES;
         match () {
-            () if is("whole") => Some(Self::FullScan),
-            () if is("apart") || is("write") && is_long() => Some(Self::Blocking),
+            () if traits.whole => Some(Self::FullScan),
+            () if traits.apart || traits.write && is_long() => Some(Self::Blocking),
             () => None,
         }
     }
@@ -58,6 +59,8 @@ pub(super) struct CommandCall<'a, 'w> {
     pub(super) work: &'a mut TurnBatch<'w>,
     /// Its words, its name first; their number matches the arity.
     pub(super) words: &'a [Vec<u8>],
+    /// The command's value, which [`CommandCall::value`] gives away: the word at this index is empty.
+    pub(super) taken: &'a Cell<Option<(usize, Vec<u8>)>>,
     /// The words that are already in the store, by index.
     pub(super) stored: &'a [(usize, StoredBlob)],
 }
@@ -75,13 +78,20 @@ impl<'a> CommandCall<'a, '_> {
 
     /// A word as a value to store.
     pub(super) fn value(&self, at: usize, deadline: Option<u64>) -> KeyEntry {
-        let stored = self.stored.iter().find(|(of, _)| *of == at).map(|(_, blob)| blob.clone());
-        KeyEntry { value: Arc::new(self.word(at).to_vec()), stored, deadline }
+        let stored = self.stored.iter().find(|(of, _)| *of == at).map(|(_, blob)| Box::new(blob.clone()));
+        let value = match self.taken.take() {
+            Some((of, value)) if of == at => value,
+            other => {
+                self.taken.set(other);
+                self.word(at).to_vec()
+            }
+        };
+        KeyEntry { value: Arc::new(value), stored, deadline }
     }
 
     /// Runs a command with these words.
     pub(super) fn run(&mut self, command: &Command) -> CommandResult {
-        if command.schema.writes() {
+        if command.traits.always_writes {
             self.check_writer()?;
         }
         (command.run)(self)
@@ -345,7 +355,7 @@ fn answer(
     tenant: &Arc<Tenant>,
     session: &mut Session,
     work: &mut TurnBatch<'_>,
-    words: Vec<Vec<u8>>,
+    mut words: Vec<Vec<u8>>,
 ) -> Reply {
     let checked = check_command(daemon, session, &words);
     let command = match checked {
@@ -353,20 +363,20 @@ fn answer(
         Err(CommandRefusal(why)) => return spoil_transaction(session, why),
     };
     let apart = Offload::for_command(&command, &words);
-    let is = |flag| command.schema.flags.contains(&flag);
-    let queues = session.transaction.is_some() && !is("no_multi");
-    if queues && (is("apart") || is("whole")) {
+    let traits = command.traits;
+    let queues = session.transaction.is_some() && !traits.no_multi;
+    if queues && (traits.apart || traits.whole) {
         return spoil_transaction(session, NOT_IN_TRANSACTION.to_owned());
     }
-    let has_to_settle = !queues && is("settled") && work.has_written();
-    let goes_apart = apart.is_some() && session.offload.is_none() && (!queues || is("stores"));
+    let has_to_settle = !queues && traits.settled && work.has_written();
+    let goes_apart = apart.is_some() && session.offload.is_none() && (!queues || traits.stores);
     if has_to_settle || goes_apart {
         session.held_command =
             Some(HeldCommand { words, until: session.until, waits: false, offload: apart });
         return Reply::Null;
     }
     if queues
-        && command.schema.writes()
+        && traits.always_writes
         && let Err(error) = daemon.store.check_writer()
     {
         return spoil_transaction(session, CommandRefusal::from(error).0);
@@ -386,10 +396,19 @@ fn answer(
         transaction.queued.push(QueuedCommand { command, words, stored });
         return Reply::Simple("QUEUED".into());
     }
-    let mut call = CommandCall { daemon, tenant, session, work, words: &words, stored: &stored };
+    let taken = Cell::new(take_value(&command, &mut words));
+    let mut call =
+        CommandCall { daemon, tenant, session, work, words: &words, taken: &taken, stored: &stored };
     let outcome = call.run(&command);
-    let outcome = if is("action") { record_outcome(&mut call, outcome) } else { outcome };
+    let outcome = if traits.action { record_outcome(&mut call, outcome) } else { outcome };
     outcome.unwrap_or_else(|CommandRefusal(why)| Reply::Error(why))
+}
+
+/// Takes the value of a SET out of its words, so that it is not copied.
+pub(super) fn take_value(command: &Command, words: &mut [Vec<u8>]) -> Option<(usize, Vec<u8>)> {
+    const VALUE: usize = 2;
+    let is_set = command.schema.name == "set";
+    words.get_mut(VALUE).filter(|_| is_set).map(|value| (VALUE, std::mem::take(value)))
 }
 
 /// Records an operator's action in the store. Its reply is sent only after that is durable.
@@ -430,7 +449,7 @@ fn store_long_values(
     apart: Option<Offload>,
     work: &TurnBatch<'_>,
 ) -> Result<Vec<(usize, StoredBlob)>, CommandRefusal> {
-    if apart.is_none() || !command.schema.flags.contains(&"stores") {
+    if apart.is_none() || !command.traits.stores {
         return Ok(Vec::new());
     }
     let long = words.iter().enumerate().filter(|(_, word)| word.len() >= OFFLOAD_BYTES);
@@ -461,10 +480,12 @@ fn check_command(daemon: &Daemon, session: &Session, words: &[Vec<u8>]) -> Resul
         return Err(CommandRefusal(text));
     };
     match &session.grant {
-        None if !command.schema.flags.contains(&"no_auth") => {
+        None if !command.traits.no_auth => {
             return Err("NOAUTH Authentication required.".into());
         }
-        Some(grant) if !command.schema.is_allowed(grant.rights) => {
+        Some(grant)
+            if !grant.rights.includes(command.traits.rights) && !command.schema.is_allowed(grant.rights) =>
+        {
             let (name, wanted) = (command.schema.name, command.schema.rights());
             return Err(CommandRefusal(format!(
                 "NOPERM this user has no permissions to run the '{name}' command: it takes the right {wanted}"

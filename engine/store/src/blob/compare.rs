@@ -31,7 +31,8 @@ pub fn common_front(a: &[u8], b: &[u8]) -> usize {
     let (a, b) = (&a[..most], &b[..most]);
     let strides = a.chunks_exact(STRIDE).zip(b.chunks_exact(STRIDE));
     let mut at = STRIDE * strides.take_while(|(x, y)| x == y).count();
-    let words = a[at..].chunks_exact(8).zip(b[at..].chunks_exact(8));
+    // Arrays are compared as numbers, slices by a call.
+    let words = a[at..].as_chunks::<8>().0.iter().zip(b[at..].as_chunks::<8>().0);
     at += 8 * words.take_while(|(x, y)| x == y).count();
     at + a[at..].iter().zip(&b[at..]).take_while(|(x, y)| x == y).count()
 }
@@ -43,7 +44,7 @@ pub fn common_tail(a: &[u8], b: &[u8]) -> usize {
     let (a, b) = (&a[a.len() - most..], &b[b.len() - most..]);
     let strides = a.rchunks_exact(STRIDE).zip(b.rchunks_exact(STRIDE));
     let mut left = most - STRIDE * strides.take_while(|(x, y)| x == y).count();
-    let words = a[..left].rchunks_exact(8).zip(b[..left].rchunks_exact(8));
+    let words = a[..left].as_rchunks::<8>().1.iter().rev().zip(b[..left].as_rchunks::<8>().1.iter().rev());
     left -= 8 * words.take_while(|(x, y)| x == y).count();
     let bytes = a[..left].iter().rev().zip(b[..left].iter().rev());
     most - left + bytes.take_while(|(x, y)| x == y).count()

@@ -2,7 +2,7 @@
 
 use super::parse::{display_word, expiry_ms, integer, syntax, word_is};
 use crate::command_table::CommandHandler;
-use crate::databases::KeyEntry;
+use crate::databases::{KeyEntry, KeyScan};
 use crate::glob;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
@@ -11,11 +11,9 @@ use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 const LISTED_MAX: usize = 1 << 20;
 /// Maximum number of keys that one SCAN examines.
 const SCANNED_MAX: usize = 10_000;
-/// Maximum bytes of keys that one SCAN returns (plus a page), and that KEYS returns.
+/// Maximum bytes of keys that one SCAN returns (plus a key), and that KEYS returns.
 const SCANNED_BYTES_MAX: usize = 64 << 20;
 const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
-/// Number of keys examined at a time: the longest keys then take 64 MiB.
-const PAGE: usize = 1000;
 
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("del", delete),
@@ -47,38 +45,42 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
         _ => Ok(Reply::Integer(0)),
     }),
     ("keys", |call| {
-        let (database, words) = (call.database(), call.words);
-        let (mut found, mut after): (Vec<Reply>, Option<Vec<u8>>) = (Vec::new(), None);
-        let mut bytes = 0;
-        loop {
-            let page = call.work.keys(database, after.as_deref(), PAGE)?;
-            let is_last = page.len() < PAGE;
-            after = page.last().cloned();
-            let matching = page.into_iter().filter(|key| glob::matches(&words[1], key, false));
-            found.extend(matching.inspect(|key| bytes += key.len()).map(Reply::Bulk));
+        let Some(all) = scan_all(call)? else { return call.retry_offloaded() };
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for key in all {
+            let key = key?;
+            if glob::matches(&call.words[1], &key, false) {
+                bytes += key.len();
+                found.push(Reply::Bulk(key));
+            }
             if found.len() > LISTED_MAX || bytes > LISTED_BYTES_MAX {
                 let most = format!("{LISTED_MAX} keys or {LISTED_BYTES_MAX} bytes");
                 return Err(CommandRefusal(format!("ERR more than {most} match: use SCAN")));
             }
-            if is_last {
-                return Ok(Reply::Array(found));
-            }
         }
+        Ok(Reply::Array(found))
     }),
     ("scan", scan),
     ("dbsize", |call| {
-        let database = call.database();
-        let (mut count, mut after): (usize, Option<Vec<u8>>) = (0, None);
-        loop {
-            let page = call.work.keys(database, after.as_deref(), PAGE)?;
-            count += page.len();
-            if page.len() < PAGE {
-                return Ok(Reply::count(count));
-            }
-            after = page.last().cloned();
-        }
+        let Some(mut all) = scan_all(call)? else { return call.retry_offloaded() };
+        let count = all.try_fold(0, |count, key| key.map(|_| count + 1))?;
+        Ok(Reply::count(count))
     }),
 ];
+
+/// All keys of the database. `None` if the command has to be offloaded first: then it runs alone, and holds no
+/// lock while it reads.
+fn scan_all(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyScan>, CommandRefusal> {
+    let (database, in_exec) = (call.database(), call.session.in_exec);
+    if !in_exec && call.session.offload.is_none() {
+        return Ok(None);
+    }
+    let all = call.work.scan_keys(database, None);
+    if !in_exec {
+        call.work.release_lock();
+    }
+    Ok(Some(all))
+}
 
 fn get(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyEntry>, CommandRefusal> {
     let (database, words) = (call.database(), call.words);
@@ -87,6 +89,7 @@ fn get(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyEntry>, CommandRefusa
 
 fn delete(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (database, mut deleted) = (call.database(), 0);
+    call.work.read_ahead(database, call.words.iter().skip(1).map(Vec::as_slice))?;
     for key in call.words.iter().skip(1) {
         deleted += i64::from(call.work.delete(database, key)?);
     }
@@ -95,6 +98,7 @@ fn delete(call: &mut CommandCall<'_, '_>) -> CommandResult {
 
 fn count(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (database, mut there) = (call.database(), 0);
+    call.work.read_ahead(database, call.words.iter().skip(1).map(Vec::as_slice))?;
     for key in call.words.iter().skip(1) {
         there += i64::from(call.work.get(database, key)?.is_some());
     }
@@ -185,12 +189,15 @@ fn scan(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let count = usize::try_from(count).unwrap_or(usize::MAX).min(SCANNED_MAX);
     let database = call.database();
     let (mut page, mut bytes, mut is_last) = (Vec::new(), 0, false);
+    let mut keys = call.work.scan_keys(database, after.as_deref());
     while page.len() < count && bytes < SCANNED_BYTES_MAX && !is_last {
-        let wanted = PAGE.min(count - page.len());
-        let part = call.work.keys(database, page.last().or(after.as_ref()).map(Vec::as_slice), wanted)?;
-        is_last = part.len() < wanted;
-        bytes += part.iter().map(Vec::len).sum::<usize>();
-        page.extend(part);
+        match keys.next().transpose()? {
+            Some(key) => {
+                bytes += key.len();
+                page.push(key);
+            }
+            None => is_last = true,
+        }
     }
     let next = page.last().filter(|_| !is_last).map_or(0, |last| call.daemon.remember_cursor(last.clone()));
     let found = page

@@ -58,6 +58,7 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     }),
     ("mget", |call| {
         let (database, words) = (call.database(), call.words);
+        call.work.read_ahead(database, words.iter().skip(1).map(Vec::as_slice))?;
         let mut values = Vec::with_capacity(words.len());
         let mut bytes = 0;
         for key in words.iter().skip(1) {
@@ -211,6 +212,11 @@ fn mset(call: &mut CommandCall<'_, '_>, name: &str, always: bool) -> CommandResu
     let (pairs, odd) = words.get(1..).unwrap_or_default().as_chunks::<2>();
     if !odd.is_empty() {
         return Err(wrong_arity(name));
+    }
+    let keys = pairs.iter().map(|[key, _]| key.as_slice());
+    match always {
+        true => call.work.read_deadlines_ahead(database, keys)?,
+        false => call.work.read_ahead(database, keys)?,
     }
     // All or nothing: every key is checked before any is set.
     for [key, _] in pairs {

@@ -1,9 +1,11 @@
 //! MULTI, EXEC, DISCARD: several commands as one unit. A turn is one batch anyway; MULTI only delays the
 //! commands until EXEC.
 
+use std::cell::Cell;
+
 use crate::command_table::CommandHandler;
 use crate::session::{QueuedCommand, Transaction};
-use crate::turn::{CommandCall, CommandRefusal, CommandResult};
+use crate::turn::{CommandCall, CommandRefusal, CommandResult, take_value};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
 /// Maximum total size of a transaction's replies, in bytes; the last reply may exceed it.
@@ -32,17 +34,19 @@ fn exec(call: &mut CommandCall<'_, '_>) -> CommandResult {
     call.session.in_exec = true;
     let mut replies = Vec::with_capacity(transaction.queued.len());
     let mut room = ReplyBudget(REPLIES_BYTES_MAX);
-    for QueuedCommand { command, words, stored } in transaction.queued {
+    for QueuedCommand { command, mut words, stored } in transaction.queued {
         if room.is_full() && command.schema.flags.contains(&"readonly") {
             replies.push(left_out_error());
             continue;
         }
+        let taken = Cell::new(take_value(&command, &mut words));
         let mut one = CommandCall {
             daemon: call.daemon,
             tenant: call.tenant,
             session: &mut *call.session,
             work: &mut *call.work,
             words: &words,
+            taken: &taken,
             stored: &stored,
         };
         let reply = one.run(&command).unwrap_or_else(|CommandRefusal(why)| Reply::Error(why));

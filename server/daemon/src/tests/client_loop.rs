@@ -1,10 +1,15 @@
 //! Connections of the client loop, over sockets.
 
+use std::sync::{Arc, Mutex};
+
+use annals::Options;
+use annals::io::RealIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::hooked_io::{FileStep, HookedIo};
 use super::{ClientInfo, DaemonBench, Session};
 use crate::client_connection::{ClientConnection, ClientStream};
 use crate::connection;
@@ -89,6 +94,41 @@ fn entries_of_one_poll_are_one_batch_in_order() {
     sorted.sort_unstable();
     assert_eq!(sorted, (2..=9).collect::<Vec<_>>(), "{replies:?}");
     assert!(numbers.chunks(2).all(|pair| pair[1] == pair[0] + 1), "one client's entries are in order");
+}
+
+/// The threads that sync after one connection has sent `request`, which is answered by this many bytes.
+fn syncing_threads(request: &[u8], reply: usize) -> Vec<String> {
+    let io = HookedIo::new(Arc::new(RealIo::new()));
+    let bench = DaemonBench::with(Options { io: Arc::new(io.clone()), ..Options::default() });
+    bench.client().script("set k 0 -> +OK");
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let noted = threads.clone();
+    io.set_hook(move |step| {
+        if step == FileStep::Sync {
+            noted.lock().unwrap().push(std::thread::current().name().unwrap_or_default().to_owned());
+        }
+    });
+    let (_stop, stopped) = watch::channel(false);
+    bench.runtime.block_on(async {
+        let (mut near, _served) = connect(&bench, &stopped, request).await;
+        read(&mut near, reply).await;
+    });
+    io.clear_hook();
+    threads.lock().unwrap().clone()
+}
+
+/// Regression: the loop left every batch to the writer's thread, which took two wakes for each.
+#[test]
+fn short_writes_are_synced_on_the_loops_thread() {
+    // The writer's thread may note the log's end meanwhile.
+    let threads = syncing_threads(b"set k 1\r\n", 5);
+    assert!(threads.iter().any(|name| name == "annals-clients"), "{threads:?}");
+}
+
+#[test]
+fn deep_pipelines_are_synced_beside_the_loop() {
+    let threads = syncing_threads(&b"set k 1\r\n".repeat(16), 16 * 5);
+    assert!(!threads.is_empty() && threads.iter().all(|name| name != "annals-clients"), "{threads:?}");
 }
 
 #[test]

@@ -247,6 +247,11 @@ impl TraceIngest {
         }
     }
 
+    /// Whether a trace is open.
+    pub fn has_open_traces(&self) -> bool {
+        !self.open().is_empty()
+    }
+
     fn open(&self) -> MutexGuard<'_, HashMap<TraceId, Arc<TraceSlot>>> {
         lock(&self.open)
     }

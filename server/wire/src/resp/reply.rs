@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::wire::LINE_BYTES_MAX;
+use super::wire::{LINE_BYTES_MAX, put_length};
 
 /// A reply of at least this many bytes is long.
 const LONG_BYTES: usize = 1 << 20;
@@ -86,7 +86,7 @@ impl Reply {
         }
         match self {
             Self::Array(items) => {
-                put_head('*', items.len(), out);
+                put_length(b'*', items.len(), out);
                 items.into_iter().for_each(|item| item.put(protocol, out));
             }
             other => other.put(protocol, out),
@@ -97,12 +97,12 @@ impl Reply {
     pub fn put(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let new = protocol == Protocol::Resp3;
         match self {
-            Self::Simple(text) => put_line('+', text, out),
-            Self::Error(text) => put_line('-', text, out),
+            Self::Simple(text) => put_line(b'+', text, out),
+            Self::Error(text) => put_line(b'-', text, out),
             Self::Integer(number) => put_head(':', *number, out),
-            Self::Bulk(bytes) => put_bulk('$', bytes, out),
-            Self::Shared(bytes) => put_bulk('$', bytes, out),
-            Self::Json(text) => put_bulk('$', text.as_bytes(), out),
+            Self::Bulk(bytes) => put_bulk(b'$', bytes, out),
+            Self::Shared(bytes) => put_bulk(b'$', bytes, out),
+            Self::Json(text) => put_bulk(b'$', text.as_bytes(), out),
             Self::Null if new => out.extend_from_slice(b"_\r\n"),
             Self::NullArray if new => out.extend_from_slice(b"_\r\n"),
             Self::Null => out.extend_from_slice(b"$-1\r\n"),
@@ -119,7 +119,7 @@ impl Reply {
             }
             Self::Double(number) if new && number.is_nan() => out.extend_from_slice(b",nan\r\n"),
             Self::Double(number) if new => out.extend_from_slice(format!(",{number}\r\n").as_bytes()),
-            Self::Double(number) => put_bulk('$', number.to_string().as_bytes(), out),
+            Self::Double(number) => put_bulk(b'$', number.to_string().as_bytes(), out),
             Self::Boolean(yes) if new => {
                 out.extend_from_slice(if *yes { b"#t\r\n" } else { b"#f\r\n" });
             }
@@ -127,9 +127,9 @@ impl Reply {
             Self::Verbatim(kind, text) if new => {
                 let mut whole = format!("{kind}:").into_bytes();
                 whole.extend_from_slice(text);
-                put_bulk('=', &whole, out);
+                put_bulk(b'=', &whole, out);
             }
-            Self::Verbatim(_, text) => put_bulk('$', text, out),
+            Self::Verbatim(_, text) => put_bulk(b'$', text, out),
         }
     }
 }
@@ -140,8 +140,8 @@ fn put_head(kind: char, number: impl std::fmt::Display, out: &mut Vec<u8>) {
     let _ = write!(out, "{kind}{number}\r\n");
 }
 
-fn put_bulk(kind: char, bytes: &[u8], out: &mut Vec<u8>) {
-    put_head(kind, bytes.len(), out);
+fn put_bulk(kind: u8, bytes: &[u8], out: &mut Vec<u8>) {
+    put_length(kind, bytes.len(), out);
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
@@ -152,13 +152,20 @@ fn put_items(kind: char, items: &[Reply], protocol: Protocol, out: &mut Vec<u8>)
 }
 
 /// Writes a text on one line: control characters become spaces, and the text is cut at half the line limit.
-fn put_line(kind: char, text: &str, out: &mut Vec<u8>) {
+fn put_line(kind: u8, text: &str, out: &mut Vec<u8>) {
+    // Nearly every line is short and plain.
+    if text.len() <= LINE_BYTES_MAX / 2 && text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        out.push(kind);
+        out.extend_from_slice(text.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        return;
+    }
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut end = text.len().min(LINE_BYTES_MAX / 2);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    put_head(kind, &text[..end], out);
+    put_head(char::from(kind), &text[..end], out);
 }
 
 #[cfg(test)]

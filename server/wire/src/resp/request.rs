@@ -5,12 +5,16 @@
 
 use std::io::Write;
 
-use super::wire::{BULK_BYTES_MAX, BulkBuffer, LineBuffer, Malformed, length};
+use super::wire::{
+    BULK_BYTES_MAX, BulkBuffer, LineBuffer, Malformed, RESERVED_BYTES_MAX, length, put_length,
+};
 
 /// Maximum length of an inline command, in bytes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Number of words for which space is reserved at once.
 const WORDS_EXPECTED: usize = 16;
+/// Approximate bytes of a word besides its own.
+const WORD_BYTES: usize = 16;
 /// Maximum number of digits of a length that is read at once.
 const LENGTH_DIGITS_MAX: usize = 9;
 /// Longer strings are written directly instead of being copied into the buffer.
@@ -320,9 +324,11 @@ fn unescape<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
 /// # Errors
 /// Those of the writer.
 pub fn write_command(to: &mut impl Write, words: &[&[u8]]) -> std::io::Result<()> {
-    let mut buffer = format!("*{}\r\n", words.len()).into_bytes();
+    let copied: usize = words.iter().map(|word| word.len().min(COPIED_BYTES_MAX) + WORD_BYTES).sum();
+    let mut buffer = Vec::with_capacity((WORD_BYTES + copied).min(RESERVED_BYTES_MAX));
+    put_length(b'*', words.len(), &mut buffer);
     for word in words {
-        buffer.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        put_length(b'$', word.len(), &mut buffer);
         if word.len() > COPIED_BYTES_MAX {
             to.write_all(&buffer)?;
             buffer.clear();
@@ -337,7 +343,6 @@ pub fn write_command(to: &mut impl Write, words: &[&[u8]]) -> std::io::Result<()
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::RESERVED_BYTES_MAX;
     use super::*;
 
     type RequestWords = Vec<Vec<u8>>;

@@ -141,6 +141,19 @@ impl BulkBuffer {
     }
 }
 
+/// Appends a line of a sign and a length. Formatting it in the general way took as long as running a short command.
+pub(super) fn put_length(sign: u8, length: usize, out: &mut Vec<u8>) {
+    let (mut digits, mut left, mut at) = ([b'0'; 20], length, 20);
+    while left > 0 || at == digits.len() {
+        at -= 1;
+        digits[at] = b"0123456789"[left % 10];
+        left /= 10;
+    }
+    out.push(sign);
+    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// A length: only digits, and at most `max`.
 pub(super) fn length(text: &[u8], max: usize) -> Option<usize> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
