@@ -151,9 +151,14 @@ impl Namespace {
     /// `Unavailable`, `Poisoned`.
     pub fn drop_run(&self, run: &str, rule: &str, why: &str) -> Result<DroppedRun> {
         let uid = self.run(run)?.info().uid;
-        let held = self.drop_runs(&[uid], rule, why)?;
+        let mut dropped = None;
+        let held = self.drop_each(&[uid], rule, why, &mut |head| dropped = Some(head))?;
         if let Some((_, held)) = held.first() {
             return Err(held.error(&format!("run {run:?}")));
+        }
+        // Nothing is read after the commit: a failed read would call the drop failed.
+        if let Some(head) = dropped {
+            return Ok(head.into());
         }
         match find_run_or_tombstone(self.store.core(), self.id, uid)? {
             Some(RunOrTombstone::Dropped(head)) => Ok(head.into()),
@@ -168,6 +173,17 @@ impl Namespace {
         uids: &[RunUid],
         rule: &str,
         why: &str,
+    ) -> Result<Vec<(RunUid, DropBlocker)>> {
+        self.drop_each(uids, rule, why, &mut drop)
+    }
+
+    /// Like [`Namespace::drop_runs`]. `each` is called with the tombstone of each run before it is committed.
+    fn drop_each(
+        &self,
+        uids: &[RunUid],
+        rule: &str,
+        why: &str,
+        each: &mut dyn FnMut(TombstoneHead),
     ) -> Result<Vec<(RunUid, DropBlocker)>> {
         check_text("the rule by which a run is dropped", rule, 1, RULE_BYTES_MAX)?;
         check_text("the reason why a run is dropped", why, 0, WHY_BYTES_MAX)?;
@@ -202,6 +218,7 @@ impl Namespace {
                 };
                 writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
                 belongings.delete_all(*uid, &mut writer)?;
+                each(head);
             }
             // Wait under the lock, so that the next holder of the lock sees these runs as dropped.
             if let Some((_, ticket)) = writer.submit_awaited(Durability::Disk)? {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use annals::io::sim::{Crash, FailRule, OpKind, SimIo};
 use annals::upkeep::CompactOptions;
-use annals::{Component, Error, ErrorKind, Frame, Namespace, Options, RunSpec, Status, Store, kv::History};
+use annals::{
+    Component, Error, ErrorKind, Frame, Namespace, Options, ReadMode, RunSpec, Status, Store, kv::History,
+};
 
 use crate::support::{GrowingConversation, SeededRng, assert_whole, bodies, recorded, sim_options};
 
@@ -266,4 +268,28 @@ fn failed_store_creation_on_full_disk_can_be_retried() {
         store.namespace("default").unwrap();
         store.close().unwrap();
     }
+}
+
+/// Regression: `forget` read the tombstone again after it had committed it. If only that read failed, the
+/// call failed although the run was gone.
+#[test]
+fn drop_that_cannot_read_has_dropped_nothing() {
+    let mut failed = 0;
+    for reads in 0.. {
+        let sim = SimIo::new(8);
+        let options = Options { read_mode: ReadMode::Positional, ..sim_options(&sim) };
+        let store = Store::open_with("s", options).unwrap();
+        let space = store.namespace("default").unwrap();
+        recorded(&space, "r", 3).0.end(Status::Ok).unwrap();
+        store.drop_caches();
+        sim.fail(FailRule::eio(OpKind::Read).on("segments").after(reads).forever());
+        let done = space.forget("r", "asked for");
+        sim.clear_faults();
+        assert_eq!(space.run("r").is_ok(), done.is_err(), "after {reads} reads");
+        if done.is_ok() {
+            break;
+        }
+        failed += 1;
+    }
+    assert!(failed > 0, "nothing was read");
 }
