@@ -96,8 +96,9 @@ fn entries_of_one_poll_are_one_batch_in_order() {
     assert!(numbers.chunks(2).all(|pair| pair[1] == pair[0] + 1), "one client's entries are in order");
 }
 
-/// The threads that sync after one connection has sent `request`, which is answered by this many bytes.
-fn syncing_threads(request: &[u8], reply: usize) -> Vec<String> {
+/// The threads that sync after one connection has sent `request` this many times, each time answered by
+/// `reply` bytes.
+fn syncing_threads(times: usize, request: &[u8], reply: usize) -> Vec<String> {
     let io = HookedIo::new(Arc::new(RealIo::new()));
     let bench = DaemonBench::with(Options { io: Arc::new(io.clone()), ..Options::default() });
     bench.client().script("set k 0 -> +OK");
@@ -112,6 +113,10 @@ fn syncing_threads(request: &[u8], reply: usize) -> Vec<String> {
     bench.runtime.block_on(async {
         let (mut near, _served) = connect(&bench, &stopped, request).await;
         read(&mut near, reply).await;
+        for _ in 1..times {
+            near.write_all(request).await.unwrap();
+            read(&mut near, reply).await;
+        }
     });
     io.clear_hook();
     threads.lock().unwrap().clone()
@@ -120,14 +125,14 @@ fn syncing_threads(request: &[u8], reply: usize) -> Vec<String> {
 /// Regression: the loop left every batch to the writer's thread, which took two wakes for each.
 #[test]
 fn short_writes_are_synced_on_the_loops_thread() {
-    // The writer's thread may note the log's end meanwhile.
-    let threads = syncing_threads(b"set k 1\r\n", 5);
+    // While the writer's thread looks for jobs or notes the log's end, a commit is left to it.
+    let threads = syncing_threads(30, b"set k 1\r\n", 5);
     assert!(threads.iter().any(|name| name == "annals-clients"), "{threads:?}");
 }
 
 #[test]
 fn deep_pipelines_are_synced_beside_the_loop() {
-    let threads = syncing_threads(&b"set k 1\r\n".repeat(16), 16 * 5);
+    let threads = syncing_threads(1, &b"set k 1\r\n".repeat(16), 16 * 5);
     assert!(!threads.is_empty() && threads.iter().all(|name| name != "annals-clients"), "{threads:?}");
 }
 
