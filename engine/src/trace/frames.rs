@@ -211,18 +211,20 @@ impl RunReader {
         match self.find_body(seq, record, slot)? {
             BodyLocation::Inline(bytes) => Ok(ReadBody::from_bytes(bytes)),
             BodyLocation::Blob { extents, len, id, .. } => {
-                let named = (len, id);
-                let (bytes, id) = bodies::read_body_with(
-                    &self.core,
-                    self.namespace,
-                    &extents,
-                    named,
-                    DecodeScope::UpToBody,
-                    self.hashing,
-                )?;
+                let (bytes, id) = self.read_blob(&extents, (len, id), self.hashing)?;
                 Ok(ReadBody { bytes, len, id })
             }
         }
+    }
+
+    fn read_blob(
+        &self,
+        extents: &[Extent],
+        named: (u64, RecordedId),
+        hashing: HashCheck,
+    ) -> Result<(Vec<u8>, Option<BlobId>)> {
+        let scope = DecodeScope::UpToBody;
+        bodies::read_body_with(&self.core, self.namespace, extents, named, scope, hashing)
     }
 
     /// Decodes the extents of frame `seq`'s recipe in `slot`.
@@ -272,15 +274,7 @@ impl RunReader {
         let component = Component::from_code(record.head.component, record.head.other.clone())?;
         match self.find_body(seq, &record, slot)? {
             BodyLocation::Blob { seq, extents, len, id } => {
-                let named = (len, id);
-                let (bytes, id) = bodies::read_body_with(
-                    &self.core,
-                    self.namespace,
-                    &extents,
-                    named,
-                    DecodeScope::UpToBody,
-                    HashCheck::Compared,
-                )?;
+                let (bytes, id) = self.read_blob(&extents, (len, id), HashCheck::Compared)?;
                 let id = id.ok_or_else(|| Error::bug("a body was read without its hash"))?;
                 Ok(Some(StoredBody { component, seq, id, bytes, extents }))
             }
