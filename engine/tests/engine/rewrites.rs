@@ -80,7 +80,7 @@ struct ForgeryTarget {
     old_log: ForgedLog,
     checkpoint: Checkpoint,
     content: String,
-    /// Whole ids of the bodies: whoever has a body has its id.
+    /// Whole ids of the bodies: the bodies lead to them.
     ids: WholeIds,
     /// Number of batches that the checkpoint covers.
     covered: usize,

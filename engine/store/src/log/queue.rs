@@ -1,11 +1,11 @@
 //! The queue in front of the writer: it fixes the order of batches.
 //!
 //! A batch gets its seqno and its place when it is queued, under one lock. Its caller then fills in what
-//! depends on the place (checksums, sums) outside the lock, or leaves that to the writer. The writer takes batches in the order of their
-//! places ([`super::sequence`]). So a caller knows the place of its bytes before they are written, and a
-//! group's next part can point back at the previous one. Groups never span segments. While a new segment is
-//! wanted, groups that already have parts are not leased. The segment changes at the first batch when no
-//! leased group continues in it.
+//! depends on the place (checksums, sums) outside the lock, or leaves that to the writer. The writer takes
+//! batches in the order of their places ([`super::sequence`]). So a caller knows the place of its bytes before
+//! they are written, and a group's next part can point back at the previous one. Groups never span segments.
+//! While a new segment is wanted, groups that already have parts are not leased. The segment changes at the
+//! first batch when no leased group continues in it.
 
 use std::sync::{Arc, Weak};
 

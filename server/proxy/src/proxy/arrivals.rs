@@ -1,8 +1,8 @@
 //! The order in which requests arrived.
 //!
 //! Connections are accepted in the order in which the program opened them, but read in any order. So the first
-//! request of a connection takes the connection's position, and whoever needs the order of several requests
-//! waits until the connections before them are read.
+//! request of a connection takes the connection's position. A request whose answer depends on the order waits
+//! until the connections before it are read ([`Arrival::wait_for_earlier`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
