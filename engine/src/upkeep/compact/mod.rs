@@ -118,7 +118,7 @@ pub struct CompactReport {
 
 impl CompactOptions {
     /// The zstd level at which the command line and the daemon repack bodies. Recording uses levels 1 to 3.
-    pub const RECOMPRESS_LEVEL: i32 = 12;
+    pub const RECOMPRESS_LEVEL: i32 = 19;
 }
 
 impl CompactReport {
