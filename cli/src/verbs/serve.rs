@@ -39,7 +39,8 @@ pub(super) fn run(global: &GlobalArgs, args: &ServeArgs) -> CliResult<()> {
                 Failure::failed(message, "name a file that can be read")
             })?;
             options.with_defaults_from(
-                ServeConfig::parse(&String::from_utf8_lossy(&text)).map_err(serve_failure)?,
+                ServeConfig::parse(&String::from_utf8_lossy(&text), &path.display().to_string())
+                    .map_err(serve_failure)?,
             )
         }
         None => options,

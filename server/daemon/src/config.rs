@@ -129,13 +129,17 @@ pub(super) struct ListenAddresses {
 }
 
 impl ServeConfig {
-    /// Parses a configuration file.
+    /// Parses a configuration file; `file` is its name in errors.
     ///
     /// # Errors
-    /// `Refused` for an invalid file.
-    pub fn parse(text: &str) -> Result<Self, ServeError> {
-        toml::from_str(text)
-            .map_err(|error| ServeError::Refused(format!("the configuration: {}", error.message())))
+    /// `Refused` for an invalid file, with its name, the line and the column.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
+        toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+            ServeError::Refused(format!("{file}:{line}:{column}: {}", error.message()))
+        })
     }
 
     /// These settings, with missing ones taken from a file.
@@ -328,12 +332,19 @@ mod tests {
 
     #[test]
     fn options_override_file_and_unknown_keys_are_refused() {
-        let file = ServeConfig::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\nslow_ms = 5\n").unwrap();
+        let file =
+            ServeConfig::parse("tcp = \"127.0.0.1:1\"\nsocket = \"/tmp/x\"\nslow_ms = 5\n", "f").unwrap();
         let options = ServeConfig { tcp: Some("127.0.0.1:2".to_owned()), ..ServeConfig::default() };
         let both = options.with_defaults_from(file.clone());
         assert_eq!((both.tcp.as_deref(), both.socket), (Some("127.0.0.1:2"), file.socket));
         assert_eq!(both.slow_ms, Some(5));
-        assert!(ServeConfig::parse("port = 1").unwrap_err().to_string().contains("port"));
+        // Errors did not say where they are.
+        for (text, at) in
+            [("port = 1", "a.toml:1:1: "), ("slow_ms = 5\nidle_seconds = \"x\"\n", "a.toml:2:16: ")]
+        {
+            let error = ServeConfig::parse(text, "a.toml").unwrap_err().to_string();
+            assert!(error.contains(at), "{error}");
+        }
     }
 
     #[test]
@@ -389,7 +400,7 @@ mod tests {
     #[test]
     fn configured_tokens_are_read_by_hash() {
         let hash = blake3::hash(b"x").to_hex();
-        let parsed = |text: &str| ServeConfig::parse(text).and_then(|serving| serving.tokens("home"));
+        let parsed = |text: &str| ServeConfig::parse(text, "f").and_then(|serving| serving.tokens("home"));
         let tokens = parsed(&format!("[[tokens]]\nname = \"ci\"\nblake3 = \"{hash}\"\n")).unwrap();
         assert_eq!((tokens[0].namespace.as_str(), tokens[0].rights), ("home", Rights::ALL));
         let some =

@@ -42,6 +42,7 @@ mod databases;
 pub mod fuzzing;
 mod glob;
 mod http;
+mod login_limits;
 mod open_runs;
 mod operations;
 mod perform;

@@ -511,7 +511,7 @@ mod tests {
         let hash = blake3::hash(b"x").to_hex();
         let named = |name: &str| {
             let file = format!("[[tokens]]\nname = \"{name}\"\nblake3 = \"{hash}\"\n");
-            let serving = ServeConfig::parse(&file).unwrap();
+            let serving = ServeConfig::parse(&file, "f").unwrap();
             load_tokens(&store, "default", &serving, true, 1).map(|(access, made)| (access.all().len(), made))
         };
         assert!(named("ci").unwrap_err().to_string().contains("two tokens are called \"ci\""));

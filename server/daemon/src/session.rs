@@ -14,6 +14,7 @@ use super::client_loop::{ClientLoop, ConnectionSlot};
 use super::command_table::{Command, CommandTable};
 use super::cursors::ScanCursors;
 use super::databases::Databases;
+use super::login_limits::LoginLimits;
 use super::operations::OperationLog;
 use super::replay::{ConnectionReplay, ReplayMemory};
 use super::slow_log::{CommandName, SlowLog};
@@ -72,8 +73,9 @@ pub(super) struct Daemon {
     /// Number of commands and connections so far.
     pub(super) commands: AtomicU64,
     pub(super) connections: AtomicU64,
-    /// Number of logins with a wrong token.
+    /// Number of logins with a wrong token, or beyond the limit of an address.
     refused: AtomicU64,
+    login_limits: LoginLimits,
     pub(super) slow: SlowLog,
     /// How long a connection may be inactive; `None` means forever.
     pub(super) idle: Option<Duration>,
@@ -211,6 +213,7 @@ impl Daemon {
             commands: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            login_limits: LoginLimits::default(),
             slow: SlowLog::new(patience.slow_ms),
             idle: patience.idle,
             namespace_idle: patience.namespace_idle,
@@ -279,14 +282,27 @@ impl Daemon {
         Ok(Grant { name: "owner".into(), rights: Rights::ALL, tenant, profile: SAFE.into(), token: None })
     }
 
-    /// The rights for a login; `user` is the token's name, or `default`. `None` for a wrong token.
+    /// The rights for a login from `peer`, an address; `user` is the token's name, or `default`. `None` for a
+    /// wrong token.
     ///
     /// # Errors
-    /// As [`Daemon::tenant`].
-    pub(super) fn login(&self, user: &[u8], token: &[u8]) -> annals::Result<Option<Grant>> {
+    /// `Unavailable` after too many wrong tokens from this address; as [`Daemon::tenant`].
+    pub(super) fn login(&self, user: &[u8], token: &[u8], peer: &str) -> annals::Result<Option<Grant>> {
+        let now_ns = self.io.monotonic_ns();
+        if !self.login_limits.allows(peer, now_ns) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let why = "too many wrong tokens came from this address: try again in ten seconds";
+            return Err(annals::Error::new(annals::ErrorKind::Unavailable, why));
+        }
         let Some(found) = self.access.find(user, token) else {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!("a login was refused");
+            tracing::warn!(peer, "a login was refused");
+            if self.login_limits.note_refused(peer, now_ns) {
+                tracing::warn!(
+                    peer,
+                    "too many logins were refused: none from this address is tried for ten seconds"
+                );
+            }
             return Ok(None);
         };
         let tenant = self.tenant(&found.namespace)?;

@@ -116,7 +116,7 @@ fn login(call: &mut CommandCall<'_, '_>, user: usize, password: usize) -> Comman
         return Err("ERR a login is not possible inside a transaction".into());
     }
     let name = if user == 0 { b"default" } else { call.word(user) };
-    let grant = call.daemon.login(name, call.word(password))?;
+    let grant = call.daemon.login(name, call.word(password), &call.session.facts.address)?;
     match grant {
         Some(grant) => call.session.grant(grant),
         // As in Redis, a client that needs no token is the user `default` with any password.

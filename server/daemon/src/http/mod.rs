@@ -196,7 +196,8 @@ impl HttpApi {
         let path = request.uri().path();
         let is_beneath = |begins| path.strip_prefix(begins).is_some_and(|rest| rest.starts_with('/'));
         if is_beneath(RECORDED) || is_beneath(REPLAYED) {
-            let login = |token: Option<&str>, wants| self.shared.proxy_login(token, wants);
+            let peer = peer_address(request.extensions());
+            let login = |token: Option<&str>, wants| self.shared.proxy_login(token, wants, &peer);
             return self.proxy.answer(login, request).await.map(Body::new);
         }
         // The router never fails.
@@ -245,9 +246,14 @@ async fn describe_api(State(shared): State<Arc<HttpShared>>) -> Response {
 #[derive(Debug, Clone, Copy)]
 struct PeerAddress(SocketAddr);
 
+/// The address of the client of a request, as client lists show it.
+fn peer_address(extensions: &axum::http::Extensions) -> String {
+    extensions.get().map(|PeerAddress(from)| format!("http {from}")).unwrap_or_default()
+}
+
 impl HttpShared {
     /// The rights of the client.
-    fn grant(&self, headers: &HeaderMap) -> Result<Grant, HttpProblem> {
+    fn grant(&self, request: &Request) -> Result<Grant, HttpProblem> {
         let told = || {
             let problem = HttpProblem::new(
                 StatusCode::UNAUTHORIZED,
@@ -256,20 +262,26 @@ impl HttpShared {
             );
             problem.with_header("www-authenticate", HeaderValue::from_static("Bearer"))
         };
-        let Some(header) = headers.get(AUTHORIZATION) else {
+        let Some(header) = request.headers().get(AUTHORIZATION) else {
             return self.anonymous_grant.clone().ok_or_else(told);
         };
         let (scheme, token) = header.as_bytes().split_at_checked(7).ok_or_else(told)?;
         if !scheme.eq_ignore_ascii_case(b"bearer ") {
             return Err(told());
         }
-        self.daemon.login(b"default", token.trim_ascii())?.ok_or_else(told)
+        let peer = peer_address(request.extensions());
+        self.daemon.login(b"default", token.trim_ascii(), &peer)?.ok_or_else(told)
     }
 
     /// The runs that a proxy client with this token may use.
-    fn proxy_login(&self, token: Option<&str>, wants: ProxyAction) -> Result<ProxyRuns, RequestRefusal> {
+    fn proxy_login(
+        &self,
+        token: Option<&str>,
+        wants: ProxyAction,
+        peer: &str,
+    ) -> Result<ProxyRuns, RequestRefusal> {
         let grant = match token {
-            Some(token) => self.daemon.login(b"default", token.as_bytes())?,
+            Some(token) => self.daemon.login(b"default", token.as_bytes(), peer)?,
             None => self.anonymous_grant.clone(),
         };
         let grant = grant.ok_or_else(|| {
@@ -290,9 +302,8 @@ impl HttpShared {
 
     /// A session for one request.
     fn session(&self, request: &Request) -> Result<Session, HttpProblem> {
-        let grant = self.grant(request.headers())?;
-        let address =
-            request.extensions().get().map(|PeerAddress(from)| format!("http {from}")).unwrap_or_default();
+        let grant = self.grant(request)?;
+        let address = peer_address(request.extensions());
         let began_ns = self.daemon.now_ns();
         Ok(Session::new(ClientInfo { address, began_ns, ..ClientInfo::default() }, Some(grant), false))
     }

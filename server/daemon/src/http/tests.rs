@@ -546,7 +546,7 @@ fn waiting_request_fails_once_its_token_is_revoked() {
     let bench = DaemonBench::new();
     bench.daemon.access.add(token("reader", "default", Rights::READ));
     bench.client().bytes(b"run.begin name r\r\nframe.add r llm question answer\r\n");
-    let grant = bench.daemon.login(b"reader", b"token").unwrap();
+    let grant = bench.daemon.login(b"reader", b"token", "test").unwrap();
     let mut session = Session::new(ClientInfo::default(), grant, false);
     let mut tail = || {
         let words = [&b"run.tail"[..], b"r"].map(<[u8]>::to_vec).to_vec();
