@@ -165,6 +165,15 @@ for protocol in (2, 3):
     tell("SCAN", set(r.scan_iter("p:*")) == {f"p:{number}".encode() for number in range(1000)})
     r.expire("n", 100)
     tell("EXPIRE and TTL", 0 < r.ttl("n") <= 100)
+    lock = r.lock(f"lock-{protocol}", timeout=100)
+    tell("a lock is taken", lock.acquire(blocking=False) and not r.lock(f"lock-{protocol}", timeout=100).acquire(blocking=False))
+    tell("a lock is extended", lock.extend(100) and r.ttl(f"lock-{protocol}") > 150)
+    tell("a lock is reacquired", lock.reacquire() and r.ttl(f"lock-{protocol}") <= 100)
+    lock.release()
+    tell("a lock is released", not r.exists(f"lock-{protocol}"))
+    tell("GETRANGE, SETRANGE, INCRBYFLOAT", r.setrange("part", 2, "xy") == 4 and r.getrange("part", 2, 3) == b"xy" and r.incrbyfloat("f", "10.6") == 10.6)
+    r.delete("f")
+    tell("RENAME, COPY, RANDOMKEY", r.rename("part", "moved") and r.copy("moved", f"copied-{protocol}") and r.randomkey() is not None)
     try:
         r.publish("x", "y")
         tell("PUBLISH is refused", False)
@@ -173,8 +182,11 @@ for protocol in (2, 3):
     with redis.Redis(unix_socket_path=sys.argv[2], protocol=protocol) as unix:
         tell("over the Unix socket", unix.get("n") == b"2")
 r.set("kept", "before")
+stream = r.xadd("goes-on", {"k": "1"})
 print("RESTART", flush=True)
 input()
+added = r.xadd("goes-on", {"k": "2"})
+print("XADD goes on after the daemon was started again", r.xlen("goes-on") == 2 and added > stream, sep="\t")
 print("goes on after the daemon was started again", r.get("kept") == b"before", sep="\t")
 """
 

@@ -32,8 +32,8 @@ const OPEN_METADATA_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct DaemonRun {
     pub(super) run: Arc<Run>,
-    /// XADD or the proxy began it, so it is complete whenever the daemon ends.
-    pub(super) is_stream: bool,
+    /// The proxy began it, so it is complete whenever the daemon ends.
+    pub(super) ends_with_daemon: bool,
     /// Records the exchanges that go through the proxy.
     pub(super) proxied: Arc<RunProxyState>,
     /// The time of the last entry, in milliseconds since 1970.
@@ -139,13 +139,12 @@ impl Tenant {
     }
 
     /// Makes a run open for all connections.
-    pub(super) fn insert_open_run(&self, run: Run, is_stream: bool) -> Arc<DaemonRun> {
-        let run = Arc::new(run);
+    pub(super) fn insert_open_run(&self, run: Arc<Run>, ends_with_daemon: bool) -> Arc<DaemonRun> {
         let source = SystemNondet::new(self.databases.io().clone());
         let open = Arc::new(DaemonRun {
             draws: Mutex::new(RecordingNondet::new(run.clone(), source)),
             run,
-            is_stream,
+            ends_with_daemon,
             proxied: Arc::default(),
             last_ms: AtomicU64::new(0),
             frames: Mutex::default(),

@@ -39,7 +39,7 @@ impl RunAccess for ProxyRuns {
         may_open.map_err(|refusal| RequestRefusal::new(StatusCode::SERVICE_UNAVAILABLE, refusal.0))?;
         match self.0.space.begin_run(spec) {
             Ok(run) => {
-                let open = self.0.insert_open_run(run, true);
+                let open = self.0.insert_open_run(Arc::new(run), true);
                 Ok(WritableRun { run: open.run.clone(), proxied: open.proxied.clone() })
             }
             // RUN.BEGIN may have begun it in the meantime.

@@ -150,11 +150,11 @@ impl Tenant {
         Ok(times.get(..frames as usize).unwrap_or_default().to_vec())
     }
 
-    /// Ends the runs begun by XADD, the proxy and traces, which are complete. Other runs are abandoned when
-    /// the store closes.
+    /// Ends the runs begun by the proxy and traces, which are complete. Other runs are abandoned when the store
+    /// closes; XADD takes up its own again.
     pub(super) fn end_streams(&self, now_ns: u64) {
         let open = std::mem::take(&mut self.streams().open);
-        for open in open.into_values().filter(|open| open.is_stream) {
+        for open in open.into_values().filter(|open| open.ends_with_daemon) {
             let status = if open.proxied.failure().is_some() { Status::Failed } else { Status::Ok };
             // If this fails, closing the store reports the cause.
             let ended = open.run.end(status);

@@ -149,6 +149,32 @@ fn string_commands_match_redis() {
         append a bc -> :3
         append fresh bc -> :2
         get a -> $3|2bc
+        getrange a 0 0 -> $1|2
+        getrange a -2 -1 -> $2|bc
+        getrange a 1 100 -> $2|bc
+        getrange a -1 -2 -> $0|
+        getrange a 2 1 -> $0|
+        getrange a -100 1 -> $2|2b
+        getrange no 0 -1 -> $0|
+        getrange a x 1 -> -ERR value is not an integer or out of range
+        substr a 1 1 -> $1|b
+        setrange a 1 XY -> :3
+        setrange a 0 "" -> :3
+        setrange no 5 "" -> :0
+        exists no -> :0
+        setrange a -1 x -> -ERR offset is out of range
+        setrange a 536870911 xx -> -ERR string exceeds maximum allowed size (proto-max-bulk-len)
+        get a -> $3|2XY
+        setrange pad 2 x -> :3
+        getrange pad 2 2 -> $1|x
+        set f 10.50 -> +OK
+        incrbyfloat f 0.1 -> $4|10.6
+        incrbyfloat f -5 -> $3|5.6
+        incrbyfloat fresh.f 5.0e3 -> $4|5000
+        incrbyfloat f x -> -ERR value is not a valid float
+        incrbyfloat a 1 -> -ERR value is not a valid float
+        set f 1e308 ex 100 -> +OK
+        incrbyfloat f 1.7e308 -> -ERR increment would produce NaN or Infinity
         incr a -> -ERR value is not an integer or out of range
         incr i -> :1
         incrby i 10 -> :11
@@ -243,6 +269,122 @@ fn key_expiry_and_listing_match_redis() {
     }
     client
         .script("dbsize -> :1\nexists short -> :0\nsetnx short 2 -> :1\nttl short -> :-1\nget short -> $1|2");
+}
+
+#[test]
+fn renames_and_copies_take_value_and_deadline() {
+    let bench = DaemonBench::new();
+    let mut client = bench.client();
+    client.script(
+        r#"
+        randomkey -> $-1
+        set a 1 ex 100 -> +OK
+        set b 2 -> +OK
+        rename a b -> +OK
+        exists a -> :0
+        get b -> $1|1
+        ttl b -> :100
+        rename b b -> +OK
+        get b -> $1|1
+        rename no b -> -ERR no such key
+        set a 3 -> +OK
+        renamenx a b -> :0
+        renamenx a c -> :1
+        renamenx no c -> -ERR no such key
+        copy b d -> :1
+        ttl d -> :100
+        copy b c -> :0
+        copy b c replace -> :1
+        get c -> $1|1
+        copy b b -> -ERR source and destination objects are the same
+        copy b b db 1 -> :1
+        copy b x db 16 -> -ERR DB index is out of range
+        copy no x -> :0
+        copy b x wat -> -ERR syntax error
+        del c d -> :2
+        randomkey -> $1|b
+        object encoding b -> $3|int
+        object refcount b -> :1
+        object encoding no -> $-1
+        object freq b -> -ERR the daemon does not keep when or how often a key was read
+        object wat b -> -ERR unknown subcommand 'wat'. Try OBJECT HELP.
+        memory usage b -> :2
+        memory usage b samples 5 -> :2
+        memory usage no -> $-1
+        memory usage -> -ERR wrong number of arguments for 'memory|usage' command
+        memory doctor -> -ERR of MEMORY only USAGE is offered: INFO and /metrics describe the daemon
+        "#,
+    );
+    client.bytes(b"xadd stream * k v\r\n");
+    client.script(
+        "rename stream x -> -ERR a run keeps its name: only keys of strings can be renamed
+        copy stream x -> -ERR a run is not copied: RUN.FORK forks it
+        select 1 -> +OK
+        get b -> $1|1",
+    );
+    client.script("mset k1 1 k2 2 k3 3 -> +OK\nselect 1 -> +OK\ndel b -> :1");
+    let mut seen = std::collections::HashSet::new();
+    while seen.len() < 3 {
+        seen.insert(client.bytes(b"randomkey\r\n").0);
+    }
+}
+
+// redis-py's lock sends its scripts by their SHA-1. They were refused, so a lock that was taken could not be
+// released before it expired.
+#[test]
+fn the_scripts_of_redis_pys_lock_release_and_extend_it() {
+    let bench = DaemonBench::new();
+    bench.client().script(
+        r#"
+        set lock mine nx px 100000 -> +OK
+        evalsha c3f8721cbb97f72bc19e972846bd7aaf91901658 1 lock other -> :0
+        evalsha a4e8783852e6b949f9ef3a97212805108459a890 1 lock other 500000 1 -> :0
+        evalsha a4e8783852e6b949f9ef3a97212805108459a890 1 lock mine 500000 1 -> :1
+        ttl lock -> :500
+        evalsha a4e8783852e6b949f9ef3a97212805108459a890 1 lock mine 100000 0 -> :1
+        ttl lock -> :600
+        evalsha 1cac51482acf5858da00f6d685d68f886cd6b6b2 1 lock mine 70000 -> :1
+        ttl lock -> :70
+        evalsha 1cac51482acf5858da00f6d685d68f886cd6b6b2 1 lock other 70000 -> :0
+        evalsha C3F8721CBB97F72BC19E972846BD7AAF91901658 1 lock mine -> :1
+        exists lock -> :0
+        evalsha c3f8721cbb97f72bc19e972846bd7aaf91901658 1 lock mine -> :0
+        set lock forever -> +OK
+        evalsha a4e8783852e6b949f9ef3a97212805108459a890 1 lock forever 500000 1 -> :0
+        evalsha 1cac51482acf5858da00f6d685d68f886cd6b6b2 1 lock forever 0 -> :1
+        exists lock -> :0
+        evalsha c3f8721cbb97f72bc19e972846bd7aaf91901658 0 -> -ERR this script takes 1 key and 1 arguments
+        evalsha 0000000000000000000000000000000000000000 1 lock x -> -ERR script 0000000000000000000000000000000000000000 is not offered: no Lua runs here, only the scripts of redis-py's lock are known, by their SHA-1
+        eval "return 1" 0 -> -ERR EVAL is not offered: no Lua runs here; EVALSHA knows the scripts of redis-py's lock
+        script load "return 1" -> -ERR this script is not offered: no Lua runs here, only the scripts of redis-py's lock are known, by their SHA-1
+        script exists c3f8721cbb97f72bc19e972846bd7aaf91901658 0 -> *2|:1|:0
+        script flush -> +OK
+        script kill -> -NOTBUSY No scripts in execution right now.
+        script wat -> -ERR unknown subcommand 'wat'. Try SCRIPT HELP.
+        "#,
+    );
+}
+
+// A stream ended with the daemon: after a restart XADD refused every entry.
+#[test]
+fn xadd_goes_on_after_a_restart() {
+    let bench = DaemonBench::new();
+    let id = |reply: &str| reply.split('|').nth(1).unwrap().to_owned();
+    let first = id(&bench.client().bytes(b"xadd s * k 1\r\n").0);
+    bench.client().bytes(b"xadd ended * k 1\r\nrun.end ended\r\nrun.begin name program\r\n");
+    let now_ns = bench.daemon.now_ns();
+    bench.daemon.tenants().iter().for_each(|tenant| tenant.end_streams(now_ns));
+    let bench = bench.started_again();
+    let mut client = bench.client();
+    let second = id(&client.bytes(b"xadd s * k 2\r\n").0);
+    assert!(first.ends_with("-1") && second.ends_with("-2") && first < second, "{first} {second}");
+    client.script("xlen s -> :2");
+    client.script(&format!(
+        "xread streams s {first} -> *1|*2|$1|s|*1|*2|${}|{second}|*2|$1|k|$1|2",
+        second.len()
+    ));
+    assert!(client.bytes(b"xadd ended * k 2\r\n").0.starts_with("-ERR run ended is ok: XADD adds only"));
+    assert!(client.bytes(b"xadd program * k 2\r\n").0.starts_with("-ERR run program is"));
 }
 
 #[test]
@@ -564,7 +706,7 @@ fn runs_read_as_streams() {
         xlen string -> -WRONGTYPE Operation against a key holding the wrong kind of value
         run.end s -> +OK
         run.end s -> -CONFLICT run s has ended (ok): fork it, or record into a new run
-        xadd s * a 1 -> -ERR run s is ok: XADD adds only to runs that XADD began since the daemon started
+        xadd s * a 1 -> -ERR run s is ok: XADD adds only to runs that XADD began
         "#,
     );
     let about = client.bytes(b"xinfo stream s\r\n").0;

@@ -1,8 +1,10 @@
 //! Commands for keys of any type: existence, expiry, listing.
 
-use super::parse::{display_word, expiry_ms, integer, syntax, word_is};
+use super::parse::{
+    display_word, expiry_ms, integer, no_subcommand, syntax, word_is, wrong_subcommand_arity,
+};
 use crate::command_table::CommandHandler;
-use crate::databases::{KeyEntry, KeyScan};
+use crate::databases::{DATABASES, KeyEntry, KeyScan};
 use crate::glob;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
@@ -14,6 +16,9 @@ const SCANNED_MAX: usize = 10_000;
 /// Maximum bytes of keys that one SCAN returns (plus a key), and that KEYS returns.
 const SCANNED_BYTES_MAX: usize = 64 << 20;
 const LISTED_BYTES_MAX: usize = BULK_BYTES_MAX;
+
+/// Maximum bytes of a value that Redis embeds in its object.
+const EMBEDDED_BYTES_MAX: usize = 44;
 
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("del", delete),
@@ -43,6 +48,26 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
             Ok(Reply::Integer(1))
         }
         _ => Ok(Reply::Integer(0)),
+    }),
+    ("rename", |call| match rename(call, true)? {
+        true => Ok(Reply::OK),
+        false => Err("BUG a rename that replaces did nothing".into()),
+    }),
+    ("renamenx", |call| Ok(Reply::Integer(rename(call, false)?.into()))),
+    ("copy", copy),
+    ("object", object),
+    ("memory", memory),
+    ("randomkey", |call| {
+        let Some(all) = scan_all(call)? else { return call.retry_offloaded() };
+        // Each key replaces the one before it with the chance that makes all keys as likely.
+        let mut chosen = None;
+        for (before, key) in all.enumerate() {
+            let key = key?;
+            if random()? % (before as u64 + 1) == 0 {
+                chosen = Some(key);
+            }
+        }
+        Ok(chosen.map_or(Reply::Null, Reply::Bulk))
     }),
     ("keys", |call| {
         let Some(all) = scan_all(call)? else { return call.retry_offloaded() };
@@ -85,6 +110,116 @@ fn scan_all(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyScan>, CommandRe
 fn get(call: &mut CommandCall<'_, '_>) -> Result<Option<KeyEntry>, CommandRefusal> {
     let (database, words) = (call.database(), call.words);
     Ok(call.work.get(database, &words[1])?)
+}
+
+fn random() -> Result<u64, CommandRefusal> {
+    getrandom::u64().map_err(|error| CommandRefusal(format!("UNAVAILABLE no random number: {error}")))
+}
+
+/// Moves a key; returns whether it was moved.
+fn rename(call: &mut CommandCall<'_, '_>, replaces: bool) -> Result<bool, CommandRefusal> {
+    let (database, words) = (call.database(), call.words);
+    let Some(entry) = get(call)? else {
+        return Err(match run_exists(call, 1) {
+            true => "ERR a run keeps its name: only keys of strings can be renamed".into(),
+            false => "ERR no such key".into(),
+        });
+    };
+    crate::databases::check_key(&words[2])?;
+    if !replaces && call.work.get(database, &words[2])?.is_some() {
+        return Ok(false);
+    }
+    if words[1] != words[2] {
+        call.work.delete(database, &words[1])?;
+        call.work.put(database, &words[2], entry)?;
+    }
+    Ok(true)
+}
+
+fn run_exists(call: &CommandCall<'_, '_>, at: usize) -> bool {
+    std::str::from_utf8(call.word(at)).is_ok_and(|name| call.work.namespace().run(name).is_ok())
+}
+
+fn copy(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (from, words) = (call.database(), call.words);
+    let (mut to, mut replaces) = (from, false);
+    let mut options = call.rest(3).iter();
+    while let Some(option) = options.next() {
+        if word_is(option, "REPLACE") {
+            replaces = true;
+        } else if word_is(option, "DB") {
+            let number = integer(options.next().ok_or_else(syntax)?)?;
+            let number = u8::try_from(number).ok().filter(|number| *number < DATABASES);
+            to = number.ok_or("ERR DB index is out of range")?;
+        } else {
+            return Err(syntax());
+        }
+    }
+    if from == to && words[1] == words[2] {
+        return Err("ERR source and destination objects are the same".into());
+    }
+    let Some(entry) = get(call)? else {
+        return match run_exists(call, 1) {
+            true => Err("ERR a run is not copied: RUN.FORK forks it".into()),
+            false => Ok(Reply::Integer(0)),
+        };
+    };
+    crate::databases::check_key(&words[2])?;
+    if !replaces && call.work.get(to, &words[2])?.is_some() {
+        return Ok(Reply::Integer(0));
+    }
+    call.work.put(to, &words[2], entry)?;
+    Ok(Reply::Integer(1))
+}
+
+fn object(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let what = call.word(1);
+    if word_is(what, "HELP") {
+        let help = ["OBJECT ENCODING key", "OBJECT REFCOUNT key"];
+        return Ok(Reply::Array(help.into_iter().map(Reply::text).collect()));
+    }
+    if ["IDLETIME", "FREQ"].iter().any(|of| word_is(what, of)) {
+        return Err("ERR the daemon does not keep when or how often a key was read".into());
+    }
+    if !["ENCODING", "REFCOUNT"].iter().any(|of| word_is(what, of)) {
+        return Err(no_subcommand("OBJECT", what));
+    }
+    if call.words.len() != 3 {
+        return Err(wrong_subcommand_arity("object", what));
+    }
+    let database = call.database();
+    let Some(entry) = call.work.get(database, call.word(2))? else { return Ok(Reply::Null) };
+    Ok(match word_is(what, "REFCOUNT") {
+        true => Reply::Integer(1),
+        // The names under which Redis keeps such a value; programs compare them.
+        false if integer(&entry.value).is_ok() => Reply::text("int"),
+        false if entry.value.len() <= EMBEDDED_BYTES_MAX => Reply::text("embstr"),
+        false => Reply::text("raw"),
+    })
+}
+
+fn memory(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let what = call.word(1);
+    if word_is(what, "HELP") {
+        return Ok(Reply::Array(vec![Reply::text("MEMORY USAGE key [SAMPLES count]")]));
+    }
+    if ["DOCTOR", "STATS", "MALLOC-STATS", "PURGE"].iter().any(|of| word_is(what, of)) {
+        return Err("ERR of MEMORY only USAGE is offered: INFO and /metrics describe the daemon".into());
+    }
+    if !word_is(what, "USAGE") {
+        return Err(no_subcommand("MEMORY", what));
+    }
+    match call.rest(3) {
+        [] => {}
+        [option, count] if word_is(option, "SAMPLES") => drop(integer(count)?),
+        _ => return Err(syntax()),
+    }
+    if call.words.len() < 3 {
+        return Err(wrong_subcommand_arity("memory", what));
+    }
+    let (database, key) = (call.database(), call.word(2));
+    let found = call.work.get(database, key)?;
+    Ok(found.map_or(Reply::Null, |entry| Reply::count(key.len() + entry.value.len())))
 }
 
 fn delete(call: &mut CommandCall<'_, '_>) -> CommandResult {

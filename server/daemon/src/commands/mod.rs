@@ -2,6 +2,7 @@
 
 mod blobs;
 mod connection;
+mod decimal;
 mod frames;
 mod history;
 mod keys;
@@ -10,6 +11,7 @@ mod nondet;
 mod parse;
 mod retention;
 mod runs;
+mod scripts;
 mod server;
 mod snapshots;
 mod store;
@@ -29,6 +31,7 @@ pub(super) const HANDLERS: &[&[(&str, CommandHandler)]] = &[
     keys::HANDLERS,
     streams::HANDLERS,
     transactions::HANDLERS,
+    scripts::HANDLERS,
     server::HANDLERS,
     runs::HANDLERS,
     frames::HANDLERS,

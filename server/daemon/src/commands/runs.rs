@@ -92,7 +92,7 @@ fn submit_begun_run(call: &mut CommandCall<'_, '_>, run: Run) -> CommandResult {
     batch.durability(Durability::Disk);
     call.work.await_before_reply(batch.submit()?);
     let told = vec![field("name", Reply::text(run.name())), field("uid", integer_reply(run.uid().0))];
-    call.tenant.insert_open_run(run, false);
+    call.tenant.insert_open_run(Arc::new(run), false);
     Ok(Reply::Map(told))
 }
 

@@ -5,12 +5,12 @@
 //! `component`, `input`, `output` and `metadata`. Times in ids never decrease: an entry with an earlier start
 //! gets the time of the entry before it.
 //!
-//! A stream made by XADD is a run of this daemon: RUN.END or the end of the daemon ends it. Nothing can be
-//! added to an ended run.
+//! A stream made by XADD is open until RUN.END. The end of the daemon abandons it, and the next XADD takes it up
+//! again. Nothing can be added to an ended run.
 
 use std::sync::Arc;
 
-use annals::{Component, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec};
+use annals::{Component, ErrorKind, Frame, RecordedFrame, RunReader, RunSpec, Status};
 
 use super::parse::{integer, no_subcommand, syntax, word_is, wrong_subcommand_arity};
 use crate::command_table::CommandHandler;
@@ -113,20 +113,34 @@ fn stream_run(
         return Err(WRONG_TYPE.into());
     }
     match call.work.namespace().run(name) {
+        Ok(reader) if is_interrupted_stream(&reader)? => {
+            call.tenant.check_open_limit()?;
+            let last_ms = call.tenant.frame_times_ms(&reader)?.last().copied().unwrap_or(0);
+            let resumed = call.work.namespace().resume_run(name)?;
+            let open = call.tenant.insert_open_run(resumed.run, false);
+            open.monotonic_ms(last_ms);
+            Ok(Some(open))
+        }
         Ok(reader) => {
             let status = reader.info().status.name();
-            Err(CommandRefusal(format!(
-                "ERR run {name} is {status}: XADD adds only to runs that XADD began since the daemon started"
-            )))
+            Err(CommandRefusal(format!("ERR run {name} is {status}: XADD adds only to runs that XADD began")))
         }
         Err(error) if !is_absent_run(error.kind()) => Err(error.into()),
         Err(_) if !makes => Ok(None),
         Err(_) => {
             call.tenant.check_open_limit()?;
             let run = call.work.namespace().begin_run(RunSpec::new(name))?;
-            Ok(Some(call.tenant.insert_open_run(run, true)))
+            Ok(Some(call.tenant.insert_open_run(Arc::new(run), false)))
         }
     }
+}
+
+/// Whether XADD began this run, and the daemon's end interrupted it.
+fn is_interrupted_stream(reader: &RunReader) -> annals::Result<bool> {
+    let info = reader.info();
+    Ok([Status::Open, Status::Abandoned].contains(&info.status)
+        && info.frames > 0
+        && reader.frame_info(1)?.component.name() == ENTRY)
 }
 
 /// Parses an id: milliseconds and a number. `rest` replaces a missing number.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::decimal::Decimal;
 use super::parse::{expiry_ms, integer, syntax, word_is};
 use crate::access::Rights;
 use crate::command_table::CommandHandler;
@@ -38,14 +39,16 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
         let before = get(call)?;
         let added = call.word(2);
         let mut value = before.as_ref().map(|entry| entry.value.to_vec()).unwrap_or_default();
-        if value.len() + added.len() > BULK_BYTES_MAX {
-            return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
-        }
+        check_value_len(value.len() + added.len())?;
         value.extend_from_slice(added);
         let len = value.len();
         put(call, new_entry(value, before.and_then(|entry| entry.deadline)))?;
         Ok(Reply::count(len))
     }),
+    ("getrange", range),
+    ("substr", range),
+    ("setrange", set_range),
+    ("incrbyfloat", add_float),
     ("incr", |call| add(call, 1)),
     ("decr", |call| add(call, -1)),
     ("incrby", |call| {
@@ -205,6 +208,58 @@ fn add(call: &mut CommandCall<'_, '_>, by: i64) -> CommandResult {
     let number = number.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
     put(call, new_entry(number.to_string().into_bytes(), before.and_then(|entry| entry.deadline)))?;
     Ok(Reply::Integer(number))
+}
+
+/// # Errors
+/// Redis' own error if a value of this length is too long.
+fn check_value_len(len: usize) -> Result<(), CommandRefusal> {
+    match len <= BULK_BYTES_MAX {
+        true => Ok(()),
+        false => Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into()),
+    }
+}
+
+fn range(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (first, last) = (integer(call.word(2))?, integer(call.word(3))?);
+    let value = get(call)?.map(|entry| entry.value).unwrap_or_default();
+    let len = i64::try_from(value.len()).unwrap_or(i64::MAX);
+    // Negative positions count from the end; those before the start are the start.
+    let position = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
+    let is_reversed = first < 0 && last < 0 && first > last;
+    let from = usize::try_from(position(first)).unwrap_or(usize::MAX);
+    let end = usize::try_from(position(last)).unwrap_or(usize::MAX).saturating_add(1).min(value.len());
+    let found = value.get(from..end).filter(|_| !is_reversed).unwrap_or_default();
+    Ok(Reply::Bulk(found.to_vec()))
+}
+
+fn set_range(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let offset = usize::try_from(integer(call.word(2))?).map_err(|_| "ERR offset is out of range")?;
+    let before = get(call)?;
+    let added = call.word(3);
+    let old = before.as_ref().map(|entry| entry.value.as_slice()).unwrap_or_default();
+    if added.is_empty() {
+        return Ok(Reply::count(old.len()));
+    }
+    let end = offset.saturating_add(added.len());
+    check_value_len(end)?;
+    let mut value = old.to_vec();
+    value.resize(value.len().max(end), 0);
+    value[offset..end].copy_from_slice(added);
+    let len = value.len();
+    put(call, new_entry(value, before.and_then(|entry| entry.deadline)))?;
+    Ok(Reply::count(len))
+}
+
+fn add_float(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let by = Decimal::parse(call.word(2)).ok_or("ERR value is not a valid float")?;
+    let before = get(call)?;
+    let number = match &before {
+        Some(entry) => Decimal::parse(&entry.value).ok_or("ERR value is not a valid float")?,
+        None => Decimal::default(),
+    };
+    let sum = number.plus(by).ok_or("ERR increment would produce NaN or Infinity")?.to_string();
+    put(call, new_entry(sum.clone().into_bytes(), before.and_then(|entry| entry.deadline)))?;
+    Ok(Reply::text(sum))
 }
 
 fn mset(call: &mut CommandCall<'_, '_>, name: &str, always: bool) -> CommandResult {

@@ -14,8 +14,7 @@ use super::{DaemonBench, TestClient};
 use crate::databases::TurnBatch;
 
 /// Commands without an effect on the store, and without a reply that depends on it.
-const NEUTRAL: &str =
-    "ping echo hello auth select quit reset client multi exec discard command config info slowlog time";
+const NEUTRAL: &str = "ping echo hello auth select quit reset client multi exec discard command config info slowlog time script";
 
 /// For each command that writes: arguments with which it writes something after `PREPARATION`.
 const WRITES: &str = "
@@ -27,6 +26,12 @@ const WRITES: &str = "
     getdel k
     getex timed persist
     append k 2
+    setrange k 0 2
+    incrbyfloat n 0.5
+    rename k other
+    renamenx k renamed
+    copy k copied
+    evalsha c3f8721cbb97f72bc19e972846bd7aaf91901658 1 lock mine
     incr n
     incrby n 5
     decr n
@@ -77,6 +82,10 @@ const READS: &str = "
     get expired
     get none
     strlen k
+    getrange k 0 -1
+    substr k 0 -1
+    object encoding k
+    memory usage k
     mget k n none
     exists k n none expired
     touch k
@@ -117,11 +126,15 @@ const READS: &str = "
 /// One read whose reply has a count of accesses, which a failed store cannot keep.
 const COUNTED_READ: &str = "mem.get e";
 
+/// One read whose reply is another one each time.
+const RANDOM_READ: &str = "randomkey";
+
 const PREPARATION: &str = "
     set k 1
     set n 1
     set timed 1 ex 1000
     set expired 1 px 5
+    set lock mine px 100000000
     xadd s * a 1
     run.begin name r
     frame.add r llm question answer
@@ -207,7 +220,7 @@ fn is_refused(reply: &str) -> bool {
 fn every_command_stands_in_one_list_by_what_it_does() {
     let first = |script: &'static str| lines(script).map(|line| line.split(' ').next().unwrap());
     let writes: HashSet<_> = first(WRITES).collect();
-    let reads: HashSet<_> = first(READS).chain(first(COUNTED_READ)).collect();
+    let reads: HashSet<_> = first(READS).chain(first(COUNTED_READ)).chain(first(RANDOM_READ)).collect();
     let neutral: HashSet<_> = NEUTRAL.split(' ').collect();
     for CommandSchema { name, flags, .. } in all_commands() {
         let both = flags.contains(&"both");

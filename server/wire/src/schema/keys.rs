@@ -76,6 +76,34 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .since("2.2.0")
         .arguments("key")
         .summary("Removes the expiration time of a key."),
+    command("generic", "rename", 3, WRITE)
+        .keys(1, 2, 1)
+        .since("1.0.0")
+        .arguments("key newkey")
+        .summary("Renames a key and overwrites the destination."),
+    command("generic", "renamenx", 3, WRITE)
+        .keys(1, 2, 1)
+        .since("1.0.0")
+        .arguments("key newkey")
+        .summary("Renames a key only when the target key name doesn't exist."),
+    command("generic", "copy", -3, WRITE)
+        .keys(1, 2, 1)
+        .since("6.2.0")
+        .arguments("source destination [DB index] [REPLACE]")
+        .summary("Copies the value of a key to a new key."),
+    command("generic", "object", -2, READ)
+        .keys(2, 2, 1)
+        .since("2.2.3")
+        .arguments("ENCODING|REFCOUNT key")
+        .summary("Returns how Redis would keep the value of a key."),
+    command("server", "memory", -2, READ)
+        .keys(2, 2, 1)
+        .since("4.0.0")
+        .arguments("USAGE key [SAMPLES count]")
+        .summary("Returns the bytes of a key and its value."),
+    command("generic", "randomkey", 1, READ)
+        .since("1.0.0")
+        .summary("Returns a random key name from the database."),
     command("generic", "keys", 2, &["readonly"])
         .since("1.0.0")
         .arguments("pattern")

@@ -19,6 +19,7 @@ mod rights;
 pub mod routes;
 mod runs;
 pub mod schemas;
+mod scripts;
 mod server;
 mod snapshots;
 mod store;
@@ -121,6 +122,7 @@ const GROUPS: &[&[CommandSchema]] = &[
     keys::COMMANDS,
     streams::COMMANDS,
     transactions::COMMANDS,
+    scripts::COMMANDS,
     server::COMMANDS,
     runs::COMMANDS,
     frames::COMMANDS,
@@ -147,6 +149,7 @@ pub fn unsupported_reason(name: &[u8]) -> Option<&'static str> {
     known.map(|(_, why)| *why)
 }
 
+/// The commands of Redis 7 that are not offered, and why.
 const REFUSED: &[(&str, &str)] = &[
     (
         "watch unwatch",
@@ -154,25 +157,45 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("xdel xtrim xsetid", "a recorded run is immutable; retention drops whole runs"),
     (
-        "subscribe unsubscribe psubscribe punsubscribe publish ssubscribe spublish pubsub",
+        "xgroup xreadgroup xack xpending xclaim xautoclaim",
+        "streams have no consumer groups here: XREAD reads on from an id",
+    ),
+    (
+        "subscribe unsubscribe psubscribe punsubscribe publish ssubscribe sunsubscribe spublish pubsub",
         "nothing is published here",
     ),
-    ("eval evalsha eval_ro evalsha_ro script fcall fcall_ro function", "there are no scripts here"),
+    (
+        "eval eval_ro evalsha_ro fcall fcall_ro function",
+        "no Lua runs here; EVALSHA knows the scripts of redis-py's lock",
+    ),
     ("flushall flushdb swapdb", "a store cannot be cleared at once: DEL deletes keys one by one"),
+    ("move", "COPY with DB and DEL move a key to another database"),
+    ("dump restore restore-asking migrate", "values have no serialised form of Redis: GET and SET copy them"),
     (
         "bgsave save bgrewriteaof lastsave",
         "the log is the database and every reply is durable; `annals backup` copies a store",
     ),
     (
-        "replicaof slaveof psync sync replconf wait cluster failover readonly readwrite asking",
+        "replicaof slaveof psync sync replconf wait waitaof cluster failover readonly readwrite asking role",
         "a store has one process that writes",
     ),
+    ("acl", "TOKEN.ADD, TOKEN.LIST and TOKEN.REVOKE manage who may do what"),
+    ("latency monitor", "SLOWLOG, INFO and /metrics tell what the daemon does"),
+    ("shutdown", "a signal (SIGTERM) ends the daemon"),
+    ("module debug pfdebug pfselftest lolwut", "it concerns Redis itself"),
+    ("lcs sort sort_ro", "the daemon computes nothing over values: GET them"),
     (
         "lpush rpush lpop rpop lrange llen lindex lset ltrim linsert lrem lpushx rpushx blpop brpop lmove blmove lpos \
+         lmpop blmpop rpoplpush brpoplpush \
          hset hget hdel hgetall hmset hmget hincrby hexists hlen hkeys hvals hsetnx hscan hstrlen hincrbyfloat hrandfield \
          sadd srem smembers sismember scard spop sinter sunion sdiff sscan smismember smove srandmember \
-         zadd zrem zrange zscore zcard zincrby zrank zrangebyscore zrevrange zcount zpopmin zpopmax zscan zmscore \
-         setbit getbit bitcount bitop bitfield bitpos pfadd pfcount pfmerge geoadd geosearch geopos geodist",
+         sinterstore sunionstore sdiffstore sintercard \
+         zadd zrem zrange zscore zcard zincrby zrank zrevrank zrangebyscore zrevrangebyscore zrevrange zcount zpopmin \
+         zpopmax zscan zmscore zdiff zdiffstore zinter zinterstore zintercard zunion zunionstore zlexcount zmpop bzmpop \
+         bzpopmin bzpopmax zrandmember zrangebylex zrevrangebylex zrangestore zremrangebylex zremrangebyrank \
+         zremrangebyscore \
+         setbit getbit bitcount bitop bitfield bitfield_ro bitpos pfadd pfcount pfmerge geoadd geosearch geosearchstore \
+         geopos geodist geohash georadius georadius_ro georadiusbymember georadiusbymember_ro",
         "values are strings here",
     ),
 ];
@@ -182,6 +205,40 @@ mod tests {
     use std::collections::HashSet;
 
     use super::{all_commands, unsupported_reason};
+
+    /// The commands of Redis 7.0.15, as its COMMAND LIST names them.
+    const REDIS: &str = "acl append asking auth bgrewriteaof bgsave bitcount bitfield bitfield_ro bitop bitpos blmove \
+        blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin client cluster command config copy dbsize \
+        debug decr decrby del discard dump echo eval eval_ro evalsha evalsha_ro exec exists expire \
+        expireat expiretime failover fcall fcall_ro flushall flushdb function geoadd geodist geohash \
+        geopos georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore \
+        get getbit getdel getex getrange getset hdel hello hexists hget hgetall hincrby hincrbyfloat \
+        hkeys hlen hmget hmset hrandfield hscan hset hsetnx hstrlen hvals incr incrby incrbyfloat info \
+        keys lastsave latency lcs lindex linsert llen lmove lmpop lolwut lpop lpos lpush lpushx lrange \
+        lrem lset ltrim memory mget migrate module monitor move mset msetnx multi object persist pexpire \
+        pexpireat pexpiretime pfadd pfcount pfdebug pfmerge pfselftest ping psetex psubscribe psync pttl \
+        publish pubsub punsubscribe quit randomkey readonly readwrite rename renamenx replconf replicaof \
+        reset restore restore-asking role rpop rpoplpush rpush rpushx sadd save scan scard script sdiff \
+        sdiffstore select set setbit setex setnx setrange shutdown sinter sintercard sinterstore \
+        sismember slaveof slowlog smembers smismember smove sort sort_ro spop spublish srandmember srem \
+        sscan ssubscribe strlen subscribe substr sunion sunionstore sunsubscribe swapdb sync time touch \
+        ttl type unlink unsubscribe unwatch wait watch xack xadd xautoclaim xclaim xdel xgroup xinfo \
+        xlen xpending xrange xread xreadgroup xrevrange xsetid xtrim zadd zcard zcount zdiff zdiffstore \
+        zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange \
+        zrangebylex zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore \
+        zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore";
+
+    // A client that sends a command of Redis learns why it is refused; `unknown command` looked like an old or
+    // broken server.
+    #[test]
+    fn every_command_of_redis_is_offered_or_refused_with_a_reason() {
+        let offered: HashSet<_> = all_commands().map(|command| command.name).collect();
+        let silent: Vec<_> = REDIS
+            .split(' ')
+            .filter(|name| !offered.contains(name) && unsupported_reason(name.as_bytes()).is_none())
+            .collect();
+        assert!(silent.is_empty() && REDIS.split(' ').count() == 240, "{silent:?}");
+    }
 
     #[test]
     fn names_are_unique_and_summaries_are_there() {

@@ -70,6 +70,26 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .since("2.0.0")
         .arguments("key value")
         .summary("Appends a string to the value of a key. Creates the key if it doesn't exist."),
+    command("string", "getrange", 4, READ)
+        .keys(1, 1, 1)
+        .since("2.4.0")
+        .arguments("key start end")
+        .summary("Returns a substring of the string stored at a key."),
+    command("string", "substr", 4, READ)
+        .keys(1, 1, 1)
+        .since("1.0.0")
+        .arguments("key start end")
+        .summary("Returns a substring of the string stored at a key: the same as GETRANGE."),
+    command("string", "setrange", 4, WRITE)
+        .keys(1, 1, 1)
+        .since("2.2.0")
+        .arguments("key offset value")
+        .summary("Overwrites a part of a string value, which is lengthened by zero bytes if it is too short."),
+    command("string", "incrbyfloat", 3, REVEALS)
+        .keys(1, 1, 1)
+        .since("2.6.0")
+        .arguments("key increment")
+        .summary("Increments the decimal value of a key by a number. Uses 0 as initial value if the key doesn't exist."),
     command("string", "incr", 2, REVEALS).keys(1, 1, 1).since("1.0.0").arguments("key").summary(
         "Increments the integer value of a key by one. Uses 0 as initial value if the key doesn't \
              exist.",
