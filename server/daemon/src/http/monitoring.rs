@@ -36,11 +36,11 @@ pub(super) fn routes(router: Router<Arc<HttpShared>>) -> Router<Arc<HttpShared>>
         )
 }
 
-/// Whether the store accepts writes. Only the log says why not.
+/// Whether the store accepts writes. Only the log says why not: everybody may ask.
 fn ready(daemon: &Daemon) -> Response {
     match daemon.store.check_writer() {
         Ok(()) => "ready\n".into_response(),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the store does not take writes\n").into_response(),
+        Err(_) => HttpProblem::from_error_text("UNAVAILABLE the store does not take writes").into_response(),
     }
 }
 

@@ -22,7 +22,7 @@ const TRACES_MAX: usize = 512;
 /// Maximum number of span ids remembered over all traces.
 const REMEMBERED_MAX: usize = 1 << 19;
 /// Maximum number of traces of a request that are processed at a time.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = TRACES_MAX;
 /// A complete trace ends after this much inactivity.
 const QUIET_NS: u64 = 30_000_000_000;
 /// An incomplete trace ends after this much inactivity.
@@ -129,19 +129,27 @@ impl TraceIngest {
             let mut held: Vec<(&TraceId, &Arc<TraceSlot>, MutexGuard<'_, TraceState>)> =
                 slots.iter().map(|(id, slot)| (id, slot, lock(&slot.state))).collect();
             let (mut tickets, mut failed): (Vec<Ticket>, Option<annals::Error>) = (Vec::new(), None);
-            for (id, slot, state) in &mut held {
+            // A run is begun only once all that is queued is written, so every trace is opened before any spans
+            // are queued: otherwise each trace waits for the sync of the one before it.
+            let mut opened = Vec::with_capacity(held.len());
+            for (id, _, state) in &mut held {
                 // The slot was ended between lookup and lock: the next round gets a new one.
-                if matches!(**state, TraceState::Removed) {
-                    continue;
-                }
-                let Some(spans) = rest.remove(*id) else { continue };
-                let added = self.open_trace(id, state, &spans, now_ns).and_then(|trace| match trace {
-                    Some(trace) => {
+                let spans = if matches!(**state, TraceState::Removed) { None } else { rest.remove(*id) };
+                let is_open = match &spans {
+                    Some(spans) => self.open_trace(id, state, spans, now_ns),
+                    None => Ok(false),
+                };
+                opened.push((spans, is_open));
+            }
+            for ((_, slot, state), (spans, is_open)) in held.iter_mut().zip(opened) {
+                let Some(spans) = spans else { continue };
+                let added = is_open.and_then(|is_open| match &mut **state {
+                    TraceState::Open(trace) if is_open => {
                         let more = trace.add_spans(spans, taken);
                         slot.remembered.store(trace.remembered(), Ordering::Relaxed);
                         more
                     }
-                    None => {
+                    _ => {
                         taken.reject(spans.len(), &format!("a trace has at most {PARTS_MAX} runs"));
                         Ok(Vec::new())
                     }
@@ -169,14 +177,14 @@ impl TraceIngest {
         Ok(())
     }
 
-    /// The open trace of a slot, begun if necessary; `None` if the trace cannot have more runs.
-    fn open_trace<'a>(
+    /// Opens the trace of a slot, which is begun if necessary. Returns false if the trace cannot have more runs.
+    fn open_trace(
         &self,
         id: &TraceId,
-        state: &'a mut TraceState,
+        state: &mut TraceState,
         spans: &[MappedSpan],
         now_ns: u64,
-    ) -> annals::Result<Option<&'a mut Trace>> {
+    ) -> annals::Result<bool> {
         if let TraceState::Open(trace) = state
             && trace.is_full()
         {
@@ -188,9 +196,9 @@ impl TraceIngest {
         {
             *state = TraceState::Open(Box::new(trace));
         }
-        let TraceState::Open(trace) = state else { return Ok(None) };
+        let TraceState::Open(trace) = state else { return Ok(false) };
         trace.seen_ns = trace.seen_ns.max(now_ns);
-        Ok(Some(&mut **trace))
+        Ok(true)
     }
 
     /// The slot of a trace, created if necessary.

@@ -130,7 +130,8 @@ impl Trace {
                 (frames, self.frames, taken.frames) = (frames + 1, self.frames + 1, taken.frames + 1);
             }
             if frames > 0 {
-                tickets.push(batch.submit()?);
+                // The wait for one of them writes all with one sync.
+                tickets.push(batch.submit_inline()?);
             }
         }
         Ok(tickets)

@@ -57,6 +57,26 @@ fn acknowledged_spans_survive_power_cut_exactly_once() {
     }
 }
 
+// Each trace waited for the sync of the one before it: a request with 512 traces took 3.7 s.
+#[test]
+fn request_with_many_traces_takes_one_sync() {
+    let sim = SimIo::new(1);
+    let (store, space, ingest) = open(&sim);
+    send(&ingest, &[span(1, 0, &[])]).unwrap();
+    let spans: Vec<Value> = (1..=512)
+        .map(|number| {
+            let mut span = span(1, 0, &[]);
+            span["traceId"] = format!("{number:032x}").into();
+            span
+        })
+        .collect();
+    let before = store.activity().syncs;
+    assert_eq!(send(&ingest, &spans).unwrap().frames, 512);
+    // The 513th trace that is open ends the oldest one, which takes a sync of its own.
+    assert!(store.activity().syncs - before <= 2, "{} syncs", store.activity().syncs - before);
+    assert_eq!(space.runs().unwrap().count(), 513);
+}
+
 /// A full disk gives a refusal with a retry time. Once there is room, possibly after reopening the store, the
 /// same requests make each span one frame.
 #[test]
