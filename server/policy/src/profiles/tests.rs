@@ -1,5 +1,6 @@
 //! Profiles: what is removed, what stays, and the kind of the resulting body.
 
+mod forms;
 mod labelled;
 mod shapes;
 

@@ -11,7 +11,7 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::PLACEHOLDER;
-use super::headers::is_secret_header;
+use super::headers::is_credential_header;
 use crate::detect::key_end;
 use crate::secret_names::is_secret_key;
 
@@ -163,7 +163,7 @@ fn named_secrets_in(word: &str) -> Vec<ArgumentSecret> {
             let (Some(name), Some(value)) = (captures.get(1), captures.get(value_at)) else { continue };
             let (name, mut place) = (name.as_str(), value.range());
             let is_named = match kind {
-                0 => is_secret_header(name),
+                0 => is_credential_header(name),
                 3 => true,
                 _ => names_secret(name),
             };

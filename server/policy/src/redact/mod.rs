@@ -19,7 +19,7 @@ pub use crate::secret_names::is_secret_key;
 pub use address::{redact_target, redact_url};
 pub use arguments::MaskedArgument;
 pub use arguments::{mask_arguments, unmask_arguments};
-pub use headers::{is_secret_header, redact_headers};
+pub use headers::{is_credential_header, redact_headers};
 pub use secrets::{RedactedBytes, RefusedSecret, SECRET_BYTES_MIN, SECRETS_MAX, Secrets};
 pub use stream::RedactingReader;
 

@@ -20,7 +20,7 @@ use crate::proxy::{
 use crate::upstream::UpstreamGuard;
 use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::Cost;
-use annals_policy::redact::is_secret_header;
+use annals_policy::redact::is_credential_header;
 use annals_policy::rules::RulesFile;
 
 /// The result of a fork's program.
@@ -205,7 +205,7 @@ pub(super) fn check_credentials(reader: &RunReader) -> Result<(), SessionError> 
         else {
             continue;
         };
-        let had = exchange.volatile.request_headers.0.iter().any(|(name, _)| is_secret_header(name));
+        let had = exchange.volatile.request_headers.0.iter().any(|(name, _)| is_credential_header(name));
         let provider =
             exchange.http.mount.trim_end_matches(|c: char| c.is_ascii_digit()).to_ascii_uppercase();
         let names = KEYS.into_iter().filter(|name| name.starts_with(&provider)).collect::<Vec<_>>();
