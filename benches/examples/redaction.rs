@@ -32,6 +32,10 @@ fn main() {
         ("a streamed answer", vec![stream()]),
         ("plain text", vec![text()]),
     ];
+    kinds.extend(HOSTILE.iter().map(|(name, piece)| (*name, vec![repeat(piece)])));
+    kinds.push(("long base64", vec![long(64)]));
+    kinds.push(("long digits", vec![long(10)]));
+    kinds.push(("JSON in JSON in JSON", vec![nested()]));
     let named: Vec<(String, Vec<u8>)> =
         std::env::args().skip(1).map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
     kinds.extend(named.iter().map(|(path, body)| (path.as_str(), vec![body.clone()])));
@@ -46,6 +50,47 @@ fn main() {
         let replaced: usize = bodies.iter().map(|body| safe.body(body, None).replaced).sum();
         println!("{name:32} {bytes:>10} {replaced:>9} {:>12.0} {:>12.0}", speed(&safe), speed(&more));
     }
+}
+
+/// Pieces that each could make a detector search far from every position.
+const HOSTILE: [(&str, &str); 15] = [
+    ("sk-sk-...", "sk-"),
+    ("lines of sk-a", "sk-a1\n"),
+    ("xoxb-1-xoxb-1-...", "xoxb-1-"),
+    ("AKIAAKIA...", "AKIA"),
+    ("a=a=...", "a="),
+    ("pwd=pwd=...", "pwd="),
+    ("password: password: ...", "password: "),
+    ("://a:a://a:a...", "://a:a"),
+    ("eyJ.-eyJ.-...", "eyJ.-"),
+    ("a@a@...", "a@"),
+    ("1 1 1 ...", "1 "),
+    ("ability ability ...", "ability "),
+    ("dob dob ...", "dob "),
+    ("&#64;&#64;...", "&#64;"),
+    ("%41%41...", "%41"),
+];
+
+fn repeat(piece: &str) -> Vec<u8> {
+    piece.repeat(BODY_BYTES / piece.len()).into_bytes()
+}
+
+/// One word of random characters from the first `count` of base64, from its digits on.
+fn long(count: u64) -> Vec<u8> {
+    const LETTERS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/";
+    let mut numbers = RedactionRng(4);
+    (0..BODY_BYTES).map(|_| LETTERS[usize::try_from(numbers.next() % count).unwrap()]).collect()
+}
+
+fn nested() -> Vec<u8> {
+    let mut body = String::from("{\"a\":[1,\"text of some words\",{\"password\":\"x\"}]}");
+    while body.len() < BODY_BYTES {
+        body = serde_json::json!({ "arguments": body, "more": body }).to_string();
+        if body.len() < 64 << 10 {
+            body = format!("[{body},{body}]");
+        }
+    }
+    body.into_bytes()
 }
 
 fn megabytes_per_second(redactor: &Redactor, bodies: &[Vec<u8>], bytes: usize) -> f64 {

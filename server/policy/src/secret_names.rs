@@ -67,6 +67,57 @@ pub fn is_secret_key(key: &str) -> bool {
     KEYS.contains(&normalised(&key).as_str()) || holds_secret_word(&key)
 }
 
+/// Ends of names whose values are secrets, whatever they look like.
+const PASSWORDS: [&str; 24] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "pwd",
+    "secret",
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "privatekey",
+    "encryptionkey",
+    "signingkey",
+    "masterkey",
+    "authkey",
+    "accountkey",
+    "sharedkey",
+    "accesstoken",
+    "refreshtoken",
+    "authtoken",
+    "bearertoken",
+    "sessiontoken",
+    "credential",
+    "mnemonic",
+    "recoveryphrase",
+];
+
+/// Lower case, without separators and a number at the end: `DB_PASSWORD2` is `dbpassword`.
+fn squeezed(name: &str) -> String {
+    let letters = name.chars().filter(|letter| !matches!(letter, '_' | '-' | '.'));
+    let name: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    name.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned()
+}
+
+/// Whether any value under this name is a secret: `password`, `DB_PASSWORD`, `clientSecret`.
+pub(crate) fn is_password_name(name: &str) -> bool {
+    let squeezed = squeezed(name);
+    let is_pass = || {
+        let last = name.rsplit(['_', '-', '.']).next().unwrap_or_default();
+        last.eq_ignore_ascii_case("pass") && last.len() < name.len()
+    };
+    !squeezed.contains("public") && (PASSWORDS.iter().any(|end| squeezed.ends_with(end)) || is_pass())
+}
+
+/// Whether a value under this name that looks random is a secret: `token`, `X-Auth`.
+pub(crate) fn is_token_name(name: &str) -> bool {
+    let squeezed = squeezed(name);
+    (squeezed.ends_with("token") || squeezed == "credentials") && holds_secret_word(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::is_secret_key;

@@ -85,7 +85,7 @@ fn is_random(token: &[u8], named: bool) -> bool {
     if hex + separators == token.len() {
         return named && separators == 0 && holds & class::DIGIT != 0 && different >= 8;
     }
-    if !named && (is_prefixed(token) || holds & class::DIGIT == 0) {
+    if !named && (is_prefixed(token) || is_camel_case(token) || holds & class::DIGIT == 0) {
         return false;
     }
     // In thousandths.
@@ -111,6 +111,19 @@ fn is_digest(token: &[u8]) -> bool {
 fn is_prefixed(token: &[u8]) -> bool {
     let len = token.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
     (2..=12).contains(&len) && matches!(token.get(len), Some(b'_' | b'-'))
+}
+
+/// Whether it consists of words with a capital each: `CityRelaxTasteHandler6`.
+fn is_camel_case(token: &[u8]) -> bool {
+    let digits = token.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let words = token.get(..token.len() - digits).unwrap_or_default();
+    let mut small = 3;
+    let fits = words.iter().all(|byte| {
+        let begins = byte.is_ascii_uppercase() && small >= 2;
+        small = if begins { 0 } else { small + 1 };
+        begins || byte.is_ascii_lowercase()
+    });
+    fits && small >= 2 && digits <= 3
 }
 
 /// Whether it is the data of a `data:` address.

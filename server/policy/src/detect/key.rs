@@ -1,134 +1,199 @@
 //! Finds self-describing keys: provider prefixes, JSON Web Tokens, values after `Bearer`, private keys.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use super::{begins, is_alnum};
 
-/// Maximum length of a key, in bytes.
-const KEY_BYTES_MAX: usize = 512;
+/// Maximum length of a key over two lines, in bytes.
+const WRAPPED_BYTES_MAX: usize = 320;
 /// Maximum length of a private key, in bytes.
 const PRIVATE_BYTES_MAX: usize = 16 << 10;
 /// Minimum number of different characters; fewer make an example: `sk-xxxxxxxx`.
 const DISTINCT_MIN: u32 = 7;
 
-/// The alphabet of a key after its prefix.
-#[derive(Debug, Clone, Copy)]
-enum KeyAlphabet {
-    /// Letters and digits.
-    Plain,
-    /// Capitals and digits.
-    Capitals,
-    /// Digits and a to f.
-    Hex,
-    /// The base64url alphabet; `Dotted` also allows dots.
-    Url,
-    Dotted,
+/// Tables of key forms: prefix, characters after it, least and greatest number of them, source. The first is
+/// generated from the rules of Betterleaks; the second holds what it lacks.
+const TABLES: [&str; 2] = [include_str!("../../rules/betterleaks.tsv"), include_str!("../../rules/own.tsv")];
+
+/// A key's form.
+#[derive(Debug)]
+struct KeyForm {
+    prefix: &'static [u8],
+    /// Index of its characters in [`KeyForms::alphabets`].
+    alphabet: usize,
+    /// Limits of the number of characters after the prefix.
+    least: usize,
+    most: usize,
 }
 
-impl KeyAlphabet {
-    fn has(self, byte: u8) -> bool {
-        match self {
-            Self::Plain => is_alnum(byte),
-            Self::Capitals => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
-            Self::Hex => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
-            Self::Url => is_alnum(byte) || matches!(byte, b'-' | b'_'),
-            Self::Dotted => is_alnum(byte) || matches!(byte, b'-' | b'_' | b'.'),
+/// All forms, those of one first byte together.
+#[derive(Debug)]
+struct KeyForms {
+    forms: Vec<KeyForm>,
+    /// The range of the forms for each first byte.
+    first: [(u16, u16); 128],
+    /// Bit sets over ASCII.
+    alphabets: Vec<u128>,
+}
+
+static FORMS: LazyLock<KeyForms> = LazyLock::new(|| KeyForms::read(&TABLES));
+
+impl KeyForms {
+    /// Reads tables; lines that are no form are left out (a test finds them).
+    fn read(tables: &[&'static str]) -> Self {
+        let (mut forms, mut alphabets) = (Vec::new(), Vec::new());
+        for line in tables.iter().flat_map(|table| table.lines()) {
+            let Some(form) = KeyForm::read(line, &mut alphabets) else { continue };
+            forms.push(form);
         }
+        // A longer prefix precedes its own prefixes.
+        forms.sort_by_key(|form: &KeyForm| {
+            (form.prefix.first().copied(), std::cmp::Reverse(form.prefix.len()))
+        });
+        let mut first = [(0, 0); 128];
+        for (byte, range) in first.iter_mut().enumerate() {
+            let place = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
+            let of = |form: &KeyForm| form.prefix.first().map_or(0, |first| usize::from(*first));
+            *range = (
+                place(forms.partition_point(|form| of(form) < byte)),
+                place(forms.partition_point(|form| of(form) <= byte)),
+            );
+        }
+        Self { forms, first, alphabets }
+    }
+
+    fn starting_with(&self, byte: u8) -> &[KeyForm] {
+        let range = self.first.get(usize::from(byte)).map(|(from, to)| usize::from(*from)..usize::from(*to));
+        range.and_then(|range| self.forms.get(range)).unwrap_or_default()
     }
 }
 
-/// Prefix, alphabet, minimum and maximum number of characters after it. A longer prefix precedes its own
-/// prefixes.
-const PREFIXES: &[(&[u8], KeyAlphabet, usize, usize)] = &[
-    // Anthropic, OpenAI and others with similar keys
-    (b"sk-ant-", KeyAlphabet::Url, 20, 200),
-    (b"sk-proj-", KeyAlphabet::Url, 20, 250),
-    (b"sk-svcacct-", KeyAlphabet::Url, 20, 250),
-    (b"sk-admin-", KeyAlphabet::Url, 20, 250),
-    (b"sk-or-v1-", KeyAlphabet::Hex, 32, 64),
-    (b"sk-lf-", KeyAlphabet::Url, 20, 60),
-    (b"sk-", KeyAlphabet::Url, 20, 200),
-    (b"sess-", KeyAlphabet::Plain, 32, 64),
-    // AWS
-    (b"AKIA", KeyAlphabet::Capitals, 16, 16),
-    (b"ASIA", KeyAlphabet::Capitals, 16, 16),
-    (b"ABIA", KeyAlphabet::Capitals, 16, 16),
-    (b"ACCA", KeyAlphabet::Capitals, 16, 16),
-    // GitHub, GitLab
-    (b"github_pat_", KeyAlphabet::Url, 22, 120),
-    (b"ghp_", KeyAlphabet::Plain, 30, 255),
-    (b"gho_", KeyAlphabet::Plain, 30, 255),
-    (b"ghu_", KeyAlphabet::Plain, 30, 255),
-    (b"ghs_", KeyAlphabet::Plain, 30, 255),
-    (b"ghr_", KeyAlphabet::Plain, 30, 255),
-    (b"glpat-", KeyAlphabet::Dotted, 20, 60),
-    // Google
-    (b"AIza", KeyAlphabet::Url, 35, 35),
-    (b"ya29.", KeyAlphabet::Dotted, 20, 400),
-    (b"GOCSPX-", KeyAlphabet::Url, 28, 28),
-    // Slack
-    (b"xoxb-", KeyAlphabet::Url, 16, 200),
-    (b"xoxp-", KeyAlphabet::Url, 16, 200),
-    (b"xoxa-", KeyAlphabet::Url, 16, 200),
-    (b"xoxr-", KeyAlphabet::Url, 16, 200),
-    (b"xoxs-", KeyAlphabet::Url, 16, 200),
-    (b"xoxe.", KeyAlphabet::Dotted, 16, 400),
-    (b"xapp-", KeyAlphabet::Url, 16, 200),
-    // Stripe
-    (b"sk_live_", KeyAlphabet::Plain, 16, 200),
-    (b"sk_test_", KeyAlphabet::Plain, 16, 200),
-    (b"rk_live_", KeyAlphabet::Plain, 16, 200),
-    (b"rk_test_", KeyAlphabet::Plain, 16, 200),
-    (b"whsec_", KeyAlphabet::Plain, 16, 100),
-    // Others
-    (b"hf_", KeyAlphabet::Plain, 30, 60),
-    (b"gsk_", KeyAlphabet::Plain, 40, 80),
-    (b"xai-", KeyAlphabet::Plain, 40, 120),
-    (b"r8_", KeyAlphabet::Plain, 30, 60),
-    (b"pplx-", KeyAlphabet::Plain, 32, 80),
-    (b"npm_", KeyAlphabet::Plain, 36, 36),
-    (b"pypi-", KeyAlphabet::Url, 50, 250),
-    (b"SG.", KeyAlphabet::Dotted, 50, 80),
-    (b"dop_v1_", KeyAlphabet::Hex, 64, 64),
-    (b"dapi", KeyAlphabet::Hex, 32, 34),
-    (b"shpat_", KeyAlphabet::Plain, 32, 32),
-    (b"hvs.", KeyAlphabet::Url, 24, 200),
-    (b"lin_api_", KeyAlphabet::Plain, 32, 60),
-    (b"ntn_", KeyAlphabet::Plain, 32, 60),
-];
-
-/// The first entry of [`PREFIXES`] for each first byte; `u8::MAX` if there is none.
-static FIRST: [u8; 128] = {
-    let mut first = [u8::MAX; 128];
-    let mut at = PREFIXES.len();
-    while at > 0 {
-        at -= 1;
-        first[PREFIXES[at].0[0] as usize] = at as u8;
+impl KeyForm {
+    fn read(line: &'static str, alphabets: &mut Vec<u128>) -> Option<Self> {
+        if line.starts_with('#') {
+            return None;
+        }
+        let mut fields = line.split('\t');
+        let (prefix, letters) = (fields.next()?.as_bytes(), fields.next()?.as_bytes());
+        let (least, most) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let (mut of, mut at) = (0u128, 0);
+        while let Some(&byte) = letters.get(at) {
+            let last = match letters.get(at + 1..at + 3) {
+                Some(&[b'-', last]) => last,
+                _ => byte,
+            };
+            (byte..=last).for_each(|byte| of |= 1 << (byte & 127));
+            at += if last == byte { 1 } else { 3 };
+        }
+        let alphabet = alphabets.iter().position(|known| *known == of).unwrap_or_else(|| {
+            alphabets.push(of);
+            alphabets.len() - 1
+        });
+        (!prefix.is_empty()).then_some(Self { prefix, alphabet, least, most })
     }
-    first
-};
+}
+
+/// The stretch of one alphabet's characters that was measured last.
+#[derive(Debug, Clone, Copy)]
+struct AlphabetStretch {
+    start: usize,
+    end: usize,
+    /// Whether its end was examined and did not look random; then no later part of it does.
+    is_plain: bool,
+}
+
+/// What a search for keys remembers of a text, so that it measures each stretch once.
+#[derive(Debug, Default)]
+pub(super) struct KeyScan(Vec<AlphabetStretch>);
+
+impl KeyScan {
+    fn stretch(&mut self, text: &[u8], alphabet: usize, from: usize) -> Option<&mut AlphabetStretch> {
+        let alphabets = &FORMS.alphabets;
+        if self.0.is_empty() {
+            self.0 = vec![AlphabetStretch { start: usize::MAX, end: 0, is_plain: false }; alphabets.len()];
+        }
+        let of = alphabets.get(alphabet)?;
+        let known = self.0.get_mut(alphabet)?;
+        if !(known.start <= from && from < known.end) {
+            let rest = text.get(from..)?;
+            let len = rest.iter().take_while(|byte| byte.is_ascii() && of >> **byte & 1 == 1).count();
+            *known = AlphabetStretch { start: from, end: from + len, is_plain: false };
+        }
+        Some(known)
+    }
+
+    /// The end of the provider key that begins here.
+    pub(super) fn provider(&mut self, text: &[u8], at: usize) -> Option<usize> {
+        let rest = text.get(at..)?;
+        for form in FORMS.starting_with(*rest.first()?) {
+            if !rest.starts_with(form.prefix) {
+                continue;
+            }
+            let from = at + form.prefix.len();
+            let Some(stretch) = self.stretch(text, form.alphabet, from) else { continue };
+            let mut end = stretch.end;
+            while end > from && end + 3 > stretch.end && text[end - 1] == b'.' {
+                end -= 1;
+            }
+            let goes_on = text.get(stretch.end).is_some_and(|byte| is_alnum(*byte));
+            if stretch.is_plain || goes_on || !(form.least..=form.most).contains(&(end - from)) {
+                continue;
+            }
+            let body = text.get(from..end)?;
+            let has = |of: fn(&u8) -> bool| body.iter().any(of);
+            let has_lower = has(u8::is_ascii_lowercase);
+            // Capitals alone are a key after capitals: `AKIA...`.
+            let is_capital = !has_lower && form.prefix.iter().all(u8::is_ascii_uppercase);
+            let is_mixed = has(u8::is_ascii_digit)
+                || is_capital
+                || has(u8::is_ascii_uppercase) && has_lower && distinct(body) >= 12;
+            if is_mixed && distinct(body) >= DISTINCT_MIN {
+                return Some(end);
+            }
+            // Capitals are judged by the prefix, too.
+            stretch.is_plain = has_lower;
+        }
+        None
+    }
+
+    /// The end of a provider key that begins here, and goes on after a line break, as terminals wrap it.
+    /// `found`: the end of the part before the break, if that part alone is a key.
+    pub(super) fn wrapped(&mut self, text: &[u8], at: usize, found: Option<usize>) -> Option<usize> {
+        let rest = text.get(at..)?;
+        FORMS.starting_with(*rest.first()?).iter().find(|form| rest.starts_with(form.prefix))?;
+        let is_part = |byte: &u8| is_alnum(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'=' | b'+' | b'/');
+        let rest = rest.get(..rest.len().min(WRAPPED_BYTES_MAX))?;
+        let head = rest.iter().take_while(|byte| is_part(byte)).count();
+        let skip = match rest.get(head..)? {
+            [b'\r', b'\n', ..] => 2,
+            [b'\n', ..] => 1,
+            _ => return None,
+        };
+        if found.is_some_and(|end| end != at + head) {
+            return None;
+        }
+        let tail = rest.get(head + skip..)?;
+        let tail = tail.get(..tail.iter().take_while(|byte| is_part(byte)).count())?;
+        // The next line's first word is no part of a key.
+        let has = |of: fn(&u8) -> bool| tail.iter().any(of);
+        if tail.len() < 6 || !has(u8::is_ascii_digit) || !has(u8::is_ascii_alphabetic) || distinct(tail) < 6 {
+            return None;
+        }
+        let joined = [rest.get(..head)?, tail].concat();
+        let end = Self::default().provider(&joined, 0).filter(|end| *end > head)?;
+        Some(at + end + skip)
+    }
+}
 
 /// The end of the provider key that begins here.
 pub(super) fn provider(text: &[u8], at: usize) -> Option<usize> {
-    let from = FIRST.get(text[at] as usize).copied().filter(|from| *from != u8::MAX)?;
-    let rest = text.get(at..)?;
-    for (prefix, of, least, most) in PREFIXES.get(usize::from(from)..)? {
-        if !rest.starts_with(prefix) {
-            continue;
-        }
-        let body = rest.get(prefix.len()..)?;
-        let len = body.iter().take(KEY_BYTES_MAX).take_while(|byte| of.has(**byte)).count();
-        let body = body.get(..len)?;
-        let len = len - body.iter().rev().take_while(|byte| **byte == b'.').count();
-        let goes_on = text.get(at + prefix.len() + len).is_some_and(|byte| is_alnum(*byte));
-        let has = |of: fn(&u8) -> bool| body.iter().any(of);
-        let is_mixed = has(u8::is_ascii_digit)
-            || has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && distinct(body) >= 12;
-        if (*least..=*most).contains(&len) && !goes_on && is_mixed && distinct(body) >= DISTINCT_MIN {
-            return Some(at + prefix.len() + len);
-        }
-    }
-    None
+    KeyScan::default().provider(text, at)
+}
+
+/// Whether a byte belongs to base64url.
+fn is_url_base64(byte: u8) -> bool {
+    is_alnum(byte) || matches!(byte, b'-' | b'_')
 }
 
 /// The number of different characters.
@@ -143,7 +208,7 @@ pub(super) fn jwt(text: &[u8], at: usize) -> (usize, bool) {
     }
     let part = |from: usize| {
         let rest = text.get(from..).unwrap_or_default();
-        rest.iter().take_while(|byte| KeyAlphabet::Url.has(**byte)).count()
+        rest.iter().take_while(|byte| is_url_base64(**byte)).count()
     };
     let (mut end, mut parts) = (at + part(at), 1);
     while parts < 5 && text.get(end) == Some(&b'.') {
@@ -213,4 +278,18 @@ pub(super) fn private(text: &[u8], at: usize) -> Option<Range<usize>> {
         }
     };
     Some(at..at + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line that cannot be read would be a provider without a rule.
+    #[test]
+    fn every_line_of_the_tables_is_a_form() {
+        let lines = TABLES.iter().flat_map(|table| table.lines()).filter(|line| !line.starts_with('#'));
+        assert_eq!(lines.count(), FORMS.forms.len());
+        assert!(FORMS.forms.iter().all(|form| form.least <= form.most && form.prefix.len() >= 3));
+        assert!(FORMS.alphabets.len() < 64, "{} alphabets", FORMS.alphabets.len());
+    }
 }

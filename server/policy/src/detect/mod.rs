@@ -5,13 +5,15 @@
 //! examines. Each detector reads a bounded range, or its range is skipped afterwards, so the time is linear
 //! in the text's length for any text.
 //!
-//! Left out on purpose: names of people and places, passwords that are words, values encoded in base64 or
+//! Left out on purpose: names of people and places, passwords without a name, values encoded in base64 or
 //! hexadecimal.
 
 mod address;
 mod entropy;
 mod key;
+mod named;
 mod number;
+mod seed;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +21,8 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use crate::secret_names::is_secret_key;
+use crate::secret_names::{is_password_name, is_secret_key};
+use named::{PersonFact, ValuePlace};
 
 /// A kind of value to detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,11 +47,17 @@ pub enum Detector {
     Phone,
     /// Random-looking words; hexadecimal ones only if a name marks them as secret.
     Entropy,
+    /// Passwords and other secrets under their own names, and in addresses.
+    Password,
+    /// Social security numbers, passport numbers and dates of birth, under their names.
+    Person,
+    /// Twelve or more words of BIP 39.
+    SeedPhrase,
 }
 
 impl Detector {
-    /// All commands by group.
-    pub const ALL: [Self; 10] = [
+    /// All detectors.
+    pub const ALL: [Self; 13] = [
         Self::PrivateKey,
         Self::ApiKey,
         Self::Jwt,
@@ -59,6 +68,9 @@ impl Detector {
         Self::Ip,
         Self::Phone,
         Self::Entropy,
+        Self::Password,
+        Self::Person,
+        Self::SeedPhrase,
     ];
 
     /// The name in profiles and placeholders.
@@ -75,12 +87,15 @@ impl Detector {
             Self::Ip => "ip",
             Self::Phone => "phone",
             Self::Entropy => "entropy",
+            Self::Password => "password",
+            Self::Person => "person",
+            Self::SeedPhrase => "seed-phrase",
         }
     }
 
     /// Whether its matches have an unmistakable form.
     pub(crate) fn is_strong(self) -> bool {
-        !matches!(self, Self::Phone | Self::Entropy | Self::Ip | Self::Card)
+        self <= Self::Iban && self != Self::Card
     }
 
     /// Whether it also examines ids that programs need.
@@ -117,18 +132,25 @@ thread_local! {
 
 /// What a text's name says about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct NameHint(u8);
+pub(crate) struct NameHint(u16);
 
 impl NameHint {
     pub(crate) const NOTHING: Self = Self(0);
     /// An id that programs need, a signature, encrypted reasoning, or a model's name.
-    const ID: u8 = 1;
+    const ID: u16 = 1;
     /// A digest, or base64 data.
-    const DIGEST: u8 = 2;
-    const PHONE: u8 = 4;
-    const SECRET: u8 = 8;
+    const DIGEST: u16 = 2;
+    const PHONE: u16 = 4;
+    const SECRET: u16 = 8;
     /// A part of a text that a stream spells.
-    const PART: u8 = 16;
+    const PART: u16 = 16;
+    /// An id by the end of its name alone; people put numbers of cards and phones there.
+    const NAMED_ID: u16 = 32;
+    /// Any value is a secret.
+    const PASSWORD: u16 = 64;
+    const SOCIAL_SECURITY: u16 = 128;
+    const PASSPORT: u16 = 256;
+    const BIRTH: u16 = 512;
 
     /// The hint of a member's name. Bodies repeat a few names, so hints are cached.
     pub(crate) fn from_name(name: &[u8]) -> Self {
@@ -158,7 +180,12 @@ impl NameHint {
             |words: &[&[u8]]| words.iter().any(|word| small.windows(word.len()).any(|part| part == *word));
         let ends = |ends: &[&[u8]]| ends.iter().any(|end| small.ends_with(end));
         if is(IDS) || ends(&[b"_id", b"_ids"]) && !is(&[b"user_id", b"client_id"]) {
-            return Self(Self::ID);
+            let is_phone = holds(&[b"phone", b"mobile"]);
+            return Self(match () {
+                () if is(IDS) => Self::ID,
+                () if is_phone => Self::ID | Self::NAMED_ID | Self::PHONE,
+                () => Self::ID | Self::NAMED_ID,
+            });
         }
         let mut near = 0;
         if is(&[b"data", b"b64_json", b"file_data", b"integrity", b"etag", b"asked", b"fingerprint"])
@@ -175,6 +202,23 @@ impl NameHint {
         if is(PARTS) {
             near |= Self::PART;
         }
+        if std::str::from_utf8(small).is_ok_and(is_password_name) {
+            near |= Self::PASSWORD;
+        }
+        let squeezed: Vec<u8> = small.iter().copied().filter(u8::is_ascii_alphanumeric).collect();
+        let squeezed_ends = |ends: &[&[u8]]| ends.iter().any(|end| squeezed.ends_with(end));
+        if is(&[b"ssn"])
+            || ends(&[b"_ssn"])
+            || holds(&[b"ssn_", b"social"]) && squeezed_ends(&[b"ssn", b"security", b"number", b"no"])
+        {
+            near |= Self::SOCIAL_SECURITY;
+        }
+        if holds(&[b"passport"]) {
+            near |= Self::PASSPORT;
+        }
+        if squeezed_ends(&[b"dob", b"birth", b"birthdate", b"birthday"]) {
+            near |= Self::BIRTH;
+        }
         Self(near)
     }
 
@@ -188,7 +232,7 @@ impl NameHint {
         self.has(Self::ID)
     }
 
-    fn has(self, what: u8) -> bool {
+    fn has(self, what: u16) -> bool {
         self.0 & what != 0
     }
 }
@@ -311,7 +355,19 @@ pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Ve
     if wanted == Detectors::NONE {
         return;
     }
-    let mut look = DetectorScan { text, wanted, near, hits, numbers_from: 0, tokens_from: 0 };
+    let mut look = DetectorScan {
+        text,
+        wanted,
+        near,
+        hits,
+        numbers_from: 0,
+        tokens_from: 0,
+        keys: key::KeyScan::default(),
+        address_passwords: Vec::new(),
+    };
+    look.named();
+    let mut seeds = seed::SeedScan::default();
+    let with_seeds = look.wants(Detector::SeedPhrase);
     let mut at = 0;
     while at < text.len() {
         while at < text.len() && class::OF[text[at] as usize] == 0 {
@@ -328,9 +384,28 @@ pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Ve
             at += 1;
         }
         if start < at {
+            if with_seeds {
+                // A stop after the last word belongs to the run.
+                let is_last = holds & class::DOT != 0 && text[at - 1] == b'.';
+                let (end, lower) =
+                    if is_last { (at - 1, class::LOWER | class::DOT) } else { (at, class::LOWER) };
+                let is_lower = holds & !class::RUN & !lower == 0 && is_word(text, start..end);
+                let found = seeds.add(text, start..end, is_lower).into_iter();
+                for range in found.chain(is_last.then(|| seeds.finish()).flatten()) {
+                    look.hit(Detector::SeedPhrase, range);
+                }
+            }
             at = look.run(start, at, holds).max(at);
         }
     }
+    if let Some(range) = seeds.finish() {
+        look.hit(Detector::SeedPhrase, range);
+    }
+}
+
+/// Whether a run consists of small letters. Runs are long and rarely words, so their length decides first.
+fn is_word(text: &[u8], run: Range<usize>) -> bool {
+    run.len() <= 8 && text.get(run).is_some_and(|run| run.iter().all(u8::is_ascii_lowercase))
 }
 
 struct DetectorScan<'t, 'h> {
@@ -342,11 +417,46 @@ struct DetectorScan<'t, 'h> {
     numbers_from: usize,
     /// No JSON Web Token begins before this position: too few dots follow.
     tokens_from: usize,
+    keys: key::KeyScan,
+    /// Passwords in addresses, in order: `pw@host` is no e-mail address.
+    address_passwords: Vec<Range<usize>>,
 }
 
 impl DetectorScan<'_, '_> {
     fn wants(&self, detector: Detector) -> bool {
-        self.wanted.has(detector) && (detector.looks_at_ids() || !self.near.has(NameHint::ID))
+        let is_number =
+            || matches!(detector, Detector::Card | Detector::Phone) && self.near.has(NameHint::NAMED_ID);
+        self.wanted.has(detector) && (detector.looks_at_ids() || !self.near.has(NameHint::ID) || is_number())
+    }
+
+    /// Finds values by their names: the text's own name, and names in the text.
+    fn named(&mut self) {
+        let (text, near) = (self.text, self.near);
+        if self.wants(Detector::Password) {
+            let whole = text.trim_ascii();
+            if near.has(NameHint::PASSWORD) && named::is_secret_value(whole, ValuePlace::Quoted, true) {
+                let start = text.len() - text.trim_ascii_start().len();
+                self.hit(Detector::Password, start..start + whole.len());
+            }
+            named::address_passwords(text, |range| self.address_passwords.push(range));
+            for range in self.address_passwords.clone() {
+                self.hit(Detector::Password, range);
+            }
+            named::secrets(text, |range| self.hit(Detector::Password, range));
+        }
+        if self.wants(Detector::Person) {
+            for (hint, fact) in [
+                (NameHint::SOCIAL_SECURITY, PersonFact::SocialSecurity),
+                (NameHint::PASSPORT, PersonFact::Passport),
+                (NameHint::BIRTH, PersonFact::Birth),
+            ] {
+                let found = near.has(hint).then(|| named::fact_at(text, 0, fact)).flatten();
+                if let Some(end) = found {
+                    self.hit(Detector::Person, 0..end);
+                }
+            }
+            named::person_facts(text, |range| self.hit(Detector::Person, range));
+        }
     }
 
     fn hit(&mut self, detector: Detector, range: Range<usize>) {
@@ -366,7 +476,12 @@ impl DetectorScan<'_, '_> {
         if holds & class::AT != 0 && self.wants(Detector::Email) {
             let run = self.text.get(start..end).unwrap_or_default();
             for at in memchr::memchr_iter(b'@', run) {
-                if let Some(range) = address::email(self.text, start + at) {
+                let found = address::email(self.text, start + at);
+                let is_host = |range: &Range<usize>| {
+                    let next = self.address_passwords.partition_point(|of| of.end < range.start);
+                    self.address_passwords.get(next).is_some_and(|of| of.start < range.end)
+                };
+                if let Some(range) = found.filter(|range| !is_host(range)) {
                     self.hit(Detector::Email, range);
                 }
             }
@@ -435,11 +550,12 @@ impl DetectorScan<'_, '_> {
             }
             self.tokens_from = end;
         }
-        if self.wants(Detector::ApiKey)
-            && let Some(end) = key::provider(self.text, at)
-        {
-            self.hit(Detector::ApiKey, at..end);
-            return end;
+        if self.wants(Detector::ApiKey) {
+            let found = self.keys.provider(self.text, at);
+            if let Some(end) = self.keys.wrapped(self.text, at, found).or(found) {
+                self.hit(Detector::ApiKey, at..end);
+                return end;
+            }
         }
         at
     }
@@ -449,11 +565,21 @@ impl DetectorScan<'_, '_> {
         let Some(groups) = number::DigitGroups::read(self.text, at).filter(|_| card || phone) else {
             return at;
         };
-        if card && let Some(end) = groups.card(self.text) {
+        let in_id = self.near.has(NameHint::NAMED_ID);
+        // Ids of 19 digits are common, and one of ten passes as a card.
+        if card
+            && let Some(end) = groups.card(self.text).filter(|end| {
+                !in_id || end - at != 19 || self.text.get(at + 4).is_some_and(|byte| !byte.is_ascii_digit())
+            })
+        {
             self.numbers_from = end;
             self.hit(Detector::Card, at..end);
             return end;
         }
+        let phone = phone
+            && (!in_id
+                || self.near.has(NameHint::PHONE)
+                || matches!(before(self.text, at), Some(b'+' | b'(')));
         if phone && let Some(range) = groups.phone(self.text, self.near.has(NameHint::PHONE)) {
             self.numbers_from = range.end;
             let end = range.end;

@@ -169,7 +169,8 @@ impl DigitGroups {
         let parts = upto(15);
         let count = digits(parts);
         let is_written_so = text[first.start] == b'0' || opened;
-        if (7..=15).contains(&count) && (named || is_written_so && says_phone(text, start)) {
+        let says = || is_written_so && says_phone(text, start) || count >= 9 && names_phone(text, start);
+        if (7..=15).contains(&count) && (named || says()) {
             return ends(parts).map(|end| start..end);
         }
         None
@@ -179,10 +180,13 @@ impl DigitGroups {
 /// Whether a word before a number marks it as a phone number.
 fn says_phone(text: &[u8], at: usize) -> bool {
     let head = text.get(at.saturating_sub(20)..at).unwrap_or_default().to_ascii_lowercase();
-    let words: [&[u8]; 11] = [
+    let words: [&[u8]; 14] = [
         b"phone",
+        b"telephone",
+        b"cellphone",
         b"tel",
         b"mobil",
+        b"mobile",
         b"fax",
         b"call",
         b"ring",
@@ -192,10 +196,33 @@ fn says_phone(text: &[u8], at: usize) -> bool {
         b"sms",
         b"telefon",
     ];
+    let ends = |at: usize| head.get(at).is_none_or(|byte| !byte.is_ascii_alphabetic());
     words.iter().any(|word| {
         let mut places = memchr::memmem::find_iter(&head, word);
-        places.any(|place| begins(&head, place) || *word == b"phone")
+        places.any(|place| ends(place + word.len()) && (begins(&head, place) || *word == b"phone"))
     })
+}
+
+/// Whether the words directly before a number name it as a phone number: `Mobile: `, `phone number is `.
+fn names_phone(text: &[u8], at: usize) -> bool {
+    let head = text.get(at.saturating_sub(32)..at).unwrap_or_default().to_ascii_lowercase();
+    let names: [&[u8]; 12] = [
+        b"phone",
+        b"telephone",
+        b"cellphone",
+        b"tel",
+        b"mobile",
+        b"mobil",
+        b"fax",
+        b"cell",
+        b"whatsapp",
+        b"sms",
+        b"telefon",
+        b"handy",
+    ];
+    let between: [&[u8]; 6] = [b"number", b"no", b"nr", b"is", b"num", b""];
+    let mut words = head.rsplit(|byte| !byte.is_ascii_alphabetic());
+    words.find(|word| !between.contains(word)).is_some_and(|word| names.contains(&word))
 }
 
 /// Whether an issuer uses this prefix and length.

@@ -381,26 +381,3 @@ pub(super) fn written(range: Range<usize>, escapes: &[EscapeSpan]) -> Range<usiz
     };
     place(range.start, false)..place(range.end, true)
 }
-
-/// Undoes percent-encoding, and records its positions. Returns whether there was any.
-pub(super) fn decode_percent(written: &[u8], read: &mut Vec<u8>, escapes: &mut Vec<EscapeSpan>) -> bool {
-    let mut at = 0;
-    while let Some(found) = memchr::memchr(b'%', written.get(at..).unwrap_or_default()) {
-        read.extend_from_slice(written.get(at..at + found).unwrap_or_default());
-        at += found;
-        let digit = |at: usize| written.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        match (digit(at + 1), digit(at + 2)) {
-            (Some(high), Some(low)) => {
-                escapes.push(EscapeSpan { read_at: read.len(), read_len: 1, written_at: at, written_len: 3 });
-                read.push(u8::try_from(high << 4 | low).unwrap_or(b'%'));
-                at += 3;
-            }
-            _ => {
-                read.push(b'%');
-                at += 1;
-            }
-        }
-    }
-    read.extend_from_slice(written.get(at..).unwrap_or_default());
-    !escapes.is_empty()
-}

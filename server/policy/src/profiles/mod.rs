@@ -9,7 +9,7 @@
 //! a replacement stay unchanged, and the store is never changed. Pure: bounded memory, and time linear in the
 //! body's length (for patterns, also in their size).
 //!
-//! Layout: `json` (texts and their positions), `stream` (events whose texts belong together), `search` (finds
+//! Layout: `json` (texts and their positions), `disguise` (encodings that a reader does not see), `stream` (events whose texts belong together), `search` (finds
 //! values, by `crate::detect` and by patterns), `body` (the kind of a body), `profile` (what a reader sees),
 //! `file` (profiles in TOML), `key` (the store's key for placeholders).
 //!
@@ -17,6 +17,7 @@
 //! of shapes; here it is the reverse. `secret_names` serves both.
 
 mod body;
+mod disguise;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

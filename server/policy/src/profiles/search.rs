@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::json::{LenientTokenKind, decode, decode_percent, is_json, scan, written};
+use super::disguise::decode_disguised;
+use super::json::{LenientTokenKind, decode, is_json, scan, written};
 use super::profile::{ProfileRules, RedactionKind};
 use crate::detect::{self, Detector, DetectorHit, NameHint};
 
@@ -140,14 +141,11 @@ impl<'p> RedactionSearch<'p> {
         }
     }
 
-    /// Searches a text as written, and decoded if parts of it are percent-encoded.
+    /// Searches a text as written, and decoded if parts of it are disguised (`disguise`).
     pub(super) fn flat(&mut self, text: &[u8], near: NameHint, places: &mut Vec<RedactionSpan>) {
         self.search_once(text, near, places);
-        if memchr::memchr(b'%', text).is_none() {
-            return;
-        }
         let (mut read, mut escapes) = (Vec::new(), Vec::new());
-        if decode_percent(text, &mut read, &mut escapes) {
+        if decode_disguised(text, &mut read, &mut escapes) {
             let from = places.len();
             self.search_once(&read, near, places);
             for place in places.iter_mut().skip(from) {

@@ -16,6 +16,9 @@ use crate::profiles::Profile;
 struct LabelledLine {
     text: String,
     labels: Vec<Label>,
+    /// The kind of line in the sets of forms.
+    #[serde(default)]
+    group: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,6 +88,43 @@ fn measure(set: &str, tell: bool) -> (BTreeMap<String, DetectorTally>, u32, u32)
     (tallies, negatives, touched)
 }
 
+/// The tally of each group of a set of forms (generate.py): a label is found if nothing of its value is
+/// shown, under whatever placeholder; more placeholders than labels are wrong.
+fn measure_forms(set: &str, tell: bool) -> (BTreeMap<String, DetectorTally>, u32, u32) {
+    let redactor = safe();
+    let there = regex::Regex::new(r"\[[a-z-]+:[0-9a-f]{12}\]").unwrap();
+    let (mut tallies, mut negatives, mut touched) = (BTreeMap::<String, DetectorTally>::new(), 0, 0);
+    for line in lines(set) {
+        let body = redactor.body(line.text.as_bytes(), None);
+        let shown = String::from_utf8_lossy(&body.bytes).into_owned();
+        let rest = there.replace_all(&shown, "\u{1}").into_owned();
+        let tally = tallies.entry(line.group.clone()).or_default();
+        let expected = line.labels.iter().fold(line.text.clone(), |text, label| {
+            // In JSON, a value stands as JSON writes it.
+            let quoted = serde_json::to_string(&label.value).unwrap();
+            let quoted = quoted.trim_matches('"');
+            let stands = if text.contains(&label.value) { label.value.as_str() } else { quoted };
+            text.replacen(stands, "\u{1}", 1)
+        });
+        let replaced = u32::try_from(rest.matches('\u{1}').count()).unwrap();
+        let labels = u32::try_from(line.labels.len()).unwrap();
+        // What stands around a value stays, up to a sign that the value may have taken along.
+        let is_found = labels > 0
+            && rest.len() <= expected.len()
+            && replaced >= labels
+            && !line.labels.iter().any(|label| shown.contains(&label.value));
+        tally.found += u32::from(is_found);
+        tally.missed += u32::from(labels > 0 && !is_found);
+        tally.wrong += replaced.saturating_sub(labels);
+        negatives += u32::from(labels == 0);
+        touched += u32::from(labels == 0 && body.replaced > 0);
+        if tell && rest != expected {
+            eprintln!("{:?}\n  -> {shown:?}\n  {:?}", line.text, line.labels);
+        }
+    }
+    (tallies, negatives, touched)
+}
+
 fn table(set: &str, of: &(BTreeMap<String, DetectorTally>, u32, u32)) -> DetectorTally {
     let mut all = DetectorTally::default();
     eprintln!("{set}: {} lines without a label, {} of them changed", of.1, of.2);
@@ -107,6 +147,17 @@ fn table(set: &str, of: &(BTreeMap<String, DetectorTally>, u32, u32)) -> Detecto
     all
 }
 
+/// Forms that were missed once, made from the documentation of providers and authorities.
+#[test]
+fn forms_meet_precision_and_recall() {
+    for set in ["forms_tuned"] {
+        let found = measure_forms(set, std::env::var_os("ANNALS_MISSES").is_some() && set == "forms_tuned");
+        let all = table(set, &found);
+        assert!(all.found + all.missed >= 150 && found.1 >= 500, "{all:?}");
+        assert!(all.recall() >= 0.95 && all.precision() >= 0.98, "{all:?}");
+    }
+}
+
 #[test]
 fn detectors_meet_precision_and_recall() {
     let tuned = measure("tuned", std::env::var_os("ANNALS_MISSES").is_some());
@@ -121,5 +172,6 @@ fn detectors_meet_precision_and_recall() {
     for (name, tally) in &held_out.0 {
         assert!(tally.precision() >= 0.94 && tally.recall() >= 0.95, "{name}: {tally:?}");
     }
-    assert_eq!(held_out.0.len(), Detector::ALL.len());
+    let measured_as_forms = [Detector::Password, Detector::Person, Detector::SeedPhrase];
+    assert_eq!(held_out.0.len(), Detector::ALL.len() - measured_as_forms.len());
 }

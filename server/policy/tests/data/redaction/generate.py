@@ -88,7 +88,7 @@ class Maker:
             name = self.pick(["password", "passwd", "secret"], ["pwd", "db_pass", "admin_password", "client_secret"])
             self.add("password-config", self.pick(["%s: {}\nhost: db1\n", "%s = \"{}\""], ["db:\n  %s: \"{}\"\n  port: 1\n", "  %s: '{}'\n", "connect(host='h', %s='{}')", "Server=db1;Database=x;%s={};Timeout=30"]) % name, self.password())
         for _ in range(20):
-            self.add("password-url", self.pick(["postgres://app:{}@db1:5432/x", "redis://:{}@cache:6379/0", "mysql://root:{}@10.0.0.7/app"],
+            self.add("password-url", self.pick(["postgres://app:{}@db1:5432/x", "redis://:{}@cache:6379/0", "mysql://root:{}@db7/app"],
                      ["mongodb+srv://svc:{}@c0.ab1cd.example.net/x?retryWrites=true", "amqps://guest:{}@mq.example.com/vh", "git clone https://ci:{}@git.example.com/a/b.git", "rediss://default:{}@eu1.example.io:6380", "postgresql+psycopg2://u:{}@localhost/db"]),
                      s(A, r.randint(8, 20)))
         for _ in range(12):

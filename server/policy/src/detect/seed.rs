@@ -1,0 +1,100 @@
+//! Finds seed phrases: twelve or more words of the list of BIP 39, one after another.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+/// The English list, in order.
+static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| include_str!("../../rules/bip39.txt").lines().collect());
+
+/// Minimum number of words in a phrase (BIP 39).
+const WORDS_MIN: usize = 12;
+/// Lengths of the list's words, in bytes.
+const LENGTHS: std::ops::RangeInclusive<usize> = 3..=8;
+
+/// The words in a row that may be a phrase.
+#[derive(Debug, Default)]
+pub(super) struct SeedScan {
+    start: usize,
+    end: usize,
+    count: usize,
+    /// How many of them are known to be in the list.
+    checked: usize,
+}
+
+impl SeedScan {
+    /// Adds a run of small letters, or ends the row. Returns a phrase when it ends.
+    pub(super) fn add(&mut self, text: &[u8], run: Range<usize>, is_lower: bool) -> Option<Range<usize>> {
+        let is_next = self.count > 0 && is_gap(text.get(self.end..run.start).unwrap_or_default());
+        let is_word = is_lower && LENGTHS.contains(&run.len());
+        if !is_next || !is_word {
+            let found = self.finish();
+            if is_word {
+                (self.start, self.end, self.count) = (run.start, run.end, 1);
+            }
+            return found;
+        }
+        self.count += 1;
+        self.end = run.end;
+        if self.count >= WORDS_MIN {
+            return self.check(text);
+        }
+        None
+    }
+
+    /// The phrase that ends with the text.
+    pub(super) fn finish(&mut self) -> Option<Range<usize>> {
+        let found = (self.checked >= WORDS_MIN).then_some(self.start..self.end);
+        *self = Self::default();
+        found
+    }
+
+    /// Looks the row's new words up; a word outside of the list ends the row.
+    fn check(&mut self, text: &[u8]) -> Option<Range<usize>> {
+        if self.checked >= WORDS_MIN {
+            let row = text.get(self.start..self.end).unwrap_or_default();
+            let from = row.iter().rposition(|byte| byte.is_ascii_whitespace()).map_or(0, |at| at + 1);
+            if is_listed(row.get(from..).unwrap_or_default()) {
+                self.checked += 1;
+                return None;
+            }
+            let end = self.start + row.get(..from).unwrap_or_default().trim_ascii_end().len();
+            let found = self.start..end;
+            *self = Self::default();
+            return Some(found);
+        }
+        let (mut at, mut start, mut count) = (self.start, self.start, 0);
+        let row = text.get(self.start..self.end).unwrap_or_default();
+        for word in row.split(u8::is_ascii_whitespace) {
+            let next = at + word.len() + 1;
+            if !word.is_empty() {
+                count += 1;
+                if !is_listed(word) {
+                    (start, count) = (next, 0);
+                }
+            }
+            at = next;
+        }
+        if count == 0 {
+            *self = Self::default();
+        } else {
+            self.start = start
+                + row
+                    .get(start - self.start..)
+                    .unwrap_or_default()
+                    .iter()
+                    .take_while(|byte| byte.is_ascii_whitespace())
+                    .count();
+            self.count = count;
+            self.checked = if count >= WORDS_MIN { count } else { 0 };
+        }
+        None
+    }
+}
+
+fn is_gap(gap: &[u8]) -> bool {
+    matches!(gap, b" " | b"\n" | b"\r\n")
+}
+
+fn is_listed(word: &[u8]) -> bool {
+    WORDS.binary_search_by(|known| known.as_bytes().cmp(word)).is_ok()
+}
