@@ -5,7 +5,7 @@
 
 use annals_text::percent;
 
-/// Words that make a name secret anywhere in it; `-` matches `-`, `_` or nothing.
+/// Words that make a name secret anywhere in it. Names are compared without separators, in lower case.
 const WORDS: [&str; 19] = [
     "token",
     "secret",
@@ -16,57 +16,30 @@ const WORDS: [&str; 19] = [
     "signature",
     "authorization",
     "cookie",
-    "api-key",
-    "access-key",
-    "auth-key",
-    "private-key",
-    "subscription-key",
-    "functions-key",
-    "account-key",
-    "shared-key",
+    "apikey",
+    "accesskey",
+    "authkey",
+    "privatekey",
+    "subscriptionkey",
+    "functionskey",
+    "accountkey",
+    "sharedkey",
     "jwt",
-    "session-key",
+    "sessionkey",
 ];
 /// Query keys that are secret only as a whole.
-const KEYS: [&str; 9] = ["key", "sig", "auth", "pwd", "pass", "sas", "apikey", "code-verifier", "assertion"];
+const KEYS: [&str; 8] = ["key", "sig", "auth", "pwd", "pass", "sas", "codeverifier", "assertion"];
 /// Suffixes of names that hold counts or list positions.
 const HARMLESS_ENDS: [&str; 8] = [
-    "token-count",
-    "tokens-count",
-    "page-token",
-    "next-token",
-    "continuation-token",
-    "max-tokens",
-    "signature-input",
-    "token-type",
+    "tokencount",
+    "tokenscount",
+    "pagetoken",
+    "nexttoken",
+    "continuationtoken",
+    "maxtokens",
+    "signatureinput",
+    "tokentype",
 ];
-
-/// Lower case, with `-` for `_`.
-fn normalised(name: &str) -> String {
-    name.trim().chars().map(|letter| if letter == '_' { '-' } else { letter.to_ascii_lowercase() }).collect()
-}
-
-/// Whether a name of any kind contains a secret word.
-pub(crate) fn holds_secret_word(name: &str) -> bool {
-    let name = normalised(name);
-    let squeezed = name.replace('-', "");
-    let harmless = |end: &str| name.ends_with(end) || squeezed.ends_with(&end.replace('-', ""));
-    // `x-ratelimit-remaining-tokens` and similar names hold counts.
-    let counts = squeezed.contains("ratelimit") && squeezed.contains("tokens");
-    if counts || HARMLESS_ENDS.iter().any(|end| harmless(end)) {
-        return false;
-    }
-    WORDS.iter().any(|word| squeezed.contains(&word.replace('-', "")))
-}
-
-/// Whether a query key's value is secret: `key`, `api_key`, `access_token`, `sig`, `X-Amz-Signature`, ... The
-/// key may be percent-encoded.
-#[must_use]
-pub fn is_secret_key(key: &str) -> bool {
-    let key = percent::decode(key);
-    KEYS.contains(&normalised(&key).as_str()) || holds_secret_word(&key)
-}
-
 /// Ends of names whose values are secrets, whatever they look like.
 const PASSWORDS: [&str; 24] = [
     "password",
@@ -95,27 +68,59 @@ const PASSWORDS: [&str; 24] = [
     "recoveryphrase",
 ];
 
-/// Lower case, without separators and a number at the end: `DB_PASSWORD2` is `dbpassword`.
+/// Lower case, without `-` and `_`.
 fn squeezed(name: &str) -> String {
-    let letters = name.chars().filter(|letter| !matches!(letter, '_' | '-' | '.'));
-    let name: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
-    name.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned()
+    let letters = name.trim().bytes().filter(|byte| !matches!(byte, b'_' | b'-'));
+    letters.map(|byte| char::from(byte.to_ascii_lowercase())).collect()
 }
 
-/// Whether any value under this name is a secret: `password`, `DB_PASSWORD`, `clientSecret`.
-pub(crate) fn is_password_name(name: &str) -> bool {
-    let squeezed = squeezed(name);
-    let is_pass = || {
-        let last = name.rsplit(['_', '-', '.']).next().unwrap_or_default();
-        last.eq_ignore_ascii_case("pass") && last.len() < name.len()
-    };
-    !squeezed.contains("public") && (PASSWORDS.iter().any(|end| squeezed.ends_with(end)) || is_pass())
+/// Whether a name holds a count or a list position: `x-ratelimit-remaining-tokens`, `next_page_token`.
+fn is_harmless(squeezed: &str) -> bool {
+    HARMLESS_ENDS.iter().any(|end| squeezed.ends_with(end))
+        || squeezed.contains("ratelimit") && squeezed.contains("tokens")
 }
 
-/// Whether a value under this name that looks random is a secret: `token`, `X-Auth`.
-pub(crate) fn is_token_name(name: &str) -> bool {
+/// Whether a name of any kind contains a secret word.
+pub(crate) fn holds_secret_word(name: &str) -> bool {
+    let name = squeezed(name);
+    !is_harmless(&name) && WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Whether a query key's value is secret: `key`, `api_key`, `access_token`, `sig`, `X-Amz-Signature`, ... The
+/// key may be percent-encoded.
+#[must_use]
+pub fn is_secret_key(key: &str) -> bool {
+    let key = if key.contains('%') { percent::decode(key) } else { key.into() };
+    KEYS.contains(&squeezed(&key).as_str()) || holds_secret_word(&key)
+}
+
+/// Whether a name marks its value as secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SecretName {
+    /// Whatever the value looks like: `password`, `DB_PASSWORD2`, `clientSecret`.
+    Password,
+    /// If the value looks random: `token`.
+    Token,
+}
+
+/// What a name says of its value, in time that depends on the name's length alone.
+pub(crate) fn secret_name(name: &str) -> Option<SecretName> {
+    let name = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let last = name.rsplit(['_', '-', '.']).next().unwrap_or_default();
+    // Most names end like no secret one.
+    let may = matches!(
+        name.as_bytes().last()?.to_ascii_lowercase(),
+        b'd' | b'e' | b't' | b'y' | b'n' | b'l' | b'c' | b's'
+    );
+    if !may {
+        return None;
+    }
     let squeezed = squeezed(name);
-    (squeezed.ends_with("token") || squeezed == "credentials") && holds_secret_word(name)
+    let is_pass = last.eq_ignore_ascii_case("pass") && last.len() < name.len();
+    if is_pass || PASSWORDS.iter().any(|end| squeezed.ends_with(end)) {
+        return (!squeezed.contains("public")).then_some(SecretName::Password);
+    }
+    (squeezed.ends_with("token") && !is_harmless(&squeezed)).then_some(SecretName::Token)
 }
 
 #[cfg(test)]

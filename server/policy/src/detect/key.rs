@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use super::{begins, is_alnum};
+use super::{begins, class, is_alnum};
 
 /// Maximum length of a key over two lines, in bytes.
 const WRAPPED_BYTES_MAX: usize = 320;
+/// Maximum number of attempts to read a key over two lines, in each run of characters.
+const WRAPPED_ATTEMPTS_MAX: u32 = 4;
 /// Maximum length of a private key, in bytes.
 const PRIVATE_BYTES_MAX: usize = 16 << 10;
 /// Minimum number of different characters; fewer make an example: `sk-xxxxxxxx`.
@@ -27,12 +29,15 @@ struct KeyForm {
     most: usize,
 }
 
-/// All forms, those of one first byte together.
+/// Number of a prefix's bytes by which forms are looked up; no prefix is shorter.
+const LOOKUP_BYTES: usize = 3;
+
+/// All forms, sorted by the first bytes of their prefixes.
 #[derive(Debug)]
 struct KeyForms {
     forms: Vec<KeyForm>,
-    /// The range of the forms for each first byte.
-    first: [(u16, u16); 128],
+    /// For each beginning of prefixes, in order: its bytes as a number, and the range of its forms.
+    heads: Vec<(u32, Range<usize>)>,
     /// Bit sets over ASCII.
     alphabets: Vec<u128>,
 }
@@ -43,30 +48,35 @@ impl KeyForms {
     /// Reads tables; lines that are no form are left out (a test finds them).
     fn read(tables: &[&'static str]) -> Self {
         let (mut forms, mut alphabets) = (Vec::new(), Vec::new());
-        for line in tables.iter().flat_map(|table| table.lines()) {
-            let Some(form) = KeyForm::read(line, &mut alphabets) else { continue };
-            forms.push(form);
-        }
+        let lines = tables.iter().flat_map(|table| table.lines());
+        forms.extend(lines.filter_map(|line| KeyForm::read(line, &mut alphabets)));
         // A longer prefix precedes its own prefixes.
-        forms.sort_by_key(|form: &KeyForm| {
-            (form.prefix.first().copied(), std::cmp::Reverse(form.prefix.len()))
-        });
-        let mut first = [(0, 0); 128];
-        for (byte, range) in first.iter_mut().enumerate() {
-            let place = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
-            let of = |form: &KeyForm| form.prefix.first().map_or(0, |first| usize::from(*first));
-            *range = (
-                place(forms.partition_point(|form| of(form) < byte)),
-                place(forms.partition_point(|form| of(form) <= byte)),
-            );
+        forms.sort_by_key(|form: &KeyForm| (head(form.prefix), std::cmp::Reverse(form.prefix.len())));
+        let mut heads: Vec<(u32, Range<usize>)> = Vec::new();
+        for (at, form) in forms.iter().enumerate() {
+            let Some(head) = head(form.prefix) else { continue };
+            match heads.last_mut().filter(|(last, _)| *last == head) {
+                Some((_, range)) => range.end = at + 1,
+                None => heads.push((head, at..at + 1)),
+            }
         }
-        Self { forms, first, alphabets }
+        Self { forms, heads, alphabets }
     }
 
-    fn starting_with(&self, byte: u8) -> &[KeyForm] {
-        let range = self.first.get(usize::from(byte)).map(|(from, to)| usize::from(*from)..usize::from(*to));
-        range.and_then(|range| self.forms.get(range)).unwrap_or_default()
+    /// The forms whose prefixes begin a text.
+    fn beginning<'s>(&'s self, text: &'s [u8]) -> impl Iterator<Item = &'s KeyForm> {
+        let found =
+            head(text).and_then(|head| self.heads.binary_search_by_key(&head, |(head, _)| *head).ok());
+        let range = found.and_then(|at| self.heads.get(at)).map_or(0..0, |(_, range)| range.clone());
+        let forms = self.forms.get(range).unwrap_or_default();
+        forms.iter().filter(|form| text.starts_with(form.prefix))
     }
+}
+
+/// The bytes by which a text's forms are looked up.
+fn head(text: &[u8]) -> Option<u32> {
+    let [first, second, third, ..] = text else { return None };
+    Some(u32::from_be_bytes([0, *first, *second, *third]))
 }
 
 impl KeyForm {
@@ -90,7 +100,7 @@ impl KeyForm {
             alphabets.push(of);
             alphabets.len() - 1
         });
-        (!prefix.is_empty()).then_some(Self { prefix, alphabet, least, most })
+        (prefix.len() >= LOOKUP_BYTES).then_some(Self { prefix, alphabet, least, most })
     }
 }
 
@@ -105,16 +115,22 @@ struct AlphabetStretch {
 
 /// What a search for keys remembers of a text, so that it measures each stretch once.
 #[derive(Debug, Default)]
-pub(super) struct KeyScan(Vec<AlphabetStretch>);
+pub(super) struct KeyScan {
+    stretches: Vec<AlphabetStretch>,
+    /// The end of the run in which a key over two lines was tried, and how often.
+    wrapped_run: usize,
+    attempts: u32,
+}
 
 impl KeyScan {
     fn stretch(&mut self, text: &[u8], alphabet: usize, from: usize) -> Option<&mut AlphabetStretch> {
         let alphabets = &FORMS.alphabets;
-        if self.0.is_empty() {
-            self.0 = vec![AlphabetStretch { start: usize::MAX, end: 0, is_plain: false }; alphabets.len()];
+        if self.stretches.is_empty() {
+            self.stretches =
+                vec![AlphabetStretch { start: usize::MAX, end: 0, is_plain: false }; alphabets.len()];
         }
         let of = alphabets.get(alphabet)?;
-        let known = self.0.get_mut(alphabet)?;
+        let known = self.stretches.get_mut(alphabet)?;
         if !(known.start <= from && from < known.end) {
             let rest = text.get(from..)?;
             let len = rest.iter().take_while(|byte| byte.is_ascii() && of >> **byte & 1 == 1).count();
@@ -126,10 +142,7 @@ impl KeyScan {
     /// The end of the provider key that begins here.
     pub(super) fn provider(&mut self, text: &[u8], at: usize) -> Option<usize> {
         let rest = text.get(at..)?;
-        for form in FORMS.starting_with(*rest.first()?) {
-            if !rest.starts_with(form.prefix) {
-                continue;
-            }
+        for form in FORMS.beginning(rest) {
             let from = at + form.prefix.len();
             let Some(stretch) = self.stretch(text, form.alphabet, from) else { continue };
             let mut end = stretch.end;
@@ -141,13 +154,13 @@ impl KeyScan {
                 continue;
             }
             let body = text.get(from..end)?;
-            let has = |of: fn(&u8) -> bool| body.iter().any(of);
-            let has_lower = has(u8::is_ascii_lowercase);
+            let kinds = body.iter().fold(0, |kinds, byte| kinds | class::OF[usize::from(*byte)]);
+            let has = |kind: u8| kinds & kind != 0;
+            let has_lower = has(class::LOWER);
             // Capitals alone are a key after capitals: `AKIA...`.
             let is_capital = !has_lower && form.prefix.iter().all(u8::is_ascii_uppercase);
-            let is_mixed = has(u8::is_ascii_digit)
-                || is_capital
-                || has(u8::is_ascii_uppercase) && has_lower && distinct(body) >= 12;
+            let is_mixed =
+                has(class::DIGIT) || is_capital || has(class::UPPER) && has_lower && distinct(body) >= 12;
             if is_mixed && distinct(body) >= DISTINCT_MIN {
                 return Some(end);
             }
@@ -157,31 +170,43 @@ impl KeyScan {
         None
     }
 
-    /// The end of a provider key that begins here, and goes on after a line break, as terminals wrap it.
-    /// `found`: the end of the part before the break, if that part alone is a key.
-    pub(super) fn wrapped(&mut self, text: &[u8], at: usize, found: Option<usize>) -> Option<usize> {
-        let rest = text.get(at..)?;
-        FORMS.starting_with(*rest.first()?).iter().find(|form| rest.starts_with(form.prefix))?;
-        let is_part = |byte: &u8| is_alnum(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'=' | b'+' | b'/');
-        let rest = rest.get(..rest.len().min(WRAPPED_BYTES_MAX))?;
-        let head = rest.iter().take_while(|byte| is_part(byte)).count();
-        let skip = match rest.get(head..)? {
+    /// The end of a provider key that begins here, in a run that ends at `run_end`, and goes on after a line
+    /// break, as terminals wrap it. `found`: the end of the part before the break, if that part is a key.
+    pub(super) fn wrapped(
+        &mut self,
+        text: &[u8],
+        at: usize,
+        run_end: usize,
+        found: Option<usize>,
+    ) -> Option<usize> {
+        let skip = match text.get(run_end..)? {
             [b'\r', b'\n', ..] => 2,
             [b'\n', ..] => 1,
             _ => return None,
         };
-        if found.is_some_and(|end| end != at + head) {
+        let head = text.get(at..run_end).filter(|head| head.len() <= WRAPPED_BYTES_MAX)?;
+        if found.is_some_and(|end| end != run_end) {
             return None;
         }
-        let tail = rest.get(head + skip..)?;
+        FORMS.beginning(head).next()?;
+        // The first prefix of a run covers those within its key, so few attempts suffice.
+        if self.wrapped_run != run_end {
+            (self.wrapped_run, self.attempts) = (run_end, 0);
+        }
+        self.attempts += 1;
+        if self.attempts > WRAPPED_ATTEMPTS_MAX {
+            return None;
+        }
+        let tail = text.get(run_end + skip..text.len().min(run_end + skip + WRAPPED_BYTES_MAX))?;
+        let is_part = |byte: &u8| is_alnum(*byte) || matches!(byte, b'-' | b'_' | b'.' | b'=' | b'+' | b'/');
         let tail = tail.get(..tail.iter().take_while(|byte| is_part(byte)).count())?;
         // The next line's first word is no part of a key.
         let has = |of: fn(&u8) -> bool| tail.iter().any(of);
         if tail.len() < 6 || !has(u8::is_ascii_digit) || !has(u8::is_ascii_alphabetic) || distinct(tail) < 6 {
             return None;
         }
-        let joined = [rest.get(..head)?, tail].concat();
-        let end = Self::default().provider(&joined, 0).filter(|end| *end > head)?;
+        let joined = [head, tail].concat();
+        let end = Self::default().provider(&joined, 0).filter(|end| *end > head.len())?;
         Some(at + end + skip)
     }
 }
@@ -289,7 +314,7 @@ mod tests {
     fn every_line_of_the_tables_is_a_form() {
         let lines = TABLES.iter().flat_map(|table| table.lines()).filter(|line| !line.starts_with('#'));
         assert_eq!(lines.count(), FORMS.forms.len());
-        assert!(FORMS.forms.iter().all(|form| form.least <= form.most && form.prefix.len() >= 3));
+        assert!(FORMS.forms.iter().all(|form| form.least <= form.most && form.prefix.len() >= LOOKUP_BYTES));
         assert!(FORMS.alphabets.len() < 64, "{} alphabets", FORMS.alphabets.len());
     }
 }

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 
-use crate::secret_names::{is_password_name, is_secret_key};
+use crate::secret_names::{SecretName, is_secret_key, secret_name};
 use named::{PersonFact, ValuePlace};
 
 /// A kind of value to detect.
@@ -202,7 +202,7 @@ impl NameHint {
         if is(PARTS) {
             near |= Self::PART;
         }
-        if std::str::from_utf8(small).is_ok_and(is_password_name) {
+        if std::str::from_utf8(small).ok().and_then(secret_name) == Some(SecretName::Password) {
             near |= Self::PASSWORD;
         }
         let squeezed: Vec<u8> = small.iter().copied().filter(u8::is_ascii_alphanumeric).collect();
@@ -502,7 +502,7 @@ impl DetectorScan<'_, '_> {
         let mut at = start;
         while at < end {
             if begins(self.text, at) {
-                let found = self.at(at, has_digit, is_long);
+                let found = self.at(at, end, has_digit, is_long);
                 next = next.max(found);
                 at = at.max(found);
             }
@@ -519,7 +519,7 @@ impl DetectorScan<'_, '_> {
     }
 
     /// Examines a possible beginning of a value; returns the match's end.
-    fn at(&mut self, at: usize, has_digit: bool, is_long: bool) -> usize {
+    fn at(&mut self, at: usize, run_end: usize, has_digit: bool, is_long: bool) -> usize {
         let byte = self.text[at];
         if byte.is_ascii_digit() {
             if at >= self.numbers_from {
@@ -552,7 +552,7 @@ impl DetectorScan<'_, '_> {
         }
         if self.wants(Detector::ApiKey) {
             let found = self.keys.provider(self.text, at);
-            if let Some(end) = self.keys.wrapped(self.text, at, found).or(found) {
+            if let Some(end) = self.keys.wrapped(self.text, at, run_end, found).or(found) {
                 self.hit(Detector::ApiKey, at..end);
                 return end;
             }

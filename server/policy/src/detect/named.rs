@@ -11,7 +11,7 @@ use aho_corasick::AhoCorasick;
 
 use super::key::distinct;
 use super::{before, is_alnum};
-use crate::secret_names::{is_password_name, is_token_name};
+use crate::secret_names::{SecretName, secret_name};
 
 /// Maximum length of a name, of a value without quotes, and of one in quotes, in bytes.
 const NAME_BYTES_MAX: usize = 48;
@@ -78,20 +78,17 @@ pub(super) fn secrets(text: &[u8], mut found: impl FnMut(Range<usize>)) {
         }
         let Some((name, start)) = name_before(text, at) else { continue };
         let name_text = std::str::from_utf8(name).unwrap_or_default();
-        let is_password = is_password_name(name_text);
-        if !is_password && !is_token_name(name_text) {
-            continue;
-        }
+        let Some(kind) = secret_name(name_text) else { continue };
         let Some((range, place)) = value_after(text, at, start, name, &mut bare_end) else { continue };
         let value = text.get(range.clone()).unwrap_or_default();
         let is_token = || {
-            value.len() >= TOKEN_BYTES_MIN
+            (TOKEN_BYTES_MIN..=BARE_BYTES_MAX).contains(&value.len())
                 && value.iter().all(|byte| is_alnum(*byte) || b"-_.+/=~".contains(byte))
                 && value.iter().any(u8::is_ascii_digit)
                 && value.iter().any(u8::is_ascii_alphabetic)
         };
         let ends_line = matches!(text.get(range.end), None | Some(b'\n' | b'\r'));
-        if is_secret_value(value, place, ends_line) && (is_password || is_token()) {
+        if is_secret_value(value, place, ends_line) && (kind == SecretName::Password || is_token()) {
             from = range.end;
             found(range);
         }
@@ -103,13 +100,6 @@ fn name_before(text: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let head = text.get(at.saturating_sub(NAME_BYTES_MAX + 4)..at)?;
     let gap = head.iter().rev().take(4).take_while(|byte| b"\"'` \\".contains(byte)).count();
     let head = head.get(..head.len() - gap)?;
-    // Most names end in a letter that no secret name ends in.
-    if !matches!(
-        head.last()?.to_ascii_lowercase(),
-        b'd' | b'e' | b's' | b't' | b'y' | b'n' | b'l' | b'0'..=b'9'
-    ) {
-        return None;
-    }
     let len = head.iter().rev().take_while(|byte| is_alnum(**byte) || b"_-.".contains(byte)).count();
     let name = head.get(head.len() - len..)?;
     (len > 0 && len <= NAME_BYTES_MAX).then_some((name, at - gap - len))
@@ -262,7 +252,7 @@ const BETWEEN: [&[u8]; 14] = [
     b"number", b"no", b"nr", b"num", b"is", b"was", b"on", b"date", b"day", b"of", b"the", b"id", b"s",
     b"code",
 ];
-const MONTHS: [&[u8]; 12] =
+const MONTHS: [&[u8; 3]; 12] =
     [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
 /// Maximum distance between a fact's name and its value, in bytes.
 const BETWEEN_BYTES_MAX: usize = 32;
@@ -297,9 +287,9 @@ fn value_of_fact(text: &[u8], from: usize, fact: PersonFact) -> Option<Range<usi
                 return Some(at..end);
             }
             let len = text.get(at..limit)?.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-            let word = text.get(at..at + len)?.to_ascii_lowercase();
+            let word = text.get(at..at + len)?;
             // A name's own end: `passportNumber`, `birthdate`.
-            if len == 0 || !BETWEEN.contains(&word.as_slice()) {
+            if len == 0 || !BETWEEN.iter().any(|known| word.eq_ignore_ascii_case(known)) {
                 return None;
             }
             at += len;
@@ -350,8 +340,8 @@ fn passport(text: &[u8]) -> Option<usize> {
 fn date(text: &[u8]) -> Option<usize> {
     let month = |from: usize| {
         let len = text.iter().skip(from).take_while(|byte| byte.is_ascii_alphabetic()).count();
-        let word = text.get(from..from + len)?.to_ascii_lowercase();
-        (len >= 3 && MONTHS.iter().any(|month| word.starts_with(month))).then_some(from + len)
+        let head = text.get(from..from + 3)?;
+        (len >= 3 && MONTHS.iter().any(|month| head.eq_ignore_ascii_case(*month))).then_some(from + len)
     };
     let gap = |from: usize| {
         from + text.iter().skip(from).take(2).take_while(|byte| matches!(byte, b' ' | b',' | b'.')).count()

@@ -120,7 +120,7 @@ fn replace_spans<'a>(rules: &ProfileRules, body: &[u8], mut places: Vec<Redactio
         if place.first {
             let quote = if place.quoted { "\"" } else { "" };
             bytes.extend_from_slice(quote.as_bytes());
-            bytes.extend_from_slice(placeholder(name(rules, place.kind), place.tag).as_bytes());
+            write_placeholder(name(rules, place.kind), place.tag, &mut bytes);
             bytes.extend_from_slice(quote.as_bytes());
             replaced += 1;
         }
@@ -142,10 +142,13 @@ fn name(rules: &ProfileRules, kind: RedactionKind) -> &str {
 }
 
 /// `[email:3f2a9c01d2e4]`: needs no escaping in JSON of any depth, or in text.
-fn placeholder(name: &str, tag: PlaceholderTag) -> String {
-    let mut text = format!("[{name}:{}", encode(&tag));
-    text.push(']');
-    text
+fn write_placeholder(name: &str, tag: PlaceholderTag, bytes: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.push(b'[');
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.push(b':');
+    bytes.extend(tag.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| DIGITS[usize::from(digit)]));
+    bytes.push(b']');
 }
 
 /// A placeholder for a whole body, with its type and size.

@@ -150,7 +150,8 @@ fn table(set: &str, of: &(BTreeMap<String, DetectorTally>, u32, u32)) -> Detecto
 /// Forms that were missed once, made from the documentation of providers and authorities.
 #[test]
 fn forms_meet_precision_and_recall() {
-    for set in ["forms_tuned"] {
+    // `forms_held_out` decides. It was written before the detectors were changed; nobody looks at its misses.
+    for set in ["forms_tuned", "forms_held_out"] {
         let found = measure_forms(set, std::env::var_os("ANNALS_MISSES").is_some() && set == "forms_tuned");
         let all = table(set, &found);
         assert!(all.found + all.missed >= 150 && found.1 >= 500, "{all:?}");
