@@ -11,11 +11,11 @@ use crate::log::open::Damage;
 use crate::log::paths::StorePaths;
 use crate::log::record::SpaceHead;
 use crate::log::ticket::WriteFailure;
-use crate::retention::SAMPLING;
 use crate::trace::census::{state_unused_runs, unrecorded_runs, upgrade};
-use crate::trace::model::{RunInfo, RunSpec};
+use crate::trace::model::{RunInfo, RunSpec, Status};
 use crate::trace::reader::RunReader;
 use crate::trace::recorder::{RecorderRegistry, Run, abandon};
+use crate::trace::run_facts::{RunFacts, RunFate, for_each_run};
 use crate::trace::run_keys;
 use crate::trace::schema::RunSchema;
 use crate::vector::index::VectorIndex;
@@ -134,6 +134,32 @@ pub struct Stats {
     pub ledger_leaves: u64,
     /// The ledger's root.
     pub ledger_root: Option<Link>,
+}
+
+impl Stats {
+    fn add_run(&mut self, core: &Arc<Core>, namespace: NamespaceId, facts: &RunFacts) -> Result<()> {
+        match facts.fate {
+            RunFate::Living { status, .. } => {
+                let (mut frames, mut raw_bytes) = (facts.own_frames, facts.raw_bytes);
+                if Status::from_code(status)? == Status::Open {
+                    let reader = RunReader::open(core, namespace, facts.uid)?;
+                    let info = reader.info();
+                    let shared = info.parent.as_ref().map_or(0, |parent| parent.shared);
+                    (frames, raw_bytes) = (info.frames.saturating_sub(shared), info.raw_bytes);
+                }
+                self.runs += 1;
+                self.frames += u64::from(frames);
+                self.raw_bytes = self.raw_bytes.saturating_add(raw_bytes);
+            }
+            RunFate::Dropped { by_sampling } => {
+                self.dropped_runs += 1;
+                self.dropped_frames += u64::from(facts.own_frames);
+                self.sampled_out_runs += u64::from(by_sampling);
+            }
+            RunFate::Replaced => {}
+        }
+        Ok(())
+    }
 }
 
 impl Store {
@@ -274,7 +300,8 @@ impl Store {
         self.0.core.index.visible()
     }
 
-    /// Counts, and bytes by kind. Reads each run's record and the unsealed end of the log.
+    /// Counts, and bytes by kind. Reads open runs with their frames, what of the log came since the last call
+    /// or the last table, and one or two keys of the index for each run.
     ///
     /// # Errors
     /// `Damaged`, `Unavailable`.
@@ -291,20 +318,9 @@ impl Store {
             ledger_root: Some(Link(state.ledger.root())),
             ..Stats::default()
         };
-        for namespace in self.namespaces()? {
-            let space = self.namespace(&namespace)?;
-            space.dropped(&mut |dropped| {
-                stats.dropped_runs += 1;
-                stats.dropped_frames += u64::from(dropped.own_frames());
-                stats.sampled_out_runs += u64::from(dropped.rule == SAMPLING);
-                Ok(())
-            })?;
-            for run in space.runs()? {
-                let info = run?;
-                let shared = info.parent.as_ref().map_or(0, |parent| parent.shared);
-                stats.runs += 1;
-                stats.frames += u64::from(info.frames - shared.min(info.frames));
-                stats.raw_bytes += info.raw_bytes;
+        for space in core.list_spaces()? {
+            if let SpaceHead::Namespace { id, .. } = space {
+                for_each_run(core, id, &mut |facts| stats.add_run(core, id, &facts))?;
             }
         }
         let totals = &held;

@@ -30,7 +30,7 @@ use crate::log::segments::{Segment, read_lock};
 use crate::trace::heads::{FrameHead, RunHead, TombstoneHead};
 use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
-use annals_store::kv::index::IndexHit;
+use annals_store::kv::index::prefix_end;
 use annals_store::kv::keys;
 use annals_store::kv::write::BatchWriter;
 use annals_store::schema::RecordSchema;
@@ -161,8 +161,8 @@ pub fn run_numbers(runs: &[Range<u64>]) -> String {
 
 /// Ranges of run numbers that a note names.
 const LISTED_RANGES_MAX: usize = 8;
-/// Index keys that are read at a time.
-const PAGE_KEYS: usize = 4096;
+/// Runs that one look at the index finds.
+const PAGE_RUNS: usize = 1 << 16;
 
 /// A rewritten segment with erased records.
 #[derive(Debug)]
@@ -527,33 +527,35 @@ pub(crate) fn state_unused_runs(core: &Arc<Core>, runs: &[Range<u64>]) -> Result
     commit_statements(core, ErasureRule::Unused, &[], runs)
 }
 
-/// The run numbers of a store open for writing that have no record, tombstone or statement, by its index.
+/// The run numbers of a store open for writing that have no record, tombstone or statement, by its index. Reads the
+/// keys of all runs, and the statements only if a number has no key.
 pub(crate) fn unrecorded_runs(core: &Arc<Core>) -> Result<Vec<Range<u64>>> {
     let _pin = core.pin();
+    let next = core.writer()?.next_uid();
     let mut known = RunNumbers::default();
-    let mut note = |hits: Vec<IndexHit>| {
-        hits.iter().filter_map(|hit| run_keys::run_uid(&hit.key)).for_each(|uid| known.insert(uid.0));
-    };
     for space in core.list_spaces()? {
         let SpaceHead::Namespace { id, .. } = space else { continue };
-        let prefix = run_keys::runs(id);
-        note(core.index.scan_prefix(&prefix, Seqno(u64::MAX))?);
-        let mut after: Option<Vec<u8>> = None;
+        let mut from = run_keys::runs(id);
+        let end = prefix_end(&from).unwrap_or_default();
         loop {
-            let (hits, more) = core.index.ended_keys(&prefix, after.as_deref(), PAGE_KEYS)?;
-            note(hits);
+            let (uids, more) =
+                core.index.pick_newest(&from, &end, PAGE_RUNS, |key, _| run_keys::run_uid(key))?;
+            uids.into_iter().for_each(|uid| known.insert(uid.0));
             match more {
-                Some(last) => after = Some(last),
+                Some(next) => from = next,
                 None => break,
             }
         }
+    }
+    if known.missing(next).is_empty() {
+        return Ok(Vec::new());
     }
     for hit in core.index.scan_prefix(&keys::erasures(), Seqno(u64::MAX))? {
         let place = keys::place(hit.value);
         let parsed = |logical: LogicalBody<'_>| ErasureHead::parse(logical.head);
         known.ranges.extend(core.read_logical(place, RecordKind::Erasure, parsed)?.runs);
     }
-    Ok(known.missing(core.writer()?.next_uid()))
+    Ok(known.missing(next))
 }
 
 fn state_earlier_erasures(core: &Arc<Core>) -> Result<()> {

@@ -9,7 +9,7 @@
 //! big-endian. Its value is JSON with `why` and `pinned_ns`. Pinning, dropping and forking take the same
 //! lock, so each of them sees the finished result of the others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -272,12 +272,8 @@ impl Namespace {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn pins(&self) -> Result<Vec<Pin>> {
-        Ok(self.pins_by_uid()?.into_values().collect())
-    }
-
-    pub(crate) fn pins_by_uid(&self) -> Result<BTreeMap<RunUid, Pin>> {
         let mut pins = BTreeMap::new();
-        let Some(keyspace) = self.find_keyspace(PINS)? else { return Ok(pins) };
+        let Some(keyspace) = self.find_keyspace(PINS)? else { return Ok(Vec::new()) };
         for pair in keyspace.scan(ScanRange::all()) {
             let (key, value) = pair?;
             let Ok(number) = <[u8; 8]>::try_from(key.as_slice()) else { continue };
@@ -286,7 +282,19 @@ impl Namespace {
             let PinValue { why, pinned_ns } = serde_json::from_slice(&value).unwrap_or_default();
             pins.insert(uid, Pin { uid, why, pinned_ns });
         }
-        Ok(pins)
+        Ok(pins.into_values().collect())
+    }
+
+    /// The pinned runs of this namespace. Reads no value.
+    pub(crate) fn pinned_runs(&self) -> Result<HashSet<RunUid>> {
+        let Some(keyspace) = self.find_keyspace(PINS)? else { return Ok(HashSet::new()) };
+        let mut pinned = HashSet::new();
+        for key in keyspace.scan(ScanRange::all()).keys() {
+            if let Ok(number) = <[u8; 8]>::try_from(key?.as_slice()) {
+                pinned.insert(RunUid(u64::from_be_bytes(number)));
+            }
+        }
+        Ok(pinned)
     }
 
     /// Calls `each` for every dropped run of this namespace, in the order of uids. Replaced runs are left

@@ -15,6 +15,7 @@ pub(crate) mod model;
 pub(crate) mod reader;
 pub(crate) mod recorder;
 pub(crate) mod resume;
+pub(crate) mod run_facts;
 pub(crate) mod run_keys;
 pub(crate) mod run_pages;
 pub(crate) mod scan;

@@ -119,6 +119,25 @@ pub(crate) fn run_time(namespace: NamespaceId, started_ns: u64, uid: RunUid) -> 
     key
 }
 
+/// Number of the list of facts. A term with this number shares the list: its keys end with no facts.
+const FACTS: u32 = 1;
+
+/// The key of what a run's record says in few bytes (see `run_facts`).
+pub(crate) fn run_facts(namespace: NamespaceId, uid: RunUid, facts: &[u8]) -> Vec<u8> {
+    let mut key = key(RUN_LISTS, 16 + facts.len());
+    key.extend_from_slice(&namespace.0.to_be_bytes());
+    key.extend_from_slice(&FACTS.to_be_bytes());
+    key.extend_from_slice(&uid.0.to_be_bytes());
+    key.extend_from_slice(facts);
+    key
+}
+
+/// Uid and facts in a key from [`run_facts`].
+pub(crate) fn uid_and_facts(key: &[u8]) -> Option<(RunUid, &[u8])> {
+    let (uid, facts) = key.get(12..)?.split_first_chunk::<8>()?;
+    Some((RunUid(u64::from_be_bytes(*uid)), facts))
+}
+
 /// The uid at the end of a key of a run.
 pub(crate) fn last_uid(key: &[u8]) -> Option<RunUid> {
     Some(RunUid(u64::from_be_bytes(*key.last_chunk::<8>()?)))

@@ -9,6 +9,7 @@ use crate::log::record::{BodyRef, LogicalBody, RecipeRef, RecordKind};
 use crate::trace::frame_cache::FrameCache;
 use crate::trace::heads::{FrameHead, PartHead, RunFields, RunHead, SnapshotHead, TombstoneHead};
 use crate::trace::model::{Severity, Status};
+use crate::trace::run_facts::RunFacts;
 use crate::trace::run_keys::RunTerm;
 use crate::trace::{kinds, run_keys};
 use annals_store::kv::core::Core;
@@ -57,6 +58,9 @@ impl RecordSchema for RunSchema {
                 add(&run_keys::run(fields.namespace, fields.uid), kind);
                 add(&run_keys::run_name(fields.namespace, &fields.name), kind);
                 post_state(&fields, add);
+                if let Some(facts) = RunFacts::of_run(&fields) {
+                    add(&facts.key(fields.namespace), AT_PLACE);
+                }
             }
             kinds::FRAME => {
                 let (run, seq) = FrameHead::peek(head)?;
@@ -76,6 +80,7 @@ impl RecordSchema for RunSchema {
             kinds::TOMBSTONE => {
                 let head = TombstoneHead::parse(head)?;
                 add(&run_keys::run(head.namespace, head.run), ENDED);
+                add(&RunFacts::of_tombstone(&head).key(head.namespace), AT_PLACE);
                 if let Some((parent, ..)) = head.parent {
                     add(&run_keys::fork(parent, head.run), AT_PLACE);
                 }

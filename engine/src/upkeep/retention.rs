@@ -86,8 +86,16 @@ pub(crate) struct RetentionFacts<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) status: Status,
     pub(crate) severity: Severity,
-    pub(crate) tags: &'a [(String, String)],
     pub(crate) ended_ns: u64,
+}
+
+/// A condition that costs reads to check.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CostlyCondition<'a> {
+    /// The run has one of these tags; without a value, any value counts.
+    AnyTag(&'a [(String, Option<String>)]),
+    /// The run has a frame of one of these components.
+    AnyComponent(&'a [Component]),
 }
 
 /// What decides over a run.
@@ -255,25 +263,29 @@ impl RetentionRule {
         Ok(())
     }
 
-    /// Whether the rule matches, apart from its components. Those are checked last, because that reads
-    /// frames.
-    fn matches(&self, run: &RetentionFacts<'_>, at_ns: u64) -> bool {
+    /// Whether the rule matches a run. Asks `has` only for what costs reads, and only if all else matches.
+    fn matches(
+        &self,
+        run: &RetentionFacts<'_>,
+        at_ns: u64,
+        has: &mut dyn FnMut(CostlyCondition<'_>) -> Result<bool>,
+    ) -> Result<bool> {
         let age_ns = at_ns.saturating_sub(run.ended_ns);
         let named = |pattern: &String| match pattern.strip_suffix('*') {
             Some(begin) => run.namespace.starts_with(begin),
             None => run.namespace == pattern,
         };
-        let tagged = |(key, value): &(String, Option<String>)| {
-            run.tags.iter().any(|(k, v)| k == key && value.as_ref().is_none_or(|value| v == value))
-        };
-        (self.namespaces.is_empty() && run.namespace != OWN_NAMESPACE || self.namespaces.iter().any(named))
+        let matches = (self.namespaces.is_empty() && run.namespace != OWN_NAMESPACE
+            || self.namespaces.iter().any(named))
             && (self.statuses.is_empty() || self.statuses.contains(&run.status))
             && (self.severities.is_empty() || self.severities.contains(&run.severity))
-            && (self.tags.is_empty() || self.tags.iter().any(tagged))
             && self.older_than_ns.is_none_or(|older| age_ns > older)
             && self.younger_than_ns.is_none_or(|younger| age_ns < younger)
             // Pinned runs are never judged.
-            && self.pinned != Some(true)
+            && self.pinned != Some(true);
+        Ok(matches
+            && (self.tags.is_empty() || has(CostlyCondition::AnyTag(&self.tags))?)
+            && (self.components.is_empty() || has(CostlyCondition::AnyComponent(&self.components))?))
     }
 }
 
@@ -300,6 +312,13 @@ impl Default for RetentionPolicy {
     }
 }
 
+/// Whether one of these tags is among the tags of a run.
+pub(crate) fn has_tag(any: &[(String, Option<String>)], tags: &[(String, String)]) -> bool {
+    any.iter().any(|(key, value)| {
+        tags.iter().any(|(k, v)| k == key && value.as_ref().is_none_or(|value| v == value))
+    })
+}
+
 impl RetentionPolicy {
     /// Refuses rules that would drop open or pinned runs, contradict themselves or can never apply.
     ///
@@ -324,17 +343,17 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// What decides over a run. `has` tells whether it has a frame of one of the given components.
+    /// What decides over a run. `has` tells whether a condition holds that costs reads.
     pub(crate) fn find_cause(
         &self,
         (store, uid): (StoreId, RunUid),
         run: &RetentionFacts<'_>,
         at_ns: u64,
-        has: &mut dyn FnMut(&[Component]) -> Result<bool>,
+        has: &mut dyn FnMut(CostlyCondition<'_>) -> Result<bool>,
     ) -> Result<RetentionCause> {
         let mut found = RetentionCause::Nothing;
         for (at, rule) in self.rules.iter().enumerate() {
-            if rule.matches(run, at_ns) && (rule.components.is_empty() || has(&rule.components)?) {
+            if rule.matches(run, at_ns, has)? {
                 found = RetentionCause::Rule(at);
                 break;
             }

@@ -1,7 +1,8 @@
 //! Sweeps: read the facts of all runs, apply a policy, and drop the runs that it selects.
 //!
-//! Runs are read record by record in the order of their numbers, without opening them. Frames are read only
-//! for rules about components. A sweep holds about 48 bytes per run in memory. A run may be pinned or forked
+//! What is asked of each run stands in the index (`run_facts`), so an ended run's record is read only for a rule
+//! about tags, and its frames only for a rule about components, each only if the rule's other conditions hold. A
+//! sweep holds about 48 bytes per run in memory. A run may be pinned or forked
 //! between plan and drop. Each is checked again when it is dropped, and stays if it must.
 
 use std::collections::BTreeMap;
@@ -10,19 +11,18 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::ids::{NamespaceId, RunUid, Seqno};
+use crate::ids::{NamespaceId, RunUid};
 use crate::log::record::SpaceHead;
 use crate::store::{Namespace, Store};
 use crate::trace::dropping::DropBlocker;
-use crate::trace::heads::{RunFields, RunHead};
-use crate::trace::kinds;
 use crate::trace::reader::{RunReader, run_record};
-use crate::trace::run_keys;
+use crate::trace::run_facts::{RunFacts, RunFate, for_each_run};
 use crate::trace::{Severity, Status};
 use crate::upkeep::due::sweep_time;
-use crate::upkeep::retention::{RetentionCause, RetentionFacts, RetentionPolicy, RunVerdict, SAMPLING};
+use crate::upkeep::retention::{
+    CostlyCondition, RetentionCause, RetentionFacts, RetentionPolicy, RunVerdict, SAMPLING, has_tag,
+};
 use annals_store::kv::core::Core;
-use annals_store::kv::keys;
 
 /// Totals over some runs: how many, their own frames, and the raw bytes of those frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -193,11 +193,14 @@ impl Store {
             for uid in ended.remove(&id).unwrap_or_default() {
                 let Some((head, _)) = run_record(core, id, uid)? else { continue };
                 let fields = &head.fields;
-                if !fields.gone
-                    && fields.status != Status::Open.code()
-                    && judge_run(core, policy, (id, &name), fields, fields.ended_ns)?
-                        == RetentionCause::Sampling
-                {
+                let (status, severity) =
+                    (Status::from_code(fields.status)?, Severity::from_code(fields.severity)?);
+                if fields.gone || status == Status::Open {
+                    continue;
+                }
+                let (run, end) = ((uid, !fields.tags.is_empty()), (status, severity, fields.ended_ns));
+                let cause = judge_run(core, policy, (id, &name), run, end, fields.ended_ns)?;
+                if cause == RetentionCause::Sampling {
                     out.push(uid);
                 }
             }
@@ -215,53 +218,47 @@ fn judge_run(
     core: &Arc<Core>,
     policy: &RetentionPolicy,
     (id, name): (NamespaceId, &str),
-    fields: &RunFields,
+    (uid, has_tags): (RunUid, bool),
+    (status, severity, ended_ns): (Status, Severity, u64),
     at_ns: u64,
 ) -> Result<RetentionCause> {
-    let facts = RetentionFacts {
-        namespace: name,
-        status: Status::from_code(fields.status)?,
-        severity: Severity::from_code(fields.severity)?,
-        tags: &fields.tags,
-        ended_ns: fields.ended_ns,
-    };
+    let facts = RetentionFacts { namespace: name, status, severity, ended_ns };
     let mut reader = None;
-    policy.find_cause((core.store, fields.uid), &facts, at_ns, &mut |any| {
+    policy.find_cause((core.store, uid), &facts, at_ns, &mut |condition| {
+        if matches!(condition, CostlyCondition::AnyTag(_)) && !has_tags {
+            return Ok(false);
+        }
         let reader: &mut RunReader = match &mut reader {
             Some(reader) => reader,
-            None => reader.insert(RunReader::open(core, id, fields.uid)?),
+            None => reader.insert(RunReader::open(core, id, uid)?),
         };
-        reader.has_component(any)
+        match condition {
+            CostlyCondition::AnyTag(any) => Ok(has_tag(any, &reader.info().tags)),
+            CostlyCondition::AnyComponent(any) => reader.has_component(any),
+        }
     })
 }
 
 impl SweepPlanner<'_> {
     fn read_namespace(&mut self, id: NamespaceId, name: &str, number: u32) -> Result<()> {
         let core = self.store.core();
-        let space = Namespace { store: self.store.clone(), id };
-        let pins = space.pins_by_uid()?;
-        let _pin = core.pin();
-        for hit in core.index.scan_prefix(&run_keys::runs(id), Seqno(u64::MAX))? {
-            let head = core
-                .read_logical(keys::place(hit.value), kinds::RUN, |logical| RunHead::parse(logical.head))?;
-            let fields = head.fields;
-            let status = Status::from_code(fields.status)?;
-            let shared = fields.parent.map_or(0, |(_, shared, _)| shared);
-            let frames = fields.frames.saturating_sub(shared);
+        let pins = Namespace { store: self.store.clone(), id }.pinned_runs()?;
+        for_each_run(core, id, &mut |facts| {
+            let RunFacts { uid, fate, own_frames, raw_bytes, has_tags } = facts;
+            let RunFate::Living { status, severity, ended_ns } = fate else { return Ok(()) };
+            let (status, severity) = (Status::from_code(status)?, Severity::from_code(severity)?);
             if status == Status::Open {
                 self.report.open += 1;
-                continue;
+            } else if pins.contains(&uid) {
+                self.report.pinned.add(u64::from(own_frames), raw_bytes);
+            } else {
+                let (run, end) = ((uid, has_tags), (status, severity, ended_ns));
+                let cause = judge_run(core, self.policy, (id, name), run, end, self.report.at_ns)?;
+                self.judged.push(RunVerdict { namespace: number, uid, ended_ns, cause, goes: false });
+                self.amounts.push((own_frames, raw_bytes));
             }
-            if pins.contains_key(&fields.uid) {
-                self.report.pinned.add(u64::from(frames), fields.raw_bytes);
-                continue;
-            }
-            let cause = judge_run(core, self.policy, (id, name), &fields, self.report.at_ns)?;
-            let (uid, ended_ns) = (fields.uid, fields.ended_ns);
-            self.judged.push(RunVerdict { namespace: number, uid, ended_ns, cause, goes: false });
-            self.amounts.push((frames, fields.raw_bytes));
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Turns the verdicts into a plan with its report.

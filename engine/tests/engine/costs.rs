@@ -1,17 +1,21 @@
 //! What an operation costs, counted at the doors of `io`: reads of the log, writes, syncs. The formulas stand in
 //! docs/performance.md. No operation here may cost more in a store with more runs.
 //!
-//! `ANNALS_COST_RUNS=1000,100000 cargo test --release -p annals --test engine costs::` counts at other sizes.
+//! `ANNALS_COST_RUNS=300,50000 cargo test -p annals --test engine costs::` counts at other sizes.
 
 use std::sync::Arc;
 
 use annals::io::sim::{OpKind, SimIo};
+use annals::kv::{History, Keyspace, ScanRange};
+use annals::retention::{RetentionLimit, RetentionPlan, RetentionPolicy, RetentionRule, RunShare};
 use annals::runs::{RunFilter, RunOrder};
-use annals::{Component, Durability, Frame, Namespace, Options, ReadMode, RunSpec, Severity, Status, Store};
+use annals::{
+    Component, Durability, Frame, Namespace, Options, ReadMode, Run, RunSpec, RunUid, Severity, Status, Store,
+};
 
-/// Numbers of runs that are compared.
-fn sizes() -> Vec<u32> {
-    let text = std::env::var("ANNALS_COST_RUNS").unwrap_or_else(|_| "300,3000".to_owned());
+/// Numbers of runs that are compared, unless the environment says otherwise.
+fn sizes(unless_said: &str) -> Vec<u32> {
+    let text = std::env::var("ANNALS_COST_RUNS").unwrap_or_else(|_| unless_said.to_owned());
     text.split(',')
         .map(|number| number.parse().unwrap_or_else(|_| panic!("ANNALS_COST_RUNS: {number:?} is no number")))
         .collect()
@@ -85,7 +89,7 @@ fn store_of(runs: u32) -> SimIo {
 
 /// Counts `work` on stores of each size. Returns the costs, smallest store first.
 fn costs_by_size(work: impl Fn(&SimIo) -> DoorCounts) -> Vec<DoorCounts> {
-    let costs: Vec<DoorCounts> = sizes().into_iter().map(|runs| work(&store_of(runs))).collect();
+    let costs: Vec<DoorCounts> = sizes("300,3000").into_iter().map(|runs| work(&store_of(runs))).collect();
     println!("{costs:?}");
     costs
 }
@@ -191,4 +195,187 @@ fn a_page_of_runs_reads_only_the_runs_it_shows() {
         });
         assert!(costs.iter().all(|cost| *cost == costs[0]), "{filter:?}: {costs:?}");
     }
+}
+
+/// Regression: statistics and the plan of a sweep read the record of every run. Both ask the index now, which also
+/// knows the runs that were dropped and replaced.
+#[test]
+fn statistics_and_sweep_plans_read_no_ended_run() {
+    let costs = costs_by_size(|sim| {
+        let store = Store::open_with("s", options(sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let before = store.stats().unwrap();
+        space.drop_run("run-3", "test", "").unwrap();
+        space.begin_run(RunSpec::new("run-4").replace(true)).unwrap().end(Status::Failed).unwrap();
+        space.pin("run-5", "evidence").unwrap();
+        let open = space.begin_run(RunSpec::new("open")).unwrap();
+        let mut batch = open.batch().unwrap();
+        batch.frame(Frame::new(Component::Llm, "question", "answer")).unwrap();
+        batch.commit().unwrap();
+        let (stats, counting) = counted(sim, || store.stats().unwrap());
+        assert_eq!((stats.runs, stats.frames), (before.runs, before.frames - 1));
+        assert_eq!((stats.dropped_runs, stats.dropped_frames, stats.sampled_out_runs), (1, 1, 0));
+        let rules = vec![
+            RetentionRule {
+                statuses: vec![Status::Failed],
+                tags: vec![("team".into(), None)],
+                ..RetentionRule::new("failed", RetentionLimit::Newest(1))
+            },
+            RetentionRule::new("all", RetentionLimit::ForNs(0)),
+        ];
+        let policy = RetentionPolicy { rules, sample: RunShare::ALL };
+        let (plan, planning) = counted(sim, || store.plan_retention(&policy, Some(u64::MAX)).unwrap());
+        let report = plan.report();
+        // Every hundredth run failed and has a tag; the replacement of run-4 failed and has none.
+        let failed = stats.runs / 100;
+        assert_eq!((report.open, report.pinned.runs), (1, 1));
+        assert_eq!((report.rules[0].kept.runs, report.rules[0].dropped.runs), (1, failed - 1));
+        assert_eq!(report.rules[1].dropped.runs, stats.runs - failed - 2);
+        assert!(planning.reads <= 10 + 2 * failed, "{planning:?}: more than the {failed} runs with a tag");
+        (store, open, counting).2
+    });
+    let least = costs.iter().map(|cost| cost.reads).min().unwrap();
+    assert!(costs.iter().all(|cost| cost.reads <= least + 2 && cost.reads <= 30), "{costs:?}");
+}
+
+/// A store of many runs with everything that one call of each operation needs.
+struct CostBench {
+    sim: SimIo,
+    store: Store,
+    space: Namespace,
+    notes: Keyspace,
+    /// The run that is being recorded.
+    run: Option<Run>,
+}
+
+impl CostBench {
+    /// Opens a store of this many ended runs and as many keys.
+    fn open(runs: u32) -> Self {
+        let sim = store_of(runs);
+        let store = Store::open_with("s", options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let notes = space.keyspace("notes", History::Latest).unwrap();
+        for numbers in (0..runs).collect::<Vec<_>>().chunks(1000) {
+            let mut batch = space.batch();
+            for number in numbers {
+                batch.put(&notes, format!("note-{number}").as_bytes(), "a short value");
+            }
+            batch.commit().unwrap();
+        }
+        let marked = space.begin_run(RunSpec::new("marked")).unwrap();
+        marked.set_severity(Severity::Escalated).unwrap();
+        marked.end(Status::Ok).unwrap();
+        // The pins of a namespace are in a keyspace, whose name costs a record.
+        space.pin("run-50", "evidence").unwrap();
+        store.close().unwrap();
+        let store = Store::open_with("s", options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let notes = space.find_keyspace("notes").unwrap().unwrap();
+        Self { sim, store, space, notes, run: None }
+    }
+
+    fn run(&self) -> &Run {
+        self.run.as_ref().unwrap()
+    }
+
+    fn escalated_go(&self) -> RetentionPlan {
+        let severities = vec![Severity::Escalated];
+        let rule = RetentionRule { severities, ..RetentionRule::new("marked", RetentionLimit::ForNs(0)) };
+        let policy = RetentionPolicy { rules: vec![rule], sample: RunShare::ALL };
+        self.store.plan_retention(&policy, Some(u64::MAX)).unwrap()
+    }
+}
+
+/// An operation, the most reads, writes and syncs that one call may cost, and the call.
+type CostedOperation = (&'static str, [u64; 3], fn(&mut CostBench));
+
+const OPERATIONS: &[CostedOperation] = &[
+    ("open for reading", [14, 0, 0], |bench| {
+        drop(Store::open_read_only_with("s", options(&bench.sim)).unwrap());
+    }),
+    ("names", [0, 0, 0], |bench| {
+        bench.store.namespace("default").unwrap();
+        bench.space.find_keyspace("notes").unwrap().unwrap();
+    }),
+    ("stats, no run open", [6, 0, 0], |bench| assert!(bench.store.stats().unwrap().runs > 200)),
+    ("get", [1, 0, 0], |bench| assert!(bench.notes.get(b"note-77").unwrap().is_some())),
+    ("put", [0, 1, 0], |bench| assert!(bench.notes.put(b"new", "value").unwrap().0 > 0)),
+    ("delete", [0, 1, 0], |bench| assert!(bench.notes.delete(b"note-78").unwrap().0 > 0)),
+    ("scan of 10", [10, 0, 0], |bench| {
+        assert_eq!(bench.notes.scan(ScanRange::prefix(b"note-1")).take(10).map(Result::unwrap).count(), 10);
+    }),
+    ("keys of 10", [0, 0, 0], |bench| {
+        assert_eq!(bench.notes.scan(ScanRange::prefix(b"note-1")).keys().take(10).count(), 10);
+    }),
+    ("begin_run", [0, 1, 0], |bench| bench.run = Some(bench.space.begin_run(RunSpec::new("new")).unwrap())),
+    ("record", [0, 1, 0], |bench| {
+        bench.run().record(Frame::new(Component::Llm, "what is a question?", "an answer")).unwrap();
+    }),
+    ("snapshot", [0, 1, 0], |bench| {
+        bench.run().snapshot("state", &[]).unwrap();
+    }),
+    ("set_severity", [0, 1, 0], |bench| bench.run().set_severity(Severity::Flagged).unwrap()),
+    ("end", [1, 1, 0], |bench| bench.run.take().unwrap().end(Status::Ok).map(drop).unwrap()),
+    ("begin_run that replaces, end", [4, 2, 0], |bench| {
+        let spec = RunSpec::new("run-70").replace(true);
+        bench.space.begin_run(spec).unwrap().end(Status::Ok).unwrap();
+    }),
+    ("is_pinned, pinned", [1, 0, 0], |bench| assert!(bench.space.is_pinned(RunUid(51)).unwrap())),
+    ("is_pinned, not pinned", [0, 0, 0], |bench| assert!(!bench.space.is_pinned(RunUid(52)).unwrap())),
+    ("run", [2, 0, 0], |bench| drop(bench.space.run("run-60").unwrap())),
+    ("frame", [3, 0, 0], |bench| drop(bench.space.run("run-61").unwrap().frame(1).unwrap())),
+    ("verify of a run", [3, 0, 0], |bench| {
+        bench.space.run("run-62").unwrap().verify().unwrap();
+    }),
+    ("fork", [5, 1, 0], |bench| {
+        bench.run = Some(bench.space.fork("run-63", 1, false, RunSpec::new("fork")).unwrap());
+    }),
+    ("abandon", [4, 1, 0], |bench| bench.run.take().unwrap().abandon().unwrap()),
+    ("resume_run", [5, 1, 0], |bench| drop(bench.space.resume_run("fork").unwrap())),
+    ("page_runs of 5", [5, 0, 0], |bench| {
+        bench.space.page_runs(&RunFilter::default(), RunOrder::OldestFirst, None, 5).unwrap();
+    }),
+    ("stats", [11, 0, 0], |bench| assert!(bench.store.stats().unwrap().runs > 200)),
+    ("pin", [2, 1, 1], |bench| drop(bench.space.pin("run-64", "evidence").unwrap())),
+    ("unpin", [3, 1, 1], |bench| assert!(bench.space.unpin("run-64").unwrap())),
+    ("plan_retention", [1, 0, 0], |bench| {
+        assert_eq!(bench.escalated_go().report().dropped().runs, 1);
+    }),
+    ("plan_retention, retain of one run", [2, 1, 1], |bench| {
+        bench.store.retain(bench.escalated_go()).unwrap();
+    }),
+    ("forget", [3, 1, 1], |bench| drop(bench.space.forget("run-65", "asked to").unwrap())),
+    ("run_remnants", [1, 0, 0], |bench| {
+        bench.space.run_remnants(RunUid(66)).unwrap();
+    }),
+    ("close", [5, 3, 4], |bench| bench.store.clone().close().unwrap()),
+];
+
+/// Each operation costs at most what docs/performance.md says, and the same in a store a hundred times larger. The
+/// writer's thread notes the log's end in between: one write and one sync more.
+#[test]
+fn operations_cost_the_same_in_a_large_store() {
+    let mut faults = Vec::new();
+    let mut counts: Vec<Vec<DoorCounts>> = vec![Vec::new(); OPERATIONS.len()];
+    for runs in sizes("1000,100000") {
+        let built = std::time::Instant::now();
+        let mut bench = CostBench::open(runs);
+        println!("a store of {runs} runs, made in {:.1} s", built.elapsed().as_secs_f64());
+        for ((name, [reads, writes, syncs], call), counts) in OPERATIONS.iter().zip(&mut counts) {
+            print!("{name}: ");
+            let sim = bench.sim.clone();
+            let ((), cost) = counted(&sim, || call(&mut bench));
+            if cost.reads > *reads || cost.writes > writes + 1 || cost.syncs > syncs + 1 {
+                faults.push(format!("{name} at {runs} runs: {cost:?}"));
+            }
+            counts.push(cost);
+        }
+    }
+    for ((name, ..), counts) in OPERATIONS.iter().zip(&counts) {
+        // A larger store has some files more.
+        if counts.iter().any(|cost| cost.reads > counts[0].reads + 1) {
+            faults.push(format!("{name} depends on the number of runs: {counts:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

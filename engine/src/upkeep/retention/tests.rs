@@ -3,10 +3,10 @@ use super::*;
 const STORE: StoreId = StoreId([7; 16]);
 
 fn facts(status: Status, severity: Severity, ended_ns: u64) -> RetentionFacts<'static> {
-    RetentionFacts { namespace: "default", status, severity, tags: &[], ended_ns }
+    RetentionFacts { namespace: "default", status, severity, ended_ns }
 }
 
-/// The verdict on a single run: whether it goes, and by which rule.
+/// The verdict on a single run without tags: whether it goes, and by which rule.
 fn verdict(
     policy: &RetentionPolicy,
     uid: u64,
@@ -14,8 +14,23 @@ fn verdict(
     at_ns: u64,
     has: &[Component],
 ) -> (bool, RetentionCause) {
+    verdict_with_tags(policy, uid, run, at_ns, (has, &[]))
+}
+
+fn verdict_with_tags(
+    policy: &RetentionPolicy,
+    uid: u64,
+    run: &RetentionFacts<'_>,
+    at_ns: u64,
+    (components, tags): (&[Component], &[(String, String)]),
+) -> (bool, RetentionCause) {
     let uid = RunUid(uid);
-    let mut has = |any: &[Component]| Ok(any.iter().any(|one| has.contains(one)));
+    let mut has = |condition: CostlyCondition<'_>| {
+        Ok(match condition {
+            CostlyCondition::AnyComponent(any) => any.iter().any(|one| components.contains(one)),
+            CostlyCondition::AnyTag(any) => has_tag(any, tags),
+        })
+    };
     let cause = policy.find_cause((STORE, uid), run, at_ns, &mut has).unwrap();
     let mut one = [RunVerdict { namespace: 0, uid, ended_ns: run.ended_ns, cause, goes: false }];
     policy.decide(STORE, at_ns, &mut one);
@@ -52,7 +67,6 @@ fn the_first_rule_that_matches_counts() {
         namespace: "shop-7",
         status: Status::Ok,
         severity: Severity::Normal,
-        tags: &tags,
         ended_ns: 990 * DAY_NS,
     };
     let text = |text: &str| text.to_owned();
@@ -93,7 +107,7 @@ fn the_first_rule_that_matches_counts() {
             rules: vec![rule, all("rest", RetentionLimit::Forever)],
             sample: RunShare::ALL,
         };
-        let (_, cause) = verdict(&policy, 1, &run, 1000 * DAY_NS, &[Component::Llm]);
+        let (_, cause) = verdict_with_tags(&policy, 1, &run, 1000 * DAY_NS, (&[Component::Llm], &tags));
         assert_eq!(cause, RetentionCause::Rule(if matches { 0 } else { 1 }), "{said}");
     }
     let none = RetentionPolicy { rules: Vec::new(), sample: RunShare::ALL };
@@ -196,8 +210,9 @@ fn sampling_applies_only_to_ok_runs_of_normal_severity() {
         assert_eq!((goes, cause == RetentionCause::Sampling), (sampled, sampled), "{status} {severity}");
     }
     let tags = [("hold".to_owned(), String::new())];
-    let held = RetentionFacts { tags: &tags, ..facts(Status::Ok, Severity::Normal, 5) };
-    assert_eq!(verdict(&policy, 1, &held, 5, &[]), (false, RetentionCause::Rule(0)));
+    let held = facts(Status::Ok, Severity::Normal, 5);
+    let verdict = verdict_with_tags(&policy, 1, &held, 5, (&[], &tags));
+    assert_eq!(verdict, (false, RetentionCause::Rule(0)));
 }
 
 #[test]

@@ -42,6 +42,13 @@ pub(super) struct LogFollower {
     pub(super) _lock: Option<Arc<dyn File>>,
 }
 
+/// The state of the log at the end of a published batch.
+#[derive(Debug, Clone)]
+pub(super) struct CountedLog {
+    end: (SegmentId, u64),
+    state: LogState,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct StoreReader {
@@ -57,6 +64,8 @@ pub struct StoreReader {
     /// All names, once they were read; see [`crate::kv::catalogue`].
     pub(super) spaces: RwLock<Option<Arc<SpaceNames>>, { rank::SPACE_NAMES }>,
     pub(super) followed: Mutex<Option<LogFollower>, { rank::FOLLOWED }>,
+    /// The newest end of the log that [`StoreReader::log_state`] counted up to, in a store open for writing.
+    pub(super) counted: Mutex<Option<CountedLog>, { rank::COUNTED_LOG }>,
     /// The last opening for writing followed a crash.
     pub recovered: bool,
     pub opening: OpeningReport,
@@ -122,22 +131,36 @@ impl StoreReader {
     }
 
     /// The state of the log at its current end (counts, bytes by kind, the ledger), and the counts that
-    /// remain after compactions. Reads the part of the active segment that no sealed footer or clean close
-    /// covers. With `until`, the state after the batch that ends with this seqno, if the log goes on: a batch
-    /// whose sync failed, or is under way, is in the file already.
-    pub fn log_state(&self, until: Option<Seqno>) -> Result<(LogState, LogTotals)> {
+    /// remain after compactions. Reads the part of the active segment that no table, sealed footer or clean close
+    /// covers.
+    ///
+    /// A writer names the last seqno that is published as `published`, and gets the state there: a batch whose sync
+    /// failed, or is under way, is in the file already. It reads only what follows the end of the last call.
+    pub fn log_state(&self, published: Option<Seqno>) -> Result<(LogState, LogTotals)> {
         let found = find(&*self.io, &self.paths, false, false, self.options.read_mode)?;
-        let from = found.state.covers;
-        let state = found.state.covers_state.clone();
-        let is_last = |state: &LogState| Some(state.last_seqno()) == until;
-        let mut last = is_last(&state).then(|| state.clone());
-        let end = scan_states(&*self.schema, &found, from, state, &mut |_, _, state| {
+        let covered = CountedLog { end: found.state.covers, state: found.state.covers_state.clone() };
+        let is_usable = |counted: &CountedLog| {
+            Some(counted.state.last_seqno()) <= published
+                && found.state.position(counted.end) > found.state.position(covered.end)
+        };
+        let counted = lock(&self.counted).clone().filter(is_usable).unwrap_or(covered);
+        let is_last = |state: &LogState| Some(state.last_seqno()) == published;
+        let mut last = is_last(&counted.state).then(|| counted.clone());
+        let CountedLog { end, state } = counted;
+        let end = scan_states(&*self.schema, &found, end, state, &mut |batch, segment, state| {
             if is_last(state) {
-                last = Some(state.clone());
+                let end = (segment.id, batch.offset + batch.whole.len() as u64);
+                last = Some(CountedLog { end, state: state.clone() });
             }
             Ok(())
         })?;
-        let state = last.unwrap_or(end.state);
+        let state = match last {
+            Some(last) => {
+                *lock(&self.counted) = Some(last.clone());
+                last.state
+            }
+            None => end.state,
+        };
         let held = state.totals.minus(&found.state.erased);
         Ok((state, held))
     }

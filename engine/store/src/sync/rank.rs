@@ -45,6 +45,7 @@ ranks! {
     STREAM_EXTENTS,
     SALTS,
     FOLLOWED,
+    COUNTED_LOG,
     LOG_WRITER,
     QUEUE_ORDER,
     QUEUE_BUDGET,

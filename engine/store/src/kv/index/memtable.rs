@@ -185,9 +185,8 @@ impl Memtable {
         }
     }
 
-    /// Up to `limit` entries after `last`, in order.
-    fn entries_after(&self, last: Option<&MemKey>, limit: usize) -> Vec<(MemKey, MemValue)> {
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+    /// Up to `limit` entries from a bound on, in order.
+    fn entries_from(&self, from: Bound<&MemKey>, limit: usize) -> Vec<(MemKey, MemValue)> {
         let map = read_lock(&self.map);
         let range = map.range::<MemKey, _>((from, Bound::Unbounded));
         range.take(limit).map(|(key, value)| (key.clone(), *value)).collect()
@@ -231,10 +230,13 @@ impl Memtable {
 /// Number of entries that are fetched under one lock.
 const CHUNK_ENTRIES: usize = 1024;
 
-/// All entries in order, of memory that no longer changes. Holds no lock between two steps.
+/// Entries in order. Holds no lock between two steps: of memory that still changes, what is added behind the
+/// current entry is left out.
 #[derive(Debug)]
 pub(super) struct MemtableSource {
     memory: Arc<Memtable>,
+    /// Where the entries begin.
+    from: Bound<MemKey>,
     chunk: Vec<(MemKey, MemValue)>,
     /// The position of the current entry in `chunk`.
     at: usize,
@@ -243,7 +245,12 @@ pub(super) struct MemtableSource {
 
 impl MemtableSource {
     pub(super) fn new(memory: Arc<Memtable>) -> Self {
-        Self { memory, chunk: Vec::new(), at: 0, key: Vec::new() }
+        Self { memory, from: Bound::Unbounded, chunk: Vec::new(), at: 0, key: Vec::new() }
+    }
+
+    /// The entries of this key and of all keys after it.
+    pub(super) fn starting_at(memory: Arc<Memtable>, from: &[u8]) -> Self {
+        Self { from: Bound::Included(MemKey::new(from, u64::MAX)), ..Self::new(memory) }
     }
 }
 
@@ -251,8 +258,10 @@ impl MergeSource for MemtableSource {
     fn advance(&mut self) -> crate::kv::table::TableResult<bool> {
         self.at += 1;
         if self.at >= self.chunk.len() {
-            let last = self.chunk.last().map(|(key, _)| key.clone());
-            let chunk = self.memory.entries_after(last.as_ref(), CHUNK_ENTRIES);
+            if let Some((last, _)) = self.chunk.last() {
+                self.from = Bound::Excluded(last.clone());
+            }
+            let chunk = self.memory.entries_from(self.from.as_ref(), CHUNK_ENTRIES);
             if chunk.is_empty() {
                 return Ok(false);
             }

@@ -1,13 +1,13 @@
 //! Finding keys in the levels: memory first, then tables from the newest to the oldest.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Seqno;
 use crate::kv::index::levels::Index;
+use crate::kv::index::memtable::MemtableSource;
 use crate::kv::keys;
-use crate::kv::table::{IndexEntry, IndexValue, Table, TableError};
+use crate::kv::table::{IndexEntry, IndexValue, MergeSource, Table, TableError, TableSource, merge};
 
 type LookupResult<T> = std::result::Result<T, TableError>;
 
@@ -31,6 +31,19 @@ pub(super) fn table_error(error: TableError) -> Error {
         ),
     };
     Error::with_source(kind, message, error)
+}
+
+/// Why a walk over the levels ended before their end.
+enum PickStop {
+    /// It has all that was asked for.
+    Done,
+    Failed(TableError),
+}
+
+impl From<TableError> for PickStop {
+    fn from(error: TableError) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// Counts the keys that one source contributes to a page.
@@ -138,20 +151,8 @@ impl Index {
     ) -> LookupResult<(Vec<IndexHit>, Option<Vec<u8>>)> {
         // Each source gives the first keys of its part. Nothing is known beyond the nearest key at which a
         // source was cut.
-        let mut newest: BTreeMap<Vec<u8>, (u64, IndexValue)> = BTreeMap::new();
+        let mut found: Vec<(Vec<u8>, u64, IndexValue)> = Vec::new();
         let mut frontier: Option<Vec<u8>> = None;
-        let mut note = |key: &[u8], seqno: u64, value: IndexValue| {
-            if seqno > at.0 {
-                return;
-            }
-            match newest.get_mut(key) {
-                Some(kept) if kept.0 >= seqno => {}
-                Some(kept) => *kept = (seqno, value),
-                None => {
-                    newest.insert(key.to_vec(), (seqno, value));
-                }
-            }
-        };
         let mut cut = |key: &[u8]| {
             let nearer =
                 frontier.as_deref().is_none_or(|known| if reverse { key > known } else { key < known });
@@ -164,7 +165,9 @@ impl Index {
             let mut keys = KeyCounter::new(limit);
             memory.range(from, to, reverse, |key, seqno, value| match keys.count_key(key) {
                 Ok(()) => {
-                    note(key, seqno, value);
+                    if seqno <= at.0 {
+                        found.push((key.to_vec(), seqno, value));
+                    }
                     true
                 }
                 Err(last) => {
@@ -175,9 +178,11 @@ impl Index {
         }
         for table in levels.tables() {
             let mut keys = KeyCounter::new(limit);
-            let mut each = |entry: &IndexEntry| match keys.count_key(&entry.key) {
+            let mut each = |entry: IndexEntry| match keys.count_key(&entry.key) {
                 Ok(()) => {
-                    note(&entry.key, entry.seqno, entry.value);
+                    if entry.seqno <= at.0 {
+                        found.push((entry.key, entry.seqno, entry.value));
+                    }
                     true
                 }
                 Err(last) => {
@@ -187,29 +192,33 @@ impl Index {
             };
             if reverse {
                 for entry in table.scan_back(from, to) {
-                    if !each(&entry?) {
+                    if !each(entry?) {
                         break;
                     }
                 }
             } else {
                 for entry in table.scan(from, to) {
-                    if !each(&entry?) {
+                    if !each(entry?) {
                         break;
                     }
                 }
             }
         }
+        // A stable sort merges the sources, each of which is in order, in few comparisons. Of each key the
+        // newest version comes first and stays.
+        found.sort_by(|(key, seqno, _), (other, other_seqno, _)| {
+            let by_key = if reverse { other.cmp(key) } else { key.cmp(other) };
+            by_key.then_with(|| other_seqno.cmp(seqno))
+        });
+        found.dedup_by(|(key, ..), (kept, ..)| key == kept);
         let within = |key: &Vec<u8>| {
             frontier.as_ref().is_none_or(|frontier| if reverse { key >= frontier } else { key <= frontier })
         };
-        let mut hits: Vec<IndexHit> = newest
+        let hits = found
             .into_iter()
-            .filter(|(key, (_, value))| wanted(*value) && within(key))
-            .map(|(key, (_, value))| IndexHit { key, value })
+            .filter(|(key, _, value)| wanted(*value) && within(key))
+            .map(|(key, _, value)| IndexHit { key, value })
             .collect();
-        if reverse {
-            hits.reverse();
-        }
         Ok((hits, frontier))
     }
 
@@ -245,6 +254,57 @@ impl Index {
         }
         let ended = |value| !keys::is_living(value);
         self.with_repair(|| self.try_read_page(from, to, Seqno(u64::MAX), false, limit, ended))
+    }
+
+    /// What `pick` makes of the newest versions of keys, living and ended, from `from` up to `end`, which is left
+    /// out; `pick` sees at most `limit` keys, in order. Also returns the key at which to continue, if there may be
+    /// more. Lends keys, so it costs less than [`Index::read_page`].
+    pub fn pick_newest<T>(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: usize,
+        mut pick: impl FnMut(&[u8], IndexValue) -> Option<T>,
+    ) -> Result<(Vec<T>, Option<Vec<u8>>)> {
+        self.with_repair(|| self.try_pick_newest(from, end, limit, &mut pick))
+    }
+
+    fn try_pick_newest<T>(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: usize,
+        pick: &mut impl FnMut(&[u8], IndexValue) -> Option<T>,
+    ) -> LookupResult<(Vec<T>, Option<Vec<u8>>)> {
+        let levels = self.levels();
+        let mut sources: Vec<Box<dyn MergeSource + '_>> = Vec::new();
+        for memory in levels.memory() {
+            sources.push(Box::new(MemtableSource::starting_at(memory.clone(), from)));
+        }
+        for table in levels.tables() {
+            sources.push(Box::new(TableSource::starting_at(table, from)?));
+        }
+        let (mut picked, mut keys) = (Vec::new(), KeyCounter::new(limit));
+        let mut next = None;
+        let done = merge(sources, |key, _, value| {
+            if key >= end {
+                return Err(PickStop::Done);
+            }
+            // The newest version of a key comes first.
+            if keys.seen > 0 && keys.last == key {
+                return Ok(());
+            }
+            if keys.count_key(key).is_err() {
+                next = Some(key.to_vec());
+                return Err(PickStop::Done);
+            }
+            picked.extend(pick(key, value));
+            Ok(())
+        });
+        match done {
+            Err(PickStop::Failed(error)) => Err(error),
+            Ok(()) | Err(PickStop::Done) => Ok((picked, next)),
+        }
     }
 
     /// The last living key that has a prefix and is at most `to`.
@@ -359,6 +419,7 @@ mod tests {
         use crate::kv::index::flush::TableLocation;
         use crate::kv::index::memtable::Memtable;
         use crate::kv::table::TableCoverage;
+        use std::collections::BTreeMap;
         use std::sync::Arc;
 
         let io: Arc<dyn crate::io::Io> = Arc::new(crate::io::sim::SimIo::new(1));
@@ -389,6 +450,19 @@ mod tests {
         index.change_levels(|levels| {
             (levels.active, levels.frozen, levels.tables) = (memory(35..45), Some(memory(30..35)), tables);
         });
+        for limit in [1, 2, 5, 100] {
+            let newest: BTreeMap<Vec<u8>, u64> = (1..45).map(entry).map(|one| (one.key, one.seqno)).collect();
+            let (mut seen, mut from) = (Vec::new(), keys::user(50, b""));
+            loop {
+                let pick = |key: &[u8], value: IndexValue| Some((key.to_vec(), value.a));
+                let (picked, next) = index.pick_newest(&from, &keys::user(51, b""), limit, pick).unwrap();
+                assert!(picked.len() <= limit);
+                seen.extend(picked);
+                let Some(next) = next else { break };
+                from = next;
+            }
+            assert_eq!(seen, newest.into_iter().collect::<Vec<_>>(), "{limit} at a time");
+        }
         for at in [0, 1, 19, 20, 29, 33, 36, 44, 99] {
             let mut newest: BTreeMap<Vec<u8>, IndexEntry> = BTreeMap::new();
             (1..45)

@@ -18,12 +18,12 @@ pub struct TableScan<T> {
     from: Option<Bound<Vec<u8>>>,
 }
 
-/// All entries of a table in order, lent one at a time: what a merge reads.
+/// Entries of a table in order, from its first or from a key on, lent one at a time: what a merge reads.
 #[derive(Debug)]
 pub struct TableSource<T> {
     table: T,
     block: Option<CheckedBlock>,
-    /// The next block, and the place of the current entry in the block before it.
+    /// The next block, and the place of the next entry in the block before it.
     next: usize,
     at: usize,
     key: Vec<u8>,
@@ -36,11 +36,22 @@ impl<T: Deref<Target = Table>> TableSource<T> {
         let value = IndexValue { kind: 0, a: 0, b: 0, c: 0 };
         Self { table, block: None, next: 0, at: 0, key: Vec::new(), seqno: 0, value }
     }
+
+    /// The entries of this key and of all keys after it.
+    pub fn starting_at(table: T, from: &[u8]) -> TableResult<Self> {
+        let EntryPlace { block, at } = table.seek(VersionKey::newest_of(from), false)?;
+        let mut source = Self::new(table);
+        source.next = block;
+        if block < source.table.block_count() {
+            source.block = Some(source.table.block_at(block)?);
+            (source.next, source.at) = (block + 1, at);
+        }
+        Ok(source)
+    }
 }
 
 impl<T: Deref<Target = Table>> MergeSource for TableSource<T> {
     fn advance(&mut self) -> TableResult<bool> {
-        self.at += 1;
         loop {
             if let Some(block) = &self.block {
                 let view = block.shape.view(self.table.body(block));
@@ -48,6 +59,7 @@ impl<T: Deref<Target = Table>> MergeSource for TableSource<T> {
                     let value = view.key(self.at, &mut self.key).and_then(|()| view.value(self.at));
                     self.value = value.ok_or_else(|| self.table.changed_block_error())?;
                     self.seqno = view.seqno(self.at);
+                    self.at += 1;
                     return Ok(true);
                 }
             }
