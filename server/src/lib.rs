@@ -36,7 +36,7 @@ pub use annals_proxy::{
 };
 pub use annals_review::memory_input::remember_json;
 pub use annals_review::run_memory::{
-    CONVERSATION_TAG, MEMORY_OFF, MEMORY_TAG, PRINCIPAL_TAG, RememberOutcome, TENANT_TAG,
+    CONVERSATION_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, RememberOutcome, TENANT_TAG,
 };
 pub use annals_review::{
     Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,

@@ -65,7 +65,7 @@ pub(crate) struct NewRunArgs {
     #[command(flatten)]
     pub(crate) whose: IdentityArgs,
     /// Do not store a memory of the run for `annals recall` when it ends
-    #[arg(long)]
+    #[arg(long, conflicts_with = "remember")]
     pub(crate) no_memory: bool,
     /// Policy for sampling: a TOML file, or "default". A run that the sampling leaves out is dropped when it
     /// ends. If a daemon holds the store, the daemon's policy applies

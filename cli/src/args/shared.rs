@@ -75,6 +75,10 @@ pub(crate) struct LiveArgs {
     /// Call the upstream for the request of frame N, even if the cache has an answer; repeatable
     #[arg(long, value_name = "N")]
     pub(crate) reroll: Vec<u32>,
+    /// Also store a memory of a what-if: a fork, a replay that went on live, or a run that the cache answered
+    /// [default: only other runs are remembered]
+    #[arg(long)]
+    pub(crate) remember: bool,
 }
 
 /// Use of the answer cache.

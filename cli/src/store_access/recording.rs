@@ -7,8 +7,8 @@ use annals::{
 };
 use annals_formats::import::ImportedRun;
 use annals_server::{
-    Destination, ForkOptions, ForkReport, OnwardOptions, OnwardReport, Origin, Program, ReplayOptions,
-    SessionError, Shared, Supervision,
+    Destination, ForkOptions, ForkReport, MEMORY_ON, MEMORY_TAG, OnwardOptions, OnwardReport, Origin,
+    Program, ReplayOptions, SessionError, Shared, Supervision,
 };
 
 use super::StoreAccess;
@@ -124,10 +124,12 @@ impl StoreAccess {
         reader: &RunReader,
         origin: &Origin,
         name: &str,
+        remember: bool,
         forking: &ForkOptions,
     ) -> CliResult<ForkReport> {
         let of = reader.info();
         let spec = RunSpec::new(name).agent(&of.agent).model(&of.model);
+        let spec = if remember { spec.tag(MEMORY_TAG, MEMORY_ON) } else { spec };
         Ok(annals_server::fork(&self.namespace().map_err(before_start)?, reader, origin, spec, forking)?)
     }
 

@@ -47,7 +47,7 @@ pub(super) fn run(global: &GlobalArgs, args: &ForkArgs, out: &mut CliOutput) -> 
     let name = args.name.clone().unwrap_or_else(|| format!("{parent}-fork-{seq}"));
     if let Some(origin) = door.origin(&reader)?.filter(|_| !args.no_run) {
         let forking = forking_options(args, &reader, seq, &origin)?;
-        let report = door.fork_program(&reader, &origin, &name, &forking)?;
+        let report = door.fork_program(&reader, &origin, &name, args.live.remember, &forking)?;
         let closed = door.close();
         let waits = !forking.supervision.linger.is_zero();
         let told = print_forked(&name, args, &report, waits);

@@ -183,6 +183,7 @@ fn replay_program(
             cache: cache_use(&args.live)?,
             rules: file,
             network,
+            remember: args.live.remember,
         };
         let done = door.replay_onward(reader, origin, &program, &supervision, options, &onward)?;
         (done.replay, done.child)

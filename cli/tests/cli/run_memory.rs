@@ -81,14 +81,16 @@ fn recall_answers_from_recordings_of_any_provider() {
         assert!(told.contains(part), "{part:?} is not in {told}");
     }
 
-    // A replay leaves no entry. A fork is a run and leaves its own entry.
+    // A replay leaves no entry, and neither does a fork, unless one is asked for.
     assert_eq!(bench.replay(&["plain"], &[]).code, 0);
     assert_eq!(bench.why(&[]).len(), 3);
-    let mut fork = bench.command(["fork", "plain@1", "forked"]);
-    let forked = ProcessResult::from_output(
-        fork.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").output().unwrap(),
-    );
-    assert_eq!(forked.code, 0, "{forked:?}");
+    for fork in [&["fork", "plain@1", "unasked"][..], &["fork", "plain@1", "forked", "--remember"]] {
+        let mut fork = bench.command(fork);
+        let forked = ProcessResult::from_output(
+            fork.env("OPENAI_API_KEY", "sk-x").env_remove("OPENAI_BASE_URL").output().unwrap(),
+        );
+        assert_eq!(forked.code, 0, "{forked:?}");
+    }
     let ids: Vec<_> = bench.why(&[]).into_iter().map(|(id, _, of)| (id, of == snapshot())).collect();
     let all = ["claude", "forked", "plain", "stream"].map(|run| (format!("run-{run}"), true));
     assert_eq!(ids, all);

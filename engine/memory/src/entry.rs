@@ -59,6 +59,9 @@ pub struct MemoryEntry {
     pub embedder: Option<String>,
     /// The ids of the entries that this one only answers from.
     pub derived_from: Vec<String>,
+    /// Whether the entry tells what might have been (`metadata.whatIf`): it is of a fork, or of a run that the
+    /// cache answered.
+    pub is_what_if: bool,
     members: Vec<(String, String)>,
 }
 
@@ -101,6 +104,7 @@ impl MemoryEntry {
         #[serde(rename_all = "camelCase", default)]
         struct EntryMetadata {
             derived_from: Option<DerivedFromJson>,
+            what_if: serde_json::Value,
         }
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -118,6 +122,7 @@ impl MemoryEntry {
         let metadata = find_member(&members, "metadata")
             .and_then(|text| serde_json::from_str::<EntryMetadata>(text).ok())
             .unwrap_or_default();
+        let is_what_if = metadata.what_if == serde_json::Value::Bool(true);
         let derived_from = match metadata.derived_from {
             None => Vec::new(),
             Some(DerivedFromJson::Single(id)) => vec![id],
@@ -132,6 +137,7 @@ impl MemoryEntry {
             tier,
             embedding,
             derived_from,
+            is_what_if,
             members,
         })
     }

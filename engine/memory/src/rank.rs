@@ -22,14 +22,16 @@ struct RankPosition {
 }
 
 /// Sorts hits by score, then by id as JavaScript compares texts, then by identity. A derived hit stands
-/// behind the hit that it answers from, at any depth.
+/// behind the hit that it answers from, at any depth. What-ifs stand behind all other hits.
 pub(super) fn rank(hits: Vec<MemoryHit>) -> Vec<MemoryHit> {
     let places = rank_positions(&hits);
     let mut placed: Vec<(RankPosition, MemoryHit)> = places.into_iter().zip(hits).collect();
     placed.sort_by(|(a, one), (b, other)| {
         let ids = || one.entry.id.encode_utf16().cmp(other.entry.id.encode_utf16());
-        b.score
-            .total_cmp(&a.score)
+        one.entry
+            .is_what_if
+            .cmp(&other.entry.is_what_if)
+            .then(b.score.total_cmp(&a.score))
             .then(a.steps.cmp(&b.steps))
             .then(other.score.total_cmp(&one.score))
             .then_with(ids)

@@ -7,9 +7,9 @@ use super::*;
 use annals::RunUid;
 
 impl Memory {
-    /// Stores an entry as [`Memory::remember`] does, for the lifetime of the run. The entry and its feedback
-    /// are deleted in the commit that drops or replaces the run. If the entry has sources (`derivedFrom`),
-    /// the identity's recent recall ([`Memory::recently_recalled`]) is cleared.
+    /// Stores entries as [`Memory::remember`] does, all of them or none, for the lifetime of the run. The
+    /// entries and their feedback are deleted in the commit that drops or replaces the run. If an entry has
+    /// sources (`derivedFrom`), the identity's recent recall ([`Memory::recently_recalled`]) is cleared.
     ///
     /// # Errors
     /// As [`Memory::remember`]; `Gone` if the run was dropped or replaced, `NotFound` if it does not exist.
@@ -17,24 +17,32 @@ impl Memory {
         &self,
         run: RunUid,
         identity: &Identity,
-        entry: &str,
+        entries: &[String],
         with: &dyn Embedder,
-    ) -> Result<MemoryEntry> {
+    ) -> Result<Vec<MemoryEntry>> {
         // Before any lock: an embedder may be slow.
-        let entry = with_embedding(entry, with)?;
-        let card = validate_entry(&entry)?;
+        let entries: Vec<MemoryEntry> =
+            entries.iter().map(|entry| with_embedding(entry, with)).collect::<Result<_>>()?;
+        let cards: Vec<_> = entries.iter().map(validate_entry).collect::<Result<_>>()?;
         let name = identity.checked_name()?;
-        let key = entry_key(&name, &entry.id);
-        let keys = [ENTRIES, WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|keyspace| (keyspace, key.as_slice()));
-        self.space.write_with_run(run, &keys, || {
+        let keys: Vec<Vec<u8>> = entries.iter().map(|entry| entry_key(&name, &entry.id)).collect();
+        let belongings: Vec<(&str, &[u8])> = keys
+            .iter()
+            .flat_map(|key| {
+                [ENTRIES, WORD_CARDS, ACCESS_STATS, FEEDBACK].map(|keyspace| (keyspace, key.as_slice()))
+            })
+            .collect();
+        self.space.write_with_run(run, &belongings, || {
             let _changing = self.lock_changes();
             let mut batch = self.space.batch();
-            self.add_to_batch(&mut batch, &key, (&entry, &entry.to_json()), card)?;
-            if !entry.derived_from.is_empty() {
+            for ((entry, card), key) in entries.iter().zip(cards).zip(&keys) {
+                self.add_to_batch(&mut batch, key, (entry, &entry.to_json()), card)?;
+            }
+            if entries.iter().any(|entry| !entry.derived_from.is_empty()) {
                 batch.delete(&self.recalled, &entry_key(&name, ""));
             }
             self.commit(batch)
         })?;
-        Ok(entry)
+        Ok(entries)
     }
 }

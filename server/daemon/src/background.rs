@@ -71,7 +71,7 @@ impl RememberQueue {
 fn remember_runs(from: &Receiver<EndedRun>) {
     for EndedRun { space, uid, status } in from {
         match remember_ended(&space, uid, status, environment_embedder) {
-            Ok(RememberOutcome::Stored(_, id)) => tracing::debug!(run = uid.0, id, "remembered a run"),
+            Ok(RememberOutcome::Stored(_, ids)) => tracing::debug!(run = uid.0, ?ids, "remembered a run"),
             Ok(RememberOutcome::Skipped(why)) => {
                 tracing::debug!(run = uid.0, why, "a run was not remembered")
             }

@@ -28,12 +28,9 @@ fn ended_run(space: &Namespace, name: &str) -> RunUid {
 }
 
 fn remember(memory: &Memory, run: RunUid, id: &str) -> annals::Result<MemoryEntry> {
-    memory.remember_for_run(
-        run,
-        &identity_of_conversation("canary-conversation"),
-        &entry(id, "what of the canary-query?"),
-        &WordEmbedder,
-    )
+    let entries = [entry(id, "what of the canary-query?")];
+    let whose = identity_of_conversation("canary-conversation");
+    memory.remember_for_run(run, &whose, &entries, &WordEmbedder).map(|mut stored| stored.remove(0))
 }
 
 fn ids(memory: &Memory) -> Vec<String> {

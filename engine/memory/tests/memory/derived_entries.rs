@@ -149,7 +149,7 @@ fn run_entry_clears_recent_recall() {
     let across = MemoryQuery { across_conversations: true, ..MemoryQuery::default() };
     memory.recall(&friday, "loan #42", &WordEmbedder, &across).unwrap();
     let keep = |id: &str, more: &str| {
-        memory.remember_for_run(uid, &friday, &entry(id, more), &WordEmbedder).unwrap();
+        memory.remember_for_run(uid, &friday, &[entry(id, more)], &WordEmbedder).unwrap();
         memory.recently_recalled(&friday).unwrap()
     };
     assert_eq!(keep("alone", ""), ["t/_/c/snap-1"]);

@@ -175,7 +175,7 @@ impl RecorderSession {
         let space = self.space()?;
         let run = space.run(&name)?;
         Ok(match remember_ended(space, run.info().uid, run.info().status, environment_embedder)? {
-            RememberOutcome::Stored(_, id) => Reply::Bulk(id.into_bytes()),
+            RememberOutcome::Stored(_, ids) => Reply::Bulk(ids.join(" ").into_bytes()),
             RememberOutcome::Skipped(_) => Reply::Null,
         })
     }

@@ -5,6 +5,7 @@
 
 mod anthropic;
 mod api;
+mod asked_question;
 mod aws_events;
 mod bedrock;
 mod blocks;
@@ -30,6 +31,7 @@ mod text;
 mod tool_results;
 
 pub use api::{ApiShape, ModelApi, recognise};
+pub use asked_question::{AskedQuestion, asked_question, is_closing_answer};
 pub use diff::{FirstDifference, PartChange, RequestChanges, request_changes};
 pub use encoding::{DECODED_BYTES_MAX, DecodedBody, decode};
 pub use exchange_reader::summary_with;
@@ -39,7 +41,7 @@ pub use messages::{MessageView, PARTS_MAX, PREVIEW_CHARS, PartKind};
 pub use prices::{Cost, Price, Prices, PricesError};
 pub use severity::{EncodedBody, Evidence, SeverityRules, SeverityVerdict};
 pub(crate) use severity::{ExpectedScalar, NamePattern, SeverityRule, StatusRange};
-pub use spoken_texts::{question, tool_results};
+pub use spoken_texts::tool_results;
 pub use sse::{EVENT_BYTES_MAX, SseEvent, SseParser};
 pub use summary::{
     ExchangeSummary, ModelToolCall, NAME_BYTES_MAX, ProviderError, TOOL_CALLS_MAX, TokenUsage,

@@ -1,4 +1,4 @@
-//! Full texts of a request, of which a view only has previews: the user's question and tool results.
+//! Full texts of a request, of which a view only has previews: user messages and tool results.
 
 use super::api::{ApiShape, ModelApi};
 use super::blocks;
@@ -17,16 +17,6 @@ pub struct ToolResult {
     pub text: String,
     /// Whether it reports a failure.
     pub failed: bool,
-}
-
-/// The user's question, at most `bytes_max` bytes: the first user message after the model's last message,
-/// else the user's last message. Messages before the model's last one belong to earlier calls or are
-/// examples. `body` is JSON, decoded from its content encoding.
-pub fn question(api: &ModelApi, body: &[u8], bytes_max: usize) -> Option<String> {
-    let turns = conversation(api, body)?;
-    let answered = turns.iter().rposition(|turn| blocks::is_model(*turn)).map_or(0, |at| at + 1);
-    let asked = |at: usize| user_text(at, *turns.get(at)?, bytes_max);
-    (answered..turns.len()).find_map(asked).or_else(|| (0..answered).rev().find_map(asked))
 }
 
 /// Results of the tool calls whose ids `waits` accepts, newest first, at most `bytes_max` bytes each. A
@@ -69,14 +59,14 @@ fn conversation<'a>(api: &ModelApi, body: &'a [u8]) -> Option<Vec<JsonNode<'a>>>
     Some(request_turns(&JsonNode::parse(body).ok()?.fields()).0)
 }
 
-fn parts(at: usize, turn: JsonNode<'_>) -> Vec<RequestPart<'_>> {
+pub(super) fn parts(at: usize, turn: JsonNode<'_>) -> Vec<RequestPart<'_>> {
     let mut parts = Vec::new();
     blocks::message_parts(at, turn, &mut parts);
     parts
 }
 
 /// The text of a user message.
-fn user_text(at: usize, turn: JsonNode<'_>, bytes_max: usize) -> Option<String> {
+pub(super) fn user_text(at: usize, turn: JsonNode<'_>, bytes_max: usize) -> Option<String> {
     let mut texts = String::new();
     for part in parts(at, turn) {
         if part.view.role == "user" && part.view.kind == PartKind::Text {
@@ -120,56 +110,6 @@ mod tests {
     const CLAUDE: &str = "/v1/messages";
     const RESPONSES: &str = "/v1/responses";
     const GEMINI: &str = "/v1beta/models/g:generateContent";
-
-    fn asks(path: &str, body: &str) -> Option<String> {
-        question(&recognise("POST", path, ""), body.as_bytes(), 99)
-    }
-
-    #[test]
-    fn question_is_the_first_unanswered_user_message() {
-        for (path, body, wanted) in [
-            (
-                OPENAI,
-                r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"caf\u00e9?"},{"role":"user","content":"b"}]}"#,
-                "café?",
-            ),
-            (
-                OPENAI,
-                r#"{"messages":[{"role":"user","content":"old"},{"role":"assistant","content":"a"},{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"}},{"type":"text","text":"y"}]}]}"#,
-                "x\ny",
-            ),
-            (
-                CLAUDE,
-                r#"{"system":"s","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"1"}]}]}"#,
-                "q",
-            ),
-            (RESPONSES, r#"{"instructions":"s","input":"why"}"#, "why"),
-            (
-                RESPONSES,
-                r#"{"input":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"input_text","text":"why"}]}]}"#,
-                "why",
-            ),
-            (
-                GEMINI,
-                r#"{"contents":[{"role":"user","parts":[{"text":"a"}]},{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"}]}]}"#,
-                "c",
-            ),
-            ("/api/generate", r#"{"prompt":"p"}"#, "p"),
-        ] {
-            assert_eq!(asks(path, body).as_deref(), Some(wanted), "{body}");
-        }
-        for (path, body) in [
-            (OPENAI, r#"{"messages":[{"role":"system","content":"s"}]}"#),
-            (OPENAI, r#"{"messages":[{"role":"user","content":" "}]}"#),
-            (OPENAI, "no JSON"),
-            ("/v1/embeddings", r#"{"input":"text to embed"}"#),
-            ("/other", r#"{"messages":[{"role":"user","content":"q"}]}"#),
-        ] {
-            assert_eq!(asks(path, body), None, "{body}");
-        }
-        let long = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "é".repeat(99));
-        assert_eq!(asks(OPENAI, &long), Some("é".repeat(49)));
-    }
 
     #[test]
     fn awaited_results_come_newest_first() {

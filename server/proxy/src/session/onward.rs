@@ -25,6 +25,7 @@ use crate::upstream::UpstreamGuard;
 use annals_policy::exchange::{ExchangeMetadata, Headers};
 use annals_policy::redact::Secrets;
 use annals_policy::rules::RulesFile;
+use annals_review::run_memory::{MEMORY_OFF, MEMORY_ON, MEMORY_TAG};
 
 /// How a replay continues after its recording.
 #[derive(Debug, Clone)]
@@ -41,6 +42,8 @@ pub struct OnwardOptions {
     pub rules: RulesFile,
     /// What the program may reach besides annals while the recording answers.
     pub network: NetworkPolicy,
+    /// Whether the child is remembered, as a what-if.
+    pub remember: bool,
 }
 
 /// The result of a replay that may continue live.
@@ -214,6 +217,12 @@ impl ChildRunBuilder {
             let name = if number == 1 { wish.clone() } else { format!("{wish}-{number}") };
             let spec = RunSpec::new(name).agent(&parent.agent).model(&parent.model);
             let spec = spec.metadata(self.origin.metadata());
+            // A child without shared frames has no parent that tells it from other runs.
+            let spec = match (self.onward.remember, at) {
+                (true, _) => spec.tag(MEMORY_TAG, MEMORY_ON),
+                (false, 0) => spec.tag(MEMORY_TAG, MEMORY_OFF),
+                (false, _) => spec,
+            };
             let begun = match at {
                 0 => self.space.begin_run(spec),
                 _ => self.space.fork(&parent.name, at, edit, spec),

@@ -1,4 +1,8 @@
-//! Reads the recorded calls of a run in order and collects its snapshot.
+//! Reads the recorded calls of a run in order and collects a snapshot of each question that a user asked.
+//!
+//! A run may hold many conversations, also at once. A call belongs to the question that its request works on
+//! (`providers::asked_question`); a request without one belongs to the question that waits for its tool
+//! results, else to the question of the call before it.
 
 use annals::{Component, RecordedFrame};
 use annals_memory::Memory;
@@ -10,7 +14,8 @@ use serde_json::value::RawValue;
 use super::snapshot::{SnapshotJson, ToolCallJson, arguments, preview};
 use annals_policy::exchange::ExchangeMetadata;
 use annals_policy::providers::{
-    self, ApiShape, DECODED_BYTES_MAX, ModelApi, decode, question, recognise, tool_results,
+    self, ApiShape, AskedQuestion, DECODED_BYTES_MAX, ModelApi, asked_question, decode, is_closing_answer,
+    recognise, tool_results,
 };
 
 /// Maximum bytes kept of the question and of the answer.
@@ -28,20 +33,44 @@ const RESULT_BYTES_MAX: usize = 4 << 10;
 /// Stands in every text that quotes a memory entry, whatever JSON escapes are used.
 const QUOTE_START: &[u8] = b"[Past run ";
 
-/// A run's snapshot under construction.
+/// Maximum number of questions kept: the first ones.
+const QUESTIONS_MAX: usize = 4096;
+/// Maximum bytes of all kept questions and answers together; later questions are not kept.
+const QUESTIONS_BYTES_MAX: usize = 64 << 20;
+
+/// A question's snapshot, and where it comes from.
 #[derive(Debug, Default)]
-pub(super) struct RunConversation {
-    snapshot: SnapshotJson,
-    decisions_bytes: usize,
+pub(super) struct QuestionSnapshot {
+    pub(super) snapshot: SnapshotJson,
+    /// The frame of the first call that worked on the question.
+    pub(super) frame: u32,
+    /// Texts in the requests that quote memory entries.
+    pub(super) quotes: Vec<String>,
+    /// The hash that identifies the question within its conversation.
+    key: Option<[u8; 32]>,
     /// Calls without a result so far: index in the snapshot, and call id.
     waiting: Vec<(usize, String)>,
-    /// Texts in the requests that quote memory entries.
-    quotes: Vec<String>,
-    /// When the run began. Calls that a fork shares, or got answered from its parent, are older.
-    run_began_ns: u64,
     /// From the first request to the end of the last answer: of the calls before the run began, and of its
     /// own calls.
     spans: [Option<(u64, u64)>; 2],
+}
+
+/// A run's snapshots under construction.
+#[derive(Debug, Default)]
+pub(super) struct RunConversations {
+    questions: Vec<QuestionSnapshot>,
+    /// The question of the last call.
+    current: Option<usize>,
+    /// Decisions stated before the first question.
+    early_decisions: Vec<Box<RawValue>>,
+    decisions: usize,
+    decisions_bytes: usize,
+    tool_calls: usize,
+    texts_bytes: usize,
+    /// Whether a question was left out because of a limit.
+    is_full: bool,
+    /// When the run began. Calls that a fork shares, or got answered from its parent, are older.
+    run_began_ns: u64,
 }
 
 /// The decisions in a frame's metadata.
@@ -51,7 +80,7 @@ struct DecisionsMetadata {
     decisions: Vec<Box<RawValue>>,
 }
 
-impl RunConversation {
+impl RunConversations {
     /// Starts with a run that began at `run_began_ns`.
     pub(super) fn new(run_began_ns: u64) -> Self {
         Self { run_began_ns, ..Self::default() }
@@ -68,22 +97,33 @@ impl RunConversation {
         let Ok(decided) = serde_json::from_slice::<DecisionsMetadata>(metadata) else { return };
         for decision in decided.decisions {
             let bytes = self.decisions_bytes + decision.get().len();
-            let fits = self.snapshot.decisions.len() < DECISIONS_MAX && bytes <= DECISIONS_BYTES_MAX;
+            let fits = self.decisions < DECISIONS_MAX && bytes <= DECISIONS_BYTES_MAX;
             if fits && decision.get().starts_with('{') {
-                self.decisions_bytes = bytes;
-                self.snapshot.decisions.push(decision);
+                (self.decisions, self.decisions_bytes) = (self.decisions + 1, bytes);
+                match self.current.and_then(|at| self.questions.get_mut(at)) {
+                    Some(question) => question.snapshot.decisions.push(decision),
+                    None => self.early_decisions.push(decision),
+                }
             }
         }
     }
 
     /// Adds a model call. Calls must come in the order of their requests.
-    pub(super) fn add_call(&mut self, frame: &RecordedFrame) {
+    pub(super) fn add_call(&mut self, seq: u32, frame: &RecordedFrame) {
         let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) else { return };
         let api = recognise(&exchange.http.method, &exchange.http.path, "");
         if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
             return;
         }
-        self.add_request(&api, exchange.volatile.request_headers.get("content-encoding"), &frame.input);
+        let encoding = exchange.volatile.request_headers.get("content-encoding");
+        let body = decode(encoding, &frame.input, DECODED_BYTES_MAX);
+        let asked = asked_question(&api, &body.bytes, TEXT_BYTES_MAX);
+        let Some(at) = self.question_of(&api, &body.bytes, asked.as_ref(), seq) else { return };
+        self.current = Some(at);
+        let run_began_ns = self.run_began_ns;
+        let Some(question) = self.questions.get_mut(at) else { return };
+        question.collect_quotes(&body.bytes);
+        question.add_results(&api, &body.bytes);
         let status = exchange.http.status.unwrap_or(0);
         if frame.incomplete || !(200..400).contains(&status) {
             return;
@@ -104,24 +144,96 @@ impl RunConversation {
             return;
         }
         let ended_ns = frame.started_ns.saturating_add(frame.duration_ns);
-        let span = &mut self.spans[usize::from(frame.started_ns >= self.run_began_ns)];
-        let (first, last) = span.unwrap_or((frame.started_ns, ended_ns));
-        *span = Some((first.min(frame.started_ns), last.max(ended_ns)));
-        self.add_answer(&answer);
-    }
-
-    /// Reads the question and the tool results in a request.
-    fn add_request(&mut self, api: &ModelApi, encoding: Option<&str>, body: &[u8]) {
-        let body = decode(encoding, body, DECODED_BYTES_MAX);
-        self.collect_quotes(&body.bytes);
-        if !self.snapshot.query.is_empty() && self.waiting.is_empty() {
+        let closes = asked.is_some_and(|asked| asked.is_closing);
+        if closes && answer.tool_calls.is_empty() {
+            // The answer to a closing is none to the question.
             return;
         }
-        if self.snapshot.query.is_empty() {
-            self.snapshot.query = question(api, &body.bytes, TEXT_BYTES_MAX).unwrap_or_default();
+        let span = &mut question.spans[usize::from(frame.started_ns >= run_began_ns)];
+        let (first, last) = span.unwrap_or((frame.started_ns, ended_ns));
+        *span = Some((first.min(frame.started_ns), last.max(ended_ns)));
+        let calls_left = TOOL_CALLS_MAX.saturating_sub(self.tool_calls);
+        let text = answer.text.head();
+        let is_answer = !closes && !text.trim().is_empty();
+        if is_answer && (question.snapshot.final_content.is_empty() || !is_closing_answer(text)) {
+            self.texts_bytes += text.len();
+            self.texts_bytes = self.texts_bytes.saturating_sub(question.snapshot.final_content.len());
+            question.snapshot.final_content = text.to_owned();
+        }
+        self.tool_calls += question.add_answer(&answer, calls_left);
+    }
+
+    /// The question that a request works on; a new one if the request asks it first.
+    fn question_of(
+        &mut self,
+        api: &ModelApi,
+        body: &[u8],
+        asked: Option<&AskedQuestion>,
+        seq: u32,
+    ) -> Option<usize> {
+        let Some(asked) = asked else {
+            // The questions with waiting calls, the newest first.
+            let waits_for_result = |question: &QuestionSnapshot| {
+                let waits = |id: &str| question.waiting.iter().any(|(_, waiting)| waiting == id);
+                !question.waiting.is_empty() && !tool_results(api, body, 0, 1, waits).is_empty()
+            };
+            return self.questions.iter().rposition(waits_for_result).or(self.current);
+        };
+        let by_key = self.questions.iter().rposition(|question| question.key == Some(asked.key));
+        // A client may have shortened the conversation before the question while it works on it.
+        let by_text = || {
+            let same = |question: &QuestionSnapshot| question.snapshot.query == asked.text;
+            asked.is_underway.then(|| self.questions.iter().rposition(same)).flatten()
+        };
+        if let Some(at) = by_key.or_else(by_text) {
+            let question = self.questions.get_mut(at)?;
+            // Replies of the user are added as they come.
+            if asked.text.len() > question.snapshot.query.len() {
+                self.texts_bytes += asked.text.len() - question.snapshot.query.len();
+                question.snapshot.query.clone_from(&asked.text);
+            }
+            return Some(at);
+        }
+        if self.questions.len() == QUESTIONS_MAX || self.texts_bytes > QUESTIONS_BYTES_MAX {
+            self.is_full = true;
+            return None;
+        }
+        let mut question =
+            QuestionSnapshot { key: Some(asked.key), frame: seq, ..QuestionSnapshot::default() };
+        question.snapshot.query.clone_from(&asked.text);
+        question.snapshot.decisions = std::mem::take(&mut self.early_decisions);
+        self.texts_bytes += asked.text.len();
+        self.questions.push(question);
+        Some(self.questions.len() - 1)
+    }
+
+    /// The snapshots of the questions that were answered, in the order in which they were asked, and whether
+    /// questions beyond a limit were left out.
+    pub(super) fn finish(self) -> (Vec<QuestionSnapshot>, bool) {
+        let answered = self.questions.into_iter().filter_map(|mut question| {
+            let snapshot = &mut question.snapshot;
+            // An answer that only takes leave answers nothing.
+            let is_closing = snapshot.tool_calls.is_empty() && is_closing_answer(&snapshot.final_content);
+            if snapshot.query.is_empty() || snapshot.final_content.is_empty() || is_closing {
+                return None;
+            }
+            let spans = question.spans.iter().flatten();
+            snapshot.duration_ms =
+                spans.map(|(first, last)| last.saturating_sub(*first)).sum::<u64>() / 1_000_000;
+            Some(question)
+        });
+        (answered.collect(), self.is_full)
+    }
+}
+
+impl QuestionSnapshot {
+    /// Reads the results of the waiting tool calls in a request.
+    fn add_results(&mut self, api: &ModelApi, body: &[u8]) {
+        if self.waiting.is_empty() {
+            return;
         }
         let waits = |id: &str| self.waiting.iter().any(|(_, waiting)| waiting == id);
-        let results = tool_results(api, &body.bytes, RESULT_BYTES_MAX, self.waiting.len(), waits);
+        let results = tool_results(api, body, RESULT_BYTES_MAX, self.waiting.len(), waits);
         for result in results {
             // The newest results come first. Without call ids, the last call with that name is answered.
             let of = |(at, id): &(usize, String)| match result.call_id.is_empty() {
@@ -164,17 +276,13 @@ impl RunConversation {
         }
     }
 
-    fn add_answer(&mut self, answer: &providers::ExchangeSummary) {
+    /// Adds an answer's counts and tool calls, at most `calls_max`. Returns the number of added calls.
+    fn add_answer(&mut self, answer: &providers::ExchangeSummary, calls_max: usize) -> usize {
         self.snapshot.iterations += 1;
         self.snapshot.token_usage.input += answer.usage.input.unwrap_or(0);
         self.snapshot.token_usage.output += answer.usage.output.unwrap_or(0);
-        if !answer.text.head().trim().is_empty() {
-            self.snapshot.final_content = answer.text.head().to_owned();
-        }
-        for call in &answer.tool_calls {
-            if self.snapshot.tool_calls.len() == TOOL_CALLS_MAX {
-                break;
-            }
+        let calls = answer.tool_calls.iter().take(calls_max);
+        for call in calls.clone() {
             self.waiting.push((self.snapshot.tool_calls.len(), call.id.clone()));
             self.snapshot.tool_calls.push(ToolCallJson {
                 name: call.name.clone(),
@@ -183,16 +291,6 @@ impl RunConversation {
                 errored: false,
             });
         }
-    }
-
-    /// The snapshot and the quotes; `None` without a question or an answer.
-    pub(super) fn finish(mut self) -> Option<(SnapshotJson, Vec<String>)> {
-        let snapshot = &mut self.snapshot;
-        if snapshot.query.is_empty() || snapshot.final_content.is_empty() {
-            return None;
-        }
-        let ns = self.spans.iter().flatten().map(|(first, last)| last.saturating_sub(*first)).sum::<u64>();
-        snapshot.duration_ms = ns / 1_000_000;
-        Some((self.snapshot, self.quotes))
+        calls.count()
     }
 }

@@ -1,8 +1,11 @@
-//! Memory entries of recorded runs. When a run ends, its question, answer, tool calls and decisions are
-//! stored under an identity of the agents' memory (`annals_memory`). Other agents can then recall them.
+//! Memory entries of recorded runs. When a run ends, each question of its users, with its answer, tool calls
+//! and decisions, is stored under an identity of the agents' memory (`annals_memory`). Other agents can then recall them.
 //!
 //! Invariants: a recording never waits for this and never fails because of it. The entry is deleted with its
 //! run (`Memory::remember_for_run`). A fork of a tenant's run is never stored under another identity.
+//!
+//! A what-if (a fork, or a run that the cache answered) is only remembered on request, and its entries are
+//! marked.
 //!
 //! Layout: `conversation` (what the recorded calls said), `snapshot` (the conversation as `SnapshotEntry` of
 //! agentfootprint 9.62.0), `run_identity` (the identity in the run's tags), `remember` (a run to an entry).
@@ -15,7 +18,7 @@ mod run_identity;
 mod snapshot;
 
 pub use remember::{EmbedderFn, RememberOutcome, remember_ended};
-pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
+pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
 
 #[cfg(test)]
 mod tests;

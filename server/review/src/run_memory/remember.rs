@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use annals::{ErrorKind, Namespace, RunReader, RunUid, Status};
+use annals::{ErrorKind, Namespace, RunReader, RunUid, Severity, Status};
 use annals_memory::{Embedder, Identity, Memory};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::conversation::RunConversation;
-use super::run_identity::{RunIdentity, run_identity};
+use super::conversation::{QuestionSnapshot, RunConversations};
+use super::run_identity::{MEMORY_ON, MEMORY_TAG, RunIdentity, run_identity};
 use super::snapshot::SnapshotJson;
 
 /// Makes the embedder of a namespace. Called only once an entry needs a vector.
@@ -16,14 +18,15 @@ pub type EmbedderFn = fn(&Namespace) -> annals::Result<Box<dyn Embedder>>;
 /// The result of remembering a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RememberOutcome {
-    /// The run was stored as the entry with this identity and id.
-    Stored(Identity, String),
+    /// The run's questions were stored as entries with this identity and these ids, in the order in which they
+    /// were asked; at least one.
+    Stored(Identity, Vec<String>),
     /// The run was not stored, for this reason.
     Skipped(&'static str),
 }
 
-/// Remembers a run that has just ended. If it called no tools, its entry counts as derived from its
-/// identity's recent recall.
+/// Remembers the questions of a run that has just ended: an entry for each question that got an answer.
+/// Questions without tool calls count as derived from the identity's recent recall.
 ///
 /// # Errors
 /// `NotFound`, `Gone`; `Damaged`, `Unavailable`, `Poisoned`.
@@ -55,39 +58,67 @@ pub(super) fn remember_reader(
             return Ok(RememberOutcome::Skipped(why));
         }
     };
-    let Some((snapshot, tellings)) = snapshot_and_quotes(reader)? else {
+    let read = read_questions(reader)?;
+    let is_what_if = info.parent.is_some() || read.is_from_cache;
+    let is_wanted = info.tags.iter().any(|(key, value)| key == MEMORY_TAG && value == MEMORY_ON);
+    if is_what_if && !is_wanted {
+        return Ok(RememberOutcome::Skipped("it is a what-if: a fork, or answered by the cache"));
+    }
+    let ReadQuestions { questions, is_cut, .. } = read;
+    if questions.is_empty() {
         return Ok(RememberOutcome::Skipped("it has no question, or no answer"));
-    };
-    let (memory, id) = (Memory::open(space)?, format!("run-{}", info.name));
-    let mut metadata = json!({ "run": info.name, "status": status.name() });
-    if snapshot.tool_calls.is_empty() {
-        // The sources are the entries quoted in the run's requests, regardless of the program that recalled them. A run that has
-        // just ended also has its identity's recent recall, which it may have paraphrased.
+    }
+    let memory = Memory::open(space)?;
+    // Read once: the run's first entry that answers from it clears it.
+    let recent = if is_new { memory.recently_recalled(&identity)? } else { Vec::new() };
+    let (mut entries, mut ids) = (Vec::new(), Vec::new());
+    for (number, question) in questions.into_iter().enumerate() {
+        let QuestionSnapshot { snapshot, frame, quotes, .. } = question;
+        // The first question has the run's name. The others also have the frame of their first call.
+        let id = match number {
+            0 => format!("run-{}", info.name),
+            _ => format!("run-{}@{frame}", info.name),
+        };
+        let mut metadata = json!({ "run": info.name, "frame": frame, "status": status.name() });
+        if info.severity != Severity::Normal {
+            metadata["severity"] = info.severity.name().into();
+        }
+        if is_what_if {
+            metadata["whatIf"] = true.into();
+        }
+        // The sources are the entries quoted in the question's requests, regardless of the program that
+        // recalled them and of other tools. An answer without tool calls may also paraphrase the recent recall.
         let mut told = BTreeSet::new();
-        for text in &tellings {
+        if snapshot.tool_calls.is_empty() {
+            told.extend(recent.iter().cloned());
+        }
+        for text in &quotes {
             told.extend(memory.entries_quoted_in(&identity, text)?);
         }
-        if is_new {
-            told.extend(memory.recently_recalled(&identity)?);
-        }
-        // Not from the run's own earlier entry.
+        // Not from the question's own earlier entry.
         told.remove(&format!("{}/{id}", identity.name()));
         if !told.is_empty() {
-            let told: Vec<String> = told.into_iter().collect();
-            metadata["derivedFrom"] = told.into();
+            metadata["derivedFrom"] = told.into_iter().collect::<Vec<String>>().into();
         }
+        let span_ns = snapshot.duration_ms.saturating_mul(1_000_000);
+        let ended_ms = info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(span_ns)) / 1_000_000;
+        entries.push(entry_json(&id, &identity, &metadata, ended_ms, &to_json(&snapshot)?));
+        ids.push(id);
     }
-    let span_ns = snapshot.duration_ms.saturating_mul(1_000_000);
-    let ended_ms = info.ended_ns.unwrap_or_else(|| info.started_ns.saturating_add(span_ns)) / 1_000_000;
-    let entry = entry_json(&id, &identity, &metadata, ended_ms, &to_json(&snapshot)?);
-    memory.remember_for_run(info.uid, &identity, &entry, &*embedder(space)?)?;
-    Ok(RememberOutcome::Stored(identity, id))
+    memory.remember_for_run(info.uid, &identity, &entries, &*embedder(space)?)?;
+    if is_cut {
+        return Err(annals::Error::new(
+            ErrorKind::Invalid,
+            format!("only the first {} questions of the run are remembered: it has more than fit", ids.len()),
+        ));
+    }
+    Ok(RememberOutcome::Stored(identity, ids))
 }
 
-/// A run's snapshot as JSON.
+/// The snapshots of a run's questions as JSON.
 #[cfg(test)]
-pub(super) fn snapshot_json(reader: &RunReader) -> annals::Result<Option<String>> {
-    snapshot_and_quotes(reader)?.map(|(snapshot, _)| to_json(&snapshot)).transpose()
+pub(super) fn snapshots_json(reader: &RunReader) -> annals::Result<Vec<String>> {
+    read_questions(reader)?.questions.iter().map(|question| to_json(&question.snapshot)).collect()
 }
 
 fn to_json(snapshot: &SnapshotJson) -> annals::Result<String> {
@@ -95,19 +126,39 @@ fn to_json(snapshot: &SnapshotJson) -> annals::Result<String> {
         .map_err(|error| annals::Error::new(ErrorKind::Bug, format!("a snapshot cannot be encoded: {error}")))
 }
 
-/// A run's snapshot, and the texts in which its requests quote earlier runs.
-fn snapshot_and_quotes(reader: &RunReader) -> annals::Result<Option<(SnapshotJson, Vec<String>)>> {
+/// What a run's calls were about.
+struct ReadQuestions {
+    /// The snapshots of the answered questions.
+    questions: Vec<QuestionSnapshot>,
+    /// Whether questions beyond a limit are left out.
+    is_cut: bool,
+    /// Whether the cache answered a call.
+    is_from_cache: bool,
+}
+
+/// The mark of a call that the cache answered, in a frame's metadata.
+#[derive(Deserialize)]
+struct CacheMark {
+    #[serde(default)]
+    cached: Option<IgnoredAny>,
+}
+
+fn read_questions(reader: &RunReader) -> annals::Result<ReadQuestions> {
     // The bytes were verified when they were stored, and they are only read here, not served.
     let reader = reader.unverified();
-    let mut conversation = RunConversation::new(reader.info().started_ns);
+    let mut conversations = RunConversations::new(reader.info().started_ns);
+    let mut is_from_cache = false;
     for seq in 1..=reader.info().frames {
         let info = reader.frame_info(seq)?;
-        conversation.add_decisions(&info.metadata);
-        if RunConversation::reads_component(&info.component) {
-            conversation.add_call(&reader.frame(seq)?);
+        if RunConversations::reads_component(&info.component) {
+            is_from_cache |=
+                serde_json::from_slice::<CacheMark>(&info.metadata).is_ok_and(|mark| mark.cached.is_some());
+            conversations.add_call(seq, &reader.frame(seq)?);
         }
+        conversations.add_decisions(&info.metadata);
     }
-    Ok(conversation.finish())
+    let (questions, is_cut) = conversations.finish();
+    Ok(ReadQuestions { questions, is_cut, is_from_cache })
 }
 
 /// The entry of a snapshot as JSON.

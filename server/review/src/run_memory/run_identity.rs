@@ -15,6 +15,9 @@ pub const MEMORY_TAG: &str = "memory";
 /// See [`MEMORY_TAG`].
 pub const MEMORY_OFF: &str = "off";
 
+/// The value that also remembers a what-if; counts only on the run itself.
+pub const MEMORY_ON: &str = "on";
+
 /// Maximum number of ancestors that are read.
 const FORKS_MAX: usize = 64;
 

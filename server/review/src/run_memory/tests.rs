@@ -5,7 +5,7 @@ use annals_memory::{Embedder, Identity, Memory, MemoryQuery, WordEmbedder};
 use serde_json::json;
 
 use super::RememberOutcome;
-use super::remember::{remember_reader, snapshot_json};
+use super::remember::{remember_reader, snapshots_json};
 
 const QUESTION: &str = "Should we approve loan #42? Credit: 580. Income: 95k. Amount: 50k.";
 const ANSWER: &str = "Application #42: REJECTED. Credit (580) below floor (600). Suggest manual review.";
@@ -57,7 +57,9 @@ impl RunMemoryBench {
             run.record(frame).unwrap();
         }
         run.end(Status::Ok).unwrap();
-        snapshot_json(&self.space.run(&name).unwrap()).unwrap()
+        let mut snapshots = snapshots_json(&self.space.run(&name).unwrap()).unwrap();
+        assert!(snapshots.len() <= 1, "{snapshots:?}");
+        snapshots.pop()
     }
 
     fn ids(&self, identity: &Identity) -> Vec<String> {
@@ -307,7 +309,8 @@ fn tags_name_identity_and_fork_inherits_it() {
     bench.record_and_snapshot(RunSpec::new("nobody's"), chat_frames());
     bench.record_and_snapshot(RunSpec::new("off").tag("memory", "off"), chat_frames());
     for (name, parent) in [("fork", "monday"), ("fork-of-fork", "fork"), ("fork-of-off", "off")] {
-        let fork = bench.space.fork(parent, 2, false, RunSpec::new(name)).unwrap();
+        let spec = RunSpec::new(name).tag("memory", "on");
+        let fork = bench.space.fork(parent, 2, false, spec).unwrap();
         fork.end(Status::Ok).unwrap();
     }
     let remember = |name: &str| remember_run(&bench.space, name).unwrap();
@@ -317,7 +320,7 @@ fn tags_name_identity_and_fork_inherits_it() {
         ("fork-of-fork", &lending),
         ("nobody's", &Identity::default()),
     ] {
-        assert_eq!(remember(name), RememberOutcome::Stored(identity.clone(), format!("run-{name}")));
+        assert_eq!(remember(name), RememberOutcome::Stored(identity.clone(), vec![format!("run-{name}")]));
     }
     for name in ["off", "fork-of-off"] {
         assert_eq!(remember(name), RememberOutcome::Skipped("its tags say memory=off"));
@@ -420,7 +423,7 @@ fn run_entry_names_run_and_end_and_is_recalled() {
     assert_eq!(hits.len(), 1);
     let entry = &hits[0].entry;
     assert_eq!((entry.id.as_str(), entry.value()), ("run-monday", expected_snapshot("[]").as_str()));
-    assert_eq!(entry.member("metadata"), Some(r#"{"run":"monday","status":"ok"}"#));
+    assert_eq!(entry.member("metadata"), Some(r#"{"frame":1,"run":"monday","status":"ok"}"#));
     assert_eq!(entry.member("source"), Some(r#"{"identity":{"tenant":"lending"}}"#));
     let ended_ms = bench.space.run("monday").unwrap().info().ended_ns.unwrap() / 1_000_000;
     for name in ["createdAt", "updatedAt", "lastAccessedAt"] {
@@ -438,4 +441,172 @@ fn run_entry_names_run_and_end_and_is_recalled() {
             .is_empty()
     );
     bench.store.close().unwrap();
+}
+
+/// A worker's run as chat completions: each text is a whole conversation of questions and answers, and the
+/// frames are the model calls in this order.
+fn worker_frames(calls: &[&[&str]]) -> Vec<Frame> {
+    let call = |(number, texts): (u64, &&[&str])| {
+        let roles = ["user", "assistant"].into_iter().cycle();
+        let mut messages: Vec<_> =
+            roles.zip(*texts).map(|(role, text)| json!({ "role": role, "content": text })).collect();
+        let answer = messages.pop().unwrap();
+        messages.insert(0, json!({ "role": "system", "content": format!("Decide. It is 12:0{number}.") }));
+        let request = json!({ "messages": messages }).to_string();
+        exchange(number, CHAT, JSON, &request, &json!({ "choices": [{ "message": answer }] }).to_string())
+    };
+    (0..).zip(calls).map(call).collect()
+}
+
+fn best_answer(space: &Namespace, question: &str) -> Option<String> {
+    let hits = Memory::open(space)
+        .unwrap()
+        .recall(&Identity::default(), question, &WordEmbedder, &MemoryQuery::default())
+        .unwrap();
+    let value: serde_json::Value = serde_json::from_str(hits.first()?.entry.value()).unwrap();
+    Some(value["finalContent"].as_str().unwrap().to_owned())
+}
+
+/// Regression: a run was remembered as its first question with its last answer. A worker that decided three
+/// applications in one run answered `Why was application #42 decided so?` with the outcome of #99, and #77
+/// and #99 were not found.
+#[test]
+fn run_with_three_questions_answers_each_with_its_own() {
+    let bench = bench();
+    let ask = |number: u32| format!("Should we approve application #{number}?");
+    let (a, b, c) = (ask(42), ask(77), ask(99));
+    let outcome =
+        ["#42: REJECTED, credit 580", "#77: APPROVED, credit 710", "#99: ESCALATED, income unproven"];
+    let run = bench.space.begin_run(RunSpec::new("worker")).unwrap();
+    let frames = worker_frames(&[
+        &[&a, outcome[0]],
+        &[&b, outcome[1]],
+        &[&c, outcome[2]],
+        &[&a, outcome[0], "Thanks!", "You are welcome."],
+    ]);
+    for frame in frames {
+        run.record(frame).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let stored = remember_run(&bench.space, "worker").unwrap();
+    let ids = ["run-worker", "run-worker@2", "run-worker@3"].map(str::to_owned).to_vec();
+    assert_eq!(stored, RememberOutcome::Stored(Identity::default(), ids));
+    for (number, outcome) in [42, 77, 99].into_iter().zip(outcome) {
+        let question = format!("Why was application #{number} decided so?");
+        assert_eq!(best_answer(&bench.space, &question).as_deref(), Some(outcome));
+    }
+    // All entries go with the run.
+    bench.space.forget("worker", "asked for").unwrap();
+    assert!(bench.ids(&Identity::default()).is_empty());
+}
+
+/// Regression: a chat that ended with `Thanks!` was remembered as `You are welcome`.
+#[test]
+fn chat_ending_in_thanks_is_remembered_by_its_answer() {
+    let bench = bench();
+    let (ask, reply) = ("Please cancel my flight HAT136.", "My id is mia_li_3668.");
+    let (which, done) =
+        ("What is your user id?", "Cancelled; 230 dollars go back to your card. Anything else?");
+    for (name, thanks, answer) in [
+        ("thanks", "Thanks!", "You're welcome! Have a great day!"),
+        ("bye", "No, that's all. Thank you so much, bye!", "Goodbye! Safe travels."),
+        ("wordy", "I am so happy with how this went", "You're welcome! I am glad that I could help."),
+    ] {
+        let frames = worker_frames(&[
+            &[ask, which],
+            &[ask, which, reply, done],
+            &[ask, which, reply, done, thanks, answer],
+        ]);
+        let snapshots = |frames| {
+            let run = bench.space.begin_run(RunSpec::new(name)).unwrap();
+            for frame in frames {
+                run.record(frame).unwrap();
+            }
+            run.end(Status::Ok).unwrap();
+            snapshots_json(&bench.space.run(name).unwrap()).unwrap()
+        };
+        let [snapshot] = snapshots(frames).try_into().unwrap();
+        let snapshot: serde_json::Value = serde_json::from_str(&snapshot).unwrap();
+        assert_eq!(snapshot["query"], format!("{ask}\n{reply}"), "{name}");
+        assert_eq!((&snapshot["finalContent"], &snapshot["iterations"]), (&done.into(), &2.into()), "{name}");
+    }
+}
+
+/// Conversations of one run may alternate; each question keeps the tool calls of its own loop.
+#[test]
+fn interleaved_tool_loops_keep_their_own_calls() {
+    let bench = bench();
+    let user = |number: u32| json!({ "role": "user", "content": format!("Decide #{number}") });
+    let call = |number: u32| {
+        let arguments = format!("{{\"id\":{number}}}");
+        json!({ "role": "assistant", "tool_calls": [{ "id": format!("c{number}"), "type": "function",
+            "function": { "name": "lookup", "arguments": arguments } }] })
+    };
+    let given = |number: u32| json!({ "role": "tool", "tool_call_id": format!("c{number}"), "content": format!("score of {number}") });
+    let frame = |at: u64, messages: serde_json::Value, answer: serde_json::Value| {
+        let request = json!({ "messages": messages }).to_string();
+        exchange(at, CHAT, JSON, &request, &json!({ "choices": [{ "message": answer }] }).to_string())
+    };
+    let said = |text: &str| json!({ "role": "assistant", "content": text });
+    let run = bench.space.begin_run(RunSpec::new("both")).unwrap();
+    for frame in [
+        frame(0, json!([user(42)]), call(42)),
+        frame(1, json!([user(77)]), call(77)),
+        frame(2, json!([user(42), call(42), given(42)]), said("42 is rejected")),
+        frame(3, json!([user(77), call(77), given(77)]), said("77 is approved")),
+    ] {
+        run.record(frame).unwrap();
+    }
+    run.end(Status::Ok).unwrap();
+    let snapshots = snapshots_json(&bench.space.run("both").unwrap()).unwrap();
+    let found: Vec<_> = snapshots
+        .iter()
+        .map(|text| {
+            let value: serde_json::Value = serde_json::from_str(text).unwrap();
+            let calls = value["toolCalls"].as_array().unwrap().clone();
+            let previews: Vec<_> = calls.iter().map(|call| call["resultPreview"].clone()).collect();
+            (value["finalContent"].clone(), previews)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("42 is rejected".into(), vec!["score of 42".into()]),
+            ("77 is approved".into(), vec!["score of 77".into()])
+        ]
+    );
+}
+
+/// Regression: a fork's hypothetical approval answered instead of the real rejection.
+#[test]
+fn what_if_is_remembered_on_request_and_ranks_last() {
+    let bench = bench();
+    let (ask, why) = ("Should we approve application #42?", "Why was application #42 decided so?");
+    bench.record_and_snapshot(RunSpec::new("real"), worker_frames(&[&[ask, "REJECTED: 580"]]));
+    remember_run(&bench.space, "real").unwrap();
+    let what_if = |spec: RunSpec| {
+        let name = spec.name.clone();
+        let run = bench.space.fork("real", 1, true, spec).unwrap();
+        run.record(worker_frames(&[&[ask, why]]).remove(0)).unwrap();
+        run.end(Status::Ok).unwrap();
+        remember_run(&bench.space, &name).unwrap()
+    };
+    assert!(
+        matches!(what_if(RunSpec::new("fork")), RememberOutcome::Skipped(reason) if reason.contains("what-if"))
+    );
+    let mut cached = worker_frames(&[&[ask, "APPROVED"]]);
+    let metadata = String::from_utf8(cached[0].metadata.clone()).unwrap();
+    cached[0].metadata = metadata.replacen('{', r#"{"cached":{"run":"x","seq":1},"#, 1).into();
+    bench.record_and_snapshot(RunSpec::new("cached"), cached);
+    assert!(matches!(remember_run(&bench.space, "cached").unwrap(), RememberOutcome::Skipped(_)));
+    assert_eq!(bench.ids(&Identity::default()), ["run-real"]);
+
+    // On request it is kept and marked. Its text resembles the question more, and it still comes last.
+    what_if(RunSpec::new("kept").tag("memory", "on"));
+    let memory = Memory::open(&bench.space).unwrap();
+    let hits = memory.recall(&Identity::default(), why, &WordEmbedder, &MemoryQuery::default()).unwrap();
+    let found: Vec<_> = hits.iter().map(|hit| (hit.entry.id.as_str(), hit.entry.is_what_if)).collect();
+    assert_eq!(found, [("run-real", false), ("run-kept", true)]);
+    assert!(hits[1].score > hits[0].score);
+    assert_eq!(best_answer(&bench.space, why).as_deref(), Some("REJECTED: 580"));
 }
