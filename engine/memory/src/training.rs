@@ -1,8 +1,11 @@
 //! Memory entries as lines to train a model with. Nothing is recorded for training alone.
 //!
 //! The reward of an entry comes from the first source that has one: its feedback ([`Memory::rate`]), a
-//! numeric `evalScore` of its value (0 to 1), or its `metadata.status` (`ok` is good, `failed` is bad).
-//! Without any source the reward is unknown.
+//! numeric `evalScore` of its value (0 to 1), or its metadata: `outcome` (`accepted` is good; `rejected`,
+//! `escalated` and `overridden` are bad), `blame` (from 0 to 1; more is worse), `severity` (`flagged` and
+//! `escalated` are bad), `status` (`ok` is good, `failed` is bad). Without any source the reward is unknown.
+//!
+//! What-ifs are in no line.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +18,7 @@ use super::*;
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrainingFormat {
-    /// Question and answer of each entry without a negative reward: `{"prompt","completion"}`.
+    /// Question and answer of each entry with a positive reward: `{"prompt","completion"}`.
     Sft,
     /// For each question, the best answer with each worse answer, and the decisions behind both:
     /// `{"prompt","chosen","rejected","chosen_decisions","rejected_decisions"}`.
@@ -37,10 +40,34 @@ struct TrainingExample {
     eval_score: Option<Box<RawValue>>,
 }
 
+/// The members of an entry's metadata that judge its answer.
 #[derive(Deserialize, Default)]
-struct RunStatusMetadata {
-    #[serde(default)]
+#[serde(default)]
+struct JudgedMetadata {
+    outcome: Option<String>,
+    blame: Option<f64>,
+    severity: Option<String>,
     status: Option<String>,
+}
+
+impl JudgedMetadata {
+    /// The first judgement that exists: what a person made of the answer, the share of the blame for a
+    /// failure, the severity of the run, and its status.
+    fn reward(&self) -> Option<f64> {
+        let outcome = match self.outcome.as_deref() {
+            Some("accepted") => Some(1.0),
+            Some("rejected" | "escalated" | "overridden") => Some(-1.0),
+            _ => None,
+        };
+        let blame = self.blame.filter(|blame| *blame > 0.0).map(|blame| -blame.min(1.0));
+        let severity = matches!(self.severity.as_deref(), Some("flagged" | "escalated")).then_some(-1.0);
+        let status = match self.status.as_deref() {
+            Some("ok") => Some(1.0),
+            Some("failed") => Some(-1.0),
+            _ => None,
+        };
+        outcome.or(blame).or(severity).or(status)
+    }
 }
 
 #[derive(Serialize)]
@@ -108,11 +135,12 @@ impl Memory {
         match form {
             TrainingFormat::Sft => {
                 self.for_each_example(&prefix, &mut |_, example, reward| match reward {
-                    Some(reward) if reward < 0.0 => Ok(()),
-                    _ => give(json_line(&SftLine {
+                    // Without a judgement, nobody knows that the answer is good.
+                    Some(reward) if reward > 0.0 => give(json_line(&SftLine {
                         prompt: &example.query,
                         completion: &example.final_content,
                     })?),
+                    _ => Ok(()),
                 })?
             }
             TrainingFormat::ProcessRl => self.for_each_example(&prefix, &mut |_, example, reward| {
@@ -151,6 +179,9 @@ impl Memory {
     }
 
     fn example(&self, key: &[u8], entry: &MemoryEntry) -> Result<Option<(TrainingExample, Option<f64>)>> {
+        if entry.is_what_if {
+            return Ok(None);
+        }
         let Ok(example) = serde_json::from_str::<TrainingExample>(entry.value()) else { return Ok(None) };
         let is_text = |text: &RawValue| text.get().starts_with('"');
         if !is_text(&example.query) || !is_text(&example.final_content) {
@@ -161,15 +192,9 @@ impl Memory {
             let score: f64 = serde_json::from_str(example.eval_score.as_ref()?.get()).ok()?;
             Some((2.0 * score - 1.0).clamp(-1.0, 1.0))
         };
-        let status = || {
-            let metadata: RunStatusMetadata = serde_json::from_str(entry.member("metadata")?).ok()?;
-            match metadata.status.as_deref() {
-                Some("ok") => Some(1.0),
-                Some("failed") => Some(-1.0),
-                _ => None,
-            }
-        };
-        let reward = said.or_else(score).or_else(status);
+        let reward = said
+            .or_else(score)
+            .or_else(|| serde_json::from_str::<JudgedMetadata>(entry.member("metadata")?).ok()?.reward());
         Ok(Some((example, reward)))
     }
 

@@ -23,16 +23,30 @@ fn remember_snapshot(memory: &Memory, conversation: &str, query: &str, answer: &
     memory.put(&identity("t", conversation), &format!("{{\"id\":\"a\",\"value\":{value}{more}}}")).unwrap();
 }
 
+/// Regression: entries that nobody had judged, and the answers of forks, were exported as positive examples.
 #[test]
-fn sft_lines_hold_answers_that_did_not_fail() {
+fn sft_lines_hold_answers_judged_good() {
     let memory = memory(&SimIo::new(1));
     let who = identity("t", "c");
-    memory.put(&who, &format!("{{\"id\":\"snap-1\",\"value\":{MONDAY}}}")).unwrap();
+    let good = "\"metadata\":{\"status\":\"ok\"}";
+    memory.put(&who, &format!("{{\"id\":\"snap-1\",\"value\":{MONDAY},{good}}}")).unwrap();
+    for (id, metadata) in [
+        ("unjudged", "{}"),
+        ("escalated", r#"{"status":"ok","severity":"escalated"}"#),
+        ("flagged", r#"{"status":"ok","severity":"flagged"}"#),
+        ("overridden", r#"{"status":"ok","outcome":"overridden"}"#),
+        ("rejected", r#"{"status":"ok","outcome":"rejected"}"#),
+        ("to-blame", r#"{"status":"ok","blame":0.7}"#),
+        ("what-if", r#"{"status":"ok","whatIf":true}"#),
+    ] {
+        let entry = format!("{{\"id\":\"{id}\",\"value\":{MONDAY},\"metadata\":{metadata}}}");
+        memory.put(&who, &entry).unwrap();
+    }
     memory.put(&who, r#"{"id":"fact","value":{"query":"a fact"}}"#).unwrap();
     memory.put(&who, r#"{"id":"odd","value":{"query":7,"finalContent":"x"}}"#).unwrap();
     let escaped =
-        "{\"id\":\"z\",\"value\":{\"query\":\"caf\\u00e9 \\ud800\",\n  \"finalContent\":\"two\\nlines\"}}";
-    memory.put(&who, escaped).unwrap();
+        "{\"id\":\"z\",\"value\":{\"query\":\"caf\\u00e9 \\ud800\",\n  \"finalContent\":\"two\\nlines\"},";
+    memory.put(&who, &format!("{escaped}{good}}}")).unwrap();
     let told = lines(&memory, &who, false, TrainingFormat::Sft);
     assert_eq!(
         told,
