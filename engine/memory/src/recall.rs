@@ -61,7 +61,8 @@ impl Memory {
     ///
     /// With [`WordEmbedder`], the score is the share of the question that an entry's texts hold. If the
     /// question names something by an identifier (`#42`, `app-42`, an order number, an e-mail address), only
-    /// entries with every identifier are found. Without a minimum score, they are then found at any score.
+    /// entries with every identifier are found. Without a minimum score, an entry must also hold enough of
+    /// the question's other words (docs/memory.md).
     ///
     /// If the query names an embedder, it must be this one. The hits are noted as the identity's recent
     /// recall: a snapshot written within the next hour counts as derived from them
@@ -112,17 +113,13 @@ impl Memory {
         let prefix = key_prefix(identity, wanted)?;
         let mut rarity = TermRarity::new(&asked);
         self.for_each_card(&identity.tenant_prefix(), &mut |_, card| rarity.count_entry(&asked, card))?;
-        let least = match wanted.min_score {
-            Some(least) => least,
-            None if asked.has_identifiers() => 0.0,
-            None => WordEmbedder::THRESHOLD,
-        };
         let tiers: Vec<u8> = wanted.tiers.iter().map(|tier| tier_number(Some(tier))).collect();
         let (mut passed, mut any) = (Vec::new(), false);
         self.for_each_card(&prefix, &mut |key, card| {
             any = true;
             if (tiers.is_empty() || tiers.contains(&card.tier))
-                && let Some(score) = rarity.score(&asked, card).filter(|score| *score >= least)
+                && let Some(score) = rarity.score(&asked, card)
+                && wanted.min_score.map_or_else(|| rarity.answers(&asked, card), |least| score >= least)
             {
                 passed.push((score, key));
             }

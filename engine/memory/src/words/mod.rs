@@ -12,6 +12,7 @@
 mod card;
 mod question;
 mod terms;
+mod vocabulary;
 
 pub(super) use card::{Card, CardView as CardRead, tier_number};
 pub(super) use question::{QuestionTerms, TermRarity};

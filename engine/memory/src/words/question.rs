@@ -6,9 +6,16 @@
 //! missing word counts 0.6 of the share of its n-grams that the entry holds, if that share is more than half.
 //! The score is the sum of what counts over the sum of all weights, so an entry that holds every word in
 //! front scores 1. The arithmetic uses integers; only the last step divides.
+//!
+//! Without a minimum score, an entry also has to *answer* the question (`TermRarity::answers`): it must hold
+//! all identifiers, and enough of what the question says about them. Words that every question may have count
+//! nothing there, frequent English words count half, and a verb of deciding also matches the other verbs of
+//! its kind.
+
+use std::collections::HashSet;
 
 use super::card::CardView;
-use super::terms;
+use super::{terms, vocabulary};
 
 /// Maximum number of words of a question; later words are ignored.
 const TERMS_MAX: usize = 256;
@@ -18,8 +25,16 @@ const IDENTIFIERS_MAX: usize = 64;
 const CREDIT_MAIN: u64 = 1000;
 const CREDIT_ELSEWHERE: u64 = 700;
 const CREDIT_SIMILAR: u64 = 600;
+/// Credit of a word whose kind (`vocabulary`) the entry holds, in thousandths.
+const CREDIT_SAME_KIND: u64 = 900;
+/// Least share, in thousandths, of the words of a question that an answer must hold: beside identifiers or
+/// names that it also holds, and otherwise.
+const SHARE_BESIDE_NAMES: u64 = 340;
+const SHARE_ALONE: u64 = 500;
 /// Divides the weight of a common word.
 const COMMON_DIVISOR: u64 = 10;
+/// Divides the weight of a frequent word when an answer is looked for.
+const FREQUENT_DIVISOR: u64 = 2;
 /// Fractional bits of a weight.
 const FRACTION_BITS: u32 = 16;
 
@@ -34,13 +49,37 @@ pub(in super::super) struct QuestionTerms {
 struct QuestionTerm {
     word: u32,
     is_common: bool,
+    role: TermRole,
+    /// Other words of its kind.
+    kind: Vec<u32>,
     grams: Vec<u16>,
+}
+
+/// What a word of a question says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TermRole {
+    /// Nothing about the subject, or a part of an identifier, which is checked by itself.
+    Empty,
+    /// A frequent English word.
+    Frequent,
+    /// Any other word.
+    Content,
+    /// A name: it has a capital within a sentence.
+    Name,
 }
 
 impl QuestionTerms {
     /// Parses a question.
     pub(in super::super) fn parse(question: &str) -> Self {
+        let question = &*vocabulary::without_phrases(question);
         let mut asked = Self::default();
+        let mut named: HashSet<u32> = HashSet::new();
+        terms::for_each_identifier(question, true, &mut |one| {
+            terms::for_each_word(one, &mut |word| {
+                named.insert(terms::word_hash(word));
+            });
+        });
+        let names = names(question);
         terms::for_each_word(question, &mut |word| {
             let hash = terms::word_hash(word);
             if asked.terms.len() < TERMS_MAX && !asked.terms.iter().any(|term| term.word == hash) {
@@ -49,7 +88,14 @@ impl QuestionTerms {
                 if !is_common {
                     terms::for_each_gram(word, &mut |gram| grams.push(terms::gram_hash(gram)));
                 }
-                asked.terms.push(QuestionTerm { word: hash, is_common, grams });
+                let role = match () {
+                    () if is_common || named.contains(&hash) || vocabulary::is_empty(word) => TermRole::Empty,
+                    () if names.contains(&hash) => TermRole::Name,
+                    () if vocabulary::is_frequent(word) => TermRole::Frequent,
+                    () => TermRole::Content,
+                };
+                let kind = vocabulary::same_kind(word).map(terms::word_hash).collect();
+                asked.terms.push(QuestionTerm { word: hash, is_common, role, kind, grams });
             }
         });
         terms::for_each_identifier(question, false, &mut |one| {
@@ -64,11 +110,6 @@ impl QuestionTerms {
     /// Whether the question holds nothing to search by.
     pub(in super::super) fn is_empty(&self) -> bool {
         self.terms.is_empty()
-    }
-
-    /// Whether the question names anything by an identifier.
-    pub(in super::super) fn has_identifiers(&self) -> bool {
-        !self.identifiers.is_empty()
     }
 
     /// Whether an entry holds every identifier of the question.
@@ -98,6 +139,40 @@ impl TermRarity {
         }
     }
 
+    /// Whether an entry answers a question: it holds all identifiers, and enough of the other words. Names that
+    /// the entry holds do not count as such words: `Is Elena Petrova married?` asks for more than her name.
+    pub(in super::super) fn answers(&self, asked: &QuestionTerms, card: &CardView<'_>) -> bool {
+        if !asked.identifiers_held_by(card) {
+            return false;
+        }
+        let (mut there, mut all) = (0, 0);
+        let (mut words, mut matched, mut names) = (0, 0, 0);
+        for (term, holding) in asked.terms.iter().zip(&self.holding) {
+            let credit = kind_credit(term, card);
+            let weight = match term.role {
+                TermRole::Empty => continue,
+                TermRole::Name if credit >= CREDIT_ELSEWHERE => {
+                    names += 1;
+                    continue;
+                }
+                TermRole::Frequent => weight(self.all, *holding) / FREQUENT_DIVISOR,
+                TermRole::Content | TermRole::Name => weight(self.all, *holding),
+            };
+            words += 1;
+            matched += u64::from(credit > 0);
+            all += weight * CREDIT_MAIN;
+            there += weight * credit;
+        }
+        let is_named = names > 0 || !asked.identifiers.is_empty();
+        let share = if is_named { SHARE_BESIDE_NAMES } else { SHARE_ALONE };
+        // One word of several is a coincidence, unless something is named.
+        let is_chance = !is_named && matched < 2 && words > matched;
+        match words {
+            0 => is_named,
+            _ => !is_chance && matched > 0 && there * 1000 >= all * share,
+        }
+    }
+
     /// How much of a question an entry holds, from 0 to 1; `None` if it lacks an identifier of the question.
     pub(in super::super) fn score(&self, asked: &QuestionTerms, card: &CardView<'_>) -> Option<f32> {
         if !asked.identifiers_held_by(card) {
@@ -117,6 +192,32 @@ impl TermRarity {
         let score = (there as f64 / all as f64) as f32;
         Some(score)
     }
+}
+
+/// The hashes of words with a capital within a sentence.
+fn names(question: &str) -> HashSet<u32> {
+    let mut names = HashSet::new();
+    // The first word of the question begins a sentence.
+    let mut begins = true;
+    for token in question.split_whitespace() {
+        let word = token.trim_start_matches(|letter: char| !letter.is_alphanumeric());
+        if !begins && word.chars().next().is_some_and(char::is_uppercase) {
+            terms::for_each_word(word, &mut |word| {
+                if word.chars().count() > 1 {
+                    names.insert(terms::word_hash(word));
+                }
+            });
+        }
+        begins = token.ends_with(['.', '!', '?', ':']);
+    }
+    names
+}
+
+/// As [`term_credit`], but a word also counts if the entry holds another word of its kind.
+fn kind_credit(term: &QuestionTerm, card: &CardView<'_>) -> u64 {
+    let holds = |word: &u32| card.has_main_word(*word) || card.has_other_word(*word);
+    let kind = if term.kind.iter().any(holds) { CREDIT_SAME_KIND } else { 0 };
+    term_credit(term, card).max(kind)
 }
 
 fn term_credit(term: &QuestionTerm, card: &CardView<'_>) -> u64 {

@@ -9,5 +9,6 @@ mod belongings;
 mod derived_entries;
 mod memory;
 mod recall;
+mod retrieval;
 mod support;
 mod training;

@@ -177,13 +177,15 @@ fn recall_requires_every_identifier_of_the_question() {
     let value = r#"{"query":"Where is it?","finalContent":"Sent.","toolCalls":[{"name":"track","args":{"order":7304512,"for":["mia.li@example.com"]},"resultPreview":"{\"code\":\"Q69X3R\",\"via\":\"HAT136-HAT039\"}"}]}"#;
     memory.write_snapshot(&who, value, &WordEmbedder, &SnapshotOptions::default()).unwrap();
     for (question, found) in [
-        ("Which carrier took order 7304512?", true),
-        ("Anything strange about Mia.Li@Example.com's parcel?", true),
+        ("Where was order 7304512 sent?", true),
+        ("Anything about Mia.Li@Example.com?", true),
         ("What became of Q69X3R, order 7304512?", true),
-        ("Was HAT136 overbooked?", true),
-        ("Was HAT137 overbooked?", false),
+        ("Was HAT136 sent?", true),
+        ("Was HAT137 sent?", false),
         ("What became of Q69X3R, order 7304513?", false),
-        ("Anything strange about li@example.com's parcel?", false),
+        ("Anything about li@example.com?", false),
+        // The entry holds the identifier, and nothing that the question asks for.
+        ("Which carrier took 7304512?", false),
         ("Which carrier took the parcel?", false),
     ] {
         assert_eq!(ask(&memory, &who, question).len(), usize::from(found), "{question}");
