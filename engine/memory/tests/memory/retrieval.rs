@@ -1,6 +1,7 @@
 //! How well the built-in embedder finds entries, measured on two labelled sets (`tests/data/recall`). The
 //! settings were chosen on the development set. The held-out set was written before and opened once, for the
 //! figures in docs/memory.md; since then it guards them.
+#![expect(clippy::print_stdout, reason = "the tests print their figures")]
 
 use annals::io::sim::SimIo;
 use annals_memory::{Identity, Memory, MemoryQuery, WordEmbedder};
