@@ -8,7 +8,6 @@ use annals::{
 };
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;

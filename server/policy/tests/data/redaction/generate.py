@@ -2,8 +2,9 @@
 """Writes forms_tuned.jsonl and forms_held_out.jsonl: labelled lines with made-up values. Repeatable.
 
 Usage: python3 generate.py      (in its folder)
-The values follow what providers and authorities publish, not the rules of ../../../rules:
-  keys      the examples in the documentation of each provider (API reference, "authentication")
+The values follow what providers and authorities publish, not the rules of ../../../rules. The forms were written
+from memory of these publications; no page was opened for it:
+  keys      the documentation of each provider (API reference, "authentication")
   AWS       IAM user guide, "unique identifiers"; GitHub blog "behind GitHub's new authentication token formats"
   URLs      RFC 3986 section 3.2.1 and the connection URIs of PostgreSQL, Redis, MongoDB, AMQP, MySQL
   SSN       Social Security Administration, "the SSN numbering scheme"; passports: ICAO 9303 part 4
