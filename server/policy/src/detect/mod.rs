@@ -391,14 +391,14 @@ pub(crate) fn find(text: &[u8], wanted: Detectors, near: NameHint, hits: &mut Ve
                     if is_last { (at - 1, class::LOWER | class::DOT) } else { (at, class::LOWER) };
                 let is_lower = holds & !class::RUN & !lower == 0 && is_word(text, start..end);
                 let found = seeds.add(text, start..end, is_lower).into_iter();
-                for range in found.chain(is_last.then(|| seeds.finish()).flatten()) {
+                for range in found.chain(is_last.then(|| seeds.finish(text)).flatten()) {
                     look.hit(Detector::SeedPhrase, range);
                 }
             }
             at = look.run(start, at, holds).max(at);
         }
     }
-    if let Some(range) = seeds.finish() {
+    if let Some(range) = seeds.finish(text) {
         look.hit(Detector::SeedPhrase, range);
     }
 }

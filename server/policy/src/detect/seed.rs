@@ -8,6 +8,8 @@ static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| include_str!("../../rules/b
 
 /// Minimum number of words in a phrase (BIP 39).
 const WORDS_MIN: usize = 12;
+/// Minimum number of different words in a phrase. Twelve random words have fewer once in 10^8 phrases.
+const DIFFERENT_MIN: usize = 9;
 /// Lengths of the list's words, in bytes.
 const LENGTHS: std::ops::RangeInclusive<usize> = 3..=8;
 
@@ -27,7 +29,7 @@ impl SeedScan {
         let is_next = self.count > 0 && is_gap(text.get(self.end..run.start).unwrap_or_default());
         let is_word = is_lower && LENGTHS.contains(&run.len());
         if !is_next || !is_word {
-            let found = self.finish();
+            let found = self.finish(text);
             if is_word {
                 (self.start, self.end, self.count) = (run.start, run.end, 1);
             }
@@ -41,11 +43,11 @@ impl SeedScan {
         None
     }
 
-    /// The phrase that ends with the text.
-    pub(super) fn finish(&mut self) -> Option<Range<usize>> {
+    /// The phrase that ends with the row.
+    pub(super) fn finish(&mut self, text: &[u8]) -> Option<Range<usize>> {
         let found = (self.checked >= WORDS_MIN).then_some(self.start..self.end);
         *self = Self::default();
-        found
+        found.filter(|row| is_varied(text.get(row.clone()).unwrap_or_default()))
     }
 
     /// Looks the row's new words up; a word outside of the list ends the row.
@@ -58,9 +60,8 @@ impl SeedScan {
                 return None;
             }
             let end = self.start + row.get(..from).unwrap_or_default().trim_ascii_end().len();
-            let found = self.start..end;
-            *self = Self::default();
-            return Some(found);
+            self.end = end;
+            return self.finish(text);
         }
         let (mut at, mut start, mut count) = (self.start, self.start, 0);
         let row = text.get(self.start..self.end).unwrap_or_default();
@@ -89,6 +90,20 @@ impl SeedScan {
         }
         None
     }
+}
+
+/// Whether a row has as many different words as a phrase of random words has.
+fn is_varied(row: &[u8]) -> bool {
+    let mut different: Vec<&[u8]> = Vec::with_capacity(DIFFERENT_MIN);
+    for word in row.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
+        if !different.contains(&word) {
+            different.push(word);
+        }
+        if different.len() >= DIFFERENT_MIN {
+            return true;
+        }
+    }
+    false
 }
 
 fn is_gap(gap: &[u8]) -> bool {

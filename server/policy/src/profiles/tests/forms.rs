@@ -134,6 +134,9 @@ fn seed_phrases_are_redacted() {
             r#"{"words":"[*]"}"#,
         ),
     ]);
+    // A repeated word of the list was taken for a phrase.
+    let repeated = "word ".repeat(1000);
+    check(&[(&*repeated, &*repeated), ("a able ".repeat(40).as_str(), "a able ".repeat(40).as_str())]);
 }
 
 /// A page or a chat shows the same characters, and the detectors saw others.
