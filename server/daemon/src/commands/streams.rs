@@ -74,6 +74,14 @@ fn add(call: &mut CommandCall<'_, '_>) -> CommandResult {
         return Err(wrong_arity("xadd"));
     }
     let name = std::str::from_utf8(call.word(1)).map_err(|_| "ERR a run's name is UTF-8")?;
+    if call.tenant.open_run(name).is_none()
+        && call.session.offload.is_none()
+        && !call.session.in_exec
+        && find_interrupted_stream(call, name)?.is_some()
+    {
+        // Taking a run up reads from the disk.
+        return call.retry_offloaded();
+    }
     let Some(open) = stream_run(call, name, makes)? else { return Ok(Reply::Null) };
     let mut body = Vec::new();
     let words: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
@@ -102,6 +110,10 @@ fn stream_run(
 ) -> Result<Option<Arc<DaemonRun>>, CommandRefusal> {
     if let Some(open) = call.tenant.open_run(name) {
         return Ok(Some(open));
+    }
+    // Its times are read before the lock is taken: the run may be long. They stay in memory.
+    if let Some(reader) = find_interrupted_stream(call, name)? {
+        call.tenant.frame_times_ms(&reader)?;
     }
     let database = call.database();
     call.work.lock_databases();
@@ -132,6 +144,19 @@ fn stream_run(
             let run = call.work.namespace().begin_run(RunSpec::new(name))?;
             Ok(Some(call.tenant.insert_open_run(Arc::new(run), false)))
         }
+    }
+}
+
+/// The stream of this name that the daemon's end interrupted.
+fn find_interrupted_stream(
+    call: &CommandCall<'_, '_>,
+    name: &str,
+) -> Result<Option<RunReader>, CommandRefusal> {
+    match call.work.namespace().run(name) {
+        Ok(reader) if is_interrupted_stream(&reader)? => Ok(Some(reader)),
+        Ok(_) => Ok(None),
+        Err(error) if is_absent_run(error.kind()) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
