@@ -175,8 +175,8 @@ impl RecorderSession {
         let space = self.space()?;
         let run = space.run(&name)?;
         Ok(match remember_ended(space, run.info().uid, run.info().status, environment_embedder)? {
-            RememberOutcome::Stored(_, ids) => Reply::Bulk(ids.join(" ").into_bytes()),
-            RememberOutcome::Skipped(_) => Reply::Null,
+            RememberOutcome::Stored(_, ids) => Reply::count(ids.len()),
+            RememberOutcome::Skipped(_) => Reply::Integer(0),
         })
     }
 

@@ -67,8 +67,8 @@ pub(super) struct RunConversations {
     decisions_bytes: usize,
     tool_calls: usize,
     texts_bytes: usize,
-    /// Whether a question was left out because of a limit.
-    is_full: bool,
+    /// Whether a question, a tool call or a decision was left out because of a limit.
+    is_cut: bool,
     /// When the run began. Calls that a fork shares, or got answered from its parent, are older.
     run_began_ns: u64,
 }
@@ -98,7 +98,11 @@ impl RunConversations {
         for decision in decided.decisions {
             let bytes = self.decisions_bytes + decision.get().len();
             let fits = self.decisions < DECISIONS_MAX && bytes <= DECISIONS_BYTES_MAX;
-            if fits && decision.get().starts_with('{') {
+            if !decision.get().starts_with('{') {
+                continue;
+            }
+            self.is_cut |= !fits;
+            if fits {
                 (self.decisions, self.decisions_bytes) = (self.decisions + 1, bytes);
                 match self.current.and_then(|at| self.questions.get_mut(at)) {
                     Some(question) => question.snapshot.decisions.push(decision),
@@ -160,6 +164,7 @@ impl RunConversations {
             self.texts_bytes = self.texts_bytes.saturating_sub(question.snapshot.final_content.len());
             question.snapshot.final_content = text.to_owned();
         }
+        self.is_cut |= answer.tool_calls.len() > calls_left;
         self.tool_calls += question.add_answer(&answer, calls_left);
     }
 
@@ -195,7 +200,7 @@ impl RunConversations {
             return Some(at);
         }
         if self.questions.len() == QUESTIONS_MAX || self.texts_bytes > QUESTIONS_BYTES_MAX {
-            self.is_full = true;
+            self.is_cut = true;
             return None;
         }
         let mut question =
@@ -208,7 +213,7 @@ impl RunConversations {
     }
 
     /// The snapshots of the questions that were answered, in the order in which they were asked, and whether
-    /// questions beyond a limit were left out.
+    /// anything beyond a limit was left out.
     pub(super) fn finish(self) -> (Vec<QuestionSnapshot>, bool) {
         let answered = self.questions.into_iter().filter_map(|mut question| {
             let snapshot = &mut question.snapshot;
@@ -222,7 +227,7 @@ impl RunConversations {
                 spans.map(|(first, last)| last.saturating_sub(*first)).sum::<u64>() / 1_000_000;
             Some(question)
         });
-        (answered.collect(), self.is_full)
+        (answered.collect(), self.is_cut)
     }
 }
 

@@ -109,7 +109,7 @@ pub(super) fn remember_reader(
     if is_cut {
         return Err(annals::Error::new(
             ErrorKind::Invalid,
-            format!("only the first {} questions of the run are remembered: it has more than fit", ids.len()),
+            "only a part of the run is remembered: it has more questions, tool calls or decisions than fit",
         ));
     }
     Ok(RememberOutcome::Stored(identity, ids))
@@ -130,7 +130,7 @@ fn to_json(snapshot: &SnapshotJson) -> annals::Result<String> {
 struct ReadQuestions {
     /// The snapshots of the answered questions.
     questions: Vec<QuestionSnapshot>,
-    /// Whether questions beyond a limit are left out.
+    /// Whether questions, tool calls or decisions beyond a limit are left out.
     is_cut: bool,
     /// Whether the cache answered a call.
     is_from_cache: bool,

@@ -19,8 +19,8 @@ pub enum RecorderCommand {
     ResumeRun,
     /// `RUN.END run status`: replies with the number of frames after all of the run is on disk.
     EndRun,
-    /// `RUN.REMEMBER run`: stores the outcome of an ended run in memory; replies with the entry's id, or nil if the
-    /// run has no outcome.
+    /// `RUN.REMEMBER run`: stores the outcome of an ended run in memory; replies with the number of entries,
+    /// which is 0 if the run has no answered question or is a what-if.
     RememberRun,
     /// `FRAME.BEGIN run component input [OPTIONS]`: replies with the frame's number; its output follows later.
     BeginFrame,
