@@ -21,7 +21,7 @@ use super::wire::{TraceEncoding, decode_request};
 const TRACES_MAX: usize = 512;
 /// Maximum number of span ids remembered over all traces.
 const REMEMBERED_MAX: usize = 1 << 19;
-/// Maximum number of traces of a request that are processed at a time.
+/// Maximum number of traces of a request that are processed at a time; for so long, as many more are open.
 const AT_ONCE: usize = TRACES_MAX;
 /// A complete trace ends after this much inactivity.
 const QUIET_NS: u64 = 30_000_000_000;
