@@ -5,8 +5,8 @@
 //! With the feature `middleware` a program records and replays itself ([`middleware`]).
 
 pub use annals_daemon::{
-    AccessToken, AskOutcome, ConfiguredToken, HolderWait, LogFormat, RecorderHost, Rights, ServeConfig,
-    ServeError, Shared, StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_or_open, list_tokens,
+    AccessToken, AskOutcome, ConfiguredToken, ForgetTarget, HolderWait, LogFormat, RecorderHost, Rights, ServeConfig,
+    ServeError, Shared, StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_or_open, forget, list_tokens,
     list_witnesses, make_token, open_or_wait, revoke_token, serve, write_witness,
 };
 pub use annals_formats::otlp::is_ingested;

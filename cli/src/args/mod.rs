@@ -138,7 +138,7 @@ pub(crate) enum Verb {
     Pin(PinArgs),
     /// Remove the pin of a run
     Unpin(UnpinArgs),
-    /// Drop a run now, and list what still holds its bytes
+    /// Drop a run, a key or a stored blob now, and list what still holds its bytes
     Forget(ForgetArgs),
     /// Diagnose the store and say what to do; changes nothing. With --agent: say which calls of a program can
     /// be captured

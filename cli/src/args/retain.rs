@@ -1,5 +1,6 @@
 //! Verbs that decide how long runs stay: `retain`, `pin`, `unpin` and `forget`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -38,10 +39,24 @@ pub(crate) struct UnpinArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A blob that frames, states or keys of the store contain is refused, and they are named: forget them first. Deleted keys can be forgotten, too. \
+docs/retention.md says when bytes disappear without `forget`."
+)]
 pub(crate) struct ForgetArgs {
     /// Full name of the run
-    pub(crate) run: String,
-    /// Reason; it stays in the ledger, so it must hold no content of the run
+    #[arg(required_unless_present_any = ["key", "blob"], conflicts_with_all = ["key", "blob"])]
+    pub(crate) run: Option<String>,
+    /// Forget this key with all its versions, instead of a run
+    #[arg(long, value_name = "KEY", conflicts_with = "blob")]
+    pub(crate) key: Option<OsString>,
+    /// Keyspace of the key [default: default]
+    #[arg(long, value_name = "NAME", requires = "key")]
+    pub(crate) keyspace: Option<String>,
+    /// Forget this stored blob, instead of a run: its BLAKE3 hash in 64 hexadecimal digits
+    #[arg(long, value_name = "HASH")]
+    pub(crate) blob: Option<String>,
+    /// Reason; it stays in the store, so it must hold no content of what is forgotten
     #[arg(long, value_name = "TEXT")]
     pub(crate) why: String,
 }

@@ -45,6 +45,9 @@ pub(crate) struct CompactArgs {
     /// Only report what would be rewritten
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Rewrite every file that holds deleted data, however little [default: files of which a tenth is dead]
+    #[arg(long)]
+    pub(crate) now: bool,
     /// Also recompress live data, which is slower and saves more space; data is recompressed only once
     #[arg(long)]
     pub(crate) recompress: bool,

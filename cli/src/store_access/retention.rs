@@ -4,7 +4,9 @@ use annals::{
     RunUid,
     retention::{RetentionPlan, RetentionPolicy, RetentionReport, RunRemnants},
     runs::DroppedRun,
+    upkeep::CompactOptions,
 };
+use annals_server::ForgetTarget;
 
 use super::StoreAccess;
 use super::failures::engine_failure;
@@ -44,6 +46,12 @@ impl StoreAccess {
         let space = self.namespace()?;
         space.forget(run, why).map_err(engine_failure)?;
         annals_server::forget_answers(&space, run).map(drop).map_err(engine_failure)
+    }
+
+    /// Forgets a key or a stored blob at once. Returns the report as JSON.
+    pub(crate) fn forget_content(&self, target: ForgetTarget<'_>, why: &str) -> CliResult<String> {
+        annals_server::forget(&self.namespace()?, target, why, CompactOptions::default())
+            .map_err(engine_failure)
     }
 
     /// Returns a dropped run, and the files and backups that still hold its bytes.

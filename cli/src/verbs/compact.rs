@@ -20,6 +20,7 @@ pub(super) fn run(global: &GlobalArgs, args: &CompactArgs, out: &mut CliOutput) 
     let root = locate::store(global.store.as_deref());
     let rate = args.max_bytes_per_second.map(|rate| rate.to_string());
     let mut words: Vec<&[u8]> = vec![b"STORE.COMPACT"];
+    words.extend(args.now.then_some(&b"NOW"[..]));
     words.extend(args.recompress.then_some(&b"RECOMPRESS"[..]));
     words.extend(rate.iter().flat_map(|rate| [&b"RATE"[..], rate.as_bytes()]));
     // A dry run changes nothing, so this process can do it while another one writes to the store.
@@ -69,6 +70,7 @@ fn compact_in_process(door: StoreAccess, args: &CompactArgs) -> CliResult<String
     }
     let options = CompactOptions {
         dry_run: args.dry_run,
+        all_dead: args.now,
         recompress: args.recompress.then_some(CompactOptions::RECOMPRESS_LEVEL),
         bytes_per_second_max: args.max_bytes_per_second,
         progress: Some(Arc::new(move |progress| update_bar(&shown, progress))),

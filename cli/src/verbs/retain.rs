@@ -7,8 +7,8 @@ use annals::{
     retention::{RetentionPolicy, RetentionReport, parse_duration_ns},
     upkeep::CompactOptions,
 };
-use annals_server::{POLICY_BYTES_MAX, parse_policy};
-use serde_json::json;
+use annals_server::{ForgetTarget, POLICY_BYTES_MAX, parse_policy};
+use serde_json::{Value, json};
 
 use crate::args::{ForgetArgs, GlobalArgs, PinArgs, RetainArgs, UnpinArgs};
 use crate::failure::{CliResult, Failure, FailureCode};
@@ -16,6 +16,9 @@ use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, count, plural, printable, time};
 use crate::store_access::{AskedStore, StoreAccess, StoreWait};
+
+/// Ends every report of `forget`.
+const UNKNOWN_COPIES: &str = "annals does not know of exports, tapes and copies made by other tools";
 
 pub(super) fn retain(global: &GlobalArgs, args: &RetainArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
@@ -220,12 +223,88 @@ pub(super) fn unpin(global: &GlobalArgs, args: &UnpinArgs, out: &mut CliOutput) 
 }
 
 pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput) -> CliResult<()> {
+    match (&args.run, &args.key, &args.blob) {
+        (Some(run), ..) => forget_run(global, run, args, out),
+        (None, Some(key), _) => {
+            let keyspace = args.keyspace.as_deref().unwrap_or("default");
+            let key = key.as_encoded_bytes();
+            let words: [&[u8]; 5] =
+                [b"KV.FORGET", key, args.why.as_bytes(), b"KEYSPACE", keyspace.as_bytes()];
+            forget_content(global, ForgetTarget::Key { keyspace, key }, &words, &args.why, out)
+        }
+        (None, None, Some(id)) => {
+            let words: [&[u8]; 3] = [b"BLOB.FORGET", id.as_bytes(), args.why.as_bytes()];
+            forget_content(global, ForgetTarget::Blob(id), &words, &args.why, out)
+        }
+        (None, None, None) => {
+            Err(Failure::usage("nothing to forget was named", "name a run, --key KEY or --blob HASH"))
+        }
+    }
+}
+
+/// Forgets a key or a blob, here or in the process that holds the store, and prints what still holds its bytes.
+fn forget_content(
+    global: &GlobalArgs,
+    target: ForgetTarget<'_>,
+    words: &[&[u8]],
+    why: &str,
+    out: &mut CliOutput,
+) -> CliResult<()> {
+    let root = locate::store(global.store.as_deref());
+    let done = match ask_in_namespace(&root, global, words)? {
+        AskedStore::Asked(done) => done,
+        AskedStore::Opened(door) => {
+            let done = door.forget_content(target, why)?;
+            door.close()?;
+            done
+        }
+    };
+    let done: Value = serde_json::from_str(&done).map_err(|error| {
+        let message = format!("the process that serves the store sent an invalid report: {error}");
+        Failure::failed(message, "use the same version of annals for both")
+    })?;
+    if out.json {
+        return out.object(&done);
+    }
+    let number = |name: &str| done[name].as_u64().unwrap_or_default();
+    let list = |name: &str| -> Vec<String> {
+        let texts = done["held"][name].as_array().into_iter().flatten();
+        texts.filter_map(Value::as_str).map(|text| printable(text).into_owned()).collect()
+    };
+    let what = done["forgotten"].as_str().unwrap_or_default();
+    let records = plural(number("records"), "record");
+    out.marked_line(true, "forgotten", format_args!(": a {what} with {records}"))?;
+    let (shared, backups, pending) = (list("shared"), list("backups"), number("pending_bytes"));
+    if !shared.is_empty() || !backups.is_empty() || pending > 0 {
+        out.line("what still holds its bytes:")?;
+    }
+    for holder in shared {
+        out.line(format_args!("  - living data with the same bytes: {holder}"))?;
+    }
+    print_pending(pending, out)?;
+    for place in backups {
+        out.line(format_args!("  - a backup: {place}"))?;
+    }
+    out.line(UNKNOWN_COPIES)
+}
+
+fn print_pending(pending: u64, out: &mut CliOutput) -> CliResult<()> {
+    match pending {
+        0 => Ok(()),
+        pending => out.line(format_args!(
+            "  - {} of old log files, until the processes that read them end or refresh their view",
+            bytes(pending)
+        )),
+    }
+}
+
+fn forget_run(global: &GlobalArgs, named: &str, args: &ForgetArgs, out: &mut CliOutput) -> CliResult<()> {
     let root = locate::store(global.store.as_deref());
     let reading = StoreAccess::open_to_read(&root, &global.namespace)?;
-    let reader = reading.reader(&args.run)?;
+    let reader = reading.reader(named)?;
     let (run, uid) = (reader.info().name.clone(), reader.info().uid);
-    if run != args.run {
-        let message = format!("{:?} is not the whole name of a run: {run:?} is", args.run);
+    if run != named {
+        let message = format!("{named:?} is not the whole name of a run: {run:?} is");
         return Err(Failure::missing(message, "nothing was forgotten; write the whole name"));
     }
     // An open reader would keep the old files.
@@ -254,7 +333,7 @@ pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput
         }
         Err(failure) => return Err(failure),
     };
-    let compacted: serde_json::Value = serde_json::from_str(&compacted).unwrap_or_default();
+    let compacted: Value = serde_json::from_str(&compacted).unwrap_or_default();
     let pending = compacted["pending_bytes"].as_u64().unwrap_or_default();
     let (dropped, held) = StoreAccess::open_to_read(&root, &global.namespace)?.still_held(uid)?;
     if out.json {
@@ -289,16 +368,11 @@ pub(super) fn forget(global: &GlobalArgs, args: &ForgetArgs, out: &mut CliOutput
     if !held.vectors.is_empty() {
         out.line(format_args!("  - vector files: {}", held.vectors.join(", ")))?;
     }
-    if pending > 0 {
-        let pending = bytes(pending);
-        out.line(format_args!(
-            "  - {pending} of old log files, until the processes that read them end or refresh their view"
-        ))?;
-    }
+    print_pending(pending, out)?;
     for place in &held.backups {
         out.line(format_args!("  - a backup: {}", printable(place)))?;
     }
-    out.line("annals does not know of exports, tapes and copies made by other tools")
+    out.line(UNKNOWN_COPIES)
 }
 
 /// Runs a command for this namespace in the process that holds the store, or opens the store.

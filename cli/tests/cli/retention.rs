@@ -326,3 +326,146 @@ fn a_daemon_sweeps_on_schedule() {
     let said = bench.run("--namespace annals replay --all --json").text();
     assert!(said.contains("schedule") && said.contains("2 runs dropped"), "{said}");
 }
+
+/// The store's whole text, as the files have it.
+fn raw(bench: &CliBench, wanted: &[u8]) -> bool {
+    files(&bench.path(".annals")).iter().any(|(_, bytes)| bytes.windows(wanted.len()).any(|row| row == wanted))
+}
+
+/// Bytes that do not compress, without a digit of a hash that the store keeps.
+fn noise(seed: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    blake3::Hasher::new_keyed(&[seed; 32]).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+/// After `forget` had compacted the store, a request for the run by its name said "no run", as if it never was.
+#[test]
+fn forgotten_run_stays_gone_after_compaction_repair_backup() {
+    let bench = recorded();
+    bench.run_args(["forget", "a", "--why", "asked for"]).ok();
+    bench.run("retain --at +91d").ok();
+    bench.run("compact --now").ok();
+    // Compacts the segments with the tombstones, too.
+    bench.pipe("import --format chat -", LINES.replace("\"a\"", "\"c\"").replace("\"b\"", "\"d\"").as_bytes()).ok();
+    bench.run("forget c --why more").ok();
+    bench.run("compact --now --recompress").ok();
+    let check = |store: &str| {
+        for (run, rule) in [("a", "rule \"forget\" (asked for)"), ("b", "rule \"failed\""), ("c", "(more)")] {
+            let error = bench.run(&format!("--store {store} show {run}")).failed(4);
+            assert!(error.contains("was dropped 20") && error.contains(rule), "{store}: {error}");
+        }
+        let error = bench.run(&format!("--store {store} show z")).failed(4);
+        assert!(!error.contains("was dropped"), "{error}");
+        bench.run(&format!("--store {store} show d")).ok();
+        bench.run(&format!("--store {store} verify")).ok();
+    };
+    check(".annals");
+    bench.run("backup copy").ok();
+    bench.run("restore copy restored").ok();
+    check("restored");
+    bench.run("repair --to repaired").ok();
+    check("repaired");
+    // A run of the same name lives again.
+    bench.pipe("import --format chat -", LINES.as_bytes()).ok();
+    bench.run("show a").ok();
+}
+
+#[test]
+fn forgotten_key_leaves_no_bytes_in_the_store() {
+    let bench = recorded();
+    let (first, second) = (noise(1, 6000), noise(2, 300));
+    bench.pipe("put user:7 -", &first).ok();
+    bench.pipe("put user:7 -", &second).ok();
+    bench.run_args(["put", "user:8", "stays"]).ok();
+    bench.run("backup copy").ok();
+    bench.run("del user:7").ok();
+    bench.run("compact --now").ok();
+    assert!(raw(&bench, &first[100..164]) && raw(&bench, &second[..64]) && raw(&bench, b"user:7"));
+    bench.run("forget --key user:7").failed(2);
+    bench.run("forget a --key user:7 --why x").failed(2);
+    bench.run("forget --keyspace default --why x").failed(2);
+    assert!(bench.run("forget --key annals --keyspace annals.pins --why x").failed(2).contains("belongs to annals"));
+    let text = bench.run_args(["forget", "--key", "user:7", "--why", "asked for"]).text();
+    assert!(text.starts_with("forgotten: a key with 3 records\n"), "{text}");
+    assert!(text.contains("  - a backup: ") && text.contains("exports, tapes"), "{text}");
+    assert!(!raw(&bench, &first[100..164]) && !raw(&bench, &second[..64]) && !raw(&bench, b"user:7"));
+    assert!(bench.run("forget --key user:7 --why again").failed(4).contains("no record of this key"));
+    bench.run("get user:7").failed(4);
+    assert_eq!(bench.run("get user:8 --raw").text(), "stays");
+    assert!(bench.run("scan --keyspace annals.forgotten").text().contains("asked for"));
+    bench.run("verify").ok();
+}
+
+/// What a run still contains cannot be erased under it: `forget` names the run, as git keeps what a branch reaches.
+#[test]
+fn blob_in_use_is_refused_and_named() {
+    let bench = recorded();
+    let content = noise(3, 9000);
+    let id = blake3::hash(&content).to_hex().to_string();
+    {
+        let store = annals::Store::open(bench.path(".annals")).unwrap();
+        let space = store.namespace("default").unwrap();
+        let blobs = space.keyspace("annals.blobs", annals::kv::History::Latest).unwrap();
+        blobs.put(blake3::hash(&content).as_bytes(), content.clone()).unwrap();
+        let run = space.begin_run(annals::RunSpec::new("user")).unwrap();
+        run.record(annals::Frame::new(annals::Component::Tool, content.clone(), "done")).unwrap();
+        run.end(annals::Status::Ok).unwrap();
+        store.close().unwrap();
+    }
+    bench.pipe("put copy -", &content).ok();
+    let error = bench.run(&format!("forget --blob {id} --why asked")).failed(1);
+    assert!(error.contains("frame 1 of run \"user\", key \"copy\" of keyspace \"default\""), "{error}");
+    assert!(raw(&bench, &content[..64]));
+    bench.run("forget user --why asked").ok();
+    bench.run("forget --key copy --why asked").ok();
+    assert!(raw(&bench, &content[..64]), "the blob still holds it");
+    let [done] = bench.run(&format!("forget --blob {id} --why asked --json")).json().try_into().unwrap();
+    assert_eq!((&done["forgotten"], &done["held"]["shared"]), (&"blob".into(), &serde_json::json!([])));
+    assert!(!raw(&bench, &content[..64]));
+    bench.run(&format!("forget --blob {id} --why asked")).failed(4);
+    assert!(bench.run("forget --blob zz --why asked").failed(2).contains("64 hexadecimal digits"));
+}
+
+/// A daemon holds values in its cache and keeps deadlines beside the keys: both go.
+#[test]
+fn daemon_forgets_keys_and_names_remaining_holders() {
+    let bench = recorded();
+    bench.run("backup copy").ok();
+    let daemon = bench.serve(&[]);
+    let mut client = bench.connect();
+    let mut ask = |line: &str| -> String {
+        use std::io::{BufRead, Read, Write};
+        client.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+        let mut reader = std::io::BufReader::new(&mut client);
+        let mut first = String::new();
+        reader.read_line(&mut first).unwrap();
+        if let Some(len) = first.strip_prefix('$').and_then(|len| len.trim().parse::<usize>().ok()) {
+            let mut bytes = vec![0; len + 2];
+            reader.read_exact(&mut bytes).unwrap();
+            return String::from_utf8(bytes).unwrap();
+        }
+        first
+    };
+    let secret = "k9XzQ4vB7mNp2LrT8wYc3HsD6fGj1KaE";
+    assert_eq!(ask(&format!("set person:{secret} {secret}value px 10000000")), "+OK\r\n");
+    assert_eq!(ask(&format!("set person:{secret} {secret}later px 10000000")), "+OK\r\n");
+    assert!(ask(&format!("get person:{secret}")).starts_with(secret));
+    let [done] = bench
+        .run_args(["forget", "--key", &format!("person:{secret}"), "--keyspace", "db0", "--why", "asked", "--json"])
+        .json()
+        .try_into()
+        .unwrap();
+    let backup = bench.path("copy").canonicalize().unwrap();
+    assert_eq!(done["held"]["backups"], serde_json::json!([backup.to_str().unwrap()]));
+    assert_eq!(ask(&format!("get person:{secret}")), "$-1\r\n");
+    let dropped = ask("run.drop a asked compact");
+    let dropped: serde_json::Value = serde_json::from_str(dropped.trim()).unwrap();
+    assert_eq!(dropped["held"]["backups"], serde_json::json!([backup.to_str().unwrap()]));
+    assert_eq!(dropped["held"]["segments"], serde_json::json!([]));
+    assert!(!raw(&bench, secret.as_bytes()), "before the daemon ends");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
+    assert!(!raw(&bench, secret.as_bytes()));
+    bench.run("verify").ok();
+}

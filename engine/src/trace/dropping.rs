@@ -1,7 +1,7 @@
 //! Drops and pins runs.
 //!
 //! A dropped run is a tombstone in the log: the run's uid, its number of frames, and when and by which rule
-//! it was dropped. Its frames are readable only through its forks; compaction frees the rest. The run's
+//! it was dropped. A note finds it by a hash of its name (see `dropped_names`). Its frames are readable only through its forks; compaction frees the rest. The run's
 //! belongings (see `belongings`) are deleted in the same commit.
 //!
 //! Three kinds of runs are never dropped: open runs, pinned runs, and runs of which a fork is about to begin.
@@ -20,6 +20,7 @@ use crate::log::queue::Durability;
 use crate::log::segments::lock;
 use crate::store::Namespace;
 use crate::trace::belongings::Belongings;
+use crate::trace::dropped_names;
 use crate::trace::heads::{RULE_BYTES_MAX, TombstoneHead, WHY_BYTES_MAX};
 use crate::trace::kinds;
 use crate::trace::model::{Status, check_text};
@@ -191,6 +192,11 @@ impl Namespace {
         // Dropping runs is how a full disk gets room again.
         let _reserve = core.log()?.queue.use_reserve();
         let mut held = Vec::new();
+        // Made here, so that a commit of drops finds it.
+        let names = match uids.is_empty() {
+            true => return Ok(held),
+            false => dropped_names::keyspace(core, self.id)?,
+        };
         for some in uids.chunks(BATCH_RUNS_MAX) {
             let forking = lock(&self.store.recording().forking);
             let dropped_ns = core.io.now_ns();
@@ -217,6 +223,7 @@ impl Namespace {
                     why: why.to_owned(),
                 };
                 writer.add_record(kinds::TOMBSTONE, &head.encode(), &[])?;
+                dropped_names::note(&names, &fields.name, &head, &mut writer)?;
                 belongings.delete_all(*uid, &mut writer)?;
                 each(head);
             }

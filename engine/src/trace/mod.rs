@@ -5,6 +5,7 @@ pub(crate) mod belongings;
 pub(crate) mod builders;
 pub(crate) mod census;
 pub(crate) mod chain;
+pub(crate) mod dropped_names;
 pub(crate) mod dropping;
 pub(crate) mod frame_cache;
 pub(crate) mod frames;

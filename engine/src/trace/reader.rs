@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BlobId, Link, NamespaceId, RecordedId, RunUid, Seqno};
 use crate::log::record::{BodyRef, RecipeRef, RecordKind};
 use crate::trace::chain::{self, FrameDigest};
+use crate::trace::dropped_names::{self, DroppedName};
 use crate::trace::frame_cache::{FrameCache, FrameRecord};
 use crate::trace::frames::ReadBody;
 use crate::trace::heads::{RunFields, RunHead, TombstoneHead};
@@ -214,22 +215,32 @@ fn head_of_tombstone(head: TombstoneHead) -> RunHead {
 }
 
 /// The error for reading a dropped run.
-fn dropped_error(what: &str, head: &TombstoneHead) -> Error {
-    let why = if head.why.is_empty() { String::new() } else { format!(" ({})", head.why) };
-    let when = crate::timestamp::rfc3339(head.dropped_ns);
-    Error::new(ErrorKind::Gone, format!("{what} was dropped {when} by the rule {:?}{why}", head.rule))
+fn dropped_error(what: &str, dropped_ns: u64, rule: &str, why: &str) -> Error {
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+    let when = crate::timestamp::rfc3339(dropped_ns);
+    Error::new(ErrorKind::Gone, format!("{what} was dropped {when} by the rule {rule:?}{why}"))
 }
 
 impl RunReader {
     pub(crate) fn find(core: &Arc<Core>, namespace: NamespaceId, name: &str) -> Result<Self> {
-        let missing = || Error::not_found(format!("there is no run {name:?}"));
-        let uid = last_uid_of_name(core, namespace, name)?.ok_or_else(missing)?;
-        match find_run_or_tombstone(core, namespace, uid)? {
-            Some(RunOrTombstone::Dropped(head)) => Err(dropped_error(&format!("run {name:?}"), &head)),
+        let known = match last_uid_of_name(core, namespace, name)? {
+            Some(uid) => find_run_or_tombstone(core, namespace, uid)?,
+            None => None,
+        };
+        match known {
+            Some(RunOrTombstone::Dropped(head)) => {
+                Err(dropped_error(&format!("run {name:?}"), head.dropped_ns, &head.rule, &head.why))
+            }
             Some(RunOrTombstone::Run(head, tail)) if !head.fields.gone => {
                 Self::from_record(core, namespace, *head, &tail)
             }
-            _ => Err(missing()),
+            // Compaction removed its record, or it was replaced, or it never was.
+            _ => match dropped_names::find(core, namespace, name)? {
+                Some(DroppedName { dropped_ns, rule, why }) => {
+                    Err(dropped_error(&format!("run {name:?}"), dropped_ns, &rule, &why))
+                }
+                None => Err(Error::not_found(format!("there is no run {name:?}"))),
+            },
         }
     }
 
@@ -237,7 +248,8 @@ impl RunReader {
         match find_run_or_tombstone(core, namespace, uid)? {
             Some(RunOrTombstone::Run(head, tail)) => Self::from_record(core, namespace, *head, &tail),
             Some(RunOrTombstone::Dropped(head)) => {
-                Err(dropped_error(&format!("run number {}", uid.0), &head))
+                let what = format!("run number {}", uid.0);
+                Err(dropped_error(&what, head.dropped_ns, &head.rule, &head.why))
             }
             None => Err(Error::not_found(format!("there is no run number {}", uid.0))),
         }
@@ -492,6 +504,18 @@ impl RunReader {
             }
         }
         Ok(false)
+    }
+
+    /// The first frame of the run, shared or own, of which a body is the content with this id. Long bodies are not
+    /// read.
+    pub(crate) fn frame_with_content(&self, id: BlobId) -> Result<Option<u32>> {
+        for seq in 1..=self.info.frames {
+            let record = self.record(seq)?;
+            if (0..3).any(|place| record.body(place).0.has_content(id)) {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
     }
 
     /// Assembles a frame from its bodies. Its stored link must follow from `before`.

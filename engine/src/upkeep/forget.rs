@@ -11,8 +11,13 @@ use crate::trace::model::check_text;
 use crate::trace::reader::{RunOrTombstone, find_run_or_tombstone};
 use crate::trace::run_keys;
 use crate::upkeep::retention::{FORGET, OWN_NAMESPACE};
-use annals_store::kv::keys;
+use annals_store::kv::keys as index_keys;
 use annals_store::kv::{History, ScanRange};
+
+mod keys;
+
+pub(crate) use keys::ContentOwner;
+pub use keys::{ContentHolder, ForgottenKey, SharedContent};
 
 const BACKUPS: &str = "annals.backups";
 /// Maximum length of a backup's place, in bytes.
@@ -108,7 +113,7 @@ impl Namespace {
         let mut segments = BTreeSet::new();
         for prefix in [run_keys::frames(uid), run_keys::all_parts(uid), run_keys::snapshots(uid)] {
             for hit in core.index.scan_prefix(&prefix, Seqno(u64::MAX))? {
-                segments.insert(keys::place(hit.value).segment);
+                segments.insert(index_keys::place(hit.value).segment);
             }
         }
         let file = |id: &SegmentId| {

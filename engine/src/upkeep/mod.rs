@@ -11,7 +11,7 @@
 //! - `compact`: reclaims the space of unreferenced data.
 //! - `due`: compares deadlines with a clock.
 //! - `retention`: decides by a policy which runs go. `sweep` reads the runs and drops them.
-//! - `forget`: drops one run on request.
+//! - `forget`: drops one run on request; its `keys` forgets keys and finds what holds a content.
 
 mod backup;
 mod compact;
@@ -30,7 +30,7 @@ pub(crate) mod sweep;
 pub use backup::{BackupReport, Sharing, restore};
 pub use compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
 pub use doctor::{Diagnosis, Finding, diagnose};
-pub use forget::BackupNote;
+pub use forget::{BackupNote, ContentHolder, ForgottenKey, SharedContent};
 pub use repair::repair;
 pub use repair_report::{LostItem, RepairReport};
 

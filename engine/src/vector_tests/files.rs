@@ -26,6 +26,7 @@ use crate::{
     kv::{History, ScanRange},
     vectors::{Owner, Search, SearchHit},
 };
+use annals_store::kv::embeddings::SweptOwners;
 
 type VectorFileModel = BTreeMap<Vec<u8>, (u64, Vec<f32>)>;
 
@@ -395,7 +396,9 @@ fn sweep_rewrites_files_of_dropped_runs_or_a_quarter_dead() {
         put(&space, &keys, &[at], "e", &[1.0, f32::from(at)]);
     }
     let sweep = |store: &Store, must_go: &[RunUid]| {
-        store.vectors().flush(store.core(), FlushScope::Sweep(must_go)).unwrap();
+        let uids: Vec<u64> = must_go.iter().map(|uid| uid.0).collect();
+        let what = SweptOwners { uids: &uids, ..SweptOwners::default() };
+        store.vectors().flush(store.core(), FlushScope::Sweep(what)).unwrap();
         files(&io)
     };
     store.vectors().flush(store.core(), FlushScope::All).unwrap();
@@ -412,6 +415,18 @@ fn sweep_rewrites_files_of_dropped_runs_or_a_quarter_dead() {
     let partition = store.vectors().partition(space.id, "e").unwrap();
     assert_eq!(partition.levels().segments[0].len(), 75);
     assert_eq!(found_vectors(&store, &[1.0, 0.0]).len(), 75);
+    // A forgotten key's vector goes at once, however few are dead; so does every dead vector if that is asked.
+    let sweep_with = |what: SweptOwners<'_>| {
+        store.vectors().flush(store.core(), FlushScope::Sweep(what)).unwrap();
+        store.vectors().partition(space.id, "e").unwrap().levels().segments[0].len()
+    };
+    keys.delete(&[25]).unwrap();
+    assert_eq!(sweep_with(SweptOwners::default()), 75);
+    let forgotten = [(keys.id(), vec![25])];
+    assert_eq!(sweep_with(SweptOwners { keys: &forgotten, ..SweptOwners::default() }), 74);
+    keys.delete(&[26]).unwrap();
+    assert_eq!(sweep_with(SweptOwners { keys: &forgotten, ..SweptOwners::default() }), 74);
+    assert_eq!(sweep_with(SweptOwners { all_dead: true, ..SweptOwners::default() }), 73);
 }
 
 /// Clustered vectors, as embeddings are: a walk of the built graph against an exact scan.

@@ -13,6 +13,7 @@ use crate::ids::{NamespaceId, Seqno};
 use crate::index::{Partitions, VectorIndex};
 use crate::io::OpenMode;
 use crate::kv::core::Core;
+use crate::kv::embeddings::SweptOwners;
 use crate::kv::view::View;
 use crate::log::manifest::{VectorEntry, VectorList};
 use crate::log::open::{Damage, OpenLog};
@@ -48,9 +49,9 @@ pub enum FlushScope<'a> {
     Due,
     /// Everything, one file for each partition.
     All,
-    /// The files in which these dropped runs have vectors, or of which a quarter is dead. Writes nothing if
-    /// there are none.
-    Sweep(&'a [RunUid]),
+    /// The files with vectors of these dropped runs and forgotten keys, and those of which a quarter is dead. Writes
+    /// nothing if there are none.
+    Sweep(SweptOwners<'a>),
 }
 
 /// The files that take the place of a partition's earlier ones.
@@ -193,7 +194,7 @@ impl VectorIndex {
             FlushScope::Sweep(must_go) => must_go,
         };
         for (at, segment) in levels.segments.iter().enumerate() {
-            if needs_sweep(core, namespace, segment, upto, must_go)? {
+            if needs_sweep(core, namespace, segment, upto, &must_go)? {
                 return Ok(at);
             }
         }
@@ -351,12 +352,18 @@ fn needs_sweep(
     namespace: NamespaceId,
     segment: &OpenVectorFile,
     upto: Seqno,
-    must_go: &[RunUid],
+    must_go: &SweptOwners<'_>,
 ) -> VectorResult<bool> {
     let mut dead = 0;
     for at in 0..segment.len() {
         let item = segment.item(at)?;
-        if matches!(&item.owner, OwnerId::Snapshot { run, .. } if must_go.contains(run)) {
+        let goes = match &item.owner {
+            OwnerId::Snapshot { run, .. } => must_go.uids.contains(&run.0),
+            OwnerId::Key { space, key } => {
+                must_go.keys.iter().any(|(of, gone)| of == space && **gone == **key)
+            }
+        };
+        if goes {
             return Ok(true);
         }
         if segment.is_dead(at, upto) || !is_living(core, namespace, &item, upto)? {
@@ -364,7 +371,7 @@ fn needs_sweep(
             dead += 1;
         }
     }
-    Ok(dead > 0 && dead * DEAD_SHARE >= segment.len())
+    Ok(dead > 0 && (must_go.all_dead || dead * DEAD_SHARE >= segment.len()))
 }
 
 /// Syncs the log up to what is visible. The segments before the last are synced already.

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::{CLOSE_ROWS, FLUSH_ROWS, FlushScope};
 use crate::ids::{NamespaceId, Seqno};
 use crate::kv::core::Core;
-use crate::kv::embeddings::EmbeddingIndex;
+use crate::kv::embeddings::{EmbeddingIndex, SweptOwners};
 use crate::log::manifest::VectorList;
 use crate::log::record::SpaceHead;
 use crate::log::segments::{lock, read_lock, write_lock};
@@ -19,7 +19,7 @@ use crate::partition::{Partition, PartitionId};
 use crate::source::{self, RunNamespaces};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, JoinHandle, Mutex, RwLock, SCHEDULED, rank};
-use crate::types::{Owner, OwnerId, RunUid, VectorOrigin};
+use crate::types::{Owner, OwnerId, VectorOrigin};
 
 /// The thread wakes after this many batches with vectors.
 pub const WAKE_BATCHES: u64 = if SCHEDULED { 2 } else { 64 };
@@ -363,9 +363,8 @@ impl EmbeddingIndex for VectorIndex {
         }
     }
 
-    fn sweep(&self, core: &Arc<Core>, must_go: &[u64]) -> Result<()> {
-        let runs: Vec<RunUid> = must_go.iter().copied().map(RunUid).collect();
-        let swept = self.flush(core, FlushScope::Sweep(&runs));
+    fn sweep(&self, core: &Arc<Core>, what: &SweptOwners<'_>) -> Result<()> {
+        let swept = self.flush(core, FlushScope::Sweep(*what));
         if self.wants_graph() {
             self.wake(core);
         }

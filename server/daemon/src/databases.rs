@@ -44,7 +44,7 @@ pub(super) const KEY_BYTES_MAX: usize = annals::kv::KEY_BYTES_MAX - 1;
 const BATCHES_IN_FLIGHT_MAX: usize = 1;
 /// Gathered writes of this many bytes are submitted regardless of the batches in flight.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
-const DEADLINES: &str = "annals.deadlines";
+pub(crate) const DEADLINES: &str = "annals.deadlines";
 
 /// A key of a database: the database's number and the key.
 pub(super) type DatabaseKey = (u8, Vec<u8>);
@@ -477,7 +477,7 @@ fn deadline_in(kept: Option<Vec<u8>>) -> Option<u64> {
     kept.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
 }
 
-fn deadline_key((database, key): &DatabaseKey) -> Vec<u8> {
+pub(crate) fn deadline_key((database, key): &DatabaseKey) -> Vec<u8> {
     let mut whole = Vec::with_capacity(1 + key.len());
     whole.push(*database);
     whole.extend_from_slice(key);

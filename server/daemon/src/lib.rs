@@ -40,6 +40,7 @@ mod databases;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod forgetting;
 mod glob;
 mod http;
 mod login_limits;
@@ -62,6 +63,7 @@ mod witness;
 
 pub use access::{AccessToken, Rights, list_tokens, make_token, revoke_token};
 pub use config::{ConfiguredToken, LogFormat, ServeConfig, ServeError};
+pub use forgetting::{ForgetTarget, forget};
 pub use server::{StartedDaemon, serve};
 pub use share::{AskOutcome, HolderWait, RecorderHost, Shared, ask_daemon, ask_or_open, open_or_wait};
 pub use witness::{WITNESS_BYTES_MAX, list_witnesses, write_witness};

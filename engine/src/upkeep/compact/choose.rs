@@ -30,7 +30,7 @@ pub(super) struct CompactionPlan {
 
 /// Chooses the segments to rewrite: those with enough dead bytes, and those that hold records of a run that
 /// must go. A segment also qualifies if it holds unreferenced bytes in the namespace of such a run. With
-/// `recompress`, segments whose bodies are packed as recorded qualify too.
+/// `all_dead`, every segment with a dead byte qualifies; with `recompress`, segments whose bodies are packed as recorded qualify too.
 ///
 /// The new segments take at most `room` bytes: those with the fewest live bytes come first.
 ///
@@ -40,7 +40,7 @@ pub(super) fn choose(
     weighed: &mut [SegmentWeight],
     live: &mut LiveRecords,
     wanted: &HashSet<NamespaceId>,
-    recompress: bool,
+    (recompress, all_dead): (bool, bool),
     (segment_bytes_max, room): (u64, u64),
     threads: u64,
 ) -> CompactionPlan {
@@ -50,6 +50,7 @@ pub(super) fn choose(
             groups.any(|group| wanted.contains(&group.namespace) && group.has_dead(live))
         };
         (dead > 0 && dead.saturating_mul(DEAD_SHARE) >= weighed.bytes)
+            || (all_dead && (dead > 0 || weighed.groups.iter().any(|group| group.has_dead(live))))
             || weighed.holds_wanted
             || (recompress && weighed.as_recorded > 0)
             || (!wanted.is_empty() && wanted_bytes())

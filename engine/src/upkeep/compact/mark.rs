@@ -1,11 +1,11 @@
 //! Marks the records that the index still references. It reads only what the tables cover, and all of that is
 //! durable: a record must not count as dead because of a newer one that a power cut may lose.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, RecordPlace, RunUid, SegmentId};
+use crate::ids::{NamespaceId, RecordPlace, RunUid, SegmentId, Seqno};
 use crate::log::erasure::ranges_of;
 use crate::log::record::{HistoryCode, KvHead, RecordKind};
 use crate::log::segments::read_lock;
@@ -13,6 +13,7 @@ use crate::trace::heads::{RunHead, TombstoneHead};
 use crate::trace::kinds;
 use crate::trace::run_keys::{self, RunKey};
 use crate::upkeep::compact::live::LiveRecords;
+use crate::upkeep::forget::ForgottenKey;
 use annals_store::kv::core::Core;
 use annals_store::kv::index::CompactionBase;
 use annals_store::kv::keys::{self, KeyKind};
@@ -41,6 +42,8 @@ pub(super) struct MarkedStore {
 struct Marker<'a> {
     core: &'a Core,
     keep_all: bool,
+    /// Forgotten keys, as the index has them, each with the record up to which its versions are dead.
+    forgotten: HashMap<Vec<u8>, Seqno>,
     now_ns: u64,
     marked: MarkedStore,
     /// All runs have been read, and the frames that forks need of them are known.
@@ -61,10 +64,16 @@ struct KeyVersionState {
 }
 
 /// Marks the live records among those that `base` references.
-pub(super) fn mark(core: &Core, base: &CompactionBase, stop: &dyn Fn() -> Result<()>) -> Result<MarkedStore> {
+pub(super) fn mark(
+    core: &Core,
+    base: &CompactionBase,
+    forgotten: &[ForgottenKey],
+    stop: &dyn Fn() -> Result<()>,
+) -> Result<MarkedStore> {
     let mut marker = Marker {
         core,
         keep_all: base.keep_all,
+        forgotten: forgotten.iter().map(|gone| (keys::user(gone.space, &gone.key), gone.upto)).collect(),
         now_ns: core.io.now_ns(),
         marked: MarkedStore::default(),
         runs_known: false,
@@ -73,19 +82,19 @@ pub(super) fn mark(core: &Core, base: &CompactionBase, stop: &dyn Fn() -> Result
         versions: KeyVersionState::default(),
     };
     let mut seen = 0u64;
-    base.for_each(|key, _, value| {
+    base.for_each(|key, seqno, value| {
         seen += 1;
         if seen.is_multiple_of(4096) {
             stop()?;
         }
-        marker.mark_entry(key, value)
+        marker.mark_entry(key, seqno, value)
     })?;
     marker.settle_runs();
     Ok(marker.marked)
 }
 
 impl Marker<'_> {
-    fn mark_entry(&mut self, key: &[u8], value: IndexValue) -> Result<()> {
+    fn mark_entry(&mut self, key: &[u8], seqno: Seqno, value: IndexValue) -> Result<()> {
         if self.key == key && !key.is_empty() {
             self.newer += 1;
         } else {
@@ -103,6 +112,7 @@ impl Marker<'_> {
             self.settle_runs();
         }
         match of {
+            KeyKind::User(_) if self.forgotten.get(key).is_some_and(|upto| seqno <= *upto) => Ok(()),
             KeyKind::User(space) => self.mark_user_key(space, value),
             // Of the engine's own keys only the newest version counts.
             _ if self.newer > 0 => Ok(()),

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::ids::{RunUid, Seqno};
 use crate::store::Store;
+use crate::upkeep::forget::{ForgottenKey, SharedContent};
 
 /// Options of [`Store::compact`].
 #[derive(Clone, Default)]
@@ -47,6 +48,12 @@ pub struct CompactOptions {
     /// Dropped runs whose bytes must go now: every segment that holds some of them is rewritten, even if that
     /// frees little.
     pub must_go: Vec<RunUid>,
+    /// Forgotten keys whose versions must go now, as [`CompactOptions::must_go`] of runs. They go regardless of
+    /// their keyspace's history; a reader that began earlier no longer finds them.
+    pub must_go_keys: Vec<ForgottenKey>,
+    /// Rewrite every segment and every file of vectors that holds dead data, however little. Otherwise a segment is
+    /// rewritten if a tenth of it is dead.
+    pub all_dead: bool,
     /// Called with the progress, by one compaction thread at a time. It may read and write the store, but
     /// must not close it.
     pub progress: Option<Arc<dyn Fn(CompactProgress) + Send + Sync>>,
@@ -61,6 +68,8 @@ impl fmt::Debug for CompactOptions {
             .field("recompress", &self.recompress)
             .field("bytes_per_second_max", &self.bytes_per_second_max)
             .field("must_go", &self.must_go)
+            .field("must_go_keys", &self.must_go_keys.len())
+            .field("all_dead", &self.all_dead)
             .finish_non_exhaustive()
     }
 }
@@ -180,6 +189,18 @@ impl Store {
     /// `Poisoned`. `Unavailable` if the disk lacks room for any new file, or for those that a run that must
     /// go is in; the message says how much they need. `Unavailable` also if the compaction was cancelled, or if the store is closed.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
+        self.compact_and_list_sharers(options).map(|(report, _)| report)
+    }
+
+    /// As [`Store::compact`]. Also lists the living data that shares stored bytes with the keys of
+    /// [`CompactOptions::must_go_keys`]: those bytes stay.
+    ///
+    /// # Errors
+    /// As [`Store::compact`].
+    pub fn compact_and_list_sharers(
+        &self,
+        options: &CompactOptions,
+    ) -> Result<(CompactReport, Vec<SharedContent>)> {
         match options.dry_run {
             true => run::dry_run(self.core(), options),
             false => run::compact(self.core(), options),

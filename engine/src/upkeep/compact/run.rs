@@ -22,10 +22,12 @@ use crate::trace::schema::RunSchema;
 use crate::upkeep::compact::choose::{CompactionPlan, choose};
 use crate::upkeep::compact::live::LiveRecords;
 use crate::upkeep::compact::mark::{MarkedStore, mark};
-use crate::upkeep::compact::weigh::{SegmentWeight, weigh};
+use crate::upkeep::compact::weigh::{MustGo, SegmentWeight, weigh};
 use crate::upkeep::compact::workers::run_jobs;
 use crate::upkeep::compact::{CompactOptions, CompactPhase, CompactProgress, CompactReport};
+use crate::upkeep::forget::SharedContent;
 use annals_store::kv::core::Core;
+use annals_store::kv::embeddings::SweptOwners;
 use annals_store::kv::fence::RaisedFence;
 use annals_store::kv::index::{CompactionBase, PlaceMap, RebuiltTable};
 use annals_store::kv::keys;
@@ -33,6 +35,9 @@ use std::sync::TryLockError;
 
 /// Bytes for a manifest and what the file system itself needs.
 const MANIFEST_OVERHEAD_BYTES: u64 = 64 << 10;
+
+/// What a compaction did, and what shares bytes with keys that must go.
+type CompactResult = (CompactReport, Vec<SharedContent>);
 
 /// A running compaction.
 struct Compaction<'a> {
@@ -57,6 +62,8 @@ struct CompactionSurvey {
     base: CompactionBase,
     marked: MarkedStore,
     weighed: Vec<SegmentWeight>,
+    /// Living data that shares bytes with keys that must go.
+    sharers: Vec<SharedContent>,
     plan: CompactionPlan,
     /// Keeps batches from referencing older groups; `None` if nothing will be rewritten.
     _fence: Option<RaisedFence>,
@@ -72,7 +79,7 @@ struct RewrittenFiles {
 }
 
 /// Reports what a compaction would do. It opens its own reader, so it seals, flushes and blocks nothing.
-pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
+pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactResult> {
     if core.is_closed() {
         return Err(Error::new(ErrorKind::Unavailable, "the store is closed: open it again"));
     }
@@ -81,10 +88,10 @@ pub(super) fn dry_run(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     let keep_all = !lock(&core.index.views).is_empty();
     let work = Compaction { core: &reader, options };
     let looked = work.survey_read_only(keep_all)?;
-    Ok(work.report(&looked))
+    Ok((work.report(&looked), looked.sharers))
 }
 
-pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
+pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactResult> {
     let log = core.log()?;
     log.queue.check_poisoned()?;
     let _compacting = match core.writer()?.compacting.try_lock() {
@@ -96,17 +103,17 @@ pub(super) fn compact(core: &Arc<Core>, options: &CompactOptions) -> Result<Comp
     };
     let _reserve = log.queue.use_reserve();
     release_reserve_if_short(&*core.io, &core.paths, core.options.reserve_bytes)?;
-    let mut report = compact_what_fits(core, options)?;
+    let (mut report, sharers) = compact_what_fits(core, options)?;
     // Each pass leaves room for the next one.
     while report.unfit > 0 {
         match compact_what_fits(core, options) {
-            Ok(next) => report = report.add(next),
+            Ok((next, _)) => report = report.add(next),
             // What was done so far holds; the report says what is left.
             Err(error) if error.kind() == ErrorKind::Unavailable && !work_ends(core, options) => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(report)
+    Ok((report, sharers))
 }
 
 /// Whether a compaction must stop: the store is closed, or its caller cancels.
@@ -115,7 +122,7 @@ fn work_ends(core: &Core, options: &CompactOptions) -> bool {
 }
 
 /// One pass over the store.
-fn compact_what_fits(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactReport> {
+fn compact_what_fits(core: &Arc<Core>, options: &CompactOptions) -> Result<CompactResult> {
     let queue = &core.log()?.queue;
     let work = Compaction { core, options };
     let mut looked = work.survey()?;
@@ -123,12 +130,16 @@ fn compact_what_fits(core: &Arc<Core>, options: &CompactOptions) -> Result<Compa
     // This must precede the new generation: then a lock on the old generation also reveals readers of old
     // vector files.
     if let Some(finder) = core.embedding_index.get() {
-        finder.sweep(core, &options.must_go.iter().map(|run| run.0).collect::<Vec<_>>())?;
+        let uids: Vec<u64> = options.must_go.iter().map(|run| run.0).collect();
+        let gone = options.must_go_keys.iter();
+        let keys: Vec<(u32, Vec<u8>)> = gone.map(|gone| (gone.space, gone.key.clone())).collect();
+        finder.sweep(core, &SweptOwners { uids: &uids, keys: &keys, all_dead: options.all_dead })?;
     }
     work.check_free_space(&looked)?;
+    let sharers = std::mem::take(&mut looked.sharers);
     if looked.plan.stretches.is_empty() {
         report.pending_bytes = core.log()?.manifest.pending_bytes();
-        return Ok(report);
+        return Ok((report, sharers));
     }
     let made = work.write_segments(&mut looked).and_then(|rewritten| {
         report.made_bytes = rewritten.segments.iter().filter_map(|(_, made)| made.entry.sealed_bytes).sum();
@@ -145,7 +156,7 @@ fn compact_what_fits(core: &Arc<Core>, options: &CompactOptions) -> Result<Compa
             core.io.sync_dir(&core.paths.tables())?;
             // Readers of the old generation in other processes still have its files open.
             report.pending_bytes = core.log()?.manifest.pending_bytes();
-            Ok(report)
+            Ok((report, sharers))
         }
         Err(error) => {
             // If the store was closed, another process may own it now; the next opening removes the new
@@ -270,22 +281,26 @@ impl Compaction<'_> {
             segments.push((segment, bytes, tail));
         }
         let of = segments.iter().map(|(.., tail)| tail).sum();
-        let mut marked = mark(core, &base, &stop)?;
+        let forgotten = &self.options.must_go_keys;
+        let mut marked = mark(core, &base, forgotten, &stop)?;
         let wanted: HashSet<NamespaceId> = (self.options.must_go.iter())
             .filter_map(|uid| marked.runs.get(uid).map(|run| run.namespace))
+            .chain(forgotten.iter().map(|gone| gone.namespace))
             .collect();
         let pace = Pace::new(self, CompactPhase::Looking, of);
-        let mut weighed = weigh(core, &mut marked, segments, &self.options.must_go, pace)?;
+        let must_go = MustGo::new(&self.options.must_go, forgotten);
+        let (mut weighed, sharers) = weigh(core, &mut marked, segments, must_go, pace)?;
         // The segments after `behind` are read only for what they reference.
         weighed.truncate(behind);
-        let (recompress, most) = (self.options.recompress.is_some(), core.options.segment_bytes_max);
+        let which = (self.options.recompress.is_some(), self.options.all_dead);
+        let most = core.options.segment_bytes_max;
         let threads = core.io.worker_threads() as u64;
         let room = match (self.options.dry_run, self.free_bytes()?) {
             (false, Some(free)) => free.saturating_sub(base.bytes() + MANIFEST_OVERHEAD_BYTES),
             _ => u64::MAX,
         };
-        let plan = choose(&mut weighed, &mut marked.live, &wanted, recompress, (most, room), threads);
-        Ok(CompactionSurvey { base, marked, weighed, plan, _fence: fence })
+        let plan = choose(&mut weighed, &mut marked.live, &wanted, which, (most, room), threads);
+        Ok(CompactionSurvey { base, marked, weighed, sharers, plan, _fence: fence })
     }
 
     fn report(&self, looked: &CompactionSurvey) -> CompactReport {
@@ -316,7 +331,8 @@ impl Compaction<'_> {
     /// Refuses a compaction that could do nothing for lack of room, or that could leave bytes of a run that
     /// must go.
     fn check_free_space(&self, looked: &CompactionSurvey) -> Result<()> {
-        let (plan, must_go) = (&looked.plan, !self.options.must_go.is_empty());
+        let (plan, options) = (&looked.plan, self.options);
+        let must_go = !options.must_go.is_empty() || !options.must_go_keys.is_empty();
         let is_stuck = plan.unfit.0 > 0 && (plan.stretches.is_empty() || must_go);
         let Some(free) = self.free_bytes()?.filter(|_| is_stuck) else { return Ok(()) };
         let needed = plan.live_bytes + plan.unfit.1 + looked.base.bytes() + MANIFEST_OVERHEAD_BYTES;

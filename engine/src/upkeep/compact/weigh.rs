@@ -4,7 +4,8 @@
 //! It skips over records by their lengths; only live records are read and checked. Dead records are checked
 //! when their segment is rewritten.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::blob::{Extent, GroupId};
@@ -26,6 +27,7 @@ use crate::upkeep::compact::live::LiveRecords;
 use crate::upkeep::compact::mark::{MarkedRun, MarkedStore};
 use crate::upkeep::compact::run::Pace;
 use crate::upkeep::compact::workers::run_jobs;
+use crate::upkeep::forget::{ContentOwner, ForgottenKey, SharedContent};
 use annals_store::kv::bodies;
 use annals_store::kv::core::Core;
 
@@ -74,15 +76,52 @@ struct RecordFront<'a> {
 /// A segment to weigh: its file size, the end of its readable batches, and its live records.
 type SegmentJob = (Arc<Segment>, u64, u64, Mutex<LiveRecords, { rank::LIVE_BYTES }>);
 
-/// Weighs each segment. `segments` holds each with its file size and the end of its readable batches.
-/// `wanted` lists the runs whose bytes must go.
+/// What must go, however little it is.
+pub(super) struct MustGo {
+    runs: Vec<RunUid>,
+    /// Keyspaces and keys.
+    keys: HashSet<(u32, Vec<u8>)>,
+    /// The ranges of groups that hold values of those keys.
+    ranges: HashMap<GroupId, Vec<Range<u32>>>,
+}
+
+impl MustGo {
+    pub(super) fn new(runs: &[RunUid], keys: &[ForgottenKey]) -> Self {
+        let mut ranges: HashMap<GroupId, Vec<Range<u32>>> = HashMap::new();
+        for extent in keys.iter().flat_map(|gone| &gone.extents) {
+            ranges.entry(extent.group).or_default().push(extent.offset..extent.end());
+        }
+        let keys = keys.iter().map(|gone| (gone.space, gone.key.clone())).collect();
+        Self { runs: runs.to_vec(), keys, ranges }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.keys.is_empty()
+    }
+
+    /// How many bytes of these extents are bytes of keys that must go.
+    fn shared_bytes(&self, extents: &[Extent]) -> u64 {
+        let shared = extents.iter().filter_map(|extent| Some((extent, self.ranges.get(&extent.group)?)));
+        let overlap = |extent: &Extent, range: &Range<u32>| {
+            extent.end().min(range.end).saturating_sub(extent.offset.max(range.start))
+        };
+        shared
+            .map(|(extent, ranges)| {
+                ranges.iter().map(|range| u64::from(overlap(extent, range))).max().unwrap_or(0)
+            })
+            .sum()
+    }
+}
+
+/// Weighs each segment, and lists the living data that shares bytes with keys that must go. `segments` holds each
+/// segment with its file size and the end of its readable batches.
 pub(super) fn weigh(
     core: &Arc<Core>,
     marked: &mut MarkedStore,
     segments: Vec<(Arc<Segment>, u64, u64)>,
-    wanted: &[RunUid],
+    wanted: MustGo,
     pace: Pace,
-) -> Result<Vec<SegmentWeight>> {
+) -> Result<(Vec<SegmentWeight>, Vec<SharedContent>)> {
     let runs = Arc::new(std::mem::take(&mut marked.runs));
     let segments: Vec<SegmentJob> = segments
         .into_iter()
@@ -91,7 +130,7 @@ pub(super) fn weigh(
             (segment, bytes, tail, Mutex::new(live))
         })
         .collect();
-    let (of, wanted) = (core.clone(), wanted.to_vec());
+    let (of, wanted) = (core.clone(), Arc::new(wanted));
     let runs_of = runs.clone();
     let weighed = run_jobs(&*core.io, segments.len(), move |at| {
         let Some((segment, bytes, tail, live)) = segments.get(at) else {
@@ -100,14 +139,24 @@ pub(super) fn weigh(
         let mut live = std::mem::take(&mut *lock(live));
         // Each job has its own cache: threads would contend for a shared one at every frame.
         let known = Arc::new(FrameCache::new());
-        let mut names = ReferenceFinder { core: &of, runs: &runs_of, known, readers: HashMap::new() };
-        let weighed = weigh_segment(&mut names, &mut live, (segment, *bytes, *tail), &wanted, &pace)?;
-        Ok((weighed, live))
+        let mut names = ReferenceFinder {
+            core: &of,
+            runs: &runs_of,
+            known,
+            readers: HashMap::new(),
+            wanted: &wanted,
+            sharers: BTreeMap::new(),
+        };
+        let weighed = weigh_segment(&mut names, &mut live, (segment, *bytes, *tail), &pace)?;
+        Ok((weighed, live, names.sharers))
     });
-    let mut all = Vec::new();
-    for (weighed, live) in weighed? {
+    let (mut all, mut sharers) = (Vec::new(), BTreeMap::new());
+    for (weighed, live, some) in weighed? {
         marked.live.put_back(live);
         all.push(weighed);
+        for (owner, bytes) in some {
+            *sharers.entry(owner).or_insert(0) += bytes;
+        }
     }
     marked.runs =
         Arc::into_inner(runs).ok_or_else(|| Error::bug("a job still uses the shared table of runs"))?;
@@ -117,7 +166,8 @@ pub(super) fn weigh(
         let dead: u64 = weighed.groups.iter().map(|group| group.dead_bytes(&marked.live)).sum();
         weighed.dead += dead;
     }
-    Ok(all)
+    let sharers = sharers.into_iter().map(|(owner, bytes)| SharedContent { owner, bytes }).collect();
+    Ok((all, sharers))
 }
 
 impl GroupWeight {
@@ -137,7 +187,6 @@ fn weigh_segment(
     names: &mut ReferenceFinder<'_>,
     live: &mut LiveRecords,
     (segment, bytes, tail): (&Arc<Segment>, u64, u64),
-    wanted: &[RunUid],
     pace: &Pace,
 ) -> Result<SegmentWeight> {
     let mut weighed = SegmentWeight {
@@ -194,8 +243,8 @@ fn weigh_segment(
                         live.keep(place);
                     }
                     put_lives = kind == RecordKind::Put && live.has_record(segment.id, place.offset);
-                    weighed.holds_wanted |=
-                        !wanted.is_empty() && belongs_to_run(segment, kind, place, wanted)?;
+                    let wanted = names.wanted;
+                    weighed.holds_wanted |= !wanted.is_empty() && is_wanted(segment, kind, place, wanted)?;
                     if live.has_record(segment.id, place.offset) {
                         living += 1;
                         if live.is_end(segment.id, place.offset) {
@@ -245,13 +294,8 @@ fn group_weight(segment: &Segment, passed: &RecordFront<'_>) -> Result<GroupWeig
     front().map_err(wrong)
 }
 
-/// Whether a logical record belongs to one of the runs in `wanted`.
-fn belongs_to_run(
-    segment: &Segment,
-    kind: RecordKind,
-    place: RecordPlace,
-    wanted: &[RunUid],
-) -> Result<bool> {
+/// Whether a logical record belongs to one of the runs or keys in `wanted`.
+fn is_wanted(segment: &Segment, kind: RecordKind, place: RecordPlace, wanted: &MustGo) -> Result<bool> {
     segment.with_record(place, |record| {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         let head = LogicalBody::of(&record).map_err(wrong)?.head;
@@ -260,9 +304,13 @@ fn belongs_to_run(
             kinds::FRAME => FrameHead::peek(head).map(|(run, _)| run),
             kinds::FRAME_PART => PartHead::parse(head).map(|head| head.run),
             kinds::SNAPSHOT => SnapshotHead::parse(head).map(|head| head.run),
+            RecordKind::Put | RecordKind::Delete if !wanted.keys.is_empty() => {
+                let head = KvHead::parse(kind, head).map_err(wrong)?;
+                return Ok(wanted.keys.contains(&(head.space, head.key)));
+            }
             _ => return Ok(false),
         };
-        Ok(wanted.contains(&run.map_err(wrong)?))
+        Ok(wanted.runs.contains(&run.map_err(wrong)?))
     })
 }
 
@@ -320,9 +368,23 @@ struct ReferenceFinder<'a> {
     runs: &'a BTreeMap<RunUid, MarkedRun>,
     known: Arc<FrameCache>,
     readers: HashMap<RunUid, RunReader>,
+    wanted: &'a MustGo,
+    /// Living data that shares bytes with keys that must go.
+    sharers: BTreeMap<ContentOwner, u64>,
 }
 
 impl ReferenceFinder<'_> {
+    /// Notes that `owner` refers to these extents.
+    fn add_extents(&mut self, live: &mut LiveRecords, extents: &[Extent], owner: impl FnOnce() -> ContentOwner) {
+        live.add_extents(extents);
+        if !self.wanted.ranges.is_empty() {
+            let shared = self.wanted.shared_bytes(extents);
+            if shared > 0 {
+                *self.sharers.entry(owner()).or_insert(0) += shared;
+            }
+        }
+    }
+
     /// Marks the extents of the bodies that a live record references.
     fn note_extents(
         &mut self,
@@ -334,49 +396,55 @@ impl ReferenceFinder<'_> {
         let wrong = |e: CodecError| Error::damaged(&segment.path, u64::from(place.offset), e);
         segment.with_record(place, |record| {
             let logical = LogicalBody::of(&record).map_err(wrong)?;
-            let alone = |body: &BodyRef, live: &mut LiveRecords, tail: &mut ByteReader<'_>| match body {
+            let alone = |body: &BodyRef, tail: &mut ByteReader<'_>| match body {
                 BodyRef::Blob { len, .. } => {
                     let recipe = RecipeRef::take(tail, *len).map_err(wrong)?;
-                    live.add_extents(&bodies::decode_extents(recipe, |_| {
-                        Err(Error::bug("this recipe has a base"))
-                    })?);
-                    Ok(())
+                    bodies::decode_extents(recipe, |_| Err(Error::bug("this recipe has a base")))
                 }
-                _ => Ok(()),
+                _ => Ok(Arc::default()),
             };
             let mut tail = ByteReader::new(logical.tail, "record tail");
             match kind {
                 RecordKind::Put => {
                     let head = KvHead::parse(RecordKind::Put, logical.head).map_err(wrong)?;
-                    head.value.iter().try_for_each(|value| alone(value, live, &mut tail))
+                    let (space, key) = (head.space, head.key);
+                    if let Some(value) = &head.value {
+                        let extents = alone(value, &mut tail)?;
+                        self.add_extents(live, &extents, || ContentOwner::Key { space, key });
+                    }
                 }
                 kinds::RUN => {
                     let head = RunHead::parse(logical.head).map_err(wrong)?;
-                    alone(&head.metadata, live, &mut tail)
+                    let extents = alone(&head.metadata, &mut tail)?;
+                    self.add_extents(live, &extents, || ContentOwner::Run(head.fields.uid));
                 }
                 kinds::FRAME_PART => {
                     let head = PartHead::parse(logical.head).map_err(wrong)?;
-                    alone(&head.body, live, &mut tail)
+                    let extents = alone(&head.body, &mut tail)?;
+                    self.add_extents(live, &extents, || ContentOwner::Run(head.run));
                 }
                 kinds::FRAME => {
                     let frame = Arc::new(FrameRecord::parse(logical).map_err(wrong)?);
-                    let named = self.reader(frame.head.run)?.own_extents(&frame)?;
-                    named.iter().for_each(|extents: &Arc<Vec<Extent>>| live.add_extents(extents));
-                    Ok(())
+                    let run = frame.head.run;
+                    for extents in self.reader(run)?.own_extents(&frame)? {
+                        self.add_extents(live, &extents, || ContentOwner::Run(run));
+                    }
                 }
                 kinds::SNAPSHOT => {
                     let head = SnapshotHead::parse(logical.head).map_err(wrong)?;
-                    let named = self.reader(head.run)?.own_snapshot_extents(&head, logical.tail)?;
-                    named.iter().for_each(|extents| live.add_extents(extents));
-                    Ok(())
+                    for extents in self.reader(head.run)?.own_snapshot_extents(&head, logical.tail)? {
+                        self.add_extents(live, &extents, || ContentOwner::Run(head.run));
+                    }
                 }
                 RecordKind::Embedding => {
                     let head = EmbeddingHead::parse(logical.head).map_err(wrong)?;
-                    let mut vectors = head.embeddings.iter();
-                    vectors.try_for_each(|(_, vector)| alone(vector, live, &mut tail))
+                    for (_, vector) in &head.embeddings {
+                        live.add_extents(&alone(vector, &mut tail)?);
+                    }
                 }
-                _ => Ok(()),
+                _ => {}
             }
+            Ok(())
         })
     }
 

@@ -9,8 +9,8 @@ use crate::format_tests::rewrite::sample::{self, ROOT, noise};
 use crate::io::FileBytes;
 use crate::io::sim::{Crash, SimIo};
 use crate::{
-    Component, ErrorKind, Frame, Namespace, Options, RunSpec, Status, Store,
-    kv::History,
+    Component, ErrorKind, Frame, Keyspace, Namespace, Options, RunSpec, Status, Store,
+    kv::{History, ScanRange},
     retention::{RetentionLimit, RetentionPolicy, RetentionRule, RunShare},
     upkeep::CompactOptions,
 };
@@ -276,4 +276,158 @@ fn compaction_erases_policy_drops_and_deleted_keys() {
     drop(space);
     assert!(store.compact(&CompactOptions::default()).unwrap().rewritten > 0);
     check_every_state(&sim, store, |disk, when| assert_gone(disk, &all, when));
+}
+
+/// A value of every size, in a keyspace that keeps all versions, with a vector. The key's name is a canary, too.
+fn put_canary_key(space: &Namespace, keyspace: &Keyspace, seed: u64, all: &mut Canaries) -> Vec<u8> {
+    let key = canary(all, "key", noise(seed, 40));
+    for (round, len) in [(0u64, 200), (1, 9000), (2, 900), (3, 200_000)] {
+        keyspace.put(&key, canary(all, &format!("value {round}"), noise(seed + 10 + round, len))).unwrap();
+    }
+    let numbers: Vec<f32> = noise(seed + 20, 1536)
+        .chunks_exact(4)
+        .map(|bits| f32::from_bits(u32::from_le_bytes(*bits.first_chunk().unwrap()) & !(1 << 30)))
+        .collect();
+    let stored: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    all.insert("vector of the key".to_owned(), stored);
+    let mut batch = space.batch();
+    let value = canary(all, "value with a vector", noise(seed + 21, 6000));
+    batch.put_embedded(keyspace, &key, value, &[("e", &numbers)]);
+    batch.commit().unwrap();
+    key
+}
+
+/// Versions in a keyspace that keeps every version stayed for ever, deleted or not: nothing removed them.
+#[test]
+fn forgotten_key_leaves_no_bytes_in_any_file() {
+    for (deleted_before, view_open) in [(false, false), (true, false), (false, true)] {
+        let sim = SimIo::new(11);
+        let store = Store::open_with(ROOT, options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let keyspace = space.keyspace("all", History::All).unwrap();
+        let mut all = Canaries::new();
+        record_living_run(&space, "before", 100);
+        let key = put_canary_key(&space, &keyspace, 5000, &mut all);
+        // A neighbour whose name begins with the key, and values that must stay.
+        let neighbour = [key.as_slice(), b"+"].concat();
+        let kept = noise(900, 7000);
+        let other = noise(901, 40);
+        keyspace.put(&other, kept.clone()).unwrap();
+        record_living_run(&space, "after", 200);
+        if deleted_before {
+            keyspace.delete(&key).unwrap();
+            store.compact(&CompactOptions::default()).unwrap();
+        }
+        drop((keyspace, space));
+        store.close().unwrap();
+        assert_all_found(&sim, &all);
+        let store = Store::open_with(ROOT, options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let keyspace = space.find_keyspace("all").unwrap().unwrap();
+        // A view keeps old versions in an ordinary compaction.
+        let view = view_open.then(|| space.view());
+        let checkpoint = store.checkpoint().unwrap();
+        let gone = space.forget_keys("key", &[("all", &key)], "asked for").unwrap();
+        assert_eq!((gone.len(), gone[0].records), (1, 6), "five versions and the deletion");
+        let options = CompactOptions { must_go_keys: gone, ..CompactOptions::default() };
+        let (done, sharers) = store.compact_and_list_sharers(&options).unwrap();
+        assert!(done.rewritten > 0 && sharers.is_empty(), "{sharers:?}");
+        // The evidence stays: the history is a continuation of the checkpoint's, and the note has the reason.
+        assert!(store.verify_against(&checkpoint).unwrap().differences.is_empty());
+        let notes: Vec<_> =
+            space.find_keyspace("annals.forgotten").unwrap().unwrap().scan(ScanRange::all()).collect();
+        assert_eq!(notes.len(), 1);
+        assert!(String::from_utf8_lossy(&notes[0].as_ref().unwrap().1).contains("asked for"));
+        assert!(keyspace.history(&key).unwrap().is_empty());
+        assert_eq!(keyspace.get(&other).unwrap().unwrap(), kept);
+        assert_eq!(keyspace.get(&neighbour).unwrap(), None);
+        let error = space.forget_keys("key", &[("all", &key)], "again").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        // A key that is set again is another one.
+        keyspace.put(&key[..20], "new").unwrap();
+        drop((view, keyspace, space));
+        check_every_state(&sim, store, |disk, when| {
+            let rows = Canaries::from_iter(all.iter().filter(|(what, _)| *what != "key").map(|(what, bytes)| {
+                (what.clone(), bytes.clone())
+            }));
+            assert_gone(disk, &rows, when);
+            let tail = Canaries::from([("end of the key".to_owned(), key[20..].to_vec())]);
+            assert_gone(disk, &tail, when);
+        });
+    }
+}
+
+/// A key that is set while it is forgotten keeps the new value.
+#[test]
+fn key_set_after_forgetting_keeps_its_new_value() {
+    let sim = SimIo::new(12);
+    let store = Store::open_with(ROOT, options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keyspace = space.keyspace("all", History::All).unwrap();
+    let mut old = Canaries::new();
+    keyspace.put(b"k", canary(&mut old, "old", noise(1, 5000))).unwrap();
+    let gone = space.forget_keys("key", &[("all", b"k")], "asked for").unwrap();
+    keyspace.put(b"k", noise(2, 5000)).unwrap();
+    store.compact(&CompactOptions { must_go_keys: gone, ..CompactOptions::default() }).unwrap();
+    assert_eq!(keyspace.get(b"k").unwrap().unwrap(), noise(2, 5000));
+    assert_eq!(keyspace.history(b"k").unwrap().len(), 1);
+    drop((keyspace, space));
+    check_every_state(&sim, store, |disk, when| assert_gone(disk, &old, when));
+}
+
+/// Equal bytes are stored once, so those of a forgotten key can be a living run's. The report names it.
+#[test]
+fn content_shared_with_living_data_is_named() {
+    let sim = SimIo::new(13);
+    let store = Store::open_with(ROOT, options(&sim)).unwrap();
+    let space = store.namespace("default").unwrap();
+    let keyspace = space.keyspace("all", History::All).unwrap();
+    let (content, short) = (noise(1, 50_000), noise(2, 30));
+    let run = space.begin_run(RunSpec::new("user")).unwrap();
+    let longer = [noise(3, 4000), content.clone(), noise(4, 4000)].concat();
+    run.record(Frame::new(Component::Tool, longer, short.clone())).unwrap();
+    run.snapshot(noise(5, 9000), &[]).unwrap();
+    run.end(Status::Ok).unwrap();
+    keyspace.put(b"copy", content.clone()).unwrap();
+    let id = |bytes: &[u8]| crate::BlobId::of(bytes);
+    let names = |bytes: &[u8]| {
+        let holders = space.content_holders(id(bytes), "none", 10).unwrap();
+        holders.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&content), ["key \"copy\" of keyspace \"all\""]);
+    assert_eq!(names(&short), ["frame 1 of run \"user\""]);
+    assert_eq!(names(&noise(5, 9000)), ["the state after frame 1 of run \"user\""]);
+    assert!(names(&noise(6, 10)).is_empty());
+    let gone = space.forget_keys("key", &[("all", b"copy")], "asked for").unwrap();
+    let options = CompactOptions { must_go_keys: gone, ..CompactOptions::default() };
+    let (_, sharers) = store.compact_and_list_sharers(&options).unwrap();
+    let named = space.name_sharers(&sharers).unwrap();
+    assert!(named.len() == 1 && named[0].ends_with(" bytes in run \"user\""), "{named:?}");
+    assert!(sharers[0].bytes > 40_000, "{sharers:?}");
+    assert!(names(&content).is_empty());
+    assert!(store.verify().unwrap().damaged.is_empty());
+}
+
+/// A compaction leaves a file with little dead data as it is. With `all_dead`, nothing dead stays in any file.
+#[test]
+fn compaction_of_all_dead_data_leaves_none_in_any_file() {
+    for all_dead in [false, true] {
+        let sim = SimIo::new(14);
+        let store = Store::open_with(ROOT, options(&sim)).unwrap();
+        let space = store.namespace("default").unwrap();
+        let keyspace = space.keyspace("latest", History::Latest).unwrap();
+        let mut all = Canaries::new();
+        keyspace.put(b"small", canary(&mut all, "old value", noise(1, 300))).unwrap();
+        record_living_run(&space, "large", 100);
+        keyspace.put(b"small", "new").unwrap();
+        let report = store.compact(&CompactOptions { all_dead, ..CompactOptions::default() }).unwrap();
+        assert_eq!(report.rewritten > 0, all_dead, "{report:?}");
+        drop((keyspace, space));
+        if all_dead {
+            check_every_state(&sim, store, |disk, when| assert_gone(disk, &all, when));
+        } else {
+            store.close().unwrap();
+            assert_all_found(&sim, &all);
+        }
+    }
 }

@@ -17,6 +17,17 @@ const SQUARE_MIN: f64 = 1e-36;
 /// Maximum sum of squares of a vector.
 const SQUARE_MAX: f64 = 1e38;
 
+/// What a sweep removes from the files of vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SweptOwners<'a> {
+    /// Uids of dropped owners of which no vector may stay.
+    pub uids: &'a [u64],
+    /// Forgotten keys of which no vector may stay: the keyspace, and the key there.
+    pub keys: &'a [(u32, Vec<u8>)],
+    /// Rewrite every file with a dead vector, however few it has.
+    pub all_dead: bool,
+}
+
 /// Finds stored vectors again; the module `vector` implements it.
 pub trait EmbeddingIndex: Send + Sync + std::fmt::Debug {
     /// Refuses a vector that has other dimensions than its embedder's first vector in the namespace.
@@ -32,12 +43,12 @@ pub trait EmbeddingIndex: Send + Sync + std::fmt::Debug {
     ) -> Result<()>;
     /// Notes that a batch with vectors was queued.
     fn note_queued(&self, core: &Arc<Core>);
-    /// Removes the vectors of the owners with these uids from the files: what they belonged to was dropped. Also
-    /// rewrites files in which many vectors are dead. Durable when this returns.
+    /// Removes the vectors of what was dropped from the files. Also rewrites files in which many vectors are dead.
+    /// Durable when this returns.
     ///
     /// # Errors
     /// `Damaged`, `Poisoned`, `Unavailable`: nothing is lost in any of these cases.
-    fn sweep(&self, core: &Arc<Core>, must_go: &[u64]) -> Result<()>;
+    fn sweep(&self, core: &Arc<Core>, what: &SweptOwners<'_>) -> Result<()>;
     /// Stops the background work; nothing is written afterwards.
     fn stop(&self, core: &Arc<Core>);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::blob::Extent;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NamespaceId, RecordedId, Seqno};
+use crate::ids::{BlobId, NamespaceId, RecordedId, Seqno};
 use crate::kv::blob_reader::BlobReader;
 use crate::kv::bodies::{self, HashCheck};
 use crate::kv::content::Content;
@@ -292,6 +292,27 @@ impl Keyspace {
             }
         };
         Ok(Version { seqno, time_ns, value })
+    }
+
+    /// Where the bytes of a version lie in groups of bodies; none for a deletion and for a short value, which its
+    /// record holds. For the layers above.
+    #[doc(hidden)]
+    pub fn version_extents(&self, key: &[u8], value: IndexValue) -> Result<Vec<Extent>> {
+        Ok(match self.read_record(key, value)?.1 {
+            StoredValue::Blob { extents, .. } => extents.to_vec(),
+            StoredValue::Inline(_) | StoredValue::Nothing => Vec::new(),
+        })
+    }
+
+    /// Whether a version's value is the content with this id. Bytes of long values are not read. For the layers
+    /// above.
+    #[doc(hidden)]
+    pub fn version_has_content(&self, key: &[u8], value: IndexValue, wanted: BlobId) -> Result<bool> {
+        Ok(match self.read_record(key, value)?.1 {
+            StoredValue::Blob { id, .. } => id.fits(wanted),
+            StoredValue::Inline(bytes) => BlobId::of(&bytes) == wanted,
+            StoredValue::Nothing => false,
+        })
     }
 
     /// The value that the record at a place gives a key, and when it was written.

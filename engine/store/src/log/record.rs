@@ -153,6 +153,16 @@ pub enum BodyRef {
 }
 
 impl BodyRef {
+    /// Whether the reference itself is to the content with this id. An empty body is not.
+    #[must_use]
+    pub fn has_content(&self, wanted: BlobId) -> bool {
+        match self {
+            Self::Inline(bytes) => !bytes.is_empty() && BlobId::of(bytes) == wanted,
+            Self::Blob { id, .. } => id.fits(wanted),
+            Self::Same { .. } => false,
+        }
+    }
+
     /// Appends a body that is stored in the head itself.
     pub fn put_inline(bytes: &[u8], out: &mut Vec<u8>) {
         put_varint(out, (bytes.len() as u64) << 2);

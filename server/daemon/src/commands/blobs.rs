@@ -11,7 +11,8 @@ use crate::command_table::CommandHandler;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_wire::resp::{BULK_BYTES_MAX, Reply};
 
-const BLOBS: &str = "annals.blobs";
+/// The keyspace of stored blobs.
+pub(crate) const BLOBS: &str = "annals.blobs";
 
 pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[("blob.put", put), ("blob.get", get)];
 

@@ -20,7 +20,7 @@ mod strings;
 mod tokens;
 mod transactions;
 
-pub(super) use blobs::{blob_reader, keep_blob};
+pub(super) use blobs::{BLOBS, blob_reader, keep_blob};
 
 use super::command_table::CommandHandler;
 

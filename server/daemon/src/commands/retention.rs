@@ -1,12 +1,18 @@
-//! Retention: pins, drops, and sweeps by a policy.
+//! Retention: pins, drops, forgotten keys and blobs, and sweeps by a policy.
 //!
 //! An action on a run is recorded with the run's number: the name of a dropped run must not survive in the
 //! store.
 
-use annals::{Namespace, retention::RetentionPolicy, upkeep::CompactOptions};
+use annals::{
+    Namespace,
+    retention::RetentionPolicy,
+    upkeep::{CompactOptions, ForgottenKey},
+};
 
 use super::parse::{number, run_name, syntax, word_is};
 use crate::command_table::CommandHandler;
+use crate::databases::TurnBatch;
+use crate::forgetting::{ForgetTarget, database_number, dropped_run_json, erase, mark_forgotten};
 use crate::turn::{CommandCall, CommandRefusal, CommandResult, record_operation};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
@@ -29,6 +35,8 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
         Ok(Reply::OK)
     }),
     ("run.drop", drop_run),
+    ("kv.forget", forget_key),
+    ("blob.forget", forget_blob),
     ("store.retain", retain),
 ];
 
@@ -72,7 +80,63 @@ fn drop_run(call: &mut CommandCall<'_, '_>) -> CommandResult {
         return Ok(Reply::OK);
     }
     let options = CompactOptions { must_go: vec![dropped.uid], ..CompactOptions::default() };
-    Ok(Reply::text(call.daemon.store.compact(&options)?.to_json()))
+    let report = call.daemon.store.compact(&options)?;
+    Ok(Reply::text(dropped_run_json(&space, dropped.uid, &report)?))
+}
+
+fn forget_key(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (key, why) = (call.word(1).to_vec(), text(call.word(2))?.to_owned());
+    let (mut keyspace, mut rest) = (format!("db{}", call.database()), call.rest(3));
+    if let [option, name, left @ ..] = rest
+        && word_is(option, "KEYSPACE")
+    {
+        (keyspace, rest) = (text(name)?.to_owned(), left);
+    }
+    let space = namespace_from_words(call, rest)?;
+    let target = ForgetTarget::Key { keyspace: &keyspace, key: &key };
+    let gone = match database_number(&keyspace) {
+        Some(number) => {
+            // The cache must not keep the value: the lock is held until the key is deleted in the store.
+            let tenant = call.daemon.tenant(&tenant_name(call, rest)?)?;
+            let mut work = TurnBatch::new(&tenant.databases);
+            if !work.forget_cached(number, &key) {
+                return Err("CONFLICT the key is being written: try again".into());
+            }
+            mark_forgotten(&space, target, &why)?
+        }
+        None => mark_forgotten(&space, target, &why)?,
+    };
+    finish_forgetting(call, "KV.FORGET", &space, target, gone, &why)
+}
+
+/// The name of the namespace that checked options give.
+fn tenant_name(call: &CommandCall<'_, '_>, options: &[Vec<u8>]) -> Result<String, CommandRefusal> {
+    match options {
+        [_, name, ..] => text(name).map(str::to_owned),
+        _ => Ok(call.tenant.name.clone()),
+    }
+}
+
+fn forget_blob(call: &mut CommandCall<'_, '_>) -> CommandResult {
+    let (id, why) = (text(call.word(1))?.to_owned(), text(call.word(2))?.to_owned());
+    let space = namespace_from_words(call, call.rest(3))?;
+    let target = ForgetTarget::Blob(&id);
+    let gone = mark_forgotten(&space, target, &why)?;
+    finish_forgetting(call, "BLOB.FORGET", &space, target, gone, &why)
+}
+
+/// Records the action and removes the bytes. The operation has the number of records, never a name or an id.
+fn finish_forgetting(
+    call: &mut CommandCall<'_, '_>,
+    command: &str,
+    space: &Namespace,
+    target: ForgetTarget<'_>,
+    gone: Vec<ForgottenKey>,
+    why: &str,
+) -> CommandResult {
+    let records: u64 = gone.iter().map(|key| key.records).sum();
+    record_action(call, command, records, why)?;
+    Ok(Reply::text(erase(space, target, gone, CompactOptions::default())?))
 }
 
 fn record_action(

@@ -84,6 +84,8 @@ fn compact(call: &mut CommandCall<'_, '_>) -> CommandResult {
     while let Some(word) = words.next() {
         if word_is(word, "DRYRUN") {
             options.dry_run = true;
+        } else if word_is(word, "NOW") {
+            options.all_dead = true;
         } else if word_is(word, "RECOMPRESS") {
             options.recompress = Some(CompactOptions::RECOMPRESS_LEVEL);
         } else if word_is(word, "RATE") {

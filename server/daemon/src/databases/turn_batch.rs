@@ -283,6 +283,19 @@ impl<'a> TurnBatch<'a> {
         Ok(Some(entry))
     }
 
+    /// Takes the lock and removes a key from the cache, for a caller that then deletes the key in the store itself.
+    /// Returns false if a write of the key is under way.
+    pub(crate) fn forget_cached(&mut self, database: u8, key: &[u8]) -> bool {
+        let name = (database, key.to_vec());
+        self.ahead.remove(&name);
+        let state = self.state();
+        if state.pending.contains_key(&name) {
+            return false;
+        }
+        state.values.forget(&name);
+        true
+    }
+
     fn keyspace(&mut self, database: u8) -> Option<Keyspace> {
         self.state().spaces.get(usize::from(database)).cloned().flatten()
     }

@@ -1,4 +1,5 @@
-//! Upkeep that other processes ask of a recorder that holds the store: compaction, retention, pins and drops. The
+//! Upkeep that other processes ask of a recorder that holds the store: compaction, retention, pins,
+//! drops and forgotten keys. The
 //! commands are those of the daemon.
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use annals::{
     retention::RetentionPolicy,
     upkeep::{CompactOptions, CompactReport},
 };
+use crate::forgetting::{ForgetTarget, dropped_run_json, forget};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
 use annals_wire::resp::Reply;
@@ -29,6 +31,7 @@ pub(super) fn answer(
         "RUN.PIN" => pin(store, arguments),
         "RUN.UNPIN" => unpin(store, arguments),
         "RUN.DROP" => drop_run(store, arguments, closing),
+        "KV.FORGET" | "BLOB.FORGET" => forget_content(store, name, arguments, closing),
         _ => return None,
     })
 }
@@ -37,6 +40,7 @@ fn compact(store: &Store, arguments: &mut CommandArguments, closing: IsClosing) 
     let mut options = CompactOptions { cancel: Some(closing.clone()), ..CompactOptions::default() };
     while let Some(option) = arguments.option() {
         match option.as_str() {
+            "NOW" => options.all_dead = true,
             "RECOMPRESS" => options.recompress = Some(CompactOptions::RECOMPRESS_LEVEL),
             "RATE" => options.bytes_per_second_max = Some(arguments.parsed("RATE")?),
             _ => return Err(no_option(&option)),
@@ -51,12 +55,17 @@ fn compact_with(
     options: &CompactOptions,
     closing: &IsClosing,
 ) -> annals::Result<CompactReport> {
-    store.compact(options).map_err(|error| match closing() {
+    store.compact(options).map_err(|error| explain(error, closing))
+}
+
+/// Says why a compaction failed if the host's end stopped it.
+fn explain(error: annals::Error, closing: &IsClosing) -> annals::Error {
+    match closing() {
         true => {
             annals::Error::new(ErrorKind::Locked, "the recorder that held the store has ended: try again")
         }
         false => error,
-    })
+    }
 }
 
 fn retain(store: &Store, arguments: &mut CommandArguments) -> annals::Result<Reply> {
@@ -99,7 +108,36 @@ fn drop_run(store: &Store, arguments: &mut CommandArguments, closing: IsClosing)
     }
     let must_go = vec![dropped.uid];
     let options = CompactOptions { must_go, cancel: Some(closing.clone()), ..CompactOptions::default() };
-    compact_with(store, &options, &closing).map(|report| Reply::text(report.to_json()))
+    let report = compact_with(store, &options, &closing)?;
+    dropped_run_json(&space, dropped.uid, &report).map(Reply::text)
+}
+
+fn forget_content(
+    store: &Store,
+    name: &str,
+    arguments: &mut CommandArguments,
+    closing: IsClosing,
+) -> annals::Result<Reply> {
+    let is_key = name == "KV.FORGET";
+    let what = arguments.bytes(if is_key { "a key" } else { "a blob's id" })?;
+    let why = arguments.text("a reason")?;
+    let (mut namespace, mut keyspace) = (String::new(), String::new());
+    while let Some(option) = arguments.option() {
+        match option.as_str() {
+            "NAMESPACE" => namespace = arguments.text("NAMESPACE")?,
+            "KEYSPACE" if is_key => keyspace = arguments.text("KEYSPACE")?,
+            _ => return Err(no_option(&option)),
+        }
+    }
+    let space = existing_namespace(store, &namespace)?;
+    let id = String::from_utf8_lossy(&what);
+    let target = match is_key {
+        true => ForgetTarget::Key { keyspace: &keyspace, key: &what },
+        false => ForgetTarget::Blob(&id),
+    };
+    let options = CompactOptions { cancel: Some(closing.clone()), ..CompactOptions::default() };
+    let done = forget(&space, target, &why, options).map_err(|error| explain(error, &closing))?;
+    Ok(Reply::text(done))
 }
 
 /// The namespace that the options name, and whether they ask for a compaction.
@@ -112,11 +150,15 @@ fn namespace(store: &Store, arguments: &mut CommandArguments) -> annals::Result<
             _ => return Err(no_option(&option)),
         }
     }
-    // A lookup, so that no namespace is created for an unknown name.
-    if !store.namespaces()?.contains(&name) {
+    Ok((existing_namespace(store, &name)?, compacts))
+}
+
+/// A lookup, so that no namespace is created for an unknown name.
+fn existing_namespace(store: &Store, name: &str) -> annals::Result<Namespace> {
+    if !store.namespaces()?.iter().any(|known| known == name) {
         return Err(annals::Error::new(ErrorKind::NotFound, format!("there is no namespace {name:?}")));
     }
-    Ok((store.namespace(&name)?, compacts))
+    store.namespace(name)
 }
 
 fn no_option(option: &str) -> annals::Error {

@@ -67,6 +67,8 @@ const WRITES: &str = "
     run.pin r why
     run.unpin pinned
     run.drop done why
+    kv.forget k why
+    blob.forget 5b5eec79b8a1c8e2b3c42ea1b3a2e02d8a0f1c9d6c2f7f5a0b0c9e8d7f6a5b4c why
     store.retain
     store.verify
     store.checkpoint

@@ -21,9 +21,25 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .arguments("run why [NAMESPACE namespace] [COMPACT]")
         .summary(
             "Drops a run now, by the rule `forget`; with COMPACT also rewrites the log files that hold its \
-             bytes. Returns the compaction report as JSON, or OK without COMPACT. The ledger keeps the \
+             bytes. Returns the compaction report as JSON, and in `held` what still holds bytes of the run \
+             (forks, files, backups); OK without COMPACT. The ledger keeps the \
              reason, so it must not contain data of the run. An error CONFLICT if the run is open or \
              pinned.",
+        ),
+    command("retention", "kv.forget", -3, &["operate", "whole", "settled", "changes"])
+        .keys(1, 1, 1)
+        .arguments("key why [KEYSPACE keyspace] [NAMESPACE namespace]")
+        .summary(
+            "Deletes a key with all its versions, and rewrites the files that hold its name or values; without \
+             KEYSPACE, a key of the connection's database. A key that was deleted before can be forgotten, too. \
+             Returns the compaction report as JSON, and in `held` what still holds its bytes: living data \
+             with the same bytes, and backups. An error NOTFOUND if the store has no record of it.",
+        ),
+    command("retention", "blob.forget", -3, &["operate", "whole", "settled", "changes"])
+        .arguments("id why [NAMESPACE namespace]")
+        .summary(
+            "Deletes a stored blob, and rewrites the files that hold its bytes. Returns a report as KV.FORGET. \
+             An error CONFLICT that names them, if frames, states or keys have the same content.",
         ),
     command("retention", "store.retain", -1, &["operate", "whole", "action"])
         .arguments("[POLICY toml] [AT nanoseconds] [DRYRUN]")

@@ -239,7 +239,7 @@ pub const ROUTES: &[HttpRoute] = &[
         .gives(ReplyShape::Bytes)
         .summary(
             "Drops a run now and rewrites the log files that hold its bytes; returns a report as \
-             JSON. The ledger keeps the reason.",
+             JSON, with what still holds bytes of it. The ledger keeps the reason.",
         ),
     get("/v1/runs/{run}/frames", "tailRun", "run.tail")
         .words(&[
@@ -335,6 +335,17 @@ pub const ROUTES: &[HttpRoute] = &[
         .words(&[Path("key"), Query("count", "COUNT", Number)])
         .gives(ReplyShape::Json(ReplySchema::Versions))
         .summary("The kept versions of a key, newest first."),
+    post("/v1/databases/{database}/keys/{key}/forget", "forgetKey", "kv.forget")
+        .words(&[Path("key"), Field("why", Text)])
+        .gives(ReplyShape::Bytes)
+        .summary(
+            "Deletes a key with all its versions and rewrites the files that hold its bytes; returns a report \
+             as JSON, with what still holds bytes of it.",
+        ),
+    post("/v1/blobs/{id}/forget", "forgetBlob", "blob.forget")
+        .words(&[Path("id"), Field("why", Text)])
+        .gives(ReplyShape::Bytes)
+        .summary("Deletes a stored blob and rewrites the files that hold its bytes; a report as for keys."),
     get("/v1/databases/{database}/keys", "scanKeys", "scan")
         .words(&[
             RequiredQuery("cursor", Number),
@@ -472,6 +483,7 @@ pub const ROUTES: &[HttpRoute] = &[
     post("/v1/store/compact", "compact", "store.compact")
         .words(&[
             Opt("dry_run", "DRYRUN", Flag),
+            Opt("now", "NOW", Flag),
             Opt("recompress", "RECOMPRESS", Flag),
             Opt("bytes_per_second_max", "RATE", Number),
         ])
