@@ -44,6 +44,30 @@ function fresh(more: Partial<MemoryIdentity> = {}): MemoryIdentity {
   return { tenant: "t", conversationId: `c${number}`, ...more };
 }
 
+/** What a caller written for agentfootprint 9.62.0 relies on, apart from the client's own declarations: a checked copy would follow a mistake. */
+interface Agentfootprint {
+  get<T>(
+    identity: { readonly tenant?: string; readonly principal?: string; readonly conversationId: string },
+    id: string,
+  ): Promise<MemoryEntry<T> | null>;
+  search<T>(
+    identity: { readonly tenant?: string; readonly principal?: string; readonly conversationId: string },
+    vector: readonly number[],
+    options?: { readonly k?: number; readonly minScore?: number },
+  ): Promise<readonly { readonly entry: MemoryEntry<T>; readonly score: number }[]>;
+}
+const as_agentfootprint: Agentfootprint = store;
+const as_store: MemoryStore = store;
+type Parts = Readonly<Record<keyof MemoryIdentity, string>>;
+/** Only `conversationId` is required. */
+const no_tenant: MemoryIdentity = { conversationId: "c" };
+// @ts-expect-error The conversation is required.
+const no_conversation: MemoryIdentity = { tenant: "t" };
+// @ts-expect-error A part is no null.
+const null_tenant: MemoryIdentity = { tenant: null, conversationId: "c" };
+const every_part: Parts = { tenant: "t", principal: "p", conversationId: "c" };
+void [as_agentfootprint, as_store, no_tenant, no_conversation, null_tenant, every_part];
+
 const ids = (entries: readonly MemoryEntry[]) => entries.map((one) => one.id);
 
 async function kept(): Promise<void> {
@@ -114,6 +138,7 @@ async function listed(): Promise<void> {
     same((await store.list(who, { cursor, limit: 1 })).entries[0]?.id, "n104", `a cursor that is none begins anew: ${cursor}`);
   }
   same((await store.list(who, { limit: 5000 })).entries.length, 105, "a limit of over 1000 is 1000");
+  same(await store.list(who, { limit: 0 }), { entries: [] }, "a limit of 0 gives no entry");
   same(
     (await store.list(who, { tiers: ["hot", "cold"] })).entries.every((one) => one.tier === "hot" || one.tier === "cold"),
     true,
@@ -174,6 +199,10 @@ async function found(): Promise<void> {
     "by score, ties by id; without a vector, of another length or expired: not found",
   );
   same(await search({ k: 1 }), ["a 1.000"], "k");
+  same(await search({ k: 0 }), [], "a k of 0");
+  const exact = (await store.search(who, [3, 0])).find((hit) => hit.entry.id === "half");
+  same(exact?.score, 3 / (3 * Math.sqrt(2)), "a score is a double");
+  same(await search({ minScore: 3 / (3 * Math.sqrt(2)) + 1e-12 }), ["a 1.000", "b 1.000", "untagged 0.995"], "and so is the least");
   same(await search({ minScore: 1 }), ["a 1.000", "b 1.000"], "a score that equals the least passes");
   same(await search({ minScore: 0.5, tiers: ["hot"] }), ["b 1.000"], "tiers");
   same(await search({ minScore: 0.9, embedderId: "e" }), ["a 1.000", "b 1.000", "untagged 0.995"], "untagged entries pass");
@@ -207,16 +236,19 @@ async function across(): Promise<void> {
 
 async function identities(): Promise<void> {
   const parts = [undefined, "_", "%5F", "/", "a/b", "a", "%"];
-  const all = parts.flatMap((tenant) => parts.map((conversationId) => ({ tenant: tenant ?? null, principal: "who", conversationId: conversationId ?? "" })));
+  const all = parts.flatMap((tenant) =>
+    parts.map((conversationId) => ({ ...(tenant === undefined ? {} : { tenant }), principal: "who", conversationId: conversationId ?? "" })),
+  );
   for (const [n, who] of all.entries()) {
     await store.put(who, entry("k", n));
   }
   const got = await Promise.all(all.map(async (who) => (await store.get<number>(who, "k"))?.value));
   same(got, all.map((_, n) => n), "no two identities share a memory");
   await store.put({ conversationId: "" }, entry("k", "empty"));
-  same((await store.get({ tenant: null, conversationId: null }, "k"))?.value, "empty", "missing, null and empty are one");
+  const nulls = { tenant: null, conversationId: null } as unknown as MemoryIdentity;
+  same((await store.get(nulls, "k"))?.value, "empty", "missing and empty are one, and null from a caller without types");
   for (const bad of [7, {}, ["secret"], true]) {
-    const error = await refused(store.get({ tenant: bad as unknown as string }, "k"), "a part that is no string");
+    const error = await refused(store.get({ tenant: bad as unknown as string, conversationId: "c" }, "k"), "a part that is no string");
     same([error instanceof TypeError, error.message.includes("secret")], [true, false], "a TypeError that does not repeat it");
   }
 }

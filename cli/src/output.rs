@@ -65,6 +65,14 @@ impl CliOutput {
         self.line(printable(&String::from_utf8_lossy(bytes)))
     }
 
+    /// A text of several lines, which ends with a line end. On a terminal, hidden characters are escaped.
+    pub(crate) fn text(&mut self, text: &str) -> CliResult<()> {
+        match self.terminal {
+            true => self.line(printable(text)),
+            false => self.line(text),
+        }
+    }
+
     /// A JSON object on a line of its own. On a terminal, hidden characters are escaped.
     pub(crate) fn object(&mut self, object: &impl serde::Serialize) -> CliResult<()> {
         if self.terminal {

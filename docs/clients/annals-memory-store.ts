@@ -10,11 +10,11 @@
  * stores never do.
  */
 
-/** Whose memory it is. What is missing or empty is one of its own. */
+/** Whose memory it is. A missing part and an empty one are the same. */
 export interface MemoryIdentity {
-  readonly tenant?: string | null;
-  readonly principal?: string | null;
-  readonly conversationId?: string | null;
+  readonly tenant?: string;
+  readonly principal?: string;
+  readonly conversationId: string;
 }
 
 /** An entry. Times are milliseconds since 1970; `ttl` is the time at which it ends. */
@@ -50,7 +50,7 @@ export interface PutIfVersionResult {
 
 export interface ListOptions {
   readonly cursor?: string;
-  /** 100 where it is not given, 1000 at most. */
+  /** 100 where it is not given, 1000 at most; 0 gives no entry. */
   readonly limit?: number;
   readonly tiers?: readonly MemoryTier[];
 }
@@ -62,7 +62,7 @@ export interface ListResult<T = unknown> {
 }
 
 export interface SearchOptions {
-  /** 10 where it is not given. */
+  /** 10 where it is not given; 0 finds nothing. */
   readonly k?: number;
   readonly tiers?: readonly MemoryTier[];
   /** The least score; equal passes. Where it is not given, any. */
@@ -74,7 +74,7 @@ export interface SearchOptions {
 
 export interface ScoredEntry<T = unknown> {
   readonly entry: MemoryEntry<T>;
-  /** Cosine of both vectors. */
+  /** Cosine of both vectors, computed in doubles. */
   readonly score: number;
 }
 
@@ -139,6 +139,8 @@ declare function fetch(
 
 /** Entries of a listing, and how many. */
 const LIST_MAX = 1000;
+/** The most by which a score of single precision differs from the exact one. */
+const SCORE_ERROR = 1e-5;
 /** Entries that a search gives. */
 const FOUND_MAX = 1000;
 
@@ -178,6 +180,10 @@ export class AnnalsMemoryStore implements MemoryStore {
   }
 
   async list<T = unknown>(identity: MemoryIdentity, options: ListOptions = {}): Promise<ListResult<T>> {
+    if (isNone(options.limit)) {
+      named(identity);
+      return { entries: [] };
+    }
     const query: Record<string, string> = {};
     // A cursor that is none is the beginning.
     if (options.cursor !== undefined && /^\d{1,15}$/.test(options.cursor)) {
@@ -228,21 +234,25 @@ export class AnnalsMemoryStore implements MemoryStore {
   ): Promise<readonly ScoredEntry<T>[]> {
     const whose = named(identity);
     // A vector without a direction is near to nothing.
-    if (vector.length === 0 || vector.every((number) => number === 0)) {
+    if (vector.length === 0 || vector.every((number) => number === 0) || isNone(options.k)) {
       return [];
     }
+    const minScore = options.minScore ?? -1;
     const body = {
       ...whose,
       vector,
       k: bounded(options.k ?? 10, FOUND_MAX),
-      min_score: options.minScore ?? -1,
+      // The daemon compares scores of single precision. The exact ones are compared below.
+      min_score: Math.max(minScore - SCORE_ERROR, -1),
       tiers: options.tiers ?? [],
       across: this.options.acrossConversations ?? false,
       ...(options.embedderId === undefined ? {} : { embedder: options.embedderId }),
     };
     try {
       const found = await this.send<{ hits: { entry: MemoryEntry<T>; score: number }[] }>("search", body);
-      return found.hits.map(({ entry, score }) => ({ entry, score }));
+      const hits = found.hits.map(({ entry, score }) => ({ entry, score: cosine(vector, entry.embedding) ?? score }));
+      hits.sort((a, b) => b.score - a.score || (a.entry.id < b.entry.id ? -1 : 1));
+      return hits.filter((hit) => hit.score >= minScore);
     } catch (error) {
       if (!this.options.strictEmbedder && isMismatch(error)) {
         return [];
@@ -310,6 +320,27 @@ function query(parts: Record<string, string>): string {
 
 function bounded(count: number, most: number): number {
   return Number.isFinite(count) ? Math.min(Math.max(Math.trunc(count), 1), most) : most;
+}
+
+/** Whether a caller asks for no entry at all. */
+function isNone(count: number | undefined): boolean {
+  return count !== undefined && count < 1;
+}
+
+/** The cosine of two vectors; undefined if they cannot be compared. */
+function cosine(a: readonly number[], b: readonly number[] | undefined): number | undefined {
+  if (b === undefined || a.length !== b.length) {
+    return undefined;
+  }
+  let [dot, squareA, squareB] = [0, 0, 0];
+  a.forEach((x, at) => {
+    const y = b[at] ?? 0;
+    dot += x * y;
+    squareA += x * x;
+    squareB += y * y;
+  });
+  const score = dot / (Math.sqrt(squareA) * Math.sqrt(squareB));
+  return Number.isFinite(score) ? score : undefined;
 }
 
 function problem(status: number, text: string): AnnalsError {

@@ -5,9 +5,9 @@
 //! With the feature `middleware` a program records and replays itself ([`middleware`]).
 
 pub use annals_daemon::{
-    AccessToken, AskOutcome, ConfiguredToken, ForgetTarget, HolderWait, LogFormat, RecorderHost, Rights, ServeConfig,
-    ServeError, Shared, StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_or_open, forget, list_tokens,
-    list_witnesses, make_token, open_or_wait, revoke_token, serve, write_witness,
+    AccessToken, AskOutcome, ConfiguredToken, ForgetTarget, HolderWait, LogFormat, RecorderHost, Rights,
+    ServeConfig, ServeError, Shared, StartedDaemon, WITNESS_BYTES_MAX, ask_daemon, ask_or_open, forget,
+    list_tokens, list_witnesses, make_token, open_or_wait, revoke_token, serve, write_witness,
 };
 pub use annals_formats::otlp::is_ingested;
 pub use annals_policy::body_path::BodyPath;
@@ -35,8 +35,10 @@ pub use annals_proxy::{
     fork, inspect, record, replay, replay_onward, run_usage,
 };
 pub use annals_review::memory_input::remember_json;
+pub use annals_review::memory_redaction::{redacted_entry, redacted_hits};
 pub use annals_review::run_memory::{
     CONVERSATION_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, RememberOutcome, TENANT_TAG,
+    remember_imported,
 };
 pub use annals_review::{
     Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::shared::ProfileArgs;
+use super::shared::{IdentityArgs, ProfileArgs};
 
 /// Format of an imported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -13,6 +13,8 @@ pub(crate) enum ImportFormat {
     Chat,
     /// Frames, one JSON object each, as `replay --json` prints them
     Frames,
+    /// Traces of OpenTelemetry: OTLP as JSON, JSON Lines or protobuf. Structure only: such runs replay no program
+    Otlp,
 }
 
 /// Which messages of a chat become frames.
@@ -51,6 +53,11 @@ pub(crate) struct ImportArgs {
     /// Replace existing runs of the same name
     #[arg(long)]
     pub(crate) replace: bool,
+    /// Also store each question of a run, with its answer, in the agents' memory for `recall`
+    #[arg(long)]
+    pub(crate) remember: bool,
+    #[command(flatten)]
+    pub(crate) whose: IdentityArgs,
 }
 
 /// Actions on tapes.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::IdentityArgs;
+use super::shared::{IdentityArgs, ProfileArgs};
 
 #[derive(Debug, Args)]
 #[command(
@@ -41,10 +41,12 @@ pub(crate) struct RecallArgs {
     /// Part of the snapshot to print [default: decisions]
     #[arg(long, value_enum)]
     pub(crate) projection: Option<ProjectionArg>,
-    /// Print the largest form within this number of tokens (4 UTF-16 units each); with --json the limit is
-    /// per hit
+    /// Print the full projection if it has at most this number of tokens (4 UTF-16 units each), else the
+    /// largest that has; with --json the limit is per hit
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = tokens)]
     pub(crate) budget: Option<usize>,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
 }
 
 #[derive(Debug, Args)]
@@ -83,6 +85,8 @@ pub(crate) struct ExportTrainingArgs {
     /// Also export the tenant's other principals and conversations
     #[arg(long)]
     pub(crate) across_conversations: bool,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
 }
 
 /// Format of training lines.

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use annals::{Error, ErrorKind};
-use annals_memory::{Definition, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat};
-use annals_server::{AskOutcome, ConfiguredEmbedder};
+use annals_memory::{
+    Definition, Embedder, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat,
+};
+use annals_server::{AskOutcome, ConfiguredEmbedder, RememberOutcome};
 
 use super::failures::engine_failure;
 use super::opening::write_options;
@@ -41,6 +43,20 @@ impl StoreAccess {
         drop((memory, with, space));
         store.close().map_err(engine_failure)?;
         Ok(id)
+    }
+
+    /// Stores the questions of an imported run in the agents' memory. Returns the number of entries, or why there
+    /// are none.
+    pub(crate) fn remember_imported(&self, run: &str) -> CliResult<Result<usize, &'static str>> {
+        let space = self.namespace()?;
+        let outcome = annals_server::remember_imported(&space, run, |space| {
+            let with = ConfiguredEmbedder::from_environment(Some(space))?;
+            Ok(Box::new(with) as Box<dyn Embedder>)
+        });
+        match outcome.map_err(engine_failure)? {
+            RememberOutcome::Stored(_, ids) => Ok(Ok(ids.len())),
+            RememberOutcome::Skipped(why) => Ok(Err(why)),
+        }
     }
 
     /// Stores a definition of a memory, and creates the store if there is none. Returns the definition's id.

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use annals::io::{Io, RealIo};
 use annals::{
     Durability, ErrorKind, Frame, Options, Run, RunReader, RunSpec, Status, retention::RetentionPolicy,
 };
 use annals_formats::import::ImportedRun;
+use annals_formats::otlp::TraceIngest;
 use annals_server::{
     Destination, ForkOptions, ForkReport, MEMORY_ON, MEMORY_TAG, OnwardOptions, OnwardReport, Origin,
     Program, ReplayOptions, SessionError, Shared, Supervision,
@@ -77,13 +79,19 @@ impl SharedRecorder {
 impl StoreAccess {
     /// Begins a run that is recorded one frame at a time.
     pub(crate) fn begin(&self, run: &ImportedRun) -> CliResult<LiveRun> {
-        self.namespace()?.begin_run(import_spec(run, false)).map(LiveRun).map_err(engine_failure)
+        self.namespace()?.begin_run(import_spec(run, false, &[])).map(LiveRun).map_err(engine_failure)
     }
 
     /// Records a whole run, in one commit up to [`COMMIT_RAW_BYTES_MAX`]. Returns its numbers of frames and
     /// raw bytes.
-    pub(crate) fn record(&self, run: &ImportedRun, replace: bool) -> CliResult<(u64, u64)> {
-        let recording = self.namespace()?.prepare_run(import_spec(run, replace)).map_err(engine_failure)?;
+    pub(crate) fn record(
+        &self,
+        run: &ImportedRun,
+        replace: bool,
+        tags: &[(String, String)],
+    ) -> CliResult<(u64, u64)> {
+        let spec = import_spec(run, replace, tags);
+        let recording = self.namespace()?.prepare_run(spec).map_err(engine_failure)?;
         let (mut frames, mut raw_bytes, mut uncommitted) = (0, 0, 0);
         let mut batch = recording.batch().map_err(engine_failure)?;
         for frame in run.frames() {
@@ -106,6 +114,21 @@ impl StoreAccess {
         batch.end(run.status).map_err(engine_failure)?;
         batch.commit().map_err(engine_failure)?;
         Ok((frames, raw_bytes))
+    }
+
+    /// An ingest of traces into the namespace, which is created if necessary.
+    pub(crate) fn trace_ingest(&self) -> CliResult<TraceIngest> {
+        self.namespace().map(TraceIngest::new)
+    }
+
+    /// The time in nanoseconds since 1970-01-01 UTC.
+    pub(crate) fn clock_ns(&self) -> u64 {
+        RealIo::new().now_ns()
+    }
+
+    /// Ends the runs of all traces.
+    pub(crate) fn end_traces(&self, ingest: &TraceIngest) -> CliResult<()> {
+        ingest.end_quiet_traces(self.clock_ns(), true).map_err(engine_failure)
     }
 
     /// Forks a run and ends the fork at once, because no program continues it.
@@ -159,8 +182,9 @@ impl LiveRun {
     }
 }
 
-fn import_spec(run: &ImportedRun, replace: bool) -> RunSpec {
+fn import_spec(run: &ImportedRun, replace: bool, tags: &[(String, String)]) -> RunSpec {
     let spec = RunSpec::new(&run.id).severity(run.severity).metadata(run.metadata.clone()).replace(replace);
+    let spec = tags.iter().fold(spec, |spec, (key, value)| spec.tag(key, value));
     match &run.model {
         Some(model) => spec.model(model),
         None => spec,

@@ -187,7 +187,7 @@ fn record_missing(door: &StoreAccess, runs: &[ImportedRun]) -> CliResult<u64> {
     let mut recorded = 0;
     for run in runs.iter().filter(|run| stored.get(&run.id).is_none_or(|status| *status != run.status.name()))
     {
-        door.record(run, true)?;
+        door.record(run, true, &[])?;
         recorded += 1;
     }
     Ok(recorded)

@@ -3,6 +3,8 @@
 //! frame are counted. They make the exit code 1, and so does an import without a frame, unless
 //! `--allow-empty` is given.
 
+mod traces;
+
 use annals_formats::import::{
     ChatOptions, ChatRuns, Expansion, FrameOptions, FrameRuns, ImportError, ImportedRun,
 };
@@ -14,6 +16,7 @@ use crate::input;
 use crate::locate;
 use crate::output::{CliOutput, bytes, plural};
 use crate::progress::ImportProgress;
+use crate::verbs::record::identity_tags;
 
 pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -> CliResult<()> {
     let chat_only = [
@@ -21,6 +24,9 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
         ("--status-from", args.status_from.is_some()),
         ("--expand", args.expand.is_some()),
     ];
+    if args.format == ImportFormat::Otlp {
+        return traces::import(global, args, out);
+    }
     if let (ImportFormat::Frames, Some((option, _))) =
         (args.format, chat_only.iter().find(|(_, given)| *given))
     {
@@ -30,22 +36,30 @@ pub(super) fn run(global: &GlobalArgs, args: &ImportArgs, out: &mut CliOutput) -
         ));
     }
     let chat = chat_options(args)?;
+    let tags = identity_tags(&args.whose);
     let input = input::open(&args.file)?;
     let progress = ImportProgress::new(&input);
     let runs: Box<dyn Iterator<Item = Result<ImportedRun, ImportError>>> = match args.format {
         ImportFormat::Chat => Box::new(ChatRuns::new(input.reader, chat)),
-        ImportFormat::Frames => {
+        ImportFormat::Frames | ImportFormat::Otlp => {
             let options = FrameOptions { model: args.model.clone(), ..FrameOptions::default() };
             Box::new(FrameRuns::new(input.reader, options))
         }
     };
     let door = super::open_to_write(global)?.served(&locate::store(global.store.as_deref()));
-    let mut done = ImportTally::default();
+    let mut done = ImportTally { remembers: args.remember, ..ImportTally::default() };
     let mut acknowledging = out.json;
     let outcome = runs.map(|run| run.map_err(Failure::from)).try_for_each(|run| {
         let run = run?;
-        let recorded = door.record(&run, args.replace).map_err(|failure| failure.with_place(run.place))?;
+        let recorded =
+            door.record(&run, args.replace, &tags).map_err(|failure| failure.with_place(run.place))?;
         done.add(&run, recorded);
+        if args.remember {
+            match door.remember_imported(&run.id).map_err(|failure| failure.with_place(run.place))? {
+                Ok(entries) => done.entries += entries as u64,
+                Err(_) => done.unremembered += 1,
+            }
+        }
         progress.update(done.runs, done.frames);
         if acknowledging {
             acknowledging = acknowledge(&run.id, recorded.0, out)?;
@@ -99,6 +113,10 @@ struct ImportTally {
     unframed_messages: u64,
     unframed_runs: u64,
     unframed_first: Option<String>,
+    /// With `--remember`: entries made in the agents' memory, and runs of which none was made.
+    entries: u64,
+    unremembered: u64,
+    remembers: bool,
 }
 
 impl ImportTally {
@@ -116,14 +134,19 @@ impl ImportTally {
 
     fn print(&self, whole: bool, out: &mut CliOutput) -> CliResult<()> {
         if out.json {
-            return out.object(&json!({
+            let mut told = json!({
                 "runs": self.runs,
                 "frames": self.frames,
                 "raw_bytes": self.raw_bytes,
                 "runs_without_frames": self.runs_without_frames,
                 "messages_in_no_frame": self.unframed_messages,
                 "whole": whole,
-            }));
+            });
+            if self.remembers {
+                told["remembered"] = self.entries.into();
+                told["runs_not_remembered"] = self.unremembered.into();
+            }
+            return out.object(&told);
         }
         let (runs, frames, raw) =
             (plural(self.runs, "run"), plural(self.frames, "frame"), bytes(self.raw_bytes));
@@ -133,6 +156,15 @@ impl ImportTally {
         }
         if self.runs_without_frames > 0 {
             line += &format!("; {} without a frame", plural(self.runs_without_frames, "run"));
+        }
+        if self.remembers {
+            line += &format!("; remembered {}", plural(self.entries, "question"));
+        }
+        if self.unremembered > 0 {
+            line += &format!(
+                "; {} not remembered (abandoned, or without an answered question)",
+                plural(self.unremembered, "run")
+            );
         }
         out.line(format_args!("{line}{}", if whole { "" } else { " before the error" }))
     }

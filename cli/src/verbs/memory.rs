@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use annals_memory::{Identity, MemoryHit, MemoryQuery, Projection, TrainingFormat, prompt_text};
-use annals_server::EmbeddingsOptions;
+use annals_server::{EmbeddingsOptions, redacted_hits};
 use serde_json::json;
 
 use crate::args::{
@@ -13,6 +13,7 @@ use crate::args::{
 };
 use crate::failure::{CliResult, Failure};
 use crate::output::{CliOutput, metadata};
+use crate::profiles;
 use crate::store_access::{StoreAccess, StoreWait, embedder_failure};
 use crate::{input, locate};
 
@@ -74,7 +75,17 @@ pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput
         across_conversations: args.across_conversations || by.is_some_and(|by| by.across_conversations),
         ..MemoryQuery::default()
     };
+    let redactor = profiles::redactor(global, &args.reader)?;
+    // A hit must confirm no guess of a value that the profile hides.
+    let question = match &redactor {
+        Some(redactor) => redactor.text(&question),
+        None => question,
+    };
     let hits = door.recall(&whose, &question, &wanted)?;
+    let hits = match &redactor {
+        Some(redactor) => redacted_hits(redactor, hits).map_err(redaction_failure)?,
+        None => hits,
+    };
     let projection = match args.projection {
         None => by.map_or_else(Projection::default, |by| by.projection),
         Some(ProjectionArg::Decisions) => Projection::Decisions,
@@ -85,10 +96,17 @@ pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput
     if !out.json {
         return match prompt_text(&hits, projection, args.budget) {
             text if text.is_empty() => Ok(()),
-            text => out.value(text.as_bytes()),
+            text => {
+                profiles::print_redaction_note(redactor.as_ref());
+                out.text(&text)
+            }
         };
     }
-    hits.iter().try_for_each(|hit| out.object(&hit_line(hit, &projected_text(hit, projection, args.budget))))
+    let profile = redactor.as_ref().map(|redactor| redactor.profile().name());
+    hits.iter().try_for_each(|hit| {
+        let text = projected_text(hit, projection, args.budget);
+        out.object(&HitLine { redacted: profile, ..hit_line(hit, &text) })
+    })
 }
 
 pub(super) fn define(global: &GlobalArgs, args: &DefineMemoryArgs, out: &mut CliOutput) -> CliResult<()> {
@@ -117,10 +135,17 @@ pub(super) fn export_training(
         TrainingArg::ProcessRl => TrainingFormat::ProcessRl,
     };
     let whose = parse_identity(&args.whose)?;
+    let redactor = profiles::redactor(global, &args.reader)?;
     let door = super::open_to_read(global)?;
+    profiles::print_redaction_note(redactor.as_ref());
     door.export_training(&whose, args.across_conversations, form, &mut |line| {
-        out.line(String::from_utf8_lossy(line))
+        let shown = redactor.as_ref().map(|redactor| redactor.body(line, None).bytes);
+        out.line(String::from_utf8_lossy(shown.as_deref().unwrap_or(line)))
     })
+}
+
+fn redaction_failure(error: annals::Error) -> Failure {
+    Failure::failed(error, "this is a bug in annals: please report it")
 }
 
 fn projected_text(hit: &MemoryHit, projection: Projection, budget: Option<usize>) -> String {
@@ -140,6 +165,8 @@ struct HitLine<'a> {
     snapshot: Option<Box<serde_json::value::RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redacted: Option<&'a str>,
 }
 
 fn hit_line<'a>(hit: &'a MemoryHit, text: &'a str) -> HitLine<'a> {
@@ -153,6 +180,7 @@ fn hit_line<'a>(hit: &'a MemoryHit, text: &'a str) -> HitLine<'a> {
         text,
         snapshot,
         snapshot_base64,
+        redacted: None,
     }
 }
 

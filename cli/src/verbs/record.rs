@@ -109,10 +109,7 @@ pub(super) fn secret_names(args: &NewRunArgs) -> CliResult<Vec<String>> {
 pub(super) fn tags(args: &NewRunArgs) -> CliResult<Vec<(String, String)>> {
     let mut tags: Vec<_> =
         args.tag.iter().map(|tag| split_pair(tag, "--tag KEY=VALUE")).collect::<CliResult<_>>()?;
-    let IdentityArgs { tenant, principal, conversation } = &args.whose;
-    for (key, part) in [(TENANT_TAG, tenant), (PRINCIPAL_TAG, principal), (CONVERSATION_TAG, conversation)] {
-        tags.extend(part.as_ref().map(|part| (key.to_owned(), part.clone())));
-    }
+    tags.extend(identity_tags(&args.whose));
     if args.no_memory {
         tags.push((MEMORY_TAG.to_owned(), MEMORY_OFF.to_owned()));
     }
@@ -120,6 +117,14 @@ pub(super) fn tags(args: &NewRunArgs) -> CliResult<Vec<(String, String)>> {
         tags.push((MEMORY_TAG.to_owned(), MEMORY_ON.to_owned()));
     }
     Ok(tags)
+}
+
+/// The tags of a run that say whose memory it goes into.
+pub(super) fn identity_tags(whose: &IdentityArgs) -> Vec<(String, String)> {
+    let IdentityArgs { tenant, principal, conversation } = whose;
+    let parts = [(TENANT_TAG, tenant), (PRINCIPAL_TAG, principal), (CONVERSATION_TAG, conversation)];
+    let named = parts.into_iter().filter_map(|(key, part)| Some((key.to_owned(), part.clone()?)));
+    named.collect()
 }
 
 pub(super) fn run_spec(name: &str, tags: &[(String, String)]) -> RunSpec {

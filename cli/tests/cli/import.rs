@@ -145,3 +145,44 @@ fn binary_bytes_survive_export_and_import() {
     assert_eq!((frame["input_base64"].as_str(), frame["input"].as_str()), (Some("/wD+"), None));
     assert_eq!((frame["output"].as_str(), frame["output_base64"].as_str()), (Some(""), None));
 }
+
+/// Traces in a file could be brought in only by sending them to a daemon.
+#[test]
+fn import_reads_traces_from_files_as_structure() {
+    let bench = CliBench::new();
+    let span = |number: u8, parent: &str, name: &str, more: &str| {
+        format!(
+            r#"{{"traceId":"5b8efff798038103d269b633813fc60c","spanId":"eee19b7ec3c1b17{number}","parentSpanId":"{parent}","name":"{name}","startTimeUnixNano":"17954264{number}0000000000","endTimeUnixNano":"17954264{number}1000000000","attributes":[{more}]}}"#
+        )
+    };
+    let text = |key: &str, value: &str| format!(r#"{{"key":"{key}","value":{{"stringValue":"{value}"}}}}"#);
+    let chat = [text("gen_ai.operation.name", "chat"), text("gen_ai.request.model", "gpt-4o")].join(",");
+    let request = |spans: &[String]| {
+        format!(r#"{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{}]}}]}}]}}"#, spans.join(","))
+    };
+    let root = request(&[span(1, "", "invoke_agent a", &text("gen_ai.operation.name", "invoke_agent"))]);
+    let child = request(&[span(2, "eee19b7ec3c1b171", "chat gpt-4o", &chat)]);
+    bench.write("traces.jsonl", format!("{root}\n{child}\n"));
+    let text = bench.run("import --format otlp traces.jsonl").text();
+    assert_eq!(text, "imported 2 frames\n");
+    let [run] = bench.run("runs --json").json().try_into().unwrap();
+    assert_eq!((&run["frames"], &run["status"]), (&2.into(), &"ok".into()));
+    let name = run["id"].as_str().unwrap();
+    let shown = bench.run(&format!("show {name}@2 --json")).text();
+    assert!(shown.contains("gpt-4o") && shown.contains("\"parent\":1"), "{shown}");
+    // Structure only: no program is answered from it.
+    assert_ne!(bench.run(&format!("replay {name} -- true")).code, 0);
+    // The same file brings nothing new, and says so.
+    let text = bench.run("import --format otlp traces.jsonl").text();
+    assert_eq!(text, "imported 0 frames; 2 spans there already\n");
+    bench.write("broken.jsonl", format!("{child}\n{{\"resourceSpans\":"));
+    let error = bench.run("import --format otlp broken.jsonl").failed(1);
+    assert!(error.contains("request 2 of the file"), "{error}");
+    let refused = bench.pipe(
+        "import --format otlp -",
+        b"{\"resourceSpans\":[{\"scopeSpans\":[{\"spans\":[{\"traceId\":\"\"}]}]}]}",
+    );
+    assert_eq!(refused.code, 1, "a span that is not stored is said: {refused:?}");
+    assert_eq!(bench.run("import --format otlp traces.jsonl --remember").code, 2);
+    assert_eq!(bench.pipe("import --format otlp -", b"{}").code, 1, "no span");
+}

@@ -60,10 +60,11 @@ fn recall_crosses_conversations_but_never_tenants() {
         let name = projection.name();
         let told =
             bench.friday(&format!("--tenant lending --across-conversations --projection {name}")).text();
-        assert_eq!(told, format!("{text}\ndecided at {when}"), "{name}");
+        assert_eq!(told, format!("{text}\ndecided at {when}\n"), "{name}");
     }
     let told = bench.friday("--tenant lending --across-conversations").text();
-    assert_eq!(told, hit["text"].as_str().unwrap(), "decisions is the default projection");
+    let text = hit["text"].as_str().unwrap();
+    assert_eq!(told, format!("{text}\n"), "decisions is the default projection");
     let all = bench.friday("--tenant lending --across-conversations --budget 1000").text();
     assert!(all.contains("\"tokenUsage\": {"), "the largest projection fits: {all}");
 }
@@ -91,7 +92,7 @@ fn entry_keeps_its_id_and_daemon_stores_new_entries() {
     let told = bench.run_args(["recall", "which colour?", "--projection", "narrative"]).text();
     assert_eq!(
         told,
-        "[Past run \u{b7} query: \"which colour?\" \u{b7} score: 1.00]\n(no narrative captured)\nFinal answer: blue\ndecided at 2026-11-23T09:32:31Z"
+        "[Past run \u{b7} query: \"which colour?\" \u{b7} score: 1.00]\n(no narrative captured)\nFinal answer: blue\ndecided at 2026-11-23T09:32:31Z\n"
     );
 }
 
@@ -254,4 +255,81 @@ impl ProcessResult {
         assert_eq!((self.code, self.stdout.as_slice()), (2, &b""[..]), "{self:?}");
         assert!(self.stderr.lines().any(|line| line.starts_with("hint: ")), "{}", self.stderr);
     }
+}
+
+/// A run's request and answer in the form of `import`.
+const CHAT: &str = r#"{"id":"monday","model":"m","status":"ok","messages":[{"role":"system","content":"underwrite"},{"role":"user","content":"Should we approve loan #42 of jo@example.org?"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"lookupCreditBureau","arguments":"{\"applicationId\":\"42\"}"}}]},{"role":"tool","tool_call_id":"c1","content":"{\"score\":580}"},{"role":"assistant","content":"Application #42: REJECTED, password=hunter2secret9."},{"role":"user","content":"And what about loan #77?"},{"role":"assistant","content":"Application #77: APPROVED."}]}
+{"id":"empty","model":"m","messages":[{"role":"assistant","content":"Hello."}]}
+"#;
+
+/// Imported runs made no entry, so history from before annals answered nothing.
+#[test]
+fn import_remembers_each_question_if_asked() {
+    let bench = CliBench::new();
+    bench.pipe("import --format chat -", CHAT.as_bytes()).ok();
+    assert_eq!(bench.run_args(["recall", "Why was application #42 rejected?"]).text(), "");
+    let text =
+        bench.pipe("import --format chat - --replace --remember --tenant lending", CHAT.as_bytes()).text();
+    assert!(text.contains("; remembered 2 questions; 1 run not remembered (abandoned, or without"), "{text}");
+    let told = bench.run_args(["recall", "Why was application #42 rejected?", "--tenant", "lending"]).text();
+    assert!(told.starts_with("[Past run") && told.contains("REJECTED") && told.ends_with("Z\n"), "{told}");
+    assert!(told.contains("lookupCreditBureau({\"applicationId\":\"42\"}) → {\"score\":580}"), "{told}");
+    let told = bench.run_args(["recall", "What was decided about #77?", "--tenant", "lending"]).text();
+    assert!(told.contains("APPROVED"), "{told}");
+    assert_eq!(bench.run_args(["recall", "Why was application #42 rejected?"]).text(), "", "another tenant");
+    let [counts] = bench
+        .pipe("import --format chat - --replace --remember --json --tenant t", CHAT.as_bytes())
+        .json()[2..]
+        .to_vec()
+        .try_into()
+        .unwrap();
+    assert_eq!((&counts["remembered"], &counts["runs_not_remembered"]), (&2.into(), &1.into()));
+}
+
+/// `--budget` takes the whole snapshot of a recorded run if it fits.
+#[test]
+fn budget_chooses_the_full_projection_if_it_fits() {
+    let bench = CliBench::new();
+    bench.pipe("import --format chat - --remember", CHAT.as_bytes()).ok();
+    let ask = |budget: &str| {
+        bench.run_args(["recall", "Why was application #42 rejected?", "--budget", budget]).text()
+    };
+    assert!(ask("2000").contains("\n{\n  \"query\": "), "{}", ask("2000"));
+    let small = ask("70");
+    assert!(small.contains("Final answer: ") && !small.contains("\"query\": "), "{small}");
+    assert_eq!(ask("1"), "");
+}
+
+/// Whoever may see a run only through a profile read its secrets in the memory.
+#[test]
+fn memory_is_redacted_for_readers_with_a_profile() {
+    let bench = CliBench::new();
+    bench.pipe("import --format chat - --remember", CHAT.as_bytes()).ok();
+    let question = "Why was application #42 rejected?";
+    let clear = bench.run_args(["recall", question, "--projection", "full"]).text();
+    assert!(clear.contains("jo@example.org") && clear.contains("hunter2secret9"), "{clear}");
+    let done = bench.run_args(["recall", question, "--projection", "full", "--as", "safe"]);
+    assert!(done.code == 0 && done.stderr.contains("redacted by profile safe"), "{done:?}");
+    let shown = String::from_utf8(done.stdout).unwrap();
+    assert!(shown.contains("REJECTED") && shown.contains("[email:"), "{shown}");
+    for secret in ["jo@example.org", "hunter2secret9"] {
+        assert!(!shown.contains(secret), "{shown}");
+        // Nor does a question confirm a guess.
+        let guess = format!("What was decided about {secret} and #42?");
+        assert!(bench.run_args(["recall", &guess, "--json"]).text().contains("snapshot"), "{guess}");
+    }
+    assert_eq!(bench.run_args(["recall", "Who is jo@example.org #42?", "--as", "safe"]).text(), "");
+    let [hit] = bench.run_args(["recall", question, "--as", "safe", "--json"]).json().try_into().unwrap();
+    assert_eq!(hit["redacted"], "safe");
+    assert!(!hit.to_string().contains("hunter2secret9"), "{hit}");
+    let lines = |more: &str| {
+        let done = bench.run(&format!("export-training --format sft {more}"));
+        assert_eq!(done.code, 0, "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert!(lines("").contains("hunter2secret9"), "{}", lines(""));
+    let shown = lines("--as safe");
+    assert!(shown.contains("APPROVED") && shown.contains("REJECTED"), "{shown}");
+    assert!(!shown.contains("hunter2secret9") && !shown.contains("jo@example.org"), "{shown}");
+    bench.run_args(["recall", question, "--as", "nobody"]).failed(2);
 }

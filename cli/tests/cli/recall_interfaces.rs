@@ -110,7 +110,14 @@ fn by_command_line(bench: &CliBench) -> impl Fn(&str, Projection, bool) -> Strin
         let mut line = vec!["recall", QUESTION, "--tenant", tenant, "--conversation", "app-42-followup"];
         line.extend(["--projection", projection.name()]);
         line.extend(across.then_some("--across-conversations"));
-        bench.run_args(line).text()
+        let told = bench.run_args(line).text();
+        match told.strip_suffix('\n') {
+            Some(text) => text.to_owned(),
+            None => {
+                assert_eq!(told, "", "a text ends with a line end");
+                told
+            }
+        }
     }
 }
 

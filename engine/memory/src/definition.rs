@@ -86,7 +86,8 @@ impl Definition {
             .map_err(|e| Error::invalid(format!("a memory's definition must be a JSON object: {e}")))?;
         let StrategyJson { kind, top_k, threshold, embedder } = read.strategy;
         check_name(read.kind.as_deref(), "type", "causal")?;
-        check_name(kind.as_deref(), "strategy.kind", "top-k")?;
+        // agentfootprint's own documents write `topK`, too.
+        check_name(kind.as_deref().filter(|kind| *kind != "topK"), "strategy.kind", "top-k")?;
         if read.id.is_empty() || read.id.len() > ID_BYTES_MAX || read.id.contains(char::is_control) {
             return Err(Error::invalid(format!(
                 "a definition's id must have 1 to {ID_BYTES_MAX} bytes and no control characters"

@@ -91,8 +91,8 @@ const UNITS_PER_TOKEN: usize = 4;
 /// Hits as one text for a model: [`render`] of each hit in the projection, with an empty line between hits.
 /// If the entry has a creation time, a line `decided at 2026-11-23T14:14:00Z` follows it.
 ///
-/// `budget` is in tokens of four UTF-16 units. The text then uses the largest of the four projections that
-/// fits with all hits. If none fits, the last hit is left out, and so on. Hits are never cut: if not even one
+/// `budget` is in tokens of four UTF-16 units. The text then uses the full projection if it fits with all
+/// hits, else the largest of the others that does. If none fits, the last hit is left out, and so on. Hits are never cut: if not even one
 /// fits, the text is empty.
 #[must_use]
 pub fn prompt_text(hits: &[MemoryHit], projection: Projection, budget: Option<usize>) -> String {
@@ -104,9 +104,12 @@ pub fn prompt_text(hits: &[MemoryHit], projection: Projection, budget: Option<us
     let units_max = budget.saturating_mul(UNITS_PER_TOKEN);
     for count in (1..=hits.len()).rev() {
         let texts = Projection::ALL.map(|projection| all(hits.get(..count).unwrap_or_default(), projection));
-        let sized = texts.into_iter().map(|text| (text.encode_utf16().count(), text));
-        if let Some((_, text)) =
-            sized.filter(|(units, _)| *units <= units_max).max_by_key(|(units, _)| *units)
+        let sized = Projection::ALL.into_iter().zip(texts);
+        let sized = sized.map(|(projection, text)| (projection, text.encode_utf16().count(), text));
+        // The whole snapshot has the most to say, whatever its length.
+        if let Some((.., text)) = sized
+            .filter(|(_, units, _)| *units <= units_max)
+            .max_by_key(|(projection, units, _)| (*projection == Projection::Full, *units))
         {
             return text;
         }

@@ -68,11 +68,7 @@ pub(crate) fn find(core: &Arc<Core>, namespace: NamespaceId, name: &str) -> Resu
         let (dropped_ns, rest) = value.split_first_chunk::<8>()?;
         let mut texts = rest.splitn(2, |byte| *byte == 0);
         let mut text = || String::from_utf8(texts.next()?.to_vec()).ok();
-        Some(DroppedName {
-            dropped_ns: u64::from_le_bytes(*dropped_ns),
-            rule: text()?,
-            why: text()?,
-        })
+        Some(DroppedName { dropped_ns: u64::from_le_bytes(*dropped_ns), rule: text()?, why: text()? })
     };
     match parse() {
         Some(found) => Ok(Some(found)),

@@ -7,6 +7,7 @@
     reason = "tests reach for files, threads and clocks themselves, and a test that cannot go on panics"
 )]
 
+mod agent_frames;
 mod backup;
 mod bodies;
 mod compact;

@@ -37,10 +37,10 @@ mod connection;
 mod connection_limits;
 mod cursors;
 mod databases;
+mod forgetting;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod forgetting;
 mod glob;
 mod http;
 mod login_limits;

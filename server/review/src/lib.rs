@@ -1,11 +1,13 @@
 //! Views of recorded runs: what a request added and which frame failed (`frame_views`), how two runs differ
-//! (`align`), and memory entries made from runs (`run_memory`) or given by a user (`memory_input`). Starts
+//! (`align`), and memory entries made from runs (`run_memory`) or given by a user
+//! (`memory_input`), and as a reader with a profile sees them (`memory_redaction`). Starts
 //! nothing; the caller chooses the embedder.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 mod align;
 mod frame_views;
 pub mod memory_input;
+pub mod memory_redaction;
 pub mod run_memory;
 
 pub use align::{Alignment, BodyDifference, FrameDifference, FramePair, align, frame_difference};

@@ -375,7 +375,12 @@ struct ReferenceFinder<'a> {
 
 impl ReferenceFinder<'_> {
     /// Notes that `owner` refers to these extents.
-    fn add_extents(&mut self, live: &mut LiveRecords, extents: &[Extent], owner: impl FnOnce() -> ContentOwner) {
+    fn add_extents(
+        &mut self,
+        live: &mut LiveRecords,
+        extents: &[Extent],
+        owner: impl FnOnce() -> ContentOwner,
+    ) {
         live.add_extents(extents);
         if !self.wanted.ranges.is_empty() {
             let shared = self.wanted.shared_bytes(extents);

@@ -180,9 +180,10 @@ impl Namespace {
                 holders.push(ContentHolder::Frame { run: run(), frame });
             }
             for hit in core.index.scan_prefix(&run_keys::snapshots(facts.uid), Seqno(u64::MAX))? {
-                let head = core.read_logical_any(keys::place(hit.value), &[kinds::SNAPSHOT], |_, logical| {
-                    SnapshotHead::parse(logical.head)
-                })?;
+                let head =
+                    core.read_logical_any(keys::place(hit.value), &[kinds::SNAPSHOT], |_, logical| {
+                        SnapshotHead::parse(logical.head)
+                    })?;
                 if head.state.has_content(id) {
                     holders.push(ContentHolder::Snapshot { run: run(), frame: head.seq });
                     break;

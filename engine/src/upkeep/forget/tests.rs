@@ -347,9 +347,11 @@ fn forgotten_key_leaves_no_bytes_in_any_file() {
         keyspace.put(&key[..20], "new").unwrap();
         drop((view, keyspace, space));
         check_every_state(&sim, store, |disk, when| {
-            let rows = Canaries::from_iter(all.iter().filter(|(what, _)| *what != "key").map(|(what, bytes)| {
-                (what.clone(), bytes.clone())
-            }));
+            let rows = Canaries::from_iter(
+                all.iter()
+                    .filter(|(what, _)| *what != "key")
+                    .map(|(what, bytes)| (what.clone(), bytes.clone())),
+            );
             assert_gone(disk, &rows, when);
             let tail = Canaries::from([("end of the key".to_owned(), key[20..].to_vec())]);
             assert_gone(disk, &tail, when);

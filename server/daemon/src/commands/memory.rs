@@ -2,13 +2,17 @@
 //!
 //! The commands of the engine's memory ([`annals_memory`]). Every command has the options TENANT, PRINCIPAL
 //! and CONVERSATION for the identity; a missing part is distinct from every given one. All entries are in the
-//! connection's namespace. A redacted reader is refused, because an entry holds unredacted text and a search
-//! would reveal it.
+//! connection's namespace. A redacted reader sees entries by its profile, and asks by a question, which is redacted
+//! before the search; a search by a vector would confirm guesses.
 
 use std::sync::Arc;
 
-use annals_memory::{Embedder, Identity, MemoryHit, MemoryQuery, Projection, SnapshotOptions, prompt_text};
+use annals_memory::{
+    Embedder, Identity, MemoryEntry, MemoryHit, MemoryQuery, Projection, SnapshotOptions, prompt_text,
+};
+use annals_policy::profiles::Redactor;
 
+use super::frames::redaction_fields;
 use super::parse::{display_word, field, integer_reply, number, syntax, word_is};
 use super::snapshots::vector_from_bytes;
 use crate::access::Rights;
@@ -16,6 +20,7 @@ use crate::command_table::CommandHandler;
 use crate::tenant::Tenant;
 use crate::turn::{CommandCall, CommandRefusal, CommandResult};
 use annals_review::memory_input::{check_embedder, remember_json};
+use annals_review::memory_redaction::{redacted_entry, redacted_hits};
 use annals_wire::resp::Reply;
 
 const NO_FLOAT: &str = "ERR value is not a valid float";
@@ -27,8 +32,11 @@ pub(super) const HANDLERS: &[(&str, CommandHandler)] = &[
     ("mem.putif", put_if),
     ("mem.get", |call| {
         let identity = identity(call, 2)?;
-        let entry = call.tenant.memory()?.get(&identity, text(call.word(1))?)?;
-        Ok(entry.map_or(Reply::Null, |entry| Reply::Json(entry.to_json())))
+        let Some(entry) = call.tenant.memory()?.get(&identity, text(call.word(1))?)? else {
+            return Ok(Reply::Null);
+        };
+        let redactor = call.daemon.redactor(call.session)?;
+        Ok(Reply::Json(shown_entry(redactor.as_deref(), entry)?.to_json()))
     }),
     ("mem.list", list),
     ("mem.search", search),
@@ -157,8 +165,21 @@ fn list(call: &mut CommandCall<'_, '_>) -> CommandResult {
     })?;
     let tiers = tiers.unwrap_or_default();
     let (entries, next) = call.tenant.memory()?.list(&identity, cursor.as_deref(), limit, &tiers)?;
-    let entries = entries.into_iter().map(|entry| Reply::Json(entry.to_json())).collect();
+    let redactor = call.daemon.redactor(call.session)?;
+    let entries = entries.into_iter().map(|entry| {
+        let entry = shown_entry(redactor.as_deref(), entry)?;
+        Ok(Reply::Json(entry.to_json()))
+    });
+    let entries = entries.collect::<Result<_, CommandRefusal>>()?;
     Ok(Reply::Array(vec![Reply::text(next.unwrap_or_else(|| "0".to_owned())), Reply::Array(entries)]))
+}
+
+/// An entry as the connection's reader sees it.
+fn shown_entry(redactor: Option<&Redactor>, entry: MemoryEntry) -> annals::Result<MemoryEntry> {
+    match redactor {
+        Some(redactor) => redacted_entry(redactor, &entry),
+        None => Ok(entry),
+    }
 }
 
 /// The input of a search.
@@ -214,6 +235,7 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
         }
         Ok(true)
     })?;
+    let redactor = call.daemon.redactor(call.session)?;
     let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
     let definition = defined.map(|id| memory.definition(id)).transpose()?;
     // Options of the command take precedence over the definition.
@@ -232,11 +254,22 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
                 "ERR the search input is missing: give FP32 vector, VECTOR array or QUESTION text".into()
             );
         }
+        Some(SearchInput::Vector(_)) if redactor.is_some() => {
+            return Err("NOPERM a search by a vector takes the right read: ask by QUESTION".into());
+        }
         Some(SearchInput::Vector(vector)) => memory.search(&identity, &vector, &wanted)?,
         Some(SearchInput::Question(question)) => {
             let with = call.tenant.embedder()?;
+            let question = match &redactor {
+                Some(redactor) => &redactor.text(question),
+                None => question,
+            };
             memory.recall(&identity, question, &*with, &MemoryQuery { k: k.unwrap_or(1), ..wanted })?
         }
+    };
+    let hits = match &redactor {
+        Some(redactor) => redacted_hits(redactor, hits)?,
+        None => hits,
     };
     let projection = projection.or(by.map(|by| by.projection));
     let text = (projection.is_some() || budget.is_some())
@@ -244,6 +277,7 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let hits = Reply::Array(hits.into_iter().map(hit_reply).collect());
     let mut reply = vec![field("hits", hits)];
     reply.extend(text.map(|text| field("text", Reply::text(text))));
+    reply.extend(redactor.iter().flat_map(|redactor| redaction_fields(redactor)));
     Ok(Reply::Map(reply))
 }
 

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
+use crate::forgetting::{ForgetTarget, dropped_run_json, forget};
 use annals::{
     ErrorKind, Namespace, Store,
     retention::RetentionPolicy,
     upkeep::{CompactOptions, CompactReport},
 };
-use crate::forgetting::{ForgetTarget, dropped_run_json, forget};
 use annals_policy::rules::parse_policy;
 use annals_proxy::proxy::forget_answers;
 use annals_wire::resp::Reply;

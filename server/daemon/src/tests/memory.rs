@@ -212,10 +212,13 @@ fn memory_requires_rights_and_stays_in_token_namespace() {
             "it tells what is there: {reply}"
         );
     }
-    // Redacted readers and operators read no memory.
+    // Operators read no memory. Redacted readers see entries by their profile, and no search by a vector.
     for rights in [Rights::REDACTED, Rights::OPERATE] {
         for command in reads.iter().chain(&writes) {
-            assert!(of(rights).mem(command).starts_with("-NOPERM "), "{rights}: {command}");
+            let shows = ["mem.get|", "mem.list|"].iter().any(|shown| command.starts_with(shown));
+            if rights == Rights::OPERATE || !shows {
+                assert!(of(rights).mem(command).starts_with("-NOPERM "), "{rights}: {command}");
+            }
         }
     }
     bench.daemon.access.add(token("one", "first", Rights::ALL));
@@ -288,4 +291,32 @@ fn replied_memory_writes_survive_a_crash() {
     assert!(memory.get(&whose, "a").unwrap().is_some());
     assert!(memory.has_signature(&whose, "s").unwrap());
     assert_eq!(memory.feedback(&whose, "a").unwrap().unwrap().count, 1);
+}
+
+/// A token with a profile read the secrets of a run in the memory's entry, or nothing at all.
+#[test]
+fn redacted_reader_sees_redacted_memory() {
+    let bench = DaemonBench::new();
+    let mut owner = bench.client();
+    let entry = r#"{"id":"a","value":{"query":"Is #42 of jo@example.org approved?","finalContent":"No: password=hunter2secret9."},"createdAt":1795602084643}"#;
+    assert_eq!(owner.mem(&format!("mem.put|{entry}|embed|tenant|t")), "*1|$1|a|");
+    let mut grant = bench.daemon.owner().unwrap();
+    grant.rights = Rights::REDACTED;
+    let mut client = bench.client_with(Some(grant));
+    let search = "mem.search|question|Was #42 approved?|tenant|t|projection|full|minscore|0.1";
+    for command in ["mem.get|a|tenant|t", "mem.list|tenant|t", search] {
+        let whole = owner.mem(command);
+        assert!(whole.contains("jo@example.org") && whole.contains("hunter2secret9"), "{command}: {whole}");
+        let shown = client.mem(command);
+        assert!(shown.contains("[email:") && shown.contains("\"redacted\":\"safe\""), "{command}: {shown}");
+        for hidden in ["jo@example.org", "hunter2secret9", "embedding\":"] {
+            assert!(!shown.contains(hidden), "{command}: {hidden}: {shown}");
+        }
+    }
+    assert!(client.mem(search).contains("|profile|$4|safe|"), "{}", client.mem(search));
+    assert!(client.mem("mem.search|vector|[1]|tenant|t").starts_with("-NOPERM a search by a vector"));
+    // A question cannot confirm a guess of a hidden value.
+    let guess = "mem.search|question|jo@example.org|tenant|t";
+    assert!(owner.mem(guess).contains("\"id\":\"a\""), "{}", owner.mem(guess));
+    assert_eq!(client.mem(guess).split('|').nth(3), Some("*0"), "{}", client.mem(guess));
 }

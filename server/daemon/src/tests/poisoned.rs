@@ -68,7 +68,7 @@ const WRITES: &str = "
     run.unpin pinned
     run.drop done why
     kv.forget k why
-    blob.forget 5b5eec79b8a1c8e2b3c42ea1b3a2e02d8a0f1c9d6c2f7f5a0b0c9e8d7f6a5b4c why
+    blob.forget 5e6f1a1a18575bd6705c9f36b25b50795525dc34e37f11bcbf0ff4bb1ff690e5 why
     store.retain
     store.verify
     store.checkpoint
@@ -158,6 +158,11 @@ const PREPARATION: &str = "
     mem.define '{\"id\":\"d\"}'
     mem.feedback e value 1
     mem.seen noted record
+    run.begin name gone
+    run.end gone
+    run.drop gone why
+    set gone 1
+    kv.forget gone why
     token.add t
     store.backup /before
 ";

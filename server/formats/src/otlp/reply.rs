@@ -35,6 +35,11 @@ impl TraceReceipt {
         }
     }
 
+    /// Why spans were rejected, at most four reasons.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
     /// The response body, an `ExportTraceServiceResponse`; its status is 200.
     pub fn body(&self, form: TraceEncoding) -> Vec<u8> {
         let message = self.reasons.join("; ");
@@ -76,7 +81,6 @@ impl TraceRefusal {
     }
 
     /// The error as a sentence.
-    #[cfg(test)]
     pub fn message(&self) -> &str {
         &self.message
     }

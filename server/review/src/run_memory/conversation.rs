@@ -4,6 +4,8 @@
 //! (`providers::asked_question`); a request without one belongs to the question that waits for its tool
 //! results, else to the question of the call before it.
 
+use std::borrow::Cow;
+
 use annals::{Component, RecordedFrame};
 use annals_memory::Memory;
 use memchr::memmem;
@@ -12,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::snapshot::{SnapshotJson, ToolCallJson, arguments, preview};
-use annals_policy::exchange::ExchangeMetadata;
+use annals_policy::exchange::{ExchangeMetadata, Headers, HttpExchange, VolatileExchange};
 use annals_policy::providers::{
     self, ApiShape, AskedQuestion, DECODED_BYTES_MAX, ModelApi, asked_question, decode, is_closing_answer,
     recognise, tool_results,
@@ -73,6 +75,39 @@ pub(super) struct RunConversations {
     run_began_ns: u64,
 }
 
+/// An imported call of a chat (`annals import`) as the exchange that would have made it.
+fn chat_exchange(frame: &RecordedFrame) -> Option<(ExchangeMetadata, Vec<u8>)> {
+    const HEAD: &[u8] = b"{\"choices\":[{\"index\":0,\"finish_reason\":\"stop\",\"message\":";
+    const TAIL: &[u8] = b"}]}";
+    #[derive(Deserialize)]
+    struct ChatMessage<'a> {
+        #[serde(borrow)]
+        role: Cow<'a, str>,
+    }
+    #[derive(Deserialize)]
+    struct ChatRequest<'a> {
+        #[serde(borrow, rename = "messages")]
+        _messages: Vec<&'a RawValue>,
+    }
+    let message = serde_json::from_slice::<ChatMessage<'_>>(&frame.output).ok()?;
+    serde_json::from_slice::<ChatRequest<'_>>(&frame.input).ok()?;
+    if message.role != "assistant" {
+        return None;
+    }
+    let http = HttpExchange {
+        mount: String::new(),
+        method: "POST".to_owned(),
+        path: "/v1/chat/completions".to_owned(),
+        query: None,
+        status: Some(200),
+        broken: None,
+    };
+    let json = Headers(vec![("content-type".to_owned(), "application/json".to_owned())]);
+    let volatile = VolatileExchange { response_headers: json, ..VolatileExchange::default() };
+    let exchange = ExchangeMetadata { http, summary: serde_json::Map::new(), volatile };
+    Some((exchange, [HEAD, &frame.output, TAIL].concat()))
+}
+
 /// The decisions in a frame's metadata.
 #[derive(Deserialize)]
 struct DecisionsMetadata {
@@ -114,7 +149,14 @@ impl RunConversations {
 
     /// Adds a model call. Calls must come in the order of their requests.
     pub(super) fn add_call(&mut self, seq: u32, frame: &RecordedFrame) {
-        let Ok(exchange) = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) else { return };
+        let (exchange, response) = match serde_json::from_slice::<ExchangeMetadata>(&frame.metadata) {
+            Ok(exchange) => (exchange, Cow::Borrowed(frame.output.as_slice())),
+            // An imported call has no exchange: its request is of a chat, and its output is the message.
+            Err(_) => match chat_exchange(frame) {
+                Some((exchange, response)) => (exchange, Cow::Owned(response)),
+                None => return,
+            },
+        };
         let api = recognise(&exchange.http.method, &exchange.http.path, "");
         if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
             return;
@@ -140,7 +182,7 @@ impl RunConversations {
             status,
             content_type: headers.get("content-type"),
             content_encoding: headers.get("content-encoding"),
-            response: &frame.output,
+            response: &response,
         };
         let answer = providers::summary_with(&answer, TEXT_BYTES_MAX);
         // Some clients hang up after the last event: a complete answer still counts.

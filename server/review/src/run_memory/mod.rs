@@ -17,7 +17,7 @@ mod remember;
 mod run_identity;
 mod snapshot;
 
-pub use remember::{EmbedderFn, RememberOutcome, remember_ended};
+pub use remember::{EmbedderFn, RememberOutcome, remember_ended, remember_imported};
 pub use run_identity::{CONVERSATION_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, TENANT_TAG};
 
 #[cfg(test)]

@@ -42,6 +42,23 @@ pub fn remember_ended(
     remember_reader(space, &space.run_by_uid(uid)?, status, true, embedder)
 }
 
+/// Remembers the questions of an imported run, as [`remember_ended`]. It is not new: what was recalled lately is none
+/// of its sources.
+///
+/// # Errors
+/// As [`remember_ended`].
+pub fn remember_imported(
+    space: &Namespace,
+    run: &str,
+    embedder: EmbedderFn,
+) -> annals::Result<RememberOutcome> {
+    let reader = space.run(run)?;
+    match reader.info().status {
+        status @ (Status::Ok | Status::Failed) => remember_reader(space, &reader, status, false, embedder),
+        _ => Ok(RememberOutcome::Skipped("it was abandoned")),
+    }
+}
+
 pub(super) fn remember_reader(
     space: &Namespace,
     reader: &RunReader,

@@ -3,6 +3,8 @@
 use super::{CommandSchema, command};
 
 const READ: &[&str] = &["readonly", "apart"];
+/// A read that shows a redacted reader less.
+const REDACTS: &[&str] = &["readonly", "apart", "redacts"];
 const WRITE: &[&str] = &["write", "apart"];
 /// A command that is a read in one of its forms and checks the right itself.
 const BOTH: &[&str] = &["write", "apart", "both"];
@@ -26,12 +28,12 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
             "Stores an entry if the existing one has this version; version 0 requires that there is none. \
              Returns whether it was stored and, if not, the existing version.",
         ),
-    command("memory", "mem.get", -2, READ)
+    command("memory", "mem.get", -2, REDACTS)
         .arguments("id [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]")
         .summary(
             "Returns an entry; nil if it does not exist or has expired. The access is counted in the entry.",
         ),
-    command("memory", "mem.list", -1, READ)
+    command("memory", "mem.list", -1, REDACTS)
         .arguments(
             "[CURSOR cursor] [LIMIT count] [TIERS tiers] [TENANT tenant] [PRINCIPAL principal] \
              [CONVERSATION conversation]",
@@ -40,7 +42,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
             "Returns a cursor and entries, most recently changed first. Pass the cursor to continue; it is \
              0 at the end. Tiers (hot, warm, cold) are separated by commas.",
         ),
-    command("memory", "mem.search", -1, READ)
+    command("memory", "mem.search", -1, REDACTS)
         .arguments(
             "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE \
              score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
@@ -53,7 +55,9 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
              be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that \
              one's threshold. With ACROSS also those of the tenant's other principals and conversations. \
              With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. \
-             With MEMORY what is not said is as the definition of that id has it.",
+             With MEMORY what is not said is as the definition of that id has it. A \
+             redacted reader asks by QUESTION, which is redacted first, and gets entries redacted by its \
+             profile, without vectors, with the fields redacted and profile.",
         ),
     command("memory", "mem.define", -2, WRITE).arguments("definition [NAMESPACE namespace]").summary(
         "Stores a memory definition under its id: the search options for searches that name it. \

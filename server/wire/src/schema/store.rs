@@ -20,10 +20,12 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         "Copies the store as it is now to an absolute path that does not exist yet. Files that never \
              change are hard-linked unless COPY is given. Needs a connection by a Unix socket.",
     ),
-    command("store", "store.compact", -1, ACTION).arguments("[DRYRUN] [NOW] [RECOMPRESS] [RATE bytes]").summary(
-        "Reclaims the disk space of deleted data while the store is in use. Returns a report as one \
+    command("store", "store.compact", -1, ACTION)
+        .arguments("[DRYRUN] [NOW] [RECOMPRESS] [RATE bytes]")
+        .summary(
+            "Reclaims the disk space of deleted data while the store is in use. Returns a report as one \
              line of JSON; with DRYRUN, only predicts it. NOW rewrites every file with dead data, however \
              little; otherwise files of which a tenth is dead. RECOMPRESS packs bodies anew, RATE limits the \
              bytes written per second.",
-    ),
+        ),
 ];
