@@ -377,3 +377,15 @@ fn diff_shows_bytes_of_frames_without_meaning() {
         assert!(text.contains(line), "{line:?} is not in {text}");
     }
 }
+
+/// A store that records any framework must pull in none of them, nor a provider's SDK.
+#[test]
+fn no_dependency_is_a_framework_or_provider_sdk() {
+    let lock = include_str!("../../../Cargo.lock");
+    let names: Vec<&str> = lock.lines().filter_map(|line| line.strip_prefix("name = \"")).collect();
+    assert!(names.len() > 50, "the lock file was not read: {}", names.len());
+    let foreign = ["openai", "anthropic", "langchain", "langgraph", "bedrock", "genai", "llm-chain", "rig-core"];
+    let found: Vec<&&str> =
+        names.iter().filter(|name| foreign.iter().any(|sdk| name.trim_end_matches('"').contains(sdk))).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
