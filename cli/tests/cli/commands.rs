@@ -384,8 +384,11 @@ fn no_dependency_is_a_framework_or_provider_sdk() {
     let lock = include_str!("../../../Cargo.lock");
     let names: Vec<&str> = lock.lines().filter_map(|line| line.strip_prefix("name = \"")).collect();
     assert!(names.len() > 50, "the lock file was not read: {}", names.len());
-    let foreign = ["openai", "anthropic", "langchain", "langgraph", "bedrock", "genai", "llm-chain", "rig-core"];
-    let found: Vec<&&str> =
-        names.iter().filter(|name| foreign.iter().any(|sdk| name.trim_end_matches('"').contains(sdk))).collect();
+    let foreign =
+        ["openai", "anthropic", "langchain", "langgraph", "bedrock", "genai", "llm-chain", "rig-core"];
+    let found: Vec<&&str> = names
+        .iter()
+        .filter(|name| foreign.iter().any(|sdk| name.trim_end_matches('"').contains(sdk)))
+        .collect();
     assert!(found.is_empty(), "{found:?}");
 }

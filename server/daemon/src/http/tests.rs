@@ -741,3 +741,36 @@ fn responses_after_a_failed_write_name_the_last_commit() {
     let proxied = api.ask_with("POST /proxy/r/openai/v1/chat/completions", "", b"{}");
     assert!(proxied.status == 503 && proxied.text().contains("os error 5"), "{proxied:?}");
 }
+
+/// The report of a drop over HTTP said nothing of the backups that still had the run.
+#[test]
+fn forgetting_over_http_names_remaining_holders() {
+    let api = TestApi::new();
+    api.json(201, "POST /v1/runs", json!({ "name": "r" }));
+    api.json(201, "POST /v1/runs/r/frames", json!({ "component": "llm", "request": "q", "response": "a" }));
+    assert!(api.ask("POST /v1/runs/r/end", json!({ "status": "ok" })).status < 300);
+    let id = blake3::hash(b"a").to_hex().to_string();
+    assert_eq!(api.ask_with("POST /v1/blobs", "", b"a").status, 201);
+    api.bench.daemon.store.note_backup("/backups/one").unwrap();
+    let used = api.ask(&format!("POST /v1/blobs/{id}/forget"), json!({ "why": "asked" }));
+    assert!(used.status == 409 && used.text().contains("frame 1 of run"), "{}", used.text());
+    let report = |request: &str| {
+        let answer = api.ask(request, json!({ "why": "asked" }));
+        assert_eq!(answer.status, 200, "{request}: {}", answer.text());
+        serde_json::from_slice::<Value>(&answer.body).unwrap()
+    };
+    let dropped = report("POST /v1/runs/r/drop");
+    assert_eq!(dropped["held"]["backups"], json!(["/backups/one"]));
+    assert_eq!((&dropped["held"]["segments"], &dropped["held"]["shared_by_forks"]), (&json!([]), &json!(0)));
+    assert_eq!(api.ask("GET /v1/runs/r", Value::Null).status, 410);
+    let forgotten = report(&format!("POST /v1/blobs/{id}/forget"));
+    assert_eq!((&forgotten["forgotten"], &forgotten["held"]["shared"]), (&json!("blob"), &json!([])));
+    assert_eq!(api.ask(&format!("GET /v1/blobs/{id}"), Value::Null).status, 404);
+    assert_eq!(api.ask_with("PUT /v1/databases/4/keys/person", "", b"secret").status, 204);
+    let forgotten = report("POST /v1/databases/4/keys/person/forget");
+    assert_eq!((&forgotten["records"], &forgotten["held"]["backups"]), (&json!(2), &json!(["/backups/one"])));
+    assert_eq!(api.ask("GET /v1/databases/4/keys/person", Value::Null).status, 404);
+    assert_eq!(api.ask("POST /v1/databases/4/keys/person/forget", json!({ "why": "x" })).status, 404);
+    assert_eq!(api.ask("POST /v1/databases/4/keys/person/forget", json!({ "why": "" })).status, 400);
+    api.json(200, "POST /v1/store/compact", json!({ "now": true }));
+}

@@ -79,3 +79,45 @@ fn keys_do_not_expire_by_a_clock_far_ahead() {
     bench.runtime.block_on(settled.unwrap()).unwrap().unwrap();
     assert!(keys.get(b"a").unwrap().is_none());
 }
+
+#[test]
+fn keys_and_blobs_are_forgotten_with_a_report() {
+    let bench = DaemonBench::new();
+    let mut client = bench.client();
+    client.script(
+        r#"
+        set a secret px 100000 -> +OK
+        set a newer px 100000 -> +OK
+        kv.forget -> -ERR wrong number of arguments for 'kv.forget' command
+        kv.forget a asked NAMESPACE nowhere -> -NOTFOUND there is no namespace "nowhere"
+        kv.forget a asked KEYSPACE annals.pins -> -INVALID keyspace "annals.pins" belongs to annals: forget a run or a blob instead
+        kv.forget none asked -> -NOTFOUND the store has no record of this key: nothing was forgotten
+        blob.forget zz asked -> -INVALID a blob's id is 64 hexadecimal digits, not "zz"
+        multi -> +OK
+        kv.forget a asked -> -ERR Command not allowed inside a transaction
+        "#,
+    );
+    client.bytes(b"discard\r\n");
+    client.script("get a -> $5|newer");
+    let report = |told: String| -> serde_json::Value {
+        serde_json::from_str(told.split('|').nth(1).unwrap_or(&told)).unwrap()
+    };
+    // Two values and the deletion, and the same of the deadline.
+    let done = report(client.bytes(b"kv.forget a asked\r\n").0);
+    assert_eq!((&done["forgotten"], done["records"].as_u64().unwrap() >= 5), (&"key".into(), true), "{done}");
+    assert_eq!(done["held"], serde_json::json!({ "shared": [], "backups": [] }));
+    client.script(
+        "get a -> $-1
+        ttl a -> :-2
+        set a again -> +OK
+        get a -> $5|again",
+    );
+    // Another namespace's key, which its own connection has in the cache.
+    let other = bench.daemon.tenant("other").unwrap();
+    let mut grant = bench.daemon.owner().unwrap();
+    grant.tenant = other;
+    let mut elsewhere = bench.client_with(Some(grant));
+    elsewhere.script("set k hidden -> +OK\nget k -> $6|hidden");
+    assert!(client.bytes(b"kv.forget k asked NAMESPACE other\r\n").0.starts_with('$'));
+    elsewhere.script("get k -> $-1");
+}
