@@ -261,9 +261,15 @@ fn full_disk_of_the_holder_is_an_error_of_the_others() {
 fn upkeep_works_beside_recorders() {
     let (bench, upstream) = (CliBench::new(), FakeUpstream::start());
     assert_eq!(bench.record(&upstream.url, "old", &["swapped", "a,b"]).code, 0);
+    bench.run("put person secret").ok();
     let mut first = bench.recorder(&upstream, &["--run", "first"], &["held", "a", "go1", "b"]);
     first.line();
     assert!(bench.run("compact").text().contains("compact"));
+    let forgotten = bench.run_args(["forget", "--key", "person", "--why", "asked"]).text();
+    assert!(forgotten.starts_with("forgotten: a key with 2 records"), "{forgotten}");
+    bench.run("forget --key person --why again").failed(4);
+    bench.run("get person").failed(4);
+    assert!(bench.run("compact --now").text().contains("compact"));
     bench.run_args(["pin", "old", "--why", "evidence"]).ok();
     assert_eq!(bench.run("unpin old").code, 0);
     bench.run("unpin old").failed(4);

@@ -115,12 +115,18 @@ pub(crate) fn secret_name(name: &str) -> Option<SecretName> {
     if !may {
         return None;
     }
-    let squeezed = squeezed(name);
     let is_pass = last.eq_ignore_ascii_case("pass") && last.len() < name.len();
-    if is_pass || PASSWORDS.iter().any(|end| squeezed.ends_with(end)) {
-        return (!squeezed.contains("public")).then_some(SecretName::Password);
+    if is_pass || PASSWORDS.iter().any(|end| squeezed_ends_with(name, end)) {
+        return (!squeezed(name).contains("public")).then_some(SecretName::Password);
     }
-    (squeezed.ends_with("token") && !is_harmless(&squeezed)).then_some(SecretName::Token)
+    let is_token = squeezed_ends_with(name, "token") && !is_harmless(&squeezed(name));
+    is_token.then_some(SecretName::Token)
+}
+
+/// Whether the [`squeezed`] name ends so.
+fn squeezed_ends_with(name: &str, end: &str) -> bool {
+    let mut letters = name.trim().bytes().rev().filter(|byte| !matches!(byte, b'_' | b'-'));
+    end.bytes().rev().all(|letter| letters.next().is_some_and(|found| found.to_ascii_lowercase() == letter))
 }
 
 #[cfg(test)]

@@ -163,6 +163,23 @@ fn value_after(
     (end > from && end - from <= BARE_BYTES_MAX).then_some((from..end, place))
 }
 
+static CHANGE_ME: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| words(&["changeme"]));
+static SECRET_WORDS: LazyLock<Option<AhoCorasick>> =
+    LazyLock::new(|| words(&["password", "passwd", "secret", "api_key", "apikey", "token"]));
+
+/// A search for words regardless of case.
+fn words(words: &[&str]) -> Option<AhoCorasick> {
+    AhoCorasick::builder().ascii_case_insensitive(true).build(words).ok()
+}
+
+fn holds(value: &[u8], words: &Option<AhoCorasick>) -> bool {
+    words.as_ref().is_some_and(|words| words.is_match(value))
+}
+
+fn starts_with(value: &[u8], begin: &[u8]) -> bool {
+    value.get(..begin.len()).is_some_and(|head| head.eq_ignore_ascii_case(begin))
+}
+
 /// Whether the text under a secret name is a secret: no reference, type, example or sentence.
 pub(super) fn is_secret_value(value: &[u8], place: ValuePlace, ends_line: bool) -> bool {
     let value = value.trim_ascii();
@@ -176,19 +193,14 @@ pub(super) fn is_secret_value(value: &[u8], place: ValuePlace, ends_line: bool) 
         [b'%', .., b'%'] => true,
         _ => false,
     };
-    let lower = value.to_ascii_lowercase();
-    let holds = |word: &[u8]| memchr::memmem::find(&lower, word).is_some();
     // `sk-xxxxxxxx`, `****`.
     let is_filled = value.windows(6).any(|part| part.iter().all(|byte| *byte == part[0]));
     let is_example = is_filled
-        || EXAMPLES.contains(&lower.as_slice())
-        || lower.starts_with(b"your")
-        || lower.starts_with(b"annals-redacted")
-        || holds(b"changeme");
-    let names_a_secret = !has(u8::is_ascii_digit)
-        && [b"password".as_slice(), b"passwd", b"secret", b"api_key", b"apikey", b"token"]
-            .iter()
-            .any(|word| holds(word));
+        || EXAMPLES.iter().any(|example| value.eq_ignore_ascii_case(example))
+        || starts_with(value, b"your")
+        || starts_with(value, b"annals-redacted")
+        || holds(value, &CHANGE_ME);
+    let names_a_secret = !has(u8::is_ascii_digit) && holds(value, &SECRET_WORDS);
     let words = value.split(|byte| *byte == b' ').count();
     let is_sentence = words > 6 || words > 2 && value.ends_with(b".");
     if is_reference || is_example || names_a_secret || is_sentence {
@@ -257,9 +269,7 @@ const MONTHS: [&[u8; 3]; 12] =
 /// Maximum distance between a fact's name and its value, in bytes.
 const BETWEEN_BYTES_MAX: usize = 32;
 
-static FACT_WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
-    AhoCorasick::builder().ascii_case_insensitive(true).build(FACTS.map(|(word, _)| word)).ok()
-});
+static FACT_WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| words(&FACTS.map(|(word, _)| word)));
 
 /// Finds facts of persons after their names.
 pub(super) fn person_facts(text: &[u8], mut found: impl FnMut(Range<usize>)) {

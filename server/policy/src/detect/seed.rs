@@ -6,6 +6,17 @@ use std::sync::LazyLock;
 /// The English list, in order.
 static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| include_str!("../../rules/bip39.txt").lines().collect());
 
+/// The first three letters of the list's words, a bit each. Most words of other texts begin otherwise.
+static BEGINNINGS: LazyLock<Vec<u64>> = LazyLock::new(|| {
+    let mut bits = vec![0; 1 + (26 * 26 * 26) / 64];
+    for at in WORDS.iter().filter_map(|word| beginning(word.as_bytes())) {
+        if let Some(word) = bits.get_mut(at / 64) {
+            *word |= 1 << (at % 64);
+        }
+    }
+    bits
+});
+
 /// Minimum number of words in a phrase (BIP 39).
 const WORDS_MIN: usize = 12;
 /// Minimum number of different words in a phrase. Twelve random words have fewer once in 10^8 phrases.
@@ -27,7 +38,9 @@ impl SeedScan {
     /// Adds a run of small letters, or ends the row. Returns a phrase when it ends.
     pub(super) fn add(&mut self, text: &[u8], run: Range<usize>, is_lower: bool) -> Option<Range<usize>> {
         let is_next = self.count > 0 && is_gap(text.get(self.end..run.start).unwrap_or_default());
-        let is_word = is_lower && LENGTHS.contains(&run.len());
+        // A word that cannot be in the list ends the row at once, so that no row is looked up in vain.
+        let is_word =
+            is_lower && LENGTHS.contains(&run.len()) && text.get(run.clone()).is_some_and(may_be_listed);
         if !is_next || !is_word {
             let found = self.finish(text);
             if is_word {
@@ -108,6 +121,20 @@ fn is_varied(row: &[u8]) -> bool {
 
 fn is_gap(gap: &[u8]) -> bool {
     matches!(gap, b" " | b"\n" | b"\r\n")
+}
+
+/// The number of a word's first three letters.
+fn beginning(word: &[u8]) -> Option<usize> {
+    let letters = word.first_chunk::<3>()?;
+    letters.iter().try_fold(0, |number, letter| {
+        letter.is_ascii_lowercase().then(|| number * 26 + usize::from(letter - b'a'))
+    })
+}
+
+/// Whether the list has a word with this beginning.
+fn may_be_listed(word: &[u8]) -> bool {
+    let bit = |at: usize| BEGINNINGS.get(at / 64).is_some_and(|bits| bits & 1 << (at % 64) != 0);
+    beginning(word).is_some_and(bit)
 }
 
 fn is_listed(word: &[u8]) -> bool {

@@ -185,7 +185,7 @@ fn page() -> String {
 #[cfg(test)]
 const HEAD: &str = "# Commands
 
-<!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib the_page_of_commands -->
+<!-- Made from the table that COMMAND DOCS serves: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib commands_page_matches -->
 
 The commands of `annals serve` ([daemon.md](daemon.md)). `[x]` is optional, `a|b` is a choice, `...` repeats, CAPITALS are literal and ignore case. Maps are arrays
 of names and values in RESP2.
@@ -206,7 +206,7 @@ mod tests {
         let written = std::fs::read(path).unwrap();
         assert!(
             String::from_utf8_lossy(&written) == page(),
-            "docs/commands.md is another: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib the_page_of_commands"
+            "docs/commands.md is another: ANNALS_WRITE_COMMANDS=1 cargo test -p annals-wire --lib commands_page_matches"
         );
     }
 
