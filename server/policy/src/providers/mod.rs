@@ -41,7 +41,7 @@ pub use messages::{MessageView, PARTS_MAX, PREVIEW_CHARS, PartKind};
 pub use prices::{Cost, Price, Prices, PricesError};
 pub use severity::{EncodedBody, Evidence, SeverityRules, SeverityVerdict};
 pub(crate) use severity::{ExpectedScalar, NamePattern, SeverityRule, StatusRange};
-pub use spoken_texts::tool_results;
+pub use spoken_texts::{SpokenPart, spoken_message, spoken_parts, tool_results};
 pub use sse::{EVENT_BYTES_MAX, SseEvent, SseParser};
 pub use summary::{
     ExchangeSummary, ModelToolCall, NAME_BYTES_MAX, ProviderError, TOOL_CALLS_MAX, TokenUsage,

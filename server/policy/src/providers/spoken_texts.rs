@@ -1,9 +1,10 @@
-//! Full texts of a request, of which a view only has previews: user messages and tool results.
+//! Full texts of a request, of which a view only has previews: user messages, tool results, and all parts
+//! that a caller has not read yet.
 
-use super::api::{ApiShape, ModelApi};
+use super::api::{ApiShape, ModelApi, recognise};
 use super::blocks;
 use super::json::JsonNode;
-use super::messages::{PartKind, RequestPart, request_turns};
+use super::messages::{self, PartKind, RequestPart, request_turns};
 use super::text::clip;
 
 /// A tool's result.
@@ -50,6 +51,64 @@ pub fn tool_results(
         }
     }
     results
+}
+
+/// A part of a request or message with its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpokenPart {
+    /// The role in the provider's own word; empty for tools.
+    pub role: String,
+    /// What it is; never a parameter.
+    pub kind: PartKind,
+    /// The name of the tool, or of the tool of a call or result.
+    pub name: String,
+    /// The id of the call that it is or answers; empty if there is none.
+    pub call_id: String,
+    /// The beginning of its text: a text, arguments of a call, a result; empty for an offered tool.
+    pub text: String,
+    /// Whether a tool result reports a failure.
+    pub failed: bool,
+}
+
+/// The parts of a request whose hashes `is_new` accepts, in order, at most `bytes_max` bytes of text each.
+/// Parameters are left out. Offered tools are always returned.
+pub fn spoken_parts(
+    api: &ModelApi,
+    body: &[u8],
+    bytes_max: usize,
+    mut is_new: impl FnMut(&[u8; 32]) -> bool,
+) -> Vec<SpokenPart> {
+    if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
+        return Vec::new();
+    }
+    let parts = messages::parts(api, body).into_iter().filter(|part| match part.view.kind {
+        PartKind::Parameter => false,
+        PartKind::Tool => true,
+        _ => is_new(&part.view.hash),
+    });
+    let spoken = parts.map(|part| SpokenPart {
+        text: if part.view.kind == PartKind::Tool { String::new() } else { text(part.content, bytes_max) },
+        role: part.view.role,
+        kind: part.view.kind,
+        name: part.view.name,
+        call_id: part.call_id,
+        failed: part.view.failed,
+    });
+    spoken.collect()
+}
+
+/// As [`spoken_parts`], of a single message as imports have it. `None` if it is no message.
+pub fn spoken_message(
+    message: &[u8],
+    bytes_max: usize,
+    is_new: impl FnMut(&[u8; 32]) -> bool,
+) -> Option<Vec<SpokenPart>> {
+    let node = JsonNode::parse(message).ok()?;
+    if node.get("role").is_absent() && node.get("content").is_absent() {
+        return None;
+    }
+    let body = [b"{\"messages\":[", message, b"]}"].concat();
+    Some(spoken_parts(&recognise("POST", "/v1/chat/completions", ""), &body, bytes_max, is_new))
 }
 
 fn conversation<'a>(api: &ModelApi, body: &'a [u8]) -> Option<Vec<JsonNode<'a>>> {
@@ -110,6 +169,29 @@ mod tests {
     const CLAUDE: &str = "/v1/messages";
     const RESPONSES: &str = "/v1/responses";
     const GEMINI: &str = "/v1beta/models/g:generateContent";
+
+    #[test]
+    fn spoken_parts_are_those_that_are_new_with_text() {
+        let api = recognise("POST", OPENAI, "");
+        let first = r#"{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"q"}]}"#;
+        let second = r#"{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"n\":1}"}}]},{"role":"tool","tool_call_id":"a","content":"Error: gone"}]}"#;
+        let mut seen = std::collections::HashSet::new();
+        let mut of = |body: &str| {
+            spoken_parts(&api, body.as_bytes(), 99, |hash| seen.insert(*hash))
+                .into_iter()
+                .map(|part| format!("{}|{}|{}|{}|{}", part.role, part.kind, part.name, part.text, part.failed))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(first), ["|tool|f||false", "user|text||q|false"]);
+        assert_eq!(
+            of(second),
+            ["|tool|f||false", r#"assistant|tool call|f|{"n":1}|false"#, "tool|tool result|f|Error: gone|true"]
+        );
+        let message = br#"{"role":"user","name":"Ann","content":"hello"}"#;
+        let spoken = spoken_message(message, 3, |_| true).unwrap();
+        assert_eq!(spoken.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["hel"]);
+        assert!(spoken_message(br#"{"n":1}"#, 3, |_| true).is_none() && spoken_message(b"x", 3, |_| true).is_none());
+    }
 
     #[test]
     fn awaited_results_come_newest_first() {
