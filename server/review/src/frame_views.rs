@@ -49,7 +49,7 @@ pub(crate) fn api_and_body(frame: &RecordedFrame) -> Option<(ModelApi, Vec<u8>)>
 }
 
 /// [`api_and_body`] as the profile `by` shows it.
-fn api_and_shown_body(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(ModelApi, Vec<u8>)> {
+pub(crate) fn api_and_shown_body(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(ModelApi, Vec<u8>)> {
     let (api, body) = api_and_body(frame)?;
     let body = match by {
         Some(by) => by.body(&body, None).bytes.into_owned(),
@@ -109,10 +109,14 @@ pub fn new_tool_results(reader: &RunReader, seq: u32) -> annals::Result<Vec<Stri
 /// # Errors
 /// As [`RunReader::frame`].
 pub fn decoded_answer(reader: &RunReader, seq: u32) -> annals::Result<Vec<u8>> {
-    let frame = reader.frame(seq)?;
+    Ok(decode_answer(&reader.frame(seq)?))
+}
+
+/// The answer of a frame that has been read, without its content encoding.
+pub(crate) fn decode_answer(frame: &RecordedFrame) -> Vec<u8> {
     let exchange = serde_json::from_slice::<ExchangeMetadata>(&frame.metadata).ok();
     let coding = exchange.as_ref().and_then(|of| of.volatile.response_headers.get("content-encoding"));
-    Ok(providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned())
+    providers::decode(coding, &frame.output, DECODED_BYTES_MAX).bytes.into_owned()
 }
 
 /// A frame as the profile shows it.

@@ -1,6 +1,7 @@
 //! Views of recorded runs: what a request added and which frame failed (`frame_views`), how two runs differ
-//! (`align`), and memory entries made from runs (`run_memory`) or given by a user
-//! (`memory_input`), and as a reader with a profile sees them (`memory_redaction`). Starts
+//! (`align`), which step of a failed run is suspect (`suspect`), and memory entries made from runs
+//! (`run_memory`), given by a user (`memory_input`), or as a reader with a profile sees them
+//! (`memory_redaction`). Starts
 //! nothing; the caller chooses the embedder.
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
@@ -9,6 +10,7 @@ mod frame_views;
 pub mod memory_input;
 pub mod memory_redaction;
 pub mod run_memory;
+pub mod suspect;
 
 pub use align::{Alignment, BodyDifference, FrameDifference, FramePair, align, frame_difference};
 pub use frame_views::{FailureReport, decoded_answer, failure_report, new_part, new_tool_results};

@@ -4,7 +4,7 @@
 use super::api::{ApiShape, ModelApi, recognise};
 use super::blocks;
 use super::json::JsonNode;
-use super::messages::{self, PartKind, RequestPart, request_turns};
+use super::messages::{self, MessageView, PartKind, RequestPart, request_turns};
 use super::text::clip;
 
 /// A tool's result.
@@ -70,22 +70,19 @@ pub struct SpokenPart {
     pub failed: bool,
 }
 
-/// The parts of a request whose hashes `is_new` accepts, in order, at most `bytes_max` bytes of text each.
-/// Parameters are left out. Offered tools are always returned.
+/// The parts of a request that `wanted` accepts, in order, at most `bytes_max` bytes of text each. Parameters
+/// are left out.
 pub fn spoken_parts(
     api: &ModelApi,
     body: &[u8],
     bytes_max: usize,
-    mut is_new: impl FnMut(&[u8; 32]) -> bool,
+    mut wanted: impl FnMut(&MessageView) -> bool,
 ) -> Vec<SpokenPart> {
     if !api.shape.is_model_call() || api.shape == ApiShape::OpenAiEmbeddings {
         return Vec::new();
     }
-    let parts = messages::parts(api, body).into_iter().filter(|part| match part.view.kind {
-        PartKind::Parameter => false,
-        PartKind::Tool => true,
-        _ => is_new(&part.view.hash),
-    });
+    let parts = messages::parts(api, body).into_iter();
+    let parts = parts.filter(|part| part.view.kind != PartKind::Parameter && wanted(&part.view));
     let spoken = parts.map(|part| SpokenPart {
         text: if part.view.kind == PartKind::Tool { String::new() } else { text(part.content, bytes_max) },
         role: part.view.role,
@@ -101,14 +98,14 @@ pub fn spoken_parts(
 pub fn spoken_message(
     message: &[u8],
     bytes_max: usize,
-    is_new: impl FnMut(&[u8; 32]) -> bool,
+    wanted: impl FnMut(&MessageView) -> bool,
 ) -> Option<Vec<SpokenPart>> {
     let node = JsonNode::parse(message).ok()?;
     if node.get("role").is_absent() && node.get("content").is_absent() {
         return None;
     }
     let body = [b"{\"messages\":[", message, b"]}"].concat();
-    Some(spoken_parts(&recognise("POST", "/v1/chat/completions", ""), &body, bytes_max, is_new))
+    Some(spoken_parts(&recognise("POST", "/v1/chat/completions", ""), &body, bytes_max, wanted))
 }
 
 fn conversation<'a>(api: &ModelApi, body: &'a [u8]) -> Option<Vec<JsonNode<'a>>> {
@@ -171,13 +168,13 @@ mod tests {
     const GEMINI: &str = "/v1beta/models/g:generateContent";
 
     #[test]
-    fn spoken_parts_are_those_that_are_new_with_text() {
+    fn spoken_parts_are_the_wanted_ones_with_text() {
         let api = recognise("POST", OPENAI, "");
         let first = r#"{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"q"}]}"#;
         let second = r#"{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"n\":1}"}}]},{"role":"tool","tool_call_id":"a","content":"Error: gone"}]}"#;
         let mut seen = std::collections::HashSet::new();
         let mut of = |body: &str| {
-            spoken_parts(&api, body.as_bytes(), 99, |hash| seen.insert(*hash))
+            spoken_parts(&api, body.as_bytes(), 99, |part| seen.insert(part.hash))
                 .into_iter()
                 .map(|part| format!("{}|{}|{}|{}|{}", part.role, part.kind, part.name, part.text, part.failed))
                 .collect::<Vec<_>>()
@@ -185,7 +182,7 @@ mod tests {
         assert_eq!(of(first), ["|tool|f||false", "user|text||q|false"]);
         assert_eq!(
             of(second),
-            ["|tool|f||false", r#"assistant|tool call|f|{"n":1}|false"#, "tool|tool result|f|Error: gone|true"]
+            [r#"assistant|tool call|f|{"n":1}|false"#, "tool|tool result|f|Error: gone|true"]
         );
         let message = br#"{"role":"user","name":"Ann","content":"hello"}"#;
         let spoken = spoken_message(message, 3, |_| true).unwrap();
