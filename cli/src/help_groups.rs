@@ -11,7 +11,7 @@ use crate::table_fit;
 /// Headings and their verbs, in the order they are shown.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Record and replay:", &["record", "attach", "replay", "import", "tape", "demo"]),
-    ("Look:", &["runs", "show", "open", "tail", "state"]),
+    ("Look:", &["runs", "show", "open", "suspect", "tail", "state"]),
     ("Compare and fork:", &["diff", "fork", "check"]),
     (
         "Keys and memory:",

@@ -28,8 +28,8 @@ pub use annals_proxy::proxy::{
     UpstreamOptions, forget_answers,
 };
 pub use annals_proxy::{
-    AttachOptions, AttachReport, CaptureReport, Connection, DestinationKind, ForkOptions, ForkReport,
-    HostPattern, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
+    AttachOptions, AttachReport, CaptureReport, ChatEndpoint, Connection, DestinationKind, ForkOptions,
+    ForkReport, HostPattern, Mount, MountError, Mounts, NetworkPolicy, NetworkScope, NondetError, NoticeFn,
     OnwardOptions, OnwardReport, Origin, ProxyError, RecordOptions, RecordReport, RecordedInput,
     ReplayReport, RunUsage, SessionError, TrafficReport, UnrecordedTraffic, UpstreamGuard, Variable, attach,
     fork, inspect, record, replay, replay_onward, run_usage,
@@ -40,6 +40,7 @@ pub use annals_review::run_memory::{
     CONVERSATION_TAG, MEMORY_OFF, MEMORY_ON, MEMORY_TAG, PRINCIPAL_TAG, RememberOutcome, TENANT_TAG,
     remember_imported,
 };
+pub use annals_review::suspect;
 pub use annals_review::{
     Alignment, BodyDifference, FailureReport, FrameDifference, FramePair, align, decoded_answer,
     failure_report, frame_difference, new_part, new_tool_results,

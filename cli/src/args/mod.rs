@@ -23,7 +23,7 @@ pub(crate) use ledger::{CheckpointArgs, LedgerCheckArgs, LedgerVerb, ProveArgs, 
 pub(crate) use memory::{
     DefineMemoryArgs, ExportTrainingArgs, ProjectionArg, RecallArgs, RememberArgs, TrainingArg,
 };
-pub(crate) use read::{DiffArgs, OpenArgs, RunsArgs, ShowArgs, StateArgs, TailArgs};
+pub(crate) use read::{DiffArgs, OpenArgs, RunsArgs, ShowArgs, StateArgs, SuspectArgs, TailArgs};
 pub(crate) use record::{AttachArgs, NewRunArgs, RecordArgs};
 pub(crate) use replay::{DivergenceArg, DriftArgs, ForkArgs, ReplayArgs, TimingArg};
 pub(crate) use retain::{ForgetArgs, PinArgs, RetainArgs, UnpinArgs};
@@ -94,6 +94,9 @@ pub(crate) enum Verb {
     Tail(TailArgs),
     /// Show where a run failed: the frame, the new part of its request, the answer, the program's exit
     Open(OpenArgs),
+    /// Rank the steps of a failed run by how likely they caused the failure, from the record alone: a
+    /// heuristic that says where to read first
+    Suspect(SuspectArgs),
     /// Run a recorded program again with model calls answered from the recording, or read runs back and check
     /// them
     Replay(ReplayArgs),

@@ -57,6 +57,27 @@ pub(crate) struct OpenArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = SUSPECT_HELP)]
+pub(crate) struct SuspectArgs {
+    /// The run
+    pub(crate) run: String,
+    /// Show only the N most suspect steps; 0 shows all [default: 3; with --json: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
+    /// Also ask the model behind this OpenAI-compatible base address, for example
+    /// https://api.openai.com/v1. The run's messages are sent there
+    #[arg(long, value_name = "URL")]
+    pub(crate) judge: Option<String>,
+    #[command(flatten)]
+    pub(crate) reader: ProfileArgs,
+}
+
+const SUSPECT_HELP: &str = "\
+A score is a heuristic, not a proof: docs/suspect.md has its accuracy on annotated runs.
+--judge reads the model's name from ANNALS_JUDGE_MODEL [default: gpt-4o-mini] and its key from ANNALS_JUDGE_KEY
+[default for api.openai.com: OPENAI_API_KEY]. The verdict is kept in the store and never changes a score.";
+
+#[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// RUN, or RUN@SEQ for one frame
     pub(crate) target: String,

@@ -10,6 +10,7 @@ mod opening;
 mod recording;
 mod retention;
 mod runs;
+mod suspects;
 mod tapes;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@ mod runs;
 mod serve;
 mod show;
 mod stats;
+mod suspect;
 mod tail;
 mod tape;
 mod token;
@@ -50,6 +51,7 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Show(args) => show::run(global, args, &mut out),
         Verb::Tail(args) => tail::run(global, args, &mut out),
         Verb::Open(args) => open::run(global, args, &mut out),
+        Verb::Suspect(args) => suspect::run(global, args, &mut out),
         Verb::Replay(args) => replay::run(global, args, &mut out),
         Verb::Verify(args) => verify::run(global, args, &mut out),
         Verb::Ledger(verb) => ledger::run(global, verb, &mut out),

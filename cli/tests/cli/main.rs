@@ -31,6 +31,7 @@ mod run_memory;
 mod secrets;
 mod serve;
 mod sharing;
+mod suspect;
 mod tapes;
 mod transcripts;
 mod upkeep;

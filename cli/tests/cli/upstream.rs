@@ -110,6 +110,12 @@ fn answer(to: &mut TcpStream, request: &UpstreamRequest, number: u64) -> std::io
             });
             whole(to, "200 OK", json, answer.to_string().as_bytes())
         }
+        // A judge that always names frame 2.
+        "/judge/chat/completions" => {
+            let said = r#"{"seq": 2, "why": "it guesses the year"}"#;
+            let answer = serde_json::json!({ "choices": [{ "message": { "content": said } }] });
+            whole(to, "200 OK", json, answer.to_string().as_bytes())
+        }
         // A vector for each text: the counts of its letters.
         "/v1/embeddings" => {
             let texts = body["input"].as_array().cloned().unwrap_or_default();

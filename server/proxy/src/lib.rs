@@ -5,7 +5,8 @@
 //! carries a secret of the run.
 //!
 //! Layout, lowest first; a module uses only earlier ones: `body` (assembles a body from its parts), `mounts`
-//! and `variables` (the upstream of an address), `upstream` (the HTTP client), `embeddings` (vectors of
+//! and `variables` (the upstream of an address), `upstream` (the HTTP client), `chat_client` (one
+//! question to a model), `embeddings` (vectors of
 //! texts, over HTTP), `program` (the child process), `spool` (a body that can be sent again), `destination`
 //! (the store or process to record into), `nondet` (clocks and randomness), `network` (connections besides the proxy), `error`, `origin` and
 //! `own_frames` (the program of a run), `proxy` (listening, recording, replaying), `session` (a program and
@@ -14,6 +15,7 @@
 #![allow(missing_docs, reason = "an internal crate: what others may use is documented in annals-server")]
 
 pub mod body;
+mod chat_client;
 pub mod destination;
 pub mod embeddings;
 mod error;
@@ -33,6 +35,7 @@ pub mod spool;
 mod upstream;
 mod variables;
 
+pub use chat_client::ChatEndpoint;
 pub use error::{ProxyError, SessionError};
 pub use mounts::{Mount, MountError, Mounts};
 pub use network::{

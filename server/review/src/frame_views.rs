@@ -49,7 +49,10 @@ pub(crate) fn api_and_body(frame: &RecordedFrame) -> Option<(ModelApi, Vec<u8>)>
 }
 
 /// [`api_and_body`] as the profile `by` shows it.
-pub(crate) fn api_and_shown_body(frame: &RecordedFrame, by: Option<&Redactor>) -> Option<(ModelApi, Vec<u8>)> {
+pub(crate) fn api_and_shown_body(
+    frame: &RecordedFrame,
+    by: Option<&Redactor>,
+) -> Option<(ModelApi, Vec<u8>)> {
     let (api, body) = api_and_body(frame)?;
     let body = match by {
         Some(by) => by.body(&body, None).bytes.into_owned(),

@@ -176,7 +176,9 @@ mod tests {
         let mut of = |body: &str| {
             spoken_parts(&api, body.as_bytes(), 99, |part| seen.insert(part.hash))
                 .into_iter()
-                .map(|part| format!("{}|{}|{}|{}|{}", part.role, part.kind, part.name, part.text, part.failed))
+                .map(|part| {
+                    format!("{}|{}|{}|{}|{}", part.role, part.kind, part.name, part.text, part.failed)
+                })
                 .collect::<Vec<_>>()
         };
         assert_eq!(of(first), ["|tool|f||false", "user|text||q|false"]);
@@ -187,7 +189,10 @@ mod tests {
         let message = br#"{"role":"user","name":"Ann","content":"hello"}"#;
         let spoken = spoken_message(message, 3, |_| true).unwrap();
         assert_eq!(spoken.iter().map(|part| part.text.as_str()).collect::<Vec<_>>(), ["hel"]);
-        assert!(spoken_message(br#"{"n":1}"#, 3, |_| true).is_none() && spoken_message(b"x", 3, |_| true).is_none());
+        assert!(
+            spoken_message(br#"{"n":1}"#, 3, |_| true).is_none()
+                && spoken_message(b"x", 3, |_| true).is_none()
+        );
     }
 
     #[test]

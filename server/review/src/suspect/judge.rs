@@ -50,9 +50,8 @@ impl std::error::Error for JudgeError {}
 pub fn judge_request(transcript: &Transcript, model: &str) -> String {
     let messages = &transcript.messages;
     let half = MESSAGES_MAX / 2;
-    let is_kept = |index: usize| {
-        messages.len() <= MESSAGES_MAX || index < half || index >= messages.len() - half
-    };
+    let is_kept =
+        |index: usize| messages.len() <= MESSAGES_MAX || index < half || index >= messages.len() - half;
     let kept = messages.iter().enumerate().filter(|(index, _)| is_kept(*index));
     let bytes = MESSAGE_BYTES_MAX.min(REQUEST_BYTES_MAX / messages.len().clamp(1, MESSAGES_MAX));
     let steps: Vec<Value> = kept

@@ -122,7 +122,9 @@ impl<'a> RunReading<'a> {
             let message = self.messages[index].message;
             match message.speaker {
                 Speaker::Tool => {
-                    if let Some(caller) = message.answers.or(step).and_then(|step| self.messages.get_mut(step)) {
+                    if let Some(caller) =
+                        message.answers.or(step).and_then(|step| self.messages.get_mut(step))
+                    {
                         caller.results.push(index);
                     }
                     waiting.push(index);

@@ -175,6 +175,8 @@ const TROUBLE: [&str; 16] = [
 ];
 const SUCCESS: [&str; 6] = ["success", "completed", "confirmed", "verified", "all set", "has been"];
 const PROMISES: [&str; 6] = ["i will ", "i'll ", "let me ", "i am going to", "i'm going to", "i shall "];
+/// Words after a promise's beginning that make it none: "let me know", "I'll need", "I will be happy".
+const NO_PROMISES: [&str; 6] = ["know", "need", "be", "have", "require", "wait"];
 const STALE: [&str; 7] =
     ["outdated", "out of date", "superseded", "deprecated", "obsolete", "no longer valid", "stale"];
 const HANDOVERS: [&str; 5] = ["transfer", "handoff", "hand_off", "delegate", "assign"];
@@ -264,7 +266,12 @@ impl StepsBefore {
     }
 }
 
-fn opening(run: &RunReading<'_>, transcript: &Transcript, step: &MessageReading<'_>, seen: &mut Observations) {
+fn opening(
+    run: &RunReading<'_>,
+    transcript: &Transcript,
+    step: &MessageReading<'_>,
+    seen: &mut Observations,
+) {
     let others = run.steps.len() > 1;
     if others {
         seen.here(Signal::Opening, 1.0, "this step hands the task over to the others");
@@ -325,7 +332,8 @@ fn values(run: &RunReading<'_>, index: usize, step: &MessageReading<'_>, seen: &
     let is_source = |value: &&String| run.first_seen.get(*value) == Some(&Some(index));
     let sources: Vec<String> = run.messages[last].stated.iter().filter(is_source).cloned().collect();
     if !sources.is_empty() {
-        let what = format!("the final answer has {}, which no tool returned before this step", named(&sources));
+        let what =
+            format!("the final answer has {}, which no tool returned before this step", named(&sources));
         seen.add(Signal::SourceOfFinalValue, 1.0, run.seq(last), what);
     }
 }
@@ -398,12 +406,11 @@ fn conduct(
         }
     }
     answered_results(run, step, seen);
-    let promise = text::first_phrase(&step.prose_lower, &PROMISES);
-    if let Some(promise) = promise
+    if let Some(promise) = promise(&step.prose_lower)
         && step.action.is_none()
         && before.last_action.is_none_or(|last| last < index)
     {
-        let quoted = text::quote_around(&step.prose, &step.prose_lower, promise);
+        let quoted = text::quote_at(&step.prose, step.prose_lower.len(), promise);
         seen.here(Signal::UnkeptPromise, 1.0, format!("no later step acts on {quoted}"));
     }
     while before.next < index {
@@ -479,11 +486,23 @@ fn lost_in_handover(step: &MessageReading<'_>, before: &StepsBefore, seen: &mut 
         let is_lost = |value: &&String| !text::is_known(value, |part| passed.contains(part));
         let lost: Vec<String> = before.asked.iter().filter(is_lost).cloned().collect();
         if !lost.is_empty() {
-            let what = format!("the handover by {:?} lacks {}, which the user named", call.name, named(&lost));
+            let what =
+                format!("the handover by {:?} lacks {}, which the user named", call.name, named(&lost));
             seen.here(Signal::LostInHandover, 1.0, what);
             return;
         }
     }
+}
+
+/// The place of the first promise to act in a text in lower case.
+fn promise(lower: &str) -> Option<usize> {
+    let is_promise = |(at, phrase): &(usize, &str)| {
+        let next = lower.get(at + phrase.len()..).unwrap_or_default();
+        let next = next.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        !NO_PROMISES.contains(&next)
+    };
+    let places = PROMISES.iter().flat_map(|phrase| lower.match_indices(phrase));
+    places.filter(is_promise).map(|(at, _)| at).min()
 }
 
 /// Numbers with the word just before them: `total_price: 120` gives `price` with 120.
@@ -524,7 +543,8 @@ fn named(values: &[String]) -> String {
 }
 
 fn ratio(part: usize, whole: usize) -> f64 {
-    f64::from(u32::try_from(part).unwrap_or(u32::MAX)) / f64::from(u32::try_from(whole.max(1)).unwrap_or(u32::MAX))
+    f64::from(u32::try_from(part).unwrap_or(u32::MAX))
+        / f64::from(u32::try_from(whole.max(1)).unwrap_or(u32::MAX))
 }
 
 /// The natural logarithm of one more than a count, at most that of 33.

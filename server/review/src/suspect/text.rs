@@ -55,10 +55,11 @@ fn plain_number(token: &str) -> String {
     }
 }
 
-/// Names: at least two capitalised words, separated by single spaces.
+/// Names: at least two capitalised words, separated by single spaces. Headings and emphasis in Markdown are
+/// none.
 fn names(text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    for line in text.lines() {
+    for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
         let mut words: Vec<&str> = Vec::new();
         let mut end = |words: &mut Vec<&str>| {
             if words.len() >= 2 {
@@ -70,7 +71,10 @@ fn names(text: &str) -> Vec<String> {
             let letters = word.trim_matches(|c: char| !c.is_alphanumeric());
             let mut chars = letters.chars();
             let capital = chars.next().is_some_and(char::is_uppercase);
-            let is_name = capital && letters.len() > 1 && chars.all(char::is_lowercase);
+            let is_name = !word.starts_with(['*', '_'])
+                && capital
+                && letters.len() > 1
+                && chars.all(char::is_lowercase);
             let opens = word.starts_with(letters);
             if !is_name || !opens {
                 end(&mut words);
@@ -93,7 +97,8 @@ pub(super) fn is_known(value: &str, mut known: impl FnMut(&str) -> bool) -> bool
     if known(value) {
         return true;
     }
-    let parts: Vec<&str> = value.split(['-', ':', '/', '_', '.', '@']).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> =
+        value.split(['-', ':', '/', '_', '.', '@']).filter(|part| !part.is_empty()).collect();
     parts.len() > 1 && parts.iter().all(|part| part.len() < 2 || known(part))
 }
 
@@ -138,13 +143,25 @@ pub(super) fn quote(text: &str) -> String {
     }
 }
 
-/// The line of a text around a phrase, as evidence.
+/// Bytes before a phrase that a quotation may have.
+const BEFORE_BYTES: usize = 50;
+
+/// The sentence of a text in which a phrase stands, as evidence. `at` is the phrase's place in the text's lower
+/// case, which has `lower_len` bytes.
+pub(super) fn quote_at(text: &str, lower_len: usize, at: usize) -> String {
+    // Lower case may have another length than the text; then the text's beginning is quoted.
+    let at = if lower_len == text.len() { at } else { 0 };
+    let from = text.floor_char_boundary(at.saturating_sub(BEFORE_BYTES));
+    let before = text.get(from..at).unwrap_or_default();
+    let sentence = before.rfind(['\n', '.', '!', '?', ':']).map(|end| end + 1);
+    let word = || if from == 0 { Some(0) } else { before.find(' ').map(|end| end + 1) };
+    let start = from + sentence.or_else(word).unwrap_or(0);
+    quote(text.get(start..).unwrap_or_default().trim_start().lines().next().unwrap_or_default())
+}
+
+/// As [`quote_at`], for the first place of a phrase.
 pub(super) fn quote_around(text: &str, lower: &str, phrase: &str) -> String {
-    // Lower case may have other lengths than the text; then the text's beginning is quoted.
-    let at = if lower.len() == text.len() { lower.find(phrase).unwrap_or(0) } else { 0 };
-    let from = text.floor_char_boundary(at.saturating_sub(30));
-    let line = text.get(from..at).and_then(|before| before.rfind('\n')).map_or(from, |line| from + line + 1);
-    quote(text.get(line..).unwrap_or_default().lines().next().unwrap_or_default())
+    quote_at(text, lower.len(), lower.find(phrase).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -155,9 +172,15 @@ mod tests {
     fn values_are_numbers_identifiers_dates_and_names() {
         let of = |text: &str| values(text).join("|");
         assert_eq!(of("It costs $1,250.50, order Z7GOZK on 2024-05-15."), "1250.5|z7gozk|2024-05-15");
-        assert_eq!(of("see https://a.example/v1?x=22 or ann_lee_2305"), "https://a.example/v1|22|ann_lee_2305");
-        assert_eq!(of("Step 1: ask Fiona Apple, Robert Christgau and the Board"), "fiona apple|robert christgau");
-        assert_eq!(of("7 5 x"), "");
+        assert_eq!(
+            of("see https://a.example/v1?x=22 or ann_lee_2305"),
+            "https://a.example/v1|22|ann_lee_2305"
+        );
+        assert_eq!(
+            of("Step 1: ask Fiona Apple, Robert Christgau and the Board"),
+            "fiona apple|robert christgau"
+        );
+        assert_eq!(of("7 5 x\n# Next Steps\n**Gift Cards** used"), "");
     }
 
     #[test]
@@ -181,5 +204,10 @@ mod tests {
         assert_eq!(quote(&"x".repeat(90)).chars().count(), 83);
         let text = "first line\nWe assume that it holds.\nlast";
         assert_eq!(quote_around(text, &text.to_lowercase(), "assum"), "\"We assume that it holds.\"");
+        let text = "It is done. Then I will pay the very long bill of the month";
+        assert_eq!(
+            quote_around(text, &text.to_lowercase(), "will"),
+            "\"Then I will pay the very long bill of the month\""
+        );
     }
 }

@@ -44,7 +44,8 @@ impl Weights {
     /// # Errors
     /// For other texts.
     pub fn parse(text: &str) -> Result<Self, WeightsError> {
-        let file: WeightsFile = serde_json::from_str(text).map_err(|error| WeightsError(error.to_string()))?;
+        let file: WeightsFile =
+            serde_json::from_str(text).map_err(|error| WeightsError(error.to_string()))?;
         let mut given = file.weights;
         let mut weights = BTreeMap::new();
         for signal in Signal::ALL {
