@@ -15,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Compare and fork:", &["diff", "fork", "check"]),
     (
         "Keys and memory:",
-        &["get", "put", "del", "scan", "remember", "recall", "define-memory", "export-training"],
+        &["get", "put", "del", "scan", "remember", "recall", "define-memory", "export-training", "diagnose", "lessons"],
     ),
     ("Evidence:", &["verify", "ledger"]),
     (

@@ -45,6 +45,10 @@ pub(crate) struct RecallArgs {
     /// largest that has; with --json the limit is per hit
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = tokens)]
     pub(crate) budget: Option<usize>,
+    /// Session that asks: log the candidates, and what it is given, for `annals diagnose`. Opens the store for
+    /// writing
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
     #[command(flatten)]
     pub(crate) reader: ProfileArgs,
 }

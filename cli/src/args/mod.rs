@@ -1,6 +1,7 @@
 //! The command line: every verb and option. Each module holds the options of one group of verbs; `shared`
 //! holds the options that several verbs flatten.
 
+mod diagnostics;
 mod exchange;
 mod kv;
 mod ledger;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+pub(crate) use diagnostics::{DiagnoseArgs, LessonsArgs};
 pub(crate) use exchange::{ExpandArg, ImportArgs, ImportFormat, TapeExportArgs, TapeImportArgs, TapeVerb};
 pub(crate) use kv::{DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use ledger::{CheckpointArgs, LedgerCheckArgs, LedgerVerb, ProveArgs, VerifyArgs};
@@ -132,6 +134,10 @@ pub(crate) enum Verb {
     DefineMemory(DefineMemoryArgs),
     /// Print the memory as JSON Lines for model training
     ExportTraining(ExportTrainingArgs),
+    /// Record how a session of an agent ended: its failure category, and the weights of what it was given
+    Diagnose(DiagnoseArgs),
+    /// Show what sessions taught: misleading observations, failures by category, changes of weights
+    Lessons(LessonsArgs),
     /// Show what the store holds and its size on disk
     Stats,
     /// Drop runs by a policy, and report the rules [default policy: 90 days for failed, abandoned, flagged

@@ -11,7 +11,7 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn duration_ns(text: &str) -> Result<u64, String> {
+pub(super) fn duration_ns(text: &str) -> Result<u64, String> {
     annals::retention::parse_duration_ns(text).ok_or_else(|| "write a duration as 24h or 7d".to_owned())
 }
 

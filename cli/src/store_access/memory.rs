@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use annals::{Error, ErrorKind};
+use annals_diagnostics::{Diagnostics, RecallWeights};
 use annals_memory::{
-    Definition, Embedder, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions, TrainingFormat,
+    Definition, Embedder, HitWeights, Identity, Memory, MemoryHit, MemoryQuery, SnapshotOptions,
+    TrainingFormat,
 };
 use annals_server::{AskOutcome, ConfiguredEmbedder, RememberOutcome};
 
@@ -93,16 +95,30 @@ impl StoreAccess {
         })
     }
 
-    /// Finds the entries that answer a question.
+    /// Finds the entries that answer a question. With a session, logs what the session is given.
     pub(crate) fn recall(
         &self,
         whose: &Identity,
         question: &str,
         wanted: &MemoryQuery<'_>,
+        session: Option<&str>,
     ) -> CliResult<Vec<MemoryHit>> {
         // Without a namespace the embedder caches no vectors, so that a read writes nothing.
         let with = Watched::new(ConfiguredEmbedder::from_environment(None).map_err(embedder_failure)?);
         let Some(memory) = self.memory()? else { return Ok(Vec::new()) };
+        let space = self.namespace()?;
+        let diagnostics = match session {
+            Some(_) => Diagnostics::open(&space).map(|opened| Some(opened.with_disk_durability())),
+            None => Diagnostics::find(&space),
+        };
+        let diagnostics = diagnostics.map_err(engine_failure)?;
+        let weights = diagnostics.as_ref().map(|diagnostics| RecallWeights {
+            diagnostics,
+            org: whose.tenant.as_deref(),
+            session,
+        });
+        let weights = weights.as_ref().map(|weights| weights as &dyn HitWeights);
+        let wanted = &MemoryQuery { weights, ..wanted.clone() };
         memory.recall(whose, question, &with, wanted).map_err(|error| match error.kind() {
             _ if with.has_failed() => embedder_failure(error),
             ErrorKind::Invalid => {
@@ -137,7 +153,7 @@ impl StoreAccess {
 }
 
 /// The failure of an entry or definition that this process, or the one that holds the store, refused.
-fn refused_failure(error: Error, hint: &str) -> Failure {
+pub(super) fn refused_failure(error: Error, hint: &str) -> Failure {
     let told = error.to_string();
     match told.strip_prefix("ERR ") {
         None if error.kind() != ErrorKind::Invalid => engine_failure(error),

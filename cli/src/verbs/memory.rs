@@ -64,7 +64,10 @@ pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput
         }
         question => question.to_owned(),
     };
-    let door = super::open_to_read(global)?;
+    let door = match args.session {
+        Some(_) => super::open_existing_to_write(global)?,
+        None => super::open_to_read(global)?,
+    };
     let definition = args.memory.as_deref().map(|id| door.definition(id)).transpose()?;
     // Options of the command line override the definition.
     let by = definition.as_ref();
@@ -81,7 +84,10 @@ pub(super) fn recall(global: &GlobalArgs, args: &RecallArgs, out: &mut CliOutput
         Some(redactor) => redactor.text(&question),
         None => question,
     };
-    let hits = door.recall(&whose, &question, &wanted)?;
+    let hits = door.recall(&whose, &question, &wanted, args.session.as_deref())?;
+    if args.session.is_some() {
+        door.close()?;
+    }
     let hits = match &redactor {
         Some(redactor) => redacted_hits(redactor, hits).map_err(redaction_failure)?,
         None => hits,
@@ -195,7 +201,7 @@ fn parse_identity(whose: &IdentityArgs) -> CliResult<Identity> {
     Ok(identity)
 }
 
-fn source_name(file: &Path) -> String {
+pub(super) fn source_name(file: &Path) -> String {
     match file.as_os_str() == "-" {
         true => STDIN_NAME.to_owned(),
         false => file.display().to_string(),
@@ -203,7 +209,7 @@ fn source_name(file: &Path) -> String {
 }
 
 /// Parses UTF-8; an error names the line and column.
-fn parse_utf8(bytes: Vec<u8>, place: &str, hint: &str) -> CliResult<String> {
+pub(super) fn parse_utf8(bytes: Vec<u8>, place: &str, hint: &str) -> CliResult<String> {
     String::from_utf8(bytes).map_err(|error| {
         let (line, column) = line_and_column(error.as_bytes(), error.utf8_error().valid_up_to());
         Failure::failed(format!("{place}: not UTF-8 at line {line} column {column}"), hint)

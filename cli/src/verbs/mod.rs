@@ -4,6 +4,7 @@ mod attach;
 mod check;
 mod compact;
 mod demo;
+mod diagnostics;
 mod diff;
 mod fork;
 mod import;
@@ -68,6 +69,8 @@ pub(crate) fn run(cli: &Cli) -> CliResult<()> {
         Verb::Recall(args) => memory::recall(global, args, &mut out),
         Verb::DefineMemory(args) => memory::define(global, args, &mut out),
         Verb::ExportTraining(args) => memory::export_training(global, args, &mut out),
+        Verb::Diagnose(args) => diagnostics::diagnose(global, args, &mut out),
+        Verb::Lessons(args) => diagnostics::lessons(global, args, &mut out),
         Verb::Stats => stats::run(global, &mut out),
         Verb::Retain(args) => retain::retain(global, args, &mut out),
         Verb::Pin(args) => retain::pin(global, args, &mut out),

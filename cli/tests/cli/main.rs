@@ -6,6 +6,7 @@ mod base_addresses;
 mod commands;
 mod damage;
 mod demo;
+mod diagnostics;
 mod disturbances;
 mod embedders;
 mod errors;

@@ -153,3 +153,40 @@ pub(crate) fn changes_of(weight: &[u8]) -> Vec<u8> {
 pub(crate) fn numbered(prefix: &[u8], number: u64) -> Vec<u8> {
     [prefix, &number.to_be_bytes()].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/format.md, section 23.
+    #[test]
+    fn keys_have_the_bytes_of_the_format() {
+        let all = Scope::all_of_row(Some("o"), Some("p"));
+        let bytes: Vec<&[u8]> = all.iter().map(|scope| scope.0.as_slice()).collect();
+        assert_eq!(bytes, [&b"\x01\x01"[..], b"\x01\x02p\0", b"\x02o\0\x01", b"\x02o\0\x02p\0"]);
+        let scope = Scope::of_filter(Some("o"), None);
+        assert_eq!(bucket(&scope, 3, 258), b"c\x02o\0\x01\x03\0\0\0\0\0\0\x01\x02");
+        assert_eq!(of_observation(CANDIDATE, &scope, "x"), b"m\x02o\0\x01x");
+        assert_eq!(mention("x", 1, "s"), b"ix\0\0\0\0\0\0\0\0\x01s");
+        assert_eq!(expiry(1, "s"), b"x\0\0\0\0\0\0\0\x01s");
+        assert_eq!((setting(None), setting(Some("o"))), (b"s\x01".to_vec(), b"s\x02o\0".to_vec()));
+        let edge = EdgeKey {
+            source_id: "a".to_owned(),
+            target_id: "b".to_owned(),
+            relationship_name: "r".to_owned(),
+        };
+        assert_eq!(numbered(&changes_of(&edge_weight(&edge)), 2), b"ea\0b\0r\0\0\0\0\0\0\0\0\x02");
+    }
+
+    #[test]
+    fn mention_is_read_as_it_was_written() {
+        for (org, project) in [(None, None), (Some("o"), None), (None, Some("p")), (Some("o"), Some("p"))] {
+            let value = mention_value(true, 7, org, project);
+            assert_eq!(read_mention(&value), Some((true, 7, org, project)));
+            for end in 0..value.len() {
+                assert_eq!(read_mention(&value[..end]), None);
+            }
+        }
+        assert_eq!(mention_value(false, 1, None, Some("p")), b"\0\x01\0\0\0\x03\x02p\0");
+    }
+}

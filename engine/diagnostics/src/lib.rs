@@ -5,9 +5,24 @@
 //! writes the row, and moves the weights of the session's observations, graph nodes and graph edges. Everything
 //! of one session is one batch: it is applied whole or not at all, and once for each session id.
 //!
+//! ```
+//! use annals_diagnostics::{Diagnostics, LessonFilter};
+//! # let dir = tempfile::tempdir()?;
+//! # let store = annals::Store::open(dir.path().join("store"))?;
+//! let diagnostics = Diagnostics::open(&store.namespace("default")?)?;
+//! let report = r#"{ "sessionId": "s-1", "outcome": "rejected", "injectedObservationIds": ["obs-1"],
+//!   "toolCallSummary": [{ "tool": "vitest", "success": false }], "filesModified": ["a.ts"] }"#;
+//! let done = diagnostics.record_session(report, None); // never fails: `failures` says what went wrong
+//! assert!(done.failures.is_empty());
+//! assert_eq!(diagnostics.weight("obs-1")?, 0.85);
+//! assert_eq!(diagnostics.distribution(&LessonFilter::default())?.test_failure, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Layout: `session` (the shape of a session), `category` (the rules), `weights` (the formulas), `keys` and
 //! `counts` (what is kept beside the rows), `changes` (one batch that reads its own writes), `record`,
-//! `expiry`, `queries`, `retrieval` (what a session was given, and in which order).
+//! `expiry`, `queries`, `retrieval` (what a session was given, and in which order), `recall` (weights in searches
+//! of the memory).
 //!
 //! Invariants:
 //! - The counts equal those of a full pass over the rows ([`Diagnostics::recount`]), in every commit.
@@ -24,6 +39,7 @@ mod counts;
 mod expiry;
 mod keys;
 mod queries;
+mod recall;
 mod record;
 mod retrieval;
 mod session;
@@ -32,7 +48,8 @@ mod weights;
 pub use category::{FailureCategory, Outcome, TEST_RUNNERS, classify};
 pub use counts::CategoryCounts;
 pub use queries::{LessonFilter, Recount};
-pub use record::{GraphFeedback, SessionReport, SessionResult};
+pub use recall::{RecallWeights, observation_id};
+pub use record::{GraphFeedback, SessionReport, SessionResult, TimedSession};
 pub use retrieval::{AdjustedCandidate, Candidate, Injection};
 pub use session::{EdgeKey, IDS_MAX, SESSION_BYTES_MAX, SessionDiagnostic, SessionError, ToolCall};
 pub use weights::{
@@ -89,6 +106,17 @@ impl Diagnostics {
             retrievals: keyspace("annals.diagnostics.retrievals")?,
         };
         Ok(Self { space: space.clone(), keyspaces, on_disk: false })
+    }
+
+    /// The diagnostics of this namespace; `None` if no session was ever recorded in it. Writes nothing.
+    ///
+    /// # Errors
+    /// `Damaged`, `Unavailable`.
+    pub fn find(space: &Namespace) -> Result<Option<Self>> {
+        match space.find_keyspace("annals.diagnostics.retrievals")? {
+            Some(_) => Self::open(space).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// These diagnostics, with writes that are on disk when they return, even if the store's options ask for

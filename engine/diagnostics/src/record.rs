@@ -22,6 +22,15 @@ use crate::weights::{
 /// Sessions of [`Diagnostics::record_all`] that share a commit.
 const SESSIONS_AT_ONCE: usize = 512;
 
+/// A session with the time of its end, for imports.
+#[derive(Debug, Clone)]
+pub struct TimedSession {
+    /// The session.
+    pub session: SessionDiagnostic,
+    /// When it ended, in milliseconds since 1970. The row, the weights' history and the audit log get this time.
+    pub ended_ms: u64,
+}
+
 /// What the graph learned from a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GraphFeedback {
@@ -35,7 +44,7 @@ pub struct GraphFeedback {
 }
 
 /// What one session changed.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionReport {
     /// The row's id, a UUID that follows from the session's id.
@@ -56,19 +65,51 @@ pub struct SessionReport {
     pub graph: GraphFeedback,
 }
 
-/// The result of [`Diagnostics::record_session`], which never fails.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// The result of [`Diagnostics::record_session`], which never fails. As JSON it is the report with the member
+/// `failures`; the id is null if nothing was recorded.
+#[derive(Debug, Clone, PartialEq)]
 pub struct SessionResult {
-    /// The row's id; `None` if nothing was recorded.
-    pub id: Option<String>,
-    /// Number of observations that the doubled rate was applied to.
-    pub aggressive_downweight_applied: u64,
-    /// What was recorded.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What was recorded; `None` if nothing was.
     pub report: Option<SessionReport>,
     /// What failed; empty if everything was recorded.
     pub failures: Vec<String>,
+}
+
+impl SessionResult {
+    /// The row's id; `None` if nothing was recorded.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        self.report.as_ref().map(|report| report.id.as_str())
+    }
+
+    /// Number of observations that the doubled rate was applied to.
+    #[must_use]
+    pub fn aggressive_downweight_applied(&self) -> u64 {
+        self.report.as_ref().map_or(0, |report| report.aggressive_downweight_applied)
+    }
+}
+
+impl Serialize for SessionResult {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Recorded<'a> {
+            #[serde(flatten)]
+            report: &'a SessionReport,
+            failures: &'a [String],
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Failed<'a> {
+            id: Option<&'a str>,
+            aggressive_downweight_applied: u64,
+            failures: &'a [String],
+        }
+        let failures = &self.failures;
+        match &self.report {
+            Some(report) => Recorded { report, failures }.serialize(to),
+            None => Failed { id: None, aggressive_downweight_applied: 0, failures }.serialize(to),
+        }
+    }
 }
 
 /// A row as it is stored.
@@ -129,35 +170,31 @@ impl Diagnostics {
         SessionDiagnostic::parse(json).and_then(|session| self.record(&session, keep_ms)).into()
     }
 
-    /// Records many sessions in their order, in few commits. Those before a failure are recorded.
+    /// Records many sessions in their order, in few commits. Those before a failure are recorded. With `keep_ms`
+    /// each row expires after this time, counted from its session's end.
     ///
     /// # Errors
     /// As [`Diagnostics::record`].
-    pub fn record_all(
-        &self,
-        sessions: &[SessionDiagnostic],
-        keep_ms: Option<u64>,
-    ) -> Result<Vec<SessionReport>> {
-        sessions.iter().try_for_each(SessionDiagnostic::check)?;
+    pub fn record_all(&self, sessions: &[TimedSession], keep_ms: Option<u64>) -> Result<Vec<SessionReport>> {
+        sessions.iter().try_for_each(|timed| timed.session.check())?;
         let _changing = self.lock_changes();
         let mut reports = Vec::with_capacity(sessions.len());
         for some in sessions.chunks(SESSIONS_AT_ONCE) {
-            let now = self.now_ms();
-            self.expire_due(now)?;
+            self.expire_due(self.now_ms())?;
             let mut changes = Changes::new(self);
-            for session in some {
-                reports.push(self.record_in(&mut changes, session, keep_ms, now)?);
+            for TimedSession { session, ended_ms } in some {
+                reports.push(self.record_in(&mut changes, session, keep_ms, *ended_ms)?);
             }
             changes.commit()?;
         }
         Ok(reports)
     }
 
-    /// The category and the result that a report would have, without storing anything.
+    /// The category that a report would get, without storing anything; `None` for an accepted session.
     ///
     /// # Errors
     /// `Invalid` for a malformed report.
-    pub fn dry_run(session: &SessionDiagnostic) -> Result<Option<FailureCategory>> {
+    pub fn category_of(session: &SessionDiagnostic) -> Result<Option<FailureCategory>> {
         session.check()?;
         Ok(category(session))
     }
@@ -213,18 +250,10 @@ impl Diagnostics {
 impl From<Result<SessionReport>> for SessionResult {
     fn from(done: Result<SessionReport>) -> Self {
         match done {
-            Ok(report) => Self {
-                id: Some(report.id.clone()),
-                aggressive_downweight_applied: report.aggressive_downweight_applied,
-                report: Some(report),
-                failures: Vec::new(),
-            },
-            Err(error) => Self {
-                id: None,
-                aggressive_downweight_applied: 0,
-                report: None,
-                failures: vec![format!("the session was not recorded: {error}")],
-            },
+            Ok(report) => Self { report: Some(report), failures: Vec::new() },
+            Err(error) => {
+                Self { report: None, failures: vec![format!("the session was not recorded: {error}")] }
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::changes::{Changes, Space};
 use crate::counts::malformed;
 use crate::keys;
 use crate::record::to_json;
-use crate::session::{EdgeKey, SessionDiagnostic, check_edges, check_id, check_ids};
+use crate::session::{EdgeKey, SessionDiagnostic, check_edges, check_id, check_ids, check_object};
 
 /// What was injected into a session's context. A later injection of the same session adds to the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -68,6 +68,7 @@ impl Injection {
     /// # Errors
     /// `Invalid` with the member and what is allowed.
     pub fn parse(json: &str) -> Result<Self> {
+        check_object("an injection", json)?;
         let injection: Self = serde_json::from_str(json)
             .map_err(|error| Error::invalid(format!("an injection is malformed: {error}")))?;
         injection.check()?;
@@ -150,24 +151,37 @@ impl Diagnostics {
     /// # Errors
     /// `Damaged`, `Unavailable`.
     pub fn adjust(&self, org: Option<&str>, candidates: &[Candidate]) -> Result<Vec<AdjustedCandidate>> {
+        let mut adjusted = self.adjust_in_place(org, candidates)?;
+        if self.is_weighting_enabled(org)? {
+            adjusted.sort_by(|a, b| b.weighted_score.total_cmp(&a.weighted_score));
+        }
+        adjusted.iter_mut().enumerate().for_each(|(rank, candidate)| candidate.weighted_rank = rank as u64);
+        Ok(adjusted)
+    }
+
+    /// The weighted scores of candidates, which keep their order.
+    pub(crate) fn adjust_in_place(
+        &self,
+        org: Option<&str>,
+        candidates: &[Candidate],
+    ) -> Result<Vec<AdjustedCandidate>> {
         let is_enabled = self.is_weighting_enabled(org)?;
         let mut adjusted = Vec::with_capacity(candidates.len());
         for (rank, candidate) in candidates.iter().enumerate() {
             let weight = self.weight(&candidate.id)?;
             let relevance = candidate.relevance_score;
+            if !relevance.is_finite() {
+                return Err(Error::invalid(format!("the score of candidate {:?} is {relevance}", candidate.id)));
+            }
             adjusted.push(AdjustedCandidate {
                 id: candidate.id.clone(),
                 relevance_score: relevance,
                 feedback_weight: weight,
                 weighted_score: if is_enabled { relevance * weight } else { relevance },
                 unweighted_rank: rank as u64,
-                weighted_rank: 0,
+                weighted_rank: rank as u64,
             });
         }
-        if is_enabled {
-            adjusted.sort_by(|a, b| b.weighted_score.total_cmp(&a.weighted_score));
-        }
-        adjusted.iter_mut().enumerate().for_each(|(rank, candidate)| candidate.weighted_rank = rank as u64);
         Ok(adjusted)
     }
 

@@ -109,6 +109,7 @@ impl SessionDiagnostic {
                 json.len()
             )));
         }
+        check_object("a session's report", json)?;
         let session: Self = serde_json::from_str(json)
             .map_err(|error| Error::invalid(format!("a session's report is malformed: {error}")))?;
         session.check()?;
@@ -196,6 +197,14 @@ impl SessionDiagnostic {
 
     pub(crate) fn edges(&self) -> &[EdgeKey] {
         self.injected_graph_edge_keys.as_deref().unwrap_or_default()
+    }
+}
+
+/// An array of values would be read as the members in their order.
+pub(crate) fn check_object(what: &str, json: &str) -> Result<()> {
+    match json.trim_start().starts_with('{') {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{what} is a JSON object"))),
     }
 }
 

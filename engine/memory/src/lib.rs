@@ -129,6 +129,34 @@ pub struct MemoryQuery<'a> {
     pub embedder: Option<&'a str>,
     /// Search all principals and conversations of the tenant.
     pub across_conversations: bool,
+    /// What orders the hits together with their scores.
+    pub weights: Option<&'a dyn HitWeights>,
+}
+
+/// Weights that order hits. Which entries are hits, their scores alone decide.
+pub trait HitWeights: std::fmt::Debug {
+    /// The score by which each hit is placed. The hits come in the order of their own scores.
+    ///
+    /// # Errors
+    /// Those of the place where weights are kept; the search then fails.
+    fn weighted_scores(&self, hits: &[MemoryHit]) -> Result<Vec<f32>>;
+
+    /// Learns all hits in their order, of which the first `given` are returned at most.
+    ///
+    /// # Errors
+    /// As [`HitWeights::weighted_scores`].
+    fn note_order(&self, hits: &[RankedHit<'_>], given: usize) -> Result<()>;
+}
+
+/// A hit that weights have placed.
+#[derive(Debug, Clone, Copy)]
+pub struct RankedHit<'a> {
+    /// The hit.
+    pub hit: &'a MemoryHit,
+    /// The score by which it is placed.
+    pub weighted_score: f32,
+    /// Its place by its own score, from 0.
+    pub rank_by_score: usize,
 }
 
 impl MemoryQuery<'_> {

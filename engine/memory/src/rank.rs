@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::MemoryHit;
+use super::{MemoryHit, MemoryQuery, RankedHit};
+use annals::{Error, Result};
 
 /// Resolves an entry of `derivedFrom` to an identity's name and an id. It is an id of the entry's own
 /// identity, or an identity's name, a slash and an id.
@@ -23,26 +24,59 @@ struct RankPosition {
 
 /// Sorts hits by score, then by id as JavaScript compares texts, then by identity. A derived hit stands
 /// behind the hit that it answers from, at any depth. What-ifs stand behind all other hits.
-pub(super) fn rank(hits: Vec<MemoryHit>) -> Vec<MemoryHit> {
-    let places = rank_positions(&hits);
-    let mut placed: Vec<(RankPosition, MemoryHit)> = places.into_iter().zip(hits).collect();
-    placed.sort_by(|(a, one), (b, other)| {
+///
+/// With weights in the query, weighted scores take the place of the scores, and the weights learn the order.
+///
+/// # Errors
+/// Those of the weights.
+pub(super) fn rank(hits: Vec<MemoryHit>, wanted: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>> {
+    let scores: Vec<f32> = hits.iter().map(|hit| hit.score).collect();
+    let mut hits: Vec<MemoryHit> = sort_by_scores(hits, &scores).into_iter().map(|(_, _, hit)| hit).collect();
+    if let Some(weights) = wanted.weights {
+        let scores = weights.weighted_scores(&hits)?;
+        if scores.len() != hits.len() || !scores.iter().all(|score| score.is_finite()) {
+            return Err(Error::bug("weights must give each hit a finite score"));
+        }
+        let sorted = sort_by_scores(hits, &scores);
+        let ranked: Vec<RankedHit<'_>> = sorted
+            .iter()
+            .map(|(at, weighted_score, hit)| RankedHit {
+                hit,
+                weighted_score: *weighted_score,
+                rank_by_score: *at,
+            })
+            .collect();
+        weights.note_order(&ranked, wanted.hit_limit())?;
+        hits = sorted.into_iter().map(|(_, _, hit)| hit).collect();
+    }
+    Ok(hits)
+}
+
+/// Sorts hits by these scores. Each comes with its place before and its score.
+fn sort_by_scores(hits: Vec<MemoryHit>, scores: &[f32]) -> Vec<(usize, f32, MemoryHit)> {
+    let places = rank_positions(&hits, scores);
+    let own = scores.iter().copied().enumerate();
+    let mut placed: Vec<(RankPosition, (usize, f32, MemoryHit))> = places
+        .into_iter()
+        .zip(own.zip(hits).map(|((at, score), hit)| (at, score, hit)))
+        .collect();
+    placed.sort_by(|(a, (_, one_score, one)), (b, (_, other_score, other))| {
         let ids = || one.entry.id.encode_utf16().cmp(other.entry.id.encode_utf16());
         one.entry
             .is_what_if
             .cmp(&other.entry.is_what_if)
             .then(b.score.total_cmp(&a.score))
             .then(a.steps.cmp(&b.steps))
-            .then(other.score.total_cmp(&one.score))
+            .then(other_score.total_cmp(one_score))
             .then_with(ids)
             .then_with(|| one.identity.cmp(&other.identity))
     });
-    placed.into_iter().map(|(_, hit)| hit).collect()
+    placed.into_iter().map(|(_, placed)| placed).collect()
 }
 
 /// The position of each hit; sources are computed before the hits derived from them. Hits that derive from
 /// each other in a circle keep their own scores.
-fn rank_positions(hits: &[MemoryHit]) -> Vec<RankPosition> {
+fn rank_positions(hits: &[MemoryHit], scores: &[f32]) -> Vec<RankPosition> {
     let own: HashMap<(&str, &str), usize> = hits
         .iter()
         .enumerate()
@@ -62,7 +96,7 @@ fn rank_positions(hits: &[MemoryHit]) -> Vec<RankPosition> {
         }
     }
     let mut places: Vec<RankPosition> =
-        hits.iter().map(|hit| RankPosition { score: hit.score, steps: 0 }).collect();
+        scores.iter().map(|score| RankPosition { score: *score, steps: 0 }).collect();
     let mut ready: Vec<usize> = (0..hits.len()).filter(|at| waits_for[*at] == 0).collect();
     while let Some(source) = ready.pop() {
         let of = places[source];

@@ -127,7 +127,7 @@ impl Memory {
         if !any {
             self.check_built_in_embedder(&prefix)?;
         }
-        let mut hits = rank(self.top_hits(passed, wanted)?);
+        let mut hits = rank(self.top_hits(passed, wanted)?, wanted)?;
         hits.truncate(wanted.hit_limit());
         Ok(hits)
     }

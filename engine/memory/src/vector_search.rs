@@ -127,7 +127,7 @@ impl Memory {
         }
         found.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
         found.truncate(most);
-        let mut hits = rank(self.hits_with_sources(&prefix, vector, wanted, found)?);
+        let mut hits = rank(self.hits_with_sources(&prefix, vector, wanted, found)?, wanted)?;
         hits.truncate(wanted.hit_limit());
         Ok(hits)
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annals::{Namespace, RunReader, RunUid, Status};
+use annals_diagnostics::Diagnostics;
 use annals_memory::Memory;
 use tokio::sync::Notify;
 
@@ -37,6 +38,8 @@ pub(super) struct Tenant {
     pub(super) behind: Arc<RememberQueue>,
     /// The agents' memory, opened at first use.
     memory: Mutex<Option<Memory>>,
+    /// The sessions' diagnostics, opened at first use.
+    diagnostics: Mutex<Option<Diagnostics>>,
     /// The embedder for entries without a vector, created at first use.
     embedder: Mutex<Option<Arc<ConfiguredEmbedder>>>,
     /// Since when it is unused, on the monotonic clock; `None` while it is used.
@@ -63,7 +66,7 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = TraceIngest::new(space.clone());
-        let (streams, added, proxy_begins, memory, embedder, unused_since_ns) = Default::default();
+        let (streams, added, proxy_begins, memory, diagnostics, embedder, unused_since_ns) = Default::default();
         Self {
             name,
             space,
@@ -75,6 +78,7 @@ impl Tenant {
             ingest,
             behind,
             memory,
+            diagnostics,
             embedder,
             unused_since_ns,
         }
@@ -110,6 +114,30 @@ impl Tenant {
             Some(memory) => Ok(memory.clone()),
             None => Ok(memory.insert(Memory::open(&self.space)?.with_disk_durability()).clone()),
         }
+    }
+
+    /// The sessions' diagnostics; their writes are durable.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn diagnostics(&self) -> annals::Result<Diagnostics> {
+        let mut diagnostics = self.diagnostics.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*diagnostics {
+            Some(diagnostics) => Ok(diagnostics.clone()),
+            None => Ok(diagnostics.insert(Diagnostics::open(&self.space)?.with_disk_durability()).clone()),
+        }
+    }
+
+    /// The sessions' diagnostics, if a session was ever recorded. Writes nothing.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn existing_diagnostics(&self) -> annals::Result<Option<Diagnostics>> {
+        let mut diagnostics = self.diagnostics.lock().unwrap_or_else(PoisonError::into_inner);
+        if diagnostics.is_none() {
+            *diagnostics = Diagnostics::find(&self.space)?.map(Diagnostics::with_disk_durability);
+        }
+        Ok(diagnostics.clone())
     }
 
     /// The embedder for entries without a vector.

@@ -15,6 +15,7 @@ use annals_policy::profiles::Profiles;
 use annals_wire::resp::{RequestDecoder, RequestLimits};
 
 mod client_loop;
+mod diagnostics;
 mod disk_reads;
 mod hooked_io;
 pub(super) mod memory;

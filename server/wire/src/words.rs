@@ -261,6 +261,24 @@ impl CommandArguments {
         Ok((definition, namespace))
     }
 
+    /// A session's report as JSON, the name of its namespace, and the lifetime of its row in milliseconds.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown option or a malformed value, or if NAMESPACE is missing.
+    pub fn session(&mut self) -> annals::Result<(String, String, Option<u64>)> {
+        let (report, mut namespace, mut keep_ms) = (self.text("a session's report")?, None, None);
+        while let Some(option) = self.option() {
+            match option.as_str() {
+                "STRICT" => {}
+                "NAMESPACE" => namespace = Some(self.text(&option)?),
+                "TTL" => keep_ms = Some(self.parsed(&option)?),
+                _ => return Err(unknown_option(&option)),
+            }
+        }
+        let namespace = namespace.ok_or_else(|| annals::Error::invalid("NAMESPACE is missing"))?;
+        Ok((report, namespace, keep_ms))
+    }
+
     /// The options of a frame's end.
     ///
     /// # Errors

@@ -11,8 +11,14 @@ use proptest::prelude::*;
 
 use crate::memory::{MONDAY, entry, identity, memory, opened};
 
-const ACROSS: MemoryQuery<'_> =
-    MemoryQuery { k: 1, min_score: None, tiers: &[], embedder: None, across_conversations: true };
+const ACROSS: MemoryQuery<'_> = MemoryQuery {
+    k: 1,
+    min_score: None,
+    tiers: &[],
+    embedder: None,
+    across_conversations: true,
+    weights: None,
+};
 
 fn snapshot(query: &str, answer: &str) -> String {
     serde_json::json!({"query": query, "finalContent": answer, "decisions": [], "toolCalls": []}).to_string()

@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
+use annals_diagnostics::RecallWeights;
 use annals_memory::{
-    Embedder, Identity, MemoryEntry, MemoryHit, MemoryQuery, Projection, SnapshotOptions, prompt_text,
+    Embedder, HitWeights, Identity, MemoryEntry, MemoryHit, MemoryQuery, Projection, SnapshotOptions,
+    prompt_text,
 };
 use annals_policy::profiles::Redactor;
 
@@ -101,7 +103,7 @@ fn put(call: &mut CommandCall<'_, '_>) -> CommandResult {
 }
 
 /// The tenant of a namespace; only local connections may name another than their own.
-fn tenant_of_namespace(
+pub(super) fn tenant_of_namespace(
     call: &CommandCall<'_, '_>,
     namespace: Option<&str>,
 ) -> Result<Arc<Tenant>, CommandRefusal> {
@@ -191,7 +193,7 @@ enum SearchInput<'a> {
 fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let (mut asked, mut embedder_id, mut tiers) = (None, None, None);
     let (mut k, mut min_score, mut across) = (None, None, false);
-    let (mut projection, mut budget, mut defined) = (None, None, None);
+    let (mut projection, mut budget, mut defined, mut asking) = (None, None, None, None);
     let identity = options(call, 1, &mut |option, next| {
         if word_is(option, "FP32") && asked.is_none() {
             asked = Some(SearchInput::Vector(vector_from_bytes(next()?)?));
@@ -230,6 +232,8 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
             defined = Some(text(next()?)?);
         } else if word_is(option, "BUDGET") && budget.is_none() {
             budget = Some(number::<usize>(next()?)?);
+        } else if word_is(option, "SESSION") && asking.is_none() {
+            asking = Some(text(next()?)?);
         } else {
             return Ok(false);
         }
@@ -238,6 +242,19 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
     let redactor = call.daemon.redactor(call.session)?;
     let (memory, tiers) = (call.tenant.memory()?, tiers.unwrap_or_default());
     let definition = defined.map(|id| memory.definition(id)).transpose()?;
+    let diagnostics = match asking {
+        None => call.tenant.existing_diagnostics()?,
+        Some(_) => {
+            require_right(call, Rights::RECORD, "MEM.SEARCH with SESSION")?;
+            call.check_writer()?;
+            Some(call.tenant.diagnostics()?)
+        }
+    };
+    let weights = diagnostics.as_ref().map(|diagnostics| RecallWeights {
+        diagnostics,
+        org: identity.tenant.as_deref(),
+        session: asking,
+    });
     // Options of the command take precedence over the definition.
     let by = definition.as_ref();
     let k = k.or(by.map(|by| by.k));
@@ -247,6 +264,7 @@ fn search(call: &mut CommandCall<'_, '_>) -> CommandResult {
         tiers: &tiers,
         embedder: embedder_id.or(by.and_then(|by| by.embedder.as_deref())),
         across_conversations: across || by.is_some_and(|by| by.across_conversations),
+        weights: weights.as_ref().map(|weights| weights as &dyn HitWeights),
     };
     let hits = match asked {
         None => {
@@ -340,7 +358,7 @@ fn seen(call: &mut CommandCall<'_, '_>) -> CommandResult {
     Ok(Reply::Boolean(call.tenant.memory()?.has_signature(&identity, signature)?))
 }
 
-fn require_right(call: &CommandCall<'_, '_>, right: Rights, what: &str) -> Result<(), CommandRefusal> {
+pub(super) fn require_right(call: &CommandCall<'_, '_>, right: Rights, what: &str) -> Result<(), CommandRefusal> {
     if call.session.has_rights(right) {
         return Ok(());
     }
@@ -399,6 +417,6 @@ fn parse_float(word: &[u8]) -> Result<f64, CommandRefusal> {
     number.ok_or_else(|| NO_FLOAT.into())
 }
 
-fn text(word: &[u8]) -> Result<&str, CommandRefusal> {
+pub(super) fn text(word: &[u8]) -> Result<&str, CommandRefusal> {
     std::str::from_utf8(word).map_err(|_| "ERR names and JSON are UTF-8".into())
 }

@@ -3,6 +3,7 @@
 mod blobs;
 mod connection;
 mod decimal;
+mod diagnostics;
 mod frames;
 mod history;
 mod keys;
@@ -40,6 +41,7 @@ pub(super) const HANDLERS: &[&[(&str, CommandHandler)]] = &[
     blobs::HANDLERS,
     history::HANDLERS,
     memory::HANDLERS,
+    diagnostics::HANDLERS,
     retention::HANDLERS,
     store::HANDLERS,
     tokens::HANDLERS,

@@ -709,6 +709,42 @@ fn memory_routes_cover_every_store_operation() {
     }
 }
 
+/// Diagnostics over HTTP: what the commands do, with a status of 200 for a failure unless `strict` is given.
+#[test]
+fn diagnostics_routes_record_and_answer() {
+    let api = TestApi::new();
+    let get = |path: &str| api.json(200, &format!("GET /v1/diagnostics/{path}"), Value::Null);
+    let record = |status, body: Value| api.json(status, "POST /v1/diagnostics/sessions", body);
+    let session = |id: &str| json!({ "sessionId": id, "outcome": "rejected", "orgId": "o", "injectedObservationIds": ["a b", "a b", "a b"] });
+    api.json(
+        204,
+        "POST /v1/diagnostics/injections",
+        json!({ "injection": { "sessionId": "s", "graphEntityIds": ["n"] } }),
+    );
+    let report = record(200, json!({ "session": session("s"), "ttl_ms": 100_000_000 }));
+    assert_eq!((&report["aggressiveDownweightApplied"], &report["graph"]["nodes"]), (&json!(1), &json!(1)));
+    let bad = json!({ "session": { "sessionId": "t" } });
+    let told = record(200, bad.clone());
+    assert!(told["failures"][0].as_str().unwrap().contains("missing field `outcome`"), "{told}");
+    let strict = record(400, json!({ "session": { "sessionId": "t" }, "strict": true }));
+    assert!(strict["detail"].as_str().unwrap().contains("missing field `outcome`"), "{strict}");
+    let dry = record(200, json!({ "session": session("dry"), "dry_run": true }));
+    assert_eq!(dry["failureCategory"], "incomplete");
+    assert_eq!(get("misleading?org=o&since=1"), json!({ "observations": ["a b"] }));
+    assert_eq!(get("misleading?project=p"), json!({ "observations": [] }));
+    assert_eq!(get("distribution")["incomplete"], 1);
+    assert_eq!(get("distribution?since=99999999999999")["incomplete"], 0);
+    assert_eq!(get("weight?observation=a%20b"), json!({ "weight": 0.7 }));
+    assert_eq!(get("history?observation=a%20b")["changes"][0]["alpha"], 0.3);
+    assert_eq!(get("audit?count=5")["events"][0]["metadata"]["aggressiveDownweight"], true);
+    assert_eq!(get("retrievals?session=s"), json!({ "candidates": [] }));
+    assert_eq!(get("session?id=s")["orgId"], "o");
+    assert_eq!(api.json(404, "GET /v1/diagnostics/session?id=dry", Value::Null)["code"], "NOTFOUND");
+    let off = api.json(200, "POST /v1/diagnostics/weighting", json!({ "state": "off", "org": "o" }));
+    assert_eq!((off, get("weighting?org=o")), (json!({ "enabled": false }), json!({ "enabled": false })));
+    assert_eq!(get("weighting"), json!({ "enabled": true }));
+}
+
 /// Regression: after a failed write, nothing told a client that it reads an older state than it wrote.
 #[test]
 fn responses_after_a_failed_write_name_the_last_commit() {

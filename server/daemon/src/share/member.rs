@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use annals::{Durability, ErrorKind, Namespace, Run, Status, Store, kv::StoredBlob, runs::OpenFrame};
+use annals_diagnostics::{Diagnostics, SessionDiagnostic, SessionResult};
 use annals_memory::{Embedder, Memory, SnapshotOptions};
 
 use super::host::{WriterGate, WriterPass};
@@ -90,6 +91,7 @@ impl RecorderSession {
             RecorderCommand::RememberRun => self.remember(arguments),
             RecorderCommand::PutMemory => self.put_memory(arguments),
             RecorderCommand::DefineMemory => self.define(arguments),
+            RecorderCommand::RecordSession => self.record_session(arguments),
             RecorderCommand::BeginFrame => self.begin_frame(arguments),
             RecorderCommand::AppendFrame => self.append(arguments),
             RecorderCommand::EndFrame => self.end_frame(arguments),
@@ -193,6 +195,16 @@ impl RecorderSession {
         let (definition, namespace) = arguments.definition()?;
         Memory::open(&self.store.namespace(&namespace)?)?.with_disk_durability().define(&definition)?;
         Ok(ok())
+    }
+
+    fn record_session(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {
+        let _writer = self.enter_writer()?;
+        let (report, namespace, keep_ms) = arguments.session()?;
+        let session = SessionDiagnostic::parse(&report)?;
+        let diagnostics = Diagnostics::open(&self.store.namespace(&namespace)?)?.with_disk_durability();
+        let result = SessionResult::from(Ok(diagnostics.record(&session, keep_ms)?));
+        let json = serde_json::to_vec(&result).map_err(|error| annals::Error::bug(error.to_string()))?;
+        Ok(Reply::Bulk(json))
     }
 
     fn put_memory(&self, arguments: &mut CommandArguments) -> annals::Result<Reply> {

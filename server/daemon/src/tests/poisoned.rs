@@ -64,6 +64,9 @@ const WRITES: &str = "
     mem.forget
     mem.feedback e value 1
     mem.seen signature record
+    diag.record '{\"sessionId\":\"new\",\"outcome\":\"rejected\",\"injectedObservationIds\":[\"o\"]}' strict
+    diag.inject '{\"sessionId\":\"other\",\"observationIds\":[\"o\"]}'
+    diag.weighting off
     run.pin r why
     run.unpin pinned
     run.drop done why
@@ -121,6 +124,15 @@ const READS: &str = "
     mem.definitions
     mem.feedback e
     mem.seen noted
+    diag.record '{\"sessionId\":\"new\",\"outcome\":\"rejected\"}' dryrun
+    diag.get s
+    diag.misleading
+    diag.distribution
+    diag.weight observation o
+    diag.history observation o
+    diag.audit
+    diag.retrievals s
+    diag.weighting
     store.stats
     token.list
 ";
@@ -163,6 +175,7 @@ const PREPARATION: &str = "
     run.drop gone why
     set gone 1
     kv.forget gone why
+    diag.record '{\"sessionId\":\"s\",\"outcome\":\"rework\",\"injectedObservationIds\":[\"o\",\"o\",\"o\"]}'
     token.add t
     store.backup /before
 ";

@@ -46,7 +46,7 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
         .arguments(
             "FP32 vector|VECTOR array|QUESTION text [MEMORY id] [EMBEDDER embedder] [K count] [MINSCORE \
              score] [TIERS tiers] [ACROSS] [PROJECTION decisions|commits|narrative|full] [BUDGET tokens] \
-             [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
+             [SESSION session] [TENANT tenant] [PRINCIPAL principal] [CONVERSATION conversation]",
         )
         .summary(
             "Returns the entries that are nearest, the nearest first, of those that reach the least score; \
@@ -55,9 +55,10 @@ pub(super) const COMMANDS: &[CommandSchema] = &[
              be theirs; asked by a question, which this daemon's embedder makes a vector of, 1 by that \
              one's threshold. With ACROSS also those of the tenant's other principals and conversations. \
              With PROJECTION or BUDGET (tokens of four UTF-16 units) also the text that a model is given. \
-             With MEMORY what is not said is as the definition of that id has it. A \
-             redacted reader asks by QUESTION, which is redacted first, and gets entries redacted by its \
-             profile, without vectors, with the fields redacted and profile.",
+            With MEMORY what is not said is as the definition of that id has it. Weights of diagnostics order \
+            the hits; with SESSION both orders are logged, and what is returned counts as given to that \
+            session. A redacted reader asks by QUESTION, which is redacted first, and gets entries redacted by \
+            its profile, without vectors, with the fields redacted and profile.",
         ),
     command("memory", "mem.define", -2, WRITE).arguments("definition [NAMESPACE namespace]").summary(
         "Stores a memory definition under its id: the search options for searches that name it. \

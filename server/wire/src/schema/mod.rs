@@ -7,6 +7,7 @@
 
 mod blobs;
 mod connection;
+mod diagnostics;
 pub mod docs;
 mod frames;
 mod history;
@@ -131,6 +132,7 @@ const GROUPS: &[&[CommandSchema]] = &[
     blobs::COMMANDS,
     history::COMMANDS,
     memory::COMMANDS,
+    diagnostics::COMMANDS,
     retention::COMMANDS,
     store::COMMANDS,
     tokens::COMMANDS,

@@ -40,10 +40,13 @@ pub enum RecorderCommand {
     PutMemory,
     /// `MEM.DEFINE definition NAMESPACE namespace`: +OK; needs no `STORE.USE`.
     DefineMemory,
+    /// `DIAG.RECORD session STRICT NAMESPACE namespace [TTL ms]`: records a session; replies with the report as
+    /// JSON after it is on disk; needs no `STORE.USE`.
+    RecordSession,
 }
 
 impl RecorderCommand {
-    const NAMES: [(&'static str, Self); 14] = [
+    const NAMES: [(&'static str, Self); 15] = [
         ("PING", Self::Ping),
         ("STORE.USE", Self::UseStore),
         ("RUN.BEGIN", Self::BeginRun),
@@ -58,6 +61,7 @@ impl RecorderCommand {
         ("BLOB.END", Self::EndBlob),
         ("MEM.PUT", Self::PutMemory),
         ("MEM.DEFINE", Self::DefineMemory),
+        ("DIAG.RECORD", Self::RecordSession),
     ];
 
     /// The name, in capitals.

@@ -66,6 +66,9 @@ const CONVERSATION: WordSource = Opt("conversation", "CONVERSATION", Text);
 const OF_TENANT: WordSource = Query("tenant", "TENANT", Text);
 const OF_PRINCIPAL: WordSource = Query("principal", "PRINCIPAL", Text);
 const OF_CONVERSATION: WordSource = Query("conversation", "CONVERSATION", Text);
+const OF_ORG: WordSource = Query("org", "ORG", Text);
+const OF_PROJECT: WordSource = Query("project", "PROJECT", Text);
+const SINCE_MS: WordSource = Query("since", "SINCE", Number);
 const DRAWS: MemberKind = MemberKind::OneOf(&["clock", "uuid", "random", "fill"]);
 
 /// The source of a command's words, in order.
@@ -411,6 +414,7 @@ pub const ROUTES: &[HttpRoute] = &[
             Opt("across", "ACROSS", Flag),
             Opt("projection", "PROJECTION", PROJECTION),
             Opt("budget", "BUDGET", Number),
+            Opt("session", "SESSION", Text),
             TENANT,
             PRINCIPAL,
             CONVERSATION,
@@ -420,7 +424,7 @@ pub const ROUTES: &[HttpRoute] = &[
             "The entries nearest to a vector or a question that reach the minimum score. `across` \
              includes all of the tenant's conversations; `projection` or `budget` (tokens) adds \
              the text for a model; `memory` takes missing options from the definition with that \
-             id.",
+             id; `session` logs the candidates and what the session is given.",
         ),
     post("/v1/memory/definitions", "defineMemory", "mem.define").words(&[Field("definition", Json)]).summary(
         "Stores a memory definition under its id: `description`, `type`, `strategy` (`kind`, \
@@ -460,6 +464,60 @@ pub const ROUTES: &[HttpRoute] = &[
             "Deletes a whole conversation: entries, feedback, signatures. Returns the number of \
              entries.",
         ),
+    post("/v1/diagnostics/sessions", "recordSession", "diag.record")
+        .words(&[
+            Field("session", Json),
+            Opt("ttl_ms", "TTL", Number),
+            Opt("strict", "STRICT", Flag),
+            Opt("dry_run", "DRYRUN", Flag),
+        ])
+        .gives(ReplyShape::Json(ReplySchema::SessionReport))
+        .summary(
+            "Records how a session ended, and returns the report. A failure stands in `failures`, and the \
+             status is 200; with `strict` it is an error. `dry_run` only returns the category.",
+        ),
+    get("/v1/diagnostics/session", "getSession", "diag.get")
+        .words(&[RequiredQuery("id", Text)])
+        .gives(ReplyShape::Found(ReplySchema::Object))
+        .summary("The row of a session."),
+    post("/v1/diagnostics/injections", "logInjection", "diag.inject")
+        .words(&[Field("injection", Json)])
+        .summary("Logs what a session was given."),
+    get("/v1/diagnostics/misleading", "misleadingObservations", "diag.misleading")
+        .words(&[OF_ORG, OF_PROJECT, SINCE_MS])
+        .gives(ReplyShape::Named("observations", ReplySchema::Texts))
+        .summary(
+            "The observations that at least three failed sessions and no accepted one were given. `since` is \
+             in milliseconds since 1970.",
+        ),
+    get("/v1/diagnostics/distribution", "failureCategories", "diag.distribution")
+        .words(&[OF_ORG, OF_PROJECT, SINCE_MS])
+        .gives(ReplyShape::Json(ReplySchema::CategoryCounts))
+        .summary("The number of failed sessions of each category, also those with 0."),
+    get("/v1/diagnostics/weight", "observationWeight", "diag.weight")
+        .words(&[Constant("OBSERVATION"), RequiredQuery("observation", Text)])
+        .gives(ReplyShape::Named("weight", ReplySchema::Weight))
+        .summary("The weight of an observation: 1 before its first session."),
+    get("/v1/diagnostics/history", "weightHistory", "diag.history")
+        .words(&[Constant("OBSERVATION"), RequiredQuery("observation", Text)])
+        .gives(ReplyShape::Named("changes", ReplySchema::Array))
+        .summary("The changes of an observation's weight, oldest first."),
+    get("/v1/diagnostics/audit", "diagnosticsAudit", "diag.audit")
+        .words(&[Query("from", "FROM", Number), Query("count", "COUNT", Count)])
+        .gives(ReplyShape::Named("events", ReplySchema::Array))
+        .summary("Audit events, oldest first, from event `from` on."),
+    get("/v1/diagnostics/retrievals", "sessionRetrievals", "diag.retrievals")
+        .words(&[RequiredQuery("session", Text)])
+        .gives(ReplyShape::Named("candidates", ReplySchema::Array))
+        .summary("The candidates of a session's searches: relevance, weight and both ranks of each."),
+    post("/v1/diagnostics/weighting", "setWeighting", "diag.weighting")
+        .words(&[Field("state", MemberKind::OneOf(&["on", "off"])), Opt("org", "ORG", Text)])
+        .gives(ReplyShape::Named("enabled", ReplySchema::Boolean))
+        .summary("Switches ranking by weight on or off, for an organisation or for all."),
+    get("/v1/diagnostics/weighting", "weighting", "diag.weighting")
+        .words(&[OF_ORG])
+        .gives(ReplyShape::Named("enabled", ReplySchema::Boolean))
+        .summary("Whether weights order searches."),
     get("/v1/store/stats", "stats", "store.stats")
         .gives(ReplyShape::Json(ReplySchema::Stats))
         .summary("What the store holds."),

@@ -9,6 +9,7 @@ pub enum ReplySchema {
     Array,
     Begun,
     Boolean,
+    CategoryCounts,
     /// Definitions of memories.
     Definitions,
     Drawn,
@@ -23,12 +24,15 @@ pub enum ReplySchema {
     Object,
     Run,
     Runs,
+    SessionReport,
     Snapshot,
     Stats,
     Texts,
     Tokens,
     Verified,
     Versions,
+    /// A weight, from 0 to 1.
+    Weight,
 }
 
 /// Base64 per RFC 4648, with padding and without stray bits.
@@ -144,6 +148,26 @@ impl ReplySchema {
             }),
             Self::Array => json!({ "type": "array" }),
             Self::Boolean => json!({ "type": "boolean" }),
+            Self::CategoryCounts => {
+                let names =
+                    ["test_failure", "style", "regression", "incomplete", "wrong_approach", "other", "unknown"];
+                let counts = names.map(|name| (name.to_owned(), json!({ "type": "integer", "minimum": 0 })));
+                json!({ "type": "object", "properties": Value::Object(counts.into_iter().collect()), "required": names })
+            }
+            Self::SessionReport => json!({
+                "type": "object",
+                "properties": {
+                    "id": { "type": ["string", "null"] },
+                    "aggressiveDownweightApplied": { "type": "integer", "minimum": 0 },
+                    "failures": { "type": "array", "items": { "type": "string" } },
+                    "sessionId": { "type": "string" }, "outcome": { "enum": ["accepted", "rejected", "rework"] },
+                    "failureCategory": { "type": ["string", "null"] }, "repeated": { "type": "boolean" },
+                    "weightChanges": { "type": "array", "items": { "type": "object" } },
+                    "graph": { "type": "object" },
+                },
+                "required": ["id", "aggressiveDownweightApplied", "failures"],
+            }),
+            Self::Weight => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
             Self::Definitions => json!({
                 "type": "array",
                 "items": { "type": "object", "properties": { "id": { "type": "string" } }, "required": ["id"] },

@@ -1,0 +1,10 @@
+//! Diagnostics of sessions, over a store on a simulated disk.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod counts;
+mod crashes;
+mod recall;
+mod rules;
+mod support;
+mod weights;
