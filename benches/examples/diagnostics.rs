@@ -79,7 +79,11 @@ fn main() -> BenchResult<()> {
         number = end;
     }
     let took = began.elapsed();
-    println!("{sessions} sessions: {:.1} s, {:.1} µs each", took.as_secs_f64(), took.as_secs_f64() * 1e6 / sessions as f64);
+    println!(
+        "{sessions} sessions: {:.1} s, {:.1} µs each",
+        took.as_secs_f64(),
+        took.as_secs_f64() * 1e6 / sessions as f64
+    );
     let mut alone = Vec::new();
     for number in sessions..sessions + ALONE {
         let session = session(number, &mut numbers)?;
@@ -99,7 +103,10 @@ fn main() -> BenchResult<()> {
         ("all", LessonFilter::default()),
         ("all, half a year", LessonFilter { since_ms: half, ..LessonFilter::default() }),
         ("organisation", LessonFilter { org: Some("org-1"), ..LessonFilter::default() }),
-        ("project, half a year", LessonFilter { org: Some("org-1"), project: Some("project-2"), since_ms: half }),
+        (
+            "project, half a year",
+            LessonFilter { org: Some("org-1"), project: Some("project-2"), since_ms: half },
+        ),
     ] {
         let recounting = Instant::now();
         let recount = diagnostics.recount(&filter)?;

@@ -15,7 +15,18 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Compare and fork:", &["diff", "fork", "check"]),
     (
         "Keys and memory:",
-        &["get", "put", "del", "scan", "remember", "recall", "define-memory", "export-training", "diagnose", "lessons"],
+        &[
+            "get",
+            "put",
+            "del",
+            "scan",
+            "remember",
+            "recall",
+            "define-memory",
+            "export-training",
+            "diagnose",
+            "lessons",
+        ],
     ),
     ("Evidence:", &["verify", "ledger"]),
     (

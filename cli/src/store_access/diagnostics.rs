@@ -77,7 +77,7 @@ impl StoreAccess {
         let filter = LessonFilter { since_ms, ..*filter };
         let distribution = diagnostics.distribution(&filter).map_err(engine_failure)?;
         let ids = diagnostics.misleading(&filter).map_err(engine_failure)?;
-        let with_weight = |id: String| Ok((diagnostics.weight(&id).map(|weight| (id, weight)))?);
+        let with_weight = |id: String| diagnostics.weight(&id).map(|weight| (id, weight));
         let misleading = ids.into_iter().map(with_weight).collect::<annals::Result<_>>();
         Ok(Lessons { misleading: misleading.map_err(engine_failure)?, distribution })
     }

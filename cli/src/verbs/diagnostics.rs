@@ -41,7 +41,8 @@ fn diagnose_file(global: &GlobalArgs, args: &DiagnoseArgs, out: &mut CliOutput) 
     let session = SessionDiagnostic::parse(text)
         .map_err(|error| Failure::failed(error, REPORT_HINT).with_place(&place))?;
     if args.dry_run {
-        let category = Diagnostics::category_of(&session).map_err(|error| Failure::failed(error, REPORT_HINT))?;
+        let category =
+            Diagnostics::category_of(&session).map_err(|error| Failure::failed(error, REPORT_HINT))?;
         return print_category(&session, category, out);
     }
     let root = locate::store(global.store.as_deref());
@@ -147,7 +148,8 @@ fn weight_history(door: &StoreAccess, observation: &str, out: &mut CliOutput) ->
         return changes.iter().try_for_each(|change| out.object(change));
     }
     if changes.is_empty() {
-        return out.line(format_args!("no session changed the weight of {}: it is 1", printable(observation)));
+        return out
+            .line(format_args!("no session changed the weight of {}: it is 1", printable(observation)));
     }
     let rows = changes.into_iter().map(|change| {
         vec![

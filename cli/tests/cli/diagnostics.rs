@@ -32,7 +32,12 @@ fn diagnosed_sessions_teach_lessons() {
     let told = bench.run("diagnose session.json").text();
     assert!(told.starts_with("s-1: rejected, test_failure\nOBSERVATION"), "{told}");
     assert!(told.contains("\nobs-1             1   0.85\n"), "{told}");
-    assert!(told.ends_with("\n0 observations downweighted as misleading\n1 node and 0 edges of the graph have new weights\n"), "{told}");
+    assert!(
+        told.ends_with(
+            "\n0 observations downweighted as misleading\n1 node and 0 edges of the graph have new weights\n"
+        ),
+        "{told}"
+    );
     let again = bench.run("diagnose session.json").text();
     assert!(again.starts_with("s-1: rejected, test_failure (reported before: nothing changed)\n"), "{again}");
     for id in ["s-2", "s-3"] {
@@ -54,7 +59,10 @@ fn diagnosed_sessions_teach_lessons() {
     assert!(table.lines().count() == 4 && table.contains("s-3"), "{table}");
     assert!(bench.run("lessons --weight-history none").text().contains("it is 1"));
     let [row] = bench.run("lessons --session s-2").json().try_into().unwrap();
-    assert_eq!((&row["failureCategory"], &row["errorsEncountered"][0]["message"]), (&json!("test_failure"), &json!("2 tests failed")));
+    assert_eq!(
+        (&row["failureCategory"], &row["errorsEncountered"][0]["message"]),
+        (&json!("test_failure"), &json!("2 tests failed"))
+    );
     assert!(bench.run("lessons --session none").failed(4).contains("no row of session"));
 }
 
@@ -64,7 +72,10 @@ fn refused_report_says_why_and_stores_nothing() {
     let refused = |more: &str, code| bench.run(&format!("diagnose session.json {more}")).failed(code);
     bench.write("session.json", r#"{"sessionId":"s","outcome":"failed"}"#);
     let told = refused("", 1);
-    assert!(told.starts_with("session.json: ") && told.contains("`accepted`, `rejected`, `rework`"), "{told}");
+    assert!(
+        told.starts_with("session.json: ") && told.contains("`accepted`, `rejected`, `rework`"),
+        "{told}"
+    );
     // A hook at a session's end must not break it: the failure is told, the exit code is 0.
     let done = bench.run("diagnose session.json --best-effort");
     assert!(done.code == 0 && done.stderr.contains("`accepted`, `rejected`, `rework`"), "{done:?}");

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use annals::{Error, Result};
 use annals::kv::ScanRange;
+use annals::{Error, Result};
 
 use crate::Diagnostics;
 use crate::category::FailureCategory;
@@ -15,9 +15,7 @@ use crate::counts::{self, CategoryCounts, ObservationTimes, malformed};
 use crate::keys::{self, Scope};
 use crate::record::{StoredRow, observation_counts};
 use crate::session::EdgeKey;
-use crate::weights::{
-    AuditEvent, FIRST_GRAPH_WEIGHT, FIRST_WEIGHT, GraphChange, StoredWeight, WeightChange,
-};
+use crate::weights::{AuditEvent, FIRST_GRAPH_WEIGHT, FIRST_WEIGHT, GraphChange, StoredWeight, WeightChange};
 
 /// Which rows a question is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,9 +105,9 @@ impl Diagnostics {
                 *(if session.outcome.is_failed() { failed } else { accepted }) += u64::from(count);
             }
         }
-        let misleading = seen
-            .into_iter()
-            .filter(|(_, (failed, accepted))| *failed >= counts::MISLEADING_FAILURES as u64 && *accepted == 0);
+        let misleading = seen.into_iter().filter(|(_, (failed, accepted))| {
+            *failed >= counts::MISLEADING_FAILURES as u64 && *accepted == 0
+        });
         Ok(Recount { misleading: misleading.map(|(id, _)| id).collect(), distribution })
     }
 

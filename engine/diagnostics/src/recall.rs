@@ -3,8 +3,8 @@
 use annals::Result;
 use annals_memory::{HitWeights, MemoryHit, RankedHit};
 
-use crate::retrieval::{AdjustedCandidate, Candidate, Injection};
 use crate::Diagnostics;
+use crate::retrieval::{AdjustedCandidate, Candidate, Injection};
 
 /// The observation that a memory entry is: its id if that is a UUID, else the identity's name, a slash and the id,
 /// since ids such as `snap-1` exist in every conversation.

@@ -1,7 +1,7 @@
 //! One call at the end of a session: the row, its counts, the weights, their history and the audit log, in one
 //! commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -282,7 +282,10 @@ fn repeated(session: &SessionDiagnostic, row: &StoredRow, digest: &str) -> Resul
         aggressive_downweight_applied: row.aggressive_downweight_applied,
         session_id: session.session_id.clone(),
         outcome: session.outcome,
-        failure_category: row.session.as_ref().map_or_else(|| category(session), |kept| kept.failure_category),
+        failure_category: row
+            .session
+            .as_ref()
+            .map_or_else(|| category(session), |kept| kept.failure_category),
         repeated: true,
         weight_changes: Vec::new(),
         graph: row.graph.clone(),
@@ -326,28 +329,32 @@ fn change_weights(
     now: u64,
 ) -> Result<Vec<WeightChange>> {
     let counts = observation_counts(session);
-    let all: std::collections::BTreeSet<&str> = counts
+    let all: BTreeSet<&str> = counts
         .keys()
         .copied()
         .chain(session.helpful().iter().chain(session.misleading()).map(String::as_str))
         .collect();
     let scope = Scope::of_filter(session.org_id.as_deref(), None);
+    let (helpful, misleading) = (set_of(session.helpful()), set_of(session.misleading()));
     let mut done = Vec::with_capacity(all.len());
     for id in all {
-        let names = |ids: &[String]| ids.iter().any(|other| other == id);
         let misleads = session.outcome.is_failed()
             && counts.contains_key(id)
             && counts::observation_times(changes, &scope, id)?.is_misleading_since(0);
         let rule = match session.outcome {
-            _ if names(session.helpful()) => WeightRule::Rise,
+            _ if helpful.contains(id) => WeightRule::Rise,
             _ if misleads => WeightRule::FallTwice,
-            Outcome::Accepted if names(session.misleading()) => WeightRule::Fall(Outcome::Rejected),
+            Outcome::Accepted if misleading.contains(id) => WeightRule::Fall(Outcome::Rejected),
             Outcome::Accepted => WeightRule::Rise,
             failed => WeightRule::Fall(failed),
         };
         done.push(change_weight(changes, session, id, rule, now)?);
     }
     Ok(done)
+}
+
+fn set_of(ids: &[String]) -> BTreeSet<&str> {
+    ids.iter().map(String::as_str).collect()
 }
 
 fn change_weight(
@@ -422,8 +429,8 @@ fn change_graph(changes: &mut Changes<'_>, session: &SessionDiagnostic, now: u64
             recorded_at: now,
         })
     };
-    let nodes: std::collections::BTreeSet<_> = session.nodes().iter().collect();
-    let edges: std::collections::BTreeSet<_> = session.edges().iter().collect();
+    let nodes: BTreeSet<_> = session.nodes().iter().collect();
+    let edges: BTreeSet<_> = session.edges().iter().collect();
     let keys = nodes
         .iter()
         .map(|id| (keys::weight(keys::NODE_WEIGHT, id), Some((*id).clone()), None))

@@ -1,5 +1,7 @@
 //! What a session was given: its injections, and the candidates of its retrievals in both orders.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use annals::kv::ScanRange;
@@ -88,12 +90,9 @@ impl Injection {
 
     /// Adds another injection of the same session.
     fn add(&mut self, more: &Self) {
-        fn add<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
-            for one in more {
-                if !all.contains(one) {
-                    all.push(one.clone());
-                }
-            }
+        fn add<T: Clone + Ord>(all: &mut Vec<T>, more: &[T]) {
+            let mut seen: BTreeSet<T> = all.iter().cloned().collect();
+            all.extend(more.iter().filter(|one| seen.insert((*one).clone())).cloned());
         }
         add(&mut self.observation_ids, &more.observation_ids);
         add(&mut self.graph_entity_ids, &more.graph_entity_ids);
@@ -129,9 +128,7 @@ impl Diagnostics {
     /// `Damaged`, `Unavailable`.
     pub fn injection(&self, session_id: &str) -> Result<Option<Injection>> {
         let Some(bytes) = self.keyspaces.injections.get(session_id.as_bytes())? else { return Ok(None) };
-        serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|error| malformed(&format!("injections: {error}")))
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| malformed(&format!("injections: {error}")))
     }
 
     /// Takes what a report leaves out from the session's injections.
@@ -171,7 +168,10 @@ impl Diagnostics {
             let weight = self.weight(&candidate.id)?;
             let relevance = candidate.relevance_score;
             if !relevance.is_finite() {
-                return Err(Error::invalid(format!("the score of candidate {:?} is {relevance}", candidate.id)));
+                return Err(Error::invalid(format!(
+                    "the score of candidate {:?} is {relevance}",
+                    candidate.id
+                )));
             }
             adjusted.push(AdjustedCandidate {
                 id: candidate.id.clone(),

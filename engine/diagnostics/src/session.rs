@@ -1,5 +1,7 @@
 //! The shape of a session as it is reported, and what is refused.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -135,7 +137,8 @@ impl SessionDiagnostic {
             check_ids(member, ids.as_deref().unwrap_or_default())?;
         }
         check_edges("injectedGraphEdgeKeys", self.injected_graph_edge_keys.as_deref().unwrap_or_default())?;
-        let both = self.helpful().iter().find(|id| self.misleading().contains(id));
+        let misleading: HashSet<&String> = self.misleading().iter().collect();
+        let both = self.helpful().iter().find(|id| misleading.contains(id));
         if let Some(id) = both {
             return Err(Error::invalid(format!(
                 "observation {id:?} is in helpfulObservationIds and in misleadingObservationIds: name it in one of them"

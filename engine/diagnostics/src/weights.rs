@@ -76,7 +76,10 @@ impl StoredWeight {
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
-        [self.weight.to_bits(), self.changes, self.changed_ms].into_iter().flat_map(u64::to_le_bytes).collect()
+        [self.weight.to_bits(), self.changes, self.changed_ms]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect()
     }
 
     /// # Errors

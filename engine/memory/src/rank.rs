@@ -56,10 +56,8 @@ pub(super) fn rank(hits: Vec<MemoryHit>, wanted: &MemoryQuery<'_>) -> Result<Vec
 fn sort_by_scores(hits: Vec<MemoryHit>, scores: &[f32]) -> Vec<(usize, f32, MemoryHit)> {
     let places = rank_positions(&hits, scores);
     let own = scores.iter().copied().enumerate();
-    let mut placed: Vec<(RankPosition, (usize, f32, MemoryHit))> = places
-        .into_iter()
-        .zip(own.zip(hits).map(|((at, score), hit)| (at, score, hit)))
-        .collect();
+    let mut placed: Vec<(RankPosition, (usize, f32, MemoryHit))> =
+        places.into_iter().zip(own.zip(hits).map(|((at, score), hit)| (at, score, hit))).collect();
     placed.sort_by(|(a, (_, one_score, one)), (b, (_, other_score, other))| {
         let ids = || one.entry.id.encode_utf16().cmp(other.entry.id.encode_utf16());
         one.entry

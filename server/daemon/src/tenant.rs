@@ -66,7 +66,8 @@ impl Tenant {
     ) -> Self {
         let name = name.to_owned();
         let ingest = TraceIngest::new(space.clone());
-        let (streams, added, proxy_begins, memory, diagnostics, embedder, unused_since_ns) = Default::default();
+        let (streams, added, proxy_begins, memory, diagnostics, embedder, unused_since_ns) =
+            Default::default();
         Self {
             name,
             space,

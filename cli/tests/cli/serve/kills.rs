@@ -116,3 +116,84 @@ fn acknowledged_writes_survive_repeated_kills() {
     assert_eq!(daemon.wait_for_exit().0, Some(0));
     assert_eq!(bench.run("verify").code, 0);
 }
+
+/// Reports sessions until the daemon ends. Returns how many were acknowledged.
+fn report_sessions(mut client: impl Read + Write, name: u64, kill: u64, all: &AtomicU64) -> u64 {
+    for number in 0.. {
+        let report = session_report(name, kill, number);
+        let command =
+            format!("*3\r\n$11\r\nDIAG.RECORD\r\n${}\r\n{report}\r\n$6\r\nSTRICT\r\n", report.len());
+        let sent = client.write_all(command.as_bytes()).is_ok();
+        let head = if sent { line(&mut client) } else { String::new() };
+        let reply = if head.starts_with('$') { line(&mut client) } else { head };
+        if reply.is_empty() {
+            return number;
+        }
+        assert!(reply.contains("\"failures\":[]"), "{reply}");
+        all.fetch_add(1, Ordering::Relaxed);
+    }
+    0
+}
+
+fn session_report(name: u64, kill: u64, number: u64) -> String {
+    let outcome = ["rejected", "accepted", "rework"][(number % 3) as usize];
+    format!(
+        r#"{{"sessionId":"{kill}-{name}-{number}","outcome":"{outcome}","injectedObservationIds":["all","{kill}-{name}"]}}"#
+    )
+}
+
+/// Each acknowledged session is there after a kill, with its weights, and none is applied twice: an observation has
+/// one change for each row, also after every session was reported again.
+#[test]
+fn acknowledged_sessions_survive_kills_and_apply_once() {
+    let bench = CliBench::new();
+    let mut daemon = bench.serve(&[]);
+    let mut rows = 0;
+    for kill in 1..=KILLS {
+        let all = AtomicU64::new(0);
+        let told: Vec<u64> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..4)
+                .map(|name| {
+                    let (client, all) = (bench.connect(), &all);
+                    scope.spawn(move || report_sessions(client, name, kill, all))
+                })
+                .collect();
+            while all.load(Ordering::Relaxed) < 60 {
+                std::thread::yield_now();
+            }
+            daemon.signal("-KILL");
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        assert_eq!(daemon.wait_for_exit().0, None);
+        daemon = bench.serve(&[]);
+        let mut client = bench.connect();
+        for (name, told) in (0_u64..).zip(told) {
+            let history = |client: &mut _| {
+                let head = ask(client, &format!("diag.history observation {kill}-{name}"));
+                let count: u64 = head.strip_prefix('*').unwrap().parse().unwrap();
+                for _ in 0..count {
+                    line(client);
+                    line(client);
+                }
+                count
+            };
+            let found = history(&mut client);
+            assert!(found == told || found == told + 1, "{found} sessions, {told} were acknowledged");
+            // What the client does not know it reports again; the rest is known to be repeated.
+            for number in 0..=told {
+                let head =
+                    ask(&mut client, &format!("diag.record '{}' strict", session_report(name, kill, number)));
+                assert!(head.starts_with('$'), "{head}");
+                let reply = line(&mut client);
+                assert_eq!(reply.contains("\"repeated\":true"), number < found, "{reply}");
+            }
+            assert_eq!(history(&mut client), told + 1);
+            rows += told + 1;
+        }
+        let head = ask(&mut client, "diag.history observation all");
+        assert_eq!(head, format!("*{rows}"));
+    }
+    daemon.signal("-TERM");
+    assert_eq!(daemon.wait_for_exit().0, Some(0));
+    assert_eq!(bench.run("verify").code, 0);
+}

@@ -2,7 +2,7 @@
 
 use annals::ErrorKind;
 use annals::io::sim::{FailRule, OpKind};
-use annals_diagnostics::{Injection, LessonFilter, SESSION_BYTES_MAX, SessionDiagnostic};
+use annals_diagnostics::{IDS_MAX, Injection, LessonFilter, SESSION_BYTES_MAX, SessionDiagnostic};
 use serde_json::json;
 
 use crate::support::{Bench, ended, session};
@@ -22,12 +22,18 @@ fn malformed_report_is_refused_with_what_is_allowed() {
         (r#"{"sessionId":"","outcome":"rework"}"#.to_owned(), "sessionId must have 1 to 4096 bytes"),
         (format!(r#"{{"sessionId":"{long}","outcome":"rework"}}"#), "it has 4097"),
         (r#"{"sessionId":"a\u0000","outcome":"rework"}"#.to_owned(), "none of them zero"),
-        (with(r#""failureCategory":"bug""#), "`test_failure`, `style`, `regression`, `incomplete`, `wrong_approach`, `other`, `unknown`"),
+        (
+            with(r#""failureCategory":"bug""#),
+            "`test_failure`, `style`, `regression`, `incomplete`, `wrong_approach`, `other`, `unknown`",
+        ),
         (with(r#""failureCategory":"style""#), "the rules give \"incomplete\""),
         (with(r#""injectedObservationsIds":[]"#), "unknown field `injectedObservationsIds`"),
         (with(r#""toolCallSummary":[{"tool":"jest"}]"#), "missing field `success`"),
         (with(r#""injectedGraphEdgeKeys":[{"sourceId":"a"}]"#), "missing field `targetId`"),
-        (with(r#""helpfulObservationIds":["a"],"misleadingObservationIds":["a"]"#), "observation \"a\" is in helpfulObservationIds and"),
+        (
+            with(r#""helpfulObservationIds":["a"],"misleadingObservationIds":["a"]"#),
+            "observation \"a\" is in helpfulObservationIds and",
+        ),
         (with(r#""orgId":"""#), "orgId must have"),
         (with(&many), "10001 ids, and at most 10000"),
         (with(r#""failureContext":NaN"#), "malformed"),
@@ -39,14 +45,20 @@ fn malformed_report_is_refused_with_what_is_allowed() {
     }
     let accepted = r#"{"sessionId":"s","outcome":"accepted","failureCategory":"other"}"#;
     assert!(SessionDiagnostic::parse(accepted).unwrap_err().to_string().contains("no failureCategory"));
-    for text in ["{}", "[\"s\"]", r#"{"sessionId":"s","observations":[]}"#, r#"{"sessionId":"s","graphEntityIds":[""]}"#] {
+    for text in [
+        "{}",
+        "[\"s\"]",
+        r#"{"sessionId":"s","observations":[]}"#,
+        r#"{"sessionId":"s","graphEntityIds":[""]}"#,
+    ] {
         assert_eq!(Injection::parse(text).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
     }
 }
 
 #[test]
 fn null_counts_as_absent() {
-    let text = r#"{"sessionId":"s","outcome":"rework","filesModified":null,"orgId":null,"failureCategory":null}"#;
+    let text =
+        r#"{"sessionId":"s","outcome":"rework","filesModified":null,"orgId":null,"failureCategory":null}"#;
     let bench = Bench::new();
     let report = bench.diagnostics.record(&SessionDiagnostic::parse(text).unwrap(), None).unwrap();
     assert_eq!(report.failure_category.unwrap().name(), "incomplete");
@@ -80,7 +92,9 @@ fn failure_context_is_kept_byte_for_byte() {
 fn clock_that_goes_backwards_loses_nothing() {
     let bench = Bench::new();
     let mut number = 0;
-    for (ns, outcome) in [(50, "rejected"), (40, "rejected"), (30, "rejected"), (20, "rejected"), (10, "accepted")] {
+    for (ns, outcome) in
+        [(50, "rejected"), (40, "rejected"), (30, "rejected"), (20, "rejected"), (10, "accepted")]
+    {
         bench.sim.set_now_ns(ns * 1_000_000);
         bench.record(&ended(&format!("s{number}"), outcome, &["o"]));
         number += 1;
@@ -109,7 +123,10 @@ fn failure_is_in_the_result_and_breaks_nothing() {
     let failed = bench.diagnostics.record_session(&text, None);
     assert_eq!((failed.id(), failed.failures.len()), (None, 1));
     let json = serde_json::to_string(&failed).unwrap();
-    assert!(json.starts_with(r#"{"id":null,"aggressiveDownweightApplied":0,"failures":["the session was"#), "{json}");
+    assert!(
+        json.starts_with(r#"{"id":null,"aggressiveDownweightApplied":0,"failures":["the session was"#),
+        "{json}"
+    );
     // Questions are still answered.
     assert_eq!(bench.diagnostics.weight("o").unwrap(), 1.0);
     assert!(bench.diagnostics.misleading(&LessonFilter::default()).unwrap().is_empty());
@@ -134,4 +151,21 @@ fn expired_session_is_not_applied_again() {
     assert_eq!(bench.diagnostics.weight_history("o").unwrap().len(), 1);
     let other = session(&ended("s", "accepted", &["o"]));
     assert_eq!(bench.diagnostics.record(&other, None).unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+/// The largest lists that are allowed are one commit, too.
+#[test]
+fn session_with_the_most_ids_is_recorded() {
+    let bench = Bench::new();
+    let ids = |kind: &str| (0..IDS_MAX).map(|number| format!("{kind}{number}")).collect::<Vec<_>>();
+    let mut report = json!({
+        "sessionId": "s", "outcome": "rework", "orgId": "o", "projectId": "p",
+        "injectedObservationIds": ids("o"), "helpfulObservationIds": ids("h"),
+        "misleadingObservationIds": ids("m"), "injectedGraphEntityIds": ids("n"),
+    });
+    let done = bench.record(&report);
+    assert_eq!((done.weight_changes.len(), done.graph.nodes), (3 * IDS_MAX, IDS_MAX as u64));
+    assert!(bench.record(&report).repeated);
+    report["injectedObservationIds"][0] = "other".into();
+    assert!(bench.diagnostics.record(&session(&report), None).is_err());
 }

@@ -19,11 +19,18 @@ struct ModelRow {
 /// A step of a history.
 #[derive(Debug, Clone)]
 enum Step {
-    Record { report: Value, keep_ms: Option<u64> },
+    Record {
+        report: Value,
+        keep_ms: Option<u64>,
+    },
     /// Sets the clock, also backwards.
     Clock(u64),
     Restart,
-    Ask { org: Option<&'static str>, project: Option<&'static str>, since_ms: u64 },
+    Ask {
+        org: Option<&'static str>,
+        project: Option<&'static str>,
+        since_ms: u64,
+    },
 }
 
 /// Times around the limits of buckets: a millisecond, 256, 65,536 and 2^24 of them.
@@ -186,10 +193,10 @@ fn reader_leaves_expired_rows_out() {
     let bench = Bench::new();
     bench.diagnostics.record(&session(&ended("s", "rejected", &["o", "o", "o"])), Some(1_000)).unwrap();
     bench.diagnostics.record(&session(&ended("t", "rejected", &["p", "p", "p"])), None).unwrap();
-    let options = annals::Options { io: std::sync::Arc::new(bench.sim.clone()), ..annals::Options::default() };
+    let options =
+        annals::Options { io: std::sync::Arc::new(bench.sim.clone()), ..annals::Options::default() };
     let reader = annals::Store::open_read_only_with("s", options).unwrap();
-    let diagnostics =
-        annals_diagnostics::Diagnostics::open(&reader.namespace("default").unwrap()).unwrap();
+    let diagnostics = annals_diagnostics::Diagnostics::open(&reader.namespace("default").unwrap()).unwrap();
     let all = LessonFilter::default();
     assert_eq!(diagnostics.misleading(&all).unwrap(), ["o", "p"]);
     bench.sim.advance_ns(1_000_000_000);

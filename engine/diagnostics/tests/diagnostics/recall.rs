@@ -15,9 +15,11 @@ fn whose() -> Identity {
 /// Entries of one tenant with vectors at growing angles from `[1, 0]`.
 fn memory(bench: &Bench) -> Memory {
     let memory = Memory::open(&bench.store.namespace("default").unwrap()).unwrap();
-    for (id, y, more) in [("near", 0.1, json!({})), (UUID, 0.3, json!({})), ("echo", 0.0, json!({ "derivedFrom": "near" }))]
+    for (id, y, more) in
+        [("near", 0.1, json!({})), (UUID, 0.3, json!({})), ("echo", 0.0, json!({ "derivedFrom": "near" }))]
     {
-        let entry = json!({ "id": id, "value": id, "embedding": [1.0, y], "embeddingModel": "e", "metadata": more });
+        let entry =
+            json!({ "id": id, "value": id, "embedding": [1.0, y], "embeddingModel": "e", "metadata": more });
         memory.put(&whose(), &entry.to_string()).unwrap();
     }
     memory
@@ -34,7 +36,11 @@ fn ids(memory: &Memory, weights: Option<&RecallWeights<'_>>, k: usize) -> Vec<St
 fn observation_of_an_entry_is_named_with_its_identity() {
     assert_eq!(observation_id("t/_/c", "snap-1"), "t/_/c/snap-1");
     assert_eq!(observation_id("t/_/c", UUID), UUID);
-    for id in ["1b4e28ba-2fa1-41d2-883f-0016d3cca42", "1b4e28ba-2fa1-41d2-883f-0016d3cca42g", "1b4e28ba+2fa1-41d2-883f-0016d3cca427"] {
+    for id in [
+        "1b4e28ba-2fa1-41d2-883f-0016d3cca42",
+        "1b4e28ba-2fa1-41d2-883f-0016d3cca42g",
+        "1b4e28ba+2fa1-41d2-883f-0016d3cca427",
+    ] {
         assert_eq!(observation_id("t/_/c", id), format!("t/_/c/{id}"));
     }
 }
@@ -79,7 +85,9 @@ fn session_leaves_a_row_for_each_candidate() {
         .map(|row| (row.id.as_str(), row.feedback_weight, row.unweighted_rank, row.weighted_rank))
         .collect();
     assert_eq!(told, [(UUID, 1.0, 2, 0), ("t/_/_/near", 0.7, 0, 1), ("t/_/_/echo", 1.0, 1, 2)]);
-    assert!(rows.iter().all(|row| (row.weighted_score - row.relevance_score * row.feedback_weight).abs() < 1e-12));
+    assert!(
+        rows.iter().all(|row| (row.weighted_score - row.relevance_score * row.feedback_weight).abs() < 1e-12)
+    );
     assert_eq!(bench.diagnostics.injection("s").unwrap().unwrap().observation_ids, [UUID]);
     // The report needs no list of its own.
     let report = bench.record(&json!({ "sessionId": "s", "outcome": "rework" }));
@@ -141,7 +149,10 @@ fn weights_that_are_no_numbers_fail_the_search() {
 fn namespace_without_sessions_has_no_diagnostics() {
     let store = annals::Store::open_with(
         "s",
-        annals::Options { io: std::sync::Arc::new(annals::io::sim::SimIo::new(3)), ..annals::Options::default() },
+        annals::Options {
+            io: std::sync::Arc::new(annals::io::sim::SimIo::new(3)),
+            ..annals::Options::default()
+        },
     )
     .unwrap();
     let space = store.namespace("n").unwrap();

@@ -1,8 +1,6 @@
 //! The row, the shape and the rules for categories.
 
-use annals_diagnostics::{
-    CategoryCounts, FailureCategory, Injection, LessonFilter, TEST_RUNNERS, classify,
-};
+use annals_diagnostics::{CategoryCounts, FailureCategory, Injection, LessonFilter, TEST_RUNNERS, classify};
 use serde_json::{Value, json};
 
 use crate::support::{Bench, ended, example, session};
@@ -73,8 +71,10 @@ fn accepted_session_leaves_a_light_row() {
     report["outcome"] = "accepted".into();
     report["failureContext"] = json!({ "note": "none" });
     assert_eq!(bench.record(&report).failure_category, None);
-    let row: Value = serde_json::from_str(&bench.diagnostics.session("session-abc").unwrap().unwrap()).unwrap();
-    for member in ["toolCallSummary", "filesModified", "errorsEncountered", "failureContext", "failureCategory"]
+    let row: Value =
+        serde_json::from_str(&bench.diagnostics.session("session-abc").unwrap().unwrap()).unwrap();
+    for member in
+        ["toolCallSummary", "filesModified", "errorsEncountered", "failureContext", "failureCategory"]
     {
         assert_eq!(row.get(member), None, "{member}");
     }

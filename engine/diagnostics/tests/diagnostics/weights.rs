@@ -37,7 +37,13 @@ fn weights_follow_outcomes_to_the_digit() {
     let told: Vec<_> = history
         .iter()
         .map(|change| {
-            (change.session_id.as_str(), change.outcome, change.previous_weight, change.new_weight, change.alpha)
+            (
+                change.session_id.as_str(),
+                change.outcome,
+                change.previous_weight,
+                change.new_weight,
+                change.alpha,
+            )
         })
         .collect();
     let wanted = [
@@ -62,7 +68,10 @@ fn misleading_observation_falls_with_the_doubled_rate() {
     assert_eq!(done.aggressive_downweight_applied, 1);
     assert_eq!(bench.diagnostics.weight("o").unwrap().to_string(), "0.7");
     let [change] = bench.diagnostics.weight_history("o").unwrap().try_into().unwrap();
-    assert_eq!((change.outcome, change.alpha, change.recorded_at), (Outcome::Rejected, 0.3, 1_764_000_000_000));
+    assert_eq!(
+        (change.outcome, change.alpha, change.recorded_at),
+        (Outcome::Rejected, 0.3, 1_764_000_000_000)
+    );
     assert_eq!((change.org_id.as_deref(), change.project_id.as_deref()), (Some("org"), Some("proj")));
     let [event] = bench.diagnostics.audit(0, 10).unwrap().try_into().unwrap();
     assert_eq!((event.event.as_str(), event.observation_id.as_str()), ("memory.feedback", "o"));
@@ -154,15 +163,17 @@ fn helpful_rises_and_named_misleading_falls_by_the_plain_rule() {
 #[test]
 fn graph_weights_move_by_their_own_rule() {
     let bench = Bench::new();
-    let edge =
-        EdgeKey { source_id: "n".to_owned(), target_id: "m".to_owned(), relationship_name: "uses".to_owned() };
+    let edge = EdgeKey {
+        source_id: "n".to_owned(),
+        target_id: "m".to_owned(),
+        relationship_name: "uses".to_owned(),
+    };
     let report = |id: &str, outcome: &str| {
         json!({ "sessionId": id, "outcome": outcome, "orgId": "o", "injectedGraphEntityIds": ["n", "n"],
                 "injectedGraphEdgeKeys": [&edge] })
     };
-    let weights = || {
-        (bench.diagnostics.node_weight("n").unwrap(), bench.diagnostics.edge_weight(&edge).unwrap())
-    };
+    let weights =
+        || (bench.diagnostics.node_weight("n").unwrap(), bench.diagnostics.edge_weight(&edge).unwrap());
     assert_eq!(weights(), (0.5, 0.5));
     for (id, outcome, wanted) in
         [("a", "accepted", 0.55), ("b", "rejected", 0.495), ("c", "rework", 0.1 * 0.5 + 0.9 * 0.495)]
@@ -192,7 +203,8 @@ fn weights_order_candidates_unless_switched_off() {
         .map(|(id, relevance_score)| Candidate { id: id.to_owned(), relevance_score })
         .to_vec();
     let adjusted = bench.diagnostics.adjust(None, &candidates).unwrap();
-    let order: Vec<_> = adjusted.iter().map(|one| (one.id.as_str(), one.unweighted_rank, one.weighted_rank)).collect();
+    let order: Vec<_> =
+        adjusted.iter().map(|one| (one.id.as_str(), one.unweighted_rank, one.weighted_rank)).collect();
     assert_eq!(order, [("far", 1, 0), ("near", 0, 1), ("farther", 2, 2)]);
     assert_eq!(adjusted[1].weighted_score, 0.9 * 0.7);
     bench.diagnostics.set_weighting(Some("off"), false).unwrap();

@@ -2,9 +2,7 @@
 //!
 //! A redacted reader is refused, because a row holds unredacted error messages.
 
-use annals_diagnostics::{
-    Diagnostics, EdgeKey, Injection, LessonFilter, SessionDiagnostic, SessionResult,
-};
+use annals_diagnostics::{Diagnostics, EdgeKey, Injection, LessonFilter, SessionDiagnostic, SessionResult};
 use serde::Serialize;
 
 use super::memory::{require_right, tenant_of_namespace, text};
@@ -82,7 +80,7 @@ fn record(call: &mut CommandCall<'_, '_>) -> CommandResult {
             "id": null, "aggressiveDownweightApplied": 0, "failureCategory": category, "failures": nothing,
         }));
     }
-    let mut record = || -> Result<SessionResult, CommandRefusal> {
+    let record = || -> Result<SessionResult, CommandRefusal> {
         call.check_writer()?;
         Ok(SessionResult::from(Ok(tenant.diagnostics()?.record(&session?, keep_ms)?)))
     };
@@ -103,7 +101,9 @@ fn filter<'a>(call: &CommandCall<'a, '_>) -> Result<LessonFilter<'a>, CommandRef
         let next = words.next().ok_or_else(syntax)?;
         match () {
             () if word_is(option, "ORG") && filter.org.is_none() => filter.org = Some(text(next)?),
-            () if word_is(option, "PROJECT") && filter.project.is_none() => filter.project = Some(text(next)?),
+            () if word_is(option, "PROJECT") && filter.project.is_none() => {
+                filter.project = Some(text(next)?)
+            }
             () if word_is(option, "SINCE") && since.is_none() => since = Some(number(next)?),
             () => return Err(syntax()),
         }
@@ -177,5 +177,5 @@ fn json(value: &impl Serialize) -> CommandResult {
 }
 
 fn json_each(values: &[impl Serialize]) -> CommandResult {
-    Ok(Reply::Array(values.iter().map(|value| json(value)).collect::<Result<_, _>>()?))
+    Ok(Reply::Array(values.iter().map(json).collect::<Result<_, _>>()?))
 }

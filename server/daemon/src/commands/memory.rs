@@ -358,7 +358,11 @@ fn seen(call: &mut CommandCall<'_, '_>) -> CommandResult {
     Ok(Reply::Boolean(call.tenant.memory()?.has_signature(&identity, signature)?))
 }
 
-pub(super) fn require_right(call: &CommandCall<'_, '_>, right: Rights, what: &str) -> Result<(), CommandRefusal> {
+pub(super) fn require_right(
+    call: &CommandCall<'_, '_>,
+    right: Rights,
+    what: &str,
+) -> Result<(), CommandRefusal> {
     if call.session.has_rights(right) {
         return Ok(());
     }

@@ -31,7 +31,10 @@ fn diagnostics_commands_record_and_answer() {
     let bench = DaemonBench::new();
     let mut client = bench.client();
     assert_eq!(
-        client.diag(&["diag.inject", r#"{"sessionId":"s","observationIds":["o"],"orgId":"org","graphEntityIds":["n"]}"#]),
+        client.diag(&[
+            "diag.inject",
+            r#"{"sessionId":"s","observationIds":["o"],"orgId":"org","graphEntityIds":["n"]}"#
+        ]),
         "+OK|"
     );
     let report = client.diag_json(&["diag.record", r#"{"sessionId":"s","outcome":"rejected"}"#]);
@@ -137,7 +140,10 @@ fn diagnostics_require_rights_and_stay_in_their_namespace() {
         }
         for command in may_not {
             let reply = of(rights).diag(command);
-            assert!(reply.starts_with("-NOPERM ") && !reply.contains("secret"), "{rights}: {command:?}: {reply}");
+            assert!(
+                reply.starts_with("-NOPERM ") && !reply.contains("secret"),
+                "{rights}: {command:?}: {reply}"
+            );
         }
     }
     // Rows hold unredacted messages.

@@ -149,8 +149,15 @@ impl ReplySchema {
             Self::Array => json!({ "type": "array" }),
             Self::Boolean => json!({ "type": "boolean" }),
             Self::CategoryCounts => {
-                let names =
-                    ["test_failure", "style", "regression", "incomplete", "wrong_approach", "other", "unknown"];
+                let names = [
+                    "test_failure",
+                    "style",
+                    "regression",
+                    "incomplete",
+                    "wrong_approach",
+                    "other",
+                    "unknown",
+                ];
                 let counts = names.map(|name| (name.to_owned(), json!({ "type": "integer", "minimum": 0 })));
                 json!({ "type": "object", "properties": Value::Object(counts.into_iter().collect()), "required": names })
             }
